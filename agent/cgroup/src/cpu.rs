@@ -1,0 +1,73 @@
+//! The kernel's own CPU accounting of a cgroup.
+
+use crate::{
+    Controller, Error, Result, Tree,
+    io::{Reread, parse_u64},
+};
+
+/// CPU time as the kernel counts it, to compare ours with. Reading allocates nothing.
+#[derive(Debug)]
+pub struct KernelCpu(Source);
+
+#[derive(Debug)]
+enum Source {
+    /// v1 `cpuacct.usage`, nanoseconds.
+    Nanoseconds(Reread),
+    /// v2 `cpu.stat`, field `usage_usec`; there without the cpu controller too.
+    CpuStat(Reread),
+}
+
+impl KernelCpu {
+    /// Opens `cpuacct.usage` where that controller is mounted, else `cpu.stat` of v2.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`] when neither is
+    /// there; [`Error::InvalidName`].
+    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
+        let source = match tree.path(Controller::CpuAcct, rel) {
+            Ok(directory) => Source::Nanoseconds(Reread::open(&directory.join("cpuacct.usage"))?),
+            Err(Error::NoController { .. }) if tree.hierarchies().v2_mount.is_some() => {
+                let directory = tree.v2_path(rel)?;
+                Source::CpuStat(Reread::open(&directory.join("cpu.stat"))?)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self(source))
+    }
+
+    /// CPU time of the cgroup and all below it since it was made, in nanoseconds; on v2 the kernel
+    /// gives whole microseconds.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`].
+    pub fn usage_nanos(&self) -> Result<u64> {
+        match &self.0 {
+            Source::Nanoseconds(file) => file.number(),
+            Source::CpuStat(file) => {
+                let mut buffer = [0_u8; 1024];
+                let text = file.read_at(&mut buffer, 0)?;
+                usage_usec(text)
+                    .and_then(|us| us.checked_mul(1000))
+                    .ok_or_else(|| file.malformed("usage_usec"))
+            }
+        }
+    }
+}
+
+fn usage_usec(text: &[u8]) -> Option<u64> {
+    text.split(|b| *b == b'\n')
+        .find_map(|line| line.strip_prefix(b"usage_usec "))
+        .and_then(parse_u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::usage_usec;
+
+    #[test]
+    fn usage_is_found() {
+        let text = b"usage_usec 1234\nuser_usec 1000\nsystem_usec 234\nnice_usec 0\n";
+        assert_eq!(usage_usec(text), Some(1234));
+        assert_eq!(usage_usec(b"user_usec 1000\n"), None);
+    }
+}

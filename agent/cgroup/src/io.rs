@@ -1,0 +1,133 @@
+//! Small reads and writes on cgroup files, with the crate's errors.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat},
+    io::{Errno, pread, read, retry_on_intr, write},
+};
+
+use crate::{Error, Result};
+
+/// Opens for reading.
+pub(crate) fn open_read(path: &Path) -> Result<OwnedFd> {
+    open(path, OFlags::RDONLY)
+}
+
+/// Opens for writing; cgroup files are never created or truncated.
+pub(crate) fn open_write(path: &Path) -> Result<OwnedFd> {
+    open(path, OFlags::WRONLY)
+}
+
+/// Opens a directory, to work relative to it.
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    retry_on_intr(|| openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty()))
+        .map_err(|e| Error::os("open", path, e))
+}
+
+/// Reads a whole file as text.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let fd = open_read(path)?;
+    let mut bytes = Vec::with_capacity(512);
+    let mut chunk = [0_u8; 4096];
+    loop {
+        match retry_on_intr(|| read(&fd, &mut chunk)) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(&chunk[..n]),
+            Err(e) => return Err(Error::os("read", path, e)),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| Error::malformed(path, "text"))
+}
+
+/// Writes a value with one `write`, as cgroup files want it.
+pub(crate) fn write_text(path: &Path, value: &str) -> Result<()> {
+    let fd = open_write(path)?;
+    write_fd(&fd, value.as_bytes()).map_err(|e| Error::os("write", path, e))
+}
+
+/// Writes to an open file; allocates nothing.
+pub(crate) fn write_fd(fd: impl AsFd, value: &[u8]) -> std::result::Result<(), Errno> {
+    let fd = fd.as_fd();
+    match retry_on_intr(|| write(fd, value)) {
+        Ok(n) if n == value.len() => Ok(()),
+        // A cgroup file takes a value whole or not at all.
+        Ok(_) => Err(Errno::IO),
+        Err(e) => Err(e),
+    }
+}
+
+/// An open file that is read again and again from its start, without allocating.
+#[derive(Debug)]
+pub(crate) struct Reread {
+    fd: OwnedFd,
+    path: Arc<Path>,
+}
+
+impl Reread {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Ok(Self {
+            fd: open_read(path)?,
+            path: path.into(),
+        })
+    }
+
+    /// Reads up to `buffer.len()` bytes from `offset`.
+    pub(crate) fn read_at<'b>(&self, buffer: &'b mut [u8], offset: u64) -> Result<&'b [u8]> {
+        let n = retry_on_intr(|| pread(&self.fd, &mut *buffer, offset))
+            .map_err(|e| Error::os("read", Arc::clone(&self.path), e))?;
+        Ok(&buffer[..n])
+    }
+
+    /// Reads a file that holds one number.
+    pub(crate) fn number(&self) -> Result<u64> {
+        let mut buffer = [0_u8; 32];
+        parse_u64(self.read_at(&mut buffer, 0)?).ok_or_else(|| self.malformed("a number"))
+    }
+
+    pub(crate) fn malformed(&self, expected: &'static str) -> Error {
+        Error::malformed(Arc::clone(&self.path), expected)
+    }
+}
+
+/// An unsigned decimal number with white space around it; `None` for anything else.
+pub(crate) fn parse_u64(bytes: &[u8]) -> Option<u64> {
+    let digits = bytes.trim_ascii();
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |value, byte| {
+        let digit = byte.checked_sub(b'0').filter(|d| *d <= 9)?;
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_u64;
+
+    #[test]
+    fn numbers() {
+        let cases: [(&[u8], Option<u64>); 8] = [
+            (b"0\n", Some(0)),
+            (b"18446744073709551615\n", Some(u64::MAX)),
+            (b"18446744073709551616\n", None),
+            (b" 42 ", Some(42)),
+            (b"", None),
+            (b"\n", None),
+            (b"max\n", None),
+            (b"-1\n", None),
+        ];
+        for (input, want) in cases {
+            assert_eq!(parse_u64(input), want, "{input:?}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Reads and writes the cgroup hierarchies of both versions.
+//!
+//! ```text
+//!  detect  which hierarchies are mounted, which driver names them   (facts; parsing is pure)
+//!  tree    create, remove, list, attach: one name in every hierarchy
+//!  limits  typed values with their file names for v1 and v2
+//!  memory, cpu   readers with open files, for loops that must not allocate
+//!  kill    ends every process below a cgroup, from a thread that must not allocate
+//!  event   kernel notifications: v1 usage thresholds, PSI triggers
+//!  watch   a directory's new children, for a kubepods that does not exist yet
+//!  lock    one agent per cgroup root
+//! ```
+//!
+//! Nothing here decides anything: names, values and victims come from the caller.
+//!
+//! # Why not the `cgroups-rs` crate
+//!
+//! Its 0.5 opens the file for every read and write and formats values into new strings, so it
+//! cannot serve the real-time thread; it reports a `memory.stat` field that is absent as 0 where
+//! this crate must tell unknown from zero; its errors name the file but not the cgroup; and it
+//! brings a D-Bus stack. What is left (`mkdir`, small writes) is less than an adapter would be.
+//!
+//! # Cgroup ids
+//!
+//! On 64-bit kernels the inode number of a cgroup's directory is its id (`kernfs_ino`,
+//! `include/linux/kernfs.h`), the same number that BPF's `bpf_get_current_cgroup_id` returns.
+//! Every hierarchy numbers its own cgroups: an id means nothing without its hierarchy.
+
+mod cpu;
+mod detect;
+mod error;
+mod event;
+mod io;
+mod kill;
+mod limits;
+mod lock;
+mod memory;
+mod mountinfo;
+mod name;
+mod tree;
+mod watch;
+
+pub use cpu::KernelCpu;
+pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
+pub use error::{Error, Result};
+pub use event::{PsiResource, PsiTrigger, memory_threshold};
+pub use kill::{KillHandle, Killed};
+pub use limits::{CpuQuota, CpuShare};
+pub use lock::AgentLock;
+pub use memory::{MemoryReader, MemoryStat};
+pub use rustix::io::Errno;
+pub use tree::{Attach, Created, Entry, Identity, Tree};
+pub use watch::DirectoryWatch;

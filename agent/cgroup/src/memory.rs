@@ -1,0 +1,149 @@
+//! Reading a cgroup's memory again and again, from open files and without allocating.
+
+use crate::{
+    Controller, Result, Tree,
+    io::{Reread, parse_u64},
+    limits,
+};
+
+/// Holds a `memory.stat` of every kernel known (6.18 writes about 2 KiB on v2).
+const STAT_BUFFER: usize = 8192;
+
+/// What `memory.stat` says of a cgroup and all below it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryStat {
+    /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1). Usage
+    /// minus this is the working set, as cAdvisor computes it.
+    pub inactive_file: u64,
+    /// Anonymous memory: `anon` (v2), `total_rss` (v1).
+    pub rss: u64,
+}
+
+/// One cgroup's memory files, open. Every method reads with one or two system calls, holds its
+/// buffer on the stack (8 KiB at most) and allocates nothing.
+///
+/// The kernel keeps a removed cgroup's memory alive while these files are open; drop the reader
+/// when [`Error::Gone`](crate::Error::Gone) says so.
+#[derive(Debug)]
+pub struct MemoryReader {
+    usage: Reread,
+    stat: Reread,
+    limit: Reread,
+    keys: StatKeys,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct StatKeys {
+    inactive_file: &'static [u8],
+    rss: &'static [u8],
+}
+
+const V1_KEYS: StatKeys = StatKeys {
+    inactive_file: b"total_inactive_file",
+    rss: b"total_rss",
+};
+const V2_KEYS: StatKeys = StatKeys {
+    inactive_file: b"inactive_file",
+    rss: b"anon",
+};
+
+impl MemoryReader {
+    /// Opens the files of a cgroup.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`](crate::Error::NotFound) when it does not exist (also for the topmost cgroup of v2, which has no
+    /// such files); [`Error::NoController`](crate::Error::NoController); [`Error::InvalidName`](crate::Error::InvalidName).
+    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
+        let directory = tree.path(Controller::Memory, rel)?;
+        let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
+        let usage = if is_v2 {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
+        };
+        Ok(Self {
+            usage: Reread::open(&directory.join(usage))?,
+            stat: Reread::open(&directory.join("memory.stat"))?,
+            limit: Reread::open(&directory.join(limits::memory_limit_file(is_v2)))?,
+            keys: if is_v2 { V2_KEYS } else { V1_KEYS },
+        })
+    }
+
+    /// Memory charged to the cgroup and all below it, in bytes. Up to 64 pages for every CPU may be
+    /// charged ahead of use (`MEMCG_CHARGE_BATCH`, `include/linux/memcontrol.h`).
+    ///
+    /// # Errors
+    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed.
+    pub fn usage(&self) -> Result<u64> {
+        self.usage.number()
+    }
+
+    /// The parts of usage. They may be up to 2 s old: a reader makes the kernel gather its per-CPU
+    /// counters only when more than 64 updates for every CPU are waiting, else a worker does it
+    /// every 2 s (`mem_cgroup_flush_stats`, `mm/memcontrol.c`).
+    ///
+    /// # Errors
+    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed; [`Error::Malformed`](crate::Error::Malformed) when a field is missing.
+    pub fn stat(&self) -> Result<MemoryStat> {
+        let mut buffer = [0_u8; STAT_BUFFER];
+        let text = self.stat.read_at(&mut buffer, 0)?;
+        find_stat(text, self.keys).ok_or_else(|| self.stat.malformed("inactive file and rss"))
+    }
+
+    /// The limit of this cgroup itself, in bytes; `None` when there is none. Those above it may be
+    /// lower.
+    ///
+    /// # Errors
+    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed; [`Error::Malformed`](crate::Error::Malformed).
+    pub fn limit(&self) -> Result<Option<u64>> {
+        let mut buffer = [0_u8; 32];
+        let text = self.limit.read_at(&mut buffer, 0)?;
+        limits::parse_memory_limit(text).ok_or_else(|| self.limit.malformed("a limit or max"))
+    }
+}
+
+fn find_stat(text: &[u8], keys: StatKeys) -> Option<MemoryStat> {
+    let (mut inactive_file, mut rss) = (None, None);
+    // A line without its end was cut off by the buffer: its number is not to be trusted.
+    for line in text
+        .split_inclusive(|b| *b == b'\n')
+        .filter(|l| l.ends_with(b"\n"))
+    {
+        let Some(space) = line.iter().position(|b| *b == b' ') else {
+            continue;
+        };
+        let (key, value) = line.split_at(space);
+        if key == keys.inactive_file {
+            inactive_file = parse_u64(value);
+        } else if key == keys.rss {
+            rss = parse_u64(value);
+        }
+    }
+    Some(MemoryStat {
+        inactive_file: inactive_file?,
+        rss: rss?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_fields_are_found_by_their_whole_name() {
+        let v1 = b"cache 1\nrss 2\ninactive_file 3\ntotal_rss 4\ntotal_rss_huge 5\n\
+                   total_inactive_file 6\ntotal_active_file 7\n";
+        let want = |inactive_file, rss| Some(MemoryStat { inactive_file, rss });
+        assert_eq!(find_stat(v1, V1_KEYS), want(6, 4));
+        let v2 = b"anon 10\nfile 11\nanon_thp 12\ninactive_anon 13\ninactive_file 14\n";
+        assert_eq!(find_stat(v2, V2_KEYS), want(14, 10));
+        assert_eq!(find_stat(b"", V2_KEYS), None);
+        assert_eq!(find_stat(b"anon 1\n", V2_KEYS), None, "missing is not zero");
+        let cut = b"anon 10\ninactive_file 14";
+        assert_eq!(
+            find_stat(cut, V2_KEYS),
+            None,
+            "a cut number is not a number"
+        );
+    }
+}

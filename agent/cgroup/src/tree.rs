@@ -1,0 +1,300 @@
+//! One name for a cgroup in every hierarchy that podwarden uses.
+
+mod create;
+mod list;
+mod remove;
+
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::io::Errno;
+
+use crate::{Controller, Error, Hierarchies, Result, io, name};
+
+pub use create::Created;
+pub use list::Entry;
+
+/// The hierarchy whose ids name the cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// The v2 hierarchy, with or without controllers.
+    V2,
+    /// The memory controller's v1 hierarchy.
+    V1Memory,
+}
+
+/// One mounted hierarchy.
+#[derive(Debug, Clone)]
+struct Hierarchy {
+    mount: PathBuf,
+    is_v2: bool,
+    has_cpuset: bool,
+}
+
+/// The cgroups below one root. A cgroup is named by its path relative to that root, without a
+/// slash at either end (`kubepods/besteffort/podUID`); the empty name is the root.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    hierarchies: Hierarchies,
+    root: String,
+    used: Vec<Hierarchy>,
+    identity: Identity,
+}
+
+impl Tree {
+    /// A tree below `root`, which is relative to every mount point; slashes around it are ignored.
+    /// The root need not exist yet.
+    ///
+    /// Ids are those of v2 wherever it is mounted, unless a kubepods cgroup is already there in the
+    /// memory controller's v1 hierarchy only: then its tasks are not in v2 cgroups.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for a root that leaves the mount point; [`Error::NoController`] when
+    /// there is neither a v2 mount nor a memory controller.
+    pub fn new(hierarchies: Hierarchies, root: &str) -> Result<Self> {
+        let root = name::root(root)?;
+        let identity = choose_identity(&hierarchies, &root)?;
+        let used = used_hierarchies(&hierarchies);
+        Ok(Self {
+            hierarchies,
+            root,
+            used,
+            identity,
+        })
+    }
+
+    /// The hierarchies it works on.
+    pub fn hierarchies(&self) -> &Hierarchies {
+        &self.hierarchies
+    }
+
+    /// The root, relative to the mount points, without slashes around it.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Which hierarchy [`Tree::id`] and [`Tree::list`] speak of.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The directory of a cgroup in the hierarchy of `controller`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`], [`Error::NoController`].
+    pub fn path(&self, controller: Controller, rel: &str) -> Result<PathBuf> {
+        let mount = self.hierarchies.mount_of(controller)?;
+        self.below(mount, rel)
+    }
+
+    /// The directory of a cgroup in the hierarchy that gives its id.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`], [`Error::NoController`].
+    pub fn identity_path(&self, rel: &str) -> Result<PathBuf> {
+        match self.identity {
+            Identity::V2 => self.v2_path(rel),
+            Identity::V1Memory => self.path(Controller::Memory, rel),
+        }
+    }
+
+    /// The directory of a cgroup in the v2 hierarchy.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where v2 is not mounted; [`Error::InvalidName`].
+    pub fn v2_path(&self, rel: &str) -> Result<PathBuf> {
+        let mount = self
+            .hierarchies
+            .v2_mount
+            .as_ref()
+            .ok_or(Error::Unsupported {
+                what: "cgroup v2",
+                reason: "it is not mounted",
+            })?;
+        self.below(mount, rel)
+    }
+
+    /// The kernel's id of a cgroup in the identity hierarchy.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when it does not exist; [`Error::InvalidName`].
+    pub fn id(&self, rel: &str) -> Result<u64> {
+        directory_id(&self.identity_path(rel)?)
+    }
+
+    /// The kernel's id of a cgroup in the memory controller's hierarchy; on v2 the same as
+    /// [`Tree::id`].
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when it does not exist; [`Error::NoController`]; [`Error::InvalidName`].
+    pub fn memory_id(&self, rel: &str) -> Result<u64> {
+        directory_id(&self.path(Controller::Memory, rel)?)
+    }
+
+    /// The processes directly in a cgroup of the identity hierarchy, not in those below it. A
+    /// process outside our pid namespace is listed as 0.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when it does not exist; [`Error::InvalidName`].
+    pub fn procs(&self, rel: &str) -> Result<Vec<u32>> {
+        let path = self.identity_path(rel)?.join(PROCS);
+        let text = io::read_text(&path)?;
+        text.lines()
+            .map(|line| line.parse().ok())
+            .collect::<Option<_>>()
+            .ok_or_else(|| Error::malformed(path, "process ids"))
+    }
+
+    /// Moves a process with all its threads into a cgroup of every hierarchy; 0 is the caller.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::InternalProcesses`], `ESRCH` when there is no such process;
+    /// the hierarchies before the failing one are then already left.
+    pub fn attach(&self, rel: &str, pid: u32) -> Result<()> {
+        self.open_attach(rel)?.attach(pid)
+    }
+
+    /// Opens a cgroup for moving processes into it later.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::InvalidName`].
+    pub fn open_attach(&self, rel: &str) -> Result<Attach> {
+        let files = self
+            .used
+            .iter()
+            .map(|hierarchy| {
+                let path = self.below(&hierarchy.mount, rel)?.join(PROCS);
+                Ok((io::open_write(&path)?, path.into()))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Attach { files })
+    }
+
+    fn below(&self, mount: &Path, rel: &str) -> Result<PathBuf> {
+        name::check_relative(rel)?;
+        // Joining an empty path would add a slash at the end.
+        let mut path = mount.to_owned();
+        for part in [self.root.as_str(), rel] {
+            if !part.is_empty() {
+                path.push(part);
+            }
+        }
+        Ok(path)
+    }
+}
+
+/// The file that lists a cgroup's processes, in both versions.
+pub(crate) const PROCS: &str = "cgroup.procs";
+
+/// A cgroup's `cgroup.procs` of every hierarchy, open for writing.
+#[derive(Debug)]
+pub struct Attach {
+    files: Vec<(OwnedFd, Arc<Path>)>,
+}
+
+impl Attach {
+    /// Moves a process with all its threads; 0 is the caller. Allocates nothing and only writes to
+    /// open files, so a forked child may call it before `exec`.
+    ///
+    /// # Errors
+    /// As [`Tree::attach`]; [`Error::Gone`] when the cgroup was removed meanwhile.
+    pub fn attach(&self, pid: u32) -> Result<()> {
+        let mut buffer = [0_u8; 10];
+        let value = decimal(pid, &mut buffer);
+        for (file, path) in &self.files {
+            io::write_fd(file, value).map_err(|e| attach_error(path, e))?;
+        }
+        Ok(())
+    }
+}
+
+fn attach_error(path: &Arc<Path>, source: Errno) -> Error {
+    let (operation, path) = ("move a process into", Arc::clone(path));
+    match source {
+        Errno::BUSY => Error::InternalProcesses {
+            operation,
+            path,
+            source,
+        },
+        source => Error::os(operation, path, source),
+    }
+}
+
+/// Writes `value` in decimal into the end of `buffer`.
+fn decimal(mut value: u32, buffer: &mut [u8; 10]) -> &[u8] {
+    let mut at = buffer.len();
+    loop {
+        at -= 1;
+        // A remainder of 10 fits.
+        buffer[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &buffer[at..];
+        }
+    }
+}
+
+fn directory_id(path: &Path) -> Result<u64> {
+    rustix::fs::stat(path)
+        .map(|stat| stat.st_ino)
+        .map_err(|e| Error::os("look up", path, e))
+}
+
+/// The names that a kubelet or podwarden gives to the cgroup of all pods.
+const ALL_PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
+
+fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {
+    let Some(v2) = &hierarchies.v2_mount else {
+        hierarchies.mount_of(Controller::Memory)?;
+        return Ok(Identity::V1Memory);
+    };
+    let Some(memory) = hierarchies.controllers.get(&Controller::Memory) else {
+        return Ok(Identity::V2);
+    };
+    let only_in_v1 = ALL_PODS
+        .iter()
+        .any(|name| memory.join(root).join(name).is_dir() && !v2.join(root).join(name).is_dir());
+    Ok(if only_in_v1 {
+        Identity::V1Memory
+    } else {
+        Identity::V2
+    })
+}
+
+/// Every hierarchy once, v2 first so that a cgroup has its identity before it has limits.
+fn used_hierarchies(hierarchies: &Hierarchies) -> Vec<Hierarchy> {
+    let mut used: Vec<Hierarchy> = Vec::new();
+    let v2 = hierarchies.v2_mount.iter().map(|mount| Hierarchy {
+        mount: mount.clone(),
+        is_v2: true,
+        has_cpuset: false,
+    });
+    used.extend(v2);
+    for (controller, mount) in &hierarchies.controllers {
+        let has_cpuset = *controller == Controller::CpuSet;
+        match used.iter_mut().find(|h| h.mount == *mount) {
+            Some(known) => known.has_cpuset |= has_cpuset,
+            None => used.push(Hierarchy {
+                mount: mount.clone(),
+                is_v2: false,
+                has_cpuset,
+            }),
+        }
+    }
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decimal;
+
+    #[test]
+    fn decimals() {
+        for value in [0, 7, 10, 4_194_304, u32::MAX] {
+            assert_eq!(decimal(value, &mut [0; 10]), value.to_string().as_bytes());
+        }
+    }
+}

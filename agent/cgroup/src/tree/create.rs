@@ -1,0 +1,152 @@
+//! Making a cgroup in every hierarchy.
+
+use std::path::{Path, PathBuf};
+
+use rustix::{
+    fs::{Mode, mkdir},
+    io::Errno,
+};
+
+use super::{Hierarchy, Tree};
+use crate::{Controller, Error, Result, io};
+
+/// What v2 cgroups need for podwarden to read and to limit them.
+const REQUIRED: [Controller; 3] = [Controller::Cpu, Controller::Memory, Controller::Pids];
+/// What the kubelet wants of a cgroup besides (`getSupportedUnifiedControllers` of kubelet
+/// `pkg/kubelet/cm/cgroup_v2_manager_linux.go`).
+const OPTIONAL: [Controller; 2] = [Controller::CpuSet, Controller::HugeTlb];
+
+/// The directories that one [`Tree::create`] made, parents first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use = "only these directories may be removed later"]
+pub struct Created {
+    /// Absolute paths, of every hierarchy.
+    pub directories: Vec<PathBuf>,
+}
+
+impl Created {
+    /// True when everything was there before.
+    pub fn is_empty(&self) -> bool {
+        self.directories.is_empty()
+    }
+
+    /// Adds what a later call made.
+    pub fn extend(&mut self, later: Self) {
+        self.directories.extend(later.directories);
+    }
+}
+
+impl Tree {
+    /// Makes a cgroup and what is missing above it, in every hierarchy that is used; what exists
+    /// stays as it is. The answer names the directories that this call made.
+    ///
+    /// On v2 controllers are enabled in `cgroup.subtree_control` of every cgroup on the way; that
+    /// stays enabled when the cgroup is removed, because others may rely on it by then.
+    /// On a v1 cpuset hierarchy empty `cpuset.cpus` and `cpuset.mems` take the parent's value:
+    /// tasks may not enter a cgroup that has none (cpuset(7)).
+    ///
+    /// # Errors
+    /// [`Error::InternalProcesses`] when a v2 cgroup on the way holds processes;
+    /// [`Error::InvalidName`]; what the kernel refuses. What this call made is removed again.
+    pub fn create(&self, rel: &str) -> Result<Created> {
+        let mut created = Created::default();
+        for hierarchy in &self.used {
+            let made = self.create_in(hierarchy, rel, &mut created);
+            if let Err(error) = made {
+                if let Err(left) = self.remove_created(&created) {
+                    tracing::warn!(error = %left, "a cgroup made just before a failure stays behind");
+                }
+                return Err(error);
+            }
+        }
+        Ok(created)
+    }
+
+    fn create_in(&self, hierarchy: &Hierarchy, rel: &str, created: &mut Created) -> Result<()> {
+        let target = self.below(&hierarchy.mount, rel)?;
+        let mut parent = hierarchy.mount.clone();
+        let relative = target.strip_prefix(&parent).unwrap_or(Path::new(""));
+        for component in relative.components() {
+            let directory = parent.join(component);
+            if hierarchy.is_v2 {
+                self.enable_controllers(&parent)?;
+            }
+            if make_directory(&directory)? {
+                created.directories.push(directory.clone());
+            }
+            if hierarchy.has_cpuset && !hierarchy.is_v2 {
+                inherit_cpuset(&parent, &directory)?;
+            }
+            parent = directory;
+        }
+        Ok(())
+    }
+
+    /// Hands the controllers that podwarden uses from `parent` to its children.
+    fn enable_controllers(&self, parent: &Path) -> Result<()> {
+        let on_v2 = |c: &Controller| self.hierarchies.is_on_v2(*c);
+        if !REQUIRED.iter().chain(&OPTIONAL).any(on_v2) {
+            // A v2 mount without controllers beside v1: it only gives ids.
+            return Ok(());
+        }
+        let available = io::read_text(&parent.join("cgroup.controllers"))?;
+        let control = parent.join("cgroup.subtree_control");
+        let enabled = io::read_text(&control)?;
+        let missing = |c: &Controller| {
+            let listed = |list: &str| list.split_ascii_whitespace().any(|n| n == c.as_str());
+            listed(&available) && !listed(&enabled)
+        };
+        // In one line, which the kernel takes whole or not at all: cpu and pids alone would be taken
+        // in a cgroup with processes too and make it the root of a threaded subtree, which memory
+        // cannot enter (`cgroup_vet_subtree_control_enable`, `kernel/cgroup/cgroup.c`).
+        let required: Vec<_> = REQUIRED.into_iter().filter(missing).collect();
+        enable(&control, &required)?;
+        // One at a time, so that one that is refused does not cost the others.
+        for controller in OPTIONAL.into_iter().filter(missing) {
+            if let Err(error) = enable(&control, &[controller]) {
+                tracing::debug!(%controller, %error, "an optional controller stays disabled");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn enable(control: &Path, controllers: &[Controller]) -> Result<()> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<_> = controllers.iter().map(|c| format!("+{c}")).collect();
+    let line = words.join(" ");
+    let file = io::open_write(control)?;
+    io::write_fd(&file, line.as_bytes()).map_err(|source| match source {
+        Errno::BUSY => Error::InternalProcesses {
+            operation: "enable controllers in",
+            path: control.into(),
+            source,
+        },
+        source => Error::os("enable controllers in", control, source),
+    })
+}
+
+/// True when the directory was not there before.
+fn make_directory(path: &Path) -> Result<bool> {
+    match mkdir(path, Mode::from_raw_mode(0o755)) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) if path.is_dir() => Ok(false),
+        Err(Errno::EXIST) => Err(Error::InvalidName {
+            name: path.display().to_string(),
+            reason: "it is a file of its parent cgroup",
+        }),
+        Err(e) => Err(Error::os("create", path, e)),
+    }
+}
+
+fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let own = child.join(file);
+        if io::read_text(&own)?.trim_ascii().is_empty() {
+            io::write_text(&own, io::read_text(&parent.join(file))?.trim_ascii())?;
+        }
+    }
+    Ok(())
+}

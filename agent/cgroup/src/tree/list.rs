@@ -1,0 +1,90 @@
+//! Walking the identity hierarchy.
+
+use std::{
+    fs,
+    os::unix::fs::DirEntryExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::io::Errno;
+
+use super::{Tree, directory_id};
+use crate::{Error, Result};
+
+/// One cgroup of a walk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name below the root.
+    pub rel: String,
+    /// Its id in the identity hierarchy.
+    pub id: u64,
+    /// 0 for the cgroup the walk began at, 1 for its children, and so on.
+    pub depth: usize,
+}
+
+impl Tree {
+    /// A cgroup and all below it in the identity hierarchy: parents before children, siblings by
+    /// name. What vanishes during the walk is left out, as is a cgroup whose name is not UTF-8.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when `rel` does not exist; [`Error::InvalidName`].
+    pub fn list(&self, rel: &str) -> Result<Vec<Entry>> {
+        let path = self.identity_path(rel)?;
+        let start = Entry {
+            rel: rel.to_owned(),
+            id: directory_id(&path)?,
+            depth: 0,
+        };
+        let mut found = Vec::new();
+        let mut pending = vec![(start, path)];
+        while let Some((entry, path)) = pending.pop() {
+            // Reversed, because the last one pushed is visited next.
+            pending.extend(children(&entry, &path)?.into_iter().rev());
+            found.push(entry);
+        }
+        Ok(found)
+    }
+}
+
+fn children(parent: &Entry, path: &Path) -> Result<Vec<(Entry, PathBuf)>> {
+    let mut children: Vec<_> = sub_directories(path)?
+        .into_iter()
+        .map(|(name, id)| {
+            let rel = match parent.rel.as_str() {
+                "" => name.clone(),
+                above => format!("{above}/{name}"),
+            };
+            let depth = parent.depth + 1;
+            (Entry { rel, id, depth }, path.join(name))
+        })
+        .collect();
+    children.sort_by(|(a, _), (b, _)| a.rel.cmp(&b.rel));
+    Ok(children)
+}
+
+/// Name and inode of every directory in `path`; nothing when `path` is gone.
+pub(super) fn sub_directories(path: &Path) -> Result<Vec<(String, u64)>> {
+    let failed = |e: std::io::Error| {
+        let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        Error::os("list", path, errno)
+    };
+    let entries = match fs::read_dir(path).map_err(failed) {
+        Ok(entries) => entries,
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = match entry.map_err(failed) {
+            Ok(entry) => entry,
+            Err(error) if error.is_gone() => break,
+            Err(error) => return Err(error),
+        };
+        // The type is in the directory entry: no further system call.
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            let id = entry.ino();
+            found.extend(entry.file_name().into_string().ok().map(|name| (name, id)));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,106 @@
+use podwarden_cgroup::{Error, KernelCpu, MemoryReader};
+
+use crate::support::{Sandbox, Victim, eventually};
+
+const MIB: usize = 1 << 20;
+
+/// Touches 32 MiB and then sleeps.
+pub(crate) fn eat_32_mib() -> ! {
+    // SAFETY: a private mapping of our own, written within its bounds.
+    unsafe {
+        let length = 32 * MIB;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        std::ptr::write_bytes(memory.cast::<u8>(), 1, length);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+fn burn() -> ! {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn memory_of_a_process_is_seen() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let container = sandbox.cgroup("pod/container");
+    tree.set_memory_limit("pod", Some(256 << 20)).unwrap();
+    let pod = MemoryReader::open(tree, "pod").unwrap();
+    assert_eq!(pod.limit().unwrap(), Some(256 << 20));
+    assert_eq!(
+        MemoryReader::open(tree, container)
+            .unwrap()
+            .limit()
+            .unwrap(),
+        None
+    );
+    assert!(pod.usage().unwrap() < 4 * MIB as u64);
+
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    eventually("usage holds the memory", || {
+        pod.usage().unwrap() >= 32 * MIB as u64
+    });
+    eventually("so does rss, once flushed", || {
+        pod.stat().unwrap().rss >= 31 * MIB as u64
+    });
+    assert!(pod.stat().unwrap().inactive_file < 4 * MIB as u64);
+    assert!(pod.usage().unwrap() < 64 * MIB as u64);
+}
+
+#[test]
+fn cpu_time_of_a_process_is_seen() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let container = sandbox.cgroup("pod/container");
+    let cpu = KernelCpu::open(tree, "pod").unwrap();
+    let idle = cpu.usage_nanos().unwrap();
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), burn);
+    eventually("50 ms are counted", || {
+        cpu.usage_nanos().unwrap() >= idle + 50_000_000
+    });
+}
+
+#[test]
+fn what_vanishes_is_gone() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    let memory = MemoryReader::open(tree, pod).unwrap();
+    let cpu = KernelCpu::open(tree, pod).unwrap();
+    let attach = tree.open_attach(pod).unwrap();
+    tree.remove(pod).unwrap();
+
+    for error in [
+        memory.usage().unwrap_err(),
+        memory.stat().unwrap_err(),
+        memory.limit().unwrap_err(),
+        cpu.usage_nanos().unwrap_err(),
+        attach.attach(0).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Gone { .. }), "{error:?}");
+        assert!(error.is_gone() && !error.is_permission());
+    }
+    for error in [
+        MemoryReader::open(tree, pod).unwrap_err(),
+        KernelCpu::open(tree, pod).unwrap_err(),
+        tree.open_attach(pod).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
+        assert!(error.is_gone());
+    }
+}

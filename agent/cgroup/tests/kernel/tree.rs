@@ -1,0 +1,257 @@
+use std::{
+    ffi::CString,
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use podwarden_cgroup::{Controller, Errno, Error, Hierarchies, Identity, Tree, Version};
+
+use crate::support::{Sandbox, Victim, eventually};
+
+#[test]
+fn create_says_what_it_made_and_only_that_is_removed() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    sandbox.cgroup("kubepods");
+    let hierarchies = sandbox.directories("kubepods").len();
+
+    let created = tree.create("kubepods/burstable/podA").unwrap();
+    assert_eq!(created.directories.len(), 2 * hierarchies);
+    assert!(created.directories.iter().all(|d| d.is_dir()));
+    assert_eq!(
+        sandbox.directories("kubepods/burstable/podA").len(),
+        hierarchies
+    );
+    assert!(tree.create("kubepods/burstable/podA").unwrap().is_empty());
+
+    tree.remove_created(&created).unwrap();
+    assert!(sandbox.directories("kubepods/burstable").is_empty());
+    assert_eq!(sandbox.directories("kubepods").len(), hierarchies);
+    // What is gone already is no error.
+    tree.remove_created(&created).unwrap();
+}
+
+#[test]
+fn a_failing_create_leaves_nothing() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    // Below a new cgroup, the name of one of its own files.
+    let error = tree.create("kubepods/cgroup.procs").unwrap_err();
+    assert!(matches!(error, Error::InvalidName { .. }), "{error}");
+    assert!(sandbox.directories("kubepods").is_empty());
+    for bad in ["/kubepods", "../x", "a//b", "a/"] {
+        assert!(
+            matches!(tree.create(bad), Err(Error::InvalidName { .. })),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn remove_goes_bottom_up_and_is_idempotent() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    sandbox.cgroup("kubepods/besteffort/podA/c1");
+    sandbox.cgroup("kubepods/besteffort/podA/c2/nested");
+    tree.remove("kubepods/besteffort").unwrap();
+    assert!(sandbox.directories("kubepods/besteffort").is_empty());
+    assert!(!sandbox.directories("kubepods").is_empty());
+    tree.remove("kubepods/besteffort").unwrap();
+    assert!(matches!(tree.remove(""), Err(Error::InvalidName { .. })));
+    assert!(matches!(tree.remove(".."), Err(Error::InvalidName { .. })));
+}
+
+#[test]
+fn remove_waits_for_the_dying() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let attach = {
+        sandbox.cgroup("pod");
+        tree.open_attach("pod").unwrap()
+    };
+    let victim = Victim::sleeper(&attach);
+    eventually("the process is in the cgroup", || {
+        tree.procs("pod").unwrap() == [victim.pid]
+    });
+    let busy = std::thread::scope(|scope| {
+        let removal = scope.spawn(|| tree.remove("pod"));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let busy = !sandbox.directories("pod").is_empty();
+        // SAFETY: a signal to our own child.
+        unsafe { libc::kill(victim.pid as i32, libc::SIGKILL) };
+        removal.join().unwrap().unwrap();
+        busy
+    });
+    assert!(busy, "a cgroup with a process in it was removed");
+    assert!(sandbox.directories("pod").is_empty());
+    assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn list_and_ids() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    for rel in ["kubepods/podB/c", "kubepods/podA", "kubepods/besteffort"] {
+        sandbox.cgroup(rel);
+    }
+    let entries = tree.list("kubepods").unwrap();
+    let shown: Vec<_> = entries.iter().map(|e| (e.rel.as_str(), e.depth)).collect();
+    assert_eq!(
+        shown,
+        [
+            ("kubepods", 0),
+            ("kubepods/besteffort", 1),
+            ("kubepods/podA", 1),
+            ("kubepods/podB", 1),
+            ("kubepods/podB/c", 2),
+        ]
+    );
+    for entry in &entries {
+        assert_eq!(entry.id, tree.id(&entry.rel).unwrap(), "{}", entry.rel);
+        assert_eq!(
+            entry.id,
+            handle_id(&tree.identity_path(&entry.rel).unwrap())
+        );
+        let memory = tree.path(Controller::Memory, &entry.rel).unwrap();
+        assert_eq!(tree.memory_id(&entry.rel).unwrap(), handle_id(&memory));
+    }
+    assert_eq!(tree.list("").unwrap()[1].rel, "kubepods");
+    assert!(tree.list("kubepods/podC").unwrap_err().is_gone());
+    assert!(tree.id("kubepods/podC").unwrap_err().is_gone());
+}
+
+/// The cgroup id by the documented way: the file handle of its directory is the id
+/// (`kernfs_encode_fh`, `fs/kernfs/mount.c`).
+fn handle_id(path: &Path) -> u64 {
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        id: [u8; 8],
+    }
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let mut handle = Handle {
+        bytes: 8,
+        kind: 0,
+        id: [0; 8],
+    };
+    let mut mount = 0_i32;
+    // SAFETY: the handle has room for the 8 bytes it announces; the path ends with a NUL.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            0,
+        )
+    };
+    assert_eq!(result, 0, "{path:?}: {}", std::io::Error::last_os_error());
+    u64::from_ne_bytes(handle.id)
+}
+
+#[test]
+fn attach_moves_into_every_hierarchy() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    sandbox.cgroup("kubepods/pod");
+    let start = sandbox.cgroup("kubepods/start");
+    let victim = Victim::sleeper(&tree.open_attach(start).unwrap());
+    tree.attach("kubepods/pod", victim.pid).unwrap();
+    assert_eq!(tree.procs("kubepods/pod").unwrap(), [victim.pid]);
+
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", victim.pid)).unwrap();
+    let inside = text
+        .lines()
+        .filter(|l| l.ends_with("/kubepods/pod"))
+        .count();
+    assert_eq!(inside, sandbox.directories("kubepods/pod").len(), "{text}");
+
+    let missing = tree.attach("kubepods/pod", 0x3fff_ffff).unwrap_err();
+    assert_eq!(missing.errno(), Some(Errno::SRCH));
+    assert!(
+        tree.attach("kubepods/other", victim.pid)
+            .unwrap_err()
+            .is_gone()
+    );
+}
+
+/// cgroup v2: processes only where no controllers are handed down.
+#[test]
+fn processes_inside_the_tree_are_a_named_error_on_v2() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    if tree.hierarchies().version != Version::V2 {
+        println!("skipped: the controllers are not on v2");
+        return;
+    }
+    let pod = sandbox.cgroup("kubepods/pod");
+    let victim = Victim::sleeper(&tree.open_attach(pod).unwrap());
+    let error = tree.create("kubepods/pod/container").unwrap_err();
+    assert!(
+        matches!(error, Error::InternalProcesses { .. }),
+        "{error:?}"
+    );
+    assert!(sandbox.directories("kubepods/pod/container").is_empty());
+    let kind = fs::read_to_string(tree.v2_path(pod).unwrap().join("cgroup.type")).unwrap();
+    assert_eq!(
+        kind, "domain\n",
+        "the failure must not leave a threaded subtree"
+    );
+    let error = tree.attach("kubepods", victim.pid).unwrap_err();
+    assert!(
+        matches!(error, Error::InternalProcesses { .. }),
+        "{error:?}"
+    );
+}
+
+/// What the identity is where a kubelet made kubepods on v1 only.
+#[test]
+fn identity_follows_the_tasks() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = |name: &str| -> PathBuf {
+        let path = directory.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let (memory, v2) = (mount("memory"), mount("unified"));
+    let hierarchies = |text: String| Hierarchies::parse(&text).unwrap();
+    let v1_line = format!("1 2 0:9 / {} rw - cgroup c rw,memory\n", memory.display());
+    let v2_line = format!("1 2 0:8 / {} rw - cgroup2 c rw\n", v2.display());
+    let hybrid = hierarchies(format!("{v1_line}{v2_line}"));
+    let identity = |h: &Hierarchies, root| Tree::new(h.clone(), root).unwrap().identity();
+
+    assert_eq!(identity(&hybrid, "/"), Identity::V2, "nothing is there yet");
+    fs::create_dir(memory.join("kubepods.slice")).unwrap();
+    assert_eq!(
+        identity(&hybrid, "/"),
+        Identity::V1Memory,
+        "tasks are on v1 only"
+    );
+    assert_eq!(
+        identity(&hybrid, "/private"),
+        Identity::V2,
+        "another root is another tree"
+    );
+    fs::create_dir(v2.join("kubepods.slice")).unwrap();
+    assert_eq!(identity(&hybrid, "/"), Identity::V2, "tasks are on both");
+    assert_eq!(identity(&hierarchies(v1_line), "/"), Identity::V1Memory);
+    assert_eq!(identity(&hierarchies(v2_line), "/"), Identity::V2);
+    assert!(Tree::new(hybrid, "/../x").is_err());
+}

@@ -1,0 +1,241 @@
+//! Who is evicted first.
+//!
+//! Properties: the order is total and does not depend on the order of the input; no protected pod
+//! is ever in it; the text that explains a choice is printed from the rank that made it.
+
+use alloc::vec::Vec;
+use core::{cmp::Reverse, fmt};
+
+use crate::{
+    limits,
+    model::{Pod, PodUid, QosClass},
+    qos,
+    units::Bytes,
+};
+
+/// Which order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Ranking {
+    /// BestEffort, then Burstable over its request, then the rest; the kubelet's order inside each.
+    #[default]
+    QosFirst,
+    /// Usage over request, then priority, then usage minus request
+    /// (`rankMemoryPressure` of kubelet `pkg/kubelet/eviction/helpers.go`).
+    Kubelet,
+}
+
+/// What a rank is computed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Standing {
+    /// Its class.
+    pub qos: QosClass,
+    /// `spec.priority`.
+    pub priority: i32,
+    /// Memory request with overhead.
+    pub memory_request: Bytes,
+    /// Working set: usage minus inactive file. `None` when it could not be read.
+    pub working_set: Option<Bytes>,
+}
+
+impl Standing {
+    /// The standing of a pod that uses so much.
+    pub fn of(pod: &Pod, working_set: Option<Bytes>) -> Self {
+        Self {
+            qos: qos::classify(pod),
+            priority: pod.priority,
+            memory_request: limits::pod_requests(pod).memory,
+            working_set,
+        }
+    }
+}
+
+/// A place in the order: what compares as less is evicted first. Equal ranks are ordered by uid.
+///
+/// Holds no allocation, so that it can be computed where nothing may be allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Rank {
+    /// Where the class decides first.
+    pub group: Group,
+    /// Whether it uses more than it asked for.
+    pub excess: Excess,
+    /// `spec.priority`, lowest first.
+    pub priority: i32,
+    /// Working set minus request in bytes, largest first; 0 when usage could not be read.
+    pub over_request: Reverse<i128>,
+}
+
+/// The first element of a [`Rank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Group {
+    /// [`Ranking::Kubelet`]: the class plays no part.
+    Any,
+    /// BestEffort.
+    BestEffort,
+    /// Burstable, using more than it asked for.
+    BurstableOverRequest,
+    /// Everything else.
+    Rest,
+}
+
+/// The second element of a [`Rank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Excess {
+    /// Usage could not be read; the kubelet evicts such a pod first.
+    UnknownFirst,
+    /// Uses more than it asked for.
+    Over,
+    /// Uses no more than it asked for.
+    Within,
+    /// Usage could not be read; `qosFirst` evicts such a pod last of its group, because nobody
+    /// knows that its death would free anything.
+    UnknownLast,
+}
+
+/// The one function that decides the order.
+pub fn rank(ranking: Ranking, pod: &Standing) -> Rank {
+    let over = pod
+        .working_set
+        .map(|used| i128::from(used.0) - i128::from(pod.memory_request.0));
+    let excess = match (over, ranking) {
+        (Some(1..), _) => Excess::Over,
+        (Some(_), _) => Excess::Within,
+        (None, Ranking::Kubelet) => Excess::UnknownFirst,
+        (None, Ranking::QosFirst) => Excess::UnknownLast,
+    };
+    let group = match (ranking, pod.qos) {
+        (Ranking::Kubelet, _) => Group::Any,
+        (Ranking::QosFirst, QosClass::BestEffort) => Group::BestEffort,
+        (Ranking::QosFirst, QosClass::Burstable) if excess == Excess::Over => {
+            Group::BurstableOverRequest
+        }
+        (Ranking::QosFirst, _) => Group::Rest,
+    };
+    Rank {
+        group,
+        excess,
+        priority: pod.priority,
+        over_request: Reverse(over.unwrap_or(0)),
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group {
+            Group::Any => {}
+            Group::BestEffort => f.write_str("BestEffort, ")?,
+            Group::BurstableOverRequest => f.write_str("Burstable, ")?,
+            Group::Rest => f.write_str("neither BestEffort nor Burstable over its request, ")?,
+        }
+        let bytes = Bytes(u64::try_from(self.over_request.0.unsigned_abs()).unwrap_or(u64::MAX));
+        match self.excess {
+            Excess::Over => write!(f, "{bytes} over its memory request")?,
+            Excess::Within => write!(f, "{bytes} below its memory request")?,
+            Excess::UnknownFirst | Excess::UnknownLast => f.write_str("usage unknown")?,
+        }
+        write!(f, ", priority {}", self.priority)
+    }
+}
+
+/// A place in the order when process ids run out: priority, then the number of processes, largest
+/// first (`rankPIDPressure` of kubelet `pkg/kubelet/eviction/helpers.go`). Equal ranks are ordered
+/// by uid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct PidRank {
+    /// `spec.priority`, lowest first.
+    pub priority: i32,
+    /// Processes in the pod's cgroup.
+    pub processes: Reverse<u64>,
+}
+
+/// Why a pod is never evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Protection {
+    /// A critical pod, see [`Pod::is_critical`].
+    Critical,
+    /// A static pod, and the operator did not allow to evict those.
+    StaticPod,
+    /// The pod that podwarden itself runs in.
+    OwnPod,
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Critical => "critical pod",
+            Self::StaticPod => "static pod",
+            Self::OwnPod => "podwarden's own pod",
+        })
+    }
+}
+
+/// What the operator says about protection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Immunity {
+    /// Static pods may be evicted.
+    pub evict_static_pods: bool,
+    /// The pod that podwarden runs in, if it runs in one.
+    pub own_pod: Option<PodUid>,
+}
+
+impl Immunity {
+    /// Why the pod may not be evicted; `None` if it may.
+    pub fn of(&self, pod: &Pod) -> Option<Protection> {
+        if self.own_pod.as_ref() == Some(&pod.uid) {
+            Some(Protection::OwnPod)
+        } else if pod.is_critical() {
+            Some(Protection::Critical)
+        } else if pod.static_pod && !self.evict_static_pods {
+            Some(Protection::StaticPod)
+        } else {
+            None
+        }
+    }
+}
+
+/// A pod in the order of eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranked<'a> {
+    /// Which pod.
+    pub pod: &'a Pod,
+    /// Its standing.
+    pub standing: Standing,
+    /// Its rank.
+    pub rank: Rank,
+}
+
+/// The pods that may be evicted, the first to go first. `working_set` tells a pod's usage.
+pub fn order<'a>(
+    ranking: Ranking,
+    immunity: &Immunity,
+    pods: impl IntoIterator<Item = &'a Pod>,
+    working_set: impl Fn(&Pod) -> Option<Bytes>,
+) -> Vec<Ranked<'a>> {
+    let mut ranked: Vec<_> = pods
+        .into_iter()
+        .filter(|pod| immunity.of(pod).is_none())
+        .map(|pod| {
+            let standing = Standing::of(pod, working_set(pod));
+            Ranked {
+                pod,
+                standing,
+                rank: rank(ranking, &standing),
+            }
+        })
+        .collect();
+    ranked.sort_by(|a, b| a.rank.cmp(&b.rank).then_with(|| a.pod.uid.cmp(&b.pod.uid)));
+    ranked
+}

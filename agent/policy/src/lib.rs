@@ -1,0 +1,36 @@
+//! Every decision of podwarden, and nothing else: no clock, no IO, no floats.
+//!
+//! ```text
+//! Pod, Node ── qos ── limits ── reserve ──┐
+//!                                         ├── plan(Snapshot) ── Vec<Action>, each with its Reason
+//! usage ── threshold ── pressure ── evict ─┘
+//! ```
+//!
+//! The rules are the kubelet's; where podwarden differs on purpose, `DIFFERENCES.md` says so and
+//! why. The same input gives the same output, in the same order, on every machine.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod container;
+pub mod convert;
+pub mod desired;
+pub mod evict;
+pub mod limits;
+pub mod model;
+pub mod name;
+pub mod plan;
+pub mod pressure;
+pub mod qos;
+pub mod quantity;
+pub mod reason;
+pub mod reserve;
+pub mod settings;
+pub mod signal;
+pub mod threshold;
+pub mod units;
+pub mod validate;
+
+pub use model::{Container, ContainerKind, Node, Pod, PodUid, QosClass, Resources};
+pub use units::{Bytes, CpuShares, CpuWeight, MilliCpu};

@@ -1,0 +1,284 @@
+//! Pods and nodes, reduced to what a decision needs.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use core::fmt;
+
+use crate::{
+    limits,
+    units::{Bytes, MilliCpu},
+};
+
+/// `metadata.uid` of a pod, as the API server wrote it. Ordering is by text; it is the last
+/// tie-break of every ranking.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
+pub struct PodUid(String);
+
+impl PodUid {
+    /// Wraps a uid.
+    pub fn new(uid: impl Into<String>) -> Self {
+        Self(uid.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for PodUid {
+    fn from(uid: &str) -> Self {
+        Self(uid.into())
+    }
+}
+
+impl From<String> for PodUid {
+    fn from(uid: String) -> Self {
+        Self(uid)
+    }
+}
+
+/// Quality of service, in the order of eviction: what compares as less is evicted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum QosClass {
+    /// Asks for nothing, is promised nothing.
+    BestEffort,
+    /// Asks for something and may use more.
+    Burstable,
+    /// Asks for exactly what it may use, in every container.
+    Guaranteed,
+}
+
+impl QosClass {
+    /// Every class, in the order of eviction.
+    pub const ALL: [Self; 3] = [Self::BestEffort, Self::Burstable, Self::Guaranteed];
+
+    /// `status.qosClass` of the API: `BestEffort`, `Burstable` or `Guaranteed`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BestEffort => "BestEffort",
+            Self::Burstable => "Burstable",
+            Self::Guaranteed => "Guaranteed",
+        }
+    }
+
+    /// The name of the class's tier cgroup. Guaranteed pods have none: they are directly below
+    /// `kubepods` (kubelet `pkg/kubelet/cm/qos_container_manager_linux.go`).
+    pub const fn tier(self) -> Option<&'static str> {
+        match self {
+            Self::BestEffort => Some("besteffort"),
+            Self::Burstable => Some("burstable"),
+            Self::Guaranteed => None,
+        }
+    }
+}
+
+impl fmt::Display for QosClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// `resources` of a container or pod. `None` is "not written", which is not the same as zero:
+/// a request that is not written may be defaulted from the limit, and one that is written as zero
+/// may not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Resources {
+    /// `requests.cpu`.
+    pub cpu_request: Option<MilliCpu>,
+    /// `limits.cpu`.
+    pub cpu_limit: Option<MilliCpu>,
+    /// `requests.memory`.
+    pub memory_request: Option<Bytes>,
+    /// `limits.memory`.
+    pub memory_limit: Option<Bytes>,
+    /// `hugepages-<size>`: page size to amount, both in bytes. Request and limit are always equal
+    /// (API validation), so there is one figure.
+    pub hugepages: BTreeMap<Bytes, Bytes>,
+}
+
+impl Resources {
+    /// See [`Pod::apply_defaults`].
+    fn apply_defaults(&mut self) {
+        self.cpu_request = self.cpu_request.or(self.cpu_limit);
+        self.memory_request = self.memory_request.or(self.memory_limit);
+    }
+
+    fn has_limit(&self) -> bool {
+        self.cpu_limit.is_some() || self.memory_limit.is_some() || !self.hugepages.is_empty()
+    }
+}
+
+/// When a container runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ContainerKind {
+    /// `spec.containers`.
+    #[default]
+    App,
+    /// `spec.initContainers`: runs to its end before the next starts.
+    Init,
+    /// `spec.initContainers` with `restartPolicy: Always`: keeps running beside what follows.
+    Sidecar,
+}
+
+/// One container of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Container {
+    /// Its name, unique within the pod.
+    pub name: String,
+    /// When it runs.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub kind: ContainerKind,
+    /// What it asks for.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub resources: Resources,
+}
+
+/// `spec.overhead`: what the sandbox itself needs (RuntimeClass).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Overhead {
+    /// `overhead.cpu`.
+    pub cpu: Option<MilliCpu>,
+    /// `overhead.memory`.
+    pub memory: Option<Bytes>,
+}
+
+/// A pod. Pods are ordered by uid first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Pod {
+    /// `metadata.uid`; the kubelet's configuration hash for static pods.
+    pub uid: PodUid,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `spec.priority`; 0 when not written.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub priority: i32,
+    /// Never evicted: a mirror pod, or of system priority
+    /// (`IsCriticalPod` of kubelet `pkg/kubelet/types/pod_update.go`; see [`Pod::is_critical`]).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub critical: bool,
+    /// `spec.priorityClassName` is `system-node-critical`, whatever the class's value.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub node_critical: bool,
+    /// From a file or URL of this node, not from the API server.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub static_pod: bool,
+    /// Every container: the init containers and sidecars in the order of `spec.initContainers`,
+    /// which their sums depend on, and those of `spec.containers` before or behind them.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub containers: Vec<Container>,
+    /// `spec.resources`. `Some` of nothing is not the same as `None`: the class is then computed
+    /// from nothing.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub pod_resources: Option<Resources>,
+    /// `spec.overhead`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub overhead: Option<Overhead>,
+}
+
+/// `SystemCriticalPriority` of Kubernetes `pkg/apis/scheduling/types.go`.
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+impl Pod {
+    /// True for a pod that no eviction may choose: marked critical, or of system priority.
+    pub fn is_critical(&self) -> bool {
+        self.critical || self.node_critical || self.priority >= SYSTEM_CRITICAL_PRIORITY
+    }
+
+    /// Fills in what the API server fills in (`SetDefaults_Pod` and `defaultPodRequests` of
+    /// Kubernetes `pkg/apis/core/v1/defaults.go`). A manifest that did not pass through an API
+    /// server needs this before anything else looks at it:
+    ///
+    /// - a container's request that is not written is its limit;
+    /// - a pod-level request that is not written, where any pod-level limit is, is what the
+    ///   containers ask for, or the pod-level limit if none of them asks for that resource.
+    pub fn apply_defaults(&mut self) {
+        for container in &mut self.containers {
+            container.resources.apply_defaults();
+        }
+        let requests = limits::container_requests(self);
+        let asks = |of: fn(&Resources) -> bool| self.containers.iter().any(|c| of(&c.resources));
+        let cpu = asks(|r| r.cpu_request.is_some()).then_some(requests.cpu);
+        let memory = asks(|r| r.memory_request.is_some()).then_some(requests.memory);
+        if let Some(own) = &mut self.pod_resources
+            && own.has_limit()
+        {
+            own.cpu_request = own.cpu_request.or(cpu).or(own.cpu_limit);
+            own.memory_request = own.memory_request.or(memory).or(own.memory_limit);
+        }
+    }
+
+    /// The containers of `spec.containers`.
+    pub fn app_containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers
+            .iter()
+            .filter(|c| c.kind == ContainerKind::App)
+    }
+
+    /// Init containers and sidecars in their order of start.
+    pub fn init_containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers
+            .iter()
+            .filter(|c| c.kind != ContainerKind::App)
+    }
+}
+
+/// The node and what its operator set aside; memory in bytes, CPU in milli-CPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Node {
+    /// CPUs that are online.
+    pub cpu_capacity: MilliCpu,
+    /// `MemTotal`.
+    pub memory_capacity: Bytes,
+    /// Huge pages: page size to what the node has of it, both in bytes. Sizes that the kernel knows
+    /// and the node has none of are listed with zero, so that pods get a limit for them.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub hugepages: BTreeMap<Bytes, Bytes>,
+    /// `SwapTotal`; zero without swap.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub swap_capacity: Bytes,
+    /// `kubeReserved`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub kube_reserved: Reserved,
+    /// `systemReserved`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub system_reserved: Reserved,
+    /// `evictionHard["memory.available"]` resolved against the capacity; zero without one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub eviction_hard_memory: Bytes,
+    /// `qosReserved.memory` in percent, 0 to 100; `None` when not configured.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub qos_reserved_memory_percent: Option<u8>,
+}
+
+/// CPU and memory kept from pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Reserved {
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Memory.
+    pub memory: Bytes,
+}

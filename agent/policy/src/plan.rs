@@ -1,0 +1,383 @@
+//! From what is to what ought to be.
+//!
+//! Properties: the same snapshot gives the same actions in the same order, whatever the order of
+//! its pods. When every action succeeds, the next plan is empty. On the way, no cgroup's limit is
+//! ever above its parent's where that was so neither before nor after. No memory limit is written
+//! below usage plus the margin.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use crate::{
+    desired::{self, Desired},
+    evict::{self, Immunity, Ranked, Ranking},
+    limits::{Limit, LimitOptions},
+    model::{Node, Pod, PodUid},
+    name::{self, CgroupName},
+    pressure::Crossing,
+    qos,
+    reason::Reason,
+    settings::{Observed, Setting},
+    signal::Signal,
+    units::Bytes,
+};
+
+/// Everything a plan depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Snapshot {
+    /// The machine and the reserves.
+    pub node: Node,
+    /// Configuration of limits.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub limits: LimitOptions,
+    /// Who writes what.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub ownership: Ownership,
+    /// Which controllers there are to write to.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub controllers: Controllers,
+    /// Who is evicted first.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub ranking: Ranking,
+    /// Who is never evicted.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub immunity: Immunity,
+    /// The `kubepods` cgroup.
+    pub kubepods: CgroupName,
+    /// The kernel's page size; memory limits are kept in whole pages.
+    #[cfg_attr(feature = "serde", serde(default = "default_page_size"))]
+    pub page_size: Bytes,
+    /// What a memory limit stays above usage, at least.
+    #[cfg_attr(feature = "serde", serde(default = "default_margin"))]
+    pub margin: Bytes,
+    /// The pods that are to run, in any order. Of two with one uid the lesser counts, which is the
+    /// first by name.
+    pub pods: Vec<Pod>,
+    /// The cgroups that exist at or below `kubepods`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub cgroups: BTreeMap<CgroupName, Observed>,
+    /// The threshold that is crossed and due, if any.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub crossing: Option<Crossing>,
+}
+
+#[cfg(feature = "serde")]
+fn default_page_size() -> Bytes {
+    Bytes(4096)
+}
+
+#[cfg(feature = "serde")]
+fn default_margin() -> Bytes {
+    DEFAULT_MARGIN
+}
+
+/// What a memory limit stays above usage unless configured otherwise: room for the kernel's
+/// per-CPU charge stock (256 KiB a CPU) of a large machine.
+pub const DEFAULT_MARGIN: Bytes = Bytes::mebi(16);
+
+impl Snapshot {
+    /// A node with nothing on it.
+    pub fn new(node: Node, kubepods: CgroupName) -> Self {
+        Self {
+            node,
+            limits: LimitOptions::default(),
+            ownership: Ownership::default(),
+            controllers: Controllers::default(),
+            ranking: Ranking::default(),
+            immunity: Immunity::default(),
+            kubepods,
+            page_size: Bytes(4096),
+            margin: DEFAULT_MARGIN,
+            pods: Vec::new(),
+            cgroups: BTreeMap::new(),
+            crossing: None,
+        }
+    }
+}
+
+/// Who writes the tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Ownership {
+    /// podwarden alone: it makes, keeps and removes the whole tree.
+    #[default]
+    Own,
+    /// A kubelet does; podwarden writes only what the operator gave it: the tiers' reserve and
+    /// memory reservation. It makes and removes nothing.
+    Assist,
+}
+
+/// Controllers that are enabled for the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Controllers {
+    /// Shares or weight.
+    pub cpu: bool,
+    /// CFS bandwidth (`CONFIG_CFS_BANDWIDTH`).
+    pub cpu_bandwidth: bool,
+    /// The memory controller.
+    pub memory: bool,
+    /// `memory.min` and `memory.low`, which are cgroup v2's.
+    pub memory_protection: bool,
+    /// The pids controller.
+    pub pids: bool,
+    /// The hugetlb controller.
+    pub hugetlb: bool,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            cpu: true,
+            cpu_bandwidth: true,
+            memory: true,
+            memory_protection: false,
+            pids: true,
+            hugetlb: true,
+        }
+    }
+}
+
+impl Controllers {
+    pub(crate) const fn has(&self, setting: &Setting) -> bool {
+        match setting {
+            Setting::CpuShares(_) => self.cpu,
+            Setting::CpuMax(_) => self.cpu && self.cpu_bandwidth,
+            Setting::MemoryLimit(_) => self.memory,
+            Setting::MemoryMin(_) | Setting::MemoryLow(_) => self.memory && self.memory_protection,
+            Setting::PidsLimit(_) => self.pids,
+            Setting::HugetlbLimit { .. } => self.hugetlb,
+        }
+    }
+}
+
+/// Something to do, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(
+        tag = "action",
+        rename_all = "camelCase",
+        rename_all_fields = "camelCase"
+    )
+)]
+pub enum Action {
+    /// Make a cgroup.
+    EnsureCgroup {
+        /// Which.
+        cgroup: CgroupName,
+        /// Why.
+        reason: Reason,
+    },
+    /// Write a value.
+    Write {
+        /// To which cgroup.
+        cgroup: CgroupName,
+        /// What.
+        setting: Setting,
+        /// Why this value.
+        reason: Reason,
+    },
+    /// Remove a cgroup, its processes first.
+    RemoveCgroup {
+        /// Which.
+        cgroup: CgroupName,
+        /// Why.
+        reason: Reason,
+    },
+    /// Evict a pod.
+    Evict {
+        /// Which.
+        pod: PodUid,
+        /// Its cgroup.
+        cgroup: CgroupName,
+        /// Why this one.
+        reason: Reason,
+    },
+}
+
+/// What to do, in order: evict, make room (raise limits from the top down), make what is missing,
+/// tighten (lower limits from the bottom up), remove what is left over.
+pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
+    let desired = desired::tree(snapshot);
+    let mut raise = Vec::new();
+    let mut make = Vec::new();
+    let mut lower = Vec::new();
+    for cgroup in &desired {
+        match snapshot.cgroups.get(&cgroup.name) {
+            None if snapshot.ownership == Ownership::Own => make_cgroup(cgroup, &mut make),
+            None => {}
+            Some(observed) => {
+                adjust_cgroup(snapshot, cgroup, observed, &mut raise, &mut lower);
+            }
+        }
+    }
+    // Built from the top down; tightening goes the other way, cgroup by cgroup.
+    lower.reverse();
+
+    let mut actions: Vec<_> = eviction(snapshot).into_iter().collect();
+    actions.append(&mut raise);
+    actions.append(&mut make);
+    actions.append(&mut lower);
+    actions.extend(removals(snapshot, &desired));
+    actions
+}
+
+/// A fresh cgroup is unlimited, so only bounds are written.
+fn make_cgroup(desired: &Desired, actions: &mut Vec<Action>) {
+    actions.push(Action::EnsureCgroup {
+        cgroup: desired.name.clone(),
+        reason: desired.reason.clone(),
+    });
+    let written = desired.settings.iter().filter(|(s, _)| !s.is_unlimited());
+    actions.extend(written.map(|(setting, reason)| Action::Write {
+        cgroup: desired.name.clone(),
+        setting: *setting,
+        reason: reason.clone(),
+    }));
+}
+
+fn adjust_cgroup(
+    snapshot: &Snapshot,
+    desired: &Desired,
+    observed: &Observed,
+    raise: &mut Vec<Action>,
+    lower: &mut Vec<Action>,
+) {
+    for (setting, reason) in &desired.settings {
+        let (setting, reason) = match hold_above_usage(snapshot, setting, observed) {
+            Held::No => (*setting, reason.clone()),
+            Held::At(setting, reason) => (setting, reason),
+            Held::Leave => continue,
+        };
+        let direction = setting.change_from(observed, snapshot.page_size);
+        let actions = match direction {
+            Change::None => continue,
+            Change::Raise => &mut *raise,
+            Change::Lower => &mut *lower,
+        };
+        actions.push(Action::Write {
+            cgroup: desired.name.clone(),
+            setting,
+            reason,
+        });
+    }
+}
+
+/// How a write would change a cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    None,
+    Raise,
+    Lower,
+}
+
+enum Held {
+    No,
+    At(Setting, Reason),
+    Leave,
+}
+
+/// Keeps a memory limit above usage: the kernel would reclaim and then kill to reach it (v2), or
+/// refuse it (v1).
+fn hold_above_usage(snapshot: &Snapshot, setting: &Setting, observed: &Observed) -> Held {
+    let Setting::MemoryLimit(Limit::At(wanted)) = *setting else {
+        return Held::No;
+    };
+    let lowers = match observed.memory_limit {
+        Some(Limit::At(now)) => wanted.round_down(snapshot.page_size) < now,
+        Some(Limit::Unlimited) => true,
+        // Not readable: nothing is written then either.
+        None => return Held::No,
+    };
+    if !lowers {
+        return Held::No;
+    }
+    // How far it may go down cannot be told.
+    let Some(usage) = observed.memory_usage else {
+        return Held::Leave;
+    };
+    let floor = usage
+        .saturating_add(snapshot.margin)
+        .round_up(snapshot.page_size);
+    if wanted >= floor {
+        return Held::No;
+    }
+    match observed.memory_limit {
+        // Already as near as it may be.
+        Some(now) if now <= Limit::At(floor) => Held::Leave,
+        _ => Held::At(
+            Setting::MemoryLimit(Limit::At(floor)),
+            Reason::HeldAboveUsage {
+                wanted,
+                usage,
+                margin: snapshot.margin,
+            },
+        ),
+    }
+}
+
+fn removals(snapshot: &Snapshot, desired: &[Desired]) -> Vec<Action> {
+    if snapshot.ownership != Ownership::Own {
+        return Vec::new();
+    }
+    let keep: BTreeSet<_> = desired.iter().map(|d| &d.name).collect();
+    let parents: BTreeSet<_> = crate::QosClass::ALL
+        .into_iter()
+        .map(|class| snapshot.kubepods.tier(class))
+        .collect();
+    snapshot
+        .cgroups
+        .iter()
+        .filter(|(name, observed)| observed.ours && !keep.contains(name))
+        .filter(|(name, _)| name.parent().is_some_and(|p| parents.contains(&p)))
+        .filter(|(name, _)| name.last().and_then(name::parse_pod).is_some())
+        .map(|(name, _)| Action::RemoveCgroup {
+            cgroup: name.clone(),
+            reason: Reason::PodGone,
+        })
+        .collect()
+}
+
+/// At most one pod: what its death frees is not known before it is free.
+fn eviction(snapshot: &Snapshot) -> Option<Action> {
+    let crossing = snapshot.crossing?;
+    if !matches!(
+        crossing.threshold.signal,
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable
+    ) {
+        return None;
+    }
+    let order = ranking(snapshot);
+    let first = order.first()?;
+    Some(Action::Evict {
+        pod: first.pod.uid.clone(),
+        cgroup: pod_cgroup(snapshot, first.pod),
+        reason: Reason::Evict {
+            crossing,
+            rank: first.rank,
+            candidates: order.len(),
+        },
+    })
+}
+
+/// The pods that have a cgroup and may be evicted, the first to go first.
+pub fn ranking(snapshot: &Snapshot) -> Vec<Ranked<'_>> {
+    let observed = |pod: &Pod| snapshot.cgroups.get(&pod_cgroup(snapshot, pod));
+    let running = desired::unique(&snapshot.pods)
+        .into_iter()
+        .filter(|pod| observed(pod).is_some());
+    let working_set = |pod: &Pod| observed(pod)?.memory_working_set;
+    evict::order(snapshot.ranking, &snapshot.immunity, running, working_set)
+}
+
+fn pod_cgroup(snapshot: &Snapshot, pod: &Pod) -> CgroupName {
+    snapshot.kubepods.pod(qos::classify(pod), &pod.uid)
+}

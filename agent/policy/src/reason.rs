@@ -1,0 +1,237 @@
+//! Why a value is what it is, as data; displayed with the numbers filled in.
+
+use core::fmt;
+
+use crate::{
+    evict::Rank,
+    limits::Limit,
+    model::QosClass,
+    pressure::Crossing,
+    units::{Bytes, CpuShares, MilliCpu},
+};
+
+/// Why podwarden does something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(
+        tag = "kind",
+        rename_all = "camelCase",
+        rename_all_fields = "camelCase"
+    )
+)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The cgroup of `kubepods` or of a tier does not exist yet.
+    TierMissing,
+    /// A pod has no cgroup yet.
+    PodMissing {
+        /// Its class.
+        qos: QosClass,
+    },
+    /// A pod's cgroup is left over.
+    PodGone,
+    /// CPU shares from a pod's or tier's request.
+    Shares {
+        /// The request, or the sum of the tier's.
+        cpu_request: MilliCpu,
+        /// What it comes to.
+        shares: CpuShares,
+    },
+    /// CPU shares of `kubepods`: what the node offers to pods.
+    NodeCpu {
+        /// Of the machine.
+        capacity: MilliCpu,
+        /// `kubeReserved`.
+        kube_reserved: MilliCpu,
+        /// `systemReserved`.
+        system_reserved: MilliCpu,
+        /// What remains.
+        allocatable: MilliCpu,
+        /// What it comes to.
+        shares: CpuShares,
+    },
+    /// BestEffort gets the least shares there are.
+    LeastShares,
+    /// A quota from a pod's CPU limit.
+    Quota {
+        /// The limit.
+        cpu_limit: MilliCpu,
+        /// The period, microseconds.
+        period_us: u64,
+        /// The quota, microseconds.
+        quota_us: Limit<u64>,
+    },
+    /// CPU limits are not enforced on this node (`cpuCFSQuota: false`).
+    QuotaNotEnforced,
+    /// Not every container has a limit, so the pod has none.
+    NotAllLimited,
+    /// Nothing limits this, and a limit was found.
+    NoLimit,
+    /// The sum of a pod's memory limits.
+    MemoryLimit {
+        /// The sum.
+        limit: Bytes,
+    },
+    /// What the node offers to pods.
+    NodeMemory {
+        /// Of the machine.
+        capacity: Bytes,
+        /// `kubeReserved`.
+        kube_reserved: Bytes,
+        /// `systemReserved`.
+        system_reserved: Bytes,
+        /// What remains.
+        limit: Bytes,
+    },
+    /// A tier's limit under `qosReserved`.
+    TierReserve {
+        /// The node's allocatable memory.
+        allocatable: Bytes,
+        /// Requests of the Guaranteed pods.
+        guaranteed: Bytes,
+        /// Requests of the Burstable pods; `None` for the Burstable tier's own limit.
+        burstable: Option<Bytes>,
+        /// `qosReserved.memory`.
+        percent: u8,
+        /// What remains.
+        limit: Bytes,
+    },
+    /// The limit ought to be lower, but the cgroup uses too much for that now.
+    HeldAboveUsage {
+        /// What it ought to be.
+        wanted: Bytes,
+        /// What is in use.
+        usage: Bytes,
+        /// What is kept above usage.
+        margin: Bytes,
+    },
+    /// Memory that is protected from reclaim because it was requested.
+    MemoryReservation {
+        /// The request, or the sum of those below.
+        request: Bytes,
+    },
+    /// `podPidsLimit`.
+    PidsLimit,
+    /// Huge pages that the pod asked for; a size that it did not ask for gets none.
+    Hugepages {
+        /// Page size.
+        page_size: Bytes,
+        /// Amount.
+        limit: Bytes,
+    },
+    /// Huge pages of `kubepods`: all that the node has.
+    NodeHugepages {
+        /// Page size.
+        page_size: Bytes,
+        /// Amount.
+        limit: Bytes,
+    },
+    /// Huge pages of a tier are not limited.
+    TierHugepages {
+        /// Page size.
+        page_size: Bytes,
+    },
+    /// A pod is evicted.
+    Evict {
+        /// What was crossed.
+        crossing: Crossing,
+        /// Why this pod.
+        rank: Rank,
+        /// How many pods could have been chosen.
+        candidates: usize,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TierMissing => f.write_str("every node has it"),
+            Self::PodMissing { qos } => write!(f, "a {qos} pod is to run"),
+            Self::PodGone => f.write_str("its pod is gone"),
+            Self::Shares {
+                cpu_request,
+                shares,
+            } => write!(
+                f,
+                "cpu requests {cpu_request} * 1024 / 1000, within 2..=262144 = {shares}"
+            ),
+            Self::NodeCpu {
+                capacity,
+                kube_reserved,
+                system_reserved,
+                allocatable,
+                shares,
+            } => write!(
+                f,
+                "capacity {capacity} - kubeReserved {kube_reserved} \
+                 - systemReserved {system_reserved} = {allocatable}; \
+                 {allocatable} * 1024 / 1000, within 2..=262144 = {shares}"
+            ),
+            Self::LeastShares => f.write_str("BestEffort gets the least, 2"),
+            Self::Quota {
+                cpu_limit,
+                period_us,
+                quota_us,
+            } => write!(
+                f,
+                "cpu limits {cpu_limit} * {period_us} us / 1000, at least 1000 us = {quota_us}"
+            ),
+            Self::QuotaNotEnforced => f.write_str("cpuCFSQuota is off"),
+            Self::NotAllLimited => f.write_str("not every container has a limit"),
+            Self::NoLimit => f.write_str("nothing limits it"),
+            Self::MemoryLimit { limit } => write!(f, "memory limits = {limit}"),
+            Self::NodeMemory {
+                capacity,
+                kube_reserved,
+                system_reserved,
+                limit,
+            } => write!(
+                f,
+                "capacity {capacity} - kubeReserved {kube_reserved} \
+                 - systemReserved {system_reserved} = {limit}"
+            ),
+            Self::TierReserve {
+                allocatable,
+                guaranteed,
+                burstable,
+                percent,
+                limit,
+            } => {
+                write!(f, "allocatable {allocatable}")?;
+                write!(f, " - {percent}% of Guaranteed requests {guaranteed}")?;
+                if let Some(burstable) = burstable {
+                    write!(f, " - {percent}% of Burstable requests {burstable}")?;
+                }
+                write!(f, " = {limit}")
+            }
+            Self::HeldAboveUsage {
+                wanted,
+                usage,
+                margin,
+            } => write!(
+                f,
+                "wanted {wanted}, held at usage {usage} + margin {margin} until usage falls"
+            ),
+            Self::MemoryReservation { request } => {
+                write!(f, "memory requests = {request}, kept from reclaim")
+            }
+            Self::PidsLimit => f.write_str("podPidsLimit"),
+            Self::Hugepages { page_size, limit } => {
+                write!(f, "hugepages-{page_size} requested = {limit}")
+            }
+            Self::NodeHugepages { page_size, limit } => {
+                write!(f, "hugepages-{page_size} of the node = {limit}")
+            }
+            Self::TierHugepages { page_size } => {
+                write!(f, "hugepages-{page_size} are limited per pod")
+            }
+            Self::Evict {
+                crossing,
+                rank,
+                candidates,
+            } => write!(f, "{crossing}; first of {candidates}: {rank}"),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What holds for every input.
+
+#[path = "support/tree.rs"]
+mod tree;
+
+use podwarden_policy::{
+    Bytes, CpuShares, CpuWeight, MilliCpu, Pod, PodUid, QosClass,
+    convert::{milli_to_shares, shares_to_weight, shares_to_weight_log, weight_to_shares},
+    evict::{self, Immunity, Ranking},
+    limits::{self, Limit},
+    name::{self, CgroupName},
+    plan::{Action, Snapshot, plan},
+    qos,
+    quantity::{parse_cpu, parse_memory},
+    reserve::tier_limits,
+    settings::Setting,
+    threshold::{ThresholdConfig, parse_duration},
+};
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use tree::{any_pod, any_snapshot, apply};
+
+/// Limits that a child's are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Property {
+    Memory,
+    Cpu,
+}
+
+/// Whether the child's limit is not above the parent's; `None` where one of them is not known.
+fn fits(snapshot: &Snapshot, child: &CgroupName, property: Property) -> Option<bool> {
+    let parent = snapshot.cgroups.get(&child.parent()?)?;
+    let child = snapshot.cgroups.get(child)?;
+    Some(match property {
+        Property::Memory => child.memory_limit? <= parent.memory_limit?,
+        Property::Cpu => {
+            let (child, parent) = (child.cpu_max?, parent.cpu_max?);
+            match (child.quota_us, parent.quota_us) {
+                (Limit::At(a), Limit::At(b)) => a * parent.period_us <= b * child.period_us,
+                (a, b) => a <= b,
+            }
+        }
+    })
+}
+
+fn working_set(seed: u64) -> impl Fn(&Pod) -> Option<Bytes> {
+    move |pod: &Pod| {
+        let byte = pod.uid.as_str().bytes().last().map_or(0, u64::from);
+        let mixed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .rotate_left(byte as u32);
+        (!mixed.is_multiple_of(5)).then_some(Bytes(mixed % (1 << 35)))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        // A failure prints its smallest input, which belongs into a table test.
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(10_000)
+    })]
+
+    #[test]
+    fn weights_are_in_range_and_monotone(a in 0u64..300_000, b in 0u64..300_000) {
+        let (low, high) = (CpuShares(a.min(b)), CpuShares(a.max(b)));
+        for curve in [shares_to_weight, shares_to_weight_log] {
+            prop_assert!(curve(low) <= curve(high));
+            prop_assert!((CpuWeight::MIN..=CpuWeight::MAX).contains(&curve(low)));
+        }
+        let (low, high) = (MilliCpu(a), MilliCpu(a.saturating_add(b)));
+        prop_assert!(milli_to_shares(low) <= milli_to_shares(high));
+        prop_assert!((CpuShares::MIN..=CpuShares::MAX).contains(&milli_to_shares(high)));
+    }
+
+    #[test]
+    fn a_weight_survives_the_way_to_shares(weight in 1u64..=10_000) {
+        let shares = weight_to_shares(CpuWeight(weight));
+        let back = shares_to_weight(shares);
+        // The division rounds down both ways, so at most one is lost.
+        prop_assert!(back == CpuWeight(weight) || back.0 + 1 == weight);
+    }
+
+    #[test]
+    fn amounts_are_read_as_they_are_written(n in 0..=i64::MAX as u64) {
+        prop_assert_eq!(parse_memory(&Bytes(n).to_string()), Ok(Bytes(n)));
+        prop_assert_eq!(parse_cpu(&MilliCpu(n).to_string()), Ok(MilliCpu(n)));
+    }
+
+    #[test]
+    fn quantities_round_up_by_less_than_one(digits in "[0-9]{1,12}", point in 0usize..12) {
+        let point = point.min(digits.len());
+        let text = format!("{}.{}", &digits[..point], &digits[point..]);
+        let exact: u128 = digits.parse().expect("digits");
+        let unit = 10u128.pow((digits.len() - point) as u32);
+        for (suffix, factor) in [("", 1), ("Ki", 1 << 10), ("Gi", 1 << 30), ("k", 1000)] {
+            let expected = (exact * factor).div_ceil(unit);
+            let parsed = parse_memory(&format!("{text}{suffix}")).map(|b| u128::from(b.0));
+            match parsed {
+                Ok(parsed) => prop_assert_eq!(parsed, expected),
+                Err(_) => prop_assert!(expected > i64::MAX as u128),
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text in "[-+.0-9eEinumkKMGTPishu% ]{0,24}|.{0,24}") {
+        let _ = parse_cpu(&text);
+        let _ = parse_memory(&text);
+        let _ = parse_duration(&text);
+        let _ = name::parse_pod(&text);
+        let _ = name::parse_pod_path(&text);
+        let _ = name::parse_container(&text);
+        let _ = CgroupName::parse_systemd(&text);
+        let config = ThresholdConfig {
+            eviction_hard: [("memory.available".into(), text)].into(),
+            ..ThresholdConfig::default()
+        };
+        if let Ok(thresholds) = config.parse() {
+            for threshold in thresholds {
+                prop_assert!(threshold.less_than.of(1 << 40) > 0 || threshold.less_than.of(u64::MAX) > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written(components in vec("[a-z0-9][a-z0-9-]{0,8}", 0..5)) {
+        let name = CgroupName::new(components);
+        prop_assert_eq!(CgroupName::parse_cgroupfs(&name.to_cgroupfs()), name.clone());
+        prop_assert_eq!(CgroupName::parse_systemd(&name.to_systemd()), name.clone());
+        prop_assert_eq!(CgroupName::parse_systemd(&name.to_systemd_unit()), name);
+    }
+
+    #[test]
+    fn a_pod_is_found_by_its_name(uid in "[a-f0-9][a-f0-9-]{0,35}", class in select(&QosClass::ALL)) {
+        let uid = PodUid::new(uid);
+        let name = name::kubepods(&CgroupName::root()).pod(class, &uid);
+        let found = Some((class, uid));
+        prop_assert_eq!(name::parse_pod_path(&name.to_cgroupfs()), found.clone());
+        prop_assert_eq!(name::parse_pod_path(&name.to_systemd()), found.clone());
+        prop_assert_eq!(name::parse_pod_path(&name.to_systemd_unit()), found);
+    }
+
+    #[test]
+    fn reserves_shrink_by_tier(
+        allocatable in any::<u64>(),
+        guaranteed in any::<u64>(),
+        burstable in any::<u64>(),
+        percent in any::<u8>(),
+    ) {
+        let all = Bytes(allocatable);
+        let limits = tier_limits(all, Bytes(guaranteed), Bytes(burstable), percent);
+        prop_assert!(limits.besteffort <= limits.burstable);
+        prop_assert!(limits.burstable <= all);
+        let more = tier_limits(all, Bytes(guaranteed), Bytes(burstable), percent.saturating_add(1));
+        prop_assert!(more.burstable <= limits.burstable);
+        prop_assert!(more.besteffort <= limits.besteffort);
+    }
+
+    #[test]
+    fn classes_mean_what_they_promise(pod in any_pod()) {
+        let (requests, most) = (limits::pod_requests(&pod), limits::pod_limits(&pod));
+        let config = limits::pod_config(&pod, &limits::LimitOptions::default());
+        match qos::classify(&pod) {
+            QosClass::BestEffort => {
+                prop_assert_eq!(config.shares, CpuShares::MIN);
+                prop_assert!(config.cpu_max.is_none() && config.memory_limit.is_none());
+            }
+            QosClass::Burstable => {}
+            QosClass::Guaranteed => {
+                prop_assert_eq!(requests.cpu, most.cpu);
+                prop_assert_eq!(requests.memory, most.memory);
+                prop_assert!(config.memory_limit.is_some_and(|limit| limit > Bytes::ZERO));
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_settle(pod in any_pod()) {
+        let mut once = pod;
+        once.apply_defaults();
+        let mut twice = once.clone();
+        twice.apply_defaults();
+        prop_assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn the_ranking_is_a_permutation_of_what_may_be_evicted(
+        mut pods in vec(any_pod(), 0..12),
+        seed in any::<u64>(),
+        evict_static_pods in any::<bool>(),
+        own in option::of(0u8..12),
+        shuffle in any::<prop::sample::Index>(),
+    ) {
+        pods.sort_by(|a, b| a.uid.cmp(&b.uid));
+        pods.dedup_by(|a, b| a.uid == b.uid);
+        let immunity = Immunity {
+            evict_static_pods,
+            own_pod: own.map(|uid| PodUid::new(format!("u{uid}"))),
+        };
+        for ranking in [Ranking::QosFirst, Ranking::Kubelet] {
+            let order = |pods: &[Pod]| -> Vec<PodUid> {
+                evict::order(ranking, &immunity, pods, working_set(seed))
+                    .iter()
+                    .map(|ranked| ranked.pod.uid.clone())
+                    .collect()
+            };
+            let found = order(&pods);
+            let mut members = found.clone();
+            members.sort();
+            let free = pods.iter().filter(|pod| immunity.of(pod).is_none());
+            prop_assert_eq!(members, free.map(|pod| pod.uid.clone()).collect::<Vec<_>>());
+            if !pods.is_empty() {
+                let mut turned = pods.clone();
+                turned.rotate_left(shuffle.index(pods.len()));
+                turned.reverse();
+                prop_assert_eq!(order(&turned), found);
+            }
+        }
+    }
+
+    #[test]
+    fn the_lower_class_goes_first(pods in vec(any_pod(), 2..12), seed in any::<u64>()) {
+        let usage = working_set(seed);
+        let order = evict::order(Ranking::QosFirst, &Immunity::default(), &pods, &usage);
+        let place = |ranked: &evict::Ranked<'_>| {
+            let over = usage(ranked.pod).is_some_and(|u| u > ranked.standing.memory_request);
+            match qos::classify(ranked.pod) {
+                QosClass::BestEffort => 0,
+                QosClass::Burstable if over => 1,
+                _ => 2,
+            }
+        };
+        prop_assert!(order.is_sorted_by_key(place));
+    }
+
+    #[test]
+    fn the_order_of_pods_does_not_matter(snapshot in any_snapshot(true)) {
+        let mut reversed = snapshot.clone();
+        reversed.pods.reverse();
+        prop_assert_eq!(plan(&snapshot), plan(&reversed));
+    }
+
+    #[test]
+    fn a_plan_done_leaves_nothing_to_do(
+        (weights, mut snapshot) in any::<bool>().prop_flat_map(|w| (Just(w), any_snapshot(w))),
+    ) {
+        for action in plan(&snapshot) {
+            apply(&mut snapshot, &action, weights);
+        }
+        prop_assert_eq!(plan(&snapshot), vec![]);
+    }
+
+    #[test]
+    fn on_the_way_no_child_exceeds_its_parent(mut snapshot in any_snapshot(false)) {
+        let actions = plan(&snapshot);
+        let mut done = snapshot.clone();
+        for action in &actions {
+            apply(&mut done, action, false);
+        }
+        let properties = [Property::Memory, Property::Cpu];
+        let kept: Vec<_> = snapshot
+            .cgroups
+            .keys()
+            .flat_map(|name| properties.map(|property| (name.clone(), property)))
+            .filter(|(name, property)| fits(&snapshot, name, *property) == Some(true))
+            .filter(|(name, property)| fits(&done, name, *property) == Some(true))
+            .collect();
+        for action in &actions {
+            apply(&mut snapshot, action, false);
+            let Action::Write { cgroup, .. } = action else {
+                continue;
+            };
+            for (name, property) in &kept {
+                if name == cgroup || name.parent().as_ref() == Some(cgroup) {
+                    prop_assert_eq!(fits(&snapshot, name, *property), Some(true), "{} after {:?}", name, action);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_limit_is_lowered_below_usage(snapshot in any_snapshot(true)) {
+        for action in plan(&snapshot) {
+            let Action::Write { cgroup, setting: Setting::MemoryLimit(limit), .. } = action else {
+                continue;
+            };
+            let Some(observed) = snapshot.cgroups.get(&cgroup) else {
+                continue;
+            };
+            let lowers = observed.memory_limit.is_some_and(|now| limit < now);
+            if let (Limit::At(limit), true) = (limit, lowers) {
+                let usage = observed.memory_usage.expect("known where a limit is lowered");
+                prop_assert!(limit >= usage.saturating_add(snapshot.margin));
+            }
+        }
+    }
+
+    #[test]
+    fn kubepods_is_never_limited_to_nothing(snapshot in any_snapshot(false)) {
+        let zero = Setting::MemoryLimit(Limit::At(Bytes::ZERO));
+        for action in plan(&snapshot) {
+            if let Action::Write { cgroup, setting, .. } = action {
+                prop_assert!(cgroup != snapshot.kubepods || setting != zero);
+            }
+        }
+    }
+
+    #[test]
+    fn snapshots_are_read_as_they_are_written(snapshot in any_snapshot(true)) {
+        let text = serde_json::to_string(&snapshot).expect("serialises");
+        let read: Snapshot = serde_json::from_str(&text).expect("reads back");
+        prop_assert_eq!(&read, &snapshot);
+        let actions = serde_json::to_string(&plan(&snapshot)).expect("serialises");
+        let back: Vec<Action> = serde_json::from_str(&actions).expect("reads back");
+        prop_assert_eq!(back, plan(&snapshot));
+    }
+}

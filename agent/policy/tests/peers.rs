@@ -1,0 +1,14 @@
+//! Golden tables: what the kubelet and runc compute, taken from their own tests or derived from
+//! their formulas. Rows that differ on purpose say so, and `DIFFERENCES.md` says why.
+
+#[path = "support/pods.rs"]
+mod support;
+
+mod peers {
+    mod cpu;
+    mod evict;
+    mod memory;
+    mod names;
+    mod oom;
+    mod pods;
+}

@@ -1,0 +1,278 @@
+//! A kernel that does what a plan says, and snapshots to plan from.
+
+use std::collections::BTreeMap;
+
+use podwarden_policy::{
+    Bytes, Container, ContainerKind, CpuShares, CpuWeight, MilliCpu, Node, Pod, PodUid, QosClass,
+    Resources, convert,
+    limits::{CpuMax, Limit, LimitOptions},
+    model::{Overhead, Reserved},
+    name::CgroupName,
+    plan::{Action, Controllers, Snapshot},
+    settings::{CpuShare, Observed, Setting},
+};
+use proptest::{
+    array::{uniform5, uniform7},
+    collection::{btree_map, vec},
+    option,
+    prelude::*,
+    sample::select,
+};
+
+/// Does one action, as a kernel of the version that `weights` tells would.
+pub(crate) fn apply(snapshot: &mut Snapshot, action: &Action, weights: bool) {
+    match action {
+        Action::EnsureCgroup { cgroup, .. } => {
+            if let Some(parent) = cgroup.parent().filter(|p| p.is_within(&snapshot.kubepods)) {
+                assert!(
+                    snapshot.cgroups.contains_key(&parent),
+                    "{cgroup} has a parent"
+                );
+            }
+            let fresh = fresh(&snapshot.node, weights);
+            let before = snapshot.cgroups.insert(cgroup.clone(), fresh);
+            assert_eq!(before, None, "{cgroup} is made once");
+        }
+        Action::Write {
+            cgroup, setting, ..
+        } => {
+            let page = snapshot.page_size;
+            let cgroup = snapshot.cgroups.get_mut(cgroup).expect("written to");
+            write(cgroup, setting, page);
+        }
+        Action::RemoveCgroup { cgroup, .. } => {
+            let removed = snapshot.cgroups.remove(cgroup).expect("removed");
+            assert!(removed.ours, "{cgroup} was not made by podwarden");
+        }
+        Action::Evict { .. } => {}
+    }
+}
+
+fn fresh(node: &Node, weights: bool) -> Observed {
+    Observed {
+        ours: true,
+        cpu: Some(if weights {
+            CpuShare::Weight(CpuWeight(100))
+        } else {
+            CpuShare::Shares(CpuShares(1024))
+        }),
+        cpu_max: Some(CpuMax {
+            quota_us: Limit::Unlimited,
+            period_us: convert::DEFAULT_PERIOD_US,
+        }),
+        memory_limit: Some(Limit::Unlimited),
+        memory_min: Some(Bytes::ZERO),
+        memory_low: Some(Bytes::ZERO),
+        pids_limit: Some(Limit::Unlimited),
+        hugetlb: node
+            .hugepages
+            .keys()
+            .map(|size| (*size, Limit::Unlimited))
+            .collect(),
+        memory_usage: Some(Bytes::ZERO),
+        memory_working_set: Some(Bytes::ZERO),
+    }
+}
+
+fn write(cgroup: &mut Observed, setting: &Setting, page: Bytes) {
+    let whole = |limit: Limit<Bytes>, size: Bytes| match limit {
+        Limit::At(bytes) => Limit::At(bytes.round_down(size)),
+        Limit::Unlimited => Limit::Unlimited,
+    };
+    match *setting {
+        Setting::CpuShares(shares) => {
+            cgroup.cpu = Some(match cgroup.cpu {
+                Some(CpuShare::Weight(_)) => CpuShare::Weight(convert::shares_to_weight(shares)),
+                _ => CpuShare::Shares(shares),
+            });
+        }
+        Setting::CpuMax(max) => cgroup.cpu_max = Some(max),
+        Setting::MemoryLimit(limit) => cgroup.memory_limit = Some(whole(limit, page)),
+        Setting::MemoryMin(bytes) => cgroup.memory_min = Some(bytes.round_down(page)),
+        Setting::MemoryLow(bytes) => cgroup.memory_low = Some(bytes.round_down(page)),
+        Setting::PidsLimit(limit) => cgroup.pids_limit = Some(limit),
+        Setting::HugetlbLimit { page_size, limit } => {
+            cgroup.hugetlb.insert(page_size, whole(limit, page_size));
+        }
+    }
+}
+
+/// The `index`-th of some values; the first index stands for none.
+fn pick<T: Copy>(index: u8, values: &[T]) -> Option<T> {
+    usize::from(index)
+        .checked_sub(1)
+        .map(|i| values[i % values.len()])
+}
+
+// Plain ranges of small numbers, decoded: several times as fast to generate as nested choices.
+fn resources() -> impl Strategy<Value = Resources> {
+    let cpu = |i| pick(i, &[0, 1, 10, 250, 1000, 64_000]).map(MilliCpu);
+    let memory = |i| pick(i, &[0, 1, 100_000_000, 1 << 28, 1 << 34]).map(Bytes);
+    uniform5(0u8..7).prop_map(move |[a, b, c, d, huge]| Resources {
+        cpu_request: cpu(a),
+        cpu_limit: cpu(b),
+        memory_request: memory(c),
+        memory_limit: memory(d),
+        hugepages: pick(huge % 2, &[(Bytes::mebi(2), Bytes::mebi(64))])
+            .into_iter()
+            .collect(),
+    })
+}
+
+fn container() -> impl Strategy<Value = Container> {
+    let kinds = [
+        ContainerKind::App,
+        ContainerKind::Init,
+        ContainerKind::Sidecar,
+    ];
+    (1u8..4, resources()).prop_map(move |(kind, resources)| Container {
+        name: "c".into(),
+        kind: pick(kind, &kinds).unwrap_or_default(),
+        resources,
+    })
+}
+
+/// Any pod; uids are few, so that some meet twice.
+pub(crate) fn any_pod() -> impl Strategy<Value = Pod> {
+    let overhead = Just(Overhead {
+        cpu: Some(MilliCpu(250)),
+        memory: Some(Bytes::mebi(120)),
+    });
+    (
+        0u8..12,
+        -2i32..3,
+        vec(container(), 0..4),
+        option::weighted(0.2, resources()),
+        option::weighted(0.2, overhead),
+        (prop::bool::weighted(0.1), prop::bool::weighted(0.1), "[ab]"),
+    )
+        .prop_map(
+            |(uid, priority, containers, pod_resources, overhead, rest)| {
+                let (critical, static_pod, name) = rest;
+                Pod {
+                    uid: PodUid::new(format!("u{uid}")),
+                    name,
+                    namespace: "n".into(),
+                    priority,
+                    critical,
+                    static_pod,
+                    containers,
+                    pod_resources,
+                    overhead,
+                    ..Pod::default()
+                }
+            },
+        )
+}
+
+fn any_node() -> impl Strategy<Value = Node> {
+    (
+        select(vec![0, 1 << 30, 8 << 30, 100_000_000_000]),
+        select(vec![0, 1 << 20, 1 << 32]),
+        option::of(0u8..=100),
+        btree_map(Just(Bytes::mebi(2)), Just(Bytes::gibi(1)), 0..2),
+    )
+        .prop_map(|(capacity, reserved, percent, hugepages)| Node {
+            cpu_capacity: MilliCpu(8000),
+            memory_capacity: Bytes(capacity),
+            hugepages,
+            kube_reserved: Reserved {
+                cpu: MilliCpu(200),
+                memory: Bytes(reserved),
+            },
+            eviction_hard_memory: Bytes::mebi(100),
+            qos_reserved_memory_percent: percent,
+            ..Node::default()
+        })
+}
+
+/// What may be found in a cgroup; some fields cannot be read.
+fn any_observed(weights: bool) -> impl Strategy<Value = Observed> {
+    let share = move |n: u64| match weights {
+        true => CpuShare::Weight(CpuWeight(n)),
+        false => CpuShare::Shares(CpuShares(n)),
+    };
+    let bytes = |limit: Limit<u64>| Limit::from(limit.bound().map(Bytes));
+    let (at, max) = (Limit::At::<u64>, Limit::Unlimited);
+    uniform7(0u8..10).prop_map(
+        move |[ours, cpu, quota, period, limit, low, usage]| Observed {
+            ours: ours % 2 == 0,
+            cpu: pick(cpu, &[2, 3, 100, 1024, 10_000]).map(share),
+            cpu_max: pick(quota, &[max, max, at(1000), at(25_000), at(400_000)]).map(|quota_us| {
+                CpuMax {
+                    quota_us,
+                    period_us: if period % 2 == 0 { 5000 } else { 100_000 },
+                }
+            }),
+            memory_limit: pick(
+                limit,
+                &[
+                    max,
+                    max,
+                    at(0),
+                    at(4096),
+                    at(1 << 28),
+                    at(1 << 30),
+                    at(1 << 34),
+                ],
+            )
+            .map(bytes),
+            memory_min: pick(low, &[0, 4096, 1 << 29]).map(Bytes),
+            memory_low: pick(low, &[0, 4096, 1 << 29]).map(Bytes),
+            pids_limit: pick(period, &[max, at(1), at(50), at(99)]),
+            hugetlb: BTreeMap::new(),
+            memory_usage: pick(usage, &[0, 12_345, 1 << 28, 3 << 29]).map(Bytes),
+            memory_working_set: pick(usage, &[0, 12_345, 1 << 28, 3 << 29]).map(Bytes),
+        },
+    )
+}
+
+/// A node in any state: pods that are to run, and cgroups with anything in them, some of pods that
+/// are gone. A cgroup's parents exist.
+pub(crate) fn any_snapshot(weights: bool) -> impl Strategy<Value = Snapshot> {
+    let cgroups = vec((0u8..12, 0usize..3, any_observed(weights)), 0..12);
+    let tiers = vec(option::of(any_observed(weights)), 3);
+    let options = (any::<bool>(), any::<bool>(), option::of(1u64..100)).prop_map(
+        |(enforce_cpu_limits, memory_reservation, pod_pids_limit)| LimitOptions {
+            enforce_cpu_limits,
+            memory_reservation,
+            pod_pids_limit,
+            ..LimitOptions::default()
+        },
+    );
+    (any_node(), options, vec(any_pod(), 0..8), tiers, cgroups).prop_map(
+        move |(node, limits, pods, tiers, cgroups)| {
+            let mut snapshot = Snapshot::new(node, CgroupName::new(["kubepods"]));
+            snapshot.limits = limits;
+            snapshot.controllers = Controllers {
+                memory_protection: weights,
+                ..Controllers::default()
+            };
+            snapshot.pods = pods;
+            let kubepods = snapshot.kubepods.clone();
+            for (class, observed) in QosClass::ALL.into_iter().zip(tiers) {
+                snapshot
+                    .cgroups
+                    .extend(observed.map(|o| (kubepods.tier(class), o)));
+            }
+            for (uid, class, observed) in cgroups {
+                let name = kubepods.pod(QosClass::ALL[class], &PodUid::new(format!("u{uid}")));
+                snapshot.cgroups.insert(name, observed);
+            }
+            let parents: Vec<_> = snapshot
+                .cgroups
+                .keys()
+                .filter_map(CgroupName::parent)
+                .collect();
+            for parent in parents.into_iter().chain([kubepods.clone()]) {
+                if parent.is_within(&kubepods) && !snapshot.cgroups.is_empty() {
+                    snapshot
+                        .cgroups
+                        .entry(parent)
+                        .or_insert(fresh(&snapshot.node, weights));
+                }
+            }
+            snapshot
+        },
+    )
+}

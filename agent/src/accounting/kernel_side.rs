@@ -1,0 +1,80 @@
+//! The kernel programs with the maps that the accounts are read from.
+
+use aya::maps::{MapData, RingBuf};
+use podwarden_abi::{Account, MAX_ACCOUNT_DEPTH, NO_SLOT, Tracked};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::AccountingError;
+use crate::{
+    kernel::{
+        accounts::{AccountError, Accounts},
+        loader::Programs,
+    },
+    ledger::Figures,
+};
+
+/// The kernel programs with their figures.
+pub struct KernelSide {
+    programs: Programs,
+    pub(super) accounts: Accounts,
+    pub(super) telemetry: AsyncFd<RingBuf<MapData>>,
+}
+
+/// Without kernel programs there are no figures, only a tree.
+impl Figures for Option<KernelSide> {
+    fn read(&self, slot: u32) -> Option<Account> {
+        self.as_ref()?.accounts.read(slot).ok()
+    }
+
+    fn forget(&mut self, id: u64, own: Option<u32>) {
+        if let Some(kernel) = self
+            && let Err(error) = kernel.accounts.forget(id, own)
+        {
+            tracing::warn!(%error, id, "an account could not be given back");
+        }
+    }
+}
+
+impl KernelSide {
+    /// From what [`crate::kernel::loader::load`] gave; call it inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the ring cannot be waited for.
+    pub fn new(
+        programs: Programs,
+        accounts: Accounts,
+        telemetry: RingBuf<MapData>,
+    ) -> Result<Self, AccountingError> {
+        // SAFETY: the map's descriptor is owned by the ring and stays the same.
+        let telemetry = unsafe { AsyncFd::register_with_interest(telemetry, Interest::READABLE) };
+        Ok(Self {
+            programs,
+            accounts,
+            telemetry: telemetry.map_err(|e| AccountingError::Ring(e.into()))?,
+        })
+    }
+
+    pub(super) fn flush_cpu(&mut self, cpu: u32) {
+        if let Err(error) = self.programs.flush(cpu) {
+            // A CPU that went offline has nothing running.
+            tracing::debug!(%error, cpu, "flushing a CPU");
+        }
+    }
+}
+
+/// Puts a cgroup in scope of the kernel programs, if there are any.
+pub(super) fn track(
+    kernel: &mut Option<KernelSide>,
+    id: u64,
+    depth: u32,
+    parent_slot: u32,
+) -> Result<Tracked, AccountError> {
+    let Some(kernel) = kernel else {
+        return Ok(Tracked {
+            slot: NO_SLOT,
+            depth,
+        });
+    };
+    let own = depth <= MAX_ACCOUNT_DEPTH;
+    kernel.accounts.track(id, depth, parent_slot, own)
+}

@@ -1,0 +1,116 @@
+//! `podwarden check`: what this node can do, and what is lost.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::ValueEnum;
+
+use crate::kernel::support::{self, Decision, Level, Profile};
+
+const EXAMPLES: &str = "\
+Examples:
+  podwarden check                     every fact, what it enables, what is lost without it
+  podwarden check -o json | jq '.facts[] | select(.level != \"ok\")'
+  podwarden check --cgroup-root /sandbox
+
+Exit code: 0 everything works, 1 something is lost, 2 podwarden cannot run here, 3 not looked at
+(a wrong argument).
+Loads and attaches programs that do nothing, for an instant, to see whether they are taken; nothing
+is left behind. Works without root: what cannot be told is `unknown`.";
+
+/// How it is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For scripts: `{\"profile\", \"facts\": [{fact, found, enables, lostWithout, level}]}`.
+    Json,
+}
+
+/// Arguments of `podwarden check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Parent of kubepods, relative to each controller's mount point
+    #[arg(long, value_name = "PATH", default_value = "/", value_parser = crate::config::cgroup_root)]
+    cgroup_root: String,
+}
+
+/// Probes, judges and prints.
+///
+/// # Errors
+/// Output that cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let decision = support::decide(&support::probe(&args.cgroup_root));
+    let text = match args.output {
+        Output::Table => table(&decision),
+        Output::Json => serde_json::to_string_pretty(&decision)? + "\n",
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // `check | head` has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        result => result?,
+    }
+    Ok(ExitCode::from(exit_code(&decision)))
+}
+
+/// 0 usable, 1 degraded, 2 unusable.
+fn exit_code(decision: &Decision) -> u8 {
+    match (decision.profile, decision.level()) {
+        (Profile::Unusable, _) => 2,
+        (_, Level::Ok) => 0,
+        _ => 1,
+    }
+}
+
+/// One line a fact and one below it for what is lost, then the profile.
+fn table(decision: &Decision) -> String {
+    let width = |of: fn(&support::Row) -> usize| decision.facts.iter().map(of).max().unwrap_or(0);
+    let fact = width(|row| row.fact.chars().count());
+    // A refusal's text is long: it may push its own line's rest to the right, not everyone's.
+    let found = width(|row| row.found.chars().count()).min(24);
+    let mut text = String::new();
+    for row in &decision.facts {
+        let mark = match row.level {
+            Level::Ok => "ok  ",
+            Level::Degraded => "lost",
+            Level::Fatal => "FAIL",
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{mark}  {:fact$}  {:found$}  {}",
+            row.fact, row.found, row.enables
+        );
+        if row.level > Level::Ok {
+            let _ = writeln!(text, "      {:fact$}  -> {}", "", row.lost_without);
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\nprofile: {} ({})",
+        decision.profile,
+        meaning(decision.profile)
+    );
+    text
+}
+
+fn meaning(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Full => "accounts from the kernel, levels checked at every charge",
+        Profile::Standard => {
+            "accounts from the kernel, levels checked at context switches, by eventfd and sampling"
+        }
+        Profile::Sampling => "no kernel programs, figures and levels from the cgroup files",
+        Profile::Unusable => "podwarden cannot run here",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! Where a subcommand that reads the API finds the agent.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use crate::{
+    client::{Client, Endpoint},
+    config::DEFAULT_API_SOCKET,
+};
+
+/// Where the agent listens.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Connect {
+    /// Unix socket of the agent
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_API_SOCKET)]
+    api_socket: PathBuf,
+    /// TCP address of the agent, instead of the socket
+    #[arg(long, value_name = "ADDR", conflicts_with = "api_socket")]
+    server: Option<SocketAddr>,
+}
+
+impl Connect {
+    pub(crate) fn client(&self) -> Client {
+        Client::new(match self.server {
+            Some(addr) => Endpoint::Tcp(addr),
+            None => Endpoint::Unix(self.api_socket.clone()),
+        })
+    }
+}

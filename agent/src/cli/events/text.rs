@@ -1,0 +1,174 @@
+//! An event in words.
+
+use crate::{
+    api::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
+    cli::human,
+};
+
+/// Width of the pod's column: a uid, which stands for the name where only the cgroup is known.
+const POD: usize = 36;
+
+/// One line; for an eviction one for each step of it as well. Without a newline at the end.
+pub(crate) fn lines(event: &Event) -> String {
+    let pod = event.pod.as_ref().map_or_else(|| "-".to_owned(), name);
+    let head = format!(
+        "{}  {pod:<POD$}  {}",
+        human::moment(&event.time),
+        sentence(event)
+    );
+    match &event.kind {
+        EventKind::Eviction(eviction) => head + &steps(eviction),
+        _ => head,
+    }
+}
+
+/// `namespace/name`, or the uid alone.
+pub(crate) fn name(pod: &PodRef) -> String {
+    let name = human::printable(&pod.name);
+    match pod.namespace.as_str() {
+        "" => name,
+        namespace => format!("{}/{name}", human::printable(namespace)),
+    }
+}
+
+/// What happened, without when and to whom.
+pub(crate) fn sentence(event: &Event) -> String {
+    match &event.kind {
+        EventKind::PodAdded { qos_class } => format!("pod added, {qos_class}"),
+        EventKind::PodRemoved {
+            usage_core_nano_seconds,
+            exits,
+        } => format!(
+            "pod removed after {} of CPU and {}",
+            human::nanos(*usage_core_nano_seconds),
+            count(*exits, "exit")
+        ),
+        EventKind::ContainerStarted { container } => {
+            format!("container {} started", human::printable(container))
+        }
+        EventKind::ContainerStopped { container } => {
+            format!("container {} stopped", human::printable(container))
+        }
+        EventKind::ProcessExit { .. } => exit(&event.kind),
+        EventKind::KernelOom { pid } => format!("the kernel's OOM killer chose process {pid}"),
+        EventKind::LevelCrossed {
+            scope,
+            level_bytes,
+            usage_bytes,
+            detected_by,
+        } => format!(
+            "{scope} uses {}, past its level of {} (noticed by {detected_by})",
+            human::bytes(*usage_bytes),
+            human::bytes(*level_bytes),
+        ),
+        EventKind::Eviction(eviction) => verdict(eviction),
+        EventKind::Degraded { message } => format!("degraded: {}", human::printable(message)),
+    }
+}
+
+fn exit(kind: &EventKind) -> String {
+    let EventKind::ProcessExit {
+        pid,
+        command,
+        exit_code,
+        signal,
+        oom_killed,
+        run_time_nanos,
+        max_rss_bytes,
+    } = kind
+    else {
+        return String::new();
+    };
+    let how = match (oom_killed, signal, exit_code) {
+        (true, ..) => "was OOM-killed".to_owned(),
+        (_, Some(signal), _) => format!("ended by {}", human::signal(*signal)),
+        (_, _, Some(code)) => format!("exited with {code}"),
+        (false, None, None) => "ended".to_owned(),
+    };
+    format!(
+        "{}[{pid}] {how} after {}, at most {} resident",
+        human::printable(command),
+        human::nanos(*run_time_nanos),
+        human::bytes(*max_rss_bytes),
+    )
+}
+
+fn verdict(eviction: &Eviction) -> String {
+    let verb = if eviction.dry_run {
+        "WOULD EVICT"
+    } else {
+        "EVICTED"
+    };
+    format!(
+        "{verb} {} ({}), using {}: {} used {}, past its level of {}",
+        name(&eviction.pod),
+        eviction.qos_class,
+        human::bytes(eviction.victim_usage_bytes),
+        eviction.scope,
+        human::bytes(eviction.usage_bytes),
+        human::bytes(eviction.level_bytes),
+    )
+}
+
+/// The timeline, each step on a line of its own, as time since the crossing.
+fn steps(eviction: &Eviction) -> String {
+    let timeline = &eviction.timeline;
+    let since = |at: u64| offset(timeline, at);
+    let killed = match timeline.killed_nanos {
+        Some(at) => (since(at), count(u64::from(eviction.processes), "process")),
+        None if eviction.dry_run => ("-".to_owned(), "nothing was done: observe mode".to_owned()),
+        None => ("-".to_owned(), "not confirmed".to_owned()),
+    };
+    let mut rows = vec![
+        ("crossing", "+0".to_owned(), source(timeline).to_owned()),
+        ("wake", since(timeline.wake_nanos), String::new()),
+        (
+            "verified",
+            since(timeline.verified_nanos),
+            human::printable(&eviction.reason),
+        ),
+        ("killed", killed.0, killed.1),
+    ];
+    if !eviction.dry_run {
+        let freed = timeline.freed_nanos;
+        rows.push(match freed {
+            Some(at) => ("freed", since(at), String::new()),
+            None => ("freed", "-".to_owned(), "not seen yet".to_owned()),
+        });
+    }
+    rows.iter()
+        .map(|(step, at, note)| {
+            let line = format!("      {step:<8}  {at:>9}  {note}");
+            format!("\n{}", line.trim_end())
+        })
+        .collect()
+}
+
+/// Time since the crossing; a sampled crossing may lie after the wake by a clock's width.
+fn offset(timeline: &EvictionTimeline, at: u64) -> String {
+    let from = timeline.crossing_nanos;
+    match at.checked_sub(from) {
+        Some(after) => format!("+{}", human::nanos(after)),
+        None => format!("-{}", human::nanos(from - at)),
+    }
+}
+
+fn source(timeline: &EvictionTimeline) -> &str {
+    match timeline.crossing_source.as_str() {
+        "kernel" => "stamped in the kernel",
+        "sampled" => "between two samples, interpolated",
+        "notified" => "no earlier than the notification",
+        other => other,
+    }
+}
+
+fn count(n: u64, noun: &str) -> String {
+    match (n, noun.ends_with('s')) {
+        (1, _) => format!("1 {noun}"),
+        (n, true) => format!("{n} {noun}es"),
+        (n, false) => format!("{n} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+use super::*;
+
+fn pod() -> PodRef {
+    PodRef {
+        name: "hog".to_owned(),
+        namespace: "batch".to_owned(),
+        uid: "3f0c6d1e-8a55-4a3e-9a53-0d3f3a1f9f10".to_owned(),
+    }
+}
+
+fn event(kind: EventKind) -> Event {
+    Event {
+        id: 7,
+        time: "2026-11-21T08:57:48.123456Z".to_owned(),
+        pod: Some(pod()),
+        kind,
+    }
+}
+
+fn eviction() -> Eviction {
+    Eviction {
+        pod: pod(),
+        qos_class: "BestEffort".to_owned(),
+        scope: "kubepods".to_owned(),
+        level_bytes: 1536 << 20,
+        usage_bytes: 1540 << 20,
+        victim_usage_bytes: 600 << 20,
+        processes: 3,
+        dry_run: false,
+        reason: "lowest class, largest usage".to_owned(),
+        timeline: EvictionTimeline {
+            crossing_nanos: 1_000_000_000,
+            crossing_source: "kernel".to_owned(),
+            wake_nanos: 1_000_085_000,
+            verified_nanos: 1_000_140_000,
+            killed_nanos: Some(1_001_200_000),
+            freed_nanos: Some(1_061_000_000),
+        },
+    }
+}
+
+fn evicted(eviction: Eviction) -> Event {
+    event(EventKind::Eviction(Box::new(eviction)))
+}
+
+#[test]
+fn an_eviction_shows_its_timeline() {
+    assert_eq!(
+        lines(&evicted(eviction())),
+        "\
+2026-11-21T08:57:48.123Z  batch/hog                             \
+EVICTED batch/hog (BestEffort), using 600Mi: kubepods used 1.50Gi, past its level of 1.50Gi
+      crossing         +0  stamped in the kernel
+      wake       +85.0 us
+      verified    +140 us  lowest class, largest usage
+      killed     +1.20 ms  3 processes
+      freed      +61.0 ms"
+    );
+}
+
+#[test]
+fn a_dry_run_kills_and_frees_nothing() {
+    let mut dry = eviction();
+    dry.dry_run = true;
+    dry.processes = 0;
+    dry.timeline.killed_nanos = None;
+    dry.timeline.freed_nanos = None;
+    dry.timeline.crossing_source = "sampled".to_owned();
+    // Interpolated, the crossing may come out after the wake.
+    dry.timeline.wake_nanos = 999_999_000;
+    assert_eq!(
+        lines(&evicted(dry)),
+        "\
+2026-11-21T08:57:48.123Z  batch/hog                             \
+WOULD EVICT batch/hog (BestEffort), using 600Mi: kubepods used 1.50Gi, past its level of 1.50Gi
+      crossing         +0  between two samples, interpolated
+      wake       -1.00 us
+      verified    +140 us  lowest class, largest usage
+      killed            -  nothing was done: observe mode"
+    );
+}
+
+#[test]
+fn what_is_not_known_yet_says_so() {
+    let mut early = eviction();
+    early.processes = 1;
+    early.timeline.freed_nanos = None;
+    let text = lines(&evicted(early));
+    assert!(text.contains("killed     +1.20 ms  1 process\n"), "{text}");
+    assert!(
+        text.ends_with("freed             -  not seen yet"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_other_event_is_one_sentence() {
+    let exit = |exit_code, signal, oom_killed| EventKind::ProcessExit {
+        pid: 42,
+        command: "sh".to_owned(),
+        exit_code,
+        signal,
+        oom_killed,
+        run_time_nanos: 1_500_000,
+        max_rss_bytes: 2 << 20,
+    };
+    for (kind, expected) in [
+        (
+            EventKind::PodAdded {
+                qos_class: "Burstable".to_owned(),
+            },
+            "pod added, Burstable",
+        ),
+        (
+            EventKind::PodRemoved {
+                usage_core_nano_seconds: 3_500_000_000,
+                exits: 1,
+            },
+            "pod removed after 3.50 s of CPU and 1 exit",
+        ),
+        (
+            EventKind::ContainerStarted {
+                container: "web".to_owned(),
+            },
+            "container web started",
+        ),
+        (
+            exit(Some(3), None, false),
+            "sh[42] exited with 3 after 1.50 ms, at most 2.00Mi resident",
+        ),
+        (
+            exit(None, Some(9), false),
+            "sh[42] ended by SIGKILL after 1.50 ms, at most 2.00Mi resident",
+        ),
+        (
+            exit(None, Some(9), true),
+            "sh[42] was OOM-killed after 1.50 ms, at most 2.00Mi resident",
+        ),
+        (
+            EventKind::KernelOom { pid: 42 },
+            "the kernel's OOM killer chose process 42",
+        ),
+        (
+            EventKind::LevelCrossed {
+                scope: "kubepods".to_owned(),
+                level_bytes: 1 << 30,
+                usage_bytes: 1100 << 20,
+                detected_by: "switch".to_owned(),
+            },
+            "kubepods uses 1.07Gi, past its level of 1.00Gi (noticed by switch)",
+        ),
+        (
+            EventKind::Degraded {
+                message: "no fentry".to_owned(),
+            },
+            "degraded: no fentry",
+        ),
+    ] {
+        let event = event(kind);
+        assert_eq!(sentence(&event), expected);
+        let line = lines(&event);
+        assert_eq!(
+            line,
+            format!("2026-11-21T08:57:48.123Z  {:<36}  {expected}", "batch/hog")
+        );
+    }
+}
+
+#[test]
+fn a_pod_known_by_its_cgroup_goes_by_uid_and_none_by_a_dash() {
+    let mut event = event(EventKind::KernelOom { pid: 1 });
+    let uid = pod().uid;
+    event.pod = Some(PodRef {
+        name: uid.clone(),
+        namespace: String::new(),
+        uid: uid.clone(),
+    });
+    assert!(lines(&event).contains(&format!("Z  {uid}  the kernel's")));
+    event.pod = None;
+    assert!(lines(&event).contains("Z  -      "));
+}
+
+#[test]
+fn a_process_cannot_write_to_the_terminal_with_its_name() {
+    let kind = EventKind::ContainerStarted {
+        container: "a\u{1b}]0;owned\u{7}\nb".to_owned(),
+    };
+    assert!(!lines(&event(kind)).contains(['\u{1b}', '\u{7}', '\n']));
+}

@@ -1,0 +1,128 @@
+//! The command line: one file per subcommand.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+pub mod check;
+mod connect;
+pub mod events;
+pub mod explain;
+mod human;
+pub mod plan;
+pub mod run;
+mod select;
+pub mod top;
+
+const EXAMPLES: &str = "\
+Examples:
+  podwarden check                                        what this node can and cannot do
+  podwarden run --pods-dir /etc/kubernetes/manifests     account and report, change nothing
+  podwarden run --config /etc/podwarden/config.yaml --mode enforce
+  podwarden top                                          live figures, pod by pod
+  podwarden plan -f pods.yaml                            what the cgroups of these pods hold, and why
+  podwarden explain shop/web                             every value of one pod, and what would change it
+  podwarden events --follow                              exits, evictions, degradations";
+
+/// The node agent: live per-pod accounting from the kernel, and eviction within milliseconds.
+#[derive(Debug, Parser)]
+#[command(name = "podwarden", version, propagate_version = true, after_help = EXAMPLES)]
+pub struct Cli {
+    /// How log lines are written, on standard error.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, global = true)]
+    log_format: LogFormat,
+    /// What is logged: a level, or levels by module such as `info,podwarden::reactor=debug`.
+    #[arg(
+        long,
+        env = "PODWARDEN_LOG",
+        default_value = "info",
+        global = true,
+        value_name = "FILTER"
+    )]
+    log: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the agent
+    Run(run::Args),
+    /// Show live figures, pod by pod
+    Top(top::Args),
+    /// Show what the cgroups ought to hold, who is evicted first, and why
+    Plan(plan::Args),
+    /// Show why a pod's cgroup holds what it holds, and what would change it
+    Explain(explain::Args),
+    /// Show what happened, and what happens
+    Events(events::Args),
+    /// Show what this node can do for podwarden, and what is lost
+    Check(check::Args),
+}
+
+impl Cli {
+    /// Runs what was asked for; the exit code is the subcommand's.
+    ///
+    /// # Errors
+    /// Whatever ends a subcommand early; the caller prints it.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        log_to_stderr(&self.log, self.log_format)?;
+        match self.command {
+            Command::Run(args) => block_on(run::run(args)),
+            Command::Top(args) => block_on(top::run(args)),
+            Command::Plan(args) => block_on(plan::run(args)),
+            Command::Explain(args) => block_on(explain::run(args)),
+            Command::Events(args) => block_on(events::run(args)),
+            Command::Check(args) => check::run(&args),
+        }
+    }
+}
+
+/// Two threads are enough: the figures are read by one, the API answers on the other, and what
+/// must be fast has its own thread.
+fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(future)
+}
+
+fn log_to_stderr(filter: &str, format: LogFormat) -> anyhow::Result<()> {
+    use std::io::IsTerminal as _;
+    let filter = EnvFilter::try_new(filter).map_err(|e| {
+        anyhow::anyhow!("--log (or PODWARDEN_LOG) is `{filter}`: {e}; write a level such as info")
+    })?;
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

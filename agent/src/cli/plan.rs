@@ -1,0 +1,114 @@
+//! `podwarden plan`: what a node's cgroups ought to hold, who is evicted first, and why.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::ValueEnum;
+
+use self::{
+    input::{Input, NodeArgs},
+    report::Report,
+};
+use super::connect::Connect;
+
+pub(super) mod files;
+pub(super) mod input;
+pub(super) mod report;
+mod schema;
+mod usage;
+
+const HELP: &str = "\
+Examples:
+  podwarden plan -f pods.yaml --cpu 2 --memory 20Gi     v1 Pod manifests, or a PodList
+  kubectl get pods -A -o yaml --field-selector spec.nodeName=node-1 | podwarden plan -f -
+  podwarden plan --record > node.json                   from the running agent
+  podwarden plan -f node.json                           plans as the agent did, to the last value
+  podwarden plan -f node.json --memory 8Gi              what would be, if
+  podwarden plan -f pods.yaml -o json | jq '.tree[] | select(.file == \"memory.max\")'
+
+A snapshot (YAML or JSON); every key but the first two may be left out:
+  apiVersion: podwarden.io/v1alpha1
+  kind: Snapshot
+  cgroupVersion: v2                     # v1 | v2
+  cgroupDriver: cgroupfs                # cgroupfs | systemd
+  node: {cpu: 2, memory: 20Gi, swap: 0, hugepages: {2Mi: 1Gi}}      # default: this machine
+  config: {qosReserved: {memory: 50%}}  # keys of AgentConfig
+  pods: []                              # v1 Pods
+  usage: {default/web: {memory: 200Mi}} # working set by NAME, NAMESPACE/NAME or uid
+  memoryAvailable: 100Mi                # left on the node; below evictionHard somebody is evicted
+  cgroups: {}                           # what the cgroups hold, as --record writes it
+  recorded: {}                          # everything, as --record writes it; then nothing else
+
+Exit code: 0 all is planned, 1 something is left out (standard error says what), 2 nothing could be
+planned, 3 a wrong argument or no answer from the agent.";
+
+/// Arguments of `podwarden plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["file", "record"]))]
+pub struct Args {
+    /// Snapshot, v1 Pod manifests or PodList; `-` for standard input
+    #[arg(short, long, value_name = "SNAPSHOT")]
+    file: Option<PathBuf>,
+    /// Write the snapshot that the running agent last planned from
+    #[arg(long)]
+    record: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// How it is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For scripts: `{"tree": [{path, file, value, reason}], "ranking", "protected", "actions", "errors"}`.
+    Json,
+}
+
+/// Plans and prints, or records.
+///
+/// # Errors
+/// No answer from the agent, or output that cannot be written.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Some(file) = &args.file else {
+        let recorded: serde_json::Value = args.connect.client().get("/v1/plan").await?;
+        write(&(serde_json::to_string_pretty(&recorded)? + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let input = match Input::read(file, &args.node) {
+        Ok(input) => input,
+        Err(error) => {
+            eprintln!("podwarden: {error:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let report = Report::of(&input);
+    write(&match args.output {
+        Output::Table => report.table(),
+        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
+    })?;
+    for error in &input.errors {
+        eprintln!("podwarden: {error}");
+    }
+    Ok(ExitCode::from(u8::from(!input.errors.is_empty())))
+}
+
+/// Prints; that a reader has seen enough (`| head`) is no error.
+pub(super) fn write(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests;

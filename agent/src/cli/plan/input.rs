@@ -1,0 +1,367 @@
+//! From a file, standard input or the agent to a policy snapshot.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use podwarden_cgroup::Driver;
+use podwarden_policy::{
+    Bytes, MilliCpu, Node, Pod, PodUid,
+    evict::Immunity,
+    name::{self, CgroupName},
+    plan::Snapshot,
+    settings::{CpuShare, Observed},
+};
+use serde_json::Value;
+
+use super::{
+    schema::{DriverName, RawSnapshot, cpu, memory, read},
+    usage,
+};
+use crate::{
+    config::{API_VERSION, Config, Machine, Overrides},
+    pods::{ManifestError, Problem, manifest},
+    recorded::{KIND, Version},
+    sense::Naming,
+};
+
+/// What is planned for, beside the pods; each overrides what the snapshot says.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct NodeArgs {
+    /// Configuration of the agent (YAML, `kind: AgentConfig`): reserves, thresholds, ranking
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// CPUs of the node [default: the snapshot's, or this machine's]
+    #[arg(long, value_name = "CPU", value_parser = cpu)]
+    cpu: Option<MilliCpu>,
+    /// Memory of the node [default: the snapshot's, or this machine's]
+    #[arg(long, value_name = "MEMORY", value_parser = memory)]
+    memory: Option<Bytes>,
+    /// Which files the cgroups have [default: the snapshot's, or v2]
+    #[arg(long, value_enum)]
+    cgroup_version: Option<Version>,
+    /// Who names the cgroups [default: the snapshot's, or cgroupfs]
+    #[arg(long, value_enum)]
+    cgroup_driver: Option<DriverName>,
+}
+
+/// What can be planned, and what could not be made sense of.
+#[derive(Debug)]
+pub(crate) struct Input {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) version: Version,
+    pub(crate) naming: Naming,
+    /// One sentence each: a pod that is left out, and why.
+    pub(crate) errors: Vec<String>,
+}
+
+impl Input {
+    /// Reads a file, or standard input for `-`.
+    ///
+    /// # Errors
+    /// Where nothing can be planned.
+    pub(crate) fn read(file: &Path, args: &NodeArgs) -> anyhow::Result<Self> {
+        let (name, text) = if file == Path::new("-") {
+            let mut text = String::new();
+            let read = std::io::stdin().read_to_string(&mut text);
+            read.context("read standard input")?;
+            ("(standard input)".to_owned(), text)
+        } else {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(file);
+            let text = text.with_context(|| format!("read {name}"))?;
+            (name, text)
+        };
+        Self::parse(&name, &text, args)
+    }
+
+    /// Reads a text; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// Where nothing can be planned.
+    pub(crate) fn parse(name: &str, text: &str, args: &NodeArgs) -> anyhow::Result<Self> {
+        let config = args.config.as_deref();
+        let config = config.map(|file| Config::load(Some(file), Overrides::default()));
+        let reader = Reader {
+            name,
+            args,
+            config: config.transpose()?,
+        };
+        let documents = manifest::documents(text);
+        if let [document] = &documents[..]
+            && is_snapshot(document)
+        {
+            return reader.snapshot(document);
+        }
+        reader.manifests(&documents)
+    }
+}
+
+fn is_snapshot(document: &str) -> bool {
+    // What is no YAML at all is reported as a manifest.
+    serde_saphyr::from_str::<Value>(document)
+        .is_ok_and(|value| value.get("kind").and_then(Value::as_str) == Some(KIND))
+}
+
+struct Reader<'a> {
+    name: &'a str,
+    args: &'a NodeArgs,
+    /// `--config`.
+    config: Option<Config>,
+}
+
+impl Reader<'_> {
+    fn manifests(self, documents: &[String]) -> anyhow::Result<Input> {
+        let mut found = Found::default();
+        for (number, document) in (1..).zip(documents) {
+            let options = serde_saphyr::options! { with_snippet: false };
+            match serde_saphyr::from_str_with_options::<Value>(document, options) {
+                Ok(Value::Null) => {}
+                Ok(value) => found.add(self.name, number, value),
+                Err(e) => {
+                    found.documents += 1;
+                    found.error(self.name, number, Problem::Syntax(e.to_string()));
+                }
+            }
+        }
+        anyhow::ensure!(found.documents > 0, "{}: it holds no document", self.name);
+        let config = self.config_or(None)?;
+        let (errors, pods) = found.finish(self.name)?;
+        let snapshot = self.assemble(&config, Machine::probe()?, BTreeMap::new(), pods);
+        Ok(self.input(snapshot, None, None, errors))
+    }
+
+    fn snapshot(self, document: &str) -> anyhow::Result<Input> {
+        let options = serde_saphyr::options! { with_snippet: false };
+        let raw: RawSnapshot = serde_saphyr::from_str_with_options(document, options)
+            .with_context(|| format!("snapshot {}", self.name))?;
+        anyhow::ensure!(
+            raw.api_version.value == API_VERSION,
+            "{}: apiVersion is `{}`: this version reads {API_VERSION}",
+            crate::config::origin(self.name, Some(&raw.api_version)),
+            raw.api_version.value,
+        );
+        match raw.recorded {
+            Some(_) if raw.is_written_by_hand() => anyhow::bail!(
+                "snapshot {}: `recorded` says everything; remove the keys beside it, or change \
+                 the values inside it",
+                self.name
+            ),
+            Some(recorded) => {
+                let snapshot = decode::<Snapshot>(self.name, "recorded", recorded)?;
+                let snapshot = self.changed(snapshot);
+                Ok(self.input(snapshot, raw.cgroup_version, raw.cgroup_driver, Vec::new()))
+            }
+            None => self.written(raw),
+        }
+    }
+
+    /// A snapshot written by hand.
+    fn written(self, raw: RawSnapshot) -> anyhow::Result<Input> {
+        let mut found = Found::default();
+        if !raw.pods.is_empty() {
+            let list =
+                serde_json::json!({"apiVersion": "v1", "kind": "PodList", "items": raw.pods});
+            found.add(self.name, 1, list);
+        }
+        let own = raw.config.map(|raw| Config::embedded(self.name, raw));
+        let config = self.config_or(own.transpose()?)?;
+        let (machine, hugepages) = match &raw.node {
+            Some(node) => node.read(self.name, Machine::probe()?)?,
+            None => (Machine::probe()?, BTreeMap::new()),
+        };
+        let (mut errors, pods) = found.finish(self.name)?;
+        let mut snapshot = self.assemble(&config, machine, hugepages, pods);
+        if let Some(cgroups) = raw.cgroups {
+            snapshot.cgroups = decode(self.name, "cgroups", cgroups)?;
+        }
+        let version = self.args.cgroup_version.or(raw.cgroup_version);
+        let version = version.unwrap_or_else(|| seen_version(&snapshot));
+        for (pod, usage) in &raw.usage {
+            let field = format!("usage.{pod}.memory");
+            let used = read(
+                self.name,
+                &field,
+                &usage.memory,
+                podwarden_policy::quantity::parse_memory,
+            );
+            let noted = used.and_then(|used| usage::note(&mut snapshot, version, pod, used));
+            if let Err(error) = noted {
+                errors.push(format!("{}: usage: {error}", self.name));
+            }
+        }
+        usage::complete(&mut snapshot, version);
+        if let Some(text) = &raw.memory_available {
+            let parse = podwarden_policy::quantity::parse_memory;
+            let available = read(self.name, "memoryAvailable", text, parse)?;
+            snapshot.crossing = usage::crossing(&config, &snapshot.node, available);
+        }
+        Ok(self.input(snapshot, Some(version), raw.cgroup_driver, errors))
+    }
+
+    /// `--config`, else what the snapshot says, else the defaults.
+    fn config_or(&self, own: Option<Config>) -> anyhow::Result<Config> {
+        let mut config = match self.config.clone().or(own) {
+            Some(config) => config,
+            None => Config::load(None, Overrides::default())?,
+        };
+        config.capacity_cpu = self.args.cpu.or(config.capacity_cpu);
+        config.capacity_memory = self.args.memory.or(config.capacity_memory);
+        Ok(config)
+    }
+
+    fn assemble(
+        &self,
+        config: &Config,
+        machine: Machine,
+        hugepages: BTreeMap<Bytes, Bytes>,
+        mut pods: Vec<Pod>,
+    ) -> Snapshot {
+        // Beside a kubelet its static pods come as mirror pods, which say so themselves.
+        for pod in &mut pods {
+            pod.static_pod = config.ownership == crate::config::Ownership::Own;
+        }
+        let kubepods = name::kubepods(&CgroupName::root());
+        let mut snapshot = Snapshot::new(Node::default(), kubepods);
+        snapshot.node.hugepages = hugepages;
+        snapshot.pods = pods;
+        configure(&mut snapshot, config, &machine);
+        snapshot
+    }
+
+    /// A recorded snapshot under the command line's values: what would be, if.
+    fn changed(&self, mut snapshot: Snapshot) -> Snapshot {
+        let node = &mut snapshot.node;
+        node.cpu_capacity = self.args.cpu.unwrap_or(node.cpu_capacity);
+        node.memory_capacity = self.args.memory.unwrap_or(node.memory_capacity);
+        if let Some(config) = &self.config {
+            let machine = Machine {
+                cpu: node.cpu_capacity,
+                memory: node.memory_capacity,
+                swap: node.swap_capacity,
+            };
+            configure(&mut snapshot, config, &machine);
+        }
+        snapshot
+    }
+
+    fn input(
+        &self,
+        snapshot: Snapshot,
+        version: Option<Version>,
+        driver: Option<DriverName>,
+        errors: Vec<String>,
+    ) -> Input {
+        let driver = self.args.cgroup_driver.or(driver).unwrap_or_default();
+        let version = self.args.cgroup_version.or(version);
+        Input {
+            version: version.unwrap_or_else(|| seen_version(&snapshot)),
+            naming: Naming {
+                driver: match driver {
+                    DriverName::Cgroupfs => Driver::Cgroupfs,
+                    DriverName::Systemd => Driver::Systemd,
+                },
+                kubepods: snapshot.kubepods.clone(),
+            },
+            snapshot,
+            errors,
+        }
+    }
+}
+
+/// What the configuration decides, over what the machine has.
+fn configure(snapshot: &mut Snapshot, config: &Config, machine: &Machine) {
+    snapshot.node = Node {
+        hugepages: std::mem::take(&mut snapshot.node.hugepages),
+        ..config.node(machine)
+    };
+    snapshot.ownership = config.ownership.into();
+    snapshot.ranking = config.ranking;
+    snapshot.immunity = Immunity {
+        own_pod: snapshot.immunity.own_pod.take(),
+        ..config.immunity()
+    };
+}
+
+/// By what the cgroups hold.
+fn seen_version(snapshot: &Snapshot) -> Version {
+    let shares = |observed: &Observed| matches!(observed.cpu, Some(CpuShare::Shares(_)));
+    if snapshot.cgroups.values().any(shares) {
+        Version::V1
+    } else {
+        Version::default()
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(
+    name: &str,
+    field: &str,
+    value: Value,
+) -> anyhow::Result<T> {
+    serde_path_to_error::deserialize(value)
+        .map_err(|e| anyhow::anyhow!("snapshot {name}: {field}.{}: {}", e.path(), e.inner()))
+}
+
+/// Pods and errors on the way.
+#[derive(Default)]
+struct Found {
+    documents: usize,
+    uids: BTreeSet<PodUid>,
+    pods: Vec<Pod>,
+    errors: Vec<String>,
+}
+
+/// True for a pod that has ended, as an API server lists it: the kubelet counts it no more
+/// (`filterOutInactivePods` of kubelet `pkg/kubelet/kubelet_pods.go`).
+fn has_ended(pod: &Value) -> bool {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+impl Found {
+    fn add(&mut self, name: &str, document: usize, mut value: Value) {
+        self.documents += 1;
+        if let Some(Value::Array(items)) = value.get_mut("items") {
+            items.retain(|item| !has_ended(item));
+        }
+        if has_ended(&value) {
+            return;
+        }
+        for result in manifest::pods(value) {
+            match result {
+                Ok((pod, _)) if self.uids.insert(pod.uid.clone()) => self.pods.push(pod),
+                Ok((pod, _)) => {
+                    let problem = Problem::InPod {
+                        pod: format!("{}/{}", pod.namespace, pod.name),
+                        problem: Box::new(Problem::DuplicateUid {
+                            uid: pod.uid.to_string(),
+                            first: name.into(),
+                        }),
+                    };
+                    self.error(name, document, problem);
+                }
+                Err(problem) => self.error(name, document, problem),
+            }
+        }
+    }
+
+    fn error(&mut self, name: &str, document: usize, problem: Problem) {
+        let error = ManifestError {
+            file: name.into(),
+            document: Some(document),
+            problem,
+        };
+        self.errors.push(error.to_string());
+    }
+
+    /// Errors and pods; an error itself where no pod is left to plan for because of others.
+    fn finish(self, name: &str) -> anyhow::Result<(Vec<String>, Vec<Pod>)> {
+        if self.pods.is_empty() && !self.errors.is_empty() {
+            anyhow::bail!("{name}: no pod can be planned\n{}", self.errors.join("\n"));
+        }
+        Ok((self.errors, self.pods))
+    }
+}

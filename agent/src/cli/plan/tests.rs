@@ -1,0 +1,173 @@
+use std::collections::BTreeMap;
+
+use podwarden_cgroup::Driver;
+use podwarden_policy::{
+    Bytes, CpuShares, Pod, QosClass,
+    limits::{CpuMax, Limit},
+    plan::{self, Snapshot},
+    settings::{CpuShare, Observed},
+    threshold::{Amount, Threshold},
+};
+
+use super::{
+    input::{Input, NodeArgs},
+    report::Report,
+};
+use crate::{
+    config::Config,
+    recorded::{Recorded, Version},
+};
+
+const HEAD: &str = "apiVersion: podwarden.io/v1alpha1\nkind: Snapshot\n";
+
+fn parse(text: &str) -> anyhow::Result<Input> {
+    Input::parse("test.yaml", text, &NodeArgs::default())
+}
+
+fn written(rest: &str) -> Input {
+    parse(&format!("{HEAD}node: {{cpu: 2, memory: 4Gi}}\n{rest}")).unwrap()
+}
+
+/// Every field set, and the keys that JSON can only write as text.
+fn recorded() -> Snapshot {
+    let mut snapshot = written(include_str!("pods.part.yaml")).snapshot;
+    snapshot.node.hugepages = [(Bytes::mebi(2), Bytes::gibi(1))].into();
+    snapshot.limits.pod_pids_limit = Some(100);
+    snapshot.immunity.own_pod = Some("a".into());
+    snapshot.pods[0].static_pod = false;
+    snapshot.crossing = Some(podwarden_policy::pressure::Crossing {
+        threshold: Threshold {
+            signal: podwarden_policy::signal::Signal::MemoryAvailable,
+            grace: std::time::Duration::from_secs(1),
+            less_than: Amount::Percent(5_000_000),
+            min_reclaim: Some(Amount::Quantity(1)),
+        },
+        needed: 2,
+        available: 1,
+    });
+    let name = snapshot.kubepods.pod(QosClass::BestEffort, &"b".into());
+    let observed = Observed {
+        ours: true,
+        cpu: Some(CpuShare::Shares(CpuShares(2))),
+        cpu_max: Some(CpuMax {
+            quota_us: Limit::At(1000),
+            period_us: 100_000,
+        }),
+        memory_limit: Some(Limit::Unlimited),
+        hugetlb: BTreeMap::from([(Bytes::mebi(2), Limit::At(Bytes(7)))]),
+        memory_working_set: Some(Bytes(u64::MAX)),
+        ..Observed::default()
+    };
+    snapshot.cgroups.insert(name, observed);
+    snapshot
+}
+
+#[test]
+fn a_recorded_snapshot_replays_exactly() {
+    let snapshot = recorded();
+    let time = "2026-01-01T00:00:00Z".to_owned();
+    let recorded = Recorded::new(time, Version::V1, Driver::Systemd, snapshot.clone());
+    for text in [
+        serde_json::to_string(&recorded).unwrap(),
+        serde_json::to_string_pretty(&recorded).unwrap(),
+    ] {
+        let input = parse(&text).unwrap();
+        assert_eq!(input.snapshot, snapshot);
+        assert_eq!(input.version, Version::V1);
+        assert_eq!(input.naming.driver, Driver::Systemd);
+        assert_eq!(plan::plan(&input.snapshot), plan::plan(&snapshot));
+    }
+}
+
+#[test]
+fn recorded_stands_alone() {
+    let recorded = serde_json::to_value(recorded()).unwrap();
+    let text = format!("{HEAD}node: {{cpu: 1}}\nrecorded: {recorded}\n");
+    let error = parse(&text).unwrap_err().to_string();
+    assert!(error.contains("remove the keys beside it"), "{error}");
+}
+
+#[test]
+fn manifests_are_a_snapshot_of_this_machine() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c}]}\n";
+    let input = parse(text).unwrap();
+    assert_eq!(input.snapshot.pods.len(), 1);
+    assert!(!input.snapshot.node.memory_capacity.is_zero());
+    let defaults = Config::load(None, crate::config::Overrides::default()).unwrap();
+    assert_eq!(input.snapshot.ranking, defaults.ranking);
+    assert_eq!(
+        Report::of(&input).ranking.len(),
+        1,
+        "all, where none is known to run"
+    );
+}
+
+#[test]
+fn pods_that_have_ended_count_no_more() {
+    let text = r#"{"apiVersion": "v1", "kind": "PodList", "items": [
+        {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}},
+        {"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Succeeded"}}
+    ]}"#;
+    let names: Vec<_> = parse(text).unwrap().snapshot.pods;
+    let names: Vec<_> = names.iter().map(|pod: &Pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["a"]);
+}
+
+#[test]
+fn usage_is_put_where_the_cgroups_are() {
+    let input = written(concat!(
+        include_str!("pods.part.yaml"),
+        "usage: {default/one: {memory: 1Gi}, two: {memory: 1Mi}, three: {memory: 1}}\n",
+        "config: {evictionHard: {memory.available: 10%}}\nmemoryAvailable: 300Mi\n",
+    ));
+    assert_eq!(input.errors.len(), 1, "{:?}", input.errors);
+    assert!(input.errors[0].contains("`three` among 2"));
+    let snapshot = &input.snapshot;
+    let usage = |class| snapshot.cgroups[&snapshot.kubepods.tier(class)].memory_usage;
+    assert_eq!(usage(QosClass::Guaranteed), Some(Bytes::mebi(1025)));
+    assert_eq!(usage(QosClass::BestEffort), Some(Bytes::mebi(1)));
+    let crossing = snapshot.crossing.unwrap();
+    assert_eq!(crossing.available, 300 << 20);
+    let report = Report::of(&input);
+    assert_eq!(report.ranking[0].pod_ref.name, "two");
+    assert_eq!(report.actions[0].action, "evict");
+    // Enough is left.
+    let calm = written("config: {evictionHard: {memory.available: 5%}}\nmemoryAvailable: 300Mi\n");
+    assert_eq!(calm.snapshot.crossing, None);
+}
+
+#[test]
+fn nothing_to_plan_is_an_error_with_its_place() {
+    let cases = [
+        ("", "holds no document"),
+        ("kind: Deployment", "(no apiVersion)"),
+        (
+            &format!("{HEAD}node: {{cpu: x}}"),
+            "test.yaml:3: node.cpu is `x`",
+        ),
+        (
+            &format!("{HEAD}node: {{hugepages: {{2Mo: 1Gi}}}}"),
+            "node.hugepages.2Mo",
+        ),
+        (
+            &format!("{HEAD}config:\n  kubeReserved: {{memory: lots}}"),
+            "test.yaml:4: kubeReserved.memory is `lots`",
+        ),
+        (&format!("{HEAD}nodes: {{}}"), "unknown field `nodes`"),
+        (
+            &format!("{HEAD}recorded: {{node: {{cpuCapacity: a}}}}"),
+            "recorded.node.cpuCapacity",
+        ),
+        (
+            "apiVersion: v1\nkind: Snapshot",
+            "test.yaml:1: apiVersion is `v1`",
+        ),
+    ];
+    for (text, part) in cases {
+        let error = format!("{:#}", parse(text).unwrap_err());
+        assert!(
+            error.contains(part),
+            "{text:?}: {part:?} is not in {error:?}"
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! `podwarden run`: the agent.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use podwarden_cgroup::Driver;
+
+use crate::config::{Config, ConfigError, Mode, Overrides};
+
+const EXAMPLES: &str = "\
+Examples:
+  podwarden run                                       every pod by its cgroup, changes nothing
+  podwarden run --pods-dir /etc/kubernetes/manifests --listen 127.0.0.1:9595
+  podwarden run --config /etc/podwarden/config.yaml --mode enforce
+  podwarden run --cgroup-root /sandbox --cgroup-driver cgroupfs --api-socket /tmp/pw.sock
+
+What the command line says overrides the file. Ends cleanly on SIGTERM and SIGINT: everything in
+the kernel is detached, the cgroups of running pods stay.";
+
+/// Arguments of `podwarden run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Configuration file (YAML, `kind: AgentConfig`)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Whether to act, or only to tell what would be done [default: observe]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Parent of kubepods, relative to each controller's mount point [default: /]
+    #[arg(long, value_name = "PATH")]
+    cgroup_root: Option<String>,
+    /// Who names the cgroups [default: auto]
+    #[arg(long, value_name = "DRIVER", value_parser = ["auto", "cgroupfs", "systemd"])]
+    cgroup_driver: Option<String>,
+    /// Directory of v1 Pod manifests (*.yaml, *.yml, *.json)
+    #[arg(long, value_name = "DIR")]
+    pods_dir: Option<PathBuf>,
+    /// Take pods from --pods-dir and the cgroups alone; there is no other source yet, so this
+    /// states what is the case
+    #[arg(long)]
+    no_apiserver: bool,
+    /// Name of this node [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Address of the HTTP API, beside its unix socket [default: none]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Unix socket of the HTTP API [default: /run/podwarden/podwarden.sock]
+    #[arg(long, value_name = "PATH")]
+    api_socket: Option<PathBuf>,
+}
+
+impl Args {
+    /// The file's configuration under the command line's values.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn config(self) -> Result<Config, ConfigError> {
+        let overrides = Overrides {
+            mode: self.mode,
+            node_name: self.node_name,
+            pods_dir: self.pods_dir,
+            listen: self.listen,
+            api_socket: self.api_socket,
+            cgroup_root: self.cgroup_root,
+            cgroup_driver: self.cgroup_driver.as_deref().map(|driver| match driver {
+                "cgroupfs" => Some(Driver::Cgroupfs),
+                "systemd" => Some(Driver::Systemd),
+                _ => None,
+            }),
+        };
+        Config::load(self.config.as_deref(), overrides)
+    }
+}
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// A configuration that cannot be used, or whatever keeps the agent from starting.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = args.config()?;
+    crate::run::run(config, shutdown_signal()?).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Completes at the first SIGTERM or SIGINT.
+fn shutdown_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,193 @@
+//! The columns: what they are called, how wide they are, what they show.
+
+use super::figures::PodRow;
+use crate::cli::human;
+
+/// How a cell stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    /// Nothing to see: zero or unknown.
+    Dim,
+    /// Worth a look.
+    Warn,
+    /// Somebody was hurt.
+    Alert,
+}
+
+/// Figures of one line of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    Cpu,
+    Usage,
+    WorkingSet,
+    Rss,
+    Limit,
+    WaitP99,
+    Wait,
+    Stall,
+    Exits,
+    Containers,
+    Switches,
+    Uid,
+}
+
+/// A wait this long is felt by whoever waits for the answer.
+const LONG_WAIT: u64 = 20_000_000;
+/// A tenth of a second in each second.
+const MUCH_STALL: u64 = 100_000_000;
+
+impl Column {
+    /// In the order of the table.
+    pub(super) const USUAL: [Self; 9] = [
+        Self::Cpu,
+        Self::Usage,
+        Self::WorkingSet,
+        Self::Limit,
+        Self::WaitP99,
+        Self::Wait,
+        Self::Stall,
+        Self::Exits,
+        Self::Containers,
+    ];
+    /// With `-o wide`.
+    pub(super) const WIDE: [Self; 12] = [
+        Self::Cpu,
+        Self::Usage,
+        Self::WorkingSet,
+        Self::Rss,
+        Self::Limit,
+        Self::WaitP99,
+        Self::Wait,
+        Self::Stall,
+        Self::Switches,
+        Self::Exits,
+        Self::Containers,
+        Self::Uid,
+    ];
+    /// Which go first on a narrow terminal.
+    pub(super) const LEAST_NEEDED: [Self; 9] = [
+        Self::Uid,
+        Self::Switches,
+        Self::Rss,
+        Self::Containers,
+        Self::WaitP99,
+        Self::Usage,
+        Self::Exits,
+        Self::Limit,
+        Self::Stall,
+    ];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Usage => "MEM",
+            Self::WorkingSet => "WS",
+            Self::Rss => "RSS",
+            Self::Limit => "LIMIT",
+            Self::WaitP99 => "P99",
+            Self::Wait => "WAIT",
+            Self::Stall => "STALL",
+            Self::Exits => "EXITS",
+            Self::Containers => "CT",
+            Self::Switches => "CSW/s",
+            Self::Uid => "UID",
+        }
+    }
+
+    /// In characters, without the gap before it.
+    pub(super) fn width(self) -> usize {
+        match self {
+            Self::Cpu | Self::Wait | Self::Stall => 6,
+            Self::Usage | Self::WorkingSet | Self::Rss | Self::Limit | Self::WaitP99 => 7,
+            Self::Exits => 11,
+            Self::Containers => 3,
+            Self::Switches => 8,
+            Self::Uid => 36,
+        }
+    }
+
+    /// What a pod shows here.
+    pub(super) fn cell(self, row: &PodRow) -> (String, Tone) {
+        match self {
+            Self::Cpu => known(row.usage_nano_cores, human::cores, |_| Tone::Plain),
+            Self::Usage => bytes(row.usage_bytes),
+            Self::WorkingSet => {
+                let close = |used: u64| row.limit_bytes.is_some_and(|limit| used > limit / 10 * 9);
+                known(row.working_set_bytes, human::bytes, |used| {
+                    match close(used) {
+                        true => Tone::Warn,
+                        false => Tone::Plain,
+                    }
+                })
+            }
+            Self::Rss => bytes(row.rss_bytes),
+            Self::Limit => bytes(row.limit_bytes),
+            Self::WaitP99 => known(row.run_queue_wait_p99_nano_seconds, bound, |nanos| {
+                above(nanos, LONG_WAIT)
+            }),
+            Self::Wait => known(
+                row.run_queue_wait_nanos_per_second,
+                human::millis_per_second,
+                |_| Tone::Plain,
+            ),
+            Self::Stall => known(
+                row.stall_nanos_per_second,
+                human::millis_per_second,
+                |nanos| above(nanos, MUCH_STALL),
+            ),
+            Self::Exits => exits(row),
+            Self::Containers => (row.containers.to_string(), Tone::Plain),
+            Self::Switches => known(
+                row.context_switches_per_second,
+                |n| n.to_string(),
+                |_| Tone::Plain,
+            ),
+            Self::Uid => (human::printable(&row.pod_ref.uid), Tone::Dim),
+        }
+    }
+}
+
+fn known(
+    value: Option<u64>,
+    text: impl FnOnce(u64) -> String,
+    tone: impl FnOnce(u64) -> Tone,
+) -> (String, Tone) {
+    match value {
+        None => ("-".to_owned(), Tone::Dim),
+        Some(0) => (text(0), Tone::Dim),
+        Some(value) => (text(value), tone(value)),
+    }
+}
+
+fn bytes(value: Option<u64>) -> (String, Tone) {
+    known(value, human::bytes, |_| Tone::Plain)
+}
+
+fn above(value: u64, level: u64) -> Tone {
+    if value > level {
+        Tone::Warn
+    } else {
+        Tone::Plain
+    }
+}
+
+/// A power of two of microseconds, to the nearest unit: `<32us`, `<33ms`.
+fn bound(nanos: u64) -> String {
+    match nanos / 1000 {
+        us @ 0..1000 => format!("<{us}us"),
+        us @ 1000..1_000_000 => format!("<{}ms", us.div_ceil(1000)),
+        us => format!("<{}s", us.div_ceil(1_000_000)),
+    }
+}
+
+fn exits(row: &PodRow) -> (String, Tone) {
+    let exits = &row.exits;
+    let text = format!("{}/{}/{}", exits.total, exits.failed, exits.signaled);
+    let tone = match exits {
+        e if e.oom_killed > 0 => Tone::Alert,
+        e if e.total == 0 => Tone::Dim,
+        _ => Tone::Plain,
+    };
+    (text, tone)
+}

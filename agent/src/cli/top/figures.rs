@@ -1,0 +1,237 @@
+//! From two samples to what a row shows.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
+
+use clap::ValueEnum;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::api::{ExitStats, NodeStats, PodRef, PodStats};
+
+/// The agent's figures at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sample {
+    pub(super) node: NodeStats,
+    pub(super) pods: Vec<PodStats>,
+}
+
+/// One pod's line. A rate is absent until two samples of the pod exist.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PodRow {
+    pub(super) pod_ref: PodRef,
+    pub(super) qos_class: String,
+    pub(super) phase: String,
+    /// CPU use between the samples, billionths of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage_nano_cores: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) working_set_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rss_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit_bytes: Option<u64>,
+    /// Upper bound of the bucket that holds the 99th percentile of the waits between the samples;
+    /// absent when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) run_queue_wait_p99_nano_seconds: Option<u64>,
+    /// Nanoseconds waited for a CPU in each second, all tasks together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) run_queue_wait_nanos_per_second: Option<u64>,
+    /// Nanoseconds spent in reclaim in each second, all tasks together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stall_nanos_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) context_switches_per_second: Option<u64>,
+    pub(super) exits: ExitStats,
+    pub(super) containers: usize,
+}
+
+/// QoS classes from the one protected most to the one evicted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tier {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl Tier {
+    pub(super) const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+
+    /// The tier's own cgroup in `/v1/node`; Guaranteed pods stand below kubepods itself.
+    pub(super) fn cgroup(self) -> Option<&'static str> {
+        match self {
+            Self::Guaranteed => None,
+            Self::Burstable => Some("burstable"),
+            Self::BestEffort => Some("besteffort"),
+        }
+    }
+}
+
+impl PodRow {
+    pub(super) fn tier(&self) -> Tier {
+        match self.qos_class.as_str() {
+            "Guaranteed" => Tier::Guaranteed,
+            "Burstable" => Tier::Burstable,
+            _ => Tier::BestEffort,
+        }
+    }
+
+    pub(super) fn evicted(&self) -> bool {
+        self.phase == "Evicted"
+    }
+}
+
+/// What comes first within a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum SortKey {
+    /// The busiest
+    Cpu,
+    /// The largest working set
+    Memory,
+    /// The longest in reclaim, then the longest waiting for a CPU
+    Pressure,
+    /// By namespace and name
+    Name,
+}
+
+impl SortKey {
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Cpu => Self::Memory,
+            Self::Memory => Self::Pressure,
+            Self::Pressure => Self::Name,
+            Self::Name => Self::Cpu,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Pressure => "pressure",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// One row for each pod of `now`.
+pub(super) fn rows(before: Option<&Sample>, now: &Sample) -> Vec<PodRow> {
+    let before: HashMap<&str, &PodStats> = before
+        .into_iter()
+        // The counters of another agent process start anew.
+        .filter(|before| before.node.start_time == now.node.start_time)
+        .flat_map(|before| &before.pods)
+        .map(|pod| (pod.pod_ref.uid.as_str(), pod))
+        .collect();
+    now.pods
+        .iter()
+        .map(|pod| row(before.get(pod.pod_ref.uid.as_str()).copied(), pod))
+        .collect()
+}
+
+fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
+    let window = before.and_then(|before| Some((before, elapsed(before, now)?)));
+    let rate = |of: fn(&PodStats) -> u64| {
+        let (before, nanos) = window?;
+        let delta = of(now).checked_sub(of(before))?;
+        let per_second = u128::from(delta) * 1_000_000_000 / u128::from(nanos);
+        u64::try_from(per_second).ok()
+    };
+    let memory = now.memory.as_ref();
+    PodRow {
+        pod_ref: now.pod_ref.clone(),
+        qos_class: now.qos_class.clone(),
+        phase: now.phase.clone(),
+        usage_nano_cores: rate(|pod| pod.cpu.usage_core_nano_seconds).or(now.cpu.usage_nano_cores),
+        usage_bytes: memory.map(|m| m.usage_bytes),
+        working_set_bytes: memory.map(|m| m.working_set_bytes),
+        rss_bytes: memory.map(|m| m.rss_bytes),
+        limit_bytes: memory.and_then(|m| m.limit_bytes),
+        run_queue_wait_p99_nano_seconds: window.and_then(|(before, _)| {
+            p99(
+                &before.cpu.run_queue_wait_histogram,
+                &now.cpu.run_queue_wait_histogram,
+            )
+        }),
+        run_queue_wait_nanos_per_second: rate(|pod| pod.cpu.run_queue_wait_nano_seconds),
+        stall_nanos_per_second: rate(|pod| {
+            pod.stall.direct_reclaim_nano_seconds + pod.stall.memcg_reclaim_nano_seconds
+        }),
+        context_switches_per_second: rate(|pod| pod.cpu.context_switches),
+        exits: now.exits.clone(),
+        containers: now.containers.len(),
+    }
+}
+
+/// Nanoseconds between two readings of a pod; `None` when they are one and the same.
+fn elapsed(before: &PodStats, now: &PodStats) -> Option<u64> {
+    let from: Timestamp = before.cpu.time.parse().ok()?;
+    let to: Timestamp = now.cpu.time.parse().ok()?;
+    let nanos = to.duration_since(from).as_nanos();
+    u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)
+}
+
+/// Upper bound, in nanoseconds, of the log2 bucket with the 99th percentile of what was added
+/// between two histograms (bucket `i` ends at `2^(i+1)` us). The last bucket has no end; its
+/// nominal one is given.
+pub(super) fn p99(before: &[u64], now: &[u64]) -> Option<u64> {
+    let added = |i: usize, n: u64| n.saturating_sub(before.get(i).copied().unwrap_or(0));
+    let total: u64 = now.iter().enumerate().map(|(i, &n)| added(i, n)).sum();
+    // The rank that at least 99 % of the waits do not exceed.
+    let rank = (total * 99).div_ceil(100).max(1);
+    let mut seen = 0;
+    now.iter().enumerate().find_map(|(i, &n)| {
+        seen += added(i, n);
+        let shift = u32::try_from(i + 1).ok()?;
+        (seen >= rank).then(|| {
+            1u64.checked_shl(shift)
+                .unwrap_or(u64::MAX)
+                .saturating_mul(1000)
+        })
+    })
+}
+
+/// By tier, within a tier by `key`, ties by name.
+pub(super) fn sort(rows: &mut [PodRow], key: SortKey) {
+    rows.sort_by(|a, b| {
+        a.tier()
+            .cmp(&b.tier())
+            .then_with(|| by(key, a, b))
+            .then_with(|| identity(a).cmp(&identity(b)))
+    });
+}
+
+fn by(key: SortKey, a: &PodRow, b: &PodRow) -> Ordering {
+    // What is unknown comes last, after a known nothing.
+    match key {
+        SortKey::Cpu => Reverse(a.usage_nano_cores).cmp(&Reverse(b.usage_nano_cores)),
+        SortKey::Memory => Reverse(a.working_set_bytes).cmp(&Reverse(b.working_set_bytes)),
+        SortKey::Pressure => {
+            let pressure = |row: &PodRow| {
+                (
+                    Reverse(row.stall_nanos_per_second),
+                    Reverse(row.run_queue_wait_nanos_per_second),
+                )
+            };
+            pressure(a).cmp(&pressure(b))
+        }
+        SortKey::Name => Ordering::Equal,
+    }
+}
+
+fn identity(row: &PodRow) -> (&str, &str, &str) {
+    let pod = &row.pod_ref;
+    (&pod.namespace, &pod.name, &pod.uid)
+}

@@ -1,0 +1,40 @@
+//! `CLOCK_MONOTONIC`, which the kernel programs stamp with, and wall-clock text for the API.
+
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+
+/// `CLOCK_MONOTONIC`, nanoseconds.
+pub fn monotonic() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+/// This moment, RFC 3339 in UTC with microseconds.
+pub fn now_text() -> String {
+    text(Timestamp::now())
+}
+
+/// The wall-clock time of a `CLOCK_MONOTONIC` stamp, by both clocks' values now; after a clock step it is
+/// what the new wall clock would have said then.
+pub fn text_of(monotonic_ns: u64) -> String {
+    let ago = monotonic().saturating_sub(monotonic_ns);
+    let ago = jiff::SignedDuration::from_nanos(i64::try_from(ago).unwrap_or(i64::MAX));
+    text(Timestamp::now().checked_sub(ago).unwrap_or(Timestamp::MIN))
+}
+
+fn text(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_of_now_reads_as_now() {
+        let (before, at, after) = (now_text(), text_of(monotonic()), now_text());
+        // RFC 3339 in UTC sorts as text; one clock may be read a little before the other.
+        assert!(at[..19] >= before[..19] && at[..19] <= after[..19]);
+        assert!(at.ends_with('Z') && at.len() == "2026-01-01T00:00:00.000000Z".len());
+    }
+}

@@ -1,0 +1,279 @@
+//! The agent's configuration: as it is written ([`raw`]), and checked, with units ([`Config`]).
+//!
+//! Keys are KubeletConfiguration's wherever the kubelet has one
+//! (`staging/src/k8s.io/kubelet/config/v1beta1/types.go`). The command line overrides the file.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use podwarden_cgroup::Driver;
+use podwarden_policy::{
+    Bytes, MilliCpu, Node,
+    evict::{Immunity, Ranking},
+    model::Reserved,
+    threshold::Amount,
+};
+
+mod machine;
+mod raw;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub use machine::{Machine, MachineError};
+pub(crate) use raw::{RawConfig, Text, origin};
+pub(crate) use validate::cgroup_root;
+
+/// `apiVersion` of the file.
+pub const API_VERSION: &str = "podwarden.io/v1alpha1";
+/// `kind` of the file.
+pub const KIND: &str = "AgentConfig";
+/// Where the API's socket is, unless `apiSocket` says otherwise.
+pub const DEFAULT_API_SOCKET: &str = "/run/podwarden/podwarden.sock";
+
+/// Whether decisions are carried out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// Decide and report, write nothing.
+    #[default]
+    Observe,
+    /// Write limits and evict.
+    Enforce,
+}
+
+impl Mode {
+    /// As the configuration and the API write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// Who creates and removes tier and pod cgroups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Ownership {
+    /// podwarden does.
+    #[default]
+    Own,
+    /// A kubelet does; podwarden creates and removes nothing.
+    Assist,
+}
+
+impl From<Ownership> for podwarden_policy::plan::Ownership {
+    fn from(ownership: Ownership) -> Self {
+        match ownership {
+            Ownership::Own => Self::Own,
+            Ownership::Assist => Self::Assist,
+        }
+    }
+}
+
+/// How the reactor is allowed to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReactorConfig {
+    /// Try SCHED_FIFO and `mlockall`. Default: true.
+    pub real_time: bool,
+    /// Shortest sleep between two readings of the sampler, 100 us to 1 s. Default: 1 ms.
+    pub min_interval: Duration,
+    /// Longest sleep between two readings of the sampler, `min_interval` to 10 s. Default: 100 ms.
+    pub max_interval: Duration,
+}
+
+/// A checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Default: `observe`, so that a first start changes nothing.
+    pub mode: Mode,
+    /// Default: `own`.
+    pub ownership: Ownership,
+    /// Default: the host's name in lower case, as the kubelet's.
+    pub node_name: String,
+    /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
+    pub pods_dir: Option<PathBuf>,
+    /// Address of the HTTP API. Default: none, the unix socket alone.
+    pub listen: Option<SocketAddr>,
+    /// Unix socket of the HTTP API. Default: [`DEFAULT_API_SOCKET`].
+    pub api_socket: PathBuf,
+    /// Parent of `kubepods`, relative to each controller's mount point. Default: `/`.
+    pub cgroup_root: String,
+    /// Who names the cgroups; `None` (`auto`, the default) for whoever named those that exist.
+    pub cgroup_driver: Option<Driver>,
+    /// CPUs that pods and reserves share. Default: those that are online.
+    pub capacity_cpu: Option<MilliCpu>,
+    /// Memory that pods and reserves share. Default: `MemTotal`.
+    pub capacity_memory: Option<Bytes>,
+    /// Kept for the node's Kubernetes daemons. Default: nothing.
+    pub kube_reserved: Reserved,
+    /// Kept for the operating system. Default: nothing.
+    pub system_reserved: Reserved,
+    /// `evictionHard["memory.available"]`. Default: 100Mi, as the kubelet's, when `evictionHard` is
+    /// not written at all; none when it is written without this key, or as 0% or 100%.
+    pub eviction_hard: Option<Amount>,
+    /// `evictionSoft["memory.available"]` with its grace period. Default: none.
+    pub eviction_soft: Option<(Amount, Duration)>,
+    /// `evictionMinimumReclaim["memory.available"]`. Default: nothing.
+    pub eviction_minimum_reclaim: Option<Amount>,
+    /// `qosReserved.memory`, percent, 0 to 100. Default: none.
+    pub qos_reserved_memory: Option<u8>,
+    /// Default: `qosFirst`.
+    pub ranking: Ranking,
+    /// Pods from `pods_dir` may be evicted. Default: true where podwarden owns the tree (they are
+    /// then the node's ordinary pods), false beside a kubelet.
+    pub evict_static_pods: bool,
+    /// The reactor.
+    pub reactor: ReactorConfig,
+    /// Time between two sampling passes while somebody looks, 100 ms to 1 min. Default: 1 s.
+    pub sampling_interval: Duration,
+}
+
+/// What the command line says; each overrides the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--mode`.
+    pub mode: Option<Mode>,
+    /// `--node-name`.
+    pub node_name: Option<String>,
+    /// `--pods-dir`.
+    pub pods_dir: Option<PathBuf>,
+    /// `--listen`.
+    pub listen: Option<SocketAddr>,
+    /// `--api-socket`.
+    pub api_socket: Option<PathBuf>,
+    /// `--cgroup-root`.
+    pub cgroup_root: Option<String>,
+    /// `--cgroup-driver`; `Some(None)` is `auto`.
+    pub cgroup_driver: Option<Option<Driver>>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("reading configuration {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Not the YAML that is expected: syntax, an unknown key, a wrong type.
+    #[error("configuration {origin}")]
+    Syntax {
+        /// File and line.
+        origin: String,
+        /// What the parser says.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// A value that cannot be used.
+    #[error("configuration {origin}: {field} is `{value}`: {problem}; {remedy}")]
+    Value {
+        /// File and line, or `command line`.
+        origin: String,
+        /// The key, with its parents.
+        field: &'static str,
+        /// What is written.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
+    /// A key is needed because of another.
+    #[error("configuration {path}: {missing} is not set, but {because} is; set both or none")]
+    Incomplete {
+        /// The file.
+        path: String,
+        /// The missing key.
+        missing: &'static str,
+        /// The key that needs it.
+        because: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file, or the defaults without one, under the command line's values.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with file, line, field, value and remedy.
+    pub fn load(path: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
+        let Some(path) = path else {
+            return validate::check("(defaults)", RawConfig::default(), overrides);
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let config = Self::parse(&path.display().to_string(), &text, overrides)?;
+        for sentence in config.not_acted_on() {
+            tracing::warn!(config = %path.display(), "{sentence}");
+        }
+        Ok(config)
+    }
+
+    /// What is configured and checked, and that this version does not do; one sentence each.
+    pub fn not_acted_on(&self) -> Vec<&'static str> {
+        let soft = self.eviction_soft.is_some();
+        let minimum = self.eviction_minimum_reclaim.is_some();
+        [
+            (
+                soft,
+                "evictionSoft is set: only hard thresholds evict in this version",
+            ),
+            (
+                minimum,
+                "evictionMinimumReclaim is set: this version stops at the threshold itself",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(set, sentence)| set.then_some(sentence))
+        .collect()
+    }
+
+    /// As [`Config::load`], from text; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(name: &str, text: &str, overrides: Overrides) -> Result<Self, ConfigError> {
+        let raw = raw::parse(name, text)?;
+        validate::check(name, raw, overrides)
+    }
+
+    /// As [`Config::load`], of what stands inside another file, without a head of its own.
+    pub(crate) fn embedded(name: &str, raw: RawConfig) -> Result<Self, ConfigError> {
+        validate::check(name, raw, Overrides::default())
+    }
+
+    /// The node for the policy: this configuration over what the machine has.
+    pub fn node(&self, machine: &Machine) -> Node {
+        let memory_capacity = self.capacity_memory.unwrap_or(machine.memory);
+        let hard = self.eviction_hard.map(|t| Bytes(t.of(memory_capacity.0)));
+        Node {
+            cpu_capacity: self.capacity_cpu.unwrap_or(machine.cpu),
+            memory_capacity,
+            swap_capacity: machine.swap,
+            kube_reserved: self.kube_reserved,
+            system_reserved: self.system_reserved,
+            eviction_hard_memory: hard.unwrap_or_default(),
+            qos_reserved_memory_percent: self.qos_reserved_memory,
+            ..Node::default()
+        }
+    }
+
+    /// What protects pods; `own_pod` is for the caller to fill in.
+    pub fn immunity(&self) -> Immunity {
+        Immunity {
+            evict_static_pods: self.evict_static_pods,
+            own_pod: None,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The configuration as it is written: every value a text with its line.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use podwarden_policy::evict::Ranking;
+
+use super::{API_VERSION, ConfigError, KIND, Mode, Ownership};
+
+/// A value with where it stands. Quantities may be written as numbers.
+pub(crate) type Text = Spanned<String>;
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct RawConfig {
+    pub(super) api_version: Option<Text>,
+    pub(super) kind: Option<Text>,
+    pub(super) mode: Option<Mode>,
+    pub(super) ownership: Option<Ownership>,
+    pub(super) node_name: Option<Text>,
+    pub(super) pods_dir: Option<PathBuf>,
+    pub(super) listen: Option<Text>,
+    pub(super) api_socket: Option<PathBuf>,
+    pub(super) cgroup_root: Option<Text>,
+    pub(super) cgroup_driver: Option<Text>,
+    #[serde(default)]
+    pub(super) capacity: RawResources,
+    #[serde(default)]
+    pub(super) kube_reserved: RawResources,
+    #[serde(default)]
+    pub(super) system_reserved: RawResources,
+    pub(super) eviction_hard: Option<RawSignals>,
+    #[serde(default)]
+    pub(super) eviction_soft: RawSignals,
+    #[serde(default)]
+    pub(super) eviction_soft_grace_period: RawSignals,
+    #[serde(default)]
+    pub(super) eviction_minimum_reclaim: RawSignals,
+    #[serde(default)]
+    pub(super) qos_reserved: RawQosReserved,
+    pub(super) ranking: Option<Ranking>,
+    pub(super) evict_static_pods: Option<bool>,
+    #[serde(default)]
+    pub(super) reactor: RawReactor,
+    #[serde(default)]
+    pub(super) sampling: RawSampling,
+}
+
+/// CPU and memory.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawResources {
+    pub(super) cpu: Option<Text>,
+    pub(super) memory: Option<Text>,
+}
+
+/// Eviction signals; the kubelet has more, podwarden acts on this one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSignals {
+    #[serde(rename = "memory.available")]
+    pub(super) memory_available: Option<Text>,
+}
+
+/// `qosReserved`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawQosReserved {
+    pub(super) memory: Option<Text>,
+}
+
+/// `reactor`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawReactor {
+    pub(super) real_time: Option<bool>,
+    pub(super) min_interval: Option<Text>,
+    pub(super) max_interval: Option<Text>,
+}
+
+/// `sampling`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSampling {
+    pub(super) interval: Option<Text>,
+}
+
+/// Parses the YAML and checks that it is meant for this agent.
+pub(super) fn parse(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
+    // One line per error: the agent's log is read by the line.
+    let options = serde_saphyr::options! { with_snippet: false };
+    let raw: RawConfig =
+        serde_saphyr::from_str_with_options(text, options).map_err(|e| syntax(name, e))?;
+    identity(name, "apiVersion", raw.api_version.as_ref(), API_VERSION)?;
+    identity(name, "kind", raw.kind.as_ref(), KIND)?;
+    Ok(raw)
+}
+
+fn syntax(name: &str, error: serde_saphyr::Error) -> ConfigError {
+    let origin = match error.location() {
+        Some(at) if at.line() > 0 => format!("{name}:{}", at.line()),
+        _ => name.to_owned(),
+    };
+    ConfigError::Syntax {
+        origin,
+        source: Box::new(error),
+    }
+}
+
+fn identity(
+    name: &str,
+    field: &'static str,
+    found: Option<&Text>,
+    expected: &'static str,
+) -> Result<(), ConfigError> {
+    if found.is_some_and(|text| text.value == expected) {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        origin: origin(name, found),
+        field,
+        value: found.map(|text| text.value.clone()).unwrap_or_default(),
+        problem: format!("this version reads {expected}"),
+        remedy: "begin the file with `apiVersion: podwarden.io/v1alpha1` and `kind: AgentConfig`",
+    })
+}
+
+/// File and line of a value.
+pub(crate) fn origin(name: &str, text: Option<&Text>) -> String {
+    match text {
+        Some(text) if text.referenced.line() > 0 => format!("{name}:{}", text.referenced.line()),
+        _ => name.to_owned(),
+    }
+}

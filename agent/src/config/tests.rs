@@ -1,0 +1,214 @@
+use super::{machine::meminfo, *};
+
+const HEAD: &str = "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\n";
+
+fn parse(rest: &str) -> Result<Config, ConfigError> {
+    Config::parse("agent.yaml", &format!("{HEAD}{rest}"), Overrides::default())
+}
+
+/// The error with its sources on one line.
+fn error(rest: &str) -> String {
+    format!("{:#}", anyhow::Error::from(parse(rest).unwrap_err()))
+}
+
+#[test]
+fn documented_example() {
+    let config = parse(
+        "mode: enforce\nownership: assist\nkubeReserved: {cpu: 200m, memory: 500Mi}\n\
+         systemReserved: {memory: 500Mi}\nevictionHard: {memory.available: 5%}\n\
+         evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m30s}\n\
+         evictionMinimumReclaim: {memory.available: 200Mi}\nqosReserved: {memory: 50%}\n\
+         ranking: kubelet\ncapacity: {cpu: 2, memory: 1073741824}\n",
+    )
+    .unwrap();
+    assert_eq!(config.mode, Mode::Enforce);
+    assert_eq!(config.ownership, Ownership::Assist);
+    assert_eq!(config.kube_reserved.cpu, MilliCpu(200));
+    assert_eq!(config.system_reserved.memory, Bytes::mebi(500));
+    assert_eq!(config.eviction_hard, Some(Amount::Percent(5_000_000)));
+    let soft = (Amount::Quantity(1 << 30), Duration::from_secs(90));
+    assert_eq!(config.eviction_soft, Some(soft));
+    assert_eq!(config.qos_reserved_memory, Some(50));
+    assert_eq!(config.ranking, Ranking::Kubelet);
+    assert_eq!(config.capacity_cpu, Some(MilliCpu(2000)));
+    assert_eq!(config.capacity_memory, Some(Bytes::gibi(1)));
+    assert!(!config.evict_static_pods);
+}
+
+#[test]
+fn defaults_are_the_kubelets() {
+    let config = Config::load(None, Overrides::default()).unwrap();
+    assert_eq!(config.mode, Mode::Observe);
+    assert_eq!(config.cgroup_root, "/");
+    assert_eq!(config.cgroup_driver, None);
+    assert_eq!(config.eviction_hard, Some(Amount::Quantity(100 << 20)));
+    assert_eq!(config.eviction_soft, None);
+    assert_eq!(config.ranking, Ranking::QosFirst);
+    assert!(!config.node_name.is_empty());
+    // Written, but without the signal: the operator wants none.
+    assert_eq!(parse("evictionHard: {}").unwrap().eviction_hard, None);
+}
+
+#[test]
+fn the_command_line_overrides_the_file() {
+    let overrides = Overrides {
+        mode: Some(Mode::Observe),
+        cgroup_root: Some("/a//b/".to_owned()),
+        cgroup_driver: Some(None),
+        api_socket: Some("/tmp/s".into()),
+        ..Overrides::default()
+    };
+    let text = format!("{HEAD}mode: enforce\ncgroupRoot: /x\ncgroupDriver: systemd\n");
+    let config = Config::parse("agent.yaml", &text, overrides).unwrap();
+    assert_eq!(config.mode, Mode::Observe);
+    assert_eq!(config.cgroup_root, "/a/b");
+    assert_eq!(config.cgroup_driver, None);
+    assert_eq!(config.api_socket, Path::new("/tmp/s"));
+}
+
+#[test]
+fn errors_name_file_line_field_value_and_remedy() {
+    let cases: &[(&str, &[&str])] = &[
+        (
+            "kubeReserved: {memory: lots}",
+            &["agent.yaml:3", "kubeReserved.memory", "`lots`", "500Mi"],
+        ),
+        (
+            "\nevictionHard:\n  memory.available: 120%",
+            &["agent.yaml:5", "`120%`", "100%"],
+        ),
+        (
+            "cgroupDriver: cgroup",
+            &[
+                "agent.yaml:3",
+                "cgroupDriver",
+                "`cgroup`",
+                "auto, cgroupfs or systemd",
+            ],
+        ),
+        (
+            "cgroupRoot: kubepods",
+            &["agent.yaml:3", "cgroupRoot", "start with /"],
+        ),
+        ("cgroupRoot: /a/../b", &["cgroupRoot", ".."]),
+        (
+            "qosReserved: {memory: 101%}",
+            &["qosReserved.memory", "`101%`"],
+        ),
+        (
+            "sampling: {interval: 1ms}",
+            &["sampling.interval", "`1ms`", "within 100ms and 60s"],
+        ),
+        (
+            "reactor: {minInterval: 1s, maxInterval: 1ms}",
+            &["reactor.maxInterval", "`1ms`"],
+        ),
+        ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
+        ("nodeName: Node_1", &["nodeName", "`Node_1`"]),
+        ("listen: localhost", &["listen", "127.0.0.1:9595"]),
+        (
+            "evictionSoft: {memory.available: 1Gi}",
+            &["evictionSoftGracePeriod.memory.available"],
+        ),
+        (
+            "evictionHard: {nodefs.available: 10%}",
+            &["agent.yaml:3", "nodefs.available", "memory.available"],
+        ),
+        (
+            "kubereserved: {}",
+            &["agent.yaml:3", "kubereserved", "kubeReserved"],
+        ),
+        ("mode: on", &["agent.yaml:3", "observe", "enforce"]),
+        ("mode: [", &["agent.yaml:"]),
+    ];
+    for (text, parts) in cases {
+        let error = error(text);
+        for part in *parts {
+            assert!(
+                error.contains(part),
+                "{text:?}: {part:?} is not in {error:?}"
+            );
+        }
+        assert!(!error.contains('\n'), "{text:?}: {error:?} is not one line");
+    }
+}
+
+#[test]
+fn a_file_for_something_else_is_refused() {
+    for text in [
+        "kind: AgentConfig",
+        "apiVersion: v2\nkind: AgentConfig",
+        "apiVersion: podwarden.io/v1alpha1\nkind: Pod",
+    ] {
+        let error = Config::parse("x", text, Overrides::default()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("apiVersion: podwarden.io/v1alpha1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_acted_on_is_said() {
+    assert_eq!(parse("mode: enforce").unwrap().not_acted_on().len(), 0);
+    let minimum = parse("evictionMinimumReclaim: {memory.available: 1Gi}").unwrap();
+    assert!(minimum.not_acted_on()[0].contains("evictionMinimumReclaim"));
+    let soft =
+        "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}";
+    assert!(parse(soft).unwrap().not_acted_on()[0].contains("evictionSoft"));
+}
+
+#[test]
+fn thresholds_are_the_kubelets() {
+    let hard = |value: &str| {
+        parse(&format!("evictionHard: {{memory.available: {value:?}}}"))
+            .map(|config| config.eviction_hard)
+            .ok()
+    };
+    assert_eq!(hard("7.5%"), Some(Some(Amount::Percent(7_500_000))));
+    assert_eq!(hard("500Mi"), Some(Some(Amount::Quantity(500 << 20))));
+    for off in ["0%", "100%"] {
+        assert_eq!(hard(off), Some(None), "{off}");
+    }
+    for wrong in ["", "%", "-5%", "101%", "0", "5Mo"] {
+        assert_eq!(hard(wrong), None, "{wrong}");
+    }
+    let soft = "evictionSoft: {memory.available: 0%}\n\
+                evictionSoftGracePeriod: {memory.available: 1m}";
+    assert_eq!(parse(soft).unwrap().eviction_soft, None);
+    let reclaim = parse("evictionMinimumReclaim: {memory.available: 0}").unwrap();
+    assert_eq!(reclaim.eviction_minimum_reclaim, Some(Amount::Quantity(0)));
+}
+
+#[test]
+fn the_node_is_the_configuration_over_the_machine() {
+    let machine = Machine {
+        cpu: MilliCpu(4000),
+        memory: Bytes::gibi(8),
+        swap: Bytes::ZERO,
+    };
+    let node = parse("capacity: {memory: 1Gi}\nevictionHard: {memory.available: 10%}")
+        .unwrap()
+        .node(&machine);
+    assert_eq!(node.cpu_capacity, MilliCpu(4000));
+    assert_eq!(node.memory_capacity, Bytes::gibi(1));
+    assert_eq!(node.eviction_hard_memory, Bytes(107_374_182));
+}
+
+#[test]
+fn meminfo_lines() {
+    let text = "MemTotal:       24684000 kB\nMemFree:  1 kB\nHugePages_Total:       0\n";
+    assert_eq!(meminfo(text, "MemTotal"), Some(Bytes(24_684_000 * 1024)));
+    assert_eq!(meminfo(text, "HugePages_Total"), None);
+    assert_eq!(meminfo(text, "SwapTotal"), None);
+}
+
+#[test]
+fn the_example_that_is_shipped_is_a_configuration() {
+    let text = include_str!("../../../deploy/config.yaml");
+    let config = Config::parse("deploy/config.yaml", text, Overrides::default()).unwrap();
+    assert_eq!(config.mode, Mode::Observe);
+    assert_eq!(config.qos_reserved_memory, Some(50));
+}

@@ -1,0 +1,334 @@
+//! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
+
+use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
+
+use podwarden_cgroup::Driver;
+use podwarden_policy::{Bytes, MilliCpu, model::Reserved, quantity, threshold::Amount};
+
+use super::{
+    Config, ConfigError, DEFAULT_API_SOCKET, Overrides, Ownership, ReactorConfig,
+    raw::{RawConfig, RawReactor, RawResources, Text, origin},
+};
+
+/// The kubelet's default for `evictionHard["memory.available"]`
+/// (`pkg/kubelet/apis/config/v1beta1/defaults_linux.go`).
+const DEFAULT_EVICTION_HARD: Amount = Amount::Quantity(Bytes::mebi(100).0);
+
+const QUANTITY: &str = "write a quantity such as 200m, 2 or 500Mi";
+const THRESHOLD: &str = "write an amount such as 500Mi or a share such as 5%";
+const DURATION: &str = "write a duration within the range, such as 500ms, 30s or 1m30s";
+
+/// What is being checked, for the errors.
+struct File<'a>(&'a str);
+
+impl File<'_> {
+    fn error(
+        &self,
+        field: &'static str,
+        text: &Text,
+        problem: impl Display,
+        remedy: &'static str,
+    ) -> ConfigError {
+        ConfigError::Value {
+            origin: origin(self.0, Some(text)),
+            field,
+            value: text.value.clone(),
+            problem: problem.to_string(),
+            remedy,
+        }
+    }
+
+    /// Reads an optional value.
+    fn read<T, E: Display>(
+        &self,
+        field: &'static str,
+        text: Option<&Text>,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+        remedy: &'static str,
+    ) -> Result<Option<T>, ConfigError> {
+        text.map(|text| parse(&text.value).map_err(|e| self.error(field, text, e, remedy)))
+            .transpose()
+    }
+
+    /// 0% and 100% are none.
+    fn threshold(
+        &self,
+        field: &'static str,
+        text: Option<&Text>,
+    ) -> Result<Option<Amount>, ConfigError> {
+        let threshold = self.read(field, text, Amount::parse_threshold, THRESHOLD)?;
+        Ok(threshold.flatten())
+    }
+
+    fn duration(
+        &self,
+        field: &'static str,
+        text: Option<&Text>,
+        range: RangeInclusive<Duration>,
+    ) -> Result<Option<Duration>, ConfigError> {
+        let parse = |text: &str| {
+            let signed: jiff::SignedDuration =
+                text.parse().map_err(|e: jiff::Error| e.to_string())?;
+            let found = Duration::try_from(signed).map_err(|_| "it is negative".to_owned())?;
+            if range.contains(&found) {
+                return Ok(found);
+            }
+            Err(format!(
+                "not within {:?} and {:?}",
+                range.start(),
+                range.end()
+            ))
+        };
+        self.read(field, text, parse, DURATION)
+    }
+
+    /// A capacity: above zero, where written.
+    fn capacity(
+        &self,
+        raw: &RawResources,
+    ) -> Result<(Option<MilliCpu>, Option<Bytes>), ConfigError> {
+        const ZERO: &str = "nothing could run on it";
+        let cpu = self.read(
+            "capacity.cpu",
+            raw.cpu.as_ref(),
+            quantity::parse_cpu,
+            QUANTITY,
+        )?;
+        let memory = self.read(
+            "capacity.memory",
+            raw.memory.as_ref(),
+            quantity::parse_memory,
+            QUANTITY,
+        )?;
+        if let (Some(MilliCpu::ZERO), Some(text)) = (cpu, &raw.cpu) {
+            return Err(self.error("capacity.cpu", text, ZERO, QUANTITY));
+        }
+        if let (Some(Bytes::ZERO), Some(text)) = (memory, &raw.memory) {
+            return Err(self.error("capacity.memory", text, ZERO, QUANTITY));
+        }
+        Ok((cpu, memory))
+    }
+
+    fn reserved(
+        &self,
+        fields: [&'static str; 2],
+        raw: &RawResources,
+    ) -> Result<Reserved, ConfigError> {
+        let [cpu, memory] = fields;
+        Ok(Reserved {
+            cpu: self
+                .read(cpu, raw.cpu.as_ref(), quantity::parse_cpu, QUANTITY)?
+                .unwrap_or_default(),
+            memory: self
+                .read(
+                    memory,
+                    raw.memory.as_ref(),
+                    quantity::parse_memory,
+                    QUANTITY,
+                )?
+                .unwrap_or_default(),
+        })
+    }
+
+    fn soft(&self, raw: &RawConfig) -> Result<Option<(Amount, Duration)>, ConfigError> {
+        const SOFT: &str = "evictionSoft.memory.available";
+        const GRACE: &str = "evictionSoftGracePeriod.memory.available";
+        let threshold = self.threshold(SOFT, raw.eviction_soft.memory_available.as_ref())?;
+        let grace = self.duration(
+            GRACE,
+            raw.eviction_soft_grace_period.memory_available.as_ref(),
+            Duration::ZERO..=Duration::from_secs(24 * 3600),
+        )?;
+        let incomplete = |missing, because| ConfigError::Incomplete {
+            path: self.0.to_owned(),
+            missing,
+            because,
+        };
+        match (&raw.eviction_soft.memory_available, grace) {
+            // Switched off by 0% or 100% is written, too.
+            (Some(_), Some(grace)) => Ok(threshold.map(|threshold| (threshold, grace))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(incomplete(GRACE, SOFT)),
+            (None, Some(_)) => Err(incomplete(SOFT, GRACE)),
+        }
+    }
+
+    fn reactor(&self, raw: &RawReactor) -> Result<ReactorConfig, ConfigError> {
+        let least = Duration::from_micros(100);
+        let most = Duration::from_secs(10);
+        let shortest = self.duration(
+            "reactor.minInterval",
+            raw.min_interval.as_ref(),
+            least..=Duration::from_secs(1),
+        )?;
+        let min_interval = shortest.unwrap_or(Duration::from_millis(1));
+        let longest = self.duration(
+            "reactor.maxInterval",
+            raw.max_interval.as_ref(),
+            min_interval..=most,
+        )?;
+        Ok(ReactorConfig {
+            real_time: raw.real_time.unwrap_or(true),
+            min_interval,
+            max_interval: longest
+                .unwrap_or(Duration::from_millis(100))
+                .max(min_interval),
+        })
+    }
+}
+
+/// Checks a file's values, then puts the command line's over them.
+pub(super) fn check(
+    name: &str,
+    raw: RawConfig,
+    overrides: Overrides,
+) -> Result<Config, ConfigError> {
+    let file = File(name);
+    let (capacity_cpu, capacity_memory) = file.capacity(&raw.capacity)?;
+    let hard = raw
+        .eviction_hard
+        .as_ref()
+        .map(|h| h.memory_available.as_ref());
+    let eviction_hard = match hard {
+        None => Some(DEFAULT_EVICTION_HARD),
+        Some(text) => file.threshold("evictionHard.memory.available", text)?,
+    };
+    let ownership = raw.ownership.unwrap_or_default();
+    let listen = file.read(
+        "listen",
+        raw.listen.as_ref(),
+        str::parse::<SocketAddr>,
+        LISTEN,
+    )?;
+    let driver = file.read("cgroupDriver", raw.cgroup_driver.as_ref(), driver, DRIVER)?;
+    let root = file.read("cgroupRoot", raw.cgroup_root.as_ref(), cgroup_root, ROOT)?;
+    let sampling = file.duration(
+        "sampling.interval",
+        raw.sampling.interval.as_ref(),
+        Duration::from_millis(100)..=Duration::from_secs(60),
+    )?;
+    Ok(Config {
+        mode: overrides.mode.or(raw.mode).unwrap_or_default(),
+        ownership,
+        node_name: node_name(&file, overrides.node_name, raw.node_name.as_ref())?,
+        listen: overrides.listen.or(listen),
+        cgroup_root: match overrides.cgroup_root {
+            Some(root) => from_command_line("--cgroup-root", &root, cgroup_root, ROOT)?,
+            None => root.unwrap_or_else(|| "/".to_owned()),
+        },
+        cgroup_driver: overrides.cgroup_driver.or(driver).flatten(),
+        capacity_cpu,
+        capacity_memory,
+        kube_reserved: file.reserved(
+            ["kubeReserved.cpu", "kubeReserved.memory"],
+            &raw.kube_reserved,
+        )?,
+        system_reserved: file.reserved(
+            ["systemReserved.cpu", "systemReserved.memory"],
+            &raw.system_reserved,
+        )?,
+        eviction_hard,
+        eviction_soft: file.soft(&raw)?,
+        eviction_minimum_reclaim: file.read(
+            "evictionMinimumReclaim.memory.available",
+            raw.eviction_minimum_reclaim.memory_available.as_ref(),
+            Amount::parse_reclaim,
+            THRESHOLD,
+        )?,
+        qos_reserved_memory: file.read(
+            "qosReserved.memory",
+            raw.qos_reserved.memory.as_ref(),
+            percent,
+            "write a whole percentage from 0% to 100%",
+        )?,
+        ranking: raw.ranking.unwrap_or_default(),
+        evict_static_pods: raw.evict_static_pods.unwrap_or(ownership == Ownership::Own),
+        reactor: file.reactor(&raw.reactor)?,
+        sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
+        pods_dir: overrides.pods_dir.or(raw.pods_dir),
+        api_socket: overrides
+            .api_socket
+            .or(raw.api_socket)
+            .unwrap_or_else(|| PathBuf::from(DEFAULT_API_SOCKET)),
+    })
+}
+
+const LISTEN: &str = "write an address and a port such as 127.0.0.1:9595";
+const DRIVER: &str = "write auto, cgroupfs or systemd";
+const ROOT: &str = "write a path below the controllers' mount points such as / or /kubelet";
+const NODE_NAME: &str = "write the name of the Node object, such as node-1.example.org";
+
+fn from_command_line<T, E: Display>(
+    flag: &'static str,
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+    remedy: &'static str,
+) -> Result<T, ConfigError> {
+    parse(text).map_err(|problem| ConfigError::Value {
+        origin: "(command line)".to_owned(),
+        field: flag,
+        value: text.to_owned(),
+        problem: problem.to_string(),
+        remedy,
+    })
+}
+
+fn node_name(
+    file: &File<'_>,
+    flag: Option<String>,
+    written: Option<&Text>,
+) -> Result<String, ConfigError> {
+    if let Some(name) = flag {
+        return from_command_line("--node-name", &name, subdomain, NODE_NAME);
+    }
+    let written = file.read("nodeName", written, subdomain, NODE_NAME)?;
+    // What the kubelet does with a host's name (`pkg/util/node/node.go`, `GetHostname`).
+    Ok(written.unwrap_or_else(|| {
+        let host = rustix::system::uname();
+        host.nodename().to_string_lossy().trim().to_lowercase()
+    }))
+}
+
+/// An RFC 1123 subdomain, as names of Nodes are.
+fn subdomain(name: &str) -> Result<String, &'static str> {
+    let ends = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let valid = |label: &str| {
+        label.bytes().all(|c| ends(c) || c == b'-')
+            && label.bytes().next().is_some_and(ends)
+            && label.bytes().next_back().is_some_and(ends)
+    };
+    if name.len() <= 253 && name.split('.').all(valid) {
+        return Ok(name.to_owned());
+    }
+    Err("not a lower-case DNS subdomain of at most 253 characters")
+}
+
+/// An absolute path without `.` and `..`; no trailing slash but for `/` itself.
+pub(crate) fn cgroup_root(text: &str) -> Result<String, &'static str> {
+    if !text.starts_with('/') {
+        return Err("it does not start with /");
+    }
+    let parts: Vec<_> = text.split('/').filter(|part| !part.is_empty()).collect();
+    if parts.iter().any(|part| matches!(*part, "." | "..")) {
+        return Err("it has . or .. in it");
+    }
+    Ok(format!("/{}", parts.join("/")))
+}
+
+/// `auto` is `None`.
+fn driver(text: &str) -> Result<Option<Driver>, &'static str> {
+    match text {
+        "auto" => Ok(None),
+        "cgroupfs" => Ok(Some(Driver::Cgroupfs)),
+        "systemd" => Ok(Some(Driver::Systemd)),
+        _ => Err("no such driver"),
+    }
+}
+
+fn percent(text: &str) -> Result<u8, &'static str> {
+    let number = text.strip_suffix('%').ok_or("it does not end in %")?;
+    match number.parse::<u8>() {
+        Ok(percent @ 0..=100) if number.bytes().all(|b| b.is_ascii_digit()) => Ok(percent),
+        _ => Err("not a whole percentage"),
+    }
+}

@@ -1,0 +1,109 @@
+//! Node, pods, health, and how errors look.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::{Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+
+use super::Shared;
+use crate::api::{ErrorBody, PodStats};
+
+/// An answer with a status of 400 or above.
+#[derive(Debug)]
+pub(super) struct Failure(StatusCode, String);
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self(status, text.into())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(ErrorBody { error: self.1 })).into_response()
+    }
+}
+
+/// `PodList`, borrowed: a thousand pods are written straight from the snapshot.
+#[derive(Serialize)]
+struct Pods<'a> {
+    pods: &'a [PodStats],
+}
+
+pub(super) async fn node(State(shared): State<Shared>) -> Response {
+    Json(&shared.published.figures().node).into_response()
+}
+
+pub(super) async fn pods(State(shared): State<Shared>) -> Response {
+    let figures = shared.published.figures();
+    Json(Pods {
+        pods: &figures.pods,
+    })
+    .into_response()
+}
+
+pub(super) async fn pod(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+) -> Result<Response, Failure> {
+    let figures = shared.published.figures();
+    let found = figures.pods.iter().find(|pod| pod.pod_ref.uid == uid);
+    found.map(|pod| Json(pod).into_response()).ok_or_else(|| {
+        Failure::new(
+            StatusCode::NOT_FOUND,
+            format!("no pod with uid {uid:?} is known here; GET /v1/pods lists those that are"),
+        )
+    })
+}
+
+pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, Failure> {
+    let planned = shared.published.planned();
+    planned
+        .map(|plan| Json(&*plan).into_response())
+        .ok_or_else(|| {
+            Failure::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "nothing has been planned yet; ask again once /readyz answers 200",
+            )
+        })
+}
+
+pub(super) async fn healthz() -> Response {
+    plain("ok\n")
+}
+
+pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, Failure> {
+    if shared.published.is_ready() {
+        Ok(plain("ok\n"))
+    } else {
+        Err(Failure::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not ready: the first figures have not been read yet",
+        ))
+    }
+}
+
+pub(super) async fn no_such_route(uri: Uri) -> Failure {
+    Failure::new(
+        StatusCode::NOT_FOUND,
+        format!(
+            "no such path: {}; there are /v1/node, /v1/pods, /v1/pods/{{uid}}, /v1/plan, \
+             /v1/events, /metrics, /healthz and /readyz",
+            uri.path()
+        ),
+    )
+}
+
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
+    Failure::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{method} {}: the API is read-only; use GET", uri.path()),
+    )
+}
+
+fn plain(text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}

@@ -1,0 +1,64 @@
+//! What can go wrong before the first request.
+
+use std::{io, net::SocketAddr, path::PathBuf};
+
+/// A listener that could not be opened or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpError {
+    /// The API has no authentication, so it stays on this machine unless told otherwise.
+    #[error(
+        "listen {addr}: not a loopback address, and the API asks nobody who they are; use \
+         127.0.0.1:{port} or the unix socket, or allow remote listening explicitly",
+        port = addr.port()
+    )]
+    NotLoopback {
+        /// The address asked for.
+        addr: SocketAddr,
+    },
+    /// The TCP port could not be opened.
+    #[error("listen {addr}")]
+    Tcp {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody answers on the socket already.
+    #[error(
+        "{}: another process answers on this socket; stop it or choose another path",
+        path.display()
+    )]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// There is a file of another kind where the socket should be.
+    #[error(
+        "{}: exists and is not a socket, so it is left alone; remove it or choose another path",
+        path.display()
+    )]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The unix socket could not be opened.
+    #[error("{operation} {}", path.display())]
+    Unix {
+        /// What was tried.
+        operation: &'static str,
+        /// The socket or its directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The server ended by itself.
+    #[error("serve the API")]
+    Serve {
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}

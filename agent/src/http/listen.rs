@@ -1,0 +1,181 @@
+//! Opening the two listeners, and leaving no socket file behind.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Mode, fchmod},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+};
+use tokio::net::{TcpListener, UnixListener};
+
+use super::HttpError;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Where to listen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listen {
+    /// A TCP address; port 0 lets the kernel choose.
+    pub tcp: Option<SocketAddr>,
+    /// A unix socket, created with mode 0600.
+    pub unix: Option<PathBuf>,
+    /// Lets `tcp` be an address that other machines reach. The API is read-only but shows every
+    /// pod, and asks nobody who they are.
+    pub allow_remote: bool,
+}
+
+/// The open listeners; dropping it closes them and removes the socket file.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(super) tcp: Option<TcpListener>,
+    pub(super) unix: Option<UnixListener>,
+    pub(super) file: Option<SocketFile>,
+}
+
+impl Listeners {
+    /// Opens what `listen` asks for; call it inside a tokio runtime.
+    ///
+    /// A socket file on which nobody answers is replaced.
+    ///
+    /// # Errors
+    /// [`HttpError`] when an address is refused or taken.
+    pub async fn open(listen: &Listen) -> Result<Self, HttpError> {
+        let tcp = match listen.tcp {
+            None => None,
+            Some(addr) if !addr.ip().is_loopback() && !listen.allow_remote => {
+                return Err(HttpError::NotLoopback { addr });
+            }
+            Some(addr) => Some(
+                TcpListener::bind(addr)
+                    .await
+                    .map_err(|source| HttpError::Tcp { addr, source })?,
+            ),
+        };
+        let (unix, file) = match &listen.unix {
+            None => (None, None),
+            Some(path) => {
+                let (listener, file) = open_unix(path)?;
+                (Some(listener), Some(file))
+            }
+        };
+        Ok(Self { tcp, unix, file })
+    }
+
+    /// The TCP address in use, with the port that the kernel chose.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+    }
+}
+
+fn open_unix(path: &Path) -> Result<(UnixListener, SocketFile), HttpError> {
+    let failed = |operation| {
+        move |source: io::Error| HttpError::Unix {
+            operation,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    let made_directory = make_directory(path).map_err(failed("create the directory of"))?;
+    let mut file = SocketFile {
+        path: path.to_owned(),
+        identity: None,
+        made_directory,
+    };
+    clear_stale(path)?;
+
+    let address = SocketAddrUnix::new(path).map_err(|e| failed("listen on")(e.into()))?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|e| failed("create a socket for")(e.into()))?;
+    // bind(2) gives the file the socket's own mode (net/unix/af_unix.c, unix_bind_bsd), so no
+    // moment exists in which others could connect.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|e| failed("set the mode of")(e.into()))?;
+    bind(&socket, &address).map_err(|e| failed("bind")(e.into()))?;
+    file.identity = identity(path).ok();
+    listen(&socket, BACKLOG).map_err(|e| failed("listen on")(e.into()))?;
+    let listener = UnixListener::from_std(socket.into()).map_err(failed("listen on"))?;
+    Ok((listener, file))
+}
+
+/// Creates the last directory of the path when it is missing; true if it did.
+fn make_directory(path: &Path) -> io::Result<bool> {
+    let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) else {
+        return Ok(false);
+    };
+    match fs::create_dir(parent) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn clear_stale(path: &Path) -> Result<(), HttpError> {
+    let failed = |operation, source| HttpError::Unix {
+        operation,
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed("look at", e)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(HttpError::NotASocket {
+                path: path.to_owned(),
+            });
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        // Only a socket that nobody listens on refuses.
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed("probe", e)),
+        Ok(_) => {
+            return Err(HttpError::InUse {
+                path: path.to_owned(),
+            });
+        }
+    }
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove the stale", e)),
+        _ => Ok(()),
+    }
+}
+
+/// Device and inode: which file a path means.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Removes the socket file when dropped, unless another process has put its own there since.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+    made_directory: bool,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path).ok() == self.identity {
+            // Nothing is left to do about it, and the next start replaces a stale file.
+            let _ = fs::remove_file(&self.path);
+        }
+        if self.made_directory {
+            // Fails, rightly, when somebody else uses the directory too.
+            let _ = self.path.parent().map(fs::remove_dir);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `/metrics`, in OpenMetrics text.
+//!
+//! Rendered from the figures when it is asked for, so that it says what `/v1/pods` says, a pod that
+//! is gone has no series, and nothing is kept up to date for nobody. `prometheus-client` writes
+//! names, units, escapes and numbers; counters of seconds stay floating point with it.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, text},
+    registry::Registry,
+};
+
+mod catalogue;
+mod family;
+
+use self::{
+    catalogue::METRICS,
+    family::{Family, NANOS},
+};
+use super::{Shared, api::Failure, tally::Counts};
+use crate::{
+    api::{CpuStats, MemoryStats, NodeStats, PodStats},
+    published::Figures,
+};
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Failure> {
+    let text = render(shared.published.figures(), shared.tally.counts())
+        .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+}
+
+fn render(figures: Arc<Figures>, counts: Counts) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape { figures, counts }));
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// One scrape.
+#[derive(Debug)]
+struct Scrape {
+    figures: Arc<Figures>,
+    counts: Counts,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.node(&mut encoder)?;
+        self.tiers(&mut encoder)?;
+        self.pods(&mut encoder)?;
+        self.events(&mut encoder)
+    }
+}
+
+type Encoded = Result<(), std::fmt::Error>;
+
+impl Scrape {
+    fn node(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let NodeStats {
+            mode,
+            profile,
+            cgroup_version,
+            cgroup_driver,
+            degradations,
+            allocatable_memory_bytes,
+            drops,
+            ..
+        } = &self.figures.node;
+        Family::open(encoder, &METRICS.info)?.info(&[
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("mode", mode),
+            ("profile", profile),
+            ("cgroup_version", cgroup_version),
+            ("cgroup_driver", cgroup_driver),
+        ])?;
+        Family::open(encoder, &METRICS.degradations)?.gauge(&[], degradations.len() as u64)?;
+        Family::open(encoder, &METRICS.allocatable)?.gauge(&[], *allocatable_memory_bytes)?;
+        let mut family = Family::open(encoder, &METRICS.drops)?;
+        for (kind, count) in [
+            ("decision", drops.decisions),
+            ("telemetry", drops.telemetry),
+            ("account", drops.accounts),
+            ("stall", drops.stalls),
+        ] {
+            family.counter(&[("kind", kind)], count)?;
+        }
+        Ok(())
+    }
+
+    fn tiers(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let tiers = &self.figures.node.tiers;
+        let mut family = Family::open(encoder, &METRICS.tier_cpu)?;
+        for tier in tiers {
+            family.seconds(&[("tier", &tier.name)], tier.cpu.usage_core_nano_seconds)?;
+        }
+        let mut gauges = |metric, of: &dyn Fn(&crate::api::TierStats) -> Option<u64>| {
+            let mut family = Family::open(encoder, metric)?;
+            for tier in tiers {
+                if let Some(value) = of(tier) {
+                    family.gauge(&[("tier", &tier.name)], value)?;
+                }
+            }
+            Ok(())
+        };
+        gauges(&METRICS.tier_memory, &|t| {
+            memory(&t.memory, |m| m.usage_bytes)
+        })?;
+        gauges(&METRICS.tier_limit, &|t| t.memory.as_ref()?.limit_bytes)?;
+        gauges(&METRICS.tier_level, &|t| t.armed_level_bytes)
+    }
+
+    fn pods(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        type Figure = fn(&MemoryStats) -> Option<u64>;
+        self.pod_cpu(encoder)?;
+        let memory_of: [(_, Figure); 4] = [
+            (&METRICS.pod_memory, |m| Some(m.usage_bytes)),
+            (&METRICS.pod_working_set, |m| Some(m.working_set_bytes)),
+            (&METRICS.pod_rss, |m| Some(m.rss_bytes)),
+            (&METRICS.pod_limit, |m| m.limit_bytes),
+        ];
+        for (metric, of) in memory_of {
+            let mut family = Family::open(encoder, metric)?;
+            for pod in &self.figures.pods {
+                if let Some(value) = pod.memory.as_ref().and_then(of) {
+                    family.gauge(&labels(pod), value)?;
+                }
+            }
+        }
+        self.pod_stalls(encoder)?;
+        self.pod_exits(encoder)
+    }
+
+    fn pod_cpu(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let mut family = Family::open(encoder, &METRICS.pod_cpu)?;
+        for pod in &self.figures.pods {
+            family.seconds(&labels(pod), pod.cpu.usage_core_nano_seconds)?;
+        }
+        let mut family = Family::open(encoder, &METRICS.pod_switches)?;
+        for pod in &self.figures.pods {
+            family.counter(&labels(pod), pod.cpu.context_switches)?;
+        }
+        let mut family = Family::open(encoder, &METRICS.pod_wait)?;
+        for pod in &self.figures.pods {
+            let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
+            family.histogram(&labels(pod), sum, &wait_buckets(&pod.cpu))?;
+        }
+        Ok(())
+    }
+
+    fn pod_stalls(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let mut family = Family::open(encoder, &METRICS.pod_stall)?;
+        for pod in &self.figures.pods {
+            for (kind, nanos) in [
+                ("direct_reclaim", pod.stall.direct_reclaim_nano_seconds),
+                ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
+            ] {
+                family.seconds(&labelled(pod, "kind", kind), nanos)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pod_exits(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let mut family = Family::open(encoder, &METRICS.pod_exits)?;
+        for pod in &self.figures.pods {
+            let exits = &pod.exits;
+            let succeeded = exits.total.saturating_sub(exits.failed + exits.signaled);
+            for (how, count) in [
+                ("succeeded", succeeded),
+                ("failed", exits.failed),
+                ("signaled", exits.signaled),
+            ] {
+                family.counter(&labelled(pod, "outcome", how), count)?;
+            }
+        }
+        let mut family = Family::open(encoder, &METRICS.pod_oom_kills)?;
+        for pod in &self.figures.pods {
+            family.counter(&labels(pod), pod.exits.oom_killed)?;
+        }
+        Ok(())
+    }
+
+    fn events(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let mut family = Family::open(encoder, &METRICS.evictions)?;
+        for (key, count) in &self.counts.evictions {
+            let dry_run = if key.dry_run { "true" } else { "false" };
+            family.counter(
+                &[
+                    ("qos", &key.qos_class),
+                    ("scope", &key.scope),
+                    ("dry_run", dry_run),
+                ],
+                *count,
+            )?;
+        }
+        let mut family = Family::open(encoder, &METRICS.crossings)?;
+        for ((scope, detected_by), count) in &self.counts.crossings {
+            family.counter(&[("scope", scope), ("detected_by", detected_by)], *count)?;
+        }
+        Ok(())
+    }
+}
+
+fn memory(memory: &Option<MemoryStats>, of: impl Fn(&MemoryStats) -> u64) -> Option<u64> {
+    memory.as_ref().map(of)
+}
+
+fn labels(pod: &PodStats) -> [(&str, &str); 4] {
+    [
+        ("namespace", &pod.pod_ref.namespace),
+        ("pod", &pod.pod_ref.name),
+        ("uid", &pod.pod_ref.uid),
+        ("qos", &pod.qos_class),
+    ]
+}
+
+fn labelled<'a>(pod: &'a PodStats, name: &'a str, value: &'a str) -> [(&'a str, &'a str); 5] {
+    let [a, b, c, d] = labels(pod);
+    [a, b, c, d, (name, value)]
+}
+
+/// Upper bounds in seconds with the count of each bucket alone: bucket `i` ends at `2^(i+1)`
+/// microseconds, the last nowhere.
+fn wait_buckets(cpu: &CpuStats) -> Vec<(f64, u64)> {
+    let counts = &cpu.run_queue_wait_histogram;
+    let last = counts.len().saturating_sub(1);
+    let bound = |i: usize| match i {
+        i if i == last => f64::INFINITY,
+        i => 2f64.powi(i as i32 + 1) / 1e6,
+    };
+    counts
+        .iter()
+        .enumerate()
+        .map(|(i, &n)| (bound(i), n))
+        .collect()
+}

@@ -1,0 +1,233 @@
+//! Facts from the running kernel's BTF: where structure members are, what tracepoints hand over.
+
+use std::path::Path;
+
+use btf_rs::{Backend, Btf, BtfType, Struct, Type};
+
+/// Where the kernel publishes its types.
+pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+/// Why BTF could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading kernel types from {path}")]
+pub struct BtfError {
+    path: String,
+    #[source]
+    source: btf_rs::Error,
+}
+
+/// The kernel's types. Parsed data is dropped with it: load, ask, drop.
+pub struct KernelBtf(Btf);
+
+impl std::fmt::Debug for KernelBtf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KernelBtf")
+    }
+}
+
+impl KernelBtf {
+    /// Reads [`VMLINUX`].
+    ///
+    /// # Errors
+    /// When it is missing (`CONFIG_DEBUG_INFO_BTF`) or malformed.
+    pub fn load() -> Result<Self, BtfError> {
+        Self::from_file(Path::new(VMLINUX))
+    }
+
+    /// Reads types from a file.
+    ///
+    /// # Errors
+    /// As [`KernelBtf::load`].
+    pub fn from_file(path: &Path) -> Result<Self, BtfError> {
+        // Mapped where the kernel allows it (sysfs BTF since 6.16), else read.
+        Btf::from_file_with_backend(path, Backend::Mmap)
+            .or_else(|_| Btf::from_file(path))
+            .map(Self)
+            .map_err(|source| BtfError {
+                path: path.display().to_string(),
+                source,
+            })
+    }
+
+    /// Reads types from memory; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// When they are malformed.
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, BtfError> {
+        Btf::from_bytes(bytes).map(Self).map_err(|source| BtfError {
+            path: name.to_owned(),
+            source,
+        })
+    }
+
+    /// Byte offset of a member, such as `("task_struct", "sched_info.last_queued")`; members of anonymous
+    /// structures and unions are found as C finds them. `None` when there is no such member, or it
+    /// is a bit field.
+    pub fn offset(&self, structure: &str, path: &str) -> Option<u32> {
+        let types = self.0.resolve_types_by_name(structure).ok()?;
+        let mut candidates = types.into_iter().filter_map(|t| match t {
+            Type::Struct(s) | Type::Union(s) => Some(s),
+            _ => None,
+        });
+        let bits = candidates.find_map(|s| self.path_bits(&s, path))?;
+        (bits % 8 == 0).then_some(bits / 8)
+    }
+
+    fn path_bits(&self, structure: &Struct, path: &str) -> Option<u32> {
+        let (first, rest) = match path.split_once('.') {
+            Some((first, rest)) => (first, Some(rest)),
+            None => (path, None),
+        };
+        let (bits, member) = self.member(structure, first)?;
+        match rest {
+            None => Some(bits),
+            Some(rest) => {
+                let inner = as_struct(member)?;
+                Some(bits + self.path_bits(&inner, rest)?)
+            }
+        }
+    }
+
+    /// A member's offset in bits and its type.
+    fn member(&self, structure: &Struct, name: &str) -> Option<(u32, Type)> {
+        if name.is_empty() {
+            return None;
+        }
+        for member in &structure.members {
+            let found = self.0.resolve_name(member).unwrap_or_default();
+            if !found.is_empty() && found != name {
+                continue;
+            }
+            let ty = self.stripped(self.0.resolve_chained_type(member).ok()?)?;
+            if found == name {
+                let bit_field = member.bitfield_size().is_some_and(|bits| bits > 0);
+                return (!bit_field).then(|| (member.bit_offset(), ty));
+            }
+            // Anonymous: its members are ours.
+            if let Some(inner) = as_struct(ty)
+                && let Some((bits, ty)) = self.member(&inner, name)
+            {
+                return Some((member.bit_offset() + bits, ty));
+            }
+        }
+        None
+    }
+
+    /// A type without typedefs and qualifiers.
+    fn stripped(&self, mut ty: Type) -> Option<Type> {
+        while matches!(
+            ty,
+            Type::Typedef(_)
+                | Type::Const(_)
+                | Type::Volatile(_)
+                | Type::Restrict(_)
+                | Type::TypeTag(_)
+        ) {
+            ty = self.0.resolve_chained_type(ty.as_btf_type()?).ok()?;
+        }
+        Some(ty)
+    }
+
+    /// The arguments of a tracepoint as C would write them (`bool`, `task_struct *`); `None` when the
+    /// kernel has no such tracepoint.
+    pub fn tracepoint_args(&self, name: &str) -> Option<Vec<String>> {
+        let types = self
+            .0
+            .resolve_types_by_name(&format!("btf_trace_{name}"))
+            .ok()?;
+        let typedef = types.into_iter().find(|t| matches!(t, Type::Typedef(_)))?;
+        let pointer = self.0.resolve_chained_type(typedef.as_btf_type()?).ok()?;
+        let Type::FuncProto(proto) = self.0.resolve_chained_type(pointer.as_btf_type()?).ok()?
+        else {
+            return None;
+        };
+        // The first is the probe's private data.
+        let arguments = proto.parameters.iter().skip(1);
+        Some(arguments.map(|p| self.describe(p)).collect())
+    }
+
+    fn describe(&self, parameter: &dyn BtfType) -> String {
+        let mut stars = 0;
+        let mut ty = self.0.resolve_chained_type(parameter).ok();
+        while let Some(t) = ty {
+            match &t {
+                Type::Ptr(_) => stars += 1,
+                Type::Const(_) | Type::Volatile(_) | Type::Restrict(_) | Type::TypeTag(_) => {}
+                Type::Void => return format!("void {}", "*".repeat(stars)),
+                _ => {
+                    let name = t.as_btf_type().and_then(|t| self.0.resolve_name(t).ok());
+                    let name = name.unwrap_or_default();
+                    let gap = if stars > 0 { " " } else { "" };
+                    return format!("{name}{gap}{}", "*".repeat(stars));
+                }
+            }
+            ty = t
+                .as_btf_type()
+                .and_then(|t| self.0.resolve_chained_type(t).ok());
+        }
+        // `void *` ends the chain without a type.
+        format!("void {}", "*".repeat(stars))
+    }
+
+    /// The value of an enumerator, such as `("cgroup_subsys_id", "memory_cgrp_id")`. `None` when
+    /// there is no such enumerator, or its value does not fit.
+    pub fn enum_value(&self, name: &str, variant: &str) -> Option<i64> {
+        let types = self.0.resolve_types_by_name(name).ok()?;
+        types.into_iter().find_map(|t| {
+            let named =
+                |member: &dyn BtfType| self.0.resolve_name(member).is_ok_and(|n| n == variant);
+            match t {
+                Type::Enum(e) => {
+                    let value = e.members.iter().find(|m| named(*m))?.val();
+                    Some(if e.is_signed() {
+                        value.cast_signed().into()
+                    } else {
+                        value.into()
+                    })
+                }
+                Type::Enum64(e) => {
+                    let value = e.members.iter().find(|m| named(*m))?.val();
+                    if e.is_signed() {
+                        Some(value.cast_signed())
+                    } else {
+                        value.try_into().ok()
+                    }
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// True when the kernel has this function, so that a program may be attached to it.
+    pub fn func_exists(&self, name: &str) -> bool {
+        self.func_id(name).is_some()
+    }
+
+    /// The type id of a function, the `attach_btf_id` of fentry and fexit programs.
+    pub fn func_id(&self, name: &str) -> Option<u32> {
+        self.id_where(name, |t| matches!(t, Type::Func(_)))
+    }
+
+    /// The type id of a tracepoint, the `attach_btf_id` of `tp_btf` programs.
+    pub fn tracepoint_id(&self, name: &str) -> Option<u32> {
+        self.id_where(&format!("btf_trace_{name}"), |t| {
+            matches!(t, Type::Typedef(_))
+        })
+    }
+
+    fn id_where(&self, name: &str, is: impl Fn(&Type) -> bool) -> Option<u32> {
+        let ids = self.0.resolve_ids_by_name(name).ok()?;
+        ids.into_iter()
+            .find(|id| self.0.resolve_type_by_id(*id).is_ok_and(|t| is(&t)))
+    }
+}
+
+fn as_struct(ty: Type) -> Option<Struct> {
+    match ty {
+        Type::Struct(s) | Type::Union(s) => Some(s),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! What this kernel can do for podwarden: facts ([`probe`]) -> rules ([`decide`]) -> profile.
+
+use std::{collections::BTreeMap, fmt, io, os::fd::OwnedFd};
+
+use podwarden_cgroup::{Driver, Version};
+use rustix::thread::CapabilitySet;
+use serde::Serialize;
+
+mod probe;
+mod rules;
+mod trial;
+
+#[cfg(test)]
+mod tests;
+
+pub use probe::probe;
+pub use rules::decide;
+
+/// The function that sees every charge of memory (kernel `mm/page_counter.c`).
+pub const CHARGE: &str = "page_counter_try_charge";
+
+/// A tracepoint that the programs use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tracepoint {
+    /// Its name.
+    pub name: &'static str,
+    /// What it gives.
+    pub enables: &'static str,
+    /// What is lost without it; `None` where nothing works without it.
+    pub lost_without: Option<&'static str>,
+}
+
+const fn tracepoint(
+    name: &'static str,
+    enables: &'static str,
+    lost_without: Option<&'static str>,
+) -> Tracepoint {
+    Tracepoint {
+        name,
+        enables,
+        lost_without,
+    }
+}
+
+/// Every tracepoint that the programs use.
+pub const TRACEPOINTS: &[Tracepoint] = &[
+    tracepoint(
+        "sched_switch",
+        "CPU time and run-queue wait of every pod",
+        None,
+    ),
+    tracepoint("sched_process_exit", "exits of every pod", None),
+    tracepoint("cgroup_mkdir", "pods are seen when they appear", None),
+    tracepoint("cgroup_rmdir", "pods are seen when they go", None),
+    tracepoint(
+        "cgroup_release",
+        "accounts are freed when the last task is gone",
+        None,
+    ),
+    tracepoint(
+        "cgroup_attach_task",
+        "a task that is moved counts to where it ran",
+        Some("CPU time of a running task that is moved counts to where it moved"),
+    ),
+    tracepoint(
+        "mark_victim",
+        "kernel OOM kills are told apart",
+        Some("kernel OOM kills look like any other SIGKILL"),
+    ),
+    tracepoint(
+        "mm_vmscan_direct_reclaim_begin",
+        "stall time of pods in reclaim for the node",
+        Some("no stall time for direct reclaim"),
+    ),
+    tracepoint(
+        "mm_vmscan_memcg_reclaim_begin",
+        "stall time of pods in reclaim for a limit",
+        Some("no stall time for memory cgroup reclaim"),
+    ),
+];
+
+/// `major.minor` of a kernel release, with its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// As uname(2) gives it.
+    pub text: String,
+    /// First two numbers; `None` where the text does not begin with two.
+    pub version: Option<(u32, u32)>,
+}
+
+impl Release {
+    /// Reads `6.18.5-amd64` and the like.
+    pub fn parse(text: &str) -> Self {
+        let mut numbers = text
+            .split(|c: char| !c.is_ascii_digit())
+            .map(|n| n.parse().ok());
+        let mut next = || numbers.next().flatten();
+        let version = next().and_then(|major| Some((major, next()?)));
+        Self {
+            text: text.to_owned(),
+            version,
+        }
+    }
+}
+
+/// Kernel lockdown (kernel_lockdown(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lockdown {
+    /// Not locked.
+    None,
+    /// The kernel may not be changed while it runs.
+    Integrity,
+    /// Nor may its memory be read.
+    Confidentiality,
+}
+
+impl Lockdown {
+    /// From the text of `/sys/kernel/security/lockdown`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.split_once('[')?;
+        match rest.split_once(']')?.0 {
+            "none" => Some(Self::None),
+            "integrity" => Some(Self::Integrity),
+            "confidentiality" => Some(Self::Confidentiality),
+            _ => None,
+        }
+    }
+}
+
+/// What came of trying something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trial {
+    /// The kernel took it.
+    Works,
+    /// The kernel refused: at which step, and what it said.
+    Refused(String),
+}
+
+impl Trial {
+    /// Closes what was made.
+    fn of(step: &str, result: io::Result<OwnedFd>) -> Self {
+        match result {
+            Ok(_closed) => Self::Works,
+            Err(error) => Self::Refused(format!("{step}: {error}")),
+        }
+    }
+}
+
+/// The cgroup file systems.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupFacts {
+    /// Where the controllers are.
+    pub version: Version,
+    /// Who names the cgroups.
+    pub driver: Driver,
+    /// The memory controller is on a mounted hierarchy.
+    pub memory_controller: bool,
+    /// It is on the v2 hierarchy.
+    pub memory_on_v2: bool,
+    /// This process may create cgroups there.
+    pub writable: Option<bool>,
+    /// v2 `cgroup.kill`, since 5.14; `None` where there is no cgroup to look in.
+    pub kill: Option<bool>,
+    /// v2 `memory.events`.
+    pub memory_events: Option<bool>,
+    /// v1 `cgroup.event_control`; `None` on v2.
+    pub event_control: Option<bool>,
+}
+
+/// Facts only; the rules are in [`decide`]. `None` is unknown, never false.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelSupport {
+    /// The kernel's release.
+    pub release: Release,
+    /// This process's effective capabilities.
+    pub capabilities: Option<CapabilitySet>,
+    /// Lockdown; unknown where securityfs is not mounted.
+    pub lockdown: Option<Lockdown>,
+    /// `/sys/kernel/btf/vmlinux` is there.
+    pub btf: Option<bool>,
+    /// Of [`TRACEPOINTS`], those that exist, with their number of arguments; unknown without BTF.
+    pub tracepoints: Option<BTreeMap<&'static str, usize>>,
+    /// [`CHARGE`] is a function of this kernel; unknown without BTF.
+    pub charge_function: Option<bool>,
+    /// A BPF ring buffer (since 5.8).
+    pub ring_buffer: Option<Trial>,
+    /// A `tp_btf` program; not tried without BTF.
+    pub tp_btf: Option<Trial>,
+    /// An fentry program on [`CHARGE`]; not tried without BTF or without the function.
+    pub fentry: Option<Trial>,
+    /// The cgroup file systems; `None` where none is mounted or can be read.
+    pub cgroup: Option<CgroupFacts>,
+    /// `/proc/pressure/memory` is there.
+    pub psi: Option<bool>,
+    /// A thread of this process may become SCHED_FIFO.
+    pub real_time: Option<bool>,
+    /// This process may lock its memory.
+    pub memory_lock: Option<bool>,
+    /// `kernel.bpf_stats_enabled` is on: every program is timed, which costs.
+    pub bpf_stats: Option<bool>,
+}
+
+/// How podwarden runs here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Accounts by `tp_btf`, levels at every charge by fentry.
+    Full,
+    /// Accounts by `tp_btf`, levels at context switches, by eventfd and by the sampler.
+    Standard,
+    /// No kernel program: figures and levels from the cgroup files alone.
+    Sampling,
+    /// Nothing works.
+    Unusable,
+}
+
+impl Profile {
+    /// As the API and `check` write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Standard => "standard",
+            Self::Sampling => "sampling",
+            Self::Unusable => "unusable",
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a fact means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Something is lost.
+    Degraded,
+    /// Nothing works.
+    Fatal,
+}
+
+/// One fact, judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// What was looked at.
+    pub fact: &'static str,
+    /// What was found; `unknown` with the reason where it could not be told.
+    pub found: String,
+    /// What it enables.
+    pub enables: &'static str,
+    /// What is lost without it.
+    pub lost_without: &'static str,
+    /// What it means here.
+    pub level: Level,
+}
+
+/// The facts, judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// How podwarden runs here.
+    pub profile: Profile,
+    /// Every fact.
+    pub facts: Vec<Row>,
+}
+
+impl Decision {
+    /// The worst level of any fact.
+    pub fn level(&self) -> Level {
+        self.facts
+            .iter()
+            .map(|row| row.level)
+            .max()
+            .unwrap_or(Level::Ok)
+    }
+
+    /// What is lost here, one sentence each.
+    pub fn degradations(&self) -> impl Iterator<Item = String> {
+        let lost = self.facts.iter().filter(|row| row.level > Level::Ok);
+        lost.map(|row| format!("{} ({}: {})", row.lost_without, row.fact, row.found))
+    }
+}

@@ -1,0 +1,133 @@
+//! Gathers the facts. Nothing is left attached or created, and nothing is decided.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use podwarden_cgroup::{Controller, DriverFacts, Hierarchies};
+use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
+
+use super::{CHARGE, CgroupFacts, KernelSupport, Lockdown, Release, TRACEPOINTS, trial};
+use crate::kernel::btf::{KernelBtf, VMLINUX};
+
+/// What the agent locks at most: its own pages, well below this.
+const LOCKED_BYTES: u64 = 64 << 20;
+
+/// Asks this kernel, for an agent whose `kubepods` is below `cgroup_root`.
+pub fn probe(cgroup_root: &str) -> KernelSupport {
+    let release = Release::parse(&rustix::system::uname().release().to_string_lossy());
+    let capabilities = rustix::thread::capabilities(None).ok().map(|c| c.effective);
+    let mut support = KernelSupport {
+        release,
+        capabilities,
+        lockdown: lockdown(),
+        btf: Path::new(VMLINUX).try_exists().ok(),
+        tracepoints: None,
+        charge_function: None,
+        ring_buffer: Some(trial::ring_buffer()),
+        tp_btf: None,
+        fentry: None,
+        cgroup: cgroup(cgroup_root),
+        psi: Path::new("/proc/pressure/memory").try_exists().ok(),
+        real_time: real_time(),
+        memory_lock: memory_lock(capabilities),
+        bpf_stats: flag(Path::new("/proc/sys/kernel/bpf_stats_enabled")),
+    };
+    match KernelBtf::load() {
+        Ok(btf) => ask_btf(&mut support, &btf),
+        Err(error) => {
+            tracing::debug!(%error, "no kernel types");
+        }
+    }
+    support
+}
+
+fn ask_btf(support: &mut KernelSupport, btf: &KernelBtf) {
+    let arguments = |name| Some((name, btf.tracepoint_args(name)?.len()));
+    let names = TRACEPOINTS.iter().map(|t| t.name);
+    support.tracepoints = Some(names.filter_map(arguments).collect::<BTreeMap<_, _>>());
+    support.charge_function = Some(btf.func_exists(CHARGE));
+    support.tp_btf = btf.tracepoint_id("cgroup_mkdir").map(trial::tracepoint);
+    support.fentry = btf.func_id(CHARGE).map(trial::fentry);
+}
+
+/// `[none] integrity confidentiality`, the one in force in brackets (kernel_lockdown(7)).
+fn lockdown() -> Option<Lockdown> {
+    let text = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    Lockdown::parse(&text)
+}
+
+fn cgroup(root: &str) -> Option<CgroupFacts> {
+    let found = Hierarchies::detect().ok()?;
+    let memory = found.controllers.get(&Controller::Memory);
+    let memory_on_v2 = found.is_on_v2(Controller::Memory);
+    let v2_child = found.v2_mount.as_deref().and_then(first_child);
+    let below_v2 = |file| {
+        v2_child
+            .as_ref()
+            .and_then(|c| c.join(file).try_exists().ok())
+    };
+    Some(CgroupFacts {
+        version: found.version,
+        driver: DriverFacts::probe(&found, root).guess(),
+        memory_controller: memory.is_some(),
+        memory_on_v2,
+        writable: memory.and_then(|mount| writable(&mount.join(root.trim_matches('/')))),
+        kill: below_v2("cgroup.kill"),
+        memory_events: if memory_on_v2 {
+            below_v2("memory.events")
+        } else {
+            Some(false)
+        },
+        event_control: memory
+            .filter(|_| !memory_on_v2)
+            .and_then(|mount| mount.join("cgroup.event_control").try_exists().ok()),
+    })
+}
+
+/// Some cgroup below the mount point: the root has not all the files.
+fn first_child(mount: &Path) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(mount).ok()?.flatten();
+    entries.find_map(|e| e.file_type().ok()?.is_dir().then(|| e.path()))
+}
+
+/// With the effective ids and capabilities, of the directory or the one that it will be made in.
+fn writable(dir: &Path) -> Option<bool> {
+    use rustix::{fs::AtFlags, io::Errno};
+    let existing = dir.ancestors().find(|d| d.is_dir())?;
+    match rustix::fs::accessat(
+        rustix::fs::CWD,
+        existing,
+        Access::WRITE_OK,
+        AtFlags::EACCESS,
+    ) {
+        Ok(()) => Some(true),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// Tries SCHED_FIFO in a thread of its own, which ends with it.
+fn real_time() -> Option<bool> {
+    let attempt = || {
+        let parameters = libc::sched_param { sched_priority: 1 };
+        // SAFETY: concerns the calling thread only; the pointer is to a live value.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
+    };
+    thread::Builder::new().spawn(attempt).ok()?.join().ok()
+}
+
+fn memory_lock(capabilities: Option<CapabilitySet>) -> Option<bool> {
+    let limit = rustix::process::getrlimit(Resource::Memlock).current;
+    if limit.is_none_or(|bytes| bytes >= LOCKED_BYTES) {
+        return Some(true);
+    }
+    capabilities.map(|c| c.contains(CapabilitySet::IPC_LOCK))
+}
+
+fn flag(path: &Path) -> Option<bool> {
+    Some(fs::read_to_string(path).ok()?.trim() != "0")
+}

@@ -1,0 +1,89 @@
+//! What a cgroup below kubepods is, from its name and its parent's role.
+
+use podwarden_policy::{model::QosClass, name};
+
+/// What a cgroup is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// kubepods.
+    Root,
+    /// The burstable or besteffort tier.
+    Tier(QosClass),
+    /// A pod.
+    Pod {
+        /// Its uid.
+        uid: String,
+        /// Its class by its place.
+        class: QosClass,
+    },
+    /// A container: directly below its pod.
+    Container {
+        /// The pod's uid.
+        uid: String,
+        /// The runtime's id, or the cgroup's name.
+        id: String,
+    },
+    /// Anything inside a container; counts to it.
+    Nested {
+        /// The pod's uid.
+        uid: String,
+        /// The container's id.
+        id: String,
+    },
+    /// Something else below kubepods or a tier.
+    Other,
+}
+
+impl Role {
+    /// The role of a child with this name.
+    pub fn child(&self, component: &str) -> Self {
+        let pod = |class| {
+            name::parse_pod(component).map_or(Self::Other, |(_, uid)| Self::Pod {
+                uid: uid.to_string(),
+                class,
+            })
+        };
+        match self {
+            Self::Root => match tier(component) {
+                Some(class) => Self::Tier(class),
+                None => pod(QosClass::Guaranteed),
+            },
+            Self::Tier(class) => pod(*class),
+            Self::Pod { uid, .. } => Self::Container {
+                uid: uid.clone(),
+                // Whatever a runtime puts below a pod counts; an unknown name stands for itself.
+                id: name::parse_container(component)
+                    .map_or(component, |container| container.id)
+                    .to_owned(),
+            },
+            Self::Container { uid, id } | Self::Nested { uid, id } => Self::Nested {
+                uid: uid.clone(),
+                id: id.clone(),
+            },
+            Self::Other => Self::Other,
+        }
+    }
+
+    /// The pod's uid and the container's id that it belongs to.
+    pub fn owner(&self) -> Option<(&str, Option<&str>)> {
+        match self {
+            Self::Pod { uid, .. } => Some((uid, None)),
+            Self::Container { uid, id } | Self::Nested { uid, id } => Some((uid, Some(id))),
+            Self::Root | Self::Tier(_) | Self::Other => None,
+        }
+    }
+}
+
+/// The tier that a directory below kubepods is, as either driver names it.
+fn tier(component: &str) -> Option<QosClass> {
+    let parsed;
+    let last = if component.ends_with(".slice") {
+        parsed = name::CgroupName::parse_systemd(component);
+        parsed.last()?
+    } else {
+        component
+    };
+    QosClass::ALL
+        .into_iter()
+        .find(|class| class.tier() == Some(last))
+}

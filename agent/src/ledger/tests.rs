@@ -1,0 +1,229 @@
+use std::collections::HashMap;
+
+use super::*;
+
+/// Accounts in a table.
+#[derive(Default)]
+struct Table {
+    slots: HashMap<u32, Account>,
+    forgotten: Vec<(u64, Option<u32>)>,
+}
+
+impl Table {
+    fn cpu(&mut self, slot: u32, ns: u64) {
+        self.slots.entry(slot).or_default().cpu_ns += ns;
+    }
+}
+
+impl Figures for Table {
+    fn read(&self, slot: u32) -> Option<Account> {
+        self.slots.get(&slot).copied()
+    }
+    fn forget(&mut self, id: u64, own: Option<u32>) {
+        self.forgotten.push((id, own));
+        if let Some(slot) = own {
+            self.slots.remove(&slot);
+        }
+    }
+}
+
+const ROOT: u64 = 1;
+
+fn change(id: u64, parent: u64, slot: u32, name: &str) -> CgroupChange {
+    CgroupChange {
+        time_ns: 0,
+        id,
+        parent,
+        slot,
+        depth: 0,
+        name: name.to_owned(),
+    }
+}
+
+/// kubepods(1) / besteffort(2) / podp(3) / c(4) / nested(5, counts to c's account).
+fn small_tree() -> Ledger {
+    let mut ledger = Ledger::new(ROOT, "kubepods", 1);
+    for c in [
+        change(2, ROOT, 2, "besteffort"),
+        change(3, 2, 3, "podaaaa"),
+        change(4, 3, 4, "c"),
+        change(5, 4, 4, "nested"),
+    ] {
+        ledger.created(&c).expect("its parent is known");
+    }
+    ledger
+}
+
+fn pod_total(ledger: &Ledger, uid: &str, table: &Table) -> u64 {
+    let book = &ledger.pods()[uid];
+    let containers: u64 = book
+        .containers
+        .values()
+        .map(|c| ledger.container(c, table).cpu_ns)
+        .sum();
+    ledger.pod_only(book, table).cpu_ns + containers
+}
+
+#[test]
+fn nested_cgroups_belong_to_their_container() {
+    let ledger = small_tree();
+    assert_eq!(ledger.owner(5), Some(("aaaa", Some("c"))));
+    assert_eq!(ledger.owner(3), Some(("aaaa", None)));
+    assert_eq!(ledger.owner(2), None);
+    assert_eq!(ledger.pods()["aaaa"].class, QosClass::BestEffort);
+}
+
+#[test]
+fn a_shared_account_counts_once() {
+    let ledger = small_tree();
+    let mut table = Table::default();
+    table.cpu(4, 100);
+    table.cpu(3, 5);
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 105);
+}
+
+#[test]
+fn a_container_that_is_gone_keeps_counting_for_its_pod() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    table.cpu(4, 100);
+    assert!(ledger.released(5, &mut table).is_empty());
+    let changes = ledger.released(4, &mut table);
+    assert_eq!(
+        changes,
+        [Change::ContainerGone {
+            uid: "aaaa".to_owned(),
+            container: "c".to_owned(),
+            rel: "kubepods/besteffort/podaaaa/c".to_owned(),
+        }]
+    );
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 100);
+    assert_eq!(table.forgotten, [(5, None), (4, Some(4))]);
+}
+
+#[test]
+fn removal_waits_for_the_last_tasks() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    let now = Instant::now();
+    for id in [5, 4, 3] {
+        ledger.removed(id, now);
+    }
+    // A task that was exiting is switched out after rmdir.
+    table.cpu(4, 7);
+    assert!(ledger.expire(now, &mut table).is_empty());
+    let changes = ledger.expire(now + GRACE, &mut table);
+    let Some(Change::PodGone { uid, total, .. }) = changes.last() else {
+        panic!("the pod is not gone: {changes:?}");
+    };
+    assert_eq!((uid.as_str(), total.cpu_ns), ("aaaa", 7));
+    assert!(ledger.pods().is_empty());
+    assert!(ledger.next_expiry().is_none());
+}
+
+#[test]
+fn a_release_before_the_grace_is_over_is_final_and_counts_once() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    table.cpu(4, 9);
+    let now = Instant::now();
+    for id in [5, 4, 3] {
+        ledger.removed(id, now);
+        ledger.released(id, &mut table);
+    }
+    assert!(ledger.pods().is_empty());
+    assert!(ledger.expire(now + GRACE, &mut table).is_empty());
+    assert_eq!(table.forgotten.len(), 3);
+}
+
+#[test]
+fn a_child_of_an_unknown_cgroup_is_not_entered() {
+    let mut ledger = small_tree();
+    assert!(ledger.created(&change(9, 8, 9, "x")).is_none());
+    assert!(!ledger.knows(9));
+}
+
+#[test]
+fn the_same_creation_twice_changes_nothing() {
+    let mut ledger = small_tree();
+    assert_eq!(
+        ledger.created(&change(3, 2, 3, "podaaaa")),
+        Some(Vec::new())
+    );
+    assert_eq!(ledger.pods().len(), 1);
+}
+
+#[test]
+fn a_pod_is_gone_with_the_last_of_its_cgroups_in_whatever_order() {
+    for order in [[3, 4, 5], [4, 3, 5], [5, 3, 4], [3, 5, 4]] {
+        let mut ledger = small_tree();
+        let mut table = Table::default();
+        table.cpu(3, 1);
+        table.cpu(4, 10);
+        let mut changes = Vec::new();
+        for id in order {
+            changes.extend(ledger.released(id, &mut table));
+        }
+        let stopped = |c: &Change| matches!(c, Change::ContainerGone { .. });
+        assert_eq!(
+            changes.iter().filter(|c| stopped(c)).count(),
+            1,
+            "{order:?}"
+        );
+        let Some(Change::PodGone { rel, total, .. }) = changes.last() else {
+            panic!("{order:?}: the pod is not gone: {changes:?}");
+        };
+        assert_eq!(
+            (rel.as_str(), total.cpu_ns),
+            ("kubepods/besteffort/podaaaa", 11)
+        );
+        assert_eq!(ledger.gone(QosClass::BestEffort).cpu_ns, 11);
+        assert_eq!(ledger.others(&table).cpu_ns, 0);
+    }
+}
+
+#[test]
+fn a_pod_made_anew_under_its_uid_lives_on() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    table.cpu(4, 100);
+    let now = Instant::now();
+    for id in [5, 4, 3] {
+        ledger.removed(id, now);
+    }
+    ledger.created(&change(13, 2, 13, "podaaaa")).unwrap();
+    ledger.created(&change(14, 13, 14, "c")).unwrap();
+    table.cpu(14, 7);
+    assert_eq!(ledger.expire(now + GRACE, &mut table), []);
+    let book = &ledger.pods()["aaaa"];
+    assert!(book.containers["c"].live, "the new one is");
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 107);
+    assert_eq!(ledger.owner(14), Some(("aaaa", Some("c"))));
+}
+
+#[test]
+fn restarted_containers_leave_no_entry_and_lose_nothing() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    for n in 0..100_u32 {
+        let id = u64::from(100 + n);
+        ledger
+            .created(&change(id, 3, 100 + n, &format!("c{n}")))
+            .unwrap();
+        table.cpu(100 + n, 1);
+        ledger.released(id, &mut table);
+    }
+    assert_eq!(ledger.pods()["aaaa"].containers.len(), 1, "c lives");
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 100);
+}
+
+#[test]
+fn an_account_is_used_while_anything_counts_to_it() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    assert!(ledger.uses(4));
+    ledger.released(4, &mut table);
+    assert!(ledger.uses(4), "the nested one counts to it too");
+    ledger.released(5, &mut table);
+    assert!(!ledger.uses(4));
+}

@@ -1,0 +1,45 @@
+//! podwarden, the node agent.
+//!
+//! ```text
+//!  manifests ──> pods ─┐                       ┌─> act ──────> cgroups
+//!                      ├─> sense ──> policy ───┤
+//!  cgroups, usage ─────┘       (slow loop)     └─> arm ──────> reactor ──> SIGKILL
+//!  kernel programs ──> accounting ──> figures ──> published ──> http      (fast loop)
+//! ```
+//!
+//! | module | what it is for | what it may touch |
+//! |---|---|---|
+//! | `cli` | one file per subcommand | terminal, files named on the command line |
+//! | `config` | what the operator wrote -> checked values with units | the configuration file |
+//! | `pods` | where pods come from | the manifest directory |
+//! | `kernel` | what this kernel can do; loading; records; figures | BPF, BTF |
+//! | `ledger` | which cgroup belongs to which pod | nothing |
+//! | `accounting` | the kernel's figures joined with the tree | `kernel`, cgroup directories |
+//! | `figures` | one sampling pass -> the API's figures | memory files |
+//! | `sense` | gathers a policy snapshot; decides nothing | cgroup files, reading |
+//! | `act` | the only interpreter of actions; observe mode | cgroup files, writing |
+//! | `arm` | makes the reactor's plan | opens files |
+//! | `reactor` | the fast loop | usage files, SIGKILL |
+//! | `run` | brings all of it up and down; the slow loop | all of the above |
+//! | `published`, `api`, `http`, `client` | what is shown, and how it travels | sockets |
+//! | `recorded` | a snapshot as a file: `plan --record` | nothing |
+//! | `clock` | the clocks, as numbers and text | the clocks |
+
+pub mod accounting;
+pub mod act;
+pub mod api;
+pub mod arm;
+pub mod cli;
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod figures;
+pub mod http;
+pub mod kernel;
+pub mod ledger;
+pub mod pods;
+pub mod published;
+pub mod reactor;
+pub mod recorded;
+pub mod run;
+pub mod sense;

@@ -1,0 +1,279 @@
+//! A v1 Pod of the API -> the pod that decisions are made about.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::core::v1::{self, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use podwarden_policy::{
+    Bytes, Container, ContainerKind, Pod, PodUid, Resources,
+    model::{Overhead, SYSTEM_CRITICAL_PRIORITY},
+    quantity::{self, QuantityError},
+    validate,
+};
+
+use super::Problem;
+
+/// Set on mirror pods (kubelet `pkg/kubelet/types/constants.go`, `ConfigMirrorAnnotationKey`).
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// Built-in priority classes (`pkg/apis/scheduling/types.go`).
+const CLUSTER_CRITICAL: &str = "system-cluster-critical";
+const NODE_CRITICAL: &str = "system-node-critical";
+
+/// Converts a pod from a manifest on this node. `fallback_uid` is its uid where it has none.
+///
+/// Fills in what the API server would have: the namespace `default`, requests from limits, the
+/// priority of the two built-in classes.
+///
+/// # Errors
+/// [`Problem`] with the field and its value.
+pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
+    let meta = &from.metadata;
+    let name = named("metadata.name", meta.name.as_deref())?;
+    let namespace = match meta.namespace.as_deref() {
+        None | Some("") => "default".to_owned(),
+        Some(namespace) => named("metadata.namespace", Some(namespace))?,
+    };
+    let uid = match meta.uid.as_deref() {
+        None | Some("") => fallback_uid,
+        Some(uid) => checked_uid(uid)?,
+    };
+    let spec = from
+        .spec
+        .as_ref()
+        .ok_or_else(|| Problem::Missing("spec".to_owned()))?;
+    let class = spec.priority_class_name.as_deref();
+    let mirror = meta
+        .annotations
+        .as_ref()
+        .is_some_and(|a| a.contains_key(MIRROR_ANNOTATION));
+    let mut pod = Pod {
+        uid: PodUid::from(uid),
+        name,
+        namespace,
+        priority: spec.priority.unwrap_or_else(|| class_priority(class)),
+        critical: mirror,
+        node_critical: class == Some(NODE_CRITICAL),
+        static_pod: true,
+        containers: containers(spec)?,
+        pod_resources: None,
+        overhead: None,
+    };
+    if let Some(requirements) = &spec.resources {
+        pod.pod_resources = Some(resources("spec.resources", requirements)?);
+    }
+    pod.overhead = spec.overhead.as_ref().map(overhead).transpose()?;
+    pod.apply_defaults();
+    // What remains is between the pod's own resources and its containers'.
+    match validate::validate(&pod).into_iter().next() {
+        Some(error) => Err(Problem::Refused(error)),
+        None => Ok(pod),
+    }
+}
+
+/// The priority admission would have set.
+fn class_priority(class: Option<&str>) -> i32 {
+    match class {
+        Some(CLUSTER_CRITICAL) => SYSTEM_CRITICAL_PRIORITY,
+        Some(NODE_CRITICAL) => SYSTEM_CRITICAL_PRIORITY + 1000,
+        _ => 0,
+    }
+}
+
+fn named(field: &str, name: Option<&str>) -> Result<String, Problem> {
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        return Err(Problem::Missing(field.to_owned()));
+    };
+    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'-' | b'.');
+    if name.len() <= 253 && name.bytes().all(allowed) {
+        return Ok(name.to_owned());
+    }
+    Err(Problem::value(
+        field,
+        name,
+        "only a-z, 0-9, - and . are allowed, at most 253 of them",
+    ))
+}
+
+/// The uid becomes part of a path, so nothing else is let through. No `_`: the systemd driver
+/// writes `-` that way.
+fn checked_uid(uid: &str) -> Result<&str, Problem> {
+    if uid.len() <= 64 && uid.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') {
+        return Ok(uid);
+    }
+    let problem = "only letters, digits and - are allowed, at most 64 of them";
+    Err(Problem::value("metadata.uid", uid, problem))
+}
+
+fn containers(spec: &v1::PodSpec) -> Result<Vec<Container>, Problem> {
+    if spec.containers.is_empty() {
+        return Err(Problem::Missing("spec.containers".to_owned()));
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let init = init
+        .iter()
+        .enumerate()
+        .map(|(i, c)| ("initContainers", i, c));
+    let app = spec
+        .containers
+        .iter()
+        .enumerate()
+        .map(|(i, c)| ("containers", i, c));
+    let mut names = BTreeSet::new();
+    let mut all = Vec::with_capacity(spec.containers.len());
+    for (list, index, from) in init.chain(app) {
+        let field = format!("spec.{list}[{index}]");
+        let name = named(&format!("{field}.name"), Some(&from.name))?;
+        if !names.insert(name.clone()) {
+            let problem = "another container has this name";
+            return Err(Problem::value(format!("{field}.name"), name, problem));
+        }
+        all.push(container(&field, list, name, from)?);
+    }
+    Ok(all)
+}
+
+fn container(
+    field: &str,
+    list: &str,
+    name: String,
+    from: &v1::Container,
+) -> Result<Container, Problem> {
+    let kind = match (list, from.restart_policy.as_deref()) {
+        ("containers", _) => ContainerKind::App,
+        (_, Some("Always")) => ContainerKind::Sidecar,
+        _ => ContainerKind::Init,
+    };
+    let mut wanted = Resources::default();
+    if let Some(requirements) = &from.resources {
+        wanted = resources(&format!("{field}.resources"), requirements)?;
+    }
+    Ok(Container {
+        name,
+        kind,
+        resources: wanted,
+    })
+}
+
+fn resources(field: &str, from: &ResourceRequirements) -> Result<Resources, Problem> {
+    let requests = from.requests.as_ref();
+    let limits = from.limits.as_ref();
+    known(field, "requests", requests)?;
+    known(field, "limits", limits)?;
+    let result = Resources {
+        cpu_request: read(field, "requests", requests, "cpu", quantity::parse_cpu)?,
+        cpu_limit: read(field, "limits", limits, "cpu", quantity::parse_cpu)?,
+        memory_request: read(
+            field,
+            "requests",
+            requests,
+            "memory",
+            quantity::parse_memory,
+        )?,
+        memory_limit: read(field, "limits", limits, "memory", quantity::parse_memory)?,
+        hugepages: hugepages(field, requests, limits)?,
+    };
+    within(field, "cpu", requests, result.cpu_request, result.cpu_limit)?;
+    within(
+        field,
+        "memory",
+        requests,
+        result.memory_request,
+        result.memory_limit,
+    )?;
+    Ok(result)
+}
+
+/// A name without a domain is one of Kubernetes' own (`validateContainerResourceName`,
+/// `pkg/apis/core/validation`): `memry: 1Gi` must not become a pod without a limit.
+fn known(field: &str, list: &str, from: Option<&Quantities>) -> Result<(), Problem> {
+    let known = |name: &str| {
+        matches!(name, "cpu" | "memory" | "ephemeral-storage")
+            || name.starts_with("hugepages-")
+            || name.contains('/')
+    };
+    match from.into_iter().flatten().find(|(name, _)| !known(name)) {
+        None => Ok(()),
+        Some((name, Quantity(text))) => Err(Problem::value(
+            format!("{field}.{list}.{name}"),
+            text,
+            "there is no such resource; those of a vendor have a domain, as vendor.example/name",
+        )),
+    }
+}
+
+type Quantities = BTreeMap<String, Quantity>;
+
+fn read<T>(
+    field: &str,
+    list: &str,
+    from: Option<&Quantities>,
+    resource: &str,
+    parse: impl Fn(&str) -> Result<T, QuantityError>,
+) -> Result<Option<T>, Problem> {
+    let Some(Quantity(text)) = from.and_then(|q| q.get(resource)) else {
+        return Ok(None);
+    };
+    let parsed = parse(text);
+    parsed
+        .map(Some)
+        .map_err(|e| Problem::value(format!("{field}.{list}.{resource}"), text, e))
+}
+
+/// A request may not exceed its limit (`ValidateResourceRequirements`, `pkg/apis/core/validation`).
+fn within<T: PartialOrd>(
+    field: &str,
+    resource: &str,
+    requests: Option<&Quantities>,
+    request: Option<T>,
+    limit: Option<T>,
+) -> Result<(), Problem> {
+    match (request, limit) {
+        (Some(request), Some(limit)) if request > limit => {
+            let text = requests
+                .and_then(|q| q.get(resource))
+                .map_or("", |q| q.0.as_str());
+            let field = format!("{field}.requests.{resource}");
+            Err(Problem::value(field, text, "it is above the limit"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `hugepages-<page size>`; the limit where both are written, as they must be equal.
+fn hugepages(
+    field: &str,
+    requests: Option<&Quantities>,
+    limits: Option<&Quantities>,
+) -> Result<BTreeMap<Bytes, Bytes>, Problem> {
+    let mut found = BTreeMap::new();
+    for (list, from) in [("requests", requests), ("limits", limits)] {
+        for (resource, Quantity(text)) in from.into_iter().flatten() {
+            let Some(size) = resource.strip_prefix("hugepages-") else {
+                continue;
+            };
+            let field = format!("{field}.{list}.{resource}");
+            let size = quantity::parse_memory(size)
+                .map_err(|e| Problem::value(&field, resource, format!("as a page size: {e}")))?;
+            let amount =
+                quantity::parse_memory(text).map_err(|e| Problem::value(&field, text, e))?;
+            found.insert(size, amount);
+        }
+    }
+    Ok(found)
+}
+
+fn overhead(from: &Quantities) -> Result<Overhead, Problem> {
+    known("spec", "overhead", Some(from))?;
+    Ok(Overhead {
+        cpu: read("spec", "overhead", Some(from), "cpu", quantity::parse_cpu)?,
+        memory: read(
+            "spec",
+            "overhead",
+            Some(from),
+            "memory",
+            quantity::parse_memory,
+        )?,
+    })
+}

@@ -1,0 +1,321 @@
+//! A directory of manifests, as the kubelet's `staticPodPath`: read whole on every change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Read as _},
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use podwarden_policy::PodUid;
+use rustix::fs::inotify;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::watch,
+};
+
+use super::{ManifestError, PodSet, Problem, SourcedPod, manifest};
+
+/// Above what the API server takes for one object (1.5 MiB), with room for a list.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Writers rarely touch one file only: wait this long for the rest.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// Why the directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// It cannot be listed.
+    #[error("listing pod manifests in {}", dir.display())]
+    List {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// Changes cannot be seen.
+    #[error("watching pod manifests in {}", dir.display())]
+    Watch {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// It was removed or renamed.
+    #[error("{} is gone; the pods read from it stay as they were, restart once it is back", dir.display())]
+    Gone {
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+/// A directory of v1 Pod manifests: `*.yaml`, `*.yml` and `*.json`. Names that begin with a dot and
+/// all other names (editors' copies among them) are ignored, and so are subdirectories.
+#[derive(Debug, Clone)]
+pub struct ManifestDir(PathBuf);
+
+impl ManifestDir {
+    /// Names a directory; nothing is read yet.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self(dir.into())
+    }
+
+    /// Reads everything. A manifest that cannot be used is an entry of `errors`; while its file is
+    /// there, the pods that `previous` has from it stay: a manifest saved half-way, or with a typing
+    /// error, must not end its pod.
+    ///
+    /// # Errors
+    /// [`DirError::List`].
+    pub fn read(&self, previous: &PodSet) -> Result<PodSet, DirError> {
+        let mut reading = Reading::default();
+        for file in self.files()? {
+            let before = reading.set.errors.len();
+            match read_file(&file) {
+                Ok(text) => reading.add(&file, manifest::parse(&text)),
+                Err(problem) => reading.error(&file, None, problem),
+            }
+            if reading.set.errors.len() > before {
+                reading.keep(&file, previous);
+            }
+        }
+        Ok(reading.set)
+    }
+
+    /// The manifests in the order of their names.
+    fn files(&self) -> Result<BTreeSet<PathBuf>, DirError> {
+        let list = || -> io::Result<_> {
+            let mut files = BTreeSet::new();
+            for entry in std::fs::read_dir(&self.0)? {
+                let path = entry?.path();
+                // Follows links: a mounted ConfigMap is made of them. A dangling one is reported
+                // when it is read.
+                if is_manifest(&path) && !path.is_dir() {
+                    files.insert(path);
+                }
+            }
+            Ok(files)
+        };
+        list().map_err(|source| DirError::List {
+            dir: self.0.clone(),
+            source,
+        })
+    }
+
+    /// Starts to watch, then reads, so that no change in between is missed.
+    ///
+    /// # Errors
+    /// [`DirError`] when the directory cannot be listed or watched.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with IO enabled.
+    pub fn watch(self) -> Result<(Watcher, watch::Receiver<Arc<PodSet>>), DirError> {
+        let inotify = subscribe(&self.0).map_err(|source| DirError::Watch {
+            dir: self.0.clone(),
+            source,
+        })?;
+        let first = self.read(&PodSet::default())?;
+        let (sender, receiver) = watch::channel(Arc::new(first));
+        let watcher = Watcher {
+            dir: self,
+            inotify,
+            sender,
+        };
+        Ok((watcher, receiver))
+    }
+}
+
+/// One pass over the directory.
+#[derive(Default)]
+struct Reading {
+    set: PodSet,
+    uids: BTreeMap<PodUid, PathBuf>,
+}
+
+impl Reading {
+    fn add(&mut self, file: &Path, parsed: Vec<manifest::Parsed>) {
+        if parsed.is_empty() {
+            self.error(file, None, Problem::Empty);
+        }
+        for (document, result) in parsed {
+            match result {
+                Err(problem) => self.error(file, Some(document), problem),
+                Ok((pod, qos)) => match self.uids.get(&pod.uid) {
+                    Some(first) => {
+                        let problem = Problem::DuplicateUid {
+                            uid: pod.uid.to_string(),
+                            first: first.clone(),
+                        };
+                        self.error(file, Some(document), problem);
+                    }
+                    None => self.pod(SourcedPod {
+                        pod,
+                        qos,
+                        file: file.to_owned(),
+                        document,
+                    }),
+                },
+            }
+        }
+    }
+
+    fn pod(&mut self, pod: SourcedPod) {
+        self.uids.insert(pod.pod.uid.clone(), pod.file.clone());
+        self.set.pods.push(pod);
+    }
+
+    fn error(&mut self, file: &Path, document: Option<usize>, problem: Problem) {
+        self.set.errors.push(ManifestError {
+            file: file.to_owned(),
+            document,
+            problem,
+        });
+    }
+
+    /// Keeps the pods of the documents of `file` that have just failed.
+    fn keep(&mut self, file: &Path, previous: &PodSet) {
+        let failed = |document| {
+            self.set.errors.iter().any(|e| {
+                e.file == file
+                    && e.document.is_none_or(|d| d == document)
+                    && !matches!(e.problem, Problem::DuplicateUid { .. })
+            })
+        };
+        let kept: Vec<_> = previous
+            .pods
+            .iter()
+            .filter(|p| p.file == file && failed(p.document))
+            .cloned()
+            .collect();
+        for pod in kept {
+            if !self.uids.contains_key(&pod.pod.uid) {
+                self.pod(pod);
+            }
+        }
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let hidden = path
+        .file_name()
+        .is_none_or(|n| n.as_encoded_bytes().starts_with(b"."));
+    let extension = path.extension().and_then(|e| e.to_str());
+    !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+fn read_file(path: &Path) -> Result<String, Problem> {
+    let read = || -> io::Result<String> {
+        let mut text = String::new();
+        File::open(path)?
+            .take(MAX_FILE_BYTES + 1)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|e| Problem::Read(e.to_string()))?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(Problem::TooLarge {
+            limit: MAX_FILE_BYTES,
+        });
+    }
+    Ok(text)
+}
+
+fn subscribe(dir: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    use inotify::{CreateFlags, WatchFlags as On};
+    let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let content = On::CLOSE_WRITE | On::CREATE | On::DELETE | On::MOVED_FROM | On::MOVED_TO;
+    inotify::add_watch(
+        &fd,
+        dir,
+        content | On::DELETE_SELF | On::MOVE_SELF | On::ONLYDIR,
+    )?;
+    // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}
+
+/// Keeps the receivers of [`ManifestDir::watch`] up to date while it runs.
+#[derive(Debug)]
+pub struct Watcher {
+    dir: ManifestDir,
+    inotify: AsyncFd<OwnedFd>,
+    sender: watch::Sender<Arc<PodSet>>,
+}
+
+impl Watcher {
+    /// Runs until nobody receives any more. Receivers are woken only by a set that differs.
+    ///
+    /// # Errors
+    /// [`DirError`] when the directory is gone or cannot be read; the last set stays.
+    pub async fn run(self) -> Result<(), DirError> {
+        loop {
+            let gone = tokio::select! {
+                () = self.sender.closed() => return Ok(()),
+                changed = self.changed() => changed?,
+            };
+            if gone {
+                return Err(DirError::Gone { dir: self.dir.0 });
+            }
+            tokio::time::sleep(SETTLE).await;
+            let dir = self.dir.clone();
+            let previous = self.sender.borrow().clone();
+            // Off the runtime's threads: the directory may be on a slow file system.
+            let read = tokio::task::spawn_blocking(move || dir.read(&previous));
+            let Ok(set) = read.await else {
+                // The runtime is shutting down.
+                return Ok(());
+            };
+            let set = set?;
+            self.sender.send_if_modified(|last| {
+                let news = **last != set;
+                if news {
+                    *last = Arc::new(set);
+                }
+                news
+            });
+        }
+    }
+
+    /// Waits for a change; true when it is the directory itself that went away.
+    async fn changed(&self) -> Result<bool, DirError> {
+        let drain = async {
+            loop {
+                let mut ready = self.inotify.readable().await?;
+                if let Ok(result) = ready.try_io(|fd| drain(fd.get_ref())) {
+                    return result;
+                }
+            }
+        };
+        drain.await.map_err(|source| DirError::Watch {
+            dir: self.dir.0.clone(),
+            source,
+        })
+    }
+}
+
+/// Takes everything that is queued. An overflow of the queue is a change as any other: the
+/// directory is read whole.
+fn drain(fd: &OwnedFd) -> io::Result<bool> {
+    use inotify::ReadFlags as Is;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(fd, &mut buffer);
+    let mut any = false;
+    let mut gone = false;
+    loop {
+        match reader.next() {
+            Ok(event) => {
+                any = true;
+                gone |= event
+                    .events()
+                    .intersects(Is::DELETE_SELF | Is::MOVE_SELF | Is::IGNORED);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) if any => return Ok(gone),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

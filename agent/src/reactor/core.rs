@@ -1,0 +1,387 @@
+//! The loop itself. After construction nothing here allocates; every call into the kernel is
+//! non-blocking except the wait.
+
+use std::{
+    mem::MaybeUninit,
+    num::NonZero,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use podwarden_abi::Source;
+
+use super::{
+    KernelLevels, Shared,
+    choose::{Choice, choose, look},
+    plan::{ArmedPlan, Scope},
+    poll::{EVENTS, Poll, drain},
+    report::{Chosen, Crossing, Detector, Outcome, Report},
+    ring,
+    watch::{Look, Next, Watch},
+};
+use crate::{clock::monotonic as now, config::ReactorConfig, kernel::events};
+
+/// Scopes that a plan can have.
+const SCOPES: usize = 3;
+
+/// How often a dying victim's memory is looked at.
+const FREED_POLL: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// How long to wait for more of a victim's memory before the next one is considered, nanoseconds.
+const FREED_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// A victim's memory counts as freed below this share of what it was, in percent: page cache and
+/// kernel memory of its cgroup stay charged for longer.
+const FREED_PERCENT: u64 = 10;
+
+/// Pods killed lately, so that a plan made before the reconciler knew of it does not name them again.
+const REMEMBERED: usize = 64;
+
+/// Tokens of the epoll set; a scope's eventfd is `NOTIFY + index`.
+const CONTROL: u64 = 0;
+const TIMER: u64 = 1;
+const DECISIONS: u64 = 2;
+const NOTIFY: u64 = 16;
+
+/// A victim whose memory is awaited.
+#[derive(Debug)]
+struct Dying {
+    plan: Arc<ArmedPlan>,
+    victim: usize,
+    number: u64,
+    /// Its usage when it was killed, bytes.
+    usage: u64,
+    /// The least seen since, and when.
+    least: (u64, u64),
+}
+
+/// The reactor's own state.
+pub(super) struct Core {
+    shared: Arc<Shared>,
+    kernel: Option<KernelLevels>,
+    reports: rtrb::Producer<Report>,
+    poll: Poll,
+    plan: Arc<ArmedPlan>,
+    watches: [Watch; SCOPES],
+    dying: Option<Dying>,
+    killed: [u64; REMEMBERED],
+    next_killed: usize,
+    evictions: u64,
+    cpus: u32,
+    config: ReactorConfig,
+}
+
+impl Core {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        kernel: Option<KernelLevels>,
+        reports: rtrb::Producer<Report>,
+        config: ReactorConfig,
+    ) -> rustix::io::Result<Self> {
+        let poll = Poll::new(TIMER)?;
+        poll.add(&shared.control, CONTROL)?;
+        if let Some(kernel) = &kernel {
+            poll.add(&kernel.decisions, DECISIONS)?;
+        }
+        let plan = shared.plan.load_full();
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Ok(Self {
+            shared,
+            kernel,
+            reports,
+            poll,
+            plan,
+            watches: [Watch::default(); SCOPES],
+            dying: None,
+            killed: [0; REMEMBERED],
+            next_killed: 0,
+            evictions: 0,
+            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            config,
+        })
+    }
+
+    /// Runs until told to stop.
+    pub(super) fn run(mut self) {
+        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
+        while !stopping(&self.shared.stop) {
+            // The set is ours alone; the reconciler notices that the thread has ended.
+            let Ok(ready) = self.poll.wait(&mut buffer) else {
+                return;
+            };
+            let woke = now();
+            let mut replan = false;
+            for event in ready {
+                match event.data.u64() {
+                    CONTROL => replan = true,
+                    TIMER => self.poll.drain_timer(),
+                    DECISIONS => self.take_crossings(woke),
+                    notify => self.notified(notify, woke),
+                }
+            }
+            // After the rest, which speaks of the plan that was in force.
+            if replan {
+                self.take_plan();
+            }
+            self.step(woke);
+            self.set_timer();
+        }
+    }
+
+    /// Swaps in the reconciler's newest plan and arms the kernel's levels.
+    fn take_plan(&mut self) {
+        drain(&self.shared.control);
+        let new = self.shared.plan.load_full();
+        for scope in &self.plan.scopes {
+            if let Some(fd) = &scope.notify {
+                self.poll.remove(fd);
+            }
+            let stays = new.scopes.iter().any(|s| s.memory_id == scope.memory_id);
+            if let (false, Some(kernel)) = (stays, &mut self.kernel) {
+                kernel.levels.disarm(scope.memory_id);
+            }
+        }
+        // A level that moved starts afresh; one that stands keeps what was said about it.
+        let mut watches = [Watch::default(); SCOPES];
+        for (to, scope) in watches.iter_mut().zip(&new.scopes) {
+            let before = self.plan.scopes.iter().zip(&self.watches).find(|(s, _)| {
+                s.name == scope.name && s.level == scope.level && s.memory_id == scope.memory_id
+            });
+            if let Some((_, watch)) = before {
+                *to = watch.replanned();
+            }
+        }
+        self.watches = watches;
+        for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
+            if let Some(fd) = &scope.notify {
+                // Without it the sampler and the kernel programs remain.
+                let _ = self.poll.add(fd, NOTIFY + index as u64);
+            }
+        }
+        self.plan = new;
+    }
+
+    /// Notes what the kernel programs saw.
+    fn take_crossings(&mut self, woke: u64) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        while let Some(record) = kernel.decisions.next() {
+            let Ok(crossing) = events::crossing(&record) else {
+                continue;
+            };
+            let detector = if crossing.source == Source::Charge as u32 {
+                Detector::Charge
+            } else {
+                Detector::Switch
+            };
+            for (scope, watch) in self.plan.scopes.iter().zip(&mut self.watches) {
+                if scope.memory_id == crossing.cgroup {
+                    watch.reported(crossing.time_ns, detector, woke);
+                }
+            }
+        }
+    }
+
+    /// Notes that a v1 threshold was passed, in either direction.
+    fn notified(&mut self, token: u64, woke: u64) {
+        let index = usize::try_from(token.wrapping_sub(NOTIFY)).unwrap_or(usize::MAX);
+        let (Some(scope), Some(watch)) = (self.plan.scopes.get(index), self.watches.get_mut(index))
+        else {
+            return;
+        };
+        if let Some(fd) = &scope.notify {
+            drain(fd);
+        }
+        watch.notified(woke);
+    }
+
+    /// Looks at every scope and acts where its working set is at its level.
+    fn step(&mut self, woke: u64) {
+        self.check_dying();
+        let plan = Arc::clone(&self.plan);
+        for (index, scope) in plan.scopes.iter().enumerate().take(SCOPES) {
+            let Some(look) = look(scope) else { continue };
+            if look.working_set < scope.level {
+                self.below(index, scope, look);
+            } else if self.dying.is_none() {
+                // Killed is not freed: until it is, nothing else is decided.
+                let retry = self.config.max_interval;
+                let next = self.watches[index].above(scope.level, look, woke, retry);
+                self.decide(&plan, index, look, woke, next);
+            }
+        }
+    }
+
+    /// The working set is below the level: forget the last crossing, arm the kernel's level again.
+    fn below(&mut self, index: usize, scope: &Scope, look: Look) {
+        let watch = &mut self.watches[index];
+        watch.below(look);
+        if let Some(kernel) = &mut self.kernel
+            && let Some(usage) = watch.usage_to_arm(scope.level, look, self.config.min_interval)
+            && kernel.levels.arm(scope.memory_id, usage).is_ok()
+        {
+            watch.armed(usage);
+        }
+    }
+
+    fn decide(&mut self, plan: &Arc<ArmedPlan>, index: usize, look: Look, woke: u64, next: Next) {
+        let Next::Decide {
+            crossed,
+            detector,
+            first,
+        } = next
+        else {
+            return;
+        };
+        let scope = &plan.scopes[index];
+        let crossing = Crossing {
+            scope: scope.name,
+            level: scope.level,
+            usage: look.usage,
+            detector,
+            crossed,
+            woke,
+        };
+        if first {
+            self.tell(Report::Crossed(crossing));
+        }
+        let mut after = None;
+        // One that cannot be killed, or has nothing to kill, does not save the others.
+        for _ in 0..plan.victims.len() {
+            let Some(choice) = choose(plan, crossing.scope, &self.killed, after) else {
+                break;
+            };
+            if !plan.enforce {
+                self.watches[index].settle();
+                self.evicted(plan, choice, crossing, None);
+                return;
+            }
+            if self.kill(plan, choice, crossing) {
+                self.watches[index].acted();
+                return;
+            }
+            after = Some((choice.rank, &*plan.victims[choice.position].uid));
+        }
+        if self.watches[index].nobody(now()) {
+            self.tell(Report::NobodyLeft(crossing));
+        }
+    }
+
+    /// Kills one victim; false when nothing came of it.
+    fn kill(&mut self, plan: &Arc<ArmedPlan>, choice: Choice, crossing: Crossing) -> bool {
+        let victim = &plan.victims[choice.position];
+        let verified = now();
+        match victim.files.kill.kill() {
+            Ok(killed) if killed.processes > 0 => {
+                let outcome = Outcome {
+                    killed: now(),
+                    processes: killed.processes,
+                    complete: killed.complete,
+                };
+                self.remember(victim.token);
+                self.evicted(plan, choice, crossing, Some((verified, outcome)));
+                true
+            }
+            // Nothing in it, or gone meanwhile.
+            Ok(killed) if killed.complete => false,
+            Err(error) if error.is_gone() => false,
+            Ok(_) | Err(_) => {
+                self.remember(victim.token);
+                let token = victim.token;
+                self.tell(Report::NotKilled { token, crossing });
+                false
+            }
+        }
+    }
+
+    /// Not to be chosen again.
+    fn remember(&mut self, token: u64) {
+        self.killed[self.next_killed] = token;
+        self.next_killed = (self.next_killed + 1) % REMEMBERED;
+    }
+
+    /// Reports a choice and, where it was carried out, waits for the victim's memory from now on.
+    fn evicted(
+        &mut self,
+        plan: &Arc<ArmedPlan>,
+        choice: Choice,
+        crossing: Crossing,
+        done: Option<(u64, Outcome)>,
+    ) {
+        let victim = &plan.victims[choice.position];
+        self.evictions += 1;
+        let number = self.evictions;
+        if let Some((verified, _)) = done {
+            self.dying = Some(Dying {
+                plan: Arc::clone(plan),
+                victim: choice.position,
+                number,
+                usage: choice.usage,
+                least: (choice.usage, verified),
+            });
+        }
+        self.tell(Report::Chosen(Chosen {
+            number,
+            token: victim.token,
+            class: victim.standing.qos,
+            rank: choice.rank,
+            usage: choice.usage,
+            crossing,
+            verified: done.map_or_else(now, |(verified, _)| verified),
+            outcome: done.map(|(_, outcome)| outcome),
+        }));
+    }
+
+    /// Is the last victim's memory free?
+    fn check_dying(&mut self) {
+        let Some(dying) = &mut self.dying else { return };
+        let at = now();
+        let victim = &dying.plan.victims[dying.victim];
+        // An error is a cgroup that is gone.
+        let left = victim.files.memory.usage().unwrap_or(0);
+        if left < dying.least.0 {
+            dying.least = (left, at);
+        }
+        let freed = left <= dying.usage / 100 * FREED_PERCENT;
+        if !freed && at.saturating_sub(dying.least.1) < FREED_TIMEOUT_NS {
+            return;
+        }
+        let number = dying.number;
+        self.dying = None;
+        self.tell(Report::Freed {
+            number,
+            at: freed.then_some(at),
+        });
+    }
+
+    fn tell(&mut self, report: Report) {
+        if self.reports.push(report).is_err() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        ring(&self.shared.bell);
+    }
+
+    /// Sleeps no longer than usage needs to reach the nearest level.
+    fn set_timer(&self) {
+        let sleep = if self.dying.is_some() {
+            Some(FREED_POLL)
+        } else {
+            let (at, config) = (now(), self.config);
+            let scopes = self.plan.scopes.iter().zip(&self.watches);
+            scopes
+                .map(|(scope, watch)| {
+                    let (shortest, longest) = (config.min_interval, config.max_interval);
+                    watch.sleep(scope.level, at, self.cpus, shortest, longest)
+                })
+                .min()
+        };
+        self.poll.wake_after(sleep);
+    }
+}
+
+fn stopping(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Acquire)
+}

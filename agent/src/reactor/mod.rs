@@ -1,0 +1,180 @@
+//! The fast loop: usage reaches a level -> verify -> choose -> kill -> wait until it is freed.
+//!
+//! A plain thread of its own (SCHED_FIFO, locked memory). It works from an [`plan::ArmedPlan`] that the
+//! reconciler hands over whole by an atomic swap, shares no lock with anything, and allocates
+//! nothing once it runs: what it needs to say goes through a wait-free queue.
+//!
+//! It learns of usage from whatever this node has: the kernel programs' levels, the v1 threshold
+//! eventfd, and always its own sampler, whose sleep shrinks with the headroom.
+
+mod choose;
+mod core;
+pub mod plan;
+mod poll;
+pub mod realtime;
+pub mod report;
+mod sampler;
+mod watch;
+
+use std::{os::fd::AsFd, sync::Arc, thread::JoinHandle};
+
+use arc_swap::ArcSwap;
+use aya::maps::{MapData, RingBuf};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{config::ReactorConfig, kernel::levels::Levels};
+use plan::ArmedPlan;
+use realtime::Realtime;
+use report::Report;
+
+/// Messages that can wait for the reconciler. A reader that is this far behind loses the rest, which is
+/// counted.
+const REPORTS: usize = 1024;
+
+/// Why the reactor could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("starting the reactor: {operation}")]
+pub struct StartError {
+    operation: &'static str,
+    #[source]
+    source: std::io::Error,
+}
+
+fn failed(operation: &'static str) -> impl Fn(rustix::io::Errno) -> StartError {
+    move |e| StartError {
+        operation,
+        source: e.into(),
+    }
+}
+
+/// What both sides see.
+#[derive(Debug)]
+struct Shared {
+    plan: ArcSwap<ArmedPlan>,
+    /// Rung after a new plan, and to stop.
+    control: rustix::fd::OwnedFd,
+    /// Rung by the reactor after a report.
+    bell: rustix::fd::OwnedFd,
+    stop: std::sync::atomic::AtomicBool,
+    lost: std::sync::atomic::AtomicU64,
+}
+
+/// The reconciler's end.
+pub struct Reactor {
+    shared: Arc<Shared>,
+    /// Plans that the reactor may still look at: freed here, never there.
+    retired: Vec<Arc<ArmedPlan>>,
+    reports: rtrb::Consumer<Report>,
+    thread: Option<JoinHandle<()>>,
+    /// How real-time it is.
+    pub realtime: Realtime,
+}
+
+/// Levels in the kernel and their ring, where the kernel programs run.
+pub struct KernelLevels {
+    /// To arm them.
+    pub levels: Levels,
+    /// Their reports.
+    pub decisions: RingBuf<MapData>,
+}
+
+impl Reactor {
+    /// Starts the thread with nothing armed.
+    ///
+    /// # Errors
+    /// When a descriptor or the thread cannot be made.
+    pub fn start(kernel: Option<KernelLevels>, config: ReactorConfig) -> Result<Self, StartError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let shared = Arc::new(Shared {
+            plan: ArcSwap::default(),
+            control: eventfd(0, flags).map_err(failed("eventfd"))?,
+            bell: eventfd(0, flags).map_err(failed("eventfd"))?,
+            stop: false.into(),
+            lost: 0.into(),
+        });
+        let (producer, reports) = rtrb::RingBuffer::new(REPORTS);
+        let core = core::Core::new(Arc::clone(&shared), kernel, producer, config)
+            .map_err(failed("epoll and timer"))?;
+        let (say, said) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("reactor".to_owned())
+            .spawn(move || {
+                let _ = say.send(Realtime::of_this_thread(config.real_time));
+                core.run();
+            })
+            .map_err(|source| StartError {
+                operation: "thread",
+                source,
+            })?;
+        let realtime = said.recv().unwrap_or_default();
+        Ok(Self {
+            shared,
+            retired: Vec::new(),
+            reports,
+            thread: Some(thread),
+            realtime,
+        })
+    }
+
+    /// Replaces what is armed.
+    pub fn arm(&mut self, plan: ArmedPlan) {
+        let old = self.shared.plan.swap(Arc::new(plan));
+        self.retired.push(old);
+        ring(&self.shared.control);
+        self.tidy();
+    }
+
+    /// What is armed now.
+    pub fn armed(&self) -> Arc<ArmedPlan> {
+        self.shared.plan.load_full()
+    }
+
+    /// Frees plans that the reactor has let go of; their open files hold removed cgroups' memory.
+    pub fn tidy(&mut self) {
+        self.retired.retain(|plan| Arc::strong_count(plan) > 1);
+    }
+
+    /// False when its thread has ended, which it never should.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// Readable when there is a report; see [`Reactor::next_report`].
+    pub fn bell(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.shared.bell.as_fd()
+    }
+
+    /// Silences the bell; call before taking the reports.
+    pub fn silence(&self) {
+        let mut count = [0; 8];
+        // Nothing to read is as good.
+        let _ = rustix::io::read(&self.shared.bell, &mut count);
+    }
+
+    /// The next report.
+    pub fn next_report(&mut self) -> Option<Report> {
+        self.reports.pop().ok()
+    }
+
+    /// Reports that found the queue full.
+    pub fn lost_reports(&self) -> u64 {
+        self.shared.lost.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.shared
+            .stop
+            .store(true, std::sync::atomic::Ordering::Release);
+        ring(&self.shared.control);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Rings an eventfd; a full one is rung already.
+fn ring(fd: &impl AsFd) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}

@@ -1,0 +1,95 @@
+//! What the reconciler hands to the reactor: levels to watch and victims to choose from, with every
+//! file open already. Immutable once handed over; the reactor swaps whole plans and never frees one.
+
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use podwarden_cgroup::{KillHandle, MemoryReader};
+use podwarden_policy::{
+    evict::{Ranking, Standing},
+    model::QosClass,
+};
+
+/// A memory cgroup with a level.
+#[derive(Debug)]
+pub struct Scope {
+    /// Which.
+    pub name: ScopeName,
+    /// Working set at which the reactor acts, bytes.
+    pub level: u64,
+    /// Its usage.
+    pub memory: MemoryReader,
+    /// Its id in the memory controller's hierarchy, for the level in the kernel.
+    pub memory_id: u64,
+    /// Signalled by the kernel (cgroup v1 `memory.usage_in_bytes` threshold) around the level.
+    pub notify: Option<OwnedFd>,
+}
+
+/// The cgroups that can have a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ScopeName {
+    /// All pods.
+    Kubepods,
+    /// The burstable tier.
+    Burstable,
+    /// The besteffort tier.
+    BestEffort,
+}
+
+impl ScopeName {
+    /// As the API and the cgroup names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubepods => "kubepods",
+            Self::Burstable => "burstable",
+            Self::BestEffort => "besteffort",
+        }
+    }
+
+    /// True when evicting a pod of this class lowers this cgroup's usage.
+    pub fn contains(self, class: QosClass) -> bool {
+        match self {
+            Self::Kubepods => true,
+            Self::Burstable => class == QosClass::Burstable,
+            Self::BestEffort => class == QosClass::BestEffort,
+        }
+    }
+}
+
+/// A pod that may be evicted. Pods that may not (critical, static, our own) are not in the plan.
+#[derive(Debug)]
+pub struct Victim {
+    /// The reconciler's name for the pod; unique while the agent runs.
+    pub token: u64,
+    /// Its uid, for the tie-break.
+    pub uid: Box<str>,
+    /// The class of the tier that its cgroup is in; the manifest may say another.
+    pub place: QosClass,
+    /// Class, priority and request; its working set is read when it matters.
+    pub standing: Standing,
+    /// Its cgroup; the next plan takes it over.
+    pub files: Arc<VictimFiles>,
+}
+
+/// The open files of a victim's cgroup.
+#[derive(Debug)]
+pub struct VictimFiles {
+    /// The cgroup, relative to the root.
+    pub rel: String,
+    /// Its usage.
+    pub memory: MemoryReader,
+    /// How to kill it.
+    pub kill: KillHandle,
+}
+
+/// Everything the reactor works from.
+#[derive(Debug, Default)]
+pub struct ArmedPlan {
+    /// The levels, each shared with the next plan as long as it stays the same.
+    pub scopes: Vec<Arc<Scope>>,
+    /// Whom it may evict, in no particular order.
+    pub victims: Vec<Victim>,
+    /// Who goes first.
+    pub ranking: Ranking,
+    /// False in observe mode: decide and report, write nothing.
+    pub enforce: bool,
+}

@@ -1,0 +1,105 @@
+//! What the reactor tells the reconciler: small values through a wait-free queue, so that telling
+//! neither allocates nor blocks.
+
+use podwarden_policy::{evict::Rank, model::QosClass};
+
+use super::plan::ScopeName;
+
+/// What noticed that usage is at a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detector {
+    /// The kernel program at the charge.
+    Charge,
+    /// The kernel program at a context switch.
+    Switch,
+    /// The memory controller's own threshold (cgroup v1).
+    EventFd,
+    /// The reactor's sampler.
+    Sampler,
+}
+
+impl Detector {
+    /// As the API names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::Switch => "switch",
+            Self::EventFd => "eventfd",
+            Self::Sampler => "sampler",
+        }
+    }
+}
+
+/// Usage was found at a level. Times are `CLOCK_MONOTONIC`, nanoseconds; sizes bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crossing {
+    /// Whose level.
+    pub scope: ScopeName,
+    /// The level.
+    pub level: u64,
+    /// Usage when verified.
+    pub usage: u64,
+    /// What noticed first.
+    pub detector: Detector,
+    /// When usage passed the level, as well as `detector` can tell.
+    pub crossed: u64,
+    /// When the reactor woke for it.
+    pub woke: u64,
+}
+
+/// A victim was chosen and, unless in observe mode, killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// Counts evictions.
+    pub number: u64,
+    /// The pod, by [`super::plan::Victim::token`].
+    pub token: u64,
+    /// Its class.
+    pub class: QosClass,
+    /// Why.
+    pub rank: Rank,
+    /// Its usage, bytes.
+    pub usage: u64,
+    /// What led to it.
+    pub crossing: Crossing,
+    /// When the choice stood.
+    pub verified: u64,
+    /// What was done; `None` in observe mode.
+    pub outcome: Option<Outcome>,
+}
+
+/// A kill that reached somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// When the last SIGKILL had been sent.
+    pub killed: u64,
+    /// Processes that were sent SIGKILL.
+    pub processes: u32,
+    /// False when something of it may still run.
+    pub complete: bool,
+}
+
+/// One message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// Usage was found at a level.
+    Crossed(Crossing),
+    /// See [`Chosen`].
+    Chosen(Chosen),
+    /// A victim was chosen and could not be killed; the next one is tried.
+    NotKilled {
+        /// The pod, by [`super::plan::Victim::token`].
+        token: u64,
+        /// What led to it.
+        crossing: Crossing,
+    },
+    /// The memory of eviction `number` is free, or was not after the wait's end.
+    Freed {
+        /// [`Chosen::number`].
+        number: u64,
+        /// When it was seen; `None` when the wait ended first.
+        at: Option<u64>,
+    },
+    /// Usage is at a level and nothing may be evicted; said once until usage falls.
+    NobodyLeft(Crossing),
+}

@@ -1,0 +1,354 @@
+//! What is known of one scope between two looks: a state machine without IO or clock.
+//!
+//! ```text
+//!            working set >= level                    somebody to evict
+//!  Below ──────────────────────────> Crossed ──────────────────────────> (kill, wait, look again)
+//!    ^                                  │  nobody to evict: asked again every `retry`
+//!    └──── working set < level ─────────┘
+//! ```
+//!
+//! The kernel sees usage, the level is meant for the working set: page cache that nobody uses is no
+//! reason to kill. So the kernel's level is armed at `level` plus the page cache seen last.
+
+use std::time::Duration;
+
+use super::{report::Detector, sampler};
+
+/// Usage of a scope at one moment; times are `CLOCK_MONOTONIC` nanoseconds, sizes bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    /// When it was read.
+    pub(super) at: u64,
+    /// Memory charged.
+    pub(super) usage: u64,
+    /// Usage minus inactive file pages. May be given as usage when that is below the level already.
+    pub(super) working_set: u64,
+}
+
+/// What a look asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing.
+    Rest,
+    /// To choose a victim.
+    Decide {
+        /// When the level was passed, as well as `detector` can tell.
+        crossed: u64,
+        /// What noticed.
+        detector: Detector,
+        /// True for the first decision of this crossing.
+        first: bool,
+    },
+}
+
+/// Where a scope stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    /// Below its level, as far as is known.
+    #[default]
+    Below,
+    /// At its level; decide at every look.
+    Crossed,
+    /// At its level and all is said (observe mode).
+    Settled,
+    /// At its level, and nobody could be evicted at this time.
+    Nobody(u64),
+}
+
+/// See the module's text.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Watch {
+    phase: Phase,
+    /// Time and working set of the last look below the level.
+    below: Option<(u64, u64)>,
+    /// What the kernel said first of this crossing: when, and by what.
+    stamp: Option<(u64, Detector)>,
+    /// Usage at which the kernel will report.
+    armed: Option<u64>,
+    /// When the kernel's last report was taken.
+    reported: Option<u64>,
+}
+
+impl Watch {
+    /// A kernel program reported at `at`, taken at `now`. It is silent until armed again.
+    pub(super) fn reported(&mut self, at: u64, detector: Detector, now: u64) {
+        self.armed = None;
+        self.reported = Some(now);
+        self.stamp(at, detector);
+    }
+
+    /// The v1 threshold was passed, in either direction.
+    pub(super) fn notified(&mut self, woke: u64) {
+        self.stamp(woke, Detector::EventFd);
+    }
+
+    fn stamp(&mut self, at: u64, detector: Detector) {
+        if self.phase == Phase::Below && self.stamp.is_none() {
+            self.stamp = Some((at, detector));
+        }
+    }
+
+    /// Usage was found below the level: whatever was said before is over.
+    pub(super) fn below(&mut self, look: Look) {
+        self.phase = Phase::Below;
+        self.below = Some((look.at, look.working_set));
+        self.stamp = None;
+    }
+
+    /// Usage was found at `level`. `woke` is when the reactor woke for it.
+    pub(super) fn above(&mut self, level: u64, look: Look, woke: u64, retry: Duration) -> Next {
+        let first = self.phase == Phase::Below;
+        match self.phase {
+            Phase::Settled => return Next::Rest,
+            Phase::Nobody(asked) if look.at.saturating_sub(asked) < nanos(retry) => {
+                return Next::Rest;
+            }
+            Phase::Below | Phase::Crossed | Phase::Nobody(_) => {}
+        }
+        let (crossed, detector) = match (self.stamp.take(), self.below) {
+            (Some(stamp), _) => stamp,
+            (None, Some(below)) if first => {
+                let after = (look.at, look.working_set);
+                (sampler::interpolate(below, after, level), Detector::Sampler)
+            }
+            // Above when it was first looked at, or still above after an eviction.
+            _ => (woke, Detector::Sampler),
+        };
+        if first {
+            self.phase = Phase::Crossed;
+        }
+        Next::Decide {
+            crossed: crossed.min(woke),
+            detector,
+            first,
+        }
+    }
+
+    /// Nobody could be evicted at `at`; true when that has not been said of this crossing.
+    pub(super) fn nobody(&mut self, at: u64) -> bool {
+        let said = matches!(self.phase, Phase::Nobody(_));
+        self.phase = Phase::Nobody(at);
+        !said
+    }
+
+    /// All is said until usage falls (observe mode).
+    pub(super) fn settle(&mut self) {
+        self.phase = Phase::Settled;
+    }
+
+    /// A victim was killed: look again, with times of their own, once its memory is free.
+    pub(super) fn acted(&mut self) {
+        self.phase = Phase::Crossed;
+    }
+
+    /// There are other pods to choose from now.
+    pub(super) fn replanned(mut self) -> Self {
+        if let Phase::Nobody(at) = &mut self.phase {
+            *at = 0;
+        }
+        self
+    }
+
+    /// The usage at which the kernel should report, when that differs from what it has. Usage that
+    /// hovers at its level would otherwise have it report without end: it is left alone for `quiet`
+    /// after each report, which the sampler bridges.
+    pub(super) fn usage_to_arm(&self, level: u64, look: Look, quiet: Duration) -> Option<u64> {
+        let wanted = level.saturating_add(look.usage.saturating_sub(look.working_set));
+        let resting = self.quiet_left(look.at, quiet).is_some();
+        (self.phase == Phase::Below && self.armed != Some(wanted) && !resting).then_some(wanted)
+    }
+
+    /// The kernel reports at `usage` from now on.
+    pub(super) fn armed(&mut self, usage: u64) {
+        self.armed = Some(usage);
+        self.reported = None;
+    }
+
+    /// How much longer the kernel is to be left alone.
+    fn quiet_left(&self, now: u64, quiet: Duration) -> Option<Duration> {
+        let since = now.saturating_sub(self.reported?);
+        quiet
+            .checked_sub(Duration::from_nanos(since))
+            .filter(|left| !left.is_zero())
+    }
+
+    /// How long the reactor may sleep at `now`.
+    pub(super) fn sleep(
+        &self,
+        level: u64,
+        now: u64,
+        cpus: u32,
+        shortest: Duration,
+        longest: Duration,
+    ) -> Duration {
+        match self.phase {
+            Phase::Crossed => shortest,
+            Phase::Settled | Phase::Nobody(_) => longest,
+            Phase::Below => {
+                let headroom = level.saturating_sub(self.below.map_or(0, |(_, used)| used));
+                let sleep = sampler::sleep(headroom, cpus, shortest, longest);
+                match self.quiet_left(now, shortest) {
+                    Some(left) => sleep.min(left.max(Duration::from_nanos(1))),
+                    None => sleep,
+                }
+            }
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEVEL: u64 = 1000;
+    const RETRY: Duration = Duration::from_nanos(100);
+
+    fn look(at: u64, usage: u64) -> Look {
+        Look {
+            at,
+            usage,
+            working_set: usage,
+        }
+    }
+
+    fn above(watch: &mut Watch, at: u64) -> Next {
+        watch.above(LEVEL, look(at, LEVEL), at, RETRY)
+    }
+
+    fn decide(crossed: u64, detector: Detector, first: bool) -> Next {
+        Next::Decide {
+            crossed,
+            detector,
+            first,
+        }
+    }
+
+    #[test]
+    fn a_level_below_usage_at_the_first_look_is_crossed_now() {
+        assert_eq!(
+            above(&mut Watch::default(), 5_000),
+            decide(5_000, Detector::Sampler, true)
+        );
+    }
+
+    #[test]
+    fn the_sampler_interpolates_from_the_last_look_below() {
+        let mut watch = Watch::default();
+        watch.below(look(100, 0));
+        assert_eq!(
+            watch.above(LEVEL, look(300, 2000), 290, RETRY),
+            decide(200, Detector::Sampler, true)
+        );
+    }
+
+    #[test]
+    fn the_kernels_stamp_is_used_once_and_never_later_than_the_wake() {
+        let mut watch = Watch::default();
+        watch.below(look(10, 1));
+        watch.reported(50, Detector::Charge, 55);
+        watch.notified(54);
+        assert_eq!(above(&mut watch, 60), decide(50, Detector::Charge, true));
+        assert_eq!(above(&mut watch, 70), decide(70, Detector::Sampler, false));
+        // What is said while above belongs to no later crossing.
+        watch.notified(75);
+        watch.below(look(80, 0));
+        assert_eq!(
+            watch.above(LEVEL, look(100, 2000), 100, RETRY),
+            decide(90, Detector::Sampler, true)
+        );
+    }
+
+    #[test]
+    fn a_stamp_of_a_crossing_that_passed_is_forgotten() {
+        let mut watch = Watch::default();
+        watch.reported(50, Detector::Charge, 51);
+        watch.below(look(60, 0));
+        assert_eq!(
+            watch.above(LEVEL, look(80, 2000), 80, RETRY),
+            decide(70, Detector::Sampler, true)
+        );
+    }
+
+    #[test]
+    fn nobody_is_said_once_and_asked_again_after_a_while_or_with_a_new_plan() {
+        let mut watch = Watch::default();
+        above(&mut watch, 1_000);
+        assert!(watch.nobody(1_000));
+        assert_eq!(above(&mut watch, 1_099), Next::Rest);
+        assert_eq!(
+            above(&mut watch, 1_100),
+            decide(1_100, Detector::Sampler, false)
+        );
+        assert!(!watch.nobody(1_100));
+        let mut watch = watch.replanned();
+        assert_eq!(
+            above(&mut watch, 1_101),
+            decide(1_101, Detector::Sampler, false)
+        );
+        assert!(!watch.nobody(1_101));
+        watch.below(look(1_102, 0));
+        above(&mut watch, 1_103);
+        assert!(watch.nobody(1_103), "another crossing");
+    }
+
+    #[test]
+    fn observe_mode_says_a_crossing_once() {
+        let mut watch = Watch::default();
+        above(&mut watch, 10);
+        watch.settle();
+        assert_eq!(above(&mut watch, 1_000_000), Next::Rest);
+        assert_eq!(above(&mut watch.replanned(), 1_000_001), Next::Rest);
+        watch.below(look(1_000_002, 0));
+        assert_ne!(above(&mut watch, 1_000_003), Next::Rest);
+    }
+
+    #[test]
+    fn the_kernel_is_armed_above_the_cache_and_left_alone_after_a_report() {
+        let mut watch = Watch::default();
+        let cached = Look {
+            at: 10,
+            usage: 1_500,
+            working_set: 600,
+        };
+        watch.below(cached);
+        assert_eq!(watch.usage_to_arm(LEVEL, cached, RETRY), Some(1_900));
+        watch.armed(1_900);
+        assert_eq!(watch.usage_to_arm(LEVEL, cached, RETRY), None);
+        // A report that did not hold: silent, then armed again although no crossing came of it.
+        watch.reported(20, Detector::Charge, 21);
+        watch.below(look(22, 999));
+        assert_eq!(watch.usage_to_arm(LEVEL, look(22, 999), RETRY), None);
+        assert_eq!(
+            watch.usage_to_arm(LEVEL, look(121, 999), RETRY),
+            Some(LEVEL)
+        );
+        let left = watch.sleep(LEVEL, 22, 1, RETRY, Duration::from_secs(1));
+        assert_eq!(left, Duration::from_nanos(99));
+    }
+
+    #[test]
+    fn the_kernel_is_not_armed_while_above() {
+        let mut watch = Watch::default();
+        above(&mut watch, 10);
+        assert_eq!(watch.usage_to_arm(LEVEL, look(20, LEVEL), RETRY), None);
+    }
+
+    #[test]
+    fn sleeps_by_phase() {
+        let (shortest, longest) = (Duration::from_millis(1), Duration::from_millis(100));
+        let mut watch = Watch::default();
+        let sleep = |watch: &Watch| watch.sleep(LEVEL, 0, 1, shortest, longest);
+        above(&mut watch, 10);
+        assert_eq!(sleep(&watch), shortest, "decide again soon");
+        watch.nobody(10);
+        assert_eq!(sleep(&watch), longest);
+        watch.settle();
+        assert_eq!(sleep(&watch), longest);
+        watch.acted();
+        assert_eq!(sleep(&watch), shortest);
+    }
+}

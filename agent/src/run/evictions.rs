@@ -1,0 +1,166 @@
+//! The reactor's reports -> events and the set of evicted pods.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::{
+    api::{EventKind, Eviction, EvictionTimeline, PodRef},
+    clock,
+    figures::{Named, Names},
+    pods::Identities,
+    published::Published,
+    reactor::report::{Chosen, Crossing, Detector, Report},
+};
+
+/// Evictions under way and done.
+#[derive(Debug, Default)]
+pub(super) struct Evictions {
+    /// Killed, and their memory not seen free yet.
+    open: HashMap<u64, (Chosen, PodRef)>,
+    /// uids of pods that are dead.
+    pub(super) done: BTreeSet<String>,
+}
+
+impl Evictions {
+    /// Takes one report; true when the reactor needs a new plan.
+    pub(super) fn take(
+        &mut self,
+        report: Report,
+        published: &Published,
+        pod_of: impl Fn(u64) -> Option<PodRef>,
+    ) -> bool {
+        match report {
+            Report::Crossed(crossing) => {
+                publish_crossing(published, &crossing);
+                false
+            }
+            Report::NobodyLeft(crossing) => {
+                let message = format!(
+                    "{} uses {} bytes, its level is {}, and no pod may be evicted",
+                    crossing.scope.as_str(),
+                    crossing.usage,
+                    crossing.level
+                );
+                tracing::warn!("{message}");
+                published.event(
+                    clock::text_of(crossing.woke),
+                    None,
+                    EventKind::Degraded { message },
+                );
+                false
+            }
+            Report::Chosen(chosen) => {
+                let pod = pod_of(chosen.token).unwrap_or_default();
+                self.chosen(chosen, pod, published)
+            }
+            Report::NotKilled { token, crossing } => {
+                let message = format!(
+                    "the pod could not be killed, although {} is at its level: another pid namespace, or no \
+                     right to signal its processes; the next one is tried",
+                    crossing.scope.as_str()
+                );
+                let pod = pod_of(token);
+                tracing::warn!(?pod, "{message}");
+                let time = clock::text_of(crossing.woke);
+                published.event(time, pod, EventKind::Degraded { message });
+                false
+            }
+            Report::Freed { number, at } => {
+                if let Some((chosen, pod)) = self.open.remove(&number) {
+                    publish_eviction(published, &chosen, &pod, at);
+                }
+                false
+            }
+        }
+    }
+
+    fn chosen(&mut self, chosen: Chosen, pod: PodRef, published: &Published) -> bool {
+        let Some(outcome) = chosen.outcome else {
+            publish_eviction(published, &chosen, &pod, None);
+            return false;
+        };
+        if !outcome.complete {
+            tracing::warn!(
+                pod = pod.name,
+                uid = pod.uid,
+                "the pod could not be killed whole"
+            );
+        }
+        self.done.insert(pod.uid.clone());
+        self.open.insert(chosen.number, (chosen, pod));
+        true
+    }
+}
+
+fn publish_crossing(published: &Published, crossing: &Crossing) {
+    published.event(
+        clock::text_of(crossing.crossed),
+        None,
+        EventKind::LevelCrossed {
+            scope: crossing.scope.as_str().to_owned(),
+            level_bytes: crossing.level,
+            usage_bytes: crossing.usage,
+            detected_by: crossing.detector.as_str().to_owned(),
+        },
+    );
+}
+
+fn publish_eviction(published: &Published, chosen: &Chosen, pod: &PodRef, freed: Option<u64>) {
+    let crossing = &chosen.crossing;
+    let source = match crossing.detector {
+        Detector::Charge | Detector::Switch => "kernel",
+        Detector::EventFd => "notified",
+        Detector::Sampler => "sampled",
+    };
+    let killed = chosen.outcome.map(|o| o.killed);
+    let eviction = Eviction {
+        pod: pod.clone(),
+        qos_class: chosen.class.to_string(),
+        scope: crossing.scope.as_str().to_owned(),
+        level_bytes: crossing.level,
+        usage_bytes: crossing.usage,
+        victim_usage_bytes: chosen.usage,
+        processes: chosen.outcome.map_or(0, |o| o.processes),
+        dry_run: killed.is_none(),
+        reason: chosen.rank.to_string(),
+        timeline: EvictionTimeline {
+            crossing_nanos: crossing.crossed,
+            crossing_source: source.to_owned(),
+            wake_nanos: crossing.woke,
+            verified_nanos: chosen.verified,
+            killed_nanos: killed,
+            freed_nanos: freed,
+        },
+    };
+    tracing::info!(
+        pod = pod.name,
+        namespace = pod.namespace,
+        uid = pod.uid,
+        scope = eviction.scope,
+        reason = eviction.reason,
+        dry_run = eviction.dry_run,
+        "evicted"
+    );
+    let time = clock::text_of(killed.unwrap_or(chosen.verified));
+    published.event(
+        time,
+        Some(pod.clone()),
+        EventKind::Eviction(Box::new(eviction)),
+    );
+}
+
+/// Pods by what the manifests say and what was done to them.
+pub(super) struct KnownNames<'a> {
+    pub(super) identities: &'a Identities,
+    pub(super) evictions: &'a Evictions,
+}
+
+impl Names for KnownNames<'_> {
+    fn pod(&self, uid: &str) -> Named {
+        let identity = self.identities.get(uid);
+        Named {
+            pod: identity.pod,
+            source: identity.known_by.as_str(),
+            evicted: self.evictions.done.contains(uid),
+        }
+    }
+}

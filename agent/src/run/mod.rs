@@ -1,0 +1,69 @@
+//! `podwarden run`: brings the parts up in an order that leaves nothing half done, runs the loop, and
+//! takes them down again.
+//!
+//! ```text
+//!  manifests ──> pods ─┐                       ┌─> act ──────> cgroups
+//!                      ├─> sense ──> policy ───┤
+//!  cgroups, usage ─────┘       (slow loop)     └─> arm ──────> reactor ──> SIGKILL
+//!  kernel programs ──> accounting ──> figures ──> published ──> http      (fast loop)
+//! ```
+
+mod evictions;
+mod process;
+mod slow_loop;
+mod start;
+mod wait;
+
+use std::{future::Future, sync::Arc};
+
+use crate::{config::Config, http, published::Published};
+
+pub use start::StartError;
+
+/// Runs the agent until `shutdown` completes. On return nothing of it is attached or listening, and
+/// cgroups that it made and nobody uses are gone.
+///
+/// # Errors
+/// [`StartError`]; nothing is left attached or created then either.
+pub async fn run(
+    config: Config,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), StartError> {
+    process::raise_open_files();
+    let published = Arc::new(Published::default());
+    // The listeners first: a second agent, or a taken address, is found before anything changes.
+    let listen = http::Listen {
+        tcp: config.listen,
+        unix: Some(config.api_socket.clone()),
+        allow_remote: false,
+    };
+    let lock = start::lock(&config)?;
+    let listeners = http::Listeners::open(&listen)
+        .await
+        .map_err(StartError::Http)?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(http::serve_on(Arc::clone(&published), listeners, async {
+        let _ = stopped.await;
+    }));
+
+    let mut slow_loop = None;
+    let working = async {
+        let started = start::agent(config, Arc::clone(&published)).await?;
+        match slow_loop.insert(started).run().await {}
+    };
+    let ended = tokio::select! {
+        () = shutdown => Ok(()),
+        failed = working => failed,
+    };
+    tracing::info!("shutting down");
+    published.set_ready(false);
+    if let Some(slow_loop) = slow_loop {
+        slow_loop.finish();
+    }
+    let _ = stop.send(());
+    if let Ok(Err(error)) = serving.await {
+        tracing::warn!(%error, "the API ended badly");
+    }
+    drop(lock);
+    ended
+}

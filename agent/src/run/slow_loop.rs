@@ -1,0 +1,346 @@
+//! The slow loop: follows pods and kernel records, keeps the hierarchy, samples, arms the reactor.
+
+mod records;
+
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::Tree;
+use podwarden_policy::{Node, name::CgroupName, plan, reserve};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::watch,
+};
+
+use super::evictions::{Evictions, KnownNames};
+use crate::{
+    accounting::Accounting,
+    act::Actor,
+    api::{EventKind, NodeStats},
+    arm::{self, Levels, Tokens},
+    clock,
+    config::Config,
+    figures::Sampler,
+    ledger::Change,
+    pods::{Identities, PodSet},
+    published::{Figures, Published},
+    reactor::Reactor,
+    recorded::Recorded,
+    sense::{self, Naming},
+};
+
+/// Time between two sampling passes while nobody looks.
+const IDLE_SAMPLING: Duration = Duration::from_secs(10);
+
+/// Somebody who has not asked for this long is not looking any more.
+const LOOKING: Duration = Duration::from_secs(10);
+
+/// How often the hierarchy is compared with what it should be, as the kubelet does
+/// (`periodicTasks` of `pkg/kubelet/cm/container_manager_linux.go`).
+const RECONCILE: Duration = Duration::from_secs(60);
+
+/// What the loop owns.
+pub(super) struct Parts {
+    pub(super) config: Config,
+    pub(super) node: Node,
+    pub(super) tree: Tree,
+    pub(super) naming: Naming,
+    pub(super) published: Arc<Published>,
+    pub(super) accounting: Accounting,
+    pub(super) actor: Actor,
+    pub(super) reactor: Reactor,
+    pub(super) pods: watch::Receiver<Arc<PodSet>>,
+    /// The parts of the node's figures that do not change.
+    pub(super) stats: NodeStats,
+}
+
+/// See the module's text.
+pub(super) struct SlowLoop {
+    parts: Parts,
+    identities: Identities,
+    tokens: Tokens,
+    evictions: Evictions,
+    sampler: Sampler,
+    levels: Levels,
+    sampled: Option<Instant>,
+    reconciled: Instant,
+    /// The set of pods or cgroups changed: reconcile and arm before waiting again.
+    stale: bool,
+    pods_open: bool,
+    reactor_ended: bool,
+    reports_lost: u64,
+}
+
+/// Why the loop woke.
+enum Woke {
+    Records,
+    Reports,
+    Pods,
+    Time,
+}
+
+impl SlowLoop {
+    pub(super) fn new(parts: Parts, changes: Vec<Change>) -> Self {
+        let mut this = Self {
+            identities: Identities::default(),
+            tokens: Tokens::default(),
+            evictions: Evictions::default(),
+            sampler: Sampler::new(parts.accounting.kernel.is_none()),
+            levels: Levels::default(),
+            sampled: None,
+            reconciled: Instant::now(),
+            stale: true,
+            pods_open: true,
+            reactor_ended: false,
+            reports_lost: 0,
+            parts,
+        };
+        this.take_pods();
+        for change in changes {
+            this.changed(change);
+        }
+        this
+    }
+
+    /// Runs for ever; dropping the future stops it between two steps.
+    pub(super) async fn run(&mut self) -> Infallible {
+        let bell = self.parts.reactor.bell().try_clone_to_owned();
+        // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
+        let bell = bell
+            .ok()
+            .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
+        loop {
+            if self.stale {
+                self.reconcile();
+                self.arm();
+                self.stale = false;
+            }
+            if self.sampling_due().is_zero() {
+                tokio::task::block_in_place(|| self.sample());
+            }
+            match self.wait(bell.as_ref()).await {
+                Woke::Records => self.take_records(),
+                Woke::Reports => self.take_reports(),
+                Woke::Pods => {
+                    self.take_pods();
+                    self.stale = true;
+                }
+                Woke::Time => {}
+            }
+            if self.reconciled.elapsed() >= RECONCILE {
+                self.stale = true;
+            }
+            self.parts.reactor.tidy();
+            self.watch_reactor();
+        }
+    }
+
+    async fn wait(&mut self, bell: Option<&AsyncFd<std::os::fd::OwnedFd>>) -> Woke {
+        let due = self.sampling_due();
+        let reconcile = RECONCILE.saturating_sub(self.reconciled.elapsed());
+        // Asking ends an idle pause; once sampling is at its full pace it changes nothing.
+        let idle = due > self.parts.config.sampling_interval;
+        let reports = async {
+            match bell {
+                Some(bell) => {
+                    if let Ok(mut guard) = bell.readable().await {
+                        guard.clear_ready();
+                    }
+                }
+                None => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        };
+        let Parts {
+            accounting,
+            pods,
+            published,
+            ..
+        } = &mut self.parts;
+        tokio::select! {
+            biased;
+            () = reports => Woke::Reports,
+            () = accounting.ready() => Woke::Records,
+            changed = pods.changed(), if self.pods_open => {
+                // The source is gone: its last word stays in force.
+                self.pods_open = changed.is_ok();
+                Woke::Pods
+            }
+            () = published.demanded(), if idle => Woke::Time,
+            () = tokio::time::sleep(due.min(reconcile)) => Woke::Time,
+        }
+    }
+
+    fn sampling_due(&self) -> Duration {
+        let Some(sampled) = self.sampled else {
+            return Duration::ZERO;
+        };
+        let looking = self
+            .parts
+            .published
+            .since_demand()
+            .is_some_and(|since| since < LOOKING);
+        let interval = if looking {
+            self.parts.config.sampling_interval
+        } else {
+            IDLE_SAMPLING
+        };
+        interval.saturating_sub(sampled.elapsed())
+    }
+
+    fn take_pods(&mut self) {
+        let set = self.parts.pods.borrow_and_update().clone();
+        for error in &set.errors {
+            tracing::warn!("{error}");
+            self.parts.published.event(
+                clock::now_text(),
+                None,
+                EventKind::Degraded {
+                    message: error.to_string(),
+                },
+            );
+        }
+        self.identities.learn(&set);
+    }
+
+    fn take_reports(&mut self) {
+        let Self {
+            parts,
+            identities,
+            tokens,
+            evictions,
+            ..
+        } = self;
+        parts.reactor.silence();
+        let lost = parts.reactor.lost_reports();
+        if lost != self.reports_lost {
+            self.reports_lost = lost;
+            tracing::warn!(lost, "reports of the reactor found their queue full");
+        }
+        while let Some(report) = parts.reactor.next_report() {
+            let pod_of = |token| Some(identities.get(tokens.uid(token)?).pod);
+            self.stale |= evictions.take(report, &parts.published, pod_of);
+        }
+    }
+
+    /// A reactor that ended is an error of ours; the node must not go on believing in it.
+    fn watch_reactor(&mut self) {
+        if self.reactor_ended || self.parts.reactor.is_running() {
+            return;
+        }
+        self.reactor_ended = true;
+        let message = "the reactor has ended: nothing is evicted any more; restart the agent";
+        tracing::error!("{message}");
+        let message = message.to_owned();
+        self.parts.stats.degradations.push(message.clone());
+        let kind = EventKind::Degraded { message };
+        self.parts.published.event(clock::now_text(), None, kind);
+    }
+
+    /// Brings the cgroups to what the pods need.
+    fn reconcile(&mut self) {
+        self.reconciled = Instant::now();
+        let Parts {
+            config,
+            node,
+            tree,
+            naming,
+            published,
+            accounting,
+            actor,
+            pods,
+            ..
+        } = &mut self.parts;
+        let wanted = pods.borrow().pods.iter().map(|p| p.pod.clone()).collect();
+        let existing: Vec<CgroupName> = accounting
+            .ledger
+            .pods()
+            .iter()
+            .map(|(uid, book)| naming.kubepods.pod(book.class, &uid.as_str().into()))
+            .collect();
+        let snapshot = sense::snapshot(tree, naming, config, node, wanted, &existing, |rel| {
+            actor.made(rel)
+        });
+        let actions = plan::plan(&snapshot);
+        let version = sense::version(tree);
+        let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
+        published.publish_planned(planned);
+        if !actions.is_empty() {
+            let outcome = actor.perform(tree, naming, &actions);
+            tracing::debug!(?outcome, "reconciled");
+        }
+    }
+
+    /// Hands the reactor its levels and victims.
+    fn arm(&mut self) {
+        let parts = &mut self.parts;
+        let set = parts.pods.borrow().clone();
+        let pods: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
+        self.levels = Levels::of(&parts.node, pods.iter().copied());
+        let immunity = parts.config.immunity();
+        let before = parts.reactor.armed();
+        let inputs = arm::Inputs {
+            tree: &parts.tree,
+            books: parts.accounting.ledger.pods(),
+            naming: &parts.naming,
+            levels: self.levels,
+            pods: &pods,
+            immunity: &immunity,
+            ranking: parts.config.ranking,
+            evicted: &self.evictions.done,
+            mode: parts.config.mode,
+        };
+        let plan = arm::plan(&inputs, &before, &mut self.tokens);
+        drop(before);
+        parts.reactor.arm(plan);
+    }
+
+    /// Reads all figures and publishes them.
+    fn sample(&mut self) {
+        let parts = &mut self.parts;
+        parts.accounting.flush();
+        let names = KnownNames {
+            identities: &self.identities,
+            evictions: &self.evictions,
+        };
+        let sample = self.sampler.sample(
+            &parts.tree,
+            &parts.accounting.ledger,
+            &parts.accounting.kernel,
+            &names,
+            &self.levels.tiers(&parts.naming),
+        );
+        let node = NodeStats {
+            time: clock::now_text(),
+            cpus: std::thread::available_parallelism()
+                .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            allocatable_memory_bytes: reserve::allocatable(&parts.node).memory.as_u64(),
+            tiers: sample.tiers,
+            drops: parts.accounting.drops(),
+            ..parts.stats.clone()
+        };
+        parts.published.publish(Figures {
+            node,
+            pods: sample.pods,
+        });
+        self.sampled = Some(Instant::now());
+        parts.published.set_ready(true);
+    }
+
+    /// Leaves the node as it was: nothing attached, no empty cgroup that the agent made.
+    pub(super) fn finish(self) {
+        let Parts {
+            mut actor,
+            tree,
+            reactor,
+            accounting,
+            ..
+        } = self.parts;
+        drop(reactor);
+        drop(accounting);
+        drop(self.sampler);
+        actor.remove_unused(&tree);
+    }
+}

@@ -1,0 +1,317 @@
+//! Everything before the loop.
+
+use std::{fs, path::Path, sync::Arc};
+
+use podwarden_cgroup::{AgentLock, Driver, DriverFacts, Hierarchies, Identity, Tree};
+use podwarden_policy::plan;
+
+use super::{
+    process,
+    slow_loop::{Parts, SlowLoop},
+    wait,
+};
+use crate::{
+    accounting::{Accounting, AccountingError, KernelSide},
+    act::Actor,
+    api::NodeStats,
+    arm,
+    config::{Config, Machine, MachineError, Mode, Ownership},
+    http::HttpError,
+    kernel::{
+        btf::KernelBtf,
+        loader::{self, LoadOptions},
+        support::{self, Profile},
+    },
+    pods::{DirError, ManifestDir, PodSet},
+    published::{Figures, Published},
+    reactor::{self, KernelLevels, Reactor},
+    sense::{self, Naming},
+};
+
+/// Where agents lock their root, so that two never share one.
+const LOCK_DIR: &str = "/run/podwarden";
+
+/// Accounts: cgroups down to containers. Enough for 1,000 pods of three containers.
+const MAX_ACCOUNTS: u32 = 4096;
+
+/// Telemetry that can wait for the agent: about 6,000 exits.
+const TELEMETRY_BYTES: u32 = 1 << 20;
+
+/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`.
+const DISABLE: &str = "PODWARDEN_DISABLE";
+
+/// Size of the telemetry ring in bytes, for tests.
+const RING: &str = "PODWARDEN_TELEMETRY_BYTES";
+
+/// Why the agent could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another agent, or no directory to lock in.
+    #[error("taking the cgroup root for this agent")]
+    Lock(#[source] podwarden_cgroup::Error),
+    /// The lock's directory cannot be made.
+    #[error("making {LOCK_DIR}, where agents lock their root (root privileges?)")]
+    LockDir(#[source] std::io::Error),
+    /// A listener.
+    #[error("opening the API")]
+    Http(#[source] HttpError),
+    /// The machine's size.
+    #[error("reading the machine's size")]
+    Machine(#[source] MachineError),
+    /// The hierarchies.
+    #[error("finding the cgroup hierarchies")]
+    Cgroup(#[source] podwarden_cgroup::Error),
+    /// Manifests.
+    #[error("watching the manifest directory")]
+    Pods(#[source] DirError),
+    /// podwarden owns the tree and systemd names it.
+    #[error(
+        "ownership is own and the cgroup driver is systemd, whose slices podwarden does not make yet: \
+         run with --cgroup-driver cgroupfs, or with ownership assist beside a kubelet"
+    )]
+    SystemdOwn,
+    /// The books.
+    #[error("starting the accounts")]
+    Accounting(#[source] AccountingError),
+    /// The reactor.
+    #[error(transparent)]
+    Reactor(#[from] reactor::StartError),
+}
+
+/// Takes the root for this agent.
+pub(super) fn lock(config: &Config) -> Result<AgentLock, StartError> {
+    fs::create_dir_all(LOCK_DIR).map_err(StartError::LockDir)?;
+    AgentLock::acquire(Path::new(LOCK_DIR), &config.cgroup_root).map_err(StartError::Lock)
+}
+
+/// Builds everything that the loop runs.
+pub(super) async fn agent(
+    config: Config,
+    published: Arc<Published>,
+) -> Result<SlowLoop, StartError> {
+    let machine = Machine::probe().map_err(StartError::Machine)?;
+    let node = config.node(&machine);
+    let hierarchies = Hierarchies::detect().map_err(StartError::Cgroup)?;
+    let driver = config
+        .cgroup_driver
+        .unwrap_or_else(|| DriverFacts::probe(&hierarchies, &config.cgroup_root).guess());
+    let enforce = config.mode == Mode::Enforce;
+    if enforce && config.ownership == Ownership::Own && driver == Driver::Systemd {
+        return Err(StartError::SystemdOwn);
+    }
+    let naming = Naming::new(driver);
+    let pods = manifests(&config)?;
+    let stats = NodeStats {
+        node_name: config.node_name.clone(),
+        mode: config.mode.as_str().to_owned(),
+        profile: Profile::Sampling.as_str().to_owned(),
+        cgroup_version: hierarchies.version.to_string(),
+        cgroup_driver: driver.to_string(),
+        start_time: crate::clock::now_text(),
+        ..NodeStats::default()
+    };
+    let tree = if enforce && config.ownership == Ownership::Own {
+        Tree::new(hierarchies, &config.cgroup_root).map_err(StartError::Cgroup)?
+    } else {
+        let kubepods = naming.rel(&naming.kubepods);
+        announce_waiting(&published, &stats, &config, &kubepods, &hierarchies);
+        wait::for_kubepods(&hierarchies, &config.cgroup_root, &kubepods).await?
+    };
+
+    // The tree before the kernel programs: they need kubepods to be there.
+    let mut actor = Actor::new(enforce);
+    let first = pods.borrow().clone();
+    let wanted = first.pods.iter().map(|p| p.pod.clone()).collect();
+    let snapshot = sense::snapshot(&tree, &naming, &config, &node, wanted, &[], |_| false);
+    actor.perform(&tree, &naming, &plan::plan(&snapshot));
+
+    let built = build(&config, &node, &tree, &naming, &first);
+    let (accounting, reactor, degradations, profile, changes) = match built {
+        Ok(built) => built,
+        Err(error) => {
+            actor.remove_unused(&tree);
+            return Err(error);
+        }
+    };
+    for degradation in &degradations {
+        tracing::warn!("{degradation}");
+    }
+    tracing::info!(
+        profile = profile.as_str(),
+        mode = config.mode.as_str(),
+        cgroup = stats.cgroup_version,
+        driver = stats.cgroup_driver,
+        degradations = degradations.len(),
+        "running"
+    );
+    let stats = NodeStats {
+        profile: profile.as_str().to_owned(),
+        degradations,
+        ..stats
+    };
+    Ok(SlowLoop::new(
+        Parts {
+            config,
+            node,
+            tree,
+            naming,
+            published,
+            accounting,
+            actor,
+            reactor,
+            pods,
+            stats,
+        },
+        changes,
+    ))
+}
+
+/// Until there is a kubepods cgroup the API answers with an empty node, and says why.
+fn announce_waiting(
+    published: &Published,
+    stats: &NodeStats,
+    config: &Config,
+    kubepods: &str,
+    hierarchies: &Hierarchies,
+) {
+    let there = Tree::new(hierarchies.clone(), &config.cgroup_root)
+        .is_ok_and(|tree| tree.id(kubepods).is_ok());
+    if there {
+        return;
+    }
+    let waiting = format!(
+        "there is no {kubepods} cgroup below {} yet: waiting for whoever makes it",
+        config.cgroup_root
+    );
+    tracing::warn!("{waiting}");
+    published.publish(Figures {
+        node: NodeStats {
+            time: crate::clock::now_text(),
+            degradations: vec![waiting],
+            ..stats.clone()
+        },
+        pods: Vec::new(),
+    });
+    published.set_ready(true);
+}
+
+fn manifests(config: &Config) -> Result<tokio::sync::watch::Receiver<Arc<PodSet>>, StartError> {
+    let Some(dir) = &config.pods_dir else {
+        return Ok(tokio::sync::watch::channel(Arc::default()).1);
+    };
+    let (watcher, pods) = ManifestDir::new(dir).watch().map_err(StartError::Pods)?;
+    tokio::spawn(async move {
+        if let Err(error) = watcher.run().await {
+            tracing::warn!(%error, "manifests are not watched any more; the last ones stay in force");
+        }
+    });
+    Ok(pods)
+}
+
+type Built = (
+    Accounting,
+    Reactor,
+    Vec<String>,
+    Profile,
+    Vec<crate::ledger::Change>,
+);
+
+/// Kernel programs, books and reactor.
+fn build(
+    config: &Config,
+    node: &podwarden_policy::Node,
+    tree: &Tree,
+    naming: &Naming,
+    pods: &PodSet,
+) -> Result<Built, StartError> {
+    let kubepods = naming.rel(&naming.kubepods);
+    let decision = support::decide(&support::probe(&config.cgroup_root));
+    let mut degradations: Vec<_> = decision.degradations().collect();
+    let (kernel, levels, profile) = kernel_side(tree, &mut degradations)?;
+    let any_level =
+        arm::Levels::of(node, pods.pods.iter().map(|p| &p.pod)) != arm::Levels::default();
+    let (accounting, changes) =
+        Accounting::start(kernel, tree, &kubepods, any_level).map_err(StartError::Accounting)?;
+    process::release_unused_memory();
+    let reactor = Reactor::start(levels, config.reactor)?;
+    if config.reactor.real_time {
+        degradations.extend(reactor.realtime.degradations());
+    }
+    degradations.sort();
+    degradations.dedup();
+    Ok((accounting, reactor, degradations, profile, changes))
+}
+
+/// Loads the kernel programs; without them the agent still runs, from the files alone.
+fn kernel_side(
+    tree: &Tree,
+    degradations: &mut Vec<String>,
+) -> Result<(Option<KernelSide>, Option<KernelLevels>, Profile), StartError> {
+    let disabled = std::env::var(DISABLE).unwrap_or_default();
+    let disabled = |what| disabled.split(',').any(|d| d.trim() == what);
+    let options = LoadOptions {
+        identity_hierarchy: identity_hierarchy(tree),
+        max_accounts: MAX_ACCOUNTS,
+        telemetry_bytes: std::env::var(RING)
+            .ok()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(TELEMETRY_BYTES),
+        fentry: !disabled("fentry"),
+    };
+    let loaded = if disabled("bpf") {
+        Err("switched off".to_owned())
+    } else {
+        load(&options)
+    };
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(why) => {
+            degradations.push(format!(
+                "no kernel programs: CPU and memory come from the cgroup files, pods are looked for every \
+                 second, and run-queue wait, stalls and exits are unknown ({why})"
+            ));
+            return Ok((None, None, Profile::Sampling));
+        }
+    };
+    for missing in &loaded.programs.missing {
+        // What the probe has found already is not said twice.
+        if !degradations.iter().any(|d| d.starts_with(missing.lost)) {
+            degradations.push(format!(
+                "{} (kernel program {}: {})",
+                missing.lost, missing.program, missing.why
+            ));
+        }
+    }
+    let profile = if loaded.programs.has_charge_hook() {
+        Profile::Full
+    } else {
+        Profile::Standard
+    };
+    let levels = KernelLevels {
+        levels: loaded.levels,
+        decisions: loaded.decisions,
+    };
+    let kernel = KernelSide::new(loaded.programs, loaded.accounts, loaded.telemetry)
+        .map_err(StartError::Accounting)?;
+    Ok((Some(kernel), Some(levels), profile))
+}
+
+fn load(options: &LoadOptions) -> Result<loader::Loaded, String> {
+    let btf = KernelBtf::load().map_err(|e| loader::chain(&e))?;
+    loader::load(btf, options).map_err(|e| loader::chain(&e))
+}
+
+/// The kernel's number of the hierarchy whose cgroups identify pods; see proc_pid_cgroup(5).
+fn identity_hierarchy(tree: &Tree) -> u32 {
+    match tree.identity() {
+        Identity::V2 => 0,
+        Identity::V1Memory => fs::read_to_string("/proc/cgroups")
+            .unwrap_or_default()
+            .lines()
+            .find_map(|line| {
+                let mut words = line.split_ascii_whitespace();
+                (words.next() == Some("memory")).then(|| words.next()?.parse().ok())?
+            })
+            .unwrap_or(0),
+    }
+}

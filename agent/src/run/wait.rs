@@ -1,0 +1,86 @@
+//! Waiting for a kubepods cgroup that somebody else makes.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use podwarden_cgroup::{Controller, DirectoryWatch, Hierarchies, Tree};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::StartError;
+
+/// Whoever makes kubepods makes it in one hierarchy after the other; which of them tasks will be in is
+/// known once all are there.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// A bound on missing the creation where it cannot be watched.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The tree below `root` once `kubepods` is in it.
+pub(super) async fn for_kubepods(
+    hierarchies: &Hierarchies,
+    root: &str,
+    kubepods: &str,
+) -> Result<Tree, StartError> {
+    let tree = || Tree::new(hierarchies.clone(), root).map_err(StartError::Cgroup);
+    let mut waited = false;
+    loop {
+        // The watches before the look, so that no creation falls in between.
+        let current = tree()?;
+        let watches = places(&current, kubepods);
+        let watches: Vec<_> = watches.iter().filter_map(|p| watch(p)).collect();
+        if current.id(kubepods).is_ok() {
+            if !waited {
+                return Ok(current);
+            }
+            tokio::time::sleep(SETTLE).await;
+            return tree();
+        }
+        waited = true;
+        let any = async {
+            match watches.as_slice() {
+                [] => std::future::pending().await,
+                [one] => drop(one.readable().await),
+                [one, other, ..] => {
+                    tokio::select! {
+                        _ = one.readable() => {}
+                        _ = other.readable() => {}
+                    }
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LOOK_AGAIN, any).await;
+    }
+}
+
+/// The deepest directories that exist towards kubepods: where its next part will appear.
+fn places(tree: &Tree, kubepods: &str) -> Vec<PathBuf> {
+    let paths = [
+        tree.identity_path(kubepods),
+        tree.path(Controller::Memory, kubepods),
+    ];
+    let mut places: Vec<PathBuf> = paths
+        .into_iter()
+        .flatten()
+        .filter_map(|p| Some(p.ancestors().find(|a| a.is_dir())?.to_owned()))
+        .collect();
+    places.dedup();
+    places
+}
+
+fn watch(place: &Path) -> Option<AsyncFd<OwnedWatch>> {
+    let watch = OwnedWatch(DirectoryWatch::new(place).ok()?);
+    // SAFETY: the watch owns its descriptor, which stays the same.
+    unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) }.ok()
+}
+
+/// [`DirectoryWatch`] as tokio wants it.
+struct OwnedWatch(DirectoryWatch);
+
+impl std::os::fd::AsRawFd for OwnedWatch {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        use std::os::fd::AsFd as _;
+        self.0.as_fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,115 @@
+//! `/v1/events`, kept and live.
+
+use podwarden::{
+    api::Event,
+    client::{EventStream, Update},
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::Api;
+
+async fn next_id(stream: &mut EventStream) -> u64 {
+    match stream.next().await.unwrap().unwrap() {
+        Update::Event(event) => event.id,
+        other => panic!("not an event: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn events_are_an_array_after_an_id() {
+    let api = Api::start().await;
+    for pid in 1..=3 {
+        api.happen(pid);
+    }
+    let ids = async |path| -> Vec<u64> {
+        let events: Vec<Event> = api.client().get(path).await.unwrap();
+        events.iter().map(|event| event.id).collect()
+    };
+    assert_eq!(ids("/v1/events").await, [1, 2, 3]);
+    assert_eq!(ids("/v1/events?after=2").await, [3]);
+    assert_eq!(ids("/v1/events?after=9").await, [0; 0]);
+}
+
+#[tokio::test]
+async fn a_stream_has_what_is_kept_and_then_what_happens() {
+    let api = Api::start().await;
+    api.happen(1);
+    api.happen(2);
+    let mut all = api.client().follow(None).await.unwrap();
+    let mut later = api.client().follow(Some(1)).await.unwrap();
+    assert_eq!(next_id(&mut all).await, 1);
+    assert_eq!(next_id(&mut all).await, 2);
+    assert_eq!(next_id(&mut later).await, 2);
+    api.happen(3);
+    assert_eq!(next_id(&mut all).await, 3);
+    assert_eq!(next_id(&mut later).await, 3);
+}
+
+#[tokio::test]
+async fn a_reconnecting_browser_goes_on_where_it_was() {
+    let api = Api::start().await;
+    for pid in 1..=3 {
+        api.happen(pid);
+    }
+    let mut stream = tokio::net::TcpStream::connect(api.tcp).await.unwrap();
+    // The header is newer than the URL, which the browser repeats.
+    let request = "GET /v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\
+                   Accept: text/html, text/event-stream;q=0.9\r\nLast-Event-ID: 2\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut seen = String::new();
+    let mut buffer = [0; 4096];
+    while !seen.contains("\"pid\":3") {
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert_ne!(read, 0, "{seen}");
+        seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    assert!(seen.contains("content-type: text/event-stream"), "{seen}");
+    assert!(seen.contains("id: 3\n"), "{seen}");
+    assert!(
+        !seen.contains("id: 1\n") && !seen.contains("id: 2\n"),
+        "{seen}"
+    );
+}
+
+// One thread: the server cannot take events off the channel while this test puts them there.
+#[tokio::test(flavor = "current_thread")]
+async fn a_reader_that_is_too_slow_is_told_how_many_it_missed() {
+    let api = Api::start().await;
+    api.happen(0);
+    let mut stream = api.client().follow(None).await.unwrap();
+    assert_eq!(next_id(&mut stream).await, 1);
+    for pid in 0..5000 {
+        api.happen(pid);
+    }
+    let Update::Missed(missed) = stream.next().await.unwrap().unwrap() else {
+        panic!("not told");
+    };
+    assert!(missed > 0);
+    // Nothing else is missing: the next one comes right after the gap.
+    assert_eq!(next_id(&mut stream).await, 1 + missed + 1);
+}
+
+#[tokio::test]
+async fn a_reader_that_comes_too_late_is_told_as_well() {
+    let api = Api::start().await;
+    for pid in 0..5000 {
+        api.happen(pid);
+    }
+    let first: Vec<Event> = api.client().get("/v1/events").await.unwrap();
+    let kept_from = first[0].id;
+    assert!(kept_from > 11, "the log keeps everything");
+    let mut stream = api.client().follow(Some(10)).await.unwrap();
+    let told = stream.next().await.unwrap().unwrap();
+    assert_eq!(told, Update::Missed(kept_from - 11));
+    assert_eq!(next_id(&mut stream).await, kept_from);
+}
+
+#[tokio::test]
+async fn an_id_of_an_earlier_agent_misses_nothing_of_this_one() {
+    let api = Api::start().await;
+    api.happen(1);
+    let mut stream = api.client().follow(Some(4711)).await.unwrap();
+    assert_eq!(next_id(&mut stream).await, 1);
+    api.happen(2);
+    assert_eq!(next_id(&mut stream).await, 2);
+}

@@ -1,0 +1,158 @@
+//! The API over real sockets, with made-up figures.
+
+use podwarden::{
+    api::{ErrorBody, EventKind, Eviction, NodeStats, PodList, PodStats},
+    client::{Client, ClientError, Endpoint},
+    published::Figures,
+};
+
+use support::{Api, node, pod};
+
+mod events;
+mod listen;
+mod plan;
+mod support;
+
+fn error_of(body: &str) -> String {
+    serde_json::from_str::<ErrorBody>(body).unwrap().error
+}
+
+#[tokio::test]
+async fn figures_come_as_published_over_both_listeners() {
+    let api = Api::start().await;
+    api.publish(1000);
+    for client in [api.client(), Client::new(Endpoint::Tcp(api.tcp))] {
+        assert_eq!(client.get::<NodeStats>("/v1/node").await.unwrap(), node());
+        let list: PodList = client.get("/v1/pods").await.unwrap();
+        assert_eq!(list.pods, (0..1000).map(pod).collect::<Vec<_>>());
+        let one: PodStats = client.get("/v1/pods/uid-7").await.unwrap();
+        assert_eq!(one, pod(7));
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let api = Api::start().await;
+    for (method, path, expected, named) in [
+        ("GET", "/v1/pods/uid-9", 404, "uid-9"),
+        ("GET", "/v2/pods", 404, "/v2/pods"),
+        ("POST", "/v1/pods", 405, "POST"),
+        ("DELETE", "/v1/pods/uid-9", 405, "read-only"),
+        ("GET", "/v1/events?after=x", 400, "after"),
+        ("GET", "/v1/events?afer=1", 400, "afer"),
+        ("GET", "/readyz", 503, "not ready"),
+        ("GET", "/v1/plan", 503, "planned"),
+    ] {
+        let (status, body) = api.status(method, path).await;
+        assert_eq!(status, expected, "{method} {path}");
+        let error = error_of(&body);
+        assert!(error.contains(named), "{method} {path}: {error}");
+    }
+    let (status, _, body) = api
+        .raw("GET /v1/events?follow=true HTTP/1.0\r\nLast-Event-ID: x\r\n\r\n")
+        .await;
+    assert_eq!(status, 400);
+    assert!(error_of(&body).contains("Last-Event-ID"));
+}
+
+#[tokio::test]
+async fn health_is_at_once_and_readiness_when_it_is_set() {
+    let api = Api::start().await;
+    assert_eq!(api.status("GET", "/healthz").await.0, 200);
+    assert_eq!(api.status("GET", "/readyz").await.0, 503);
+    api.published.set_ready(true);
+    assert_eq!(api.status("GET", "/readyz").await, (200, "ok\n".to_owned()));
+}
+
+#[tokio::test]
+async fn metrics_say_what_the_figures_say() {
+    let api = Api::start().await;
+    let mut named = pod(0);
+    named.pod_ref.name = "a\"b\\c".to_owned();
+    api.published.publish(Figures {
+        node: node(),
+        pods: vec![named, pod(1)],
+    });
+    let eviction = EventKind::Eviction(Box::new(Eviction {
+        qos_class: "BestEffort".to_owned(),
+        scope: "kubepods".to_owned(),
+        ..Eviction::default()
+    }));
+    api.published.event(String::new(), None, eviction);
+    let text = loop {
+        let text = api.client().get_bytes("/metrics").await.unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        // Events are counted by a task of the server's own.
+        if text.contains("podwarden_evictions_total{") {
+            break text;
+        }
+        tokio::task::yield_now().await;
+    };
+    let labels = r#"namespace="default",pod="web-1",uid="uid-1",qos="Burstable""#;
+    for line in [
+        format!("podwarden_pod_cpu_usage_seconds_total{{{labels}}} 1.5"),
+        format!("podwarden_pod_memory_usage_bytes{{{labels}}} 4096"),
+        format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"0.000002\",{labels}}} 2"),
+        format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"0.000004\",{labels}}} 3"),
+        format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"+Inf\",{labels}}} 4"),
+        format!("podwarden_pod_run_queue_wait_seconds_count{{{labels}}} 4"),
+        r#"podwarden_tier_armed_level_bytes{tier="kubepods"} 1073741824"#.to_owned(),
+        r#"podwarden_evictions_total{qos="BestEffort",scope="kubepods",dry_run="false"} 1"#
+            .to_owned(),
+        "# TYPE podwarden_pod_cpu_usage_seconds counter".to_owned(),
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
+    }
+    assert!(text.contains(r#"pod="a\"b\\c""#), "{text}");
+    // Unknown is not zero.
+    assert!(
+        !text.contains("podwarden_pod_memory_limit_bytes{"),
+        "{text}"
+    );
+    assert!(text.ends_with("# EOF\n"));
+
+    api.publish(1);
+    let text = api.client().get_bytes("/metrics").await.unwrap();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    assert!(text.contains("uid-0") && !text.contains("uid-1"), "{text}");
+}
+
+#[tokio::test]
+async fn the_client_says_what_is_wrong_and_what_to_do() {
+    let api = Api::start().await;
+    let missing = api
+        .client()
+        .get::<PodStats>("/v1/pods/uid-5")
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&missing, ClientError::Refused { status: 404, message, .. } if message.contains("uid-5")),
+        "{missing}"
+    );
+    let shape = api.client().get::<Vec<u8>>("/v1/node").await.unwrap_err();
+    assert!(matches!(shape, ClientError::Decode { .. }), "{shape}");
+    let path = api.client().get::<PodStats>("/v1 /x").await.unwrap_err();
+    assert!(matches!(path, ClientError::Path { .. }), "{path}");
+
+    let client = api.client();
+    let socket = api.stop().await;
+    let gone = client.get::<NodeStats>("/v1/node").await.unwrap_err();
+    assert!(matches!(gone, ClientError::Connect { .. }));
+    let text = gone.to_string();
+    assert!(text.contains(socket.to_str().unwrap()), "{text}");
+    assert!(
+        text.contains("podwarden run") && text.contains("--api-socket"),
+        "{text}"
+    );
+}
+
+#[test]
+fn blocking_code_can_ask_too() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let api = runtime.block_on(Api::start());
+    api.publish(1);
+    let endpoint = Endpoint::Unix(api.socket.clone());
+    let list: PodList = podwarden::client::blocking::get(&endpoint, "/v1/pods").unwrap();
+    assert_eq!(list.pods, [pod(0)]);
+    runtime.block_on(api.stop());
+}

@@ -1,0 +1,129 @@
+//! An API on sockets of its own, with made-up figures.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use podwarden::{
+    api::{CpuStats, EventKind, MemoryStats, NodeStats, PodRef, PodStats, TierStats},
+    client::{Client, Endpoint},
+    http::{HttpError, Listen, Listeners, serve_on},
+    published::{Figures, Published},
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+/// An API on a socket of its own.
+pub(crate) struct Api {
+    pub(crate) published: Arc<Published>,
+    pub(crate) socket: PathBuf,
+    pub(crate) tcp: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<Result<(), HttpError>>,
+    _dir: TempDir,
+}
+
+impl Api {
+    pub(crate) async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("run/api.sock");
+        let listeners = Listeners::open(&Listen {
+            tcp: Some("127.0.0.1:0".parse().unwrap()),
+            unix: Some(socket.clone()),
+            allow_remote: false,
+        })
+        .await
+        .unwrap();
+        let tcp = listeners.tcp_addr().unwrap();
+        let published = Arc::new(Published::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(serve_on(published.clone(), listeners, async {
+            stopped.await.ok();
+        }));
+        Self {
+            published,
+            socket,
+            tcp,
+            stop: Some(stop),
+            server,
+            _dir: dir,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(Endpoint::Unix(self.socket.clone()))
+    }
+
+    pub(crate) fn publish(&self, pods: usize) {
+        self.published.publish(Figures {
+            node: node(),
+            pods: (0..pods).map(pod).collect(),
+        });
+    }
+
+    pub(crate) fn happen(&self, pid: u32) -> u64 {
+        let time = "2026-11-21T08:57:48.123456Z".to_owned();
+        self.published
+            .event(time, None, EventKind::KernelOom { pid })
+    }
+
+    pub(crate) async fn stop(mut self) -> PathBuf {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.server.await.unwrap().unwrap();
+        self.socket.clone()
+    }
+
+    /// Status, head and body of a request typed by hand.
+    pub(crate) async fn raw(&self, request: &str) -> (u16, String, String) {
+        let mut stream = tokio::net::UnixStream::connect(&self.socket).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_lowercase(), body.to_owned())
+    }
+
+    pub(crate) async fn status(&self, method: &str, path: &str) -> (u16, String) {
+        let (status, _, body) = self.raw(&format!("{method} {path} HTTP/1.0\r\n\r\n")).await;
+        (status, body)
+    }
+}
+
+pub(crate) fn node() -> NodeStats {
+    NodeStats {
+        node_name: "node-1".to_owned(),
+        mode: "observe".to_owned(),
+        profile: "standard".to_owned(),
+        tiers: vec![TierStats {
+            name: "kubepods".to_owned(),
+            armed_level_bytes: Some(1 << 30),
+            ..TierStats::default()
+        }],
+        ..NodeStats::default()
+    }
+}
+
+pub(crate) fn pod(i: usize) -> PodStats {
+    PodStats {
+        pod_ref: PodRef {
+            name: format!("web-{i}"),
+            namespace: "default".to_owned(),
+            uid: format!("uid-{i}"),
+        },
+        qos_class: "Burstable".to_owned(),
+        cpu: CpuStats {
+            usage_core_nano_seconds: 1_500_000_000,
+            run_queue_wait_nano_seconds: 4_000,
+            run_queue_wait_histogram: vec![2, 1, 1],
+            ..CpuStats::default()
+        },
+        memory: Some(MemoryStats {
+            usage_bytes: 4096,
+            ..MemoryStats::default()
+        }),
+        ..PodStats::default()
+    }
+}

@@ -1,0 +1,256 @@
+//! `podwarden plan` and `explain` as they are called.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/plan")
+        .join(name)
+}
+
+/// Runs the binary in the directory of the files, with `stdin`.
+fn podwarden(arguments: &[&str], stdin: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_podwarden"))
+        .args(arguments)
+        .current_dir(file(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may end without reading.
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Standard output of a run without an error.
+fn printed(arguments: &[&str]) -> String {
+    let output = podwarden(arguments, "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout).to_owned()
+}
+
+/// `path/file = value` of the tree.
+fn tree(stdout: &str) -> Vec<String> {
+    let report: Value = serde_json::from_str(stdout).unwrap();
+    let rows = report["tree"].as_array().unwrap().iter();
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+    rows.inspect(|row| assert!(!text(row, "reason").is_empty(), "{row}"))
+        .map(|row| {
+            let [path, file, value] = ["path", "file", "value"].map(|key| text(row, key));
+            format!("{path}/{file} = {value}")
+        })
+        .collect()
+}
+
+/// The document's figures in the units of the files: 110m is 112 shares and a quota of 11000.
+const WORKED_EXAMPLE: &[&str] = &[
+    "/kubepods/cpu.shares = 2048",
+    "/kubepods/memory.limit_in_bytes = 21474836480",
+    "/kubepods/burstable/cpu.shares = 30",
+    "/kubepods/burstable/memory.limit_in_bytes = 16106127360",
+    "/kubepods/besteffort/cpu.shares = 2",
+    "/kubepods/besteffort/memory.limit_in_bytes = 13958643712",
+    "/kubepods/pod1/cpu.shares = 112",
+    "/kubepods/pod1/cpu.cfs_period_us = 100000",
+    "/kubepods/pod1/cpu.cfs_quota_us = 11000",
+    "/kubepods/pod1/memory.limit_in_bytes = 3221225472",
+    "/kubepods/pod1/pids.max = max",
+    "/kubepods/pod2/cpu.shares = 20",
+    "/kubepods/pod2/cpu.cfs_period_us = 100000",
+    "/kubepods/pod2/cpu.cfs_quota_us = 2000",
+    "/kubepods/pod2/memory.limit_in_bytes = 2147483648",
+    "/kubepods/pod2/pids.max = max",
+    "/kubepods/burstable/pod3/cpu.shares = 20",
+    "/kubepods/burstable/pod3/cpu.cfs_period_us = 100000",
+    "/kubepods/burstable/pod3/cpu.cfs_quota_us = 15000",
+    "/kubepods/burstable/pod3/memory.limit_in_bytes = 3221225472",
+    "/kubepods/burstable/pod3/pids.max = max",
+    "/kubepods/burstable/pod4/cpu.shares = 10",
+    "/kubepods/burstable/pod4/cpu.cfs_period_us = 100000",
+    "/kubepods/burstable/pod4/cpu.cfs_quota_us = 2000",
+    "/kubepods/burstable/pod4/memory.limit_in_bytes = 2147483648",
+    "/kubepods/burstable/pod4/pids.max = max",
+    "/kubepods/besteffort/pod5/cpu.shares = 2",
+    "/kubepods/besteffort/pod5/cpu.cfs_quota_us = -1",
+    "/kubepods/besteffort/pod5/memory.limit_in_bytes = -1",
+    "/kubepods/besteffort/pod5/pids.max = max",
+];
+
+#[test]
+fn the_worked_example_to_the_last_value() {
+    let found = tree(&printed(&[
+        "plan",
+        "-o",
+        "json",
+        "-f",
+        "worked-example.yaml",
+    ]));
+    assert_eq!(found, WORKED_EXAMPLE);
+}
+
+#[test]
+fn the_worked_example_as_the_api_server_fills_it_in() {
+    let example = std::fs::read_to_string(file("worked-example.yaml")).unwrap();
+    let zeros = ", requests: {cpu: 0, memory: 0}";
+    assert_eq!(example.matches(zeros).count(), 1);
+    let output = podwarden(
+        &["plan", "-o", "json", "-f", "-"],
+        &example.replace(zeros, ""),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    // 130m; 120m; allocatable - (5 + 3)Gi.
+    let mut expected = WORKED_EXAMPLE.to_vec();
+    for (before, after) in [
+        (
+            "/kubepods/burstable/cpu.shares = 30",
+            "/kubepods/burstable/cpu.shares = 133",
+        ),
+        (
+            "/kubepods/burstable/pod3/cpu.shares = 20",
+            "/kubepods/burstable/pod3/cpu.shares = 122",
+        ),
+        (
+            "/kubepods/besteffort/memory.limit_in_bytes = 13958643712",
+            "/kubepods/besteffort/memory.limit_in_bytes = 12884901888",
+        ),
+    ] {
+        let row = expected.iter_mut().find(|row| **row == before);
+        *row.unwrap() = after;
+    }
+    assert_eq!(tree(text(&output.stdout)), expected);
+}
+
+#[test]
+fn tables_read_as_they_did() {
+    for (arguments, golden) in [
+        (&["plan", "-f", "pressure.yaml"][..], "golden/plan.txt"),
+        (
+            &["explain", "shop/web", "-f", "pressure.yaml"],
+            "golden/explain-web.txt",
+        ),
+        (
+            &[
+                "explain",
+                "d1",
+                "-f",
+                "pressure.yaml",
+                "--cgroup-version",
+                "v1",
+            ],
+            "golden/explain-db-v1.txt",
+        ),
+        (
+            &[
+                "explain",
+                "batch",
+                "-f",
+                "pressure.yaml",
+                "--cgroup-driver",
+                "systemd",
+            ],
+            "golden/explain-batch-systemd.txt",
+        ),
+        (
+            &["explain", "dns", "-f", "pressure.yaml"],
+            "golden/explain-dns.txt",
+        ),
+    ] {
+        let found = printed(arguments);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(file(golden), &found).unwrap();
+        }
+        let expected = std::fs::read_to_string(file(golden)).unwrap();
+        assert_eq!(found, expected, "{golden}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_and_the_rest_is_planned() {
+    let output = podwarden(&["plan", "-o", "json", "-f", "bad.yaml", "--cpu", "2"], "");
+    assert_eq!(output.status.code(), Some(1));
+    let paths = tree(text(&output.stdout));
+    assert!(
+        paths
+            .iter()
+            .any(|row| row.starts_with("/kubepods/besteffort/pod5/"))
+    );
+    let errors: Vec<_> = text(&output.stderr).lines().collect();
+    let expected: &[&[&str]] = &[
+        &["document 1", "Deployment (apps/v1)"],
+        &[
+            "pod a/overflow",
+            "[0].resources.requests.memory",
+            "`99999999999999999999Gi`",
+        ],
+        &["pod negative", "requests.cpu", "`-1`"],
+        &["pod malformed", "limits.memory", "`1Go`"],
+        &["pod below", "requests.memory", "`2Gi`", "above the limit"],
+        &["pod unknown", "limits.memry", "`1Gi`"],
+        &["pod default/twin", "uid 5"],
+        &["pod wrongtype", "spec.containers"],
+        &["document 3", "not YAML"],
+    ];
+    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+    for (error, parts) in errors.iter().zip(expected) {
+        for part in ["bad.yaml"].iter().chain(*parts) {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+}
+
+#[test]
+fn exit_codes() {
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\n";
+    let cases: &[(&[&str], &str, i32)] = &[
+        (&["plan", "-f", "-"], deployment, 2),
+        (&["plan", "-f", "-"], "", 2),
+        (
+            &["plan", "-f", "-"],
+            r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#,
+            0,
+        ),
+        (&["plan", "-f", "missing.yaml"], "", 2),
+        (&["plan"], "", 3),
+        (&["plan", "-f", "bad.yaml", "--record"], "", 3),
+        (&["plan", "-f", "bad.yaml", "--memory", "1Go"], "", 3),
+        (&["plan", "--record", "--api-socket", "/nonexistent"], "", 3),
+        (&["explain", "web", "-f", "pressure.yaml"], "", 0),
+        (&["explain", "nobody", "-f", "pressure.yaml"], "", 2),
+        (&["explain", "web", "--api-socket", "/nonexistent"], "", 3),
+    ];
+    for (arguments, stdin, code) in cases {
+        let output = podwarden(arguments, stdin);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.is_empty(), *code == 0, "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_thousand_pods_have_a_place_each() {
+    let pod = |i: usize| {
+        serde_json::json!({
+            "metadata": {"name": format!("p{i}"), "uid": format!("u{i}")},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1m"}}}]},
+        })
+    };
+    let list = serde_json::json!({
+        "apiVersion": "v1", "kind": "PodList", "items": (0..1000).map(pod).collect::<Vec<_>>(),
+    });
+    let output = podwarden(&["plan", "-o", "json", "-f", "-"], &list.to_string());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["ranking"].as_array().unwrap().len(), 1000);
+}

@@ -1,0 +1,91 @@
+//! Accounts: what the kernel side counts per cgroup, and how it finds the one to count to.
+
+use core::mem::{offset_of, size_of};
+
+/// Buckets of the run-queue wait histogram. Bucket `i` counts waits in `[2^i, 2^(i+1))` microseconds;
+/// bucket 0 also everything shorter, the last (from 0.52 s) also everything longer.
+pub const WAIT_BUCKETS: usize = 20;
+
+/// One cgroup's figures on one CPU; a reader adds up the CPUs. All only ever grow until the account
+/// is handed to another cgroup.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// CPU time of tasks that have been switched out or flushed, nanoseconds.
+    pub cpu_ns: u64,
+    /// Time between becoming runnable and running, nanoseconds.
+    pub wait_ns: u64,
+    /// Switches to a task of this cgroup.
+    pub switches: u64,
+    /// Time inside direct reclaim for the node, nanoseconds.
+    pub direct_stall_ns: u64,
+    /// Time inside reclaim for a memory cgroup's limit, nanoseconds.
+    pub memcg_stall_ns: u64,
+    /// Processes (not threads) that ended.
+    pub exits: u64,
+    /// Of these, with a non-zero exit code.
+    pub exits_failed: u64,
+    /// Of these, by a signal.
+    pub exits_signaled: u64,
+    /// Of these, chosen by the kernel's OOM killer.
+    pub exits_oom: u64,
+    /// See [`WAIT_BUCKETS`].
+    pub wait_hist: [u64; WAIT_BUCKETS],
+}
+const _: () = assert!(size_of::<Account>() == 9 * 8 + WAIT_BUCKETS * 8);
+
+/// A cgroup in scope, keyed by its kernel id.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// Where its tasks count to; shared with an ancestor below [`crate::MAX_ACCOUNT_DEPTH`], and when
+    /// no account was free.
+    pub slot: u32,
+    /// Levels below kubepods, which is 0.
+    pub depth: u32,
+}
+const _: () = assert!(size_of::<Tracked>() == 8);
+
+/// One line of a CPU's cache from cgroup id to account.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheLine {
+    /// The cgroup's kernel id; ids are never reused while the system runs.
+    pub id: u64,
+    /// [`crate::Control::generation`] when the line was filled; another value means it is stale.
+    pub generation: u32,
+    /// The account, or [`crate::NO_SLOT`] for a cgroup out of scope.
+    pub slot: u32,
+}
+const _: () = assert!(size_of::<CacheLine>() == 16);
+
+/// What one CPU is doing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CpuState {
+    /// Low half: the account of the running task; high half: counts switches, so that another CPU
+    /// can change the account by compare-and-swap for this very task only.
+    pub current: u64,
+    /// `sum_exec_runtime` of the running task up to which it has been accounted, nanoseconds.
+    pub accounted: u64,
+    /// The running `task_struct`'s address.
+    pub task: u64,
+    /// Run-queue clock of the last level check, nanoseconds.
+    pub last_check: u64,
+    /// `CLOCK_MONOTONIC` of the last wake-up of the telemetry reader, nanoseconds.
+    pub last_wake: u64,
+    /// Direct-mapped by the low bits of the cgroup id.
+    pub cache: [CacheLine; CpuState::CACHE_LINES],
+}
+const _: () = assert!(size_of::<CpuState>() == 40 + 16 * CpuState::CACHE_LINES);
+const _: () = assert!(offset_of!(CpuState, cache) == 40);
+
+impl CpuState {
+    /// Lines in [`CpuState::cache`]; a power of two.
+    pub const CACHE_LINES: usize = 32;
+
+    /// The account of the running task.
+    pub const fn slot(current: u64) -> u32 {
+        current as u32
+    }
+}

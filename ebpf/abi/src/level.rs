@@ -1,0 +1,68 @@
+//! Armed levels, switches that the agent sets, and loss counters.
+
+use core::mem::size_of;
+
+/// A level on one memory cgroup, keyed by the cgroup's id in the memory controller's hierarchy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Level {
+    /// Usage at which to report, pages.
+    pub level_pages: u64,
+    /// A [`LevelState`].
+    pub state: u64,
+    /// Address of its `page_counter` once a program has seen it; 0 before.
+    pub counter: u64,
+}
+const _: () = assert!(size_of::<Level>() == 24);
+
+/// Where a [`Level`] stands.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelState {
+    /// Reported, or never armed: silent.
+    Silent = 0,
+    /// The next program that sees usage at the level reports it, once.
+    Armed = 1,
+}
+
+/// What saw usage at a level.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The charge itself (`page_counter_try_charge`).
+    Charge = 1,
+    /// A context switch of a task below the cgroup.
+    Switch = 2,
+}
+
+/// Set by the agent, read by every program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Control {
+    /// Changes whenever the agent adds cgroups by hand; invalidates the CPUs' caches.
+    pub generation: u32,
+    /// Levels that exist; 0 switches the checks off.
+    pub levels: u32,
+}
+const _: () = assert!(size_of::<Control>() == 8);
+
+/// Indices of the per-CPU loss counters.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropCounter {
+    /// Crossings that found the decisions ring full.
+    Decisions = 0,
+    /// Records that found the telemetry ring full.
+    Telemetry = 1,
+    /// Cgroups that found no free account, or no room in the table.
+    Accounts = 2,
+    /// Reclaims that found no room in the table.
+    Stalls = 3,
+    /// Context switches that the kernel did not trace; their CPU time is found by other means.
+    Untraced = 4,
+}
+
+impl DropCounter {
+    /// How many there are.
+    pub const COUNT: u32 = 5;
+}

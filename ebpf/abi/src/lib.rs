@@ -1,0 +1,25 @@
+//! The types that cross the boundary between the kernel programs and the agent.
+//!
+//! Plain `repr(C)` data without padding that is not named, so that a value is the same bytes on both
+//! sides. Sizes are asserted: a change that moves a field is a change of the boundary and shows up
+//! as a compile error here.
+#![no_std]
+
+mod account;
+mod event;
+mod layout;
+mod level;
+
+pub use account::{Account, CacheLine, CpuState, Tracked, WAIT_BUCKETS};
+pub use event::{
+    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent, TASK_COMM_LEN,
+};
+pub use level::{Control, DropCounter, Level, LevelState, Source};
+
+/// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count
+/// to their nearest ancestor that has one. 3 reaches the containers of Burstable and BestEffort pods;
+/// Guaranteed pods, which have no tier above them, reach one nested level.
+pub const MAX_ACCOUNT_DEPTH: u32 = 3;
+
+/// The account that means "not accounted".
+pub const NO_SLOT: u32 = 0;

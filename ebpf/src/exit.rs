@@ -1,0 +1,100 @@
+//! Processes that end, and those that the OOM killer chose.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use podwarden_abi::{EventKind, ExitEvent, NO_SLOT, OomEvent};
+
+use crate::{
+    account, atomic,
+    kernel::Task,
+    maps::{ENDED, OOM_VICTIMS},
+    telemetry,
+};
+
+/// A leader is switched out for the last time. Where tracepoints can be preempted (7.0 and later) the
+/// kernel skips a program that is already running on the CPU, and so may have skipped this process's
+/// exit; a switch is never preempted. Of a process whose leader ended before other threads only the
+/// exit itself tells.
+#[inline(always)]
+pub(crate) fn last_switch(task: Task) {
+    if task.is_leader() && task.live_threads() == 0 {
+        process(task);
+    }
+}
+
+/// The last thread of a process, `task`, exits; reported once, whoever says it first.
+#[inline(always)]
+pub(crate) fn process(task: Task) {
+    let id = task.cgroup().id();
+    let slot = account::tracked_slot(id);
+    if slot == NO_SLOT {
+        return;
+    }
+    let tgid = task.tgid();
+    let identity = [task.leader().start_time(), u64::from(tgid)];
+    if ENDED.insert(identity, 0, u64::from(BPF_NOEXIST)).is_err() {
+        return;
+    }
+    let status = task.exit_status();
+    let oom = status & 0x7f != 0 && OOM_VICTIMS.remove(tgid).is_ok();
+    if let Some(account) = account::account(slot) {
+        let signaled = status & 0x7f != 0;
+        // SAFETY: aligned words of a map value.
+        unsafe {
+            atomic::add(&raw mut account.exits, 1);
+            atomic::add(&raw mut account.exits_oom, u64::from(oom));
+            atomic::add(&raw mut account.exits_signaled, u64::from(signaled));
+            atomic::add(
+                &raw mut account.exits_failed,
+                u64::from(!signaled && status != 0),
+            );
+        }
+    }
+    let Some(mut record) = telemetry::reserve::<ExitEvent>() else {
+        return;
+    };
+    let header = telemetry::header(EventKind::Exit, slot, id);
+    let leader = task.leader();
+    let mut cpu_ns = task.reaped_runtime() + task.runtime();
+    if leader.address() != task.address() {
+        cpu_ns += leader.runtime();
+    }
+    record.write(ExitEvent {
+        header,
+        tgid,
+        status,
+        run_time_ns: header.time_ns.saturating_sub(leader.start_time()),
+        cpu_ns,
+        max_rss_pages: task.max_rss(),
+        comm: leader.comm(),
+        oom: u32::from(oom),
+        pad: 0,
+    });
+    telemetry::submit(record, header.time_ns);
+}
+
+/// The OOM killer has chosen the process `tgid`; `task` where the kernel hands it over.
+#[inline(always)]
+pub(crate) fn oom_victim(tgid: u32, task: Option<Task>) {
+    let (slot, id) = match task {
+        Some(task) => {
+            let id = task.cgroup().id();
+            (account::tracked_slot(id), id)
+        }
+        None => (NO_SLOT, 0),
+    };
+    if task.is_some() && slot == NO_SLOT {
+        return;
+    }
+    let header = telemetry::header(EventKind::Oom, slot, id);
+    // A full table only loses the mark on the exit record; the record below is still made.
+    let _ = OOM_VICTIMS.insert(tgid, header.time_ns, 0);
+    let Some(mut record) = telemetry::reserve::<OomEvent>() else {
+        return;
+    };
+    record.write(OomEvent {
+        header,
+        tgid,
+        pad: 0,
+    });
+    telemetry::submit(record, header.time_ns);
+}

@@ -1,0 +1,325 @@
+//! The kernel's structures, as far as the programs read them.
+//!
+//! Each wrapper holds a pointer that the verifier knows the type of (`PTR_TO_BTF_ID`), so members are
+//! read by plain loads: a stale or null pointer reads as 0, it cannot fault. Offsets are read-only
+//! globals that the agent fills from BTF; the verifier folds them into constants.
+
+use aya_ebpf::{Global, helpers};
+
+macro_rules! offsets {
+    ($($name:ident: $structure:literal, $path:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            static $name: Global<u64> = Global::new(0);
+        )*
+    };
+}
+podwarden_abi::for_each_offset!(offsets);
+
+/// Set in the state of a task that will not run again (include/linux/sched.h).
+pub(crate) const TASK_DEAD: u64 = 0x80;
+
+/// 1 where `sched_process_exit` says itself whether the process is gone (6.16 and later).
+#[unsafe(no_mangle)]
+pub(crate) static EXIT_HAS_GROUP_DEAD: Global<u64> = Global::new(0);
+
+/// `memory_cgrp_id` of this kernel.
+#[unsafe(no_mangle)]
+static MEMORY_CGRP_ID: Global<u64> = Global::new(0);
+
+/// The hierarchy whose cgroups identify pods: 0 is the unified one.
+#[unsafe(no_mangle)]
+static IDENTITY_HIERARCHY: Global<u64> = Global::new(0);
+
+/// CPUs that may exist.
+#[unsafe(no_mangle)]
+pub(crate) static POSSIBLE_CPUS: Global<u64> = Global::new(1);
+
+/// Reads the member of type `T` at `offset`.
+#[inline(always)]
+fn member<T: Copy>(base: *const u8, offset: u64) -> T {
+    // SAFETY: `base` is PTR_TO_BTF_ID; the verifier checks that a T of this size lies at the offset
+    // and the kernel handles a fault in the load.
+    unsafe { base.add(offset as usize).cast::<T>().read_volatile() }
+}
+
+/// `struct task_struct *`
+#[derive(Clone, Copy)]
+pub(crate) struct Task(pub(crate) *const u8);
+
+impl Task {
+    /// The task that runs on this CPU.
+    #[inline(always)]
+    pub(crate) fn current() -> Self {
+        // SAFETY: always allowed; returns the running task.
+        Self(unsafe { helpers::bpf_get_current_task_btf() }.cast::<u8>())
+    }
+
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Process id in the root namespace.
+    #[inline(always)]
+    pub(crate) fn tgid(self) -> u32 {
+        member(self.0, OFF_TASK_TGID.load())
+    }
+
+    /// [`Task::tgid`] of a task by its address only.
+    #[inline(always)]
+    pub(crate) fn tgid_at(address: u64) -> Option<u32> {
+        let at = (address + OFF_TASK_TGID.load()) as *const u32;
+        // SAFETY: a bad address is an error, not a fault.
+        unsafe { helpers::bpf_probe_read_kernel(at) }.ok()
+    }
+
+    /// CPU time so far: exactly what the kernel has charged to the task's cgroup, since
+    /// `update_curr` (kernel/sched/fair.c) adds one delta to both.
+    #[inline(always)]
+    pub(crate) fn runtime(self) -> u64 {
+        member(self.0, OFF_TASK_RUNTIME.load())
+    }
+
+    /// [`Task::runtime`] when the task was last picked to run; fair tasks only (`set_next_entity`,
+    /// kernel/sched/fair.c).
+    #[inline(always)]
+    pub(crate) fn runtime_when_picked(self) -> u64 {
+        member(self.0, OFF_TASK_PICKED_RUNTIME.load())
+    }
+
+    /// True for SCHED_OTHER, SCHED_BATCH and SCHED_IDLE.
+    #[inline(always)]
+    pub(crate) fn is_fair(self) -> bool {
+        /// `MAX_RT_PRIO` of include/linux/sched/prio.h.
+        const MAX_RT_PRIO: i32 = 100;
+        member::<i32>(self.0, OFF_TASK_PRIO.load()) >= MAX_RT_PRIO
+    }
+
+    /// [`Task::runtime`] and [`Task::runtime_when_picked`] of a task by its address only.
+    #[inline(always)]
+    pub(crate) fn runtimes_at(address: u64) -> Option<(u64, u64)> {
+        let at = |offset: u64| (address + offset) as *const u64;
+        // SAFETY: a bad address is an error, not a fault.
+        unsafe {
+            Some((
+                helpers::bpf_probe_read_kernel(at(OFF_TASK_RUNTIME.load())).ok()?,
+                helpers::bpf_probe_read_kernel(at(OFF_TASK_PICKED_RUNTIME.load())).ok()?,
+            ))
+        }
+    }
+
+    /// Run-queue clock at which the task became runnable; 0 when it was not waiting.
+    #[inline(always)]
+    pub(crate) fn last_queued(self) -> u64 {
+        member(self.0, OFF_TASK_LAST_QUEUED.load())
+    }
+
+    /// The clock of the run queue that the task is on.
+    #[inline(always)]
+    pub(crate) fn queue_clock(self) -> u64 {
+        let cfs_rq: *const u8 = member(self.0, OFF_TASK_CFS_RQ.load());
+        let rq: *const u8 = member(cfs_rq, OFF_CFS_RQ_RQ.load());
+        member(rq, OFF_RQ_CLOCK.load())
+    }
+
+    #[inline(always)]
+    fn css_set(self) -> *const u8 {
+        member(self.0, OFF_TASK_CGROUPS.load())
+    }
+
+    /// The task's cgroup in the hierarchy that identifies pods.
+    #[inline(always)]
+    pub(crate) fn cgroup(self) -> Cgroup {
+        let cset = self.css_set();
+        if IDENTITY_HIERARCHY.load() == 0 {
+            Cgroup(member(cset, OFF_CSET_DFL_CGRP.load()))
+        } else {
+            Cgroup(member(self.memory_css().0, OFF_CSS_CGROUP.load()))
+        }
+    }
+
+    /// The task's memory cgroup.
+    #[inline(always)]
+    pub(crate) fn memory_css(self) -> Css {
+        Css(member(
+            self.css_set(),
+            OFF_CSET_SUBSYS.load() + MEMORY_CGRP_ID.load() * 8,
+        ))
+    }
+
+    #[inline(always)]
+    fn signal(self) -> *const u8 {
+        member(self.0, OFF_TASK_SIGNAL.load())
+    }
+
+    #[inline(always)]
+    pub(crate) fn leader(self) -> Self {
+        Self(member(self.0, OFF_TASK_LEADER.load()))
+    }
+
+    /// True for the thread whose id is the process's.
+    #[inline(always)]
+    pub(crate) fn is_leader(self) -> bool {
+        member::<u32>(self.0, OFF_TASK_PID.load()) == self.tgid()
+    }
+
+    /// Threads of the process that have not begun to exit.
+    #[inline(always)]
+    pub(crate) fn live_threads(self) -> u32 {
+        member(self.signal(), OFF_SIGNAL_LIVE.load())
+    }
+
+    /// What `wait(2)` will report for the process (kernel/exit.c, `wait_task_zombie`).
+    #[inline(always)]
+    pub(crate) fn exit_status(self) -> u32 {
+        /// `SIGNAL_GROUP_EXIT` of include/linux/sched/signal.h.
+        const GROUP_EXIT: u32 = 4;
+        let signal = self.signal();
+        let flags: u32 = member(signal, OFF_SIGNAL_FLAGS.load());
+        if flags & GROUP_EXIT != 0 {
+            member(signal, OFF_SIGNAL_GROUP_EXIT_CODE.load())
+        } else {
+            member(self.leader().0, OFF_TASK_EXIT_CODE.load())
+        }
+    }
+
+    /// CPU time of the process's threads that are gone, nanoseconds.
+    #[inline(always)]
+    pub(crate) fn reaped_runtime(self) -> u64 {
+        member(self.signal(), OFF_SIGNAL_RUNTIME.load())
+    }
+
+    /// Largest resident set of the process, pages.
+    #[inline(always)]
+    pub(crate) fn max_rss(self) -> u64 {
+        member(self.signal(), OFF_SIGNAL_MAXRSS.load())
+    }
+
+    /// `CLOCK_MONOTONIC` at the task's start, nanoseconds.
+    #[inline(always)]
+    pub(crate) fn start_time(self) -> u64 {
+        member(self.0, OFF_TASK_START.load())
+    }
+
+    /// `comm`, as two words.
+    #[inline(always)]
+    pub(crate) fn comm(self) -> [u8; podwarden_abi::TASK_COMM_LEN] {
+        let mut comm = [0; podwarden_abi::TASK_COMM_LEN];
+        let at = self.address() + OFF_TASK_COMM.load();
+        // SAFETY: a bad address is an error, not a fault; the buffer is 16 bytes long.
+        unsafe {
+            helpers::generated::bpf_probe_read_kernel(
+                comm.as_mut_ptr().cast(),
+                comm.len() as u32,
+                at as *const _,
+            );
+        }
+        comm
+    }
+}
+
+/// `struct cgroup *`
+#[derive(Clone, Copy)]
+pub(crate) struct Cgroup(pub(crate) *const u8);
+
+impl Cgroup {
+    /// Its id: the inode number of its directory.
+    #[inline(always)]
+    pub(crate) fn id(self) -> u64 {
+        let kn: *const u8 = member(self.0, OFF_CGROUP_KN.load());
+        member(kn, OFF_KN_ID.load())
+    }
+
+    /// Its parent's id; 0 for a root.
+    #[inline(always)]
+    pub(crate) fn parent_id(self) -> u64 {
+        let parent = Css(member(self.0, OFF_CGROUP_PARENT.load()));
+        parent.cgroup().id()
+    }
+
+    /// True when it is in the hierarchy that identifies pods.
+    #[inline(always)]
+    pub(crate) fn is_identity(self) -> bool {
+        let root: *const u8 = member(self.0, OFF_CGROUP_ROOT.load());
+        let hierarchy: u32 = member(root, OFF_ROOT_HIERARCHY.load());
+        u64::from(hierarchy) == IDENTITY_HIERARCHY.load()
+    }
+
+    /// Copies its directory's name to `to`; returns its length without the terminator.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn name_into(self, to: *mut u8, len: u32) -> u32 {
+        let kn: *const u8 = member(self.0, OFF_CGROUP_KN.load());
+        let name: *const u8 = member(kn, OFF_KN_NAME.load());
+        // SAFETY: `to` is writable by the caller's word; a bad name is an error, not a fault.
+        let n =
+            unsafe { helpers::generated::bpf_probe_read_kernel_str(to.cast(), len, name.cast()) };
+        if n > 0 { (n - 1) as u32 } else { 0 }
+    }
+}
+
+/// `struct cgroup_subsys_state *`, here always the memory controller's or a cgroup's own.
+#[derive(Clone, Copy)]
+pub(crate) struct Css(pub(crate) *const u8);
+
+impl Css {
+    #[inline(always)]
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    #[inline(always)]
+    pub(crate) fn cgroup(self) -> Cgroup {
+        Cgroup(member(self.0, OFF_CSS_CGROUP.load()))
+    }
+
+    #[inline(always)]
+    pub(crate) fn parent(self) -> Self {
+        Self(member(self.0, OFF_CSS_PARENT.load()))
+    }
+
+    /// Address of `mem_cgroup.memory`: `css` is the first member of `mem_cgroup`
+    /// (include/linux/memcontrol.h).
+    #[inline(always)]
+    pub(crate) fn memory_counter(self) -> u64 {
+        self.0 as u64 + OFF_MEMCG_MEMORY.load()
+    }
+
+    /// Usage of the memory cgroup, pages.
+    #[inline(always)]
+    pub(crate) fn memory_usage(self) -> Option<u64> {
+        let at = (self.memory_counter() + OFF_COUNTER_USAGE.load()) as *const u64;
+        // SAFETY: a bad address is an error, not a fault.
+        unsafe { helpers::bpf_probe_read_kernel(at) }.ok()
+    }
+}
+
+/// `struct page_counter *`
+#[derive(Clone, Copy)]
+pub(crate) struct PageCounter(pub(crate) *const u8);
+
+impl PageCounter {
+    #[inline(always)]
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Usage before the charge under way, pages.
+    #[inline(always)]
+    pub(crate) fn usage(self) -> u64 {
+        member(self.0, OFF_COUNTER_USAGE.load())
+    }
+
+    #[inline(always)]
+    pub(crate) fn parent(self) -> Self {
+        Self(member(self.0, OFF_COUNTER_PARENT.load()))
+    }
+}

@@ -1,0 +1,126 @@
+//! Armed levels: report, once, that a memory cgroup's usage has reached one.
+
+use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
+use podwarden_abi::{CpuState, Crossing, DropCounter, Level, LevelState, Source};
+
+use crate::{
+    atomic::compare_and_swap,
+    kernel::{Css, PageCounter, Task},
+    maps::{CONTROL, COUNTERS, DECISIONS, LEVELS, dropped},
+    telemetry::now,
+};
+
+/// Memory cgroups between a task and the root that are looked at: kubepods, tier, pod, container and
+/// four nested ones.
+const MAX_CHAIN: usize = 8;
+
+/// How often a CPU checks at context switches, nanoseconds of its run-queue clock.
+const CHECK_INTERVAL_NS: u64 = 100_000;
+
+#[inline(always)]
+fn any_armed() -> bool {
+    CONTROL.get(0).is_some_and(|c| c.levels != 0)
+}
+
+/// Checks the outgoing task's levels, at most once per [`CHECK_INTERVAL_NS`].
+#[inline(always)]
+pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, next: Task) {
+    if !any_armed() {
+        return;
+    }
+    // `next` is on this CPU's run queue; `prev` may have been moved on already.
+    let clock = next.queue_clock();
+    if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS {
+        return;
+    }
+    state.last_check = clock;
+    check_chain(prev);
+}
+
+/// Checks the levels of a task's memory cgroup and of all above it.
+#[inline(always)]
+pub(crate) fn check_chain(task: Task) {
+    let mut css = task.memory_css();
+    for _ in 0..MAX_CHAIN {
+        if css.is_null() {
+            return;
+        }
+        check(css);
+        css = css.parent();
+    }
+}
+
+#[inline(always)]
+fn check(css: Css) {
+    let id = css.cgroup().id();
+    let Some(level) = LEVELS.get_ptr_mut(id) else {
+        return;
+    };
+    // SAFETY: a map value; only aligned words of it are touched.
+    let level = unsafe { &mut *level };
+    let counter = css.memory_counter();
+    if level.counter != counter {
+        // Now the charge hook knows it too.
+        level.counter = counter;
+        let _ = COUNTERS.insert(counter, id, 0);
+    }
+    if let Some(usage) = css.memory_usage() {
+        report(level, id, usage, Source::Switch);
+    }
+}
+
+/// A charge of `pages` to `counter` and all above it is about to be tried.
+#[inline(always)]
+pub(crate) fn charge(counter: PageCounter, pages: u64) {
+    if !any_armed() {
+        return;
+    }
+    let mut counter = counter;
+    for _ in 0..MAX_CHAIN {
+        if counter.is_null() {
+            return;
+        }
+        // SAFETY: read at once.
+        if let Some(&id) = unsafe { COUNTERS.get(counter.address()) }
+            && let Some(level) = LEVELS.get_ptr_mut(id)
+        {
+            // SAFETY: as in `check`.
+            report(
+                unsafe { &*level },
+                id,
+                counter.usage() + pages,
+                Source::Charge,
+            );
+        }
+        counter = counter.parent();
+    }
+}
+
+/// Reports if `usage` is at the level and nobody has yet.
+#[inline(always)]
+fn report(level: &Level, id: u64, usage: u64, source: Source) {
+    if usage < level.level_pages || level.state != LevelState::Armed as u64 {
+        return;
+    }
+    let state = (&raw const level.state).cast_mut();
+    // SAFETY: an aligned word of a map value.
+    if !unsafe { compare_and_swap(state, LevelState::Armed as u64, LevelState::Silent as u64) } {
+        return;
+    }
+    let Some(mut record) = DECISIONS.reserve_untyped::<Crossing>(0) else {
+        // The reactor's sampler finds it; but the level must not stay silent.
+        // SAFETY: as above; whoever finds it armed again reports again.
+        unsafe { state.write_volatile(LevelState::Armed as u64) };
+        dropped(DropCounter::Decisions);
+        return;
+    };
+    record.write(Crossing {
+        time_ns: now(),
+        cgroup: id,
+        usage_pages: usage,
+        level_pages: level.level_pages,
+        source: source as u32,
+        pad: 0,
+    });
+    record.submit(u64::from(BPF_RB_FORCE_WAKEUP));
+}

@@ -1,0 +1,103 @@
+//! Cgroups that appear, vanish, and receive tasks.
+
+use core::ptr;
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use podwarden_abi::{
+    CgroupEvent, DropCounter, EventKind, MAX_ACCOUNT_DEPTH, NAME_LEN, NO_SLOT, Tracked,
+};
+
+use crate::{
+    account,
+    kernel::{Cgroup, Task},
+    maps::{FREE_SLOTS, TRACKED, dropped},
+    telemetry,
+};
+
+/// A cgroup has been created: it is in scope if its parent is. It gets its account here, not in the
+/// agent, so that a pod that lives for a millisecond is accounted like any other.
+#[inline(always)]
+pub(crate) fn mkdir(cgroup: Cgroup) {
+    if !cgroup.is_identity() {
+        return;
+    }
+    let parent_id = cgroup.parent_id();
+    // SAFETY: copied at once.
+    let Some(&parent) = (unsafe { TRACKED.get(parent_id) }) else {
+        return;
+    };
+    let depth = parent.depth + 1;
+    let own = if depth <= MAX_ACCOUNT_DEPTH {
+        take_account()
+    } else {
+        NO_SLOT
+    };
+    let id = cgroup.id();
+    let slot = if own == NO_SLOT { parent.slot } else { own };
+    let tracked = Tracked { slot, depth };
+    if TRACKED.insert(id, tracked, u64::from(BPF_NOEXIST)).is_err() {
+        // The agent's own walk was faster, or there is no room: the account goes back either way.
+        if own != NO_SLOT {
+            let _ = FREE_SLOTS.push(own, 0);
+        }
+        // SAFETY: only whether it is there.
+        if unsafe { TRACKED.get(id) }.is_none() {
+            dropped(DropCounter::Accounts);
+        }
+        return;
+    }
+    report(cgroup, EventKind::Mkdir, id, parent_id, tracked);
+}
+
+/// A free account; [`NO_SLOT`] when there is none, which is counted.
+#[inline(always)]
+fn take_account() -> u32 {
+    match FREE_SLOTS.pop() {
+        Ok(Some(slot)) => slot,
+        _ => {
+            dropped(DropCounter::Accounts);
+            NO_SLOT
+        }
+    }
+}
+
+/// A cgroup has been removed or released. The agent reads its figures and frees its account.
+#[inline(always)]
+pub(crate) fn gone(cgroup: Cgroup, kind: EventKind) {
+    let id = cgroup.id();
+    // SAFETY: copied at once. Ids of other hierarchies are not in the table by their kind check at
+    // creation; inode numbers may coincide between hierarchies, hence the check here too.
+    if let Some(&tracked) = unsafe { TRACKED.get(id) }
+        && cgroup.is_identity()
+    {
+        report(cgroup, kind, id, cgroup.parent_id(), tracked);
+    }
+}
+
+#[inline(always)]
+fn report(cgroup: Cgroup, kind: EventKind, id: u64, parent: u64, tracked: Tracked) {
+    let Some(mut record) = telemetry::reserve::<CgroupEvent>() else {
+        return;
+    };
+    let header = telemetry::header(kind, tracked.slot, id);
+    let to = record.as_mut_ptr();
+    // SAFETY: the reservation is that large. What is left unwritten of the name lies past `name_len`,
+    // where no reader looks, and holds older records.
+    unsafe {
+        ptr::addr_of_mut!((*to).header).write(header);
+        ptr::addr_of_mut!((*to).parent).write(parent);
+        ptr::addr_of_mut!((*to).depth).write(tracked.depth);
+        let name = ptr::addr_of_mut!((*to).name).cast::<u8>();
+        let len = cgroup.name_into(name, NAME_LEN as u32);
+        ptr::addr_of_mut!((*to).name_len).write(len);
+    }
+    telemetry::submit(record, header.time_ns);
+}
+
+/// A task, or all threads of its process, now belongs to `to`.
+#[inline(always)]
+pub(crate) fn attach(to: Cgroup, task: Task, whole_process: bool) {
+    if to.is_identity() {
+        account::moved(task, whole_process, account::tracked_slot(to.id()));
+    }
+}

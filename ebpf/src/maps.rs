@@ -1,0 +1,69 @@
+//! The maps; every one is bounded, and the agent may resize those that it says it does.
+
+use aya_ebpf::{
+    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf},
+    macros::btf_map,
+};
+use podwarden_abi::{Account, Control, CpuState, DropCounter, Level, Tracked};
+
+/// Figures by account; resized by the agent. Index 0 is "not accounted" and stays empty.
+#[btf_map]
+pub(crate) static ACCOUNTS: PerCpuArray<Account, 4096> = PerCpuArray::new();
+
+/// Accounts that nobody uses, filled and refilled by the agent; resized with [`ACCOUNTS`].
+#[btf_map]
+pub(crate) static FREE_SLOTS: Queue<u32, 4096> = Queue::new();
+
+/// Cgroups in scope, by kernel id; resized by the agent.
+#[btf_map]
+pub(crate) static TRACKED: HashMap<u64, Tracked, 16384> = HashMap::new();
+
+/// What each CPU is doing.
+#[btf_map]
+pub(crate) static CPUS: PerCpuArray<CpuState, 1> = PerCpuArray::new();
+
+/// The agent's switches.
+#[btf_map]
+pub(crate) static CONTROL: Array<Control, 1> = Array::new();
+
+/// Armed levels, by the id of the memory controller's cgroup.
+#[btf_map]
+pub(crate) static LEVELS: HashMap<u64, Level, 64> = HashMap::new();
+
+/// From the address of a `page_counter` to its key in [`LEVELS`].
+#[btf_map]
+pub(crate) static COUNTERS: HashMap<u64, u64, 64> = HashMap::new();
+
+/// Reclaims under way: (thread id, kind) to the `CLOCK_MONOTONIC` of their begin.
+#[btf_map]
+pub(crate) static STALLS: HashMap<u64, u64, 8192> = HashMap::new();
+
+/// Processes that the OOM killer has chosen and that have not ended yet; by process id.
+#[btf_map]
+pub(crate) static OOM_VICTIMS: HashMap<u32, u64, 1024> = HashMap::new();
+
+/// Processes whose end has been reported, by start time and process id: both reports of one are
+/// milliseconds apart.
+#[btf_map]
+pub(crate) static ENDED: LruHashMap<[u64; 2], u8, 8192> = LruHashMap::new();
+
+/// What was lost, by [`DropCounter`].
+#[btf_map]
+pub(crate) static DROPS: PerCpuArray<u64, { DropCounter::COUNT as usize }> = PerCpuArray::new();
+
+/// Crossings of armed levels; its reader is woken by every record.
+#[btf_map]
+pub(crate) static DECISIONS: RingBuf<u64, 65536> = RingBuf::new();
+
+/// Everything else; resized by the agent. See `telemetry` for when its reader is woken.
+#[btf_map]
+pub(crate) static TELEMETRY: RingBuf<u64, 1048576> = RingBuf::new();
+
+/// Counts one loss.
+#[inline(always)]
+pub(crate) fn dropped(what: DropCounter) {
+    if let Some(n) = DROPS.get_ptr_mut(what as u32) {
+        // SAFETY: a per-CPU slot that the lookup has just returned.
+        unsafe { *n += 1 };
+    }
+}

@@ -1,0 +1,64 @@
+//! Time spent in reclaim.
+
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use podwarden_abi::{DropCounter, NO_SLOT};
+
+use crate::{
+    account,
+    kernel::Task,
+    maps::{STALLS, dropped},
+    telemetry::now,
+};
+
+/// Which reclaim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// For the node (`mm_vmscan_direct_reclaim_*`).
+    Direct = 0,
+    /// For a memory cgroup's limit (`mm_vmscan_memcg_reclaim_*`).
+    Memcg = 1,
+}
+
+/// The running thread's entry: the two kinds may nest.
+#[inline(always)]
+fn key(kind: Kind) -> u64 {
+    let tid = bpf_get_current_pid_tgid() & 0xffff_ffff;
+    tid | ((kind as u64) << 32)
+}
+
+/// The account that the running task counts to.
+#[inline(always)]
+fn current_slot() -> u32 {
+    account::tracked_slot(Task::current().cgroup().id())
+}
+
+/// The running task enters reclaim.
+#[inline(always)]
+pub(crate) fn begin(kind: Kind) {
+    if current_slot() != NO_SLOT && STALLS.insert(key(kind), now(), 0).is_err() {
+        dropped(DropCounter::Stalls);
+    }
+}
+
+/// The running task leaves reclaim.
+#[inline(always)]
+pub(crate) fn end(kind: Kind) {
+    let slot = current_slot();
+    if slot == NO_SLOT {
+        return;
+    }
+    let key = key(kind);
+    // SAFETY: copied at once; only this thread touches its entry.
+    let Some(&begun) = (unsafe { STALLS.get(key) }) else {
+        return;
+    };
+    let _ = STALLS.remove(key);
+    let Some(account) = account::account(slot) else {
+        return;
+    };
+    let ns = now().saturating_sub(begun);
+    match kind {
+        Kind::Direct => account.direct_stall_ns += ns,
+        Kind::Memcg => account.memcg_stall_ns += ns,
+    }
+}

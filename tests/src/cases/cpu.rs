@@ -1,0 +1,305 @@
+//! CPU time, run-queue wait and context switches, beside the kernel's own counters.
+
+use std::fs;
+use std::path::Path;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Case, Context, case, close_cpu, cpu_gap};
+use crate::harness::{
+    Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, monotonic, sleep, wall_nanos,
+};
+
+pub(super) const CASES: &[Case] = &[
+    case("cpu_mixed_20_pods", cpu_mixed_20_pods),
+    case(
+        "cpu_running_without_switching",
+        cpu_running_without_switching,
+    ),
+    case("short_processes", short_processes),
+    case("run_queue_wait_and_histogram", run_queue_wait_and_histogram),
+    case("context_switches", context_switches),
+];
+
+/// Twenty pods over the three classes.
+fn twenty() -> Vec<PodSpec> {
+    (0..20)
+        .map(|n| match n % 3 {
+            0 => PodSpec::guaranteed(&format!("guaranteed-{n}"), "256Mi"),
+            1 => PodSpec::burstable(&format!("burstable-{n}"), "64Mi"),
+            _ => PodSpec::best_effort(&format!("besteffort-{n}")),
+        })
+        .collect()
+}
+
+/// Waits until every pod's CPU time is the kernel's; gives the largest difference seen then.
+fn all_close(node: &Node, pods: &[Pod]) -> Result<u64> {
+    let mut worst = 0;
+    for pod in pods {
+        let stats = node.expect(pod.uid(), |stats| {
+            close_cpu(stats.cpu.usage_core_nano_seconds, pod.cgroup.cpu_ns()?)
+        })?;
+        worst = worst.max(cpu_gap(
+            stats.cpu.usage_core_nano_seconds,
+            pod.cgroup.cpu_ns()?,
+        ));
+    }
+    Ok(worst)
+}
+
+/// What pod number `n` of the mixed load does for ten seconds.
+fn mixed(n: usize, dir: &Path) -> String {
+    match n % 6 {
+        0 => "burn --for-ms 10000".to_owned(),
+        1 => "burn --for-ms 10000 --duty 30 --threads 3".to_owned(),
+        2 => "pingpong --for-ms 10000 --rounds 100000000".to_owned(),
+        3 => "storm --count 200 --busy-us 2000 --parallel 2".to_owned(),
+        4 => {
+            let file = dir.join(format!("cache-{n}"));
+            format!(
+                "cache --mib 8 --for-ms 10000 --pause-ms 20 --file {}",
+                file.display()
+            )
+        }
+        _ => "fill --mib 32 --rate 8 --hold-ms 5000".to_owned(),
+    }
+}
+
+fn cpu_mixed_20_pods(context: &Context) -> Result<()> {
+    let node = Node::start(context, &Options::default())?;
+    let pods = node.pods(twenty())?;
+    // BestEffort pods first: behind the others they would not get to their start before the end.
+    let mut order: Vec<usize> = (0..pods.len()).collect();
+    order.sort_by_key(|n| n % 3 != 2);
+    let mut running = Vec::new();
+    for n in order {
+        let args = mixed(n, node.sandbox.dir());
+        running.push(pods[n].start(&args.split(' ').collect::<Vec<_>>())?);
+    }
+    for workload in &mut running {
+        let status = workload.wait(context.limit(60))?;
+        ensure!(status.success(), "a workload ended with {status}");
+    }
+    let worst = all_close(&node, &pods)?;
+    context.figure("largest_cpu_difference", worst as f64 / 1e6, "ms");
+    let total = pods
+        .iter()
+        .map(|pod| pod.cgroup.cpu_ns())
+        .sum::<Result<u64>>()?;
+    context.figure("cpu_time_of_all_pods", total as f64 / 1e9, "s");
+    node.finish()
+}
+
+/// The kernel's counter over time: (wall clock, CPU time), both nanoseconds.
+struct Series(Vec<(i128, u64)>);
+
+impl Series {
+    fn note(&mut self, cgroup: &Cgroup) -> Result<()> {
+        let now = jiff::Timestamp::now().as_nanosecond();
+        self.0.push((now, cgroup.cpu_ns()?));
+        Ok(())
+    }
+
+    /// The last reading before `time` and the first after it.
+    fn around(&self, time: i128) -> Option<(u64, u64)> {
+        let after = self.0.iter().position(|(at, _)| *at > time)?;
+        Some((self.0.get(after.checked_sub(1)?)?.1, self.0[after].1))
+    }
+}
+
+fn cpu_running_without_switching(context: &Context) -> Result<()> {
+    let node = Node::start(context, &Options::default())?;
+    let pod = node.pod(PodSpec::burstable("burner", "64Mi"))?;
+    let last = available_parallelism()?.get() - 1;
+    let mut burner = pod.start(&["burn", "--pin", &last.to_string()])?;
+    sleep(Duration::from_secs(2))?;
+    let mut series = Series(Vec::new());
+    let mut compared = 0;
+    eventually(context.limit(30), || {
+        series.note(&pod.cgroup)?;
+        let cpu = node.agent.pod(pod.uid())?.cpu;
+        series.note(&pod.cgroup)?;
+        let (before, after) = series
+            .around(wall_nanos(&cpu.time)?)
+            .context("no figures were read while the kernel's were")?;
+        // One reading of the kernel to the next is the resolution; between them 5 ms on either side.
+        let found = cpu.usage_core_nano_seconds;
+        ensure!(
+            found + 5_000_000 >= before && found <= after + 5_000_000,
+            "{found} ns is not between {before} and {after} ns"
+        );
+        compared += 1;
+        ensure!(compared >= 5, "only {compared} comparisons");
+        Ok(())
+    })?;
+    ensure!(burner.is_alive(), "the burner ended early");
+    context.figure(
+        "switches_forced_on_the_burner",
+        forced_switches(&burner)? as f64,
+        "",
+    );
+    burner.kill();
+    let worst = all_close(&node, &[pod])?;
+    context.figure("cpu_difference_after", worst as f64 / 1e6, "ms");
+    node.finish()
+}
+
+fn forced_switches(workload: &Workload) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/status", workload.pid()))?;
+    text.lines()
+        .find_map(|line| {
+            line.strip_prefix("nonvoluntary_ctxt_switches:")?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .context("no nonvoluntary_ctxt_switches")
+}
+
+fn short_processes(context: &Context) -> Result<()> {
+    let per_pod: u64 = 500;
+    let node = Node::start(context, &Options::default())?;
+    let pods = node.pods(twenty())?;
+    let count = per_pod.to_string();
+    let mut storms = Vec::new();
+    for pod in &pods {
+        storms.push(pod.start(&["storm", "--count", &count, "--codes", "0,1,0,0"])?);
+    }
+    for storm in &mut storms {
+        let done = storm.done(context.limit(60))?;
+        ensure!(
+            done.count == per_pod,
+            "a storm ended {} processes",
+            done.count
+        );
+    }
+    for pod in &pods {
+        node.expect(pod.uid(), |stats| {
+            // The processes of the storm, and the one that started them.
+            let (exits, failed) = (stats.exits.total, stats.exits.failed);
+            ensure!(exits == per_pod + 1, "{exits} exits of {}", per_pod + 1);
+            ensure!(
+                failed == per_pod.div_ceil(4) || failed == per_pod / 4,
+                "{failed} failed"
+            );
+            Ok(())
+        })?;
+    }
+    let worst = all_close(&node, &pods)?;
+    context.figure("processes", (per_pod * 20) as f64, "");
+    context.figure("largest_cpu_difference", worst as f64 / 1e6, "ms");
+    let drops = node.agent.node()?.drops;
+    context.figure("telemetry_records_dropped", drops.telemetry as f64, "");
+    ensure!(
+        drops.accounts == 0,
+        "{} cgroups found no account",
+        drops.accounts
+    );
+    node.finish()
+}
+
+/// How long the threads of a process have waited for a CPU, nanoseconds (`/proc/PID/task/TID/schedstat`,
+/// kernel `Documentation/scheduler/sched-stats.rst`).
+fn waited(workload: &Workload) -> Result<u64> {
+    let mut total = 0;
+    for task in fs::read_dir(format!("/proc/{}/task", workload.pid()))? {
+        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        let field = text.split(' ').nth(1).context("schedstat has one field")?;
+        total += field.trim().parse::<u64>()?;
+    }
+    Ok(total)
+}
+
+fn run_queue_wait_and_histogram(context: &Context) -> Result<()> {
+    let node = Node::start(context, &Options::default())?;
+    let pod = node.pod(PodSpec::burstable("two-on-one-cpu", "64Mi"))?;
+    let args = [
+        "burn",
+        "--pin",
+        "0",
+        "--for-ms",
+        "2000",
+        "--hold-ms",
+        "600000",
+    ];
+    let burners = [pod.start(&args)?, pod.start(&args)?];
+    let started = monotonic();
+    // Asleep after their work, they wait no more and the kernel's figure stands still.
+    let mut before = Vec::new();
+    let kernel = eventually(context.limit(30), || {
+        let now = burners.iter().map(waited).collect::<Result<Vec<_>>>()?;
+        let still = now == before && monotonic() - started > 3_000_000_000;
+        before.clone_from(&now);
+        sleep(Duration::from_millis(200))?;
+        ensure!(still, "the burners still wait for the CPU");
+        Ok(now.iter().sum::<u64>())
+    })?;
+    ensure!(
+        kernel > 100_000_000,
+        "two burners on one CPU waited only {kernel} ns"
+    );
+    let stats = node.expect(pod.uid(), |stats| {
+        let found = stats.cpu.run_queue_wait_nano_seconds;
+        let allowed = (kernel / 50).max(20_000_000);
+        ensure!(
+            found.abs_diff(kernel) <= allowed,
+            "waited {found} ns, the kernel says {kernel} ns"
+        );
+        Ok(())
+    })?;
+    let waits: u64 = stats.cpu.run_queue_wait_histogram.iter().sum();
+    ensure!(
+        waits > 0 && waits <= stats.cpu.context_switches,
+        "{waits} waits in the histogram"
+    );
+    // What the buckets hold at the least cannot be more than the whole.
+    let least: u64 = stats
+        .cpu
+        .run_queue_wait_histogram
+        .iter()
+        .enumerate()
+        .skip(1)
+        .map(|(i, n)| n * (1000 << i))
+        .sum();
+    ensure!(
+        least <= stats.cpu.run_queue_wait_nano_seconds,
+        "the histogram holds {least} ns or more of {} ns",
+        stats.cpu.run_queue_wait_nano_seconds
+    );
+    context.figure("run_queue_wait_kernel", kernel as f64 / 1e6, "ms");
+    context.figure(
+        "run_queue_wait_podwarden",
+        stats.cpu.run_queue_wait_nano_seconds as f64 / 1e6,
+        "ms",
+    );
+    drop(burners);
+    node.finish()
+}
+
+fn context_switches(context: &Context) -> Result<()> {
+    let rounds: u64 = if context.emulated() { 2_000 } else { 20_000 };
+    let node = Node::start(context, &Options::default())?;
+    let pod = node.pod(PodSpec::best_effort("pingpong"))?;
+    let mut pingpong = pod.start(&["pingpong", "--rounds", &rounds.to_string()])?;
+    let done = pingpong.done(context.limit(60))?;
+    ensure!(done.count == rounds, "{} round trips", done.count);
+    // A round trip puts each side to sleep once, unless it found its byte before it slept: with two
+    // CPUs a side may poll the pipe just in time. It cannot be more than a few times that.
+    let stats = node.expect(pod.uid(), |stats| {
+        let switches = stats.cpu.context_switches;
+        ensure!(
+            switches >= rounds / 2,
+            "{switches} switches for {rounds} round trips"
+        );
+        Ok(())
+    })?;
+    context.figure(
+        "switches_per_round_trip",
+        stats.cpu.context_switches as f64 / rounds as f64,
+        "",
+    );
+    all_close(&node, &[pod])?;
+    node.finish()
+}

@@ -1,0 +1,195 @@
+//! The cases: what podwarden promises, one function each.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use crate::harness::Log;
+
+mod api;
+mod cpu;
+mod eviction;
+mod exits;
+mod faults;
+mod lifecycle;
+mod memory;
+mod profile;
+mod pure_v1;
+mod scale;
+mod shutdown;
+mod workloads;
+
+/// A case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// What it does.
+    pub(crate) run: fn(&Context) -> Result<()>,
+    /// Left out unless asked for: takes minutes.
+    pub(crate) slow: bool,
+}
+
+/// A case that runs always.
+const fn case(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
+    Case {
+        name,
+        run,
+        slow: false,
+    }
+}
+
+/// A case that runs when asked for.
+const fn slow(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
+    Case {
+        name,
+        run,
+        slow: true,
+    }
+}
+
+/// How far apart two CPU times are, nanoseconds.
+fn cpu_gap(found: u64, kernel: u64) -> u64 {
+    found.abs_diff(kernel)
+}
+
+/// The promise about CPU time: within 0.5 % or 5 ms of the kernel's own counter.
+pub(crate) fn close_cpu(found: u64, kernel: u64) -> Result<()> {
+    let allowed = (kernel / 200).max(5_000_000);
+    let gap = cpu_gap(found, kernel);
+    ensure!(
+        gap <= allowed,
+        "CPU time is {found} ns, the kernel says {kernel} ns, {gap} ns apart"
+    );
+    Ok(())
+}
+
+/// Every case, in the order in which they run.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        workloads::CASES,
+        cpu::CASES,
+        memory::CASES,
+        exits::CASES,
+        lifecycle::CASES,
+        eviction::CASES,
+        profile::CASES,
+        pure_v1::CASES,
+        api::CASES,
+        scale::CASES,
+        faults::CASES,
+        shutdown::CASES,
+    ]
+    .concat()
+}
+
+/// A figure that a case has measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Figure {
+    /// What.
+    pub(crate) name: String,
+    /// How much.
+    pub(crate) value: f64,
+    /// Of what.
+    pub(crate) unit: &'static str,
+}
+
+/// What a case gets.
+#[derive(Debug)]
+pub(crate) struct Context {
+    agent: PathBuf,
+    emulated: bool,
+    include_slow: bool,
+    figures: RefCell<Vec<Figure>>,
+    log: RefCell<Log>,
+}
+
+impl Context {
+    /// For an agent, on this machine.
+    pub(crate) fn new(agent: &Path, include_slow: bool) -> Self {
+        Self {
+            agent: agent.to_owned(),
+            emulated: is_emulated(),
+            include_slow,
+            figures: RefCell::default(),
+            log: RefCell::default(),
+        }
+    }
+
+    /// The agent's program.
+    pub(crate) fn agent(&self) -> &Path {
+        &self.agent
+    }
+
+    /// True where every instruction is interpreted (QEMU TCG): ten to thirty times slower.
+    pub(crate) fn emulated(&self) -> bool {
+        self.emulated
+    }
+
+    /// Whether long runs were asked for.
+    pub(crate) fn include_slow(&self) -> bool {
+        self.include_slow
+    }
+
+    /// How long to wait for something that takes `seconds` at the very most on a real machine.
+    pub(crate) fn limit(&self, seconds: u64) -> Duration {
+        Duration::from_secs(if self.emulated { seconds * 5 } else { seconds })
+    }
+
+    /// Notes a figure.
+    pub(crate) fn figure(&self, name: impl Into<String>, value: f64, unit: &'static str) {
+        self.figures.borrow_mut().push(Figure {
+            name: name.into(),
+            value,
+            unit,
+        });
+    }
+
+    /// The figures since the last call.
+    pub(crate) fn take_figures(&self) -> Vec<Figure> {
+        self.figures.take()
+    }
+
+    /// Names the log to show should the case fail.
+    pub(crate) fn watch(&self, log: &Log) {
+        *self.log.borrow_mut() = log.clone();
+    }
+
+    /// That log; empty from then on.
+    pub(crate) fn take_log(&self) -> Log {
+        self.log.take()
+    }
+}
+
+/// The error of a case that cannot run here.
+#[derive(Debug)]
+pub(crate) struct Skip(String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// Ends a case as skipped.
+pub(crate) fn skip(reason: impl Into<String>) -> Result<()> {
+    Err(Skip(reason.into()).into())
+}
+
+/// The hypervisor's name in CPUID leaf 0x4000_0000 (QEMU `docs/system/i386`, "TCGTCGTCGTCG").
+#[cfg(target_arch = "x86_64")]
+fn is_emulated() -> bool {
+    let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
+    leaf.ebx.to_le_bytes() == *b"TCGT"
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_emulated() -> bool {
+    false
+}

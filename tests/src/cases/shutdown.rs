@@ -1,0 +1,104 @@
+//! Ends: whatever way the agent ends, the node is as it was.
+
+use anyhow::{Result, ensure};
+use rustix::process::Signal;
+
+use super::{Case, Context, case};
+use crate::harness::{Agent, Node, Objects, Options, PodSpec, eventually};
+
+pub(super) const CASES: &[Case] = &[
+    case(
+        "clean_shutdown_leaves_nothing",
+        clean_shutdown_leaves_nothing,
+    ),
+    case("ctrl_c", ctrl_c),
+    case(
+        "shutdown_leaves_running_pods_alone",
+        shutdown_leaves_running_pods_alone,
+    ),
+    case(
+        "killed_agent_leaves_no_programs_and_can_restart",
+        killed_agent_can_restart,
+    ),
+];
+
+fn loaded(node: &Node) -> Result<Objects> {
+    let objects = Objects::of_process(node.agent.pid())?;
+    let profile = node.agent.node()?.profile;
+    ensure!(
+        (profile == "sampling") == (objects.programs() == 0),
+        "{} programs with profile {profile}",
+        objects.programs()
+    );
+    Ok(objects)
+}
+
+fn ends_cleanly(context: &Context, signal: Signal) -> Result<()> {
+    let mut node = Node::start(context, &Options::default())?;
+    let pods = node.pods(vec![
+        PodSpec::guaranteed("one", "64Mi"),
+        PodSpec::burstable("two", "64Mi"),
+        PodSpec::best_effort("three"),
+    ])?;
+    for pod in &pods {
+        pod.start(&["storm", "--count", "3"])?
+            .done(context.limit(20))?;
+    }
+    let objects = loaded(&node)?;
+    context.figure("programs", objects.programs() as f64, "");
+    node.empty()?;
+    node.agent.stop(signal, node.limit())?;
+    objects.ensure_gone()?;
+    node.ensure_nothing_left()
+}
+
+fn clean_shutdown_leaves_nothing(context: &Context) -> Result<()> {
+    ends_cleanly(context, Signal::TERM)
+}
+
+fn ctrl_c(context: &Context) -> Result<()> {
+    ends_cleanly(context, Signal::INT)
+}
+
+fn shutdown_leaves_running_pods_alone(context: &Context) -> Result<()> {
+    let mut node = Node::start(context, &Options::default())?;
+    let pod = node.pod(PodSpec::burstable("runs-on", "64Mi"))?;
+    let mut workload = pod.start(&["anon", "--mib", "16"])?;
+    let settings = pod.cgroup.settings();
+    node.agent.stop(Signal::TERM, node.limit())?;
+    ensure!(workload.is_alive(), "the agent's end killed the pod");
+    ensure!(
+        pod.main.procs() == [workload.pid()],
+        "in the cgroup: {:?}",
+        pod.main.procs()
+    );
+    ensure!(
+        pod.cgroup.settings() == settings,
+        "settings were changed: {:?}",
+        pod.cgroup.settings()
+    );
+    Ok(())
+}
+
+fn killed_agent_can_restart(context: &Context) -> Result<()> {
+    let mut node = Node::start(context, &Options::default())?;
+    let pod = node.pod(PodSpec::burstable("survives", "64Mi"))?;
+    let mut workload = pod.start(&["anon", "--mib", "16"])?;
+    let objects = loaded(&node)?;
+    node.agent.signal(Signal::KILL)?;
+    node.agent.wait(node.limit())?;
+    eventually(node.limit(), || objects.ensure_gone())?;
+    ensure!(workload.is_alive(), "the agent's death killed the pod");
+    // Its socket and its lock are still there; neither may keep the next one out.
+    node.agent = Agent::spawn(context.agent(), &node.sandbox, &Options::default())?;
+    context.watch(&node.agent.log);
+    node.agent.wait_ready(context.limit(30))?;
+    node.expect(pod.uid(), |stats| {
+        let usage = stats.memory.as_ref().map_or(0, |memory| memory.usage_bytes);
+        ensure!(usage >= 16 << 20, "usage is {usage} bytes");
+        Ok(())
+    })?;
+    workload.kill();
+    node.empty()?;
+    node.agent.stop(Signal::TERM, node.limit())
+}

@@ -1,0 +1,323 @@
+//! The agent under test, as a process of its own.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use podwarden::api::{Event, NodeStats, PodList, PodStats};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use serde::de::DeserializeOwned;
+
+use super::bpf::Objects;
+use super::http;
+use super::sandbox::Sandbox;
+use super::wait::{eventually, until};
+
+const LINES_KEPT: usize = 400;
+
+/// The last lines that the agent wrote to stderr.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<VecDeque<String>>>);
+
+impl Log {
+    fn push(&self, line: String) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LINES_KEPT {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// The last `count` lines.
+    pub(crate) fn tail(&self, count: usize) -> Vec<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines
+            .iter()
+            .skip(lines.len().saturating_sub(count))
+            .cloned()
+            .collect()
+    }
+
+    /// Everything kept, as one text.
+    pub(crate) fn text(&self) -> String {
+        self.tail(LINES_KEPT).join("\n")
+    }
+}
+
+/// How the agent is started.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// `observe` or `enforce`.
+    pub(crate) mode: &'static str,
+    /// `cgroupfs` or `systemd`.
+    pub(crate) driver: &'static str,
+    /// The node's memory as the configuration tells it.
+    pub(crate) memory: String,
+    /// `evictionHard: memory.available`; none leaves the levels as they are without.
+    pub(crate) eviction_hard: Option<String>,
+    /// More lines for the configuration file.
+    pub(crate) config: String,
+    /// More environment.
+    pub(crate) env: Vec<(String, String)>,
+    /// More arguments.
+    pub(crate) args: Vec<String>,
+    /// Its socket, where it is not the sandbox's.
+    pub(crate) socket: Option<PathBuf>,
+    /// Capabilities that it does not get.
+    pub(crate) without: CapabilitySet,
+    /// The user it runs as, root where none is given.
+    pub(crate) user: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: "enforce",
+            driver: "cgroupfs",
+            memory: "16Gi".to_owned(),
+            eviction_hard: None,
+            config: String::new(),
+            env: Vec::new(),
+            args: Vec::new(),
+            socket: None,
+            without: CapabilitySet::empty(),
+            user: None,
+        }
+    }
+}
+
+impl Options {
+    fn config_file(&self) -> String {
+        let mut text = format!(
+            "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\nmode: {}\n\
+             capacity: {{cpu: \"2\", memory: {}}}\n",
+            self.mode, self.memory
+        );
+        if let Some(amount) = &self.eviction_hard {
+            text.push_str(&format!("evictionHard: {{memory.available: {amount}}}\n"));
+        }
+        text.push_str(&self.config);
+        text
+    }
+}
+
+/// A running agent; ended when this goes away.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    child: Child,
+    reader: JoinHandle<()>,
+    socket: PathBuf,
+    /// What it says.
+    pub(crate) log: Log,
+}
+
+impl Agent {
+    /// Starts it and does not wait.
+    pub(crate) fn spawn(program: &Path, sandbox: &Sandbox, options: &Options) -> Result<Self> {
+        let config = sandbox.dir().join("config.yaml");
+        fs::write(&config, options.config_file()).context("write the configuration")?;
+        let socket = options.socket.clone().unwrap_or_else(|| sandbox.socket());
+        let mut command = Command::new(program);
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(&config)
+            .args([
+                "--cgroup-root",
+                &format!("/{}", sandbox.root.path()),
+                "--cgroup-driver",
+                options.driver,
+            ])
+            .arg("--pods-dir")
+            .arg(sandbox.pods_dir())
+            .args(["--no-apiserver", "--mode", options.mode, "--api-socket"])
+            .arg(&socket)
+            .args(&options.args)
+            .envs(options.env.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if let Some(user) = options.user {
+            command.uid(user).gid(user);
+        }
+        let without = options.without;
+        let prepare = move || {
+            for capability in without.iter() {
+                remove_capability_from_bounding_set(capability)?;
+            }
+            Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
+        };
+        // SAFETY: only system calls between fork and exec, and no allocation.
+        unsafe { command.pre_exec(prepare) };
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        let log = Log::default();
+        let stderr = child.stderr.take().context("the agent has no stderr")?;
+        let lines = log.clone();
+        let reader = thread::spawn(move || {
+            BufReader::new(stderr)
+                .lines()
+                .map_while(Result::ok)
+                .for_each(|line| lines.push(line));
+        });
+        Ok(Self {
+            child,
+            reader,
+            socket,
+            log,
+        })
+    }
+
+    /// Waits until `/readyz` says 200.
+    pub(crate) fn wait_ready(&mut self, limit: Duration) -> Result<()> {
+        let socket = self.socket.clone();
+        let mut early = None;
+        eventually(limit, || {
+            early = self.child.try_wait()?;
+            if early.is_some() {
+                return Ok(());
+            }
+            let answer = http::get(&socket, "/readyz")?;
+            ensure!(answer.status == 200, "/readyz answers {}", answer.status);
+            Ok(())
+        })
+        .context("the agent does not become ready")?;
+        if let Some(status) = early {
+            bail!("the agent ended with {status} before it was ready");
+        }
+        Ok(())
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A JSON answer of status 200.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let answer = http::get(&self.socket, path)?;
+        ensure!(
+            answer.status == 200,
+            "GET {path}: {} {}",
+            answer.status,
+            answer.text()
+        );
+        serde_json::from_slice(&answer.body)
+            .with_context(|| format!("GET {path}: {}", answer.text()))
+    }
+
+    /// `/v1/node`.
+    pub(crate) fn node(&self) -> Result<NodeStats> {
+        self.get("/v1/node")
+    }
+
+    /// `/v1/pods`.
+    pub(crate) fn pods(&self) -> Result<Vec<PodStats>> {
+        Ok(self.get::<PodList>("/v1/pods")?.pods)
+    }
+
+    /// One of them.
+    pub(crate) fn pod(&self, uid: &str) -> Result<PodStats> {
+        self.get(&format!("/v1/pods/{uid}"))
+    }
+
+    /// `/v1/events`, those after `id`.
+    pub(crate) fn events(&self, id: u64) -> Result<Vec<Event>> {
+        self.get(&format!("/v1/events?after={id}"))
+    }
+
+    /// Resident memory, bytes.
+    pub(crate) fn rss(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.pid());
+        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let kib = text
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix("VmRSS:")?
+                    .trim()
+                    .strip_suffix(" kB")?
+                    .parse()
+                    .ok()
+            })
+            .with_context(|| format!("no VmRSS in {path}"))?;
+        let kib: u64 = kib;
+        Ok(kib * 1024)
+    }
+
+    /// CPU time of all its threads, nanoseconds (the first figure of schedstat).
+    pub(crate) fn cpu_ns(&self) -> Result<u64> {
+        let dir = format!("/proc/{}/task", self.pid());
+        let mut total = 0;
+        for task in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
+            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            total += text
+                .split(' ')
+                .next()
+                .and_then(|n| n.parse::<u64>().ok())
+                .unwrap_or(0);
+        }
+        Ok(total)
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(
+            pid.context("the agent has no process id")?,
+            signal,
+        )?)
+    }
+
+    /// Waits for its end, and until all that it wrote is in the log.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let status = eventually(limit, || {
+            self.child.try_wait()?.context("the agent has not ended")
+        })?;
+        until(limit, "the end of the log", || self.reader.is_finished())?;
+        Ok(status)
+    }
+
+    /// Ends it as an operator does, and looks that it left nothing: no kernel object, no socket.
+    pub(crate) fn stop(&mut self, signal: Signal, limit: Duration) -> Result<()> {
+        let objects = Objects::of_process(self.pid())?;
+        self.signal(signal)?;
+        let status = self.wait(limit)?;
+        ensure!(
+            status.code() == Some(0),
+            "the agent ended with {status} after {signal:?}"
+        );
+        ensure!(
+            !self.socket.exists(),
+            "the agent left its socket {}",
+            self.socket.display()
+        );
+        // The kernel frees programs after a grace period.
+        eventually(limit, || objects.ensure_gone())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // A moment to clean up by itself; the guard of the cgroups does it otherwise.
+            let _ = self.signal(Signal::TERM);
+            let _ = self.wait(Duration::from_secs(3));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

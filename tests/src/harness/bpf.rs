@@ -1,0 +1,76 @@
+//! The kernel objects that a process holds, to see that they are gone after it.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::loaded_maps;
+use aya::programs::{loaded_links, loaded_programs};
+
+/// Ids of programs, links and maps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    programs: BTreeSet<u32>,
+    links: BTreeSet<u32>,
+    maps: BTreeSet<u32>,
+}
+
+impl Objects {
+    /// Those that process `pid` has open; a link names its program too (`/proc/PID/fdinfo`, proc(5)).
+    pub(crate) fn of_process(pid: u32) -> Result<Self> {
+        let dir = format!("/proc/{pid}/fdinfo");
+        let mut found = Self::default();
+        for entry in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
+            // A descriptor may be closed meanwhile.
+            let Ok(text) = fs::read_to_string(entry?.path()) else {
+                continue;
+            };
+            for line in text.lines() {
+                let Some((key, value)) = line.split_once(':') else {
+                    continue;
+                };
+                let Ok(id) = value.trim().parse() else {
+                    continue;
+                };
+                match key {
+                    "prog_id" => found.programs.insert(id),
+                    "link_id" => found.links.insert(id),
+                    "map_id" => found.maps.insert(id),
+                    _ => false,
+                };
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many programs.
+    pub(crate) fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// An error when one of them is still in the kernel. Ids are not used again soon.
+    pub(crate) fn ensure_gone(&self) -> Result<()> {
+        // Objects that go away during the walk are errors of the walk: they are gone.
+        let programs = loaded_programs()
+            .filter_map(|info| Some(info.ok()?.id()))
+            .collect();
+        let links = loaded_links()
+            .filter_map(|info| Some(info.ok()?.id()))
+            .collect();
+        let maps = loaded_maps()
+            .filter_map(|info| Some(info.ok()?.id()))
+            .collect();
+        for (what, ours, all) in [
+            ("programs", &self.programs, &programs),
+            ("links", &self.links, &links),
+            ("maps", &self.maps, &maps),
+        ] {
+            let left: Vec<_> = ours.intersection(all).collect();
+            ensure!(
+                left.is_empty(),
+                "the kernel still has the agent's {what} {left:?}"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! A cgroup by its path below every hierarchy's mount, and the kernel's own figures of it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::mounts::Mounts;
+
+/// One name in every hierarchy.
+#[derive(Debug, Clone)]
+pub(crate) struct Cgroup {
+    mounts: Mounts,
+    path: String,
+}
+
+/// The kernel's figures, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// `memory.current` or `memory.usage_in_bytes`.
+    pub(crate) usage: u64,
+    /// `inactive_file` or `total_inactive_file`.
+    pub(crate) inactive_file: u64,
+    /// `anon` or `total_rss`.
+    pub(crate) rss: u64,
+}
+
+impl Memory {
+    /// Usage minus inactive page cache.
+    pub(crate) fn working_set(&self) -> u64 {
+        self.usage.saturating_sub(self.inactive_file)
+    }
+}
+
+impl Cgroup {
+    /// `path` below the mounts; nothing is created.
+    pub(crate) fn new(mounts: &Mounts, path: &str) -> Self {
+        Self {
+            mounts: mounts.clone(),
+            path: path.trim_matches('/').to_owned(),
+        }
+    }
+
+    /// A cgroup below this one.
+    pub(crate) fn child(&self, name: &str) -> Self {
+        Self::new(&self.mounts, &format!("{}/{name}", self.path))
+    }
+
+    /// The path below the mounts.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its directory in every hierarchy.
+    pub(crate) fn dirs(&self) -> impl Iterator<Item = PathBuf> {
+        self.mounts.all.iter().map(|mount| mount.join(&self.path))
+    }
+
+    /// Whether it is there in every hierarchy.
+    pub(crate) fn exists(&self) -> bool {
+        self.dirs().all(|dir| dir.is_dir())
+    }
+
+    /// Makes it in every hierarchy where it is not there yet. Its parent must be there.
+    pub(crate) fn create(&self) -> Result<()> {
+        for (mount, dir) in self.mounts.all.iter().zip(self.dirs()) {
+            if self.mounts.v2() == Some(mount) && self.mounts.memory_on_v2() {
+                enable_controllers(dir.parent().context("a mount is no cgroup")?)?;
+            }
+            match fs::create_dir(&dir) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(error).with_context(|| format!("create {}", dir.display()));
+                }
+                _ => {}
+            }
+            if self.mounts.is_v1_cpuset(mount) {
+                inherit_cpuset(&dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes it and what is missing above it, below `root`.
+    pub(crate) fn create_below(&self, root: &Self) -> Result<()> {
+        let rest = self
+            .path
+            .strip_prefix(&root.path)
+            .context("not below the root")?;
+        let mut at = root.clone();
+        for name in rest.split('/').filter(|name| !name.is_empty()) {
+            at = at.child(name);
+            at.create()?;
+        }
+        Ok(())
+    }
+
+    /// Moves a process here in every hierarchy.
+    pub(crate) fn attach(&self, pid: u32) -> Result<()> {
+        self.dirs()
+            .try_for_each(|dir| write(&dir.join("cgroup.procs"), &pid.to_string()))
+    }
+
+    /// CPU time so far, nanoseconds.
+    pub(crate) fn cpu_ns(&self) -> Result<u64> {
+        if let Some(mount) = self.mounts.cpuacct() {
+            return number(&mount.join(&self.path).join("cpuacct.usage"));
+        }
+        let v2 = self.mounts.v2().context("neither cpuacct nor v2")?;
+        Ok(1000 * field(&v2.join(&self.path).join("cpu.stat"), "usage_usec")?)
+    }
+
+    /// Memory now.
+    pub(crate) fn memory(&self) -> Result<Memory> {
+        let dir = self.mounts.memory().join(&self.path);
+        let stat = dir.join("memory.stat");
+        Ok(if self.mounts.memory_on_v2() {
+            Memory {
+                usage: number(&dir.join("memory.current"))?,
+                inactive_file: field(&stat, "inactive_file")?,
+                rss: field(&stat, "anon")?,
+            }
+        } else {
+            Memory {
+                usage: number(&dir.join("memory.usage_in_bytes"))?,
+                inactive_file: field(&stat, "total_inactive_file")?,
+                rss: field(&stat, "total_rss")?,
+            }
+        })
+    }
+
+    /// Its settings as text, for comparing before and after: limits, shares and members.
+    pub(crate) fn settings(&self) -> Vec<(PathBuf, String)> {
+        const FILES: [&str; 8] = [
+            "memory.max",
+            "memory.high",
+            "memory.limit_in_bytes",
+            "cpu.shares",
+            "cpu.weight",
+            "cpu.max",
+            "pids.max",
+            "freezer.state",
+        ];
+        let mut found = Vec::new();
+        for dir in self.dirs() {
+            for file in FILES {
+                if let Ok(text) = fs::read_to_string(dir.join(file)) {
+                    found.push((dir.join(file), text));
+                }
+            }
+        }
+        found
+    }
+
+    /// The processes in it, not those below; the union over the hierarchies.
+    pub(crate) fn procs(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self
+            .dirs()
+            .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
+            .flat_map(|text| {
+                text.lines()
+                    .filter_map(|line| line.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The cgroups right below, in any hierarchy.
+    pub(crate) fn children(&self) -> Vec<Self> {
+        let mut names: Vec<String> = self
+            .dirs()
+            .filter_map(|dir| fs::read_dir(dir).ok())
+            .flatten()
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                entry
+                    .file_type()
+                    .ok()?
+                    .is_dir()
+                    .then(|| entry.file_name().into_string().ok())?
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names.iter().map(|name| self.child(name)).collect()
+    }
+
+    /// Removes it, which must be empty, from every hierarchy; one that is gone is fine.
+    pub(crate) fn remove(&self) -> Result<()> {
+        for dir in self.dirs() {
+            match fs::remove_dir(&dir) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("remove {}", dir.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes a freeze, v1 and v2; a frozen process does not die.
+    pub(crate) fn thaw(&self) {
+        for dir in self.dirs() {
+            for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+                if dir.join(file).exists() {
+                    // Gone meanwhile is as good.
+                    let _ = fs::write(dir.join(file), value);
+                }
+            }
+        }
+    }
+}
+
+/// Lets the children of `dir` have every controller that `dir` has.
+fn enable_controllers(dir: &Path) -> Result<()> {
+    let path = dir.join("cgroup.controllers");
+    let list = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    for controller in list.split_whitespace() {
+        write(
+            &dir.join("cgroup.subtree_control"),
+            &format!("+{controller}"),
+        )?;
+    }
+    Ok(())
+}
+
+/// A v1 cpuset takes no task before it has CPUs and memory nodes; those of its parent.
+fn inherit_cpuset(dir: &Path) -> Result<()> {
+    let parent = dir.parent().context("a mount is no cgroup")?;
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let own = fs::read_to_string(dir.join(file)).context("read a cpuset")?;
+        if own.trim().is_empty() {
+            let value = fs::read_to_string(parent.join(file)).context("read a cpuset")?;
+            write(&dir.join(file), value.trim())?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, value: &str) -> Result<()> {
+    fs::write(path, value).with_context(|| format!("write {value} to {}", path.display()))
+}
+
+fn number(path: &Path) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{} holds {text:?}", path.display()))
+}
+
+fn field(path: &Path, name: &str) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    for line in text.lines() {
+        if let Some((key, value)) = line.split_once(' ')
+            && key == name
+        {
+            return value
+                .parse()
+                .with_context(|| format!("{name} in {}", path.display()));
+        }
+    }
+    bail!("{} has no {name}", path.display())
+}

@@ -1,0 +1,125 @@
+//! Pod manifests.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+/// The QoS class that a spec asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Qos {
+    /// Requests are limits.
+    Guaranteed,
+    /// Requests only.
+    Burstable,
+    /// Nothing.
+    BestEffort,
+}
+
+impl Qos {
+    /// As the API names it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+
+    /// Its tier's cgroup below `kubepods`, as the cgroupfs driver names it.
+    pub(crate) fn tier(self) -> Option<&'static str> {
+        match self {
+            Self::Guaranteed => None,
+            Self::Burstable => Some("burstable"),
+            Self::BestEffort => Some("besteffort"),
+        }
+    }
+}
+
+/// A pod with one container, `main`.
+#[derive(Debug, Clone)]
+pub(crate) struct PodSpec {
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// `metadata.namespace`.
+    pub(crate) namespace: &'static str,
+    /// `metadata.uid`.
+    pub(crate) uid: String,
+    /// The class that follows from the resources.
+    pub(crate) qos: Qos,
+    resources: Value,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+impl PodSpec {
+    /// CPU and memory as in a manifest; a Guaranteed pod's limit, a Burstable one's request.
+    pub(crate) fn new(name: &str, qos: Qos, cpu: &str, memory: &str) -> Self {
+        let amounts = json!({"cpu": cpu, "memory": memory});
+        let resources = match qos {
+            Qos::Guaranteed => json!({"requests": amounts, "limits": amounts}),
+            Qos::Burstable => json!({"requests": amounts}),
+            Qos::BestEffort => json!({}),
+        };
+        Self {
+            name: name.to_owned(),
+            namespace: "e2e",
+            uid: fresh_uid(),
+            qos,
+            resources,
+        }
+    }
+
+    /// A Guaranteed pod.
+    pub(crate) fn guaranteed(name: &str, memory: &str) -> Self {
+        Self::new(name, Qos::Guaranteed, "500m", memory)
+    }
+
+    /// A Burstable pod.
+    pub(crate) fn burstable(name: &str, memory: &str) -> Self {
+        Self::new(name, Qos::Burstable, "100m", memory)
+    }
+
+    /// A BestEffort pod.
+    pub(crate) fn best_effort(name: &str) -> Self {
+        Self::new(name, Qos::BestEffort, "0", "0")
+    }
+
+    /// A pod whose only resource is a memory limit, which makes it Burstable.
+    pub(crate) fn limited(name: &str, memory: &str) -> Self {
+        let mut spec = Self::burstable(name, memory);
+        spec.resources =
+            json!({"requests": {"memory": memory, "cpu": "100m"}, "limits": {"memory": memory}});
+        spec
+    }
+
+    /// The same in another namespace.
+    pub(crate) fn in_namespace(self, namespace: &'static str) -> Self {
+        Self { namespace, ..self }
+    }
+
+    /// A v1 Pod.
+    pub(crate) fn manifest(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid},
+            "spec": {"containers": [
+                {"name": "main", "image": "none", "resources": self.resources}
+            ]},
+        })
+    }
+
+    /// Its cgroup below the root, as the cgroupfs driver names it.
+    pub(crate) fn cgroup(&self) -> String {
+        match self.qos.tier() {
+            Some(tier) => format!("kubepods/{tier}/pod{}", self.uid),
+            None => format!("kubepods/pod{}", self.uid),
+        }
+    }
+}
+
+/// A uid that no other pod of this machine has.
+pub(crate) fn fresh_uid() -> String {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{:08x}-e2e0-4000-8000-{number:012x}", std::process::id())
+}

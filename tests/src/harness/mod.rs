@@ -1,0 +1,27 @@
+//! What a case stands on: a private cgroup root, the agent under test, pods, and the kernel's own
+//! figures, read here from the kernel's files and not through podwarden's code.
+
+mod agent;
+mod bpf;
+mod cgroup;
+mod clock;
+mod http;
+mod interrupt;
+mod manifest;
+mod mounts;
+mod node;
+mod sandbox;
+mod wait;
+mod workload;
+
+pub(crate) use agent::{Agent, Log, Options};
+pub(crate) use bpf::Objects;
+pub(crate) use cgroup::{Cgroup, Memory};
+pub(crate) use clock::{monotonic, wall_nanos};
+pub(crate) use http::{get as http_get, request as http_request};
+pub(crate) use interrupt::{check as check_interrupt, install as catch_signals};
+pub(crate) use manifest::{PodSpec, fresh_uid};
+pub(crate) use node::{Node, Pod};
+pub(crate) use sandbox::{Sandbox, remove_stale};
+pub(crate) use wait::{eventually, sleep, until};
+pub(crate) use workload::Workload;

@@ -1,0 +1,212 @@
+//! A node: a private root with an agent on it, and pods.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::PodStats;
+use rustix::process::Signal;
+
+use super::agent::{Agent, Options};
+use super::cgroup::Cgroup;
+use super::manifest::PodSpec;
+use super::sandbox::Sandbox;
+use super::wait::{eventually, until};
+use super::workload::Workload;
+use crate::cases::Context;
+
+/// See the module. Fields are dropped in order: the agent ends before its cgroups go.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// The agent.
+    pub(crate) agent: Agent,
+    /// Its root.
+    pub(crate) sandbox: Sandbox,
+    limit: Duration,
+    /// In observe mode the agent makes no cgroups; a kubelet would.
+    observes: bool,
+}
+
+/// A pod whose cgroup is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    /// What its manifest says.
+    pub(crate) spec: PodSpec,
+    /// Its cgroup.
+    pub(crate) cgroup: Cgroup,
+    /// Its one container's cgroup, which the harness makes as a runtime would.
+    pub(crate) main: Cgroup,
+}
+
+impl Pod {
+    /// Its uid.
+    pub(crate) fn uid(&self) -> &str {
+        &self.spec.uid
+    }
+
+    /// Starts a process in its container.
+    pub(crate) fn start(&self, args: &[&str]) -> Result<Workload> {
+        Workload::start(&self.main, args)
+    }
+}
+
+impl Node {
+    /// Starts an agent on a new root and waits until it is ready.
+    pub(crate) fn start(context: &Context, options: &Options) -> Result<Self> {
+        Self::on(context, Sandbox::new()?, options)
+    }
+
+    /// Starts an agent on a root that may hold something already.
+    pub(crate) fn on(context: &Context, sandbox: Sandbox, options: &Options) -> Result<Self> {
+        let observes = options.mode == "observe";
+        if observes {
+            let name = match options.driver {
+                "systemd" => "kubepods.slice",
+                _ => "kubepods",
+            };
+            sandbox.root.child(name).create()?;
+        }
+        let mut agent = Agent::spawn(context.agent(), &sandbox, options)?;
+        context.watch(&agent.log);
+        agent.wait_ready(context.limit(30))?;
+        Ok(Self {
+            agent,
+            sandbox,
+            limit: context.limit(20),
+            observes,
+        })
+    }
+
+    /// The kubepods cgroup.
+    pub(crate) fn kubepods(&self) -> Cgroup {
+        self.sandbox.root.child("kubepods")
+    }
+
+    /// Adds one pod.
+    pub(crate) fn pod(&self, spec: PodSpec) -> Result<Pod> {
+        self.pods(vec![spec])?
+            .pop()
+            .context("one spec makes one pod")
+    }
+
+    /// Writes manifests, waits until the agent has made the pods' cgroups and knows them, and makes
+    /// the containers'.
+    pub(crate) fn pods(&self, specs: Vec<PodSpec>) -> Result<Vec<Pod>> {
+        let mut pods = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let manifest = self.sandbox.pods_dir().join(format!("{}.json", spec.uid));
+            // Renamed into place: a directory watcher must never see half a manifest.
+            let draft = self.sandbox.dir().join("draft.json");
+            fs::write(&draft, spec.manifest().to_string()).context("write a manifest")?;
+            fs::rename(&draft, &manifest).context("put a manifest in place")?;
+            let cgroup = self.sandbox.root.child(&spec.cgroup());
+            let main = cgroup.child("main");
+            pods.push(Pod { spec, cgroup, main });
+        }
+        for pod in &pods {
+            if self.observes {
+                pod.cgroup.create_below(&self.sandbox.root)?;
+            }
+            until(
+                self.limit,
+                &format!("the cgroup {}", pod.cgroup.path()),
+                || pod.cgroup.exists(),
+            )?;
+            pod.main.create()?;
+        }
+        self.known(&pods)?;
+        Ok(pods)
+    }
+
+    /// Waits until the API lists all of `pods`, each with its container.
+    fn known(&self, pods: &[Pod]) -> Result<()> {
+        eventually(self.limit, || {
+            let known = self.agent.pods()?;
+            for pod in pods {
+                let found = known.iter().find(|p| p.pod_ref.uid == pod.uid());
+                let found = found.with_context(|| format!("pod {} is unknown", pod.spec.name))?;
+                ensure!(
+                    !found.containers.is_empty(),
+                    "pod {} has no container",
+                    pod.spec.name
+                );
+            }
+            Ok(())
+        })
+    }
+
+    /// Asks for a pod's figures until they satisfy `check`.
+    pub(crate) fn expect(
+        &self,
+        uid: &str,
+        check: impl Fn(&PodStats) -> Result<()>,
+    ) -> Result<PodStats> {
+        eventually(self.limit, || {
+            let stats = self.agent.pod(uid)?;
+            check(&stats)?;
+            Ok(stats)
+        })
+        .with_context(|| format!("pod {uid}"))
+    }
+
+    /// How long to wait for what takes a moment.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Removes the containers' cgroups, ends the agent with SIGTERM and looks that it left nothing
+    /// behind. All workloads must have ended.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.empty()?;
+        self.agent.stop(Signal::TERM, self.limit)?;
+        self.ensure_nothing_left()
+    }
+
+    /// The same where the harness has made the tree itself, down to `own`: that must still be there.
+    pub(crate) fn finish_with(mut self, own: &Cgroup) -> Result<()> {
+        self.agent.stop(Signal::TERM, self.limit)?;
+        ensure!(
+            own.exists(),
+            "the agent removed {}, which is not its own",
+            own.path()
+        );
+        Ok(())
+    }
+
+    /// A tier's cgroup, which the agent makes when it starts.
+    pub(crate) fn tier(&self, name: &str) -> Result<Cgroup> {
+        let tier = self.kubepods().child(name);
+        until(self.limit, &format!("the cgroup {}", tier.path()), || {
+            tier.exists()
+        })?;
+        Ok(tier)
+    }
+
+    /// Removes every cgroup below the pods' cgroups, which the agent did not make.
+    pub(crate) fn empty(&self) -> Result<()> {
+        fn visit(cgroup: &Cgroup, in_pod: bool, limit: Duration) -> Result<()> {
+            for child in cgroup.children() {
+                let name = child.path().rsplit('/').next().unwrap_or_default();
+                let is_pod = name.starts_with("pod") && !in_pod;
+                visit(&child, in_pod || is_pod, limit)?;
+                if in_pod {
+                    // The last process may still be on its way out.
+                    eventually(limit, || child.remove())?;
+                }
+            }
+            Ok(())
+        }
+        visit(&self.kubepods(), false, self.limit)
+    }
+
+    /// After the agent's end: nothing that it made is left.
+    pub(crate) fn ensure_nothing_left(&self) -> Result<()> {
+        let left = self.sandbox.root.children();
+        ensure!(
+            left.is_empty(),
+            "the agent left cgroups: {:?}",
+            left.iter().map(Cgroup::path).collect::<Vec<_>>()
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! A private cgroup root and a private directory, both gone in the end, whatever happens.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+use super::cgroup::Cgroup;
+use super::mounts::Mounts;
+
+const PREFIX: &str = "podwarden-e2e-";
+/// Not a tmpfs on most machines: page cache that cannot be written back is not reclaimed.
+const FILES: &str = "/var/tmp";
+/// Where agents keep their locks.
+const LOCKS: &str = "/run/podwarden";
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    /// The root that the agent gets.
+    pub(crate) root: Cgroup,
+    /// The hierarchies.
+    pub(crate) mounts: Mounts,
+    dir: TempDir,
+}
+
+impl Sandbox {
+    /// Makes both.
+    pub(crate) fn new() -> Result<Self> {
+        let mounts = Mounts::detect()?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = Cgroup::new(&mounts, &format!("{PREFIX}{}-{number}", std::process::id()));
+        std::fs::create_dir_all(FILES).with_context(|| format!("create {FILES}"))?;
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{}-", std::process::id()))
+            .tempdir_in(FILES)?;
+        let sandbox = Self { root, mounts, dir };
+        std::fs::create_dir(sandbox.pods_dir()).context("create the manifests' directory")?;
+        sandbox.root.create()?;
+        Ok(sandbox)
+    }
+
+    /// Where files may be made.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The manifests' directory.
+    pub(crate) fn pods_dir(&self) -> PathBuf {
+        self.dir().join("pods")
+    }
+
+    /// The agent's socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir().join("podwarden.sock")
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if let Err(error) = clear(&self.root) {
+            eprintln!("left behind below {}: {error:#}", self.root.path());
+        }
+        remove_locks(self.root.path());
+    }
+}
+
+/// Kills what runs below `root` and removes it from every hierarchy.
+pub(crate) fn clear(root: &Cgroup) -> Result<()> {
+    let mut result = Ok(());
+    // Processes may fork while they are being killed, and leave their cgroup a while after.
+    for _ in 0..500 {
+        kill_below(root);
+        result = remove_below(root);
+        if result.is_ok() {
+            break;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    result
+}
+
+fn kill_below(cgroup: &Cgroup) {
+    for child in cgroup.children() {
+        kill_below(&child);
+    }
+    cgroup.thaw();
+    for pid in cgroup.procs() {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn remove_below(cgroup: &Cgroup) -> Result<()> {
+    for child in cgroup.children() {
+        remove_below(&child)?;
+    }
+    cgroup.remove()
+}
+
+/// An agent that was killed could not remove its lock, which names the root.
+fn remove_locks(root: &str) {
+    for path in entries(LOCKS) {
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.contains(&format!("{}.", root.trim_matches('/')))) {
+            // It may be another one's by now only if the root is as well, and roots are ours alone.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What is in a directory, as far as it can be read.
+fn entries(dir: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
+}
+
+/// Clears what earlier runs left that were killed themselves: roots and directories that name a
+/// process which is gone.
+pub(crate) fn remove_stale() -> Result<()> {
+    let mounts = Mounts::detect()?;
+    for found in Cgroup::new(&mounts, "").children() {
+        if is_stale(found.path().trim_matches('/')) {
+            clear(&Cgroup::new(&mounts, found.path()))?;
+            remove_locks(found.path());
+        }
+    }
+    for path in entries(FILES) {
+        if path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(is_stale)
+        {
+            std::fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_stale(name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .and_then(|rest| rest.split('-').next())
+        .and_then(|pid| Pid::from_raw(pid.parse().ok()?))
+        .is_some_and(|pid| test_kill_process(pid).is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_names_a_process_that_is_gone_is_stale() {
+        assert!(!is_stale(&format!("{PREFIX}{}-1", std::process::id())));
+        // Beyond the largest pid_max of a 64-bit kernel, 4194304.
+        assert!(is_stale(&format!("{PREFIX}4194305-1")));
+        for other in [
+            "kubepods",
+            "podwarden-e2e-",
+            "podwarden-e2e-x-1",
+            "podwarden-test-4194305-1",
+        ] {
+            assert!(!is_stale(other), "{other}");
+        }
+    }
+}

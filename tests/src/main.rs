@@ -1,0 +1,59 @@
+//! End-to-end cases against a real kernel and the real agent, the processes they watch, and the
+//! demo.
+//!
+//! ```text
+//!  cases     what podwarden promises, one function each; `e2e run`
+//!  harness   a private cgroup root, the agent, pods, and the kernel's own figures to compare with
+//!  workload  the processes inside the pods; `e2e workload`, started by the cases
+//!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
+//!  bench     what podwarden costs; `e2e bench`
+//!  init      PID 1 of the test machines, which run the same cases on other kernels
+//! ```
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod cases;
+mod demo;
+mod harness;
+pub mod init;
+mod runner;
+mod workload;
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the cases.
+    Run(runner::Args),
+    /// Shows accounting and an eviction with real processes.
+    Demo(demo::Args),
+    /// Measures what podwarden costs.
+    Bench(bench::Args),
+    /// A process for a pod; the cases start these.
+    #[command(subcommand, hide = true)]
+    Workload(workload::Workload),
+}
+
+fn main() -> ExitCode {
+    if rustix::process::getpid().is_init() {
+        init::main();
+    }
+    let result = match Cli::parse().command {
+        Command::Run(args) => runner::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Workload(workload) => workload.run().map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("e2e: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,75 @@
+//! CPU time.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
+
+/// One turn of work and rest.
+const PERIOD: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct Burn {
+    /// Ends after this much time, milliseconds.
+    #[arg(long, default_value_t = 600_000)]
+    for_ms: u64,
+    /// Ends once every thread has used this much CPU time, milliseconds.
+    #[arg(long)]
+    cpu_ms: Option<u64>,
+    /// Share of the time that it works, in percent.
+    #[arg(long, default_value_t = 100)]
+    duty: u32,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Runs on this CPU only.
+    #[arg(long)]
+    pin: Option<usize>,
+    /// Stays this long afterwards, asleep, milliseconds.
+    #[arg(long, default_value_t = 0)]
+    hold_ms: u64,
+}
+
+impl Burn {
+    pub(crate) fn run(&self) -> Result<()> {
+        super::pin(self.pin)?;
+        let end = Instant::now() + Duration::from_millis(self.for_ms);
+        thread::scope(|scope| {
+            for _ in 1..self.threads {
+                scope.spawn(|| self.work(end));
+            }
+            self.work(end);
+        });
+        super::sleep_ms(self.hold_ms);
+        Ok(())
+    }
+
+    fn work(&self, end: Instant) {
+        let busy = PERIOD * self.duty.min(100) / 100;
+        let budget = self.cpu_ms.map(Duration::from_millis);
+        loop {
+            let turn = Instant::now();
+            while turn.elapsed() < busy {
+                std::hint::spin_loop();
+                if budget.is_some_and(|budget| thread_cpu() >= budget) {
+                    return;
+                }
+            }
+            if Instant::now() >= end {
+                return;
+            }
+            thread::sleep(PERIOD - busy);
+        }
+    }
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}

@@ -1,0 +1,105 @@
+//! The processes inside the pods. Each does one thing, for long enough to be watched, and what it
+//! did is told by the kernel (`getrusage`) or by stamps that the harness can read from outside.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Subcommand;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+mod burn;
+mod memory;
+mod processes;
+pub(crate) mod stamps;
+mod switches;
+
+/// See the module.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Workload {
+    /// Uses CPU.
+    Burn(burn::Burn),
+    /// Writes a file and reads it again and again, so that it stays in the page cache.
+    Cache(memory::Cache),
+    /// Holds anonymous memory.
+    Anon(memory::Anon),
+    /// Fills anonymous memory at a rate and stamps every step.
+    Fill(memory::Fill),
+    /// Starts many processes that live briefly.
+    Storm(processes::Storm),
+    /// Starts processes that stay until they are killed.
+    Forkbomb(processes::Forkbomb),
+    /// Sleeps.
+    Sleep {
+        /// For how long, milliseconds.
+        #[arg(long, default_value_t = 600_000)]
+        for_ms: u64,
+    },
+    /// Two processes hand a byte to and fro.
+    Pingpong(switches::Pingpong),
+}
+
+impl Workload {
+    fn name(&self) -> &'static std::ffi::CStr {
+        match self {
+            Self::Burn(_) => c"burn",
+            Self::Cache(_) => c"cache",
+            Self::Anon(_) => c"anon",
+            Self::Fill(_) => c"fill",
+            Self::Storm(_) => c"storm",
+            Self::Forkbomb(_) => c"forkbomb",
+            Self::Sleep { .. } => c"sleep",
+            Self::Pingpong(_) => c"pingpong",
+        }
+    }
+
+    /// Runs to its end.
+    pub(crate) fn run(self) -> Result<()> {
+        // Started as /proc/self/exe they would all be called "exe".
+        rustix::thread::set_name(self.name())?;
+        match self {
+            Self::Burn(burn) => burn.run(),
+            Self::Cache(cache) => cache.run(),
+            Self::Anon(anon) => anon.run(),
+            Self::Fill(fill) => fill.run(),
+            Self::Storm(storm) => storm.run(),
+            Self::Forkbomb(bomb) => bomb.run(),
+            Self::Sleep { for_ms } => {
+                sleep_ms(for_ms);
+                Ok(())
+            }
+            Self::Pingpong(pingpong) => pingpong.run(),
+        }
+    }
+}
+
+fn sleep_ms(ms: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(ms));
+}
+
+/// What `storm` and `pingpong` print as their last line.
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Done {
+    /// Processes that ended, or round trips.
+    pub(crate) count: u64,
+    /// CPU time of the processes that ended, as the kernel told by `getrusage(RUSAGE_CHILDREN)`,
+    /// nanoseconds.
+    pub(crate) children_cpu_ns: u64,
+}
+
+impl Done {
+    fn print(self) -> Result<()> {
+        println!("{}", serde_json::to_string(&self)?);
+        Ok(())
+    }
+}
+
+/// Where `fill` puts its stamps.
+pub(crate) type StampFile = PathBuf;
+
+/// Keeps the calling thread, and what it starts, on one CPU.
+fn pin(cpu: Option<usize>) -> Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| format!("pin to CPU {cpu}"))
+}

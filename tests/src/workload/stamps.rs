@@ -1,0 +1,156 @@
+//! Stamps in a shared file mapping: the writer may be killed at any instruction and what it had
+//! stamped until then is still there to read.
+
+use std::fs::File;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// How many stamps a file holds.
+const CAPACITY: usize = 16 * 1024;
+/// The count, then `CAPACITY` pairs.
+const WORDS: usize = 1 + 2 * CAPACITY;
+const BYTES: usize = WORDS * size_of::<u64>();
+
+/// One step of the writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub(crate) nanos: u64,
+    /// Bytes touched so far.
+    pub(crate) bytes: u64,
+}
+
+/// The mapping.
+#[derive(Debug)]
+pub(crate) struct Stamps {
+    words: NonNull<AtomicU64>,
+}
+
+impl Stamps {
+    /// Makes the file. Its pages are touched here, so that no pod is charged for them.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        std::fs::write(path, vec![0; BYTES])
+            .with_context(|| format!("write {}", path.display()))?;
+        Self::open(path)
+    }
+
+    /// Maps a file that [`Stamps::create`] has made.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .with_context(|| format!("open {}", path.display()))?;
+        ensure!(
+            file.metadata()?.len() == BYTES as u64,
+            "{} is no stamp file",
+            path.display()
+        );
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing; its length is
+        // the file's.
+        let address = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .with_context(|| format!("map {}", path.display()))?;
+        let words = NonNull::new(address.cast()).context("mmap returned address 0")?;
+        Ok(Self { words })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `WORDS` long and lives as long as `self`; other
+        // processes write it too, which atomics allow.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), WORDS) }
+    }
+
+    /// Appends a stamp; one writer only. Stamps beyond the capacity are dropped.
+    pub(crate) fn push(&self, stamp: Stamp) {
+        let words = self.words();
+        let count = words[0].load(Ordering::Relaxed);
+        let at = 1 + 2 * usize::try_from(count).unwrap_or(usize::MAX / 4);
+        if at + 1 < words.len() {
+            words[at].store(stamp.nanos, Ordering::Relaxed);
+            words[at + 1].store(stamp.bytes, Ordering::Relaxed);
+            words[0].store(count + 1, Ordering::Release);
+        }
+    }
+
+    /// All stamps so far.
+    pub(crate) fn read(&self) -> Vec<Stamp> {
+        let words = self.words();
+        let count = usize::try_from(words[0].load(Ordering::Acquire)).unwrap_or(CAPACITY);
+        words[1..]
+            .chunks_exact(2)
+            .take(count)
+            .map(|pair| Stamp {
+                nanos: pair[0].load(Ordering::Relaxed),
+                bytes: pair[1].load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+}
+
+impl Drop for Stamps {
+    fn drop(&mut self) {
+        // SAFETY: `open` mapped exactly this range, and `words` hands out no longer-lived reference.
+        // A failure leaves the mapping in place, which the end of the process undoes.
+        let _ = unsafe { munmap(self.words.as_ptr().cast(), BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_mapping_pushes_another_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stamps");
+        let reader = Stamps::create(&path).unwrap();
+        let writer = Stamps::open(&path).unwrap();
+        assert_eq!(reader.read(), []);
+        let stamps = [
+            Stamp {
+                nanos: 5,
+                bytes: 10,
+            },
+            Stamp {
+                nanos: 6,
+                bytes: 20,
+            },
+        ];
+        for stamp in stamps {
+            writer.push(stamp);
+        }
+        assert_eq!(reader.read(), stamps);
+    }
+
+    #[test]
+    fn a_full_file_drops_what_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        let stamps = Stamps::create(&dir.path().join("stamps")).unwrap();
+        for nanos in 0..CAPACITY as u64 + 3 {
+            stamps.push(Stamp { nanos, bytes: 0 });
+        }
+        assert_eq!(stamps.read().len(), CAPACITY);
+        assert_eq!(stamps.read().last().unwrap().nanos, CAPACITY as u64 - 1);
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("short");
+        std::fs::write(&path, b"short").unwrap();
+        assert!(Stamps::open(&path).is_err());
+    }
+}

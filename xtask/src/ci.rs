@@ -1,0 +1,28 @@
+//! `cargo xtask ci`: what must hold before a change lands.
+
+use anyhow::Result;
+
+use crate::paths::Workspace;
+use crate::report::{Counts, Report};
+use crate::{cmd, ebpf, setup, test};
+
+/// Runs every check and every test; a check that fails stops nothing, so that one run shows all.
+pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<()> {
+    setup::for_lint(workspace)?;
+    let cargo = |args: &[&str]| cmd::run(cmd::cargo().current_dir(workspace.root()).args(args));
+
+    report.check("formatting", || cargo(&["fmt", "--all", "--check"]));
+    report.check("clippy", || {
+        cargo(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"])
+    });
+    report.check("clippy for the kernel programs", || ebpf::clippy(workspace));
+    if cmd::find("cargo-deny").is_some() {
+        report.check("licences and sources", || {
+            cargo(&["deny", "check", "bans", "licenses", "sources"])
+        });
+    } else {
+        let remedy = "cargo-deny is not here: cargo install --locked cargo-deny".to_owned();
+        report.add("licences and sources", Counts::skipped(1), Some(remedy));
+    }
+    test::run(workspace, &test::Args::everything(), report)
+}

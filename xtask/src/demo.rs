@@ -1,0 +1,22 @@
+//! `cargo xtask demo`: from a clone to a pod evicted before your eyes.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+
+use crate::become_e2e;
+use crate::paths::Workspace;
+
+/// What the demo is run with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Handed to the demo: --headless prints text in place of the live view, --json FILE writes
+    /// the figures, --duration S sets how long the workloads run.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Builds all it takes and becomes the demo; returns only when that fails.
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
+    become_e2e::run(workspace, &["demo"], &args.args)
+}

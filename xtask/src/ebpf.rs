@@ -1,0 +1,116 @@
+//! Builds and lints the kernel programs.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cmd;
+use crate::paths::{BPF_TARGET, Workspace};
+use crate::toolchain::{self, Toolchain};
+
+/// The package and its binary.
+const PACKAGE: &str = "podwarden-ebpf";
+
+/// `cargo xtask build-ebpf`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Builds with log statements (aya-log); they cost time in every context switch.
+    #[arg(long)]
+    debug_log: bool,
+    /// Lints instead of building; a warning is an error.
+    #[arg(long, conflicts_with = "debug_log")]
+    clippy: bool,
+}
+
+/// What the command line asks for.
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
+    crate::setup::for_build(workspace)?;
+    if args.clippy {
+        return clippy(workspace);
+    }
+    crate::step::step("kernel programs", || build(workspace, args.debug_log))
+}
+
+/// Builds the object and puts it where the agent's build script embeds it from.
+///
+/// The copy is skipped when nothing changed, so that the agent is not rebuilt for nothing.
+pub(crate) fn build(workspace: &Workspace, debug_log: bool) -> Result<()> {
+    let toolchain = require()?;
+    let linker = workspace.bpf_linker();
+    if !linker.is_file() {
+        bail!("{} is missing: run `cargo xtask setup`", linker.display());
+    }
+    let mut cargo = command(workspace, &toolchain, "build");
+    if debug_log {
+        cargo.args(["--features", "log"]);
+    }
+    cmd::run(&mut cargo)?;
+    let built = workspace
+        .bpf_build()
+        .join(BPF_TARGET)
+        .join("release")
+        .join(PACKAGE);
+    let bytes = fs::read(&built).with_context(|| format!("read {}", built.display()))?;
+    let object = workspace.bpf_object();
+    if fs::read(&object).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    if let Some(dir) = object.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    }
+    fs::write(&object, bytes).with_context(|| format!("write {}", object.display()))
+}
+
+/// Clippy for the kernel programs, on their own target.
+pub(crate) fn clippy(workspace: &Workspace) -> Result<()> {
+    let toolchain = require()?;
+    let Some(driver) = toolchain.clippy_driver() else {
+        let remedy = if toolchain.is_debian() {
+            "apt-get install rust-web-clippy"
+        } else {
+            "rustup component add clippy"
+        };
+        bail!("{} has no clippy: {remedy}", toolchain.version);
+    };
+    // `cargo clippy` would take the pinned toolchain's own driver, which may be another compiler.
+    let mut cargo = command(workspace, &toolchain, "check");
+    cargo
+        .env("RUSTC_WORKSPACE_WRAPPER", driver)
+        // The separator is clippy's own (`cargo clippy -- -D warnings` sets the same variable).
+        .env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+    cmd::run(&mut cargo)
+}
+
+fn require() -> Result<Toolchain> {
+    toolchain::find().context(
+        "no toolchain has the source of core: run `cargo xtask setup`, \
+         or `rustup component add rust-src`",
+    )
+}
+
+/// `cargo build` or `cargo check` of the kernel programs.
+fn command(workspace: &Workspace, toolchain: &Toolchain, verb: &str) -> Command {
+    // The encoded form takes the place of RUSTFLAGS and of `build.rustflags`, which are the host's.
+    let flags = [
+        format!("-Clinker={}", workspace.bpf_linker().display()),
+        "-Clink-arg=--btf".to_owned(),
+        "-Cdebuginfo=2".to_owned(),
+        // v3: 32-bit jumps and ALU operations, kernel 5.1.
+        "-Ctarget-cpu=v3".to_owned(),
+    ];
+    let mut cargo = cmd::cargo();
+    cargo
+        .current_dir(workspace.root())
+        .args([verb, "--quiet", "--package", PACKAGE, "--release"])
+        .args(["--target", BPF_TARGET, "-Zbuild-std=core", "--target-dir"])
+        .arg(workspace.bpf_build())
+        .env("RUSTC", toolchain.rustc())
+        // Lets a stable compiler build core from source.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env_remove("RUSTFLAGS")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+    cargo
+}

@@ -1,0 +1,98 @@
+//! The project's own tasks, run as `cargo xtask TASK`.
+
+mod apt;
+mod become_e2e;
+mod bench;
+mod build;
+mod ci;
+mod cmd;
+mod demo;
+mod ebpf;
+mod initramfs;
+mod kernels;
+mod machines;
+mod paths;
+mod report;
+mod setup;
+mod step;
+mod tally;
+mod test;
+mod toolchain;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::paths::Workspace;
+use crate::report::{Counts, Report};
+
+/// Builds, tests and shows podwarden. Each task installs and builds what it needs.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask setup --check            what is missing on this machine?
+  cargo xtask demo                     watch a best-effort pod being evicted (as root)
+  cargo xtask demo --headless          the same as text
+  cargo xtask build-ebpf               the kernel programs, embedded by the next build of the agent
+  cargo xtask test                     unit tests, then the cases on this kernel and in virtual machines
+  cargo xtask test --kernels native --filter eviction
+  cargo xtask bench switch             what a context switch costs more
+  cargo xtask ci                       all checks and all tests";
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Installs what is missing: rust-src, bpf-linker, qemu.
+    Setup(setup::Args),
+    /// Builds the kernel programs.
+    BuildEbpf(ebpf::Args),
+    /// Builds all and shows it: live accounts of real pods, and an eviction.
+    Demo(demo::Args),
+    /// Unit tests, then the end-to-end cases on this kernel and on others.
+    Test(test::Args),
+    /// What podwarden costs, measured beside the same work without it.
+    Bench(bench::Args),
+    /// Formatting, lints, licences, then every test.
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let workspace = Workspace::locate();
+    let result = match Cli::parse().task {
+        Task::Setup(args) => setup::main(&workspace, &args).map(|()| true),
+        Task::BuildEbpf(args) => ebpf::main(&workspace, &args).map(|()| true),
+        Task::Demo(args) => demo::main(&workspace, &args).map(|()| true),
+        Task::Bench(args) => bench::main(&workspace, &args).map(|()| true),
+        Task::Test(args) => reported(&workspace, |report| test::run(&workspace, &args, report)),
+        Task::Ci => reported(&workspace, |report| ci::run(&workspace, report)),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs stages, prints the total as the last line, and returns whether all is well.
+fn reported(
+    workspace: &Workspace,
+    stages: impl FnOnce(&mut Report) -> anyhow::Result<()>,
+) -> anyhow::Result<bool> {
+    let mut report = Report::default();
+    let ended = stages(&mut report);
+    if let Err(error) = ended {
+        // What stops a run short is a failure of the run, and the total still has to be last.
+        report.add("the run", Counts::FAILED, Some(format!("{error:#}")));
+    }
+    report.finish(&workspace.results())?;
+    Ok(report.total().failed == 0)
+}

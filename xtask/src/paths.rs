@@ -1,0 +1,82 @@
+//! Where things are, relative to the workspace.
+
+use std::path::{Path, PathBuf};
+
+/// The target of the kernel programs.
+pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
+
+/// The workspace and the files that the tasks make below it.
+#[derive(Debug, Clone)]
+pub(crate) struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    /// Finds the workspace that this program was built in.
+    pub(crate) fn locate() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap_or(Path::new("."))
+            .to_path_buf();
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| root.join("target"), |dir| root.join(dir));
+        Self { root, target }
+    }
+
+    /// The directory of the root `Cargo.toml`.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Programs that setup builds for the project only.
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    /// The linker of the kernel programs.
+    pub(crate) fn bpf_linker(&self) -> PathBuf {
+        self.tools().join("bin/bpf-linker")
+    }
+
+    /// The target directory of the kernel programs: their toolchain and flags are others than the
+    /// host's, so that sharing one would rebuild both each time.
+    pub(crate) fn bpf_build(&self) -> PathBuf {
+        self.target.join("bpf-build")
+    }
+
+    /// The kernel programs as `agent/build.rs` finds them.
+    pub(crate) fn bpf_object(&self) -> PathBuf {
+        self.root.join("target/bpf/podwarden.bpf.o")
+    }
+
+    /// apt's package lists for setup.
+    pub(crate) fn apt(&self) -> PathBuf {
+        self.target.join("apt")
+    }
+
+    /// Kernels for virtual machines, and the package lists that they were found in.
+    pub(crate) fn kernels(&self) -> PathBuf {
+        self.target.join("kernels")
+    }
+
+    /// What tests leave to read: results and consoles.
+    pub(crate) fn results(&self) -> PathBuf {
+        self.target.join("test-results")
+    }
+
+    /// The output of commands whose output is worth a look only when they fail.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.target.join("logs")
+    }
+
+    /// The agent, release build.
+    pub(crate) fn agent(&self) -> PathBuf {
+        self.target.join("release/podwarden")
+    }
+
+    /// The end-to-end cases and the demo, release build.
+    pub(crate) fn e2e(&self) -> PathBuf {
+        self.target.join("release/e2e")
+    }
+}

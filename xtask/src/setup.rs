@@ -1,0 +1,246 @@
+//! What the tasks need beyond cargo: finds it, installs what is missing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::paths::Workspace;
+use crate::step::{Mark, line, step};
+use crate::{apt, cmd, toolchain};
+
+/// The release of bpf-linker that the kernel programs are linked with.
+const BPF_LINKER: &str = "0.13.0";
+/// The major version of LLVM that it is built against: it must read what rustc writes.
+const LLVM: &str = "22";
+
+/// `cargo xtask setup`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Only reports; exit code 1 when something is missing.
+    #[arg(long)]
+    check: bool,
+}
+
+/// What a need is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// The kernel programs: without it nothing can be built.
+    Build,
+    /// Linting the kernel programs.
+    Lint,
+    /// Virtual machines: without it their tests are skipped.
+    Machines,
+}
+
+/// One thing that must be on the machine.
+struct Need {
+    what: &'static str,
+    purpose: For,
+    /// Describes what is there; `None` when it is missing.
+    found: fn(&Workspace) -> Option<String>,
+    /// Debian's packages of it.
+    debian: &'static [&'static str],
+    /// Whether the release's backports are preferred.
+    newer: bool,
+    /// What to do on other systems.
+    elsewhere: &'static str,
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        what: "the source of core (rust-src)",
+        purpose: For::Build,
+        found: |_| toolchain::find().map(|found| found.version),
+        debian: &["rustc-web", "rust-web-src"],
+        newer: false,
+        elsewhere: "rustup component add rust-src",
+    },
+    Need {
+        what: "clippy for that compiler",
+        purpose: For::Lint,
+        found: |_| Some(toolchain::find()?.clippy_driver()?.display().to_string()),
+        debian: &["rust-web-clippy"],
+        newer: false,
+        elsewhere: "rustup component add clippy",
+    },
+    Need {
+        what: "LLVM for bpf-linker",
+        purpose: For::Build,
+        // Once the linker runs, its library is there, and the headers are needed no more.
+        found: |workspace| match llvm() {
+            Some(prefix) => Some(prefix.display().to_string()),
+            None => {
+                bpf_linker(workspace).map(|_| "its library, enough for what is built".to_owned())
+            }
+        },
+        debian: &["llvm-22-dev"],
+        newer: false,
+        elsewhere: "install LLVM 22 with its headers, then set LLVM_PREFIX to where it is \
+                    (the directory that has bin/llvm-config)",
+    },
+    Need {
+        what: "qemu",
+        purpose: For::Machines,
+        found: |_| qemu(),
+        debian: &["qemu-system-x86"],
+        newer: true,
+        elsewhere: "install qemu-system-x86_64, version 8 or newer",
+    },
+    Need {
+        what: "busybox",
+        purpose: For::Machines,
+        found: |_| path_of("busybox"),
+        debian: &["busybox-static"],
+        newer: false,
+        elsewhere: "install busybox",
+    },
+];
+
+/// What the command line asks for.
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
+    if report(workspace) {
+        return Ok(());
+    }
+    if args.check {
+        bail!("not everything is here: `cargo xtask setup` installs what is missing");
+    }
+    ensure(workspace, |_| true)
+}
+
+/// Sees to what building takes; prints nothing when all is there.
+pub(crate) fn for_build(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, |purpose| purpose == For::Build)
+}
+
+/// Sees to what linting the kernel programs takes.
+pub(crate) fn for_lint(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, |purpose| purpose != For::Machines)
+}
+
+/// Sees to what virtual machines take.
+pub(crate) fn for_machines(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, |purpose| purpose == For::Machines)
+}
+
+/// One line for each need; whether all are there.
+fn report(workspace: &Workspace) -> bool {
+    let found = NEEDS
+        .iter()
+        .map(|need| (need.what, (need.found)(workspace)));
+    let linker = ("bpf-linker", bpf_linker(workspace));
+    let mut complete = true;
+    for (what, found) in found.chain([linker]) {
+        complete &= found.is_some();
+        match found {
+            Some(found) => line(Mark::Ok, &format!("{what}: {found}")),
+            None => line(Mark::Missing, what),
+        }
+    }
+    complete
+}
+
+fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
+    let missing = || {
+        NEEDS
+            .iter()
+            .filter(|n| wanted(n.purpose) && (n.found)(workspace).is_none())
+    };
+    if missing().next().is_some() && apt::usable() {
+        let packages = |newer| -> Vec<&str> {
+            missing()
+                .filter(|need| need.newer == newer)
+                .flat_map(|n| n.debian)
+                .copied()
+                .collect()
+        };
+        apt::install(workspace, &packages(false), &packages(true))?;
+    }
+    let remedies: Vec<String> = missing().map(remedy).collect();
+    if !remedies.is_empty() {
+        bail!("this machine lacks:\n{}", remedies.join("\n"));
+    }
+    if wanted(For::Build) && bpf_linker(workspace).is_none() {
+        step(
+            &format!("bpf-linker {BPF_LINKER}, built from source"),
+            || install_linker(workspace),
+        )?;
+    }
+    Ok(())
+}
+
+fn remedy(need: &Need) -> String {
+    let how = if apt::is_debian() && !rustix::process::geteuid().is_root() {
+        format!(
+            "as root: apt-get install {}; or {}",
+            need.debian.join(" "),
+            need.elsewhere
+        )
+    } else {
+        need.elsewhere.to_owned()
+    };
+    format!("  {}: {how}", need.what)
+}
+
+fn path_of(program: &str) -> Option<String> {
+    cmd::find(program).map(|path| path.display().to_string())
+}
+
+/// The version of qemu, when it is one that works: 7.2 loses the flags register now and then, and a
+/// kernel that patches its own code at boot then dies of a double fault, about one start in six.
+fn qemu() -> Option<String> {
+    let text =
+        cmd::capture(Command::new(cmd::find("qemu-system-x86_64")?).arg("--version")).ok()?;
+    let version = text
+        .lines()
+        .next()?
+        .strip_prefix("QEMU emulator version ")?;
+    let major: u32 = version.split('.').next()?.parse().ok()?;
+    (major >= 8).then(|| version.to_owned())
+}
+
+/// The version of the linker, when the right one runs.
+fn bpf_linker(workspace: &Workspace) -> Option<String> {
+    let text = cmd::capture(Command::new(workspace.bpf_linker()).arg("--version")).ok()?;
+    text.trim()
+        .ends_with(BPF_LINKER)
+        .then(|| text.trim().to_owned())
+}
+
+/// Where LLVM is: `LLVM_PREFIX`, else Debian's place for it.
+fn llvm() -> Option<PathBuf> {
+    std::env::var_os("LLVM_PREFIX")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain([PathBuf::from(format!("/usr/lib/llvm-{LLVM}"))])
+        .find(|prefix| is_llvm(prefix))
+}
+
+/// Whether the headers are there too: they and llvm-config come in different packages.
+fn is_llvm(prefix: &Path) -> bool {
+    prefix.join("include/llvm-c/Core.h").is_file()
+        && cmd::capture(Command::new(prefix.join("bin/llvm-config")).arg("--version"))
+            .is_ok_and(|version| version.starts_with(&format!("{LLVM}.")))
+}
+
+/// `cargo install` into the target directory, so that nothing of the user's is touched.
+fn install_linker(workspace: &Workspace) -> Result<()> {
+    let prefix = llvm().context("LLVM is not there")?;
+    let mut cargo = cmd::cargo();
+    cargo
+        .current_dir("/")
+        .args([
+            "install",
+            "bpf-linker",
+            "--version",
+            BPF_LINKER,
+            "--locked",
+            "--force",
+        ])
+        .args(["--no-default-features", "--features", "llvm-22", "--root"])
+        .arg(workspace.tools())
+        .env("LLVM_PREFIX", &prefix)
+        .env(format!("LLVM_SYS_{LLVM}1_PREFIX"), &prefix)
+        .env_remove("CARGO_TARGET_DIR");
+    cmd::run_logged(&mut cargo, &workspace.logs().join("bpf-linker.log"))
+}

@@ -1,0 +1,224 @@
+//! `cargo xtask test`: unit tests, then the same end-to-end cases on this kernel and on others.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::kernels::{KERNELS, Kernel};
+use crate::paths::Workspace;
+use crate::report::{Counts, Report, begin};
+use crate::tally::Tally;
+use crate::{build, cmd, machines};
+
+/// When a virtual machine is killed, in seconds.
+const VM_TIMEOUT: u64 = 600;
+/// How many virtual machines run at a time: each has two CPUs, and the cases measure, so that more of
+/// them on a small machine would test how they contend.
+const AT_ONCE: usize = 1;
+
+/// Where the end-to-end cases run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// They do not.
+    Nowhere,
+    /// On the kernel that runs here.
+    Here,
+    /// In a virtual machine.
+    On(Kernel),
+}
+
+/// Reads one value of `--kernels`.
+fn place(text: &str) -> Result<Where, String> {
+    match text {
+        "none" => Ok(Where::Nowhere),
+        "native" => Ok(Where::Here),
+        series => Kernel::of(series).map(Where::On).ok_or_else(|| {
+            let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.series).collect();
+            format!("known are native, {} and none", known.join(", "))
+        }),
+    }
+}
+
+/// Reads `--filter`, which goes onto a kernel's command line.
+fn filter(text: &str) -> Result<String, String> {
+    if text.chars().any(|c| c.is_whitespace() || c == '"') {
+        return Err("names of cases have no spaces and no quotes".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// What `cargo xtask test` is run with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the end-to-end cases run: native, 6.1, 6.12, 7.2, or none.
+    #[arg(long, value_delimiter = ',', value_parser = place, default_value = "native,6.1,6.12,7.2")]
+    kernels: Vec<Where>,
+    /// Runs only what has this in its name.
+    #[arg(long, value_parser = filter)]
+    filter: Option<String>,
+    /// Leaves out the unit tests.
+    #[arg(long)]
+    skip_unit: bool,
+    /// Goes on after a stage that failed.
+    #[arg(long)]
+    keep_going: bool,
+    /// Kills a virtual machine after this many seconds.
+    #[arg(long, default_value_t = VM_TIMEOUT)]
+    vm_timeout: u64,
+    /// Runs that many virtual machines at a time.
+    #[arg(long, default_value_t = AT_ONCE)]
+    vms: usize,
+}
+
+impl Args {
+    /// Everything, to the end.
+    pub(crate) fn everything() -> Self {
+        Self {
+            kernels: std::iter::once(Where::Here)
+                .chain(KERNELS.iter().copied().map(Where::On))
+                .collect(),
+            filter: None,
+            skip_unit: false,
+            keep_going: true,
+            vm_timeout: VM_TIMEOUT,
+            vms: AT_ONCE,
+        }
+    }
+
+    /// Whether the next stage runs.
+    fn goes_on(&self, report: &Report) -> bool {
+        self.keep_going || report.total().failed == 0
+    }
+
+    /// The arguments of the cases.
+    fn cases(&self) -> Vec<String> {
+        self.filter
+            .iter()
+            .flat_map(|filter| ["--filter".to_owned(), filter.clone()])
+            .collect()
+    }
+}
+
+/// Runs the stages into `report`.
+pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+    let native = args.kernels.contains(&Where::Here);
+    let kernels: Vec<Kernel> = args
+        .kernels
+        .iter()
+        .filter_map(|place| match place {
+            Where::On(kernel) => Some(*kernel),
+            Where::Here | Where::Nowhere => None,
+        })
+        .collect();
+    // First, since the agent embeds them: built later, they would have it built twice.
+    build::kernel_programs(workspace)?;
+    if !args.skip_unit {
+        unit(workspace, args, report)?;
+    }
+    if (!native && kernels.is_empty()) || !args.goes_on(report) {
+        return Ok(());
+    }
+    build::release(workspace)?;
+    if native {
+        on_this_kernel(workspace, args, report)?;
+    }
+    if !kernels.is_empty() && args.goes_on(report) {
+        let plan = machines::Plan {
+            kernels: &kernels,
+            arguments: &args.cases(),
+            cases: count_cases(workspace, args)?,
+            timeout: Duration::from_secs(args.vm_timeout),
+            at_once: args.vms,
+        };
+        machines::run(workspace, &plan, report)?;
+    }
+    Ok(())
+}
+
+/// `cargo test`, its output kept in a file.
+fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+    let stage = begin("unit tests");
+    let log = workspace.results().join("unit.log");
+    fs::create_dir_all(workspace.results()).context("create the results directory")?;
+    let mut text = String::new();
+    let mut counts = Counts::default();
+    let mut cargo = cmd::cargo();
+    cargo
+        .current_dir(workspace.root())
+        .args(["test", "--no-fail-fast"])
+        .args(&args.filter);
+    let status = cmd::stream(&mut cargo, |line| {
+        text.push_str(line);
+        text.push('\n');
+        counts += Counts::of_libtest(line).unwrap_or_default();
+    })?;
+    fs::write(&log, text).with_context(|| format!("write {}", log.display()))?;
+    if status.success() {
+        report.ended(stage, counts, None);
+    } else {
+        println!("{}", cmd::tail(&log));
+        // A test binary that did not build or crashed counted nothing.
+        counts.failed = counts.failed.max(1);
+        report.ended(stage, counts, Some(format!("see {}", log.display())));
+    }
+    Ok(())
+}
+
+/// The cases on the kernel that runs here.
+fn on_this_kernel(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+    const NAME: &str = "this kernel";
+    if !rustix::process::geteuid().is_root() {
+        let cases = Counts::skipped(count_cases(workspace, args)?);
+        report.add(
+            NAME,
+            cases,
+            Some("loading kernel programs takes root".to_owned()),
+        );
+        return Ok(());
+    }
+    let stage = begin(NAME);
+    let dir = workspace.results().join("native");
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let mut tally = Tally::default();
+    let mut e2e = Command::new(workspace.e2e());
+    e2e.args(["run", "--agent"])
+        .arg(workspace.agent())
+        .arg("--json")
+        .arg(dir.join("results.json"))
+        .args(args.cases());
+    let status = cmd::stream(&mut e2e, |text| {
+        println!("{text}");
+        tally.line(text);
+    })?;
+    let (counts, reason) = tally.ended(status.code());
+    report.ended(stage, counts, reason);
+    Ok(())
+}
+
+/// How many cases there are, for those that cannot run.
+fn count_cases(workspace: &Workspace, args: &Args) -> Result<u64> {
+    let mut e2e = Command::new(workspace.e2e());
+    let names = cmd::capture(e2e.args(["run", "--list"]).args(args.cases()))?;
+    Ok(names.lines().filter(|name| !name.trim().is_empty()).count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Where, filter, place};
+
+    #[test]
+    fn kernels_are_chosen_by_series() {
+        assert_eq!(place("none"), Ok(Where::Nowhere));
+        assert_eq!(place("native"), Ok(Where::Here));
+        assert!(matches!(place("6.12"), Ok(Where::On(kernel)) if kernel.series == "6.12"));
+        assert!(place("5.4").is_err_and(|why| why.contains("6.1, 6.12, 7.2")));
+    }
+
+    #[test]
+    fn a_filter_fits_on_a_command_line() {
+        assert_eq!(filter("eviction_"), Ok("eviction_".to_owned()));
+        assert!(filter("two words").is_err());
+    }
+}
