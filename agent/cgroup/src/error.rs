@@ -43,6 +43,17 @@ pub enum Error {
         /// What should be there.
         expected: &'static str,
     },
+    /// The kernel took a value and shows another: somebody else wrote the file as well, or the
+    /// kernel bounds what it takes.
+    #[error("{} holds {found} after {wanted} was written to it", path.display())]
+    NotKept {
+        /// The file.
+        path: Arc<Path>,
+        /// What was written, rounded as the kernel documents it.
+        wanted: String,
+        /// What was read then.
+        found: String,
+    },
     /// A name that cannot be a cgroup below the root.
     #[error("{name:?} is not a cgroup name: {reason}")]
     InvalidName {

@@ -48,6 +48,19 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::malformed(path, "text"))
 }
 
+/// The names in a directory that are text, in no order.
+pub(crate) fn names_in(path: &Path) -> Result<Vec<String>> {
+    let failed = |e: std::io::Error| {
+        let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        Error::os("list", path, errno)
+    };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        names.extend(entry.map_err(failed)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
 /// Writes a value with one `write`, as cgroup files want it.
 pub(crate) fn write_text(path: &Path, value: &str) -> Result<()> {
     let fd = open_write(path)?;

@@ -45,7 +45,7 @@ pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
 pub use event::{PsiResource, PsiTrigger, memory_threshold};
 pub use kill::{KillHandle, Killed};
-pub use limits::{CpuQuota, CpuShare};
+pub use limits::{CpuQuota, CpuShare, HugetlbLimits};
 pub use lock::AgentLock;
 pub use memory::{MemoryReader, MemoryStat};
 pub use rustix::io::Errno;

@@ -1,33 +1,21 @@
 //! Typed values of a cgroup: what podwarden writes and reads back.
 //!
 //! File names and formats are in [`v1`] and [`v2`]; here is which of the two a controller is on.
+//! Every value is read again after it was written: a value that the kernel took and does not hold
+//! is an error ([`Error::NotKept`]), what it documents to round is rounded before it is compared.
 
+mod cpu;
+mod hugetlb;
+mod memory;
 mod v1;
 mod v2;
 
 use std::path::PathBuf;
 
-use rustix::io::Errno;
-
 use crate::{Controller, Error, Result, Tree, io};
 
-/// The CPU share of a cgroup as its file holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CpuShare {
-    /// v1 `cpu.shares`, 2 to 262144.
-    Shares(u64),
-    /// v2 `cpu.weight`, 1 to 10000.
-    Weight(u64),
-}
-
-/// How much CPU time a cgroup may use: `quota_us` in every `period_us`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuQuota {
-    /// Microseconds of CPU time in a period; at least 1000.
-    pub quota_us: u64,
-    /// The period in microseconds, 1000 to 1000000.
-    pub period_us: u64,
-}
+pub use cpu::{CpuQuota, CpuShare};
+pub use hugetlb::HugetlbLimits;
 
 /// Bytes for `None`-able limits: the file's name by version.
 pub(crate) const fn memory_limit_file(is_v2: bool) -> &'static str {
@@ -48,123 +36,14 @@ pub(crate) fn parse_memory_limit(text: &[u8]) -> Option<Option<u64>> {
 }
 
 impl Tree {
-    /// Sets the CPU share, in v1 shares (2 to 262144, 1024 for one CPU). On v2 the weight that the
-    /// kubelet would write for them is written.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], what the kernel refuses.
-    pub fn set_cpu_shares(&self, rel: &str, shares: u64) -> Result<()> {
-        let file = |name| self.file(Controller::Cpu, rel, name);
-        if self.is_v2(Controller::Cpu) {
-            let weight = v2::weight(shares);
-            io::write_text(&file(v2::CPU_WEIGHT)?, &weight.to_string())
-        } else {
-            io::write_text(&file(v1::CPU_SHARES)?, &shares.to_string())
-        }
-    }
-
-    /// The CPU share in force, in the unit of the hierarchy: several shares have the same weight.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn cpu_share(&self, rel: &str) -> Result<CpuShare> {
-        if self.is_v2(Controller::Cpu) {
-            self.number(Controller::Cpu, rel, v2::CPU_WEIGHT)
-                .map(CpuShare::Weight)
-        } else {
-            self.number(Controller::Cpu, rel, v1::CPU_SHARES)
-                .map(CpuShare::Shares)
-        }
-    }
-
-    /// Sets or lifts the CPU quota.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`]; `EINVAL` for values out of range and, on v1,
-    /// for more than the parent's quota.
-    pub fn set_cpu_quota(&self, rel: &str, quota: Option<CpuQuota>) -> Result<()> {
-        if self.is_v2(Controller::Cpu) {
-            let file = self.file(Controller::Cpu, rel, v2::CPU_MAX)?;
-            return io::write_text(&file, &v2::cpu_max(quota));
-        }
-        let quota_file = self.file(Controller::Cpu, rel, v1::CPU_QUOTA)?;
-        let Some(CpuQuota {
-            quota_us,
-            period_us,
-        }) = quota
-        else {
-            return io::write_text(&quota_file, "-1");
-        };
-        let period_file = self.file(Controller::Cpu, rel, v1::CPU_PERIOD)?;
-        let write_quota = || io::write_text(&quota_file, &quota_us.to_string());
-        let write_period = || io::write_text(&period_file, &period_us.to_string());
-        match write_period() {
-            // The new period may be refused together with the old quota: then the quota goes first.
-            Err(error) if error.errno() == Some(Errno::INVAL) => {
-                write_quota()?;
-                write_period()
-            }
-            Err(error) => Err(error),
-            Ok(()) => write_quota(),
-        }
-    }
-
-    /// The CPU quota in force; `None` when there is none.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn cpu_quota(&self, rel: &str) -> Result<Option<CpuQuota>> {
-        if self.is_v2(Controller::Cpu) {
-            let file = self.file(Controller::Cpu, rel, v2::CPU_MAX)?;
-            let text = io::read_text(&file)?;
-            return v2::parse_cpu_max(&text)
-                .ok_or_else(|| Error::malformed(file, "a quota and a period"));
-        }
-        let file = self.file(Controller::Cpu, rel, v1::CPU_QUOTA)?;
-        let text = io::read_text(&file)?;
-        if text.trim_ascii() == "-1" {
-            return Ok(None);
-        }
-        let quota_us = io::parse_u64(text.as_bytes())
-            .ok_or_else(|| Error::malformed(file, "a quota or -1"))?;
-        let period_us = self.number(Controller::Cpu, rel, v1::CPU_PERIOD)?;
-        Ok(Some(CpuQuota {
-            quota_us,
-            period_us,
-        }))
-    }
-
-    /// Sets the memory limit in bytes, or lifts it; the kernel rounds it down to whole pages.
-    ///
-    /// A limit below usage is dangerous: v1 reclaims and answers `EBUSY` when that is not enough,
-    /// v2 takes the limit and kills processes in the cgroup until usage is below it. It is the
-    /// caller who keeps the limit above usage.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`]; `EBUSY` as said.
-    pub fn set_memory_limit(&self, rel: &str, bytes: Option<u64>) -> Result<()> {
-        let is_v2 = self.is_v2(Controller::Memory);
-        let file = self.file(Controller::Memory, rel, memory_limit_file(is_v2))?;
-        let none = if is_v2 { v2::MAX } else { v1::NO_LIMIT };
-        io::write_text(&file, &or_none(bytes, none))
-    }
-
-    /// The memory limit of this cgroup itself, in bytes; `None` when there is none.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn memory_limit(&self, rel: &str) -> Result<Option<u64>> {
-        let name = memory_limit_file(self.is_v2(Controller::Memory));
-        self.limit(Controller::Memory, rel, name)
-    }
-
     /// Sets the highest number of tasks, or lifts it. Tasks that exist are not touched.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], what the kernel refuses.
+    /// [`Error::NotFound`], [`Error::NoController`], what the kernel refuses; [`Error::NotKept`].
     pub fn set_pids_limit(&self, rel: &str, tasks: Option<u64>) -> Result<()> {
         let file = self.file(Controller::Pids, rel, v2::PIDS_MAX)?;
-        io::write_text(&file, &or_none(tasks, v2::MAX))
+        io::write_text(&file, &shown(tasks, v2::MAX))?;
+        kept(file, tasks, self.pids_limit(rel)?, |n| shown(n, v2::MAX))
     }
 
     /// The highest number of tasks; `None` when there is no limit.
@@ -196,8 +75,37 @@ impl Tree {
     }
 }
 
-fn or_none(value: Option<u64>, none: &str) -> String {
+/// A bound, or the word for none.
+fn shown(value: Option<u64>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |v| v.to_string())
+}
+
+/// What lifts a limit of bytes.
+const fn none(is_v2: bool) -> &'static str {
+    if is_v2 { v2::MAX } else { v1::NO_LIMIT }
+}
+
+/// What the kernel makes of bytes (`page_counter_memparse`, `mm/page_counter.c`).
+fn whole_pages(bytes: u64) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    bytes - bytes.checked_rem(page).unwrap_or(0)
+}
+
+/// Compares what is in a file with what was written to it.
+fn kept<T: PartialEq>(
+    path: PathBuf,
+    wanted: T,
+    found: T,
+    show: impl Fn(T) -> String,
+) -> Result<()> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Error::NotKept {
+        path: path.into(),
+        wanted: show(wanted),
+        found: show(found),
+    })
 }
 
 #[cfg(test)]

@@ -148,6 +148,25 @@ impl Tree {
             .ok_or_else(|| Error::malformed(path, "process ids"))
     }
 
+    /// True while there is a process or another cgroup in a cgroup, in any hierarchy: it cannot be
+    /// removed then. False for one that does not exist.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`]; unreadable files.
+    pub fn is_in_use(&self, rel: &str) -> Result<bool> {
+        for hierarchy in &self.used {
+            let path = self.below(&hierarchy.mount, rel)?;
+            let has_processes = match io::read_text(&path.join(PROCS)) {
+                Err(error) if error.is_gone() => continue,
+                processes => !processes?.is_empty(),
+            };
+            if has_processes || !list::sub_directories(&path)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Moves a process with all its threads into a cgroup of every hierarchy; 0 is the caller.
     ///
     /// # Errors

@@ -4,6 +4,8 @@ pub(super) const CPU_SHARES: &str = "cpu.shares";
 pub(super) const CPU_QUOTA: &str = "cpu.cfs_quota_us";
 pub(super) const CPU_PERIOD: &str = "cpu.cfs_period_us";
 pub(super) const MEMORY_LIMIT: &str = "memory.limit_in_bytes";
+/// After `hugetlb.<size>` and, for reservations, `.rsvd`.
+pub(super) const HUGETLB_LIMIT: &str = ".limit_in_bytes";
 
 /// Written to a limit to lift it.
 pub(super) const NO_LIMIT: &str = "-1";

@@ -8,6 +8,10 @@ use crate::io::parse_u64;
 pub(super) const CPU_WEIGHT: &str = "cpu.weight";
 pub(super) const CPU_MAX: &str = "cpu.max";
 pub(super) const MEMORY_LIMIT: &str = "memory.max";
+pub(super) const MEMORY_MIN: &str = "memory.min";
+pub(super) const MEMORY_LOW: &str = "memory.low";
+/// After `hugetlb.<size>` and, for reservations, `.rsvd`.
+pub(super) const HUGETLB_LIMIT: &str = ".max";
 /// The same in both versions.
 pub(super) const PIDS_MAX: &str = "pids.max";
 
