@@ -165,6 +165,36 @@ pub struct DropStats {
     pub untraced_switches: u64,
 }
 
+/// What the agent did to cgroups since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CgroupWrites {
+    /// Cgroups made.
+    pub created: u64,
+    /// Values written and read back.
+    pub updated: u64,
+    /// Cgroups removed.
+    pub removed: u64,
+    /// Any of these refused, or read back as something else.
+    pub failed: u64,
+    /// Of the values written, those that undid what somebody else had written.
+    pub corrected: u64,
+}
+
+/// One comparison of the whole tree with what it should be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReconcileStats {
+    /// What the plan asked for.
+    pub actions: u64,
+    /// Values written.
+    pub writes: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// How long carrying the plan out took.
+    pub duration_nano_seconds: u64,
+}
+
 /// `GET /v1/node`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -193,6 +223,15 @@ pub struct NodeStats {
     pub tiers: Vec<TierStats>,
     /// Lost events.
     pub drops: DropStats,
+    /// What was done to cgroups.
+    #[serde(default)]
+    pub cgroup_writes: CgroupWrites,
+    /// How often the whole tree was compared with what it should be.
+    #[serde(default)]
+    pub reconciles: u64,
+    /// The last time; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reconcile: Option<ReconcileStats>,
 }
 
 /// One step of an eviction, all by `CLOCK_MONOTONIC`, nanoseconds.

@@ -16,6 +16,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, broadcast};
 
 use crate::{
+    act::Tally,
     api::{Event, EventKind, NodeStats, PodRef, PodStats},
     recorded::Recorded,
 };
@@ -37,6 +38,7 @@ pub struct Figures {
 pub struct Published {
     figures: ArcSwap<Figures>,
     planned: ArcSwapOption<Recorded>,
+    done: ArcSwap<Tally>,
     events: Mutex<VecDeque<Event>>,
     next_id: AtomicU64,
     subscribers: broadcast::Sender<Event>,
@@ -51,6 +53,7 @@ impl Default for Published {
         Self {
             figures: ArcSwap::default(),
             planned: ArcSwapOption::empty(),
+            done: ArcSwap::default(),
             events: Mutex::default(),
             next_id: AtomicU64::new(1),
             subscribers: broadcast::channel(1024).0,
@@ -84,6 +87,16 @@ impl Published {
     /// Replaces what the last plan was made from; the slow loop's call.
     pub fn publish_planned(&self, planned: Recorded) {
         self.planned.store(Some(std::sync::Arc::new(planned)));
+    }
+
+    /// What was done to cgroups since the agent started.
+    pub fn done(&self) -> std::sync::Arc<Tally> {
+        self.done.load_full()
+    }
+
+    /// Replaces what was done to cgroups; called by whoever has done something.
+    pub fn publish_done(&self, done: Tally) {
+        self.done.store(std::sync::Arc::new(done));
     }
 
     /// How long ago somebody last asked for figures; `None` if nobody has.

@@ -94,10 +94,9 @@ fn controllers(tree: &Tree) -> Controllers {
         cpu: has(Controller::Cpu),
         cpu_bandwidth: has(Controller::Cpu),
         memory: has(Controller::Memory),
-        // Memory QoS and hugetlb limits are not written yet.
-        memory_protection: false,
+        memory_protection: hierarchies.is_on_v2(Controller::Memory),
         pids: has(Controller::Pids),
-        hugetlb: false,
+        hugetlb: has(Controller::HugeTlb),
     }
 }
 
@@ -107,6 +106,8 @@ fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
         Some(bytes) => Limit::At(Bytes(bytes)),
         None => Limit::Unlimited,
     };
+    // All of it, where the file says `max`.
+    let protected = |bytes: Option<u64>| Bytes(bytes.unwrap_or(u64::MAX));
     let memory = MemoryReader::open(tree, rel).ok();
     let usage = memory.as_ref().and_then(|m| m.usage().ok());
     let stat = memory.as_ref().and_then(|m| m.stat().ok());
@@ -121,13 +122,19 @@ fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
             period_us: quota.map_or(convert::DEFAULT_PERIOD_US, |q| q.period_us),
         }),
         memory_limit: memory.as_ref().and_then(|m| m.limit().ok()).map(limit),
-        memory_min: None,
-        memory_low: None,
+        memory_min: tree.memory_min(rel).ok().map(protected),
+        memory_low: tree.memory_low(rel).ok().map(protected),
         pids_limit: tree
             .pids_limit(rel)
             .ok()
             .map(|l| l.map_or(Limit::Unlimited, Limit::At)),
-        hugetlb: BTreeMap::new(),
+        hugetlb: tree.hugetlb_limits(rel).map_or_else(
+            |_| BTreeMap::new(),
+            |limits| {
+                let limits = limits.into_iter();
+                limits.map(|(size, b)| (Bytes(size), limit(b))).collect()
+            },
+        ),
         memory_usage: usage.map(Bytes),
         memory_working_set: usage
             .zip(stat)

@@ -1,39 +1,84 @@
 //! The only interpreter of [`Action`]. Observe mode lives here: the same actions, recorded and not
 //! carried out.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `backend` | who makes, sets and removes: the files, or systemd |
+//! | `write` | the one function through which every value goes |
+//! | `tally` | how many operations, what became of them, how long they took |
+//! | `refusal` | what the kernel refused, for people; said once for as long as it stays the same |
+//!
+//! There is one [`Actor`] and it is only used through `&mut`: that is the lock over all writes.
 
-use std::collections::BTreeSet;
+mod backend;
+mod refusal;
+mod tally;
+mod write;
 
-use podwarden_cgroup::{CpuQuota, Created, Tree};
-use podwarden_policy::{Bytes, plan::Action, settings::Setting};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
-use crate::sense::Naming;
+use podwarden_cgroup::{Created, Error, Tree};
+use podwarden_policy::plan::Action;
+
+use crate::{api::ReconcileStats, pods::PodSet, sense::Naming};
+
+pub use self::{
+    backend::{Backend, Files},
+    tally::{Counts, Durations, Operation, Outcome, Tally},
+    write::setting,
+};
+use self::{
+    refusal::{Refusal, Refusals},
+    tally::nanos,
+};
 
 /// What came of a list of actions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Performed {
     /// Carried out.
     pub done: u32,
     /// Refused by the kernel; said in the log.
     pub failed: u32,
+    /// Nothing to do: a cgroup to be made that is there.
+    pub unchanged: u32,
+    /// Not yet: a cgroup to be removed that is still in use.
+    pub postponed: u32,
     /// Not carried out because of observe mode.
     pub withheld: u32,
 }
 
+impl Performed {
+    /// True when trying the same again later may do more.
+    pub fn is_incomplete(&self) -> bool {
+        self.failed + self.postponed > 0
+    }
+}
+
 /// Carries actions out and remembers what it made, so that nothing else is ever removed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Actor {
     /// False in observe mode.
     enforce: bool,
+    backend: Box<dyn Backend>,
     made: BTreeSet<String>,
     created: Created,
+    refusals: Refusals,
+    tally: Tally,
 }
 
 impl Actor {
     /// `enforce` is false in observe mode.
-    pub fn new(enforce: bool) -> Self {
+    pub fn new(enforce: bool, backend: Box<dyn Backend>) -> Self {
         Self {
             enforce,
-            ..Self::default()
+            backend,
+            made: BTreeSet::new(),
+            created: Created::default(),
+            refusals: Refusals::default(),
+            tally: Tally::default(),
         }
     }
 
@@ -42,78 +87,183 @@ impl Actor {
         self.made.contains(rel)
     }
 
+    /// What was done since the agent started.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Learns what pods are called, for errors.
+    pub fn learn(&mut self, pods: &PodSet) {
+        self.refusals.learn(pods);
+    }
+
+    /// A pass over the whole tree: carries out `actions`, everything that a plan asks for.
+    pub fn reconcile(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+        let start = Instant::now();
+        let before = self.tally.writes();
+        let performed = self.perform(tree, naming, actions);
+        self.refusals.end_of_pass();
+        let took = start.elapsed();
+        let after = self.tally.writes();
+        let pass = ReconcileStats {
+            actions: actions.len() as u64,
+            writes: after.updated - before.updated,
+            failed: after.failed - before.failed,
+            duration_nano_seconds: nanos(took),
+        };
+        if performed.done + performed.failed > 0 {
+            tracing::info!(
+                created = after.created - before.created,
+                updated = pass.writes,
+                removed = after.removed - before.removed,
+                failed = pass.failed,
+                postponed = performed.postponed,
+                ?took,
+                "reconciled"
+            );
+        }
+        self.tally.count_pass(pass);
+        performed
+    }
+
+    /// Carries out `actions` that undo what somebody else wrote to values of ours.
+    pub fn correct(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+        let before = self.tally.writes().updated;
+        let performed = self.perform(tree, naming, actions);
+        let written = self.tally.writes().updated - before;
+        self.tally.count_corrected(written);
+        performed
+    }
+
     /// Carries out `actions` in order; what one of them could not do does not stop the others.
-    pub fn perform(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn perform(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+        let mut performed = Performed::default();
         for action in actions {
             if !self.enforce {
                 tracing::debug!(?action, "observe mode: not carried out");
-                outcome.withheld += 1;
+                performed.withheld += 1;
                 continue;
             }
             match self.one(tree, naming, action) {
-                Ok(()) => outcome.done += 1,
-                Err(error) => {
-                    outcome.failed += 1;
-                    let source = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::warn!(%error, source, ?action, "an action failed");
+                None => {}
+                Some(Outcome::Done) => performed.done += 1,
+                Some(Outcome::Failed) => performed.failed += 1,
+                Some(Outcome::Unchanged) if matches!(action, Action::RemoveCgroup { .. }) => {
+                    performed.postponed += 1;
                 }
+                Some(Outcome::Unchanged) => performed.unchanged += 1,
             }
         }
+        performed
+    }
+
+    /// `None` for what is not done here.
+    fn one(&mut self, tree: &Tree, naming: &Naming, action: &Action) -> Option<Outcome> {
+        let start = Instant::now();
+        let (operation, cgroup, outcome) = match action {
+            Action::EnsureCgroup { cgroup, .. } => {
+                let made = self.create(tree, &naming.rel(cgroup));
+                (Operation::Create, cgroup, made)
+            }
+            Action::Write {
+                cgroup, setting, ..
+            } => {
+                let rel = naming.rel(cgroup);
+                let written = self.backend.write(tree, &rel, setting);
+                (Operation::Update, cgroup, written.map(|()| Outcome::Done))
+            }
+            Action::RemoveCgroup { cgroup, .. } => {
+                let removed = self.remove(tree, &naming.rel(cgroup));
+                (Operation::Delete, cgroup, removed)
+            }
+            // The reactor evicts: it re-reads usage first.
+            Action::Evict { .. } => return None,
+        };
+        let took = start.elapsed();
+        let rel = naming.rel(cgroup);
+        let outcome = self.record(tree, &rel, operation, action, outcome, took);
+        Some(outcome)
+    }
+
+    fn record(
+        &mut self,
+        tree: &Tree,
+        rel: &str,
+        operation: Operation,
+        action: &Action,
+        outcome: Result<Outcome, Error>,
+        took: Duration,
+    ) -> Outcome {
+        let setting = match action {
+            Action::Write { setting, .. } => Some(setting),
+            _ => None,
+        };
+        let outcome = match outcome {
+            Ok(outcome) => {
+                self.refusals.resolved(rel, operation, setting);
+                outcome
+            }
+            Err(error) => {
+                let exists = tree.id(rel).is_ok();
+                let refusal = Refusal::new(rel, operation, setting, exists, error);
+                self.refusals.say(refusal);
+                Outcome::Failed
+            }
+        };
+        self.tally.count(operation, outcome, took);
+        tracing::debug!(
+            cgroup = rel,
+            operation = operation.as_str(),
+            outcome = outcome.as_str(),
+            setting = setting.map(tracing::field::display),
+            reason = %reason(action),
+            ?took,
+            "cgroup operation"
+        );
         outcome
     }
 
-    fn one(
-        &mut self,
-        tree: &Tree,
-        naming: &Naming,
-        action: &Action,
-    ) -> Result<(), podwarden_cgroup::Error> {
-        match action {
-            Action::EnsureCgroup { cgroup, .. } => {
-                let rel = naming.rel(cgroup);
-                let created = tree.create(&rel)?;
-                if !created.is_empty() {
-                    tracing::debug!(cgroup = rel, "made a cgroup");
-                    self.made.insert(rel);
-                    self.created.extend(created);
-                }
-                Ok(())
-            }
-            Action::Write {
-                cgroup,
-                setting,
-                reason,
-            } => {
-                let rel = naming.rel(cgroup);
-                tracing::debug!(cgroup = rel, %setting, %reason, "writing");
-                write(tree, &rel, setting)
-            }
-            Action::RemoveCgroup { cgroup, reason } => {
-                let rel = naming.rel(cgroup);
-                if !self.made.contains(&rel) || in_use(tree, &rel)? {
-                    return Ok(());
-                }
-                tracing::debug!(cgroup = rel, %reason, "removing");
-                tree.remove(&rel)?;
-                self.forget(&rel);
-                Ok(())
-            }
-            // The reactor evicts: it re-reads usage first.
-            Action::Evict { .. } => Ok(()),
+    fn create(&mut self, tree: &Tree, rel: &str) -> Result<Outcome, Error> {
+        let created = self.backend.create(tree, rel)?;
+        if created.is_empty() {
+            return Ok(Outcome::Unchanged);
         }
+        self.made.insert(rel.to_owned());
+        self.created.extend(created);
+        Ok(Outcome::Done)
     }
 
-    /// A cgroup is not ours any more: whoever makes it anew keeps it.
-    fn forget(&mut self, rel: &str) {
-        self.made.remove(rel);
-        self.created.directories.retain(|d| !d.ends_with(rel));
+    /// Processes are gone first, and so are cgroups below it, which are not ours: until then it
+    /// stays, and a later pass tries again.
+    fn remove(&mut self, tree: &Tree, rel: &str) -> Result<Outcome, Error> {
+        if !self.made.contains(rel) || tree.is_in_use(rel)? {
+            return Ok(Outcome::Unchanged);
+        }
+        let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.created.directories)
+            .into_iter()
+            .partition(|directory| directory.ends_with(rel));
+        let ours = Created { directories: ours };
+        let removed = self.backend.remove(tree, rel, &ours);
+        self.created.directories = others;
+        match removed {
+            Ok(()) => {
+                // Whoever makes it anew keeps it.
+                self.made.remove(rel);
+                Ok(Outcome::Done)
+            }
+            Err(error) => {
+                self.created.extend(ours);
+                Err(error)
+            }
+        }
     }
 
     /// Removes what this agent made and nobody uses. What still holds processes stays as it is.
     pub fn remove_unused(&mut self, tree: &Tree) {
-        let deepest_first = std::mem::take(&mut self.created.directories);
-        for directory in deepest_first.iter().rev() {
+        let mut rest = std::mem::take(&mut self.created.directories);
+        // Parents before children, whatever the order of their making.
+        rest.sort();
+        for directory in rest.iter().rev() {
             // rmdir refuses a cgroup with processes or children, which is just what is wanted.
             if let Err(error) = std::fs::remove_dir(directory) {
                 tracing::debug!(%error, directory = %directory.display(), "left as it is");
@@ -123,38 +273,11 @@ impl Actor {
     }
 }
 
-/// True while a process is in the cgroup or below it: removing it would wait for them.
-fn in_use(tree: &Tree, rel: &str) -> Result<bool, podwarden_cgroup::Error> {
-    let listed = match tree.list(rel) {
-        Err(error) if error.is_gone() => return Ok(false),
-        listed => listed?,
-    };
-    for cgroup in listed {
-        match tree.procs(&cgroup.rel) {
-            Err(error) if error.is_gone() => {}
-            processes => {
-                if !processes?.is_empty() {
-                    return Ok(true);
-                }
-            }
-        }
-    }
-    Ok(false)
-}
-
-fn write(tree: &Tree, rel: &str, setting: &Setting) -> Result<(), podwarden_cgroup::Error> {
-    match *setting {
-        Setting::CpuShares(shares) => tree.set_cpu_shares(rel, shares.as_u64()),
-        Setting::CpuMax(max) => tree.set_cpu_quota(
-            rel,
-            max.quota_us.bound().map(|quota_us| CpuQuota {
-                quota_us,
-                period_us: max.period_us,
-            }),
-        ),
-        Setting::MemoryLimit(limit) => tree.set_memory_limit(rel, limit.bound().map(Bytes::as_u64)),
-        Setting::PidsLimit(limit) => tree.set_pids_limit(rel, limit.bound()),
-        // `sense` tells the policy that the kernel has none of these, so that it asks for none.
-        Setting::MemoryMin(_) | Setting::MemoryLow(_) | Setting::HugetlbLimit { .. } => Ok(()),
+fn reason(action: &Action) -> &podwarden_policy::reason::Reason {
+    match action {
+        Action::EnsureCgroup { reason, .. }
+        | Action::Write { reason, .. }
+        | Action::RemoveCgroup { reason, .. }
+        | Action::Evict { reason, .. } => reason,
     }
 }

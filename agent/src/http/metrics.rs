@@ -26,21 +26,27 @@ use self::{
 };
 use super::{Shared, api::Failure, tally::Counts};
 use crate::{
-    api::{CpuStats, MemoryStats, NodeStats, PodStats},
+    act::{Operation, Outcome, Tally},
+    api::{MemoryStats, NodeStats, PodStats},
     published::Figures,
 };
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Failure> {
-    let text = render(shared.published.figures(), shared.tally.counts())
+    let scrape = Scrape {
+        figures: shared.published.figures(),
+        done: shared.published.done(),
+        counts: shared.tally.counts(),
+    };
+    let text = render(scrape)
         .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
-fn render(figures: Arc<Figures>, counts: Counts) -> Result<String, std::fmt::Error> {
+fn render(scrape: Scrape) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape { figures, counts }));
+    registry.register_collector(Box::new(scrape));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)
@@ -50,12 +56,14 @@ fn render(figures: Arc<Figures>, counts: Counts) -> Result<String, std::fmt::Err
 #[derive(Debug)]
 struct Scrape {
     figures: Arc<Figures>,
+    done: Arc<Tally>,
     counts: Counts,
 }
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.node(&mut encoder)?;
+        self.operations(&mut encoder)?;
         self.tiers(&mut encoder)?;
         self.pods(&mut encoder)?;
         self.events(&mut encoder)
@@ -93,6 +101,34 @@ impl Scrape {
             ("stall", drops.stalls),
         ] {
             family.counter(&[("kind", kind)], count)?;
+        }
+        Ok(())
+    }
+
+    fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let mut family = Family::open(encoder, &METRICS.operations)?;
+        for operation in Operation::ALL {
+            for outcome in Outcome::ALL {
+                let labels = [
+                    ("operation", operation.as_str()),
+                    ("result", outcome.as_str()),
+                ];
+                family.counter(&labels, self.done.of(operation).of(outcome))?;
+            }
+        }
+        let mut family = Family::open(encoder, &METRICS.operation_duration)?;
+        for operation in Operation::ALL {
+            let durations = &self.done.of(operation).durations;
+            let sum = durations.sum_nanos as f64 / NANOS;
+            let labels = [("operation", operation.as_str())];
+            family.histogram(&labels, sum, &log2_micros(&durations.buckets))?;
+        }
+        let corrected = self.done.writes().corrected;
+        Family::open(encoder, &METRICS.corrections)?.counter(&[], corrected)?;
+        Family::open(encoder, &METRICS.reconciles)?.counter(&[], self.done.reconciles())?;
+        if let Some(last) = self.done.last() {
+            let seconds = last.duration_nano_seconds as f64 / NANOS;
+            Family::open(encoder, &METRICS.reconcile_duration)?.real(seconds)?;
         }
         Ok(())
     }
@@ -152,7 +188,11 @@ impl Scrape {
         let mut family = Family::open(encoder, &METRICS.pod_wait)?;
         for pod in &self.figures.pods {
             let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
-            family.histogram(&labels(pod), sum, &wait_buckets(&pod.cpu))?;
+            family.histogram(
+                &labels(pod),
+                sum,
+                &log2_micros(&pod.cpu.run_queue_wait_histogram),
+            )?;
         }
         Ok(())
     }
@@ -231,8 +271,7 @@ fn labelled<'a>(pod: &'a PodStats, name: &'a str, value: &'a str) -> [(&'a str, 
 
 /// Upper bounds in seconds with the count of each bucket alone: bucket `i` ends at `2^(i+1)`
 /// microseconds, the last nowhere.
-fn wait_buckets(cpu: &CpuStats) -> Vec<(f64, u64)> {
-    let counts = &cpu.run_queue_wait_histogram;
+fn log2_micros(counts: &[u64]) -> Vec<(f64, u64)> {
     let last = counts.len().saturating_sub(1);
     let bound = |i: usize| match i {
         i if i == last => f64::INFINITY,

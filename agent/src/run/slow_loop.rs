@@ -1,5 +1,6 @@
 //! The slow loop: follows pods and kernel records, keeps the hierarchy, samples, arms the reactor.
 
+mod pace;
 mod records;
 
 use std::{
@@ -15,6 +16,7 @@ use tokio::{
     sync::watch,
 };
 
+use self::pace::Pace;
 use super::evictions::{Evictions, KnownNames};
 use crate::{
     accounting::Accounting,
@@ -37,10 +39,6 @@ const IDLE_SAMPLING: Duration = Duration::from_secs(10);
 
 /// Somebody who has not asked for this long is not looking any more.
 const LOOKING: Duration = Duration::from_secs(10);
-
-/// How often the hierarchy is compared with what it should be, as the kubelet does
-/// (`periodicTasks` of `pkg/kubelet/cm/container_manager_linux.go`).
-const RECONCILE: Duration = Duration::from_secs(60);
 
 /// What the loop owns.
 pub(super) struct Parts {
@@ -66,7 +64,7 @@ pub(super) struct SlowLoop {
     sampler: Sampler,
     levels: Levels,
     sampled: Option<Instant>,
-    reconciled: Instant,
+    pace: Pace,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
     pods_open: bool,
@@ -91,7 +89,7 @@ impl SlowLoop {
             sampler: Sampler::new(parts.accounting.kernel.is_none()),
             levels: Levels::default(),
             sampled: None,
-            reconciled: Instant::now(),
+            pace: Pace::new(Instant::now()),
             stale: true,
             pods_open: true,
             reactor_ended: false,
@@ -130,7 +128,7 @@ impl SlowLoop {
                 }
                 Woke::Time => {}
             }
-            if self.reconciled.elapsed() >= RECONCILE {
+            if self.pace.due(Instant::now()).is_zero() {
                 self.stale = true;
             }
             self.parts.reactor.tidy();
@@ -140,7 +138,7 @@ impl SlowLoop {
 
     async fn wait(&mut self, bell: Option<&AsyncFd<std::os::fd::OwnedFd>>) -> Woke {
         let due = self.sampling_due();
-        let reconcile = RECONCILE.saturating_sub(self.reconciled.elapsed());
+        let reconcile = self.pace.due(Instant::now());
         // Asking ends an idle pause; once sampling is at its full pace it changes nothing.
         let idle = due > self.parts.config.sampling_interval;
         let reports = async {
@@ -203,6 +201,7 @@ impl SlowLoop {
             );
         }
         self.identities.learn(&set);
+        self.parts.actor.learn(&set);
     }
 
     fn take_reports(&mut self) {
@@ -241,7 +240,6 @@ impl SlowLoop {
 
     /// Brings the cgroups to what the pods need.
     fn reconcile(&mut self) {
-        self.reconciled = Instant::now();
         let Parts {
             config,
             node,
@@ -267,10 +265,9 @@ impl SlowLoop {
         let version = sense::version(tree);
         let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
         published.publish_planned(planned);
-        if !actions.is_empty() {
-            let outcome = actor.perform(tree, naming, &actions);
-            tracing::debug!(?outcome, "reconciled");
-        }
+        let performed = actor.reconcile(tree, naming, &actions);
+        published.publish_done(actor.tally().clone());
+        self.pace.passed(Instant::now(), performed.is_incomplete());
     }
 
     /// Hands the reactor its levels and victims.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     accounting::{Accounting, AccountingError, KernelSide},
-    act::Actor,
+    act::{Actor, Files},
     api::NodeStats,
     arm,
     config::{Config, Machine, MachineError, Mode, Ownership},
@@ -119,11 +119,13 @@ pub(super) async fn agent(
     };
 
     // The tree before the kernel programs: they need kubepods to be there.
-    let mut actor = Actor::new(enforce);
+    let mut actor = Actor::new(enforce, Box::new(Files));
+    actor.learn(&pods.borrow());
     let first = pods.borrow().clone();
     let wanted = first.pods.iter().map(|p| p.pod.clone()).collect();
     let snapshot = sense::snapshot(&tree, &naming, &config, &node, wanted, &[], |_| false);
-    actor.perform(&tree, &naming, &plan::plan(&snapshot));
+    actor.reconcile(&tree, &naming, &plan::plan(&snapshot));
+    published.publish_done(actor.tally().clone());
 
     let built = build(&config, &node, &tree, &naming, &first);
     let (accounting, reactor, degradations, profile, changes) = match built {

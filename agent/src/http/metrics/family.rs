@@ -62,6 +62,10 @@ impl<'a> Family<'a> {
         labels: &[(&str, &str); N],
         value: u64,
     ) -> fmt::Result {
+        if N == 0 {
+            // A family of one would be written with empty braces.
+            return self.0.encode_counter::<NoLabelSet, _, u64>(&value, None);
+        }
         self.0
             .encode_family(labels)?
             .encode_counter::<NoLabelSet, _, u64>(&value, None)
@@ -91,6 +95,11 @@ impl<'a> Family<'a> {
             return self.0.encode_gauge(&value);
         }
         self.0.encode_family(labels)?.encode_gauge(&value)
+    }
+
+    /// A figure that is not whole; of the agent, so without labels.
+    pub(super) fn real(&mut self, value: f64) -> fmt::Result {
+        self.0.encode_gauge(&value)
     }
 
     /// What is told by labels alone.

@@ -117,6 +117,7 @@ pub(super) fn sample(second: u64) -> Sample {
                 tier("besteffort", 700 * MI, Some(1024 * MI)),
             ],
             drops: DropStats::default(),
+            ..NodeStats::default()
         },
         pods: vec![
             pod("web", "Guaranteed", second, &load(1250, 30, 0)),

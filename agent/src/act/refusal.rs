@@ -1,0 +1,176 @@
+//! What could not be done, for people: which pod, cgroup, file and value, and what to do about it.
+//! It is counted each time and said once, for as long as it stays the same.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use podwarden_cgroup::{Errno, Error};
+use podwarden_policy::{name, settings::Setting};
+
+use super::Operation;
+use crate::pods::PodSet;
+
+/// What is remembered together: a cgroup and what is done to it. An empty cgroup stands for the
+/// node.
+type Key = (String, &'static str);
+
+/// One action that could not be carried out.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    key: Key,
+    /// The pod's uid as it stands in the cgroup's name.
+    uid: Option<String>,
+    what: String,
+    error: Error,
+    remedy: &'static str,
+}
+
+impl Refusal {
+    /// `exists` tells whether the cgroup is there: a file that is missing from it is a controller
+    /// that is not enabled, which is said for the node and not for every pod.
+    pub(super) fn new(
+        rel: &str,
+        operation: Operation,
+        setting: Option<&Setting>,
+        exists: bool,
+        error: Error,
+    ) -> Self {
+        let no_controller = match error {
+            Error::NoController { .. } => true,
+            Error::NotFound { .. } => exists && setting.is_some(),
+            _ => false,
+        };
+        let subject = subject(operation, setting);
+        let cgroup = if no_controller { "" } else { rel };
+        let what = match (operation, setting) {
+            (_, Some(setting)) if no_controller => {
+                format!("{} is not written on this node", setting.property())
+            }
+            (_, Some(setting)) => format!("{setting} of {rel} is not in force"),
+            (Operation::Delete, None) => format!("{rel} stays behind"),
+            (_, None) => format!("{rel} is not there"),
+        };
+        Self {
+            key: (cgroup.to_owned(), subject),
+            uid: name::parse_pod_path(rel)
+                .filter(|_| !no_controller)
+                .map(|(_, uid)| uid.to_string()),
+            what,
+            remedy: if no_controller {
+                "enable the controller (kernel option or boot parameter, and cgroup.subtree_control \
+                 of every cgroup above)"
+            } else {
+                remedy(operation, setting, &error)
+            },
+            error,
+        }
+    }
+
+    /// What went wrong with which file, and the kernel's word on it.
+    fn cause(&self) -> String {
+        let error = &self.error;
+        match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        }
+    }
+
+    /// One line.
+    fn text(&self, names: &HashMap<String, String>) -> String {
+        let pod = self.uid.as_ref().map_or_else(String::new, |uid| {
+            let name = names.get(uid).map_or("unknown name", String::as_str);
+            format!("pod {name} (uid {uid}): ")
+        });
+        format!("{pod}{}: {}; {}", self.what, self.cause(), self.remedy)
+    }
+}
+
+fn subject(operation: Operation, setting: Option<&Setting>) -> &'static str {
+    setting.map_or(operation.as_str(), Setting::property)
+}
+
+/// What the operator can do.
+fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'static str {
+    if let Error::InternalProcesses { .. } = error {
+        return "move the processes of the cgroup above into a cgroup of their own";
+    }
+    if error.is_permission() {
+        return "run as root, with the cgroup file systems mounted writable";
+    }
+    if error.is_gone() {
+        return "somebody removed it; the next pass makes it again if it is still wanted";
+    }
+    let errno = error.errno();
+    match (operation, setting) {
+        (_, Some(Setting::MemoryLimit(_))) if errno == Some(Errno::BUSY) => {
+            "more is in use than can be reclaimed; the next pass tries again"
+        }
+        (_, Some(Setting::MemoryLimit(_))) if errno == Some(Errno::INVAL) => {
+            "memory.memsw.limit_in_bytes of the same cgroup is lower: raise it first"
+        }
+        (_, Some(Setting::CpuMax(_))) if errno == Some(Errno::INVAL) => {
+            "a cgroup above has a lower quota, or one below a higher one: see their cpu.cfs_quota_us"
+        }
+        (Operation::Create, None)
+            if matches!(errno, Some(Errno::NOSPC | Errno::AGAIN | Errno::NOMEM)) =>
+        {
+            "the kernel has no room for another cgroup: see /proc/cgroups, cgroup.max.descendants \
+             and cgroup.max.depth of the cgroups above"
+        }
+        (Operation::Delete, None) if errno == Some(Errno::BUSY) => {
+            "something is in it again; the next pass tries again"
+        }
+        _ if matches!(error, Error::NotKept { .. }) => {
+            "somebody else writes this file, or the kernel does not take this value"
+        }
+        _ => "the next pass tries again",
+    }
+}
+
+/// What is refused at present, and what pods are called.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    names: HashMap<String, String>,
+    said: BTreeMap<Key, String>,
+    met: BTreeSet<Key>,
+}
+
+impl Refusals {
+    pub(super) fn learn(&mut self, pods: &PodSet) {
+        self.names = pods
+            .pods
+            .iter()
+            .map(|p| {
+                let name = format!("{}/{}", p.pod.namespace, p.pod.name);
+                (p.pod.uid.to_string(), name)
+            })
+            .collect();
+    }
+
+    /// Logs a refusal unless the same was the last word on it. The value does not count: it may
+    /// follow usage and be another one in every pass.
+    pub(super) fn say(&mut self, refusal: Refusal) {
+        let cause = refusal.cause();
+        if self.said.get(&refusal.key) != Some(&cause) {
+            tracing::warn!("{}", refusal.text(&self.names));
+            self.said.insert(refusal.key.clone(), cause);
+        }
+        self.met.insert(refusal.key);
+    }
+
+    /// What was refused is now done.
+    pub(super) fn resolved(&mut self, rel: &str, operation: Operation, setting: Option<&Setting>) {
+        if self.said.is_empty() {
+            return;
+        }
+        let subject = subject(operation, setting);
+        if self.said.remove(&(rel.to_owned(), subject)).is_some() {
+            tracing::info!(cgroup = rel, "{subject}: no longer refused");
+        }
+    }
+
+    /// What was not refused again in a whole pass is not wanted any more, or somebody else did it.
+    pub(super) fn end_of_pass(&mut self) {
+        let met = std::mem::take(&mut self.met);
+        self.said.retain(|key, _| met.contains(key));
+    }
+}

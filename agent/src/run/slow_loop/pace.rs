@@ -1,0 +1,74 @@
+//! When the whole tree is compared again with what it should be.
+
+use std::time::{Duration, Instant};
+
+/// How often while all is as it should be, as the kubelet does
+/// (`periodicTasks` of `pkg/kubelet/cm/container_manager_linux.go`).
+const STEADY: Duration = Duration::from_secs(60);
+
+/// How soon again after something could not be done; doubled each time, up to [`STEADY`].
+const RETRY: Duration = Duration::from_secs(1);
+
+/// See the module's text. Time is an argument.
+#[derive(Debug)]
+pub(super) struct Pace {
+    last: Instant,
+    /// How many passes in a row were incomplete.
+    incomplete: u32,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            last: now,
+            incomplete: 0,
+        }
+    }
+
+    /// A pass was made; `incomplete` when something of it was refused or is to be done later.
+    pub(super) fn passed(&mut self, now: Instant, incomplete: bool) {
+        self.last = now;
+        self.incomplete = if incomplete {
+            self.incomplete.saturating_add(1)
+        } else {
+            0
+        };
+    }
+
+    fn interval(&self) -> Duration {
+        match self.incomplete.checked_sub(1) {
+            None => STEADY,
+            Some(before) => RETRY
+                .saturating_mul(2_u32.saturating_pow(before))
+                .min(STEADY),
+        }
+    }
+
+    /// How long until the next; zero when it is time.
+    pub(super) fn due(&self, now: Instant) -> Duration {
+        self.interval()
+            .saturating_sub(now.saturating_duration_since(self.last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_refused_is_tried_again_soon_and_then_less_often() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        assert_eq!(pace.due(now), STEADY);
+        let mut intervals = Vec::new();
+        for _ in 0..8 {
+            pace.passed(now, true);
+            intervals.push(pace.due(now).as_secs());
+        }
+        assert_eq!(intervals, [1, 2, 4, 8, 16, 32, 60, 60]);
+        pace.passed(now, false);
+        assert_eq!(pace.due(now), STEADY);
+        pace.passed(now, true);
+        assert_eq!(pace.due(now + RETRY), Duration::ZERO);
+    }
+}
