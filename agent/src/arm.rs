@@ -50,7 +50,7 @@ impl Levels {
             }
             let of = |class| requests.get(&class).copied().unwrap_or_default();
             let tiers = reserve::tier_limits(
-                allocatable.memory,
+                allocatable.kubepods_memory,
                 of(QosClass::Guaranteed),
                 of(QosClass::Burstable),
                 percent,
@@ -309,13 +309,13 @@ mod tests {
         let margin = DEFAULT_MARGIN.as_u64();
         assert_eq!(
             levels.burstable,
-            Some((8 << 30) - margin),
-            "9 GiB - 50 % of 2 GiB"
+            Some((9 << 30) - margin),
+            "10 GiB - 50 % of 2 GiB; the threshold for eviction is not taken off"
         );
         assert_eq!(
             levels.besteffort,
-            Some((6 << 30) - margin),
-            "8 GiB - 50 % of 4 GiB"
+            Some((7 << 30) - margin),
+            "9 GiB - 50 % of 4 GiB"
         );
     }
 

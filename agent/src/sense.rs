@@ -65,6 +65,7 @@ pub fn snapshot(
         naming.kubepods.pod(class, &pod.uid)
     }));
     names.extend(existing.iter().cloned());
+    names.extend(node.enforce.cgroups().cloned());
     snapshot.pods = pods;
     snapshot.cgroups = names
         .into_iter()

@@ -13,15 +13,28 @@ use crate::{
     units::{Bytes, CpuShares},
 };
 
+mod node;
+
 /// One cgroup as it ought to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Desired {
     /// Which.
     pub name: CgroupName,
+    /// Who makes it.
+    pub made_by: MadeBy,
     /// Why it exists.
     pub reason: Reason,
     /// Its values, each with the reason for it.
     pub settings: Vec<(Setting, Reason)>,
+}
+
+/// Who makes a cgroup where it is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MadeBy {
+    /// podwarden, where it owns the tree.
+    Podwarden,
+    /// Whoever runs in it: its values are written once it is there.
+    Others,
 }
 
 /// What everything below depends on, computed once.
@@ -31,8 +44,8 @@ struct Sums {
     allocatable: reserve::Allocatable,
 }
 
-/// Every cgroup that podwarden writes, parents before children: `kubepods`, the tiers, the pods by
-/// uid; each with the values that podwarden is to write there.
+/// Every cgroup that podwarden writes, parents before children: the node's daemons', `kubepods`, the
+/// tiers, the pods by uid; each with the values that podwarden is to write there.
 pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
     let pods = unique(&snapshot.pods);
     let sums = Sums {
@@ -40,8 +53,9 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
         burstable: limits::tier_config(pods.iter().copied(), QosClass::Burstable),
         allocatable: reserve::allocatable(&snapshot.node),
     };
-    let mut tree = Vec::with_capacity(pods.len() + 3);
-    tree.push(kubepods(snapshot, &sums));
+    let mut tree = Vec::with_capacity(pods.len() + 5);
+    tree.extend(node::daemons(snapshot));
+    tree.push(node::kubepods(snapshot, &sums));
     tree.push(tier(snapshot, &sums, QosClass::Burstable));
     tree.push(tier(snapshot, &sums, QosClass::BestEffort));
     tree.extend(pods.iter().map(|pod| self::pod(snapshot, pod)));
@@ -50,6 +64,7 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
             snapshot.controllers.has(setting) && given(snapshot, &cgroup.name, setting)
         });
     }
+    tree.retain(|cgroup| cgroup.made_by == MadeBy::Podwarden || !cgroup.settings.is_empty());
     tree
 }
 
@@ -67,7 +82,7 @@ fn given(snapshot: &Snapshot, name: &CgroupName, setting: &Setting) -> bool {
     match (snapshot.ownership, setting) {
         (Ownership::Own, _) => true,
         (Ownership::Assist, Setting::MemoryMin(_) | Setting::MemoryLow(_)) => {
-            snapshot.limits.memory_reservation
+            snapshot.limits.memory_reservation && name.is_within(&snapshot.kubepods)
         }
         (Ownership::Assist, Setting::MemoryLimit(_)) => {
             let is_tier =
@@ -76,67 +91,6 @@ fn given(snapshot: &Snapshot, name: &CgroupName, setting: &Setting) -> bool {
                 && QosClass::ALL.into_iter().any(is_tier)
         }
         (Ownership::Assist, _) => false,
-    }
-}
-
-/// `getCgroupConfig` of kubelet `pkg/kubelet/cm/node_container_manager_linux.go`.
-fn kubepods(snapshot: &Snapshot, sums: &Sums) -> Desired {
-    let node = &snapshot.node;
-    let shares = crate::convert::milli_to_shares(sums.allocatable.cpu);
-    let limit = sums.allocatable.kubepods_memory;
-    let mut settings = Vec::from([(
-        Setting::CpuShares(shares),
-        Reason::NodeCpu {
-            capacity: node.cpu_capacity,
-            kube_reserved: node.kube_reserved.cpu,
-            system_reserved: node.system_reserved.cpu,
-            allocatable: sums.allocatable.cpu,
-            shares,
-        },
-    )]);
-    // Nothing left is a node that is not known or not configured (see reserve::validate), not one
-    // on which every pod is to be killed.
-    if !limit.is_zero() {
-        settings.push((
-            Setting::MemoryLimit(Limit::At(limit)),
-            Reason::NodeMemory {
-                capacity: node.memory_capacity,
-                kube_reserved: node.kube_reserved.memory,
-                system_reserved: node.system_reserved.memory,
-                limit,
-            },
-        ));
-    }
-    settings.extend(node.hugepages.iter().map(|(&page_size, &limit)| {
-        (
-            Setting::HugetlbLimit {
-                page_size,
-                limit: Limit::At(limit),
-            },
-            Reason::NodeHugepages { page_size, limit },
-        )
-    }));
-    let request = sums
-        .guaranteed
-        .memory_request
-        .saturating_add(sums.burstable.memory_request);
-    settings.push(reservation(snapshot, Setting::MemoryMin, request));
-    Desired {
-        name: snapshot.kubepods.clone(),
-        reason: Reason::TierMissing,
-        settings,
-    }
-}
-
-fn reservation(
-    snapshot: &Snapshot,
-    setting: impl Fn(Bytes) -> Setting,
-    request: Bytes,
-) -> (Setting, Reason) {
-    if snapshot.limits.memory_reservation {
-        (setting(request), Reason::MemoryReservation { request })
-    } else {
-        (setting(Bytes::ZERO), Reason::NoLimit)
     }
 }
 
@@ -171,17 +125,18 @@ fn tier(snapshot: &Snapshot, sums: &Sums, class: QosClass) -> Desired {
     }));
     if burstable {
         let request = sums.burstable.memory_request;
-        settings.push(reservation(snapshot, Setting::MemoryLow, request));
+        settings.push(node::reservation(snapshot, Setting::MemoryLow, request));
     }
     Desired {
         name: snapshot.kubepods.tier(class),
+        made_by: MadeBy::Podwarden,
         reason: Reason::TierMissing,
         settings,
     }
 }
 
 fn tier_memory(snapshot: &Snapshot, sums: &Sums, class: QosClass) -> (Setting, Reason) {
-    let allocatable = sums.allocatable.memory;
+    let allocatable = sums.allocatable.kubepods_memory;
     let guaranteed = sums.guaranteed.memory_request;
     let burstable = sums.burstable.memory_request;
     // The kubelet does not reserve from an allocatable of zero: it is not known then.
@@ -262,6 +217,7 @@ fn pod(snapshot: &Snapshot, pod: &Pod) -> Desired {
     }
     Desired {
         name: snapshot.kubepods.pod(config.qos, &pod.uid),
+        made_by: MadeBy::Podwarden,
         reason: Reason::PodMissing { qos: config.qos },
         settings,
     }

@@ -5,6 +5,7 @@ use core::fmt;
 
 use crate::{
     limits,
+    name::CgroupName,
     units::{Bytes, MilliCpu},
 };
 
@@ -251,6 +252,14 @@ pub struct Node {
     pub cpu_capacity: MilliCpu,
     /// `MemTotal`.
     pub memory_capacity: Bytes,
+    /// Process ids that the machine has: the lesser of `kernel.pid_max` and `kernel.threads-max`
+    /// (`Stats` of kubelet `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`). `None` where it is not
+    /// known; `kubepods` then gets no limit of them.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub pids_capacity: Option<u64>,
+    /// Size of the file system that pods' local storage is on, bytes. `None` where it is not known.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub ephemeral_storage_capacity: Option<Bytes>,
     /// Huge pages: page size to what the node has of it, both in bytes. Sizes that the kernel knows
     /// and the node has none of are listed with zero, so that pods get a limit for them.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -264,21 +273,80 @@ pub struct Node {
     /// `systemReserved`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub system_reserved: Reserved,
+    /// `enforceNodeAllocatable`, with the cgroups that it names.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub enforce: Enforcement,
     /// `evictionHard["memory.available"]` resolved against the capacity; zero without one.
     #[cfg_attr(feature = "serde", serde(default))]
     pub eviction_hard_memory: Bytes,
+    /// `evictionHard["nodefs.available"]` resolved against the capacity; zero without one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub eviction_hard_storage: Bytes,
     /// `qosReserved.memory` in percent, 0 to 100; `None` when not configured.
     #[cfg_attr(feature = "serde", serde(default))]
     pub qos_reserved_memory_percent: Option<u8>,
 }
 
-/// CPU and memory kept from pods.
+/// What is kept from pods. Zero is nothing, and nothing is written for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
 pub struct Reserved {
-    /// CPU.
+    /// `cpu`.
     pub cpu: MilliCpu,
-    /// Memory.
+    /// `memory`, bytes.
     pub memory: Bytes,
+    /// `pid`: process ids.
+    pub pids: u64,
+    /// `ephemeral-storage`, bytes. No cgroup limits it.
+    pub ephemeral_storage: Bytes,
+}
+
+/// `enforceNodeAllocatable` of KubeletConfiguration: on which cgroups the reserves are written
+/// (`enforceNodeAllocatableCgroups` of kubelet `pkg/kubelet/cm/node_container_manager_linux.go`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Enforcement {
+    /// `pods`, the default: `kubepods` is limited to what is allocatable. Otherwise it is limited to
+    /// the node's capacity.
+    pub pods: bool,
+    /// `kube-reserved` or `kube-reserved-compressible`, with `kubeReservedCgroup`.
+    pub kube_reserved: Option<ReservedCgroup>,
+    /// `system-reserved` or `system-reserved-compressible`, with `systemReservedCgroup`.
+    pub system_reserved: Option<ReservedCgroup>,
+}
+
+impl Default for Enforcement {
+    fn default() -> Self {
+        Self {
+            pods: true,
+            kube_reserved: None,
+            system_reserved: None,
+        }
+    }
+}
+
+impl Enforcement {
+    /// The cgroups beside `kubepods` that are written, none twice.
+    pub fn cgroups(&self) -> impl Iterator<Item = &CgroupName> {
+        let kube = self.kube_reserved.as_ref().map(|r| &r.cgroup);
+        let system = self.system_reserved.as_ref().map(|r| &r.cgroup);
+        system
+            .into_iter()
+            .chain(kube.filter(|kube| system != Some(*kube)))
+    }
+}
+
+/// A cgroup of daemons that a reserve is written to. It is not podwarden's: it has to exist, and is
+/// neither made nor removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct ReservedCgroup {
+    /// `kubeReservedCgroup` or `systemReservedCgroup`.
+    pub cgroup: CgroupName,
+    /// The `-compressible` form: CPU alone, no limit of memory or process ids.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub compressible_only: bool,
 }

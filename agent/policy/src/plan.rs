@@ -11,7 +11,7 @@ use alloc::{
 };
 
 use crate::{
-    desired::{self, Desired},
+    desired::{self, Desired, MadeBy},
     evict::{self, Immunity, Ranked, Ranking},
     limits::{Limit, LimitOptions},
     model::{Node, Pod, PodUid},
@@ -57,7 +57,7 @@ pub struct Snapshot {
     /// The pods that are to run, in any order. Of two with one uid the lesser counts, which is the
     /// first by name.
     pub pods: Vec<Pod>,
-    /// The cgroups that exist at or below `kubepods`.
+    /// The cgroups that exist at or below `kubepods`, and those of [`crate::model::Enforcement`].
     #[cfg_attr(feature = "serde", serde(default))]
     pub cgroups: BTreeMap<CgroupName, Observed>,
     /// The threshold that is crossed and due, if any.
@@ -211,8 +211,9 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     let mut make = Vec::new();
     let mut lower = Vec::new();
     for cgroup in &desired {
+        let ours = snapshot.ownership == Ownership::Own && cgroup.made_by == MadeBy::Podwarden;
         match snapshot.cgroups.get(&cgroup.name) {
-            None if snapshot.ownership == Ownership::Own => make_cgroup(cgroup, &mut make),
+            None if ours => make_cgroup(cgroup, &mut make),
             None => {}
             Some(observed) => {
                 adjust_cgroup(snapshot, cgroup, observed, &mut raise, &mut lower);

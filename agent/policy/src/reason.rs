@@ -7,6 +7,7 @@ use crate::{
     limits::Limit,
     model::QosClass,
     pressure::Crossing,
+    reserve::Daemons,
     units::{Bytes, CpuShares, MilliCpu},
 };
 
@@ -85,9 +86,65 @@ pub enum Reason {
         /// What remains.
         limit: Bytes,
     },
+    /// What the node offers to pods of process ids.
+    NodePids {
+        /// Of the machine.
+        capacity: u64,
+        /// `kubeReserved`.
+        kube_reserved: u64,
+        /// `systemReserved`.
+        system_reserved: u64,
+        /// What remains.
+        limit: u64,
+    },
+    /// CPU shares of `kubepods` where `enforceNodeAllocatable` does not name `pods`.
+    NodeCapacityCpu {
+        /// Of the machine.
+        capacity: MilliCpu,
+        /// What it comes to.
+        shares: CpuShares,
+    },
+    /// Memory of `kubepods` where `enforceNodeAllocatable` does not name `pods`.
+    NodeCapacityMemory {
+        /// Of the machine.
+        limit: Bytes,
+    },
+    /// Process ids of `kubepods` where `enforceNodeAllocatable` does not name `pods`.
+    NodeCapacityPids {
+        /// Of the machine.
+        limit: u64,
+    },
+    /// A cgroup beside `kubepods` that a reserve is written to.
+    Daemons {
+        /// Whose.
+        daemons: Daemons,
+    },
+    /// CPU shares of daemons: what is reserved for them.
+    ReservedCpu {
+        /// Whose.
+        daemons: Daemons,
+        /// What is reserved.
+        cpu: MilliCpu,
+        /// What it comes to.
+        shares: CpuShares,
+    },
+    /// Memory of daemons: what is reserved for them.
+    ReservedMemory {
+        /// Whose.
+        daemons: Daemons,
+        /// What is reserved.
+        memory: Bytes,
+    },
+    /// Process ids of daemons: what is reserved for them.
+    ReservedPids {
+        /// Whose.
+        daemons: Daemons,
+        /// What is reserved.
+        pids: u64,
+    },
     /// A tier's limit under `qosReserved`.
     TierReserve {
-        /// The node's allocatable memory.
+        /// The limit of `kubepods` where `enforceNodeAllocatable` names `pods`.
         allocatable: Bytes,
         /// Requests of the Guaranteed pods.
         guaranteed: Bytes,
@@ -192,6 +249,43 @@ impl fmt::Display for Reason {
                 "capacity {capacity} - kubeReserved {kube_reserved} \
                  - systemReserved {system_reserved} = {limit}"
             ),
+            Self::NodePids {
+                capacity,
+                kube_reserved,
+                system_reserved,
+                limit,
+            } => write!(
+                f,
+                "process ids {capacity} - kubeReserved {kube_reserved} \
+                 - systemReserved {system_reserved} = {limit}"
+            ),
+            Self::NodeCapacityCpu { capacity, shares } => write!(
+                f,
+                "capacity {capacity}, for enforceNodeAllocatable has no pods; \
+                 {capacity} * 1024 / 1000, within 2..=262144 = {shares}"
+            ),
+            Self::NodeCapacityMemory { limit } => write!(
+                f,
+                "capacity {limit}, for enforceNodeAllocatable has no pods"
+            ),
+            Self::NodeCapacityPids { limit } => write!(
+                f,
+                "process ids {limit}, for enforceNodeAllocatable has no pods"
+            ),
+            Self::Daemons { daemons } => write!(f, "{} is enforced here", daemons.field()),
+            Self::ReservedCpu {
+                daemons,
+                cpu,
+                shares,
+            } => write!(
+                f,
+                "{} {cpu} * 1024 / 1000, within 2..=262144 = {shares}",
+                daemons.field()
+            ),
+            Self::ReservedMemory { daemons, memory } => {
+                write!(f, "{} = {memory}", daemons.field())
+            }
+            Self::ReservedPids { daemons, pids } => write!(f, "{} = {pids}", daemons.field()),
             Self::TierReserve {
                 allocatable,
                 guaranteed,

@@ -295,11 +295,31 @@ proptest! {
     }
 
     #[test]
+    fn cgroups_of_others_are_written_only_where_they_exist(snapshot in any_snapshot(true)) {
+        let daemons: Vec<_> = snapshot.node.enforce.cgroups().collect();
+        for action in plan(&snapshot) {
+            match action {
+                Action::Write { cgroup, .. } if !cgroup.is_within(&snapshot.kubepods) => {
+                    prop_assert!(daemons.contains(&&cgroup), "{cgroup} is not configured");
+                    prop_assert!(snapshot.cgroups.contains_key(&cgroup), "{cgroup} does not exist");
+                }
+                Action::EnsureCgroup { cgroup, .. } | Action::RemoveCgroup { cgroup, .. } => {
+                    prop_assert!(cgroup.is_within(&snapshot.kubepods), "{cgroup} is not ours");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
     fn kubepods_is_never_limited_to_nothing(snapshot in any_snapshot(false)) {
-        let zero = Setting::MemoryLimit(Limit::At(Bytes::ZERO));
+        let nothing = [
+            Setting::MemoryLimit(Limit::At(Bytes::ZERO)),
+            Setting::PidsLimit(Limit::At(0)),
+        ];
         for action in plan(&snapshot) {
             if let Action::Write { cgroup, setting, .. } = action {
-                prop_assert!(cgroup != snapshot.kubepods || setting != zero);
+                prop_assert!(cgroup != snapshot.kubepods || !nothing.contains(&setting));
             }
         }
     }

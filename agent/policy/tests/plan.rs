@@ -177,10 +177,12 @@ fn reserves_come_off_the_node() {
         kube_reserved: Reserved {
             cpu: MilliCpu(200),
             memory: Bytes(GI),
+            ..Reserved::default()
         },
         system_reserved: Reserved {
             cpu: MilliCpu(300),
             memory: Bytes(GI),
+            ..Reserved::default()
         },
         eviction_hard_memory: Bytes(GI),
         ..node(8 * GI)

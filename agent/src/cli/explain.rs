@@ -216,12 +216,11 @@ fn values(input: &Input, cgroup: &Desired, scope: Scope, actions: &[Action]) -> 
 /// How much memory the tiers' reserve is computed from.
 fn allocatable(node: &Node) -> String {
     format!(
-        "allocatable: capacity {} - kubeReserved {} - systemReserved {} - evictionHard {} = {}",
+        "allocatable: capacity {} - kubeReserved {} - systemReserved {} = {}",
         node.memory_capacity,
         node.kube_reserved.memory,
         node.system_reserved.memory,
-        node.eviction_hard_memory,
-        reserve::allocatable(node).memory
+        reserve::allocatable(node).kubepods_memory
     )
 }
 

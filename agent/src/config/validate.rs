@@ -127,6 +127,7 @@ impl File<'_> {
                     QUANTITY,
                 )?
                 .unwrap_or_default(),
+            ..Reserved::default()
         })
     }
 

@@ -6,7 +6,7 @@ use podwarden_policy::{
     Bytes, Container, ContainerKind, CpuShares, CpuWeight, MilliCpu, Node, Pod, PodUid, QosClass,
     Resources, convert,
     limits::{CpuMax, Limit, LimitOptions},
-    model::{Overhead, Reserved},
+    model::{Enforcement, Overhead, Reserved, ReservedCgroup},
     name::CgroupName,
     plan::{Action, Controllers, Snapshot},
     settings::{CpuShare, Observed, Setting},
@@ -165,25 +165,59 @@ pub(crate) fn any_pod() -> impl Strategy<Value = Pod> {
         )
 }
 
+/// Cgroups of daemons: two that may exist, and one that pods are in.
+const DAEMONS: [&str; 3] = ["/system", "/kube", "/kubepods"];
+
+fn reserved_cgroup() -> impl Strategy<Value = Option<ReservedCgroup>> {
+    (0u8..5, any::<bool>()).prop_map(|(index, compressible_only)| {
+        Some(ReservedCgroup {
+            cgroup: CgroupName::parse_cgroupfs(pick(index, &DAEMONS)?),
+            compressible_only,
+        })
+    })
+}
+
 fn any_node() -> impl Strategy<Value = Node> {
-    (
+    let amounts = (
         select(vec![0, 1 << 30, 8 << 30, 100_000_000_000]),
         select(vec![0, 1 << 20, 1 << 32]),
+        option::of(select(vec![0, 500, 4_194_304])),
+    );
+    let enforce = (any::<bool>(), reserved_cgroup(), reserved_cgroup()).prop_map(
+        |(pods, kube_reserved, system_reserved)| Enforcement {
+            pods,
+            kube_reserved,
+            system_reserved,
+        },
+    );
+    (
+        amounts,
         option::of(0u8..=100),
         btree_map(Just(Bytes::mebi(2)), Just(Bytes::gibi(1)), 0..2),
+        enforce,
     )
-        .prop_map(|(capacity, reserved, percent, hugepages)| Node {
-            cpu_capacity: MilliCpu(8000),
-            memory_capacity: Bytes(capacity),
-            hugepages,
-            kube_reserved: Reserved {
-                cpu: MilliCpu(200),
-                memory: Bytes(reserved),
+        .prop_map(
+            |((capacity, reserved, pids), percent, hugepages, enforce)| Node {
+                cpu_capacity: MilliCpu(8000),
+                memory_capacity: Bytes(capacity),
+                pids_capacity: pids,
+                hugepages,
+                kube_reserved: Reserved {
+                    cpu: MilliCpu(200),
+                    memory: Bytes(reserved),
+                    pids: reserved % 1000,
+                    ..Reserved::default()
+                },
+                system_reserved: Reserved {
+                    memory: Bytes(reserved),
+                    ..Reserved::default()
+                },
+                enforce,
+                eviction_hard_memory: Bytes::mebi(100),
+                qos_reserved_memory_percent: percent,
+                ..Node::default()
             },
-            eviction_hard_memory: Bytes::mebi(100),
-            qos_reserved_memory_percent: percent,
-            ..Node::default()
-        })
+        )
 }
 
 /// What may be found in a cgroup; some fields cannot be read.
@@ -231,7 +265,7 @@ fn any_observed(weights: bool) -> impl Strategy<Value = Observed> {
 /// are gone. A cgroup's parents exist.
 pub(crate) fn any_snapshot(weights: bool) -> impl Strategy<Value = Snapshot> {
     let cgroups = vec((0u8..12, 0usize..3, any_observed(weights)), 0..12);
-    let tiers = vec(option::of(any_observed(weights)), 3);
+    let tiers = vec(option::of(any_observed(weights)), 3 + DAEMONS.len());
     let options = (any::<bool>(), any::<bool>(), option::of(1u64..100)).prop_map(
         |(enforce_cpu_limits, memory_reservation, pod_pids_limit)| LimitOptions {
             enforce_cpu_limits,
@@ -250,10 +284,10 @@ pub(crate) fn any_snapshot(weights: bool) -> impl Strategy<Value = Snapshot> {
             };
             snapshot.pods = pods;
             let kubepods = snapshot.kubepods.clone();
-            for (class, observed) in QosClass::ALL.into_iter().zip(tiers) {
-                snapshot
-                    .cgroups
-                    .extend(observed.map(|o| (kubepods.tier(class), o)));
+            let tier_names = QosClass::ALL.map(|class| kubepods.tier(class));
+            let daemon_names = DAEMONS.map(CgroupName::parse_cgroupfs);
+            for (name, observed) in tier_names.into_iter().chain(daemon_names).zip(tiers) {
+                snapshot.cgroups.extend(observed.map(|o| (name, o)));
             }
             for (uid, class, observed) in cgroups {
                 let name = kubepods.pod(QosClass::ALL[class], &PodUid::new(format!("u{uid}")));

@@ -38,14 +38,21 @@ pub(super) fn changes_with(scope: Scope, setting: &Setting, reason: &Reason) -> 
         (Reason::NodeMemory { .. }, _) => {
             "the node's memory, kubeReserved.memory and systemReserved.memory"
         }
+        (Reason::NodePids { .. }, _) => {
+            "kernel.pid_max, kernel.threads-max, kubeReserved.pid and systemReserved.pid"
+        }
+        (Reason::NodeCapacityCpu { .. }, _) => "the node's CPUs and enforceNodeAllocatable",
+        (Reason::NodeCapacityMemory { .. }, _) => "the node's memory and enforceNodeAllocatable",
+        (Reason::NodeCapacityPids { .. }, _) => {
+            "kernel.pid_max, kernel.threads-max and enforceNodeAllocatable"
+        }
         (Reason::TierReserve { burstable, .. }, _) => match burstable {
             None => {
-                "the memory requests of Guaranteed pods, qosReserved.memory, evictionHard, and \
-                 what is allocatable"
+                "the memory requests of Guaranteed pods, qosReserved.memory and what is allocatable"
             }
             Some(_) => {
-                "the memory requests of Guaranteed and Burstable pods, qosReserved.memory, \
-                 evictionHard, and what is allocatable"
+                "the memory requests of Guaranteed and Burstable pods, qosReserved.memory and what \
+                 is allocatable"
             }
         },
         (Reason::HeldAboveUsage { .. }, _) => "usage: it follows as usage falls",
