@@ -15,6 +15,7 @@ mod cpu;
 mod eviction;
 mod exits;
 mod faults;
+mod hierarchy;
 mod lifecycle;
 mod memory;
 mod profile;
@@ -76,6 +77,7 @@ pub(crate) fn all() -> Vec<Case> {
         memory::CASES,
         exits::CASES,
         lifecycle::CASES,
+        hierarchy::CASES,
         eviction::CASES,
         profile::CASES,
         pure_v1::CASES,

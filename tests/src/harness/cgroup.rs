@@ -52,6 +52,11 @@ impl Cgroup {
         &self.path
     }
 
+    /// Where the hierarchies are.
+    pub(crate) fn mounts(&self) -> &Mounts {
+        &self.mounts
+    }
+
     /// Its directory in every hierarchy.
     pub(crate) fn dirs(&self) -> impl Iterator<Item = PathBuf> {
         self.mounts.all.iter().map(|mount| mount.join(&self.path))

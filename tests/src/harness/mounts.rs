@@ -1,5 +1,6 @@
 //! Where this machine's cgroup hierarchies are.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -10,6 +11,7 @@ use podwarden_cgroup::{Controller, Hierarchies};
 pub(crate) struct Mounts {
     /// Every mount once.
     pub(crate) all: Vec<PathBuf>,
+    controllers: BTreeMap<Controller, PathBuf>,
     cpuset: Option<PathBuf>,
     cpuacct: Option<PathBuf>,
     memory: PathBuf,
@@ -40,7 +42,18 @@ impl Mounts {
             memory_on_v2: found.is_on_v2(Controller::Memory),
             memory,
             v2: found.v2_mount,
+            controllers: found.controllers,
         })
+    }
+
+    /// A controller's mount.
+    pub(crate) fn of(&self, controller: Controller) -> Option<&Path> {
+        self.controllers.get(&controller).map(PathBuf::as_path)
+    }
+
+    /// Whether a controller is there and on v2.
+    pub(crate) fn is_on_v2(&self, controller: Controller) -> bool {
+        self.v2.is_some() && self.controllers.get(&controller) == self.v2.as_ref()
     }
 
     /// The memory controller's mount.

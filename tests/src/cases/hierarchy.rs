@@ -1,0 +1,114 @@
+//! The whole hierarchy under pods that come, change and go: after every step the kernel's files are
+//! what policy says of exactly these pods, and nothing else was written.
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden_policy::{PodUid, QosClass};
+
+use super::{Case, Context, case, skip};
+
+mod world;
+
+use world::World;
+
+pub(super) const CASES: &[Case] = &[
+    case("hierarchy_churn", |context| churn(context, "cgroupfs")),
+    case("hierarchy_churn_systemd", churn_systemd),
+];
+
+/// A number to choose everything by; what a failed run printed repeats its pods and their order.
+const SEED: &str = "PODWARDEN_E2E_SEED";
+
+/// Different pods in one run.
+const PODS: usize = 200;
+
+/// Pods at a time, at most.
+const PEAK: usize = 120;
+
+fn churn_systemd(context: &Context) -> Result<()> {
+    let comm = std::fs::read_to_string("/proc/1/comm").context("read the name of PID 1")?;
+    if comm.trim() != "systemd" {
+        return skip(format!("PID 1 is {}, not systemd", comm.trim()));
+    }
+    churn(context, "systemd")
+}
+
+fn churn(context: &Context, driver: &'static str) -> Result<()> {
+    let seed = match std::env::var(SEED) {
+        Ok(text) => text.parse().with_context(|| format!("{SEED}={text}"))?,
+        // Short enough to be copied, and to be a figure without loss.
+        Err(_) => u64::from(fastrand::u32(..)),
+    };
+    context.figure("seed", seed as f64, "");
+    churn_with(context, driver, seed).with_context(|| format!("with {SEED}={seed}"))
+}
+
+fn churn_with(context: &Context, driver: &'static str, seed: u64) -> Result<()> {
+    let mut world = World::start(context, driver, seed)?;
+    world.settled().context("before the first pod")?;
+    let mut done = Done::default();
+    let (mut steps, mut peak) = (0_u32, 0);
+    // Emulated, a step costs more and an operation hardly less: fewer and larger ones there.
+    let most = if context.emulated() { 40 } else { 16 };
+    loop {
+        let operations = world.random().usize(most / 4..=most);
+        for _ in 0..operations {
+            operate(&mut world, &mut done)?;
+        }
+        steps += 1;
+        peak = peak.max(world.live().len());
+        let at = format!("step {steps}, after {done:?}, {} pods", world.live().len());
+        world.settled().with_context(|| at.clone())?;
+        world
+            .only_changed_were_written()
+            .with_context(|| at.clone())?;
+        world.second_pass_writes_nothing().context(at)?;
+        if done.added == PODS && world.live().is_empty() {
+            break;
+        }
+    }
+    context.figure("steps", f64::from(steps), "");
+    context.figure("resizes", done.resized as f64, "");
+    context.figure("pods_at_peak", peak as f64, "");
+    ensure!(peak > PODS / 4, "only {peak} pods at a time");
+    world.finish()
+}
+
+/// How many pods were made, changed and removed.
+#[derive(Debug, Default)]
+struct Done {
+    added: usize,
+    resized: usize,
+    removed: usize,
+}
+
+/// One pod comes, changes or goes; without waiting for what the agent makes of it.
+fn operate(world: &mut World, done: &mut Done) -> Result<()> {
+    let live = world.live().len();
+    let dice = world.random().u32(..100);
+    // First the node fills up, then it empties.
+    let (add, resize) = match (done.added, live) {
+        (PODS, _) => (0, 40),
+        (_, PEAK..) => (0, 50),
+        (_, 0) => (100, 0),
+        _ => (50, 30),
+    };
+    if dice < add {
+        let class = *world.random().choice(&QosClass::ALL).context("a class")?;
+        world.add(class)?;
+        done.added += 1;
+    } else if let Some(uid) = one_of(world) {
+        if dice < add + resize {
+            world.resize(&uid)?;
+            done.resized += 1;
+        } else {
+            world.remove(&uid)?;
+            done.removed += 1;
+        }
+    }
+    Ok(())
+}
+
+fn one_of(world: &mut World) -> Option<PodUid> {
+    let live: Vec<_> = world.live().keys().cloned().collect();
+    world.random().choice(&live).cloned()
+}

@@ -1,0 +1,290 @@
+//! Pods that the test knows, an agent that follows their manifests, and what policy says of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden_policy::{
+    Bytes, MilliCpu, Node as PolicyNode, Pod, PodUid, QosClass,
+    model::Reserved,
+    name::{self, CgroupName},
+    plan::Snapshot,
+    qos,
+};
+use serde_json::Value;
+
+use crate::cases::Context;
+use crate::harness::values::{self, Values};
+use crate::harness::{Cgroup, Node, Options, RandomPods, Writes, defaulted, eventually, manifest};
+
+/// Memory that the agent's configuration tells; far above what the pods ask for, so that no tier's
+/// limit comes near usage.
+const MEMORY: Bytes = Bytes::gibi(64);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct World {
+    node: Node,
+    driver: &'static str,
+    random: RandomPods,
+    live: BTreeMap<PodUid, Pod>,
+    /// Everything but the pods.
+    base: Snapshot,
+    writes: Writes,
+    watched: BTreeSet<CgroupName>,
+    /// Whose manifests were written or removed since the last look.
+    changed: BTreeSet<PodUid>,
+}
+
+impl World {
+    /// An agent without pods.
+    pub(super) fn start(context: &Context, driver: &'static str, seed: u64) -> Result<Self> {
+        let options = Options {
+            driver,
+            memory: MEMORY.to_string(),
+            eviction_hard: Some("100Mi".to_owned()),
+            config: "kubeReserved: {cpu: 150m, memory: 300Mi}\n\
+                     systemReserved: {cpu: 50m, memory: 200Mi}\n\
+                     qosReserved: {memory: 50%}\n\
+                     sampling: {interval: 100ms}\n"
+                .to_owned(),
+            ..Options::default()
+        };
+        let node = Node::start(context, &options)?;
+        let hugepages = values::machine_hugepages()?;
+        let policy_node = PolicyNode {
+            cpu_capacity: MilliCpu(2000),
+            memory_capacity: MEMORY,
+            hugepages: hugepages.clone(),
+            kube_reserved: Reserved {
+                cpu: MilliCpu(150),
+                memory: Bytes::mebi(300),
+            },
+            system_reserved: Reserved {
+                cpu: MilliCpu(50),
+                memory: Bytes::mebi(200),
+            },
+            eviction_hard_memory: Bytes::mebi(100),
+            qos_reserved_memory_percent: Some(50),
+            ..PolicyNode::default()
+        };
+        let mut base = Snapshot::new(policy_node, name::kubepods(&CgroupName::root()));
+        base.page_size = Bytes(rustix::param::page_size() as u64);
+        base.controllers = values::controllers(&node.sandbox.root);
+        // The agent does not write these yet.
+        base.controllers.hugetlb = false;
+        Ok(Self {
+            node,
+            driver,
+            random: RandomPods::new(seed, hugepages.into_keys().collect()),
+            live: BTreeMap::new(),
+            base,
+            writes: Writes::new()?,
+            watched: BTreeSet::new(),
+            changed: BTreeSet::new(),
+        })
+    }
+
+    /// The source of chance.
+    pub(super) fn random(&mut self) -> &mut fastrand::Rng {
+        self.random.random()
+    }
+
+    /// The pods whose manifests are there.
+    pub(super) fn live(&self) -> &BTreeMap<PodUid, Pod> {
+        &self.live
+    }
+
+    /// Puts a new pod's manifest in place.
+    pub(super) fn add(&mut self, class: QosClass) -> Result<PodUid> {
+        let pod = self.random.pod(class)?;
+        let uid = pod.uid.clone();
+        self.put(pod)?;
+        Ok(uid)
+    }
+
+    /// Gives a pod other CPU and memory.
+    pub(super) fn resize(&mut self, uid: &PodUid) -> Result<()> {
+        let pod = self.pod(uid)?.clone();
+        let pod = self.random.resized(&pod)?;
+        self.put(pod)
+    }
+
+    /// Takes a pod's manifest away.
+    pub(super) fn remove(&mut self, uid: &PodUid) -> Result<()> {
+        let path = self.manifest_of(uid);
+        fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        self.live.remove(uid);
+        self.changed.insert(uid.clone());
+        Ok(())
+    }
+
+    fn pod(&self, uid: &PodUid) -> Result<&Pod> {
+        self.live.get(uid).with_context(|| format!("no pod {uid}"))
+    }
+
+    /// Writes a pod's manifest, whole at once.
+    pub(super) fn put(&mut self, pod: Pod) -> Result<()> {
+        let draft = self.node.sandbox.dir().join("draft.json");
+        fs::write(&draft, manifest(&pod).to_string()).context("write a manifest")?;
+        fs::rename(&draft, self.manifest_of(&pod.uid)).context("put a manifest in place")?;
+        self.changed.insert(pod.uid.clone());
+        self.live.insert(pod.uid.clone(), pod);
+        Ok(())
+    }
+
+    fn manifest_of(&self, uid: &PodUid) -> PathBuf {
+        self.node.sandbox.pods_dir().join(format!("{uid}.json"))
+    }
+
+    fn cgroup(&self, name: &CgroupName) -> Cgroup {
+        let path = match self.driver {
+            "systemd" => name.to_systemd(),
+            _ => name.to_cgroupfs(),
+        };
+        self.node.sandbox.root.child(path.trim_start_matches('/'))
+    }
+
+    fn expected(&self) -> BTreeMap<CgroupName, Values> {
+        let mut snapshot = self.base.clone();
+        snapshot.pods = self.live.values().map(defaulted).collect();
+        values::expected(&snapshot, &self.node.sandbox.mounts)
+    }
+
+    /// Waits until the kernel's files are what policy says of the pods, and no other cgroup is there.
+    pub(super) fn settled(&self) -> Result<()> {
+        let expected = self.expected();
+        eventually(self.node.limit(), || self.compare(&expected))
+    }
+
+    fn compare(&self, expected: &BTreeMap<CgroupName, Values>) -> Result<()> {
+        // Who is there first: it is quickly read, and most often what is still missing.
+        let wanted: BTreeSet<_> = expected
+            .keys()
+            .map(|name| self.cgroup(name).path().to_owned())
+            .collect();
+        let found: BTreeSet<_> = self
+            .parents()
+            .iter()
+            .flat_map(Cgroup::children)
+            .map(|cgroup| cgroup.path().to_owned())
+            .collect();
+        let mut others = found.difference(&wanted);
+        if let Some(path) = others.next() {
+            anyhow::bail!(
+                "{path} is there, and {} others that are not",
+                others.count()
+            );
+        }
+        for (name, said) in expected {
+            let cgroup = self.cgroup(name);
+            ensure!(cgroup.exists(), "{} is missing", cgroup.path());
+            values::compare(&cgroup, said)?;
+        }
+        Ok(())
+    }
+
+    /// The cgroups that have the tiers and the pods in them, and what kubepods is in.
+    fn parents(&self) -> Vec<Cgroup> {
+        let tiers = QosClass::ALL.map(|class| self.cgroup(&self.base.kubepods.tier(class)));
+        let mut parents = vec![self.node.sandbox.root.clone()];
+        parents.extend(tiers);
+        parents
+    }
+
+    /// Looks that of all pods that were there before, only those were written to whose manifests have
+    /// changed, and watches those that have come. Call it when all is settled.
+    pub(super) fn only_changed_were_written(&mut self) -> Result<()> {
+        let changed: Vec<_> = std::mem::take(&mut self.changed)
+            .iter()
+            .map(name::pod_component)
+            .collect();
+        let pods: Vec<_> = self.live.values().map(|pod| self.name_of(pod)).collect();
+        let mut may = BTreeSet::new();
+        for name in QosClass::ALL.map(|class| self.base.kubepods.tier(class)) {
+            may.extend(self.cgroup(&name).dirs());
+        }
+        for class in QosClass::ALL {
+            for uid in &changed {
+                let name = self.base.kubepods.tier(class).child(uid.as_str());
+                may.extend(self.cgroup(&name).dirs());
+            }
+        }
+        let written = self.writes.take()?;
+        for file in &written {
+            ensure!(
+                file.parent().is_some_and(|dir| may.contains(dir)),
+                "{} was written, and nothing had changed there",
+                file.display()
+            );
+        }
+        let tiers = QosClass::ALL.map(|class| self.base.kubepods.tier(class));
+        for name in tiers.into_iter().chain(pods) {
+            if !self.watched.contains(&name) {
+                self.writes.watch(&self.cgroup(&name))?;
+                self.watched.insert(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn name_of(&self, pod: &Pod) -> CgroupName {
+        let class = qos::classify(&defaulted(pod));
+        self.base.kubepods.pod(class, &pod.uid)
+    }
+
+    /// Makes the agent go through everything again without any reason to write, and looks that it
+    /// writes nothing: neither by its own account nor by the kernel's.
+    pub(super) fn second_pass_writes_nothing(&mut self) -> Result<()> {
+        if self.live.is_empty() {
+            return Ok(());
+        }
+        let before = self.node.agent.node()?;
+        // The second of two passes that are seen has begun, so the first one has ended.
+        self.pass()?;
+        self.pass()?;
+        let after = self.node.agent.node()?;
+        ensure!(
+            after.reconciles > before.reconciles,
+            "{} passes, and {} before",
+            after.reconciles,
+            before.reconciles
+        );
+        ensure!(
+            after.cgroup_writes == before.cgroup_writes,
+            "a second pass counted {:?}, after {:?}",
+            after.cgroup_writes,
+            before.cgroup_writes
+        );
+        let written = self.writes.take()?;
+        ensure!(written.is_empty(), "a second pass wrote to {written:?}");
+        self.changed.clear();
+        self.compare(&self.expected())
+    }
+
+    /// Changes what no cgroup depends on, and waits until the agent has planned with it.
+    fn pass(&mut self) -> Result<()> {
+        let mut pod = self.live.values().next().context("no pod")?.clone();
+        pod.priority += 1;
+        let (uid, priority) = (pod.uid.clone(), pod.priority);
+        self.put(pod)?;
+        eventually(self.node.limit(), || {
+            let plan: Value = self.node.agent.get("/v1/plan")?;
+            let pods = plan["recorded"]["pods"].as_array();
+            let of_pod = |pod: &&Value| pod["uid"] == uid.as_str();
+            let pod = pods.and_then(|pods| pods.iter().find(of_pod));
+            let seen = pod.map(|pod| &pod["priority"]);
+            ensure!(
+                seen.is_some_and(|seen| *seen == priority),
+                "the agent has not planned with {uid} at priority {priority}, but {seen:?}"
+            );
+            Ok(())
+        })
+    }
+
+    /// Ends the agent, which must leave nothing.
+    pub(super) fn finish(self) -> Result<()> {
+        self.node.finish()
+    }
+}
