@@ -60,10 +60,12 @@ impl World {
             kube_reserved: Reserved {
                 cpu: MilliCpu(150),
                 memory: Bytes::mebi(300),
+                ..Reserved::default()
             },
             system_reserved: Reserved {
                 cpu: MilliCpu(50),
                 memory: Bytes::mebi(200),
+                ..Reserved::default()
             },
             eviction_hard_memory: Bytes::mebi(100),
             qos_reserved_memory_percent: Some(50),
