@@ -1,9 +1,9 @@
 //! PID 1 of the test machines: mounts what a node has, runs the cases, says how they ended, powers off.
+//! Where systemd is PID 1, it does the first and the last, and the cases are a unit.
 //!
-//! The kernel hands over what follows `--` on its command line as our arguments; they go to
-//! `/e2e run` as they are. `cargo xtask test` reads the verdict line from the console.
+//! The arguments of `/e2e run` are what follows `--` on the kernel's command line. `cargo xtask test`
+//! reads the verdict line from the console.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::process::Command;
 
@@ -39,7 +39,7 @@ const MOUNTS: &[(&str, &str)] = &[
 
 /// Runs the cases as the machine's first process, then powers off.
 pub(crate) fn main() -> ! {
-    match prepare().and_then(|()| run_cases()) {
+    match prepare().and_then(|()| run_cases("/bin")) {
         Ok(status) => println!("{VERDICT} {status}"),
         // No verdict: the host counts that as a failure and shows the console.
         Err(error) => println!("podwarden-machine: {error:#}"),
@@ -49,6 +49,16 @@ pub(crate) fn main() -> ! {
     let _ = reboot(RebootCommand::PowerOff);
     let _ = reboot(RebootCommand::Restart);
     panic!("PID 1 can neither power off nor restart");
+}
+
+/// Runs the cases and says how they ended; the unit's end is the machine's.
+///
+/// # Errors
+/// Whatever keeps the cases from running: there is no verdict then.
+pub(crate) fn unit() -> Result<()> {
+    let status = run_cases("/usr/sbin:/usr/bin")?;
+    println!("{VERDICT} {status}");
+    Ok(())
 }
 
 fn prepare() -> Result<()> {
@@ -120,7 +130,8 @@ fn busybox(args: &[&str]) -> Result<()> {
 }
 
 /// Runs the cases and returns `exit code N` or `signal N`.
-fn run_cases() -> Result<String> {
+fn run_cases(path: &str) -> Result<String> {
+    let command_line = fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
     let mut command = Command::new("/e2e");
     command.args(["run", "--agent", "/podwarden"]);
     // A test machine may be started without a second port.
@@ -128,10 +139,10 @@ fn run_cases() -> Result<String> {
         command.args(["--json", RESULTS]);
     }
     let child = command
-        .args(std::env::args_os().skip(1).collect::<Vec<OsString>>())
+        .args(arguments(&command_line))
         .current_dir("/")
         .env_clear()
-        .env("PATH", "/bin")
+        .env("PATH", path)
         .env("HOME", "/")
         .env("RUST_BACKTRACE", "1")
         .spawn()
@@ -147,10 +158,34 @@ fn run_cases() -> Result<String> {
     }
 }
 
+/// What the kernel does not read itself: the words after `--`.
+fn arguments(command_line: &str) -> impl Iterator<Item = &str> {
+    command_line
+        .split_whitespace()
+        .skip_while(|word| *word != "--")
+        .skip(1)
+}
+
 fn describe(status: WaitStatus) -> String {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => format!("wait status {status:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::arguments;
+
+    #[test]
+    fn the_cases_arguments_follow_two_dashes() {
+        let words = |line| arguments(line).collect::<Vec<_>>();
+        assert_eq!(
+            words("console=ttyS0 quiet -- --filter eviction\n"),
+            ["--filter", "eviction"]
+        );
+        assert!(words("console=ttyS0 quiet --\n").is_empty());
+        assert!(words("console=ttyS0 quiet\n").is_empty());
     }
 }

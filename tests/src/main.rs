@@ -7,7 +7,7 @@
 //!  workload  the processes inside the pods; `e2e workload`, started by the cases
 //!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
 //!  bench     what podwarden costs; `e2e bench`
-//!  init      PID 1 of the test machines, which run the same cases on other kernels
+//!  init      PID 1 of the test machines, or a unit of theirs: the same cases on other kernels
 //! ```
 
 use std::process::ExitCode;
@@ -37,6 +37,9 @@ enum Command {
     Demo(demo::Args),
     /// Measures what podwarden costs.
     Bench(bench::Args),
+    /// Runs the cases as a unit of a test machine whose first process is systemd.
+    #[command(hide = true)]
+    Machine,
     /// A process for a pod; the cases start these.
     #[command(subcommand, hide = true)]
     Workload(workload::Workload),
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Run(args) => runner::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Machine => init::unit().map(|()| ExitCode::SUCCESS),
         Command::Workload(workload) => workload.run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -20,9 +20,9 @@ pub(crate) struct Args {
     /// The agent's program.
     #[arg(long, value_name = "PATH", required_unless_present = "list")]
     agent: Option<PathBuf>,
-    /// Only cases with this in their name.
+    /// Only cases with this in their name; given more than once, with all of them.
     #[arg(long, value_name = "TEXT")]
-    filter: Option<String>,
+    filter: Vec<String>,
     /// Prints the names and runs nothing.
     #[arg(long)]
     list: bool,
@@ -71,8 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (args.include_slow || !case.slow)
             && args
                 .filter
-                .as_ref()
-                .is_none_or(|text| case.name.contains(text.as_str()))
+                .iter()
+                .all(|text| case.name.contains(text.as_str()))
     });
     if args.list {
         chosen.for_each(|case| println!("{}", case.name));

@@ -14,7 +14,7 @@ use crate::paths::Workspace;
 use crate::step::{Mark, line, step};
 
 /// Signs Debian's suites (package debian-archive-keyring).
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Whether packages can be installed here: root on Debian or a system made from it.
 pub(crate) fn usable() -> bool {
@@ -27,12 +27,16 @@ pub(crate) fn is_debian() -> bool {
         || os_release("ID_LIKE").is_some_and(|ids| ids.split(' ').any(|id| id == "debian"))
 }
 
-/// The suite of Debian's backports for this release; none on systems made from Debian.
-pub(crate) fn backports() -> Option<String> {
+/// The codename of this release of Debian; none on systems made from Debian.
+pub(crate) fn debian_release() -> Option<String> {
     (os_release("ID").as_deref() == Some("debian"))
         .then(|| os_release("VERSION_CODENAME"))
         .flatten()
-        .map(|codename| format!("{codename}-backports"))
+}
+
+/// The suite of Debian's backports for this release; none on systems made from Debian.
+pub(crate) fn backports() -> Option<String> {
+    debian_release().map(|codename| format!("{codename}-backports"))
 }
 
 /// A value of os-release(5).
@@ -46,7 +50,7 @@ fn os_release(key: &str) -> Option<String> {
 
 /// The archive that this machine takes Debian's packages from: whoever set it up chose a mirror
 /// that it can reach.
-fn archive() -> Result<String> {
+pub(crate) fn archive() -> Result<String> {
     let targets = cmd::capture(Command::new("apt-get").args([
         "indextargets",
         "--format",

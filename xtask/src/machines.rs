@@ -1,58 +1,87 @@
 //! The cases on other kernels, each in a virtual machine.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::kernels::Kernel;
+use crate::guest::Guest;
 use crate::paths::Workspace;
 use crate::report::{Counts, Report, begin};
 use crate::tally::Tally;
 use crate::vm::{Ended, Machine};
-use crate::{cmd, initramfs, setup};
+use crate::{cmd, setup};
+
+/// The cases on one machine.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The machine.
+    pub(crate) guest: Guest,
+    /// The arguments of the cases.
+    pub(crate) arguments: Vec<String>,
+    /// How many cases there are: counted as skipped where the machine cannot run.
+    pub(crate) cases: u64,
+}
 
 /// What to run.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// The kernels to boot.
-    pub(crate) kernels: &'a [Kernel],
-    /// The arguments of the cases.
-    pub(crate) arguments: &'a [String],
-    /// How many cases there are: counted as skipped where a machine cannot run.
-    pub(crate) cases: u64,
+    /// The machines to boot.
+    pub(crate) runs: &'a [Run],
     /// When a machine is killed.
     pub(crate) timeout: Duration,
     /// How many machines run at a time.
     pub(crate) at_once: usize,
 }
 
-/// Boots each kernel that is to be had here; each is a stage of `report`.
+/// A machine that can be booted.
+struct Ready<'a> {
+    run: &'a Run,
+    kernel: PathBuf,
+    initramfs: PathBuf,
+}
+
+/// Boots each machine that is to be had here; each is a stage of `report`.
 pub(crate) fn run(workspace: &Workspace, plan: &Plan, report: &mut Report) -> Result<()> {
-    let skip = |report: &mut Report, kernel: Kernel, why: &anyhow::Error| {
-        report.add(
-            &stage(kernel),
-            Counts::skipped(plan.cases),
-            Some(format!("{why:#}")),
-        );
-    };
-    if let Err(error) = supported().and_then(|()| setup::for_machines(workspace)) {
-        plan.kernels
-            .iter()
-            .for_each(|kernel| skip(report, *kernel, &error));
-        return Ok(());
-    }
-    let mut images = Vec::new();
-    for kernel in plan.kernels {
-        match kernel.fetch(workspace) {
-            Ok(image) => images.push((*kernel, image)),
-            Err(error) => skip(report, *kernel, &error),
+    let supported = supported().and_then(|()| setup::for_machines(workspace));
+    let mut ready: Vec<Ready> = Vec::new();
+    for run in plan.runs {
+        let name = stage(run.guest);
+        if run.cases == 0 {
+            let why = "none of the chosen cases concerns it".to_owned();
+            report.add(&name, Counts::default(), Some(why));
+            continue;
+        }
+        let prepared = match &supported {
+            Ok(()) => prepare(workspace, run, &ready).map_err(|why| format!("{why:#}")),
+            Err(why) => Err(format!("{why:#}")),
+        };
+        match prepared {
+            Ok(machine) => ready.push(machine),
+            Err(why) => report.add(&name, Counts::skipped(run.cases), Some(why)),
         }
     }
-    let initramfs = initramfs::pack(workspace)?;
-    boot_all(workspace, plan, &images, &initramfs, report)
+    boot_all(workspace, plan, &ready, report)
+}
+
+/// Fetches and packs what the machine boots; machines with the same first process share a file
+/// system.
+fn prepare<'a>(workspace: &Workspace, run: &'a Run, ready: &[Ready]) -> Result<Ready<'a>> {
+    let kernel = run.guest.kernel(workspace)?;
+    let packed = ready
+        .iter()
+        .find(|other| other.run.guest.first == run.guest.first);
+    let initramfs = match packed {
+        Some(other) => other.initramfs.clone(),
+        None => run.guest.initramfs(workspace)?,
+    };
+    Ok(Ready {
+        run,
+        kernel,
+        initramfs,
+    })
 }
 
 /// The machine runs the same binaries as the host, and the kernels are of one architecture.
@@ -64,28 +93,27 @@ fn supported() -> Result<()> {
     Ok(())
 }
 
-fn stage(kernel: Kernel) -> String {
-    format!("kernel {}", kernel.series)
+fn stage(guest: Guest) -> String {
+    format!("kernel {}", guest.name)
 }
 
 /// Runs the machines, some at a time, and adds each to the report as it ends.
 fn boot_all(
     workspace: &Workspace,
     plan: &Plan,
-    images: &[(Kernel, PathBuf)],
-    initramfs: &Path,
+    ready: &[Ready],
     report: &mut Report,
 ) -> Result<()> {
-    let queue = Mutex::new(images.iter());
+    let queue = Mutex::new(ready.iter());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         let (done, results) = mpsc::channel();
         for _ in 0..plan.at_once.max(1) {
             let done = done.clone();
             scope.spawn(move || {
-                while let Some((kernel, image)) = next() {
-                    let stage = begin(&stage(*kernel));
-                    let result = boot(workspace, plan, *kernel, image, initramfs);
+                while let Some(machine) = next() {
+                    let stage = begin(&stage(machine.run.guest));
+                    let result = boot(workspace, machine, plan.timeout);
                     if done.send((stage, result)).is_err() {
                         break;
                     }
@@ -104,29 +132,29 @@ fn boot_all(
 /// Runs one machine; what it counted, and what was wrong.
 fn boot(
     workspace: &Workspace,
-    plan: &Plan,
-    kernel: Kernel,
-    image: &Path,
-    initramfs: &Path,
+    ready: &Ready,
+    timeout: Duration,
 ) -> Result<(Counts, Option<String>)> {
+    let name = ready.run.guest.name;
     let machine = Machine {
-        kernel: image,
-        initramfs,
-        dir: &workspace.results().join(kernel.series),
-        arguments: plan.arguments,
-        timeout: plan.timeout,
+        kernel: &ready.kernel,
+        kernel_arguments: &ready.run.guest.kernel_arguments(),
+        initramfs: &ready.initramfs,
+        dir: &workspace.results().join(name),
+        arguments: &ready.run.arguments,
+        timeout,
     };
     let mut tally = Tally::default();
     let ended = machine.run(|text| {
         if tally.line(text) {
-            println!("[{}] {text}", kernel.series);
+            println!("[{name}] {text}");
         }
     })?;
     let (counts, reason) = tally.ended(ended.exit_code);
     if counts.failed > 0 {
         println!("{}", cmd::tail(&ended.console));
     }
-    Ok((counts, reason.map(|why| explain(&ended, why, plan.timeout))))
+    Ok((counts, reason.map(|why| explain(&ended, why, timeout))))
 }
 
 fn explain(ended: &Ended, why: String, timeout: Duration) -> String {

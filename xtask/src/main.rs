@@ -1,13 +1,16 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 
 mod apt;
+mod archive;
 mod become_e2e;
 mod bench;
 mod build;
 mod ci;
 mod cmd;
+mod debian;
 mod demo;
 mod ebpf;
+mod guest;
 mod initramfs;
 mod kernels;
 mod machines;

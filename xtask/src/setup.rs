@@ -31,6 +31,8 @@ enum For {
     Lint,
     /// Virtual machines: without it their tests are skipped.
     Machines,
+    /// The machine with systemd: without it its tests are skipped.
+    Systemd,
 }
 
 /// One thing that must be on the machine.
@@ -95,6 +97,14 @@ const NEEDS: &[Need] = &[
         newer: false,
         elsewhere: "install busybox",
     },
+    Need {
+        what: "debootstrap",
+        purpose: For::Systemd,
+        found: |_| path_of("debootstrap"),
+        debian: &["debootstrap"],
+        newer: false,
+        elsewhere: "run the tests with systemd on Debian",
+    },
 ];
 
 /// What the command line asks for.
@@ -115,12 +125,19 @@ pub(crate) fn for_build(workspace: &Workspace) -> Result<()> {
 
 /// Sees to what linting the kernel programs takes.
 pub(crate) fn for_lint(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, |purpose| purpose != For::Machines)
+    ensure(workspace, |purpose| {
+        matches!(purpose, For::Build | For::Lint)
+    })
 }
 
 /// Sees to what virtual machines take.
 pub(crate) fn for_machines(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Machines)
+}
+
+/// Sees to what the machine with systemd takes beyond that.
+pub(crate) fn for_systemd(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, |purpose| purpose == For::Systemd)
 }
 
 /// One line for each need; whether all are there.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::kernels::{KERNELS, Kernel};
+use crate::guest::{GUESTS, Guest};
 use crate::paths::Workspace;
 use crate::report::{Counts, Report, begin};
 use crate::tally::Tally;
@@ -26,7 +26,7 @@ enum Where {
     /// On the kernel that runs here.
     Here,
     /// In a virtual machine.
-    On(Kernel),
+    On(Guest),
 }
 
 /// Reads one value of `--kernels`.
@@ -34,8 +34,8 @@ fn place(text: &str) -> Result<Where, String> {
     match text {
         "none" => Ok(Where::Nowhere),
         "native" => Ok(Where::Here),
-        series => Kernel::of(series).map(Where::On).ok_or_else(|| {
-            let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.series).collect();
+        name => Guest::of(name).map(Where::On).ok_or_else(|| {
+            let known: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
             format!("known are native, {} and none", known.join(", "))
         }),
     }
@@ -52,8 +52,14 @@ fn filter(text: &str) -> Result<String, String> {
 /// What `cargo xtask test` is run with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the end-to-end cases run: native, 6.1, 6.12, 7.2, or none.
-    #[arg(long, value_delimiter = ',', value_parser = place, default_value = "native,6.1,6.12,7.2")]
+    /// Where the end-to-end cases run: native, 6.1, 6.12, 7.2, 6.12-systemd (those about its
+    /// cgroup driver), or none.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = place,
+        default_value = "native,6.1,6.12,7.2,6.12-systemd"
+    )]
     kernels: Vec<Where>,
     /// Runs only what has this in its name.
     #[arg(long, value_parser = filter)]
@@ -77,7 +83,7 @@ impl Args {
     pub(crate) fn everything() -> Self {
         Self {
             kernels: std::iter::once(Where::Here)
-                .chain(KERNELS.iter().copied().map(Where::On))
+                .chain(GUESTS.iter().copied().map(Where::On))
                 .collect(),
             filter: None,
             skip_unit: false,
@@ -104,11 +110,11 @@ impl Args {
 /// Runs the stages into `report`.
 pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let native = args.kernels.contains(&Where::Here);
-    let kernels: Vec<Kernel> = args
+    let guests: Vec<Guest> = args
         .kernels
         .iter()
         .filter_map(|place| match place {
-            Where::On(kernel) => Some(*kernel),
+            Where::On(guest) => Some(*guest),
             Where::Here | Where::Nowhere => None,
         })
         .collect();
@@ -117,18 +123,28 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
     if !args.skip_unit {
         unit(workspace, args, report)?;
     }
-    if (!native && kernels.is_empty()) || !args.goes_on(report) {
+    if (!native && guests.is_empty()) || !args.goes_on(report) {
         return Ok(());
     }
     build::release(workspace)?;
     if native {
         on_this_kernel(workspace, args, report)?;
     }
-    if !kernels.is_empty() && args.goes_on(report) {
+    if !guests.is_empty() && args.goes_on(report) {
+        let runs = guests
+            .into_iter()
+            .map(|guest| {
+                let arguments = guest.arguments(&args.cases());
+                let cases = count_cases(workspace, &arguments)?;
+                Ok(machines::Run {
+                    guest,
+                    arguments,
+                    cases,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
         let plan = machines::Plan {
-            kernels: &kernels,
-            arguments: &args.cases(),
-            cases: count_cases(workspace, args)?,
+            runs: &runs,
             timeout: Duration::from_secs(args.vm_timeout),
             at_once: args.vms,
         };
@@ -170,7 +186,7 @@ fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
 fn on_this_kernel(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     const NAME: &str = "this kernel";
     if !rustix::process::geteuid().is_root() {
-        let cases = Counts::skipped(count_cases(workspace, args)?);
+        let cases = Counts::skipped(count_cases(workspace, &args.cases())?);
         report.add(
             NAME,
             cases,
@@ -198,9 +214,9 @@ fn on_this_kernel(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
 }
 
 /// How many cases there are, for those that cannot run.
-fn count_cases(workspace: &Workspace, args: &Args) -> Result<u64> {
+fn count_cases(workspace: &Workspace, arguments: &[String]) -> Result<u64> {
     let mut e2e = Command::new(workspace.e2e());
-    let names = cmd::capture(e2e.args(["run", "--list"]).args(args.cases()))?;
+    let names = cmd::capture(e2e.args(["run", "--list"]).args(arguments))?;
     Ok(names.lines().filter(|name| !name.trim().is_empty()).count() as u64)
 }
 
@@ -212,8 +228,8 @@ mod tests {
     fn kernels_are_chosen_by_series() {
         assert_eq!(place("none"), Ok(Where::Nowhere));
         assert_eq!(place("native"), Ok(Where::Here));
-        assert!(matches!(place("6.12"), Ok(Where::On(kernel)) if kernel.series == "6.12"));
-        assert!(place("5.4").is_err_and(|why| why.contains("6.1, 6.12, 7.2")));
+        assert!(matches!(place("6.12"), Ok(Where::On(guest)) if guest.name == "6.12"));
+        assert!(place("5.4").is_err_and(|why| why.contains("6.1, 6.12, 7.2, 6.12-systemd")));
     }
 
     #[test]

@@ -26,6 +26,8 @@ const POLL: Duration = Duration::from_millis(200);
 pub(crate) struct Machine<'a> {
     /// The kernel.
     pub(crate) kernel: &'a Path,
+    /// Further arguments of the kernel.
+    pub(crate) kernel_arguments: &'a str,
     /// The file system.
     pub(crate) initramfs: &'a Path,
     /// Where the console, the results and the disk go.
@@ -122,7 +124,8 @@ impl Machine<'_> {
         .arg(self.initramfs)
         .arg("-append")
         .arg(format!(
-            "{KERNEL_ARGUMENTS} -- {}",
+            "{KERNEL_ARGUMENTS} {} -- {}",
+            self.kernel_arguments,
             self.arguments.join(" ")
         ))
         .arg("-serial")

@@ -1,0 +1,132 @@
+//! A Debian whose first process is systemd, to boot into: for the systemd cgroup driver.
+//!
+//! debootstrap builds it once from the machine's own archive, in its own release, so that the
+//! programs built here find their libraries there. It is kept as an archive; each run appends the
+//! agent, the cases and the unit that runs them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::archive::Archive;
+use crate::paths::Workspace;
+use crate::step::step;
+use crate::{apt, cmd};
+
+/// What it has beyond the essential packages.
+const PACKAGES: &str = "systemd,dbus";
+/// Mount points, and half of the size: what no unit and no case reads.
+const EMPTIED: &[&str] = &[
+    "dev",
+    "proc",
+    "run",
+    "sys",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/x86_64-linux-gnu/perl-base",
+    "usr/share/doc",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/man",
+    "usr/share/zoneinfo",
+    "var/cache",
+    "var/lib/apt",
+    "var/lib/dpkg/info",
+];
+
+/// The unit's name.
+const UNIT: &str = "podwarden-cases.service";
+/// Runs the cases on the console and switches the machine off, whatever became of them. Out of
+/// memory in one of the cases' processes is no failure of the unit.
+const UNIT_FILE: &str = "\
+[Unit]
+Description=podwarden end-to-end cases
+Requires=dbus.socket
+After=dbus.socket
+SuccessAction=poweroff-force
+FailureAction=poweroff-force
+
+[Service]
+Type=oneshot
+ExecStart=/e2e machine
+Environment=HOME=/ RUST_BACKTRACE=1
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/console
+LimitMEMLOCK=infinity
+OOMPolicy=continue
+TasksMax=infinity
+";
+
+/// What the kernel's command line says for it: only the unit and what that needs is started.
+pub(crate) fn kernel_arguments() -> String {
+    format!("rdinit=/lib/systemd/systemd systemd.unit={UNIT} systemd.show_status=no")
+}
+
+/// Packs the release binaries into it.
+pub(crate) fn pack(workspace: &Workspace) -> Result<PathBuf> {
+    let base = base(workspace)?;
+    let path = base.with_file_name("initramfs.cpio");
+    fs::copy(&base, &path).with_context(|| format!("copy {}", base.display()))?;
+    let mut archive = Archive::after(&path)?;
+    archive.file(&workspace.agent(), Path::new("podwarden"))?;
+    archive.file(&workspace.e2e(), Path::new("e2e"))?;
+    archive.bytes(&format!("etc/systemd/system/{UNIT}"), UNIT_FILE.as_bytes())?;
+    archive.finish()?;
+    Ok(path)
+}
+
+/// The Debian without anything of ours; built when there is none of this recipe.
+fn base(workspace: &Workspace) -> Result<PathBuf> {
+    let suite = apt::debian_release()
+        .context("the root with systemd is built of Debian's packages, and this is not Debian")?;
+    let dir = workspace.kernels().join("systemd");
+    let (base, recipe) = (dir.join("base.cpio"), dir.join("base.recipe"));
+    let wanted = format!("{suite} {PACKAGES} without {}", EMPTIED.join(" "));
+    if base.is_file() && fs::read_to_string(&recipe).is_ok_and(|kept| kept == wanted) {
+        return Ok(base);
+    }
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "debootstrap takes root to build the root with systemd"
+    );
+    step(&format!("Debian {suite} with systemd"), || {
+        build(workspace, &suite, &base)
+    })?;
+    // Last: without it a base that was interrupted half-way is built anew.
+    fs::write(&recipe, wanted).with_context(|| format!("write {}", recipe.display()))?;
+    Ok(base)
+}
+
+fn build(workspace: &Workspace, suite: &str, base: &Path) -> Result<()> {
+    let root = base.with_file_name("root");
+    remove(&root)?;
+    fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
+    // It mounts /proc and /sys in there. In a mount namespace of its own they are gone with it,
+    // also when it is interrupted: nothing of them is there when the tree is removed.
+    let mut debootstrap = Command::new("unshare");
+    debootstrap
+        .args(["--mount", "--propagation", "private"])
+        .arg(cmd::find("debootstrap").context("debootstrap is missing: run `cargo xtask setup`")?)
+        .arg("--variant=minbase")
+        .arg(format!("--include={PACKAGES}"))
+        .arg(format!("--keyring={}", apt::KEYRING))
+        .arg(suite)
+        .arg(&root)
+        .arg(apt::archive()?);
+    cmd::run_logged(&mut debootstrap, &workspace.logs().join("debootstrap.log"))?;
+    let mut archive = Archive::create(base)?;
+    archive.tree(&root, EMPTIED)?;
+    archive.finish()?;
+    remove(&root)
+}
+
+fn remove(root: &Path) -> Result<()> {
+    match fs::remove_dir_all(root) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", root.display()))
+        }
+        _ => Ok(()),
+    }
+}
