@@ -76,6 +76,9 @@ pub enum Error {
         /// Always `EBUSY`.
         source: Errno,
     },
+    /// systemd.
+    #[error(transparent)]
+    Systemd(#[from] crate::SystemdError),
     /// No hierarchy carries this controller.
     #[error("the {controller} controller is on no mounted cgroup hierarchy")]
     NoController {
@@ -161,7 +164,7 @@ impl Error {
         matches!(
             self.errno(),
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS)
-        )
+        ) || matches!(self, Self::Systemd(crate::SystemdError::Denied { .. }))
     }
 
     /// The kernel's error number, where one is the cause.

@@ -9,6 +9,7 @@
 //!  event   kernel notifications: v1 usage thresholds, PSI triggers
 //!  watch   a directory's new children, for a kubepods that does not exist yet
 //!  lock    one agent per cgroup root
+//!  systemd the other driver: slices as transient units over D-Bus
 //! ```
 //!
 //! Nothing here decides anything: names, values and victims come from the caller.
@@ -37,6 +38,7 @@ mod lock;
 mod memory;
 mod mountinfo;
 mod name;
+mod systemd;
 mod tree;
 mod watch;
 
@@ -49,5 +51,6 @@ pub use limits::{CpuQuota, CpuShare, HugetlbLimits};
 pub use lock::AgentLock;
 pub use memory::{MemoryReader, MemoryStat};
 pub use rustix::io::Errno;
+pub use systemd::{Systemd, SystemdError, is_slice_path};
 pub use tree::{Attach, Created, Entry, Identity, Tree};
 pub use watch::DirectoryWatch;

@@ -192,6 +192,29 @@ impl Tree {
         Ok(Attach { files })
     }
 
+    /// The path of a cgroup below every mount point, the root included.
+    pub(crate) fn full(&self, rel: &str) -> String {
+        match (self.root.as_str(), rel) {
+            ("", path) | (path, "") => path.to_owned(),
+            (root, rel) => format!("{root}/{rel}"),
+        }
+    }
+
+    /// The directories of such a path, in every hierarchy that is used.
+    pub(crate) fn directories(&self, full: &str) -> impl Iterator<Item = PathBuf> {
+        self.used.iter().map(move |h| h.mount.join(full))
+    }
+
+    /// The path below its mount point of a cgroup's directory; `None` when it is in no hierarchy
+    /// that is used.
+    pub(crate) fn beneath_mount<'a>(&self, directory: &'a Path) -> Option<&'a Path> {
+        self.used
+            .iter()
+            .filter_map(|h| directory.strip_prefix(&h.mount).ok())
+            // One mount may be below another, as v2 is on hybrid machines: the longest prefix counts.
+            .min_by_key(|path| path.components().count())
+    }
+
     fn below(&self, mount: &Path, rel: &str) -> Result<PathBuf> {
         name::check_relative(rel)?;
         // Joining an empty path would add a slash at the end.
@@ -260,6 +283,11 @@ fn directory_id(path: &Path) -> Result<u64> {
     rustix::fs::stat(path)
         .map(|stat| stat.st_ino)
         .map_err(|e| Error::os("look up", path, e))
+}
+
+/// True when there are cgroups below a cgroup's directory.
+pub(crate) fn has_children(directory: &Path) -> Result<bool> {
+    Ok(!list::sub_directories(directory)?.is_empty())
 }
 
 /// The names that a kubelet or podwarden gives to the cgroup of all pods.

@@ -1,0 +1,300 @@
+//! The systemd cgroup driver: slices as transient units, made, changed and stopped over D-Bus.
+//!
+//! ```text
+//!  slice     the path of a slice and the units on the way to it     (pure)
+//!  property  values of a cgroup as properties of its unit           (formulas are pure)
+//!  manager   what is asked of systemd, and what it answers
+//!  bus       the same over D-Bus: the system bus, or systemd's own socket
+//! ```
+//!
+//! systemd keeps the values of a unit itself. Whenever one of them is set it writes *all* files of
+//! the unit from its own memory, and of a CPU quota it knows whole percents only. Hence:
+//!
+//! - Every change states all that is in force besides, as the files hold it: a limit that somebody
+//!   wrote to a file, or that usage has outgrown, is not put back to what systemd remembers.
+//! - systemd answers before it writes. It handles one message at a time and writes what is due in
+//!   between, so that the answer to the *next* message means: written.
+//! - Then the exact values go to the files, as libcontainer does, and are read back.
+//!
+//! Nothing but empty slices that this process has started is ever stopped.
+
+mod bus;
+mod manager;
+mod property;
+mod slice;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use podwarden_policy::settings::Setting;
+use rustix::io::Errno;
+
+use crate::{Created, Error, Result, Tree};
+
+use self::{
+    bus::Bus,
+    manager::{Manager, Operation, State},
+    property::Properties,
+    slice::Slice,
+};
+pub use self::{manager::SystemdError, slice::is_slice_path};
+
+/// How long systemd may take to start or stop a slice (as libcontainer `systemd/common.go`).
+const JOB_LIMIT: Duration = Duration::from_secs(30);
+/// First and longest pause between two looks at a unit.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// A connection to systemd.
+#[derive(Debug)]
+pub struct Systemd {
+    manager: Box<dyn Manager>,
+    /// The first number of systemd's version.
+    version: u32,
+    job_limit: Duration,
+}
+
+impl Systemd {
+    /// Connects to the system bus, or as root to systemd's own socket.
+    ///
+    /// # Errors
+    /// [`SystemdError::Unreachable`] when neither answers.
+    pub fn connect() -> Result<Self> {
+        Self::with(Box::new(Bus::connect()?))
+    }
+
+    fn with(manager: Box<dyn Manager>) -> Result<Self> {
+        let version = manager.version()?;
+        Ok(Self {
+            manager,
+            version,
+            job_limit: JOB_LIMIT,
+        })
+    }
+
+    /// The first number of systemd's version.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Starts the slice of a cgroup and the missing ones above it, and sees to what systemd leaves
+    /// out: hierarchies and controllers that it does not manage. A slice that runs already stays as
+    /// it is. The answer names the directories that came with this call.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; as
+    /// [`Tree::create`]. What this call started is stopped again.
+    pub fn create(&self, tree: &Tree, rel: &str) -> Result<Created> {
+        let mut created = Created::default();
+        let made = self.create_into(tree, rel, &mut created);
+        if let Err(error) = made {
+            if let Err(left) = self.remove(tree, &created) {
+                tracing::warn!(error = %left, "a slice started just before a failure stays behind");
+            }
+            return Err(error);
+        }
+        Ok(created)
+    }
+
+    fn create_into(&self, tree: &Tree, rel: &str, created: &mut Created) -> Result<()> {
+        let slices = slice::chain(&tree.full(rel))?;
+        let identity = tree.identity_path(rel)?;
+        let depth = slices.len();
+        for (above, slice) in slices.iter().enumerate() {
+            // The same number of levels up in every hierarchy.
+            let there = identity.ancestors().nth(depth - 1 - above);
+            if above + 1 < depth && there.is_some_and(Path::is_dir) {
+                continue;
+            }
+            let missing: Vec<PathBuf> = tree
+                .directories(&slice.path)
+                .filter(|directory| !directory.is_dir())
+                .collect();
+            if self.start(slice, &Properties::default())? {
+                let made = missing.into_iter().filter(|directory| directory.is_dir());
+                created.directories.extend(made);
+            }
+        }
+        created.extend(tree.create(rel)?);
+        Ok(())
+    }
+
+    /// Starts one slice; false when it ran already.
+    fn start(&self, slice: &Slice, properties: &Properties) -> Result<bool> {
+        let unit = &slice.unit;
+        let wanted = property::of_new_slice(slice).chain(properties);
+        match self.manager.start_transient(unit, &wanted) {
+            Ok(()) => {}
+            Err(SystemdError::Exists { .. }) => {
+                if self.manager.state(unit)? == State::Active {
+                    return Ok(false);
+                }
+                // What a failed one left, or a unit with files of its own.
+                match self.manager.reset_failed(unit) {
+                    Err(SystemdError::NoUnit { .. }) => {}
+                    result => result?,
+                }
+                self.manager.start(unit)?;
+                self.manager.set_properties(unit, &wanted)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.await_state(unit, Operation::Start, State::Active)?;
+        Ok(true)
+    }
+
+    /// Sets one value of a slice, then calls `write`, which puts the exact value into its file.
+    /// A slice that is not running is started: somebody stopped it, or made its directory by hand.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; whatever
+    /// `write` answers.
+    pub fn set(
+        &self,
+        tree: &Tree,
+        rel: &str,
+        setting: &Setting,
+        write: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let changed = property::of_setting(setting, tree, self.version);
+        if changed.is_empty() {
+            return write();
+        }
+        let slices = slice::chain(&tree.full(rel))?;
+        let Some(slice) = slices.last() else {
+            // The root of the tree is systemd's own.
+            return write();
+        };
+        // Of a cgroup that is not there nothing is in force.
+        tree.id(rel)?;
+        let quota = tree.cpu_quota(rel).ok();
+        let stated = property::in_force(tree, rel, self.version)?.chain(&changed);
+        self.manager.set_properties(&slice.unit, &stated)?;
+        // The second message: see the module.
+        if self.manager.state(&slice.unit)? != State::Active {
+            self.start(slice, &stated)?;
+            self.manager.state(&slice.unit)?;
+        }
+        let is_quota = matches!(setting, Setting::CpuMax(_));
+        if let Some(exact) = quota.filter(|_| !is_quota)
+            && tree.cpu_quota(rel)? != exact
+        {
+            tree.set_cpu_quota(rel, exact)?;
+        }
+        write()
+    }
+
+    /// Stops the slices of directories that [`Systemd::create`] made, the deepest first, and removes
+    /// what systemd left of them.
+    ///
+    /// # Errors
+    /// `EBUSY` for a slice that holds processes or cgroups, which stays; [`SystemdError`]; what the
+    /// kernel refuses. Every slice is tried; the first error is returned.
+    pub fn remove(&self, tree: &Tree, created: &Created) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut stopped = BTreeSet::new();
+        let mut directories: Vec<&PathBuf> = created.directories.iter().collect();
+        // Of all hierarchies the deepest: a slice goes when nothing is left below it in any of them.
+        directories.sort_by_key(|directory| {
+            tree.beneath_mount(directory)
+                .map(|path| path.components().count())
+        });
+        for directory in directories.into_iter().rev() {
+            let removed = self.stop_slice_of(tree, directory, &mut stopped);
+            outcome = outcome.and(removed);
+        }
+        outcome
+    }
+
+    fn stop_slice_of(
+        &self,
+        tree: &Tree,
+        directory: &Path,
+        stopped: &mut BTreeSet<PathBuf>,
+    ) -> Result<()> {
+        let Some(path) = tree.beneath_mount(directory) else {
+            return Ok(());
+        };
+        for place in tree.directories(&path.to_string_lossy()) {
+            // systemd would end the processes, and remove cgroups that others made.
+            if holds_anything(&place)? {
+                return Err(Error::os("remove", directory, Errno::BUSY));
+            }
+        }
+        let slices = slice::chain(&path.to_string_lossy())?;
+        if let Some(slice) = slices.last()
+            && stopped.insert(path.to_path_buf())
+        {
+            self.stop(&slice.unit)?;
+        }
+        tree.remove_created(&Created {
+            directories: vec![directory.to_path_buf()],
+        })
+    }
+
+    fn stop(&self, unit: &str) -> Result<()> {
+        match self.manager.stop(unit) {
+            // It is gone, which is what was wanted.
+            Err(SystemdError::NoUnit { .. }) => return Ok(()),
+            result => result?,
+        }
+        self.await_state(unit, Operation::Stop, State::Inactive)?;
+        match self.manager.reset_failed(unit) {
+            // systemd forgets a transient unit as soon as it has stopped.
+            Err(SystemdError::NoUnit { .. }) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Waits for a job's end, which the unit's state tells.
+    fn await_state(&self, unit: &str, operation: Operation, wanted: State) -> Result<()> {
+        let deadline = Instant::now() + self.job_limit;
+        let (mut pause, longest) = PAUSE;
+        let mut without_job = false;
+        loop {
+            let state = self.manager.state(unit)?;
+            // A unit that failed has stopped as well.
+            if state == wanted || (wanted == State::Inactive && state == State::Failed) {
+                return Ok(());
+            }
+            if without_job {
+                return Err(SystemdError::Job {
+                    operation,
+                    unit: unit.to_owned(),
+                    state,
+                }
+                .into());
+            }
+            // Asked after the state, so that the job may have ended in between: one more look.
+            without_job = !self.manager.has_job(unit)?;
+            if without_job {
+                continue;
+            }
+            if Instant::now() >= deadline {
+                return Err(SystemdError::TimedOut {
+                    operation,
+                    unit: unit.to_owned(),
+                    seconds: self.job_limit.as_secs(),
+                }
+                .into());
+            }
+            sleep(pause);
+            pause = (pause * 2).min(longest);
+        }
+    }
+}
+
+/// True when there are processes or cgroups in a cgroup's directory; false when it is not there.
+fn holds_anything(directory: &Path) -> Result<bool> {
+    let processes = match crate::io::read_text(&directory.join(crate::tree::PROCS)) {
+        Err(error) if error.is_gone() => return Ok(false),
+        processes => processes?,
+    };
+    Ok(!processes.is_empty() || crate::tree::has_children(directory)?)
+}

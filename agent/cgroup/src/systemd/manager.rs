@@ -1,0 +1,183 @@
+//! What is asked of systemd, and what it answers (org.freedesktop.systemd1(5)).
+
+use std::fmt;
+
+use super::property::Properties;
+
+/// What was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Starting a unit.
+    Start,
+    /// Setting properties of one.
+    Set,
+    /// Stopping one.
+    Stop,
+    /// Reading a property.
+    Read,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Start => "start",
+            Self::Set => "set properties of",
+            Self::Stop => "stop",
+            Self::Read => "read",
+        })
+    }
+}
+
+/// `ActiveState` of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// `active`.
+    Active,
+    /// `inactive`; also what systemd says of a unit that it does not know.
+    Inactive,
+    /// `failed`.
+    Failed,
+    /// On the way from one to the other.
+    Changing,
+}
+
+impl State {
+    pub(super) fn parse(text: &str) -> Self {
+        match text {
+            "active" => Self::Active,
+            "inactive" => Self::Inactive,
+            "failed" => Self::Failed,
+            _ => Self::Changing,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Inactive => "inactive",
+            Self::Failed => "failed",
+            Self::Changing => "changing its state",
+        })
+    }
+}
+
+/// What went wrong between podwarden and systemd.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SystemdError {
+    /// No way to talk to it.
+    #[error(
+        "systemd does not answer, neither on the system bus ({bus}) nor on {} ({socket}): run on a \
+         node that was booted with systemd, in a container with the host's /run/dbus or \
+         /run/systemd/private mounted, or use --cgroup-driver cgroupfs",
+        super::bus::PRIVATE
+    )]
+    Unreachable {
+        /// Why not on the bus.
+        bus: String,
+        /// Why not on the socket.
+        socket: String,
+    },
+    /// The bus or systemd refuses us.
+    #[error(
+        "systemd does not let podwarden {operation} {unit} ({message}): run as root of the host, or \
+         allow org.freedesktop.systemd1.manage-units by polkit"
+    )]
+    Denied {
+        /// What was tried.
+        operation: Operation,
+        /// On which unit.
+        unit: String,
+        /// What systemd says.
+        message: String,
+    },
+    /// There is such a unit already.
+    #[error("{unit} exists already")]
+    Exists {
+        /// The unit.
+        unit: String,
+    },
+    /// There is no such unit.
+    #[error("{unit} is not known to systemd")]
+    NoUnit {
+        /// The unit.
+        unit: String,
+    },
+    /// The job ended and the unit is not where it was to go.
+    #[error(
+        "systemd took the job to {operation} {unit} and the unit is {state}: \
+         `systemctl status {unit}` and the journal say why"
+    )]
+    Job {
+        /// What was tried.
+        operation: Operation,
+        /// On which unit.
+        unit: String,
+        /// What it is now.
+        state: State,
+    },
+    /// The job did not end.
+    #[error(
+        "systemd did not {operation} {unit} within {seconds} s: `systemctl list-jobs` shows what it \
+         waits for"
+    )]
+    TimedOut {
+        /// What was tried.
+        operation: Operation,
+        /// On which unit.
+        unit: String,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// Any other answer.
+    #[error("systemd refuses to {operation} {unit}: {message} ({name})")]
+    Refused {
+        /// What was tried.
+        operation: Operation,
+        /// On which unit.
+        unit: String,
+        /// The name of the D-Bus error.
+        name: String,
+        /// What it says.
+        message: String,
+    },
+    /// The connection broke, and a new one did not help.
+    #[error("the connection to systemd broke while it was to {operation} {unit}: {message}")]
+    Broken {
+        /// What was tried.
+        operation: Operation,
+        /// On which unit.
+        unit: String,
+        /// How.
+        message: String,
+    },
+}
+
+/// systemd, or what stands in for it in tests.
+pub(super) trait Manager: fmt::Debug + Send {
+    /// The first number of its version.
+    fn version(&self) -> Result<u32, SystemdError>;
+
+    /// `StartTransientUnit`; [`SystemdError::Exists`] when there is such a unit.
+    fn start_transient(&self, unit: &str, properties: &Properties) -> Result<(), SystemdError>;
+
+    /// `StartUnit`.
+    fn start(&self, unit: &str) -> Result<(), SystemdError>;
+
+    /// `SetUnitProperties`, until the next boot.
+    fn set_properties(&self, unit: &str, properties: &Properties) -> Result<(), SystemdError>;
+
+    /// `StopUnit`.
+    fn stop(&self, unit: &str) -> Result<(), SystemdError>;
+
+    /// `ResetFailedUnit`.
+    fn reset_failed(&self, unit: &str) -> Result<(), SystemdError>;
+
+    /// `ActiveState`.
+    fn state(&self, unit: &str) -> Result<State, SystemdError>;
+
+    /// Whether a job is queued or runs for it.
+    fn has_job(&self, unit: &str) -> Result<bool, SystemdError>;
+}

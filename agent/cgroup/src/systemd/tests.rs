@@ -1,0 +1,353 @@
+//! The driver's own logic, against a systemd that makes directories in a temporary one. What the
+//! real one does is tested in a virtual machine.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::{Arc, Mutex},
+};
+
+use podwarden_policy::{CpuShares, limits::CpuMax, limits::Limit};
+use tempfile::TempDir;
+
+use super::{property::Value, *};
+use crate::{Controller, CpuQuota, Hierarchies, Version};
+
+/// What the fake was asked for, in order.
+type Calls = Arc<Mutex<Vec<String>>>;
+
+#[derive(Debug)]
+struct Fake {
+    mount: PathBuf,
+    units: Mutex<BTreeMap<String, State>>,
+    calls: Calls,
+    /// Units that have files of their own.
+    not_transient: BTreeSet<String>,
+    /// The state that a start leads to.
+    start_leads_to: State,
+    has_job: bool,
+    /// What systemd writes to `cpu.max` whenever a property is set.
+    writes_quota: RefCell<Option<&'static str>>,
+}
+
+impl Fake {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn go(&self, unit: &str, state: State) {
+        self.units.lock().unwrap().insert(unit.to_owned(), state);
+        let directory = directory(&self.mount, unit);
+        match state {
+            State::Active => make_cgroup(&directory),
+            // Files of cgroups are no obstacle for rmdir.
+            _ => drop(fs::remove_dir_all(directory)),
+        }
+    }
+}
+
+impl Manager for Fake {
+    fn version(&self) -> std::result::Result<u32, SystemdError> {
+        Ok(252)
+    }
+
+    fn start_transient(&self, unit: &str, _: &Properties) -> std::result::Result<(), SystemdError> {
+        self.note(format!("transient {unit}"));
+        if self.not_transient.contains(unit) || self.state(unit)? != State::Inactive {
+            let unit = unit.to_owned();
+            return Err(SystemdError::Exists { unit });
+        }
+        self.go(unit, self.start_leads_to);
+        Ok(())
+    }
+
+    fn start(&self, unit: &str) -> std::result::Result<(), SystemdError> {
+        self.note(format!("start {unit}"));
+        self.go(unit, self.start_leads_to);
+        Ok(())
+    }
+
+    fn set_properties(
+        &self,
+        unit: &str,
+        properties: &Properties,
+    ) -> std::result::Result<(), SystemdError> {
+        let shown: Vec<_> = properties
+            .iter()
+            .filter_map(|(name, value)| match value {
+                Value::Number(u64::MAX) => Some(format!("{name}=infinity")),
+                Value::Number(number) => Some(format!("{name}={number}")),
+                _ => None,
+            })
+            .collect();
+        self.note(format!("set {unit} {}", shown.join(" ")));
+        if let Some(quota) = *self.writes_quota.borrow() {
+            fs::write(directory(&self.mount, unit).join("cpu.max"), quota).unwrap();
+        }
+        Ok(())
+    }
+
+    fn stop(&self, unit: &str) -> std::result::Result<(), SystemdError> {
+        self.note(format!("stop {unit}"));
+        self.go(unit, State::Inactive);
+        Ok(())
+    }
+
+    fn reset_failed(&self, unit: &str) -> std::result::Result<(), SystemdError> {
+        let mut units = self.units.lock().unwrap();
+        match units.get(unit) {
+            Some(State::Failed) => drop(units.insert(unit.to_owned(), State::Inactive)),
+            _ => {
+                let unit = unit.to_owned();
+                return Err(SystemdError::NoUnit { unit });
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, unit: &str) -> std::result::Result<State, SystemdError> {
+        let units = self.units.lock().unwrap();
+        Ok(units.get(unit).copied().unwrap_or(State::Inactive))
+    }
+
+    fn has_job(&self, _: &str) -> std::result::Result<bool, SystemdError> {
+        Ok(self.has_job)
+    }
+}
+
+/// Where a slice is: `a-b.slice` in `a.slice`.
+fn directory(mount: &Path, unit: &str) -> PathBuf {
+    let stem = unit.strip_suffix(".slice").unwrap();
+    let ends = stem.match_indices('-').map(|(at, _)| at);
+    ends.chain([stem.len()])
+        .fold(mount.to_owned(), |path, end| {
+            path.join(format!("{}.slice", &stem[..end]))
+        })
+}
+
+fn make_cgroup(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    for (file, text) in [
+        ("cgroup.procs", ""),
+        ("cgroup.controllers", "cpu memory pids"),
+        ("cgroup.subtree_control", "cpu memory pids"),
+        ("cpu.weight", "100\n"),
+        ("cpu.max", "max 100000\n"),
+        ("memory.max", "max\n"),
+        ("memory.high", "max\n"),
+        ("pids.max", "max\n"),
+    ] {
+        let path = directory.join(file);
+        if !path.exists() {
+            fs::write(path, text).unwrap();
+        }
+    }
+}
+
+struct Setup {
+    _dir: TempDir,
+    tree: Tree,
+    systemd: Systemd,
+    calls: Calls,
+}
+
+fn setup(change: impl FnOnce(&mut Fake)) -> Setup {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = dir.path().to_owned();
+    make_cgroup(&mount);
+    let controllers = [Controller::Cpu, Controller::Memory, Controller::Pids];
+    let hierarchies = Hierarchies {
+        version: Version::V2,
+        v2_mount: Some(mount.clone()),
+        controllers: controllers.map(|c| (c, mount.clone())).into(),
+    };
+    let calls = Calls::default();
+    let mut fake = Fake {
+        mount,
+        units: Mutex::default(),
+        calls: Arc::clone(&calls),
+        not_transient: BTreeSet::new(),
+        start_leads_to: State::Active,
+        has_job: false,
+        writes_quota: RefCell::new(None),
+    };
+    change(&mut fake);
+    let mut systemd = Systemd::with(Box::new(fake)).unwrap();
+    systemd.job_limit = Duration::ZERO;
+    Setup {
+        _dir: dir,
+        tree: Tree::new(hierarchies, "").unwrap(),
+        systemd,
+        calls,
+    }
+}
+
+impl Setup {
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    fn file(&self, rel: &str, name: &str) -> PathBuf {
+        self.tree.v2_path(rel).unwrap().join(name)
+    }
+}
+
+const POD: &str = "k.slice/k-burstable.slice/k-burstable-pod1.slice";
+
+#[test]
+fn missing_slices_are_started_outermost_first_and_stopped_innermost_first() {
+    let s = setup(|_| {});
+    let created = s.systemd.create(&s.tree, POD).unwrap();
+    let units = ["k.slice", "k-burstable.slice", "k-burstable-pod1.slice"];
+    assert_eq!(s.calls(), units.map(|unit| format!("transient {unit}")));
+    assert_eq!(created.directories.len(), 3);
+    assert!(s.tree.id(POD).is_ok());
+
+    // A slice that is there is nobody's to remove here.
+    assert!(s.systemd.create(&s.tree, POD).unwrap().is_empty());
+    s.calls();
+
+    s.systemd.remove(&s.tree, &created).unwrap();
+    let stopped: Vec<_> = units.iter().rev().map(|u| format!("stop {u}")).collect();
+    assert_eq!(s.calls(), stopped);
+    assert!(s.tree.id("k.slice").is_err());
+}
+
+#[test]
+fn only_what_is_missing_is_started() {
+    let s = setup(|_| {});
+    let above = s.systemd.create(&s.tree, "k.slice").unwrap();
+    s.calls();
+    let created = s.systemd.create(&s.tree, POD).unwrap();
+    assert_eq!(
+        s.calls(),
+        [
+            "transient k-burstable.slice",
+            "transient k-burstable-pod1.slice"
+        ]
+    );
+    assert!(!created.directories.contains(&above.directories[0]));
+}
+
+#[test]
+fn a_unit_with_files_of_its_own_is_started_and_given_the_properties() {
+    let s = setup(|fake| {
+        fake.not_transient.insert("k.slice".to_owned());
+    });
+    let created = s.systemd.create(&s.tree, "k.slice").unwrap();
+    assert_eq!(
+        s.calls(),
+        ["transient k.slice", "start k.slice", "set k.slice "]
+    );
+    assert_eq!(created.directories.len(), 1);
+}
+
+#[test]
+fn a_slice_in_use_is_not_stopped() {
+    let s = setup(|_| {});
+    let created = s.systemd.create(&s.tree, "k.slice").unwrap();
+    s.calls();
+    fs::write(s.file("k.slice", "cgroup.procs"), "1\n").unwrap();
+    let refused = s.systemd.remove(&s.tree, &created).unwrap_err();
+    assert_eq!(refused.errno(), Some(Errno::BUSY));
+    fs::write(s.file("k.slice", "cgroup.procs"), "").unwrap();
+    fs::create_dir(s.file("k.slice", "foreign")).unwrap();
+    assert!(s.systemd.remove(&s.tree, &created).is_err());
+    assert_eq!(s.calls(), [""; 0]);
+    assert!(s.tree.id("k.slice").is_ok());
+}
+
+#[test]
+fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
+    let s = setup(|fake| fake.start_leads_to = State::Failed);
+    let failed = s.systemd.create(&s.tree, "k.slice").unwrap_err();
+    let is_job = matches!(
+        failed,
+        Error::Systemd(SystemdError::Job {
+            state: State::Failed,
+            ..
+        })
+    );
+    assert!(is_job, "{failed}");
+
+    let s = setup(|fake| {
+        fake.start_leads_to = State::Changing;
+        fake.has_job = true;
+    });
+    let late = s.systemd.create(&s.tree, "k.slice").unwrap_err();
+    let is_late = matches!(late, Error::Systemd(SystemdError::TimedOut { .. }));
+    assert!(is_late, "{late}");
+}
+
+#[test]
+fn a_change_states_what_is_in_force_besides() {
+    let s = setup(|_| {});
+    let _ = s.systemd.create(&s.tree, "k.slice").unwrap();
+    s.calls();
+    for (file, text) in [
+        ("cpu.max", "33300 100000\n"),
+        ("memory.max", "4096\n"),
+        ("memory.high", "max\n"),
+        ("pids.max", "7\n"),
+    ] {
+        fs::write(s.file("k.slice", file), text).unwrap();
+    }
+    let shares = Setting::CpuShares(CpuShares(1024));
+    s.systemd
+        .set(&s.tree, "k.slice", &shares, || Ok(()))
+        .unwrap();
+    assert_eq!(
+        s.calls(),
+        [
+            "set k.slice CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=340000 MemoryHigh=infinity \
+          MemoryMax=4096 TasksMax=7 CPUWeight=39"
+        ]
+    );
+}
+
+#[test]
+fn a_quota_that_systemd_rounds_is_put_back() {
+    let s = setup(|fake| fake.writes_quota = RefCell::new(Some("34000 100000\n")));
+    let _ = s.systemd.create(&s.tree, "k.slice").unwrap();
+    let exact = Some(CpuQuota {
+        quota_us: 33_300,
+        period_us: 100_000,
+    });
+    let setting = Setting::CpuMax(CpuMax {
+        quota_us: Limit::At(33_300),
+        period_us: 100_000,
+    });
+    let write = || s.tree.set_cpu_quota("k.slice", exact);
+    s.systemd.set(&s.tree, "k.slice", &setting, write).unwrap();
+    assert_eq!(s.tree.cpu_quota("k.slice").unwrap(), exact);
+    // Another value, and systemd writes its own quota again.
+    let pids = Setting::PidsLimit(Limit::At(5));
+    s.systemd.set(&s.tree, "k.slice", &pids, || Ok(())).unwrap();
+    assert_eq!(s.tree.cpu_quota("k.slice").unwrap(), exact);
+}
+
+#[test]
+fn a_slice_that_was_stopped_is_started_by_the_next_change() {
+    let s = setup(|_| {});
+    let _ = s.systemd.create(&s.tree, "k.slice").unwrap();
+    s.systemd.stop("k.slice").unwrap();
+    make_cgroup(&s.file("k.slice", ""));
+    s.calls();
+    let pids = Setting::PidsLimit(Limit::At(5));
+    s.systemd.set(&s.tree, "k.slice", &pids, || Ok(())).unwrap();
+    let calls = s.calls();
+    assert_eq!(calls.last().map(String::as_str), Some("transient k.slice"));
+    assert_eq!(s.systemd.manager.state("k.slice").unwrap(), State::Active);
+}
+
+#[test]
+fn a_cgroup_that_is_not_there_or_is_no_slice_is_an_error() {
+    let s = setup(|_| {});
+    let pids = Setting::PidsLimit(Limit::At(5));
+    let gone = s.systemd.set(&s.tree, "k.slice", &pids, || Ok(()));
+    assert!(gone.unwrap_err().is_gone());
+    let no_slice = s.systemd.create(&s.tree, "kubepods");
+    assert!(matches!(no_slice, Err(Error::InvalidName { .. })));
+    assert_eq!(s.calls(), [""; 0]);
+}
