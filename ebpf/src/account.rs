@@ -1,12 +1,12 @@
 //! CPU time and run-queue wait: who runs, and which account it counts to.
 
-use podwarden_abi::{Account, CpuState, DropCounter, NO_SLOT, WAIT_BUCKETS};
+use podwarden_abi::{Account, CpuState, DropCounter, NO_SLOT, Split, WAIT_BUCKETS};
 
 use crate::{
-    atomic::compare_and_swap,
+    atomic::{self, compare_and_swap},
     kernel::{POSSIBLE_CPUS, Task},
     level,
-    maps::{ACCOUNTS, CONTROL, CPUS, TRACKED, dropped},
+    maps::{ACCOUNTS, CONTROL, CPUS, TASKS, TRACKED, dropped},
 };
 
 /// The account that a cgroup counts to, by this CPU's cache. Only for programs that cannot be
@@ -39,9 +39,9 @@ pub(crate) fn tracked_slot(id: u64) -> u32 {
 ///
 /// Where tracepoints can be preempted (7.0 and later) another program may run on this CPU between a
 /// load and a store here, so every field has one writer that is never preempted by another of its
-/// own: a context switch and a move (`TRACE_CGROUP_PATH`, kernel/cgroup/cgroup-internal.h) run with
-/// interrupts off, reclaim is guarded by the kernel, which skips a program that is already running on
-/// the CPU. Exits have two writers, which add atomically.
+/// own: a context switch runs with interrupts off, reclaim is guarded by the kernel, which skips a
+/// program that is already running on the CPU. What exits write has two writers, which add
+/// atomically.
 #[inline(always)]
 pub(crate) fn account<'a>(slot: u32) -> Option<&'a mut Account> {
     // SAFETY: a per-CPU slot; see above.
@@ -55,29 +55,83 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
     CPUS.get_ptr_mut(0).map(|s| unsafe { &mut *s })
 }
 
+/// What a task outside the scope remembers: later than any runtime, so that nothing is owed.
+const OUTSIDE: u64 = u64::MAX;
+
+/// Up to where `task` remembers to have been accounted. Loading one word tells for most tasks that
+/// it remembers nothing.
+#[inline(always)]
+fn memory_of<'a>(task: Task) -> Option<&'a mut u64> {
+    if !task.has_storage() {
+        return None;
+    }
+    // SAFETY: the task's own value. Its writers are this CPU with interrupts off while the task runs
+    // here, a move (under the kernel's lock for moves) and the task's own exit by compare-and-swap.
+    TASKS.get(task).map(|word| unsafe { &mut *word })
+}
+
+#[inline(always)]
+fn remember(task: Task, runtime: u64) {
+    if let Some(memory) = memory_of(task) {
+        *memory = runtime;
+    }
+}
+
 /// Accounts the task that leaves this CPU, or is flushed, up to now.
 #[inline(always)]
 fn settle(state: &mut CpuState, task: Task) {
     if state.task != task.address() {
         return settle_untraced(state, task);
     }
+    let runtime = task.runtime();
+    let mut done = state.accounted;
+    if state.split_count >> 32 == state.current >> 32 {
+        let splits = state.split_count as u32 as usize;
+        for i in 0..CpuState::MAX_SPLITS {
+            if i < splits {
+                let split = state.splits[i];
+                count(split.slot, split.runtime.saturating_sub(done));
+                done = split.runtime;
+            }
+        }
+    }
     let slot = CpuState::slot(state.current);
     if slot != NO_SLOT {
-        count(slot, task.runtime().saturating_sub(state.accounted));
+        count(slot, runtime.saturating_sub(done));
+        remember(task, runtime);
     }
 }
 
 /// `task` runs here although another one was last seen to: kernels that skip the tracepoint for some
-/// switches exist. The kernel's own note of a task's runtime when it was picked fills the gap.
+/// switches exist. What a task remembers fills the gap, for the one that left unseen when it is next
+/// seen. For a task that existed before the agent, the kernel's own note of its runtime when it was
+/// picked has to do.
 #[inline(always)]
 fn settle_untraced(state: &mut CpuState, task: Task) {
-    if state.task == 0 {
-        // The first switch seen on this CPU: nothing is known of the time before.
+    if state.task != 0 {
+        dropped(DropCounter::Untraced);
+        settle_forgetful(state);
+    }
+    let slot = slot_of(state, task.cgroup().id());
+    if slot == NO_SLOT {
         return;
     }
-    dropped(DropCounter::Untraced);
+    let runtime = task.runtime();
+    if let Some(memory) = memory_of(task) {
+        count(slot, runtime.saturating_sub(*memory));
+        *memory = runtime;
+    } else if state.task != 0 && task.is_fair() {
+        // Before the first switch seen on this CPU nothing is known.
+        count(slot, runtime.saturating_sub(task.runtime_when_picked()));
+    }
+}
+
+/// The task that left unseen, where it remembers nothing itself.
+#[inline(always)]
+fn settle_forgetful(state: &CpuState) {
     let slot = CpuState::slot(state.current);
     if slot != NO_SLOT
+        && state.remembered == 0
         && let Some((runtime, picked)) = Task::runtimes_at(state.task)
     {
         // Picked again elsewhere since? Then what it used here ends where that begins.
@@ -88,19 +142,23 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
         };
         count(slot, until.saturating_sub(state.accounted));
     }
-    let slot = slot_of(state, task.cgroup().id());
-    if slot != NO_SLOT && task.is_fair() {
-        count(
-            slot,
-            task.runtime().saturating_sub(task.runtime_when_picked()),
-        );
-    }
 }
 
 #[inline(always)]
 fn count(slot: u32, ns: u64) {
-    if let Some(account) = account(slot) {
+    if slot != NO_SLOT
+        && let Some(account) = account(slot)
+    {
         account.cpu_ns += ns;
+    }
+}
+
+/// [`count`] for a program that a context switch or an interrupt may cut in two.
+#[inline(always)]
+fn count_atomically(slot: u32, ns: u64) {
+    if let Some(account) = account(slot) {
+        // SAFETY: an aligned word of a map value.
+        unsafe { atomic::add(&raw mut account.cpu_ns, ns) };
     }
 }
 
@@ -110,8 +168,59 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
     let switches = (state.current >> 32).wrapping_add(1);
     state.current = (switches << 32) | u64::from(slot);
     state.task = task.address();
-    if slot != NO_SLOT {
-        state.accounted = task.runtime();
+    state.remembered = 0;
+    if slot == NO_SLOT {
+        if let Some(memory) = memory_of(task) {
+            *memory = OUTSIDE;
+        }
+        return;
+    }
+    let runtime = task.runtime();
+    state.accounted = runtime;
+    if let Some(&mut memory) = memory_of(task) {
+        state.remembered = 1;
+        // Less when it has run unseen.
+        if memory < runtime {
+            state.accounted = memory;
+        }
+    }
+}
+
+/// A task has been created. It has not run yet.
+#[inline(always)]
+pub(crate) fn born(task: Task) {
+    if tracked_slot(task.cgroup().id()) != NO_SLOT {
+        // Without memory it is accounted by what is seen of its switches.
+        let _ = TASKS.get_or_insert(task, 0);
+    }
+}
+
+/// `task`, which runs here, exits: accounts it up to the last tick, should its last switch not be
+/// seen.
+#[inline(always)]
+pub(crate) fn leave(task: Task) {
+    let Some(state) = this_cpu() else { return };
+    let (slot, done) = if state.task == task.address() {
+        if state.split_count >> 32 == state.current >> 32 && state.split_count as u32 != 0 {
+            return;
+        }
+        (CpuState::slot(state.current), &raw mut state.accounted)
+    } else {
+        let Some(memory) = memory_of(task) else {
+            return;
+        };
+        (tracked_slot(task.cgroup().id()), &raw mut *memory)
+    };
+    if slot == NO_SLOT {
+        return;
+    }
+    // SAFETY: aligned words of map values.
+    unsafe {
+        let (before, runtime) = (done.read_volatile(), task.runtime());
+        if before < runtime && compare_and_swap(done, before, runtime) {
+            count_atomically(slot, runtime - before);
+            remember(task, runtime);
+        }
     }
 }
 
@@ -181,6 +290,11 @@ pub(crate) fn switch(prev: Task, next: Task) {
 pub(crate) fn flush() {
     let Some(state) = this_cpu() else { return };
     let task = Task::current();
+    // Before 6.2 a task's storage cannot be reached from an interrupt of a program that uses it:
+    // another time, then, or the same time would be counted twice.
+    if state.task == task.address() && state.remembered != 0 && memory_of(task).is_none() {
+        return;
+    }
     settle(state, task);
     let slot = slot_of(state, task.cgroup().id());
     enter(state, task, slot);
@@ -193,6 +307,14 @@ pub(crate) fn flush() {
 /// with the old one. Sleeping threads need nothing: they are looked up when they run again.
 #[inline(always)]
 pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
+    if to == NO_SLOT {
+        if let Some(memory) = memory_of(task) {
+            *memory = OUTSIDE;
+        }
+    } else if let Some(memory) = TASKS.get_or_insert(task, OUTSIDE) {
+        // SAFETY: as in `memory_of`.
+        unsafe { compare_and_swap(memory, OUTSIDE, task.runtime()) };
+    }
     let tgid = task.tgid();
     for cpu in 0..POSSIBLE_CPUS.load() as u32 {
         // SAFETY: the map and key are valid; the result is checked for null.
@@ -207,46 +329,55 @@ pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
         if state.is_null() {
             break;
         }
-        // SAFETY: a map value; another CPU writes it, so only aligned words are read, and written
-        // by compare-and-swap.
+        // SAFETY: a map value; another CPU writes it, so only aligned words are read.
         unsafe {
             let from = (*state).current;
-            let accounted = (*state).accounted;
+            let running = (*state).task;
             let same = if whole_process {
-                Task::tgid_at((*state).task) == Some(tgid)
+                Task::tgid_at(running) == Some(tgid)
             } else {
-                (*state).task == task.address()
+                running == task.address()
             };
             if !same || CpuState::slot(from) == to {
                 continue;
             }
-            let Some((runtime, _)) = Task::runtimes_at((*state).task) else {
-                continue;
-            };
-            hand_over(state, from, accounted, runtime, to);
+            if let Some((runtime, _)) = Task::runtimes_at(running) {
+                hand_over(state, from, runtime, to);
+            }
+            if running == task.address() {
+                (*state).remembered = 1;
+            }
         }
     }
 }
 
-/// The second half of [`moved`] for one CPU.
+/// The second half of [`moved`] for one CPU: notes where the task's time is to be split when it is
+/// settled. The kernel's lock for moves makes this the only writer of splits.
 ///
 /// # Safety
 /// `state` must be a value of [`CPUS`].
 #[inline(always)]
-unsafe fn hand_over(state: *mut CpuState, from: u64, accounted: u64, runtime: u64, to: u32) {
-    let new = (from & !0xffff_ffff) | u64::from(to);
-    // SAFETY: aligned words of a map value, by the caller's word.
-    let (current, done) = unsafe { (&raw mut (*state).current, &raw mut (*state).accounted) };
-    // SAFETY: as above. The switch count in the high half makes this fail if that CPU has
-    // switched since.
-    if !unsafe { compare_and_swap(current, from, new) } {
-        return;
-    }
-    // SAFETY: as above.
-    let settled = unsafe { compare_and_swap(done, accounted, runtime) };
-    // A task that comes from outside the scope owes nothing for the time before.
-    let slot = CpuState::slot(from);
-    if settled && slot != NO_SLOT {
-        count(slot, runtime.saturating_sub(accounted));
+unsafe fn hand_over(state: *mut CpuState, from: u64, runtime: u64, to: u32) {
+    let switch = from >> 32;
+    // SAFETY: aligned words of a map value, by the caller's word. The switch count in the high half
+    // makes the last step fail if that CPU has switched since, and the splits mean nothing then.
+    unsafe {
+        let before = (*state).split_count;
+        let used = if before >> 32 == switch {
+            before as u32 as usize
+        } else {
+            0
+        };
+        if used < CpuState::MAX_SPLITS {
+            (*state).splits[used] = Split {
+                slot: CpuState::slot(from),
+                pad: 0,
+                runtime,
+            };
+            let after = (switch << 32) | (used as u64 + 1);
+            compare_and_swap(&raw mut (*state).split_count, before, after);
+        }
+        let new = (from & !0xffff_ffff) | u64::from(to);
+        compare_and_swap(&raw mut (*state).current, from, new);
     }
 }

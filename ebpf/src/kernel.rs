@@ -123,6 +123,12 @@ impl Task {
         member(rq, OFF_RQ_CLOCK.load())
     }
 
+    /// Whether any program has stored something with the task.
+    #[inline(always)]
+    pub(crate) fn has_storage(self) -> bool {
+        member::<u64>(self.0, OFF_TASK_BPF_STORAGE.load()) != 0
+    }
+
     #[inline(always)]
     fn css_set(self) -> *const u8 {
         member(self.0, OFF_TASK_CGROUPS.load())

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `sched_switch` | tp_btf | CPU time and run-queue wait per account; level check at most every 100 us per CPU |
 //! | `flush` | raw_tp, never attached | the same bookkeeping for what runs right now; the agent runs it on a CPU by `BPF_PROG_TEST_RUN` |
+//! | `task_newtask` | tp_btf | a new task in scope remembers up to where it has been accounted |
 //! | `sched_process_exit` | tp_btf | exits per account, one record each |
 //! | `mark_victim_task`, `mark_victim_pid` | tp_btf `mark_victim` | whom the kernel's OOM killer chose; which of the two loads depends on the kernel |
 //! | `cgroup_mkdir`, `cgroup_rmdir`, `cgroup_release`, `cgroup_attach_task` | tp_btf | what is in scope, and which account a task counts to |
@@ -32,6 +33,7 @@ mod level;
 mod lifecycle;
 mod maps;
 mod stall;
+mod task_storage;
 mod telemetry;
 
 use aya_ebpf::{
@@ -66,9 +68,16 @@ fn flush(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
+#[btf_tracepoint(function = "task_newtask")]
+fn task_newtask(ctx: BtfTracePointContext) -> i32 {
+    account::born(Task(ctx.arg(0)));
+    0
+}
+
 #[btf_tracepoint(function = "sched_process_exit")]
 fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     let task = Task(ctx.arg(0));
+    account::leave(task);
     let last = if kernel::EXIT_HAS_GROUP_DEAD.load() != 0 {
         ctx.arg::<u64>(1) as u8 != 0
     } else {

@@ -6,6 +6,8 @@ use aya_ebpf::{
 };
 use podwarden_abi::{Account, Control, CpuState, DropCounter, Level, Tracked};
 
+use crate::task_storage::TaskStorage;
+
 /// Figures by account; resized by the agent. Index 0 is "not accounted" and stays empty.
 #[btf_map]
 pub(crate) static ACCOUNTS: PerCpuArray<Account, 4096> = PerCpuArray::new();
@@ -21,6 +23,11 @@ pub(crate) static TRACKED: HashMap<u64, Tracked, 16384> = HashMap::new();
 /// What each CPU is doing.
 #[btf_map]
 pub(crate) static CPUS: PerCpuArray<CpuState, 1> = PerCpuArray::new();
+
+/// The `sum_exec_runtime` up to which a task in scope has been accounted, so that a context switch that
+/// the kernel does not trace loses nothing; see `account`.
+#[btf_map]
+pub(crate) static TASKS: TaskStorage<u64> = TaskStorage::new();
 
 /// The agent's switches.
 #[btf_map]

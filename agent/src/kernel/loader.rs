@@ -135,6 +135,11 @@ const HOOKS: &[Hook] = &[
         "cgroup_attach_task",
         Some("CPU time of a running task that is moved counts to where it moved"),
     ),
+    Hook(
+        "task_newtask",
+        "task_newtask",
+        Some("CPU time is lost where the kernel leaves context switches untraced"),
+    ),
     Hook("sched_process_exit", "sched_process_exit", None),
     Hook("sched_switch", "sched_switch", None),
     Hook(
@@ -175,6 +180,8 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(&aya_btf))
+        // Task storage, which only the programs use.
+        .allow_unsupported_maps()
         .map_max_entries("ACCOUNTS", options.max_accounts)
         .map_max_entries("FREE_SLOTS", options.max_accounts)
         .map_max_entries("TRACKED", options.max_accounts.saturating_mul(4))

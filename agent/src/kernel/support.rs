@@ -50,6 +50,11 @@ pub const TRACEPOINTS: &[Tracepoint] = &[
         None,
     ),
     tracepoint("sched_process_exit", "exits of every pod", None),
+    tracepoint(
+        "task_newtask",
+        "CPU time is complete where the kernel leaves switches untraced",
+        Some("CPU time is lost where the kernel leaves context switches untraced"),
+    ),
     tracepoint("cgroup_mkdir", "pods are seen when they appear", None),
     tracepoint("cgroup_rmdir", "pods are seen when they go", None),
     tracepoint(

@@ -59,6 +59,19 @@ pub struct CacheLine {
 }
 const _: () = assert!(size_of::<CacheLine>() == 16);
 
+/// The running task was moved to another account: what it ran up to here counts to `slot`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
+    /// The account before the move, or [`crate::NO_SLOT`].
+    pub slot: u32,
+    /// Padding.
+    pub pad: u32,
+    /// The task's `sum_exec_runtime` at the move, nanoseconds.
+    pub runtime: u64,
+}
+const _: () = assert!(size_of::<Split>() == 16);
+
 /// What one CPU is doing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -70,19 +83,31 @@ pub struct CpuState {
     pub accounted: u64,
     /// The running `task_struct`'s address.
     pub task: u64,
+    /// 1 when the running task itself remembers up to where it has been accounted.
+    pub remembered: u64,
     /// Run-queue clock of the last level check, nanoseconds.
     pub last_check: u64,
     /// `CLOCK_MONOTONIC` of the last wake-up of the telemetry reader, nanoseconds.
     pub last_wake: u64,
+    /// Low half: how many of `splits` are in use; high half: the switch they belong to, as in
+    /// `current`.
+    pub split_count: u64,
+    /// Moves of the running task since it was switched to, oldest first.
+    pub splits: [Split; CpuState::MAX_SPLITS],
     /// Direct-mapped by the low bits of the cgroup id.
     pub cache: [CacheLine; CpuState::CACHE_LINES],
 }
-const _: () = assert!(size_of::<CpuState>() == 40 + 16 * CpuState::CACHE_LINES);
-const _: () = assert!(offset_of!(CpuState, cache) == 40);
+const CACHE_OFFSET: usize = 7 * 8 + 16 * CpuState::MAX_SPLITS;
+const _: () = assert!(size_of::<CpuState>() == CACHE_OFFSET + 16 * CpuState::CACHE_LINES);
+const _: () = assert!(offset_of!(CpuState, cache) == CACHE_OFFSET);
 
 impl CpuState {
     /// Lines in [`CpuState::cache`]; a power of two.
     pub const CACHE_LINES: usize = 32;
+
+    /// Moves of a running task that are told apart; of more, the last ones count to where it was
+    /// before them.
+    pub const MAX_SPLITS: usize = 4;
 
     /// The account of the running task.
     pub const fn slot(current: u64) -> u32 {

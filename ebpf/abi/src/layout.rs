@@ -22,6 +22,7 @@ macro_rules! for_each_offset {
             OFF_TASK_PRIO: "task_struct", "prio";
             OFF_TASK_CFS_RQ: "task_struct", "se.cfs_rq";
             OFF_TASK_LAST_QUEUED: "task_struct", "sched_info.last_queued";
+            OFF_TASK_BPF_STORAGE: "task_struct", "bpf_storage";
             OFF_CFS_RQ_RQ: "cfs_rq", "rq";
             OFF_RQ_CLOCK: "rq", "clock";
             OFF_SIGNAL_LIVE: "signal_struct", "live";

@@ -177,7 +177,10 @@ fn process_moved_between_pods(context: &Context) -> Result<()> {
             left.0,
             right.0
         );
-        close_cpu(left.1 + right.1, left.2 + right.2).context("both pods together")?;
+        close_cpu(left.1 + right.1, left.2 + right.2).with_context(|| {
+            let drops = node.agent.node().map(|n| n.drops);
+            format!("both pods together ({left:?} {right:?}; lost: {drops:?})")
+        })?;
         let gaps = [cpu_gap(left.1, left.2), cpu_gap(right.1, right.2)];
         ensure!(
             gaps.iter().all(|gap| *gap <= allowed),
@@ -185,6 +188,8 @@ fn process_moved_between_pods(context: &Context) -> Result<()> {
         );
         Ok(gaps)
     })?;
+    let untraced = node.agent.node()?.drops.untraced_switches;
+    context.figure("untraced_switches", untraced as f64, "");
     for (pod, gap) in [from, to].into_iter().zip(gaps) {
         let name = format!("cpu_difference_{}", pod.spec.name);
         context.figure(name, gap as f64 / 1e6, "ms");
