@@ -1,10 +1,16 @@
 //! Ends every process below a cgroup, from a thread that must not allocate.
 //!
 //! On v2 the kernel does it: `cgroup.kill` (since 5.14) also catches what is being forked. On v1
-//! the cgroup is frozen, so that nothing in it can fork or move on, every process found is sent
-//! SIGKILL, and the cgroup is thawed for them to die; v1 delivers no signal to a frozen task.
+//! every process found is sent SIGKILL, and found again until there is nobody new. What goes on
+//! forking meanwhile is frozen for that: nothing in a frozen cgroup can fork or move on. It is thawed
+//! to die; v1 delivers no signal to a frozen task. To freeze first would be simpler, but an agent that
+//! dies in between leaves a pod that can neither run nor end.
+//!
+//! A fork that is under way at the last look may still come to light: whoever kills looks again
+//! ([`KillHandle::processes`]) until nobody is left.
 
 mod pids;
+mod sandbox;
 mod walk;
 
 use std::{
@@ -14,16 +20,23 @@ use std::{
 };
 
 use rustix::{
+    fs::OFlags,
     io::Errno,
     process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal},
 };
 
 use crate::{Controller, Error, Result, Tree, io};
 use pids::PidSet;
+use sandbox::Name;
 
-/// Passes over the processes at most. A frozen cgroup needs two: one that finds them and one that
-/// finds nothing more. Without a freezer, a fork may run ahead of each pass.
+/// Passes over the processes at most: two where nobody forks, one that finds them and one that finds
+/// nothing more. Without a freezer, a fork may run ahead of each pass.
 const MAX_PASSES: u32 = 16;
+
+/// Passes before what goes on forking is frozen.
+const PASSES_UNFROZEN: u32 = 2;
+
+const THAWED: &[u8] = b"THAWED";
 
 /// What one [`KillHandle::kill`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +45,8 @@ pub struct Killed {
     pub processes: u32,
     /// Passes over the cgroup and all below it.
     pub passes: u32,
+    /// True when the pod's sandbox was left alive.
+    pub spared: bool,
     /// False when something may still run: a process outside our pid namespace (an agent in a
     /// container needs the host's) or one we have no right to signal, cgroups nested deeper than
     /// 64, or new processes up to the last pass. Always true with `cgroup.kill`.
@@ -49,6 +64,7 @@ pub struct KillHandle {
     /// Where the processes are listed: the memory hierarchy, whose memory is wanted back.
     directory: OwnedFd,
     path: Arc<Path>,
+    is_v2: bool,
 }
 
 #[derive(Debug)]
@@ -76,7 +92,8 @@ impl KillHandle {
             });
         }
         let path = tree.path(Controller::Memory, rel)?;
-        let method = if tree.hierarchies().is_on_v2(Controller::Memory) {
+        let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
+        let method = if is_v2 {
             match io::open_write(&path.join("cgroup.kill")) {
                 Ok(file) => Method::Kernel(file),
                 Err(Error::NotFound { .. }) => Method::Chase,
@@ -93,6 +110,7 @@ impl KillHandle {
             directory: io::open_dir(&path)?,
             path: path.into(),
             method,
+            is_v2,
         };
         handle.refuse_our_own()?;
         Ok(handle)
@@ -103,7 +121,7 @@ impl KillHandle {
         let us = getpid().as_raw_nonzero().get().unsigned_abs();
         let mut here = false;
         for directory in self.listed() {
-            walk::processes(directory.as_fd(), &mut |pid| here |= pid == us)
+            walk::processes(directory.as_fd(), None, &mut |pid| here |= pid == us)
                 .map_err(|e| self.error("list the processes of", e))?;
         }
         if here {
@@ -130,39 +148,140 @@ impl KillHandle {
     /// [`Error::Gone`] when the cgroup was removed; what the kernel refuses. What this call froze
     /// it has thawed again also then.
     pub fn kill(&self) -> Result<Killed> {
-        match &self.method {
-            Method::Kernel(file) => self.kill_by_kernel(file),
-            Method::Freeze { state, directory } => {
-                self.write(state, "freeze", b"FROZEN")?;
-                let _thawed_at_the_end = Thaw { state, directory };
-                self.chase()
-            }
-            Method::Chase => self.chase(),
+        self.kill_but(None)
+    }
+
+    /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child
+    /// with one process, called `pause`, and next to no memory. Without it the runtime could not take
+    /// the pod's network down any more.
+    ///
+    /// # Errors
+    /// As [`KillHandle::kill`].
+    pub fn kill_workload(&self) -> Result<Killed> {
+        self.kill_but(self.sandbox().as_ref())
+    }
+
+    /// Calls `found` with every process that [`KillHandle::kill_workload`] would kill; those that are
+    /// dying are still among them until their memory is free. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the cgroup was removed.
+    pub fn processes(&self, found: &mut dyn FnMut(u32)) -> Result<()> {
+        let sandbox = self.sandbox();
+        for directory in self.listed() {
+            walk::processes(directory.as_fd(), sandbox.as_ref(), found)
+                .map_err(|e| self.error("list the processes of", e))?;
+        }
+        Ok(())
+    }
+
+    /// Thaws a cgroup that is frozen by itself (v1): what an agent leaves that ended in the middle of
+    /// [`KillHandle::kill`]. Runtimes freeze containers, and never the pods that handles are made
+    /// for. True when it was.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn thaw_left_frozen(&self) -> Result<bool> {
+        let Method::Freeze { state, directory } = &self.method else {
+            return Ok(false);
+        };
+        let read = || {
+            let file = walk::open(directory.as_fd(), "freezer.self_freezing", OFlags::RDONLY)?;
+            let mut text = [0; 8];
+            let n = rustix::io::read(&file, &mut text)?;
+            Ok(io::parse_u64(&text[..n]) == Some(1))
+        };
+        let frozen = read().map_err(|e| self.error("read the freezer of", e))?;
+        if frozen {
+            self.write(state, "thaw", THAWED)?;
+        }
+        Ok(frozen)
+    }
+
+    /// Has the kernel give back the page cache that is charged to the cgroup, as far as it can at once;
+    /// limits stay as they are. May wait for disks, so it is not for a thread that must not.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where the kernel has no file for it (v2 before 5.19); what it refuses.
+    pub fn reclaim_cache(&self) -> Result<()> {
+        // v1 gives back all that it can, v2 what it is asked for, and says EAGAIN when that was less.
+        let (file, amount) = if self.is_v2 {
+            ("memory.reclaim", "1T")
+        } else {
+            ("memory.force_empty", "0")
+        };
+        let written = walk::open(self.directory.as_fd(), file, OFlags::WRONLY)
+            .and_then(|fd| io::write_fd(&fd, amount.as_bytes()));
+        match written {
+            Ok(()) | Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(Error::os("reclaim from", Arc::clone(&self.path), errno)),
         }
     }
 
-    fn kill_by_kernel(&self, file: &OwnedFd) -> Result<Killed> {
+    fn sandbox(&self) -> Option<Name> {
+        sandbox::find(self.directory.as_fd(), sandbox::usage_file(self.is_v2))
+    }
+
+    fn kill_but(&self, spared: Option<&Name>) -> Result<Killed> {
+        let killed = match &self.method {
+            Method::Kernel(file) => self.kill_by_kernel(file, spared),
+            Method::Freeze { state, directory } => {
+                let mut chase = Chase::default();
+                // Also where nothing is frozen here: a paused container is frozen by itself.
+                let _thawed_at_the_end = Thaw { state, directory };
+                if !self.chase(&mut chase, spared, PASSES_UNFROZEN)? {
+                    self.write(state, "freeze", b"FROZEN")?;
+                    self.chase(&mut chase, spared, MAX_PASSES)?;
+                }
+                Ok(chase.killed)
+            }
+            Method::Chase => {
+                let mut chase = Chase::default();
+                self.chase(&mut chase, spared, MAX_PASSES)?;
+                Ok(chase.killed)
+            }
+        };
+        killed.map(|killed| Killed {
+            spared: spared.is_some(),
+            ..killed
+        })
+    }
+
+    fn kill_by_kernel(&self, file: &OwnedFd, spared: Option<&Name>) -> Result<Killed> {
         let mut processes = 0;
         // The count is for the record: failing at it must not save the victim.
-        let _ = walk::processes(self.directory.as_fd(), &mut |_| processes += 1);
-        self.write(file, "kill", b"1")?;
+        let _ = walk::processes(self.directory.as_fd(), spared, &mut |_| processes += 1);
+        let mut complete = true;
+        if spared.is_none() {
+            self.write(file, "kill", b"1")?;
+        } else {
+            walk::children(self.directory.as_fd(), spared, &mut |child| {
+                let file = walk::open(child, "cgroup.kill", OFlags::WRONLY)?;
+                io::write_fd(&file, b"1")
+            })
+            .map_err(|e| self.error("kill", e))?;
+            // Where the pod's cgroup is a leaf to the kernel it may hold processes itself.
+            walk::own_processes(self.directory.as_fd(), &mut |pid| {
+                complete &= !matches!(signal(pid), Signalled::Refused);
+            })
+            .map_err(|e| self.error("list the processes of", e))?;
+        }
         Ok(Killed {
             processes,
             passes: 1,
-            complete: true,
+            spared: false,
+            complete,
         })
     }
 
     /// Signals until a pass finds no process that was not signalled before; those that were stay
-    /// listed while they die.
-    fn chase(&self) -> Result<Killed> {
-        let mut seen = PidSet::new();
-        let mut killed = Killed::default();
-        let mut refused = false;
-        while killed.passes < MAX_PASSES {
+    /// listed while they die. False when there were new ones up to pass `passes`.
+    fn chase(&self, chase: &mut Chase, spared: Option<&Name>, passes: u32) -> Result<bool> {
+        while chase.killed.passes < passes {
             let mut fresh = 0;
+            let mut refused = false;
             let mut found = |pid| {
-                if seen.insert(pid) {
+                if chase.seen.insert(pid) {
                     match signal(pid) {
                         Signalled::Sent => fresh += 1,
                         Signalled::Exited => {}
@@ -172,17 +291,18 @@ impl KillHandle {
             };
             let mut whole = true;
             for directory in self.listed() {
-                whole &= walk::processes(directory.as_fd(), &mut found)
+                whole &= walk::processes(directory.as_fd(), spared, &mut found)
                     .map_err(|e| self.error("list the processes of", e))?;
             }
-            killed.passes += 1;
-            killed.processes += fresh;
+            chase.refused |= refused;
+            chase.killed.passes += 1;
+            chase.killed.processes += fresh;
             if fresh == 0 {
-                killed.complete = whole && !refused;
-                break;
+                chase.killed.complete = whole && !chase.refused;
+                return Ok(true);
             }
         }
-        Ok(killed)
+        Ok(false)
     }
 
     fn write(&self, file: &OwnedFd, operation: &'static str, value: &[u8]) -> Result<()> {
@@ -196,6 +316,23 @@ impl KillHandle {
             other => other,
         };
         Error::os(operation, Arc::clone(&self.path), errno)
+    }
+}
+
+/// Who was signalled so far.
+struct Chase {
+    seen: PidSet,
+    killed: Killed,
+    refused: bool,
+}
+
+impl Default for Chase {
+    fn default() -> Self {
+        Self {
+            seen: PidSet::new(),
+            killed: Killed::default(),
+            refused: false,
+        }
     }
 }
 
@@ -216,7 +353,6 @@ struct Thaw<'a> {
 
 impl Drop for Thaw<'_> {
     fn drop(&mut self) {
-        const THAWED: &[u8] = b"THAWED";
         // A failure means that the cgroup is gone, and with it everything frozen in it.
         let _ = io::write_fd(self.state, THAWED);
         let _ = walk::freezer_states(self.directory.as_fd(), &mut |state| {

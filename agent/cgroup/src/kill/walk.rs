@@ -10,35 +10,53 @@ use rustix::{
     io::{Errno, read, retry_on_intr},
 };
 
+use super::sandbox::Name;
+
 /// The v1 freezer's control file; the topmost cgroup has none.
 pub(super) const FREEZER_STATE: &str = "freezer.state";
 
 /// How deep cgroups may be nested below the one that is walked.
 const MAX_DEPTH: usize = 64;
 /// Holds several directory entries; one takes 280 bytes at most.
-const ENTRIES: usize = 1024;
+pub(super) const ENTRIES: usize = 1024;
 /// For process ids, some 600 at a time.
 const IDS: usize = 4096;
 
-/// Calls `found` with every process of the cgroup and all below it. False when cgroups nested too
-/// deeply were left out.
+/// Calls `found` with every process of the cgroup and all below it but for the child `spared`. False
+/// when cgroups nested too deeply were left out.
 ///
 /// Every call opens `cgroup.procs` anew: v1 answers a second read of an open file from a list that
 /// it keeps for a second (`cgroup_pidlist_start`, `kernel/cgroup/cgroup-v1.c`).
 pub(super) fn processes(
     directory: BorrowedFd<'_>,
+    spared: Option<&Name>,
     found: &mut dyn FnMut(u32),
 ) -> Result<bool, Errno> {
-    each(directory, 0, &mut |cgroup| {
-        match open(cgroup, crate::tree::PROCS, OFlags::RDONLY) {
-            Ok(file) => match read_ids(file.as_fd(), found) {
-                // A threaded cgroup: its processes are listed by the one above.
-                Err(Errno::OPNOTSUPP) => Ok(()),
-                other => other,
-            },
-            Err(error) => Err(error),
-        }
+    each(directory, 0, spared, &mut |cgroup| {
+        own_processes(cgroup, found)
     })
+}
+
+/// As [`processes`], without those below.
+pub(super) fn own_processes(
+    cgroup: BorrowedFd<'_>,
+    found: &mut dyn FnMut(u32),
+) -> Result<(), Errno> {
+    let file = open(cgroup, crate::tree::PROCS, OFlags::RDONLY)?;
+    match read_ids(file.as_fd(), found) {
+        // A threaded cgroup: its processes are listed by the one above.
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        other => other,
+    }
+}
+
+/// Calls `visit` with every child of a cgroup but `spared`. That one vanishes meanwhile is no error.
+pub(super) fn children(
+    directory: BorrowedFd<'_>,
+    spared: Option<&Name>,
+    visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    below(directory, spared, &mut |child| visit(child).map(|()| true)).map(|_| ())
 }
 
 /// Calls `found` with every `freezer.state` of the cgroup and all below it, open for writing.
@@ -46,14 +64,18 @@ pub(super) fn freezer_states(
     directory: BorrowedFd<'_>,
     found: &mut dyn FnMut(BorrowedFd<'_>),
 ) -> Result<bool, Errno> {
-    each(directory, 0, &mut |cgroup| {
+    each(directory, 0, None, &mut |cgroup| {
         let file = open(cgroup, FREEZER_STATE, OFlags::WRONLY)?;
         found(file.as_fd());
         Ok(())
     })
 }
 
-fn open(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn open(
+    directory: BorrowedFd<'_>,
+    name: &str,
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()))
 }
 
@@ -61,9 +83,24 @@ fn open(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<OwnedFd,
 fn each(
     directory: BorrowedFd<'_>,
     depth: usize,
+    spared: Option<&Name>,
     visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<bool, Errno> {
     visit(directory)?;
+    below(directory, spared, &mut |nested| {
+        if depth == MAX_DEPTH {
+            return Ok(false);
+        }
+        each(nested, depth + 1, None, visit)
+    })
+}
+
+/// Calls `visit` with every child but `spared`; true when every call said so.
+fn below(
+    directory: BorrowedFd<'_>,
+    spared: Option<&Name>,
+    visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<bool, Errno>,
+) -> Result<bool, Errno> {
     // Opened anew, because the position in a directory belongs to the open file.
     let listing = open(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut buffer = [MaybeUninit::uninit(); ENTRIES];
@@ -72,16 +109,15 @@ fn each(
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = entry.file_name();
-        if entry.file_type() != FileType::Directory || matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        if depth == MAX_DEPTH {
-            whole = false;
+        if entry.file_type() != FileType::Directory
+            || matches!(name.to_bytes(), b"." | b"..")
+            || spared.is_some_and(|spared| spared.is(name))
+        {
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let nested = retry_on_intr(|| openat(directory, name, flags, Mode::empty()))
-            .and_then(|nested| each(nested.as_fd(), depth + 1, visit));
+            .and_then(|nested| visit(nested.as_fd()));
         match nested {
             Ok(nested_whole) => whole &= nested_whole,
             Err(Errno::NOENT | Errno::NODEV) => {}

@@ -155,6 +155,133 @@ fn the_dying_are_counted_once() {
     }
 }
 
+/// Takes the name of a sandbox's process.
+fn pause() {
+    // SAFETY: the name is a C string that the call copies.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"pause".as_ptr()) };
+}
+
+fn sandbox_process() -> ! {
+    pause();
+    loop {
+        // SAFETY: pause(2) takes nothing.
+        unsafe { libc::pause() };
+    }
+}
+
+fn hides_behind_the_name() -> ! {
+    pause();
+    crate::readers::eat_32_mib()
+}
+
+/// Starts a process in a new cgroup and waits until it is called `pause`.
+fn called_pause(sandbox: &Sandbox, rel: &str, body: fn() -> !) -> Victim {
+    sandbox.cgroup(rel);
+    let victim = Victim::spawn(&sandbox.tree.open_attach(rel).unwrap(), body);
+    let comm = format!("/proc/{}/comm", victim.pid);
+    eventually("it has its name", || {
+        fs::read_to_string(&comm).is_ok_and(|name| name == "pause\n")
+    });
+    victim
+}
+
+#[test]
+fn the_sandbox_is_left_alive() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let sleeper = |rel: &str| {
+        sandbox.cgroup(rel);
+        Victim::sleeper(&tree.open_attach(rel).unwrap())
+    };
+    let pause = called_pause(&sandbox, "pod/sandbox", sandbox_process);
+    let inside = ["pod/a", "pod/b", "pod/b/nested"].map(sleeper);
+    let handle = KillHandle::open(tree, "pod").unwrap();
+    let mut listed = Vec::new();
+    handle.processes(&mut |pid| listed.push(pid)).unwrap();
+    assert!(!listed.contains(&pause.pid), "{listed:?}");
+    assert!(inside.iter().all(|victim| listed.contains(&victim.pid)));
+
+    let killed = handle.kill_workload().unwrap();
+    assert_eq!(
+        (killed.processes, killed.complete, killed.spared),
+        (3, true, true)
+    );
+    for victim in inside {
+        assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
+    }
+    assert!(pause.is_running());
+    // With the workload gone there is nobody to kill, and it stays that way.
+    eventually("the workload is gone", || everyone(tree, "pod") == 1);
+    let killed = handle.kill_workload().unwrap();
+    assert_eq!((killed.processes, killed.spared), (0, true));
+    assert!(pause.is_running());
+    assert_eq!(handle.kill().unwrap().processes, 1, "all means all");
+    assert_eq!(pause.ended_by(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn a_workload_does_not_hide_behind_the_sandboxs_name() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let hog = called_pause(&sandbox, "pod/a", hides_behind_the_name);
+    eventually("it has eaten", || {
+        let memory = podwarden_cgroup::MemoryReader::open(tree, "pod/a").unwrap();
+        memory.usage().unwrap() > 16 << 20
+    });
+    let killed = KillHandle::open(tree, "pod").unwrap().kill_workload();
+    let killed = killed.unwrap();
+    assert_eq!((killed.processes, killed.spared), (1, false));
+    assert_eq!(hog.ended_by(), Some(libc::SIGKILL));
+}
+
+/// What an agent leaves that is killed between freezing and thawing.
+#[test]
+fn a_pod_left_frozen_is_thawed() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let container = sandbox.cgroup("pod/container");
+    let Ok(freezer) = tree.path(Controller::Freezer, "pod") else {
+        println!("skipped: v2 kills without freezing");
+        return;
+    };
+    let victim = Victim::sleeper(&tree.open_attach(container).unwrap());
+    let handle = KillHandle::open(tree, "pod").unwrap();
+    assert!(!handle.thaw_left_frozen().unwrap());
+    // A container that is paused by itself is none of ours.
+    let nested = freezer.join("container/freezer.state");
+    fs::write(&nested, "FROZEN").unwrap();
+    assert!(!handle.thaw_left_frozen().unwrap());
+    fs::write(&nested, "THAWED").unwrap();
+
+    fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
+    assert!(handle.thaw_left_frozen().unwrap());
+    let state = fs::read_to_string(freezer.join("freezer.state")).unwrap();
+    assert_eq!(state.trim(), "THAWED");
+    assert!(victim.is_running());
+}
+
+#[test]
+fn reclaiming_leaves_the_living_alone() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let container = sandbox.cgroup("pod/container");
+    let victim = Victim::sleeper(&tree.open_attach(container).unwrap());
+    match KillHandle::open(tree, "pod").unwrap().reclaim_cache() {
+        Ok(()) => {}
+        Err(Error::NotFound { .. }) => println!("skipped: v2 without memory.reclaim"),
+        Err(error) => panic!("{error}: {:?}", error.errno()),
+    }
+    assert!(victim.is_running());
+}
+
 #[test]
 fn an_empty_cgroup_has_nothing_to_kill() {
     let Some(sandbox) = Sandbox::new() else {
@@ -168,6 +295,7 @@ fn an_empty_cgroup_has_nothing_to_kill() {
     let want = Killed {
         processes: 0,
         passes: 1,
+        spared: false,
         complete: true,
     };
     assert_eq!(killed, want);

@@ -71,7 +71,10 @@ fn reading_and_killing_allocate_nothing() {
     allocates_nothing("stat", || memory.stat().unwrap());
     allocates_nothing("limit", || memory.limit().unwrap());
     allocates_nothing("CPU time", || cpu.usage_nanos().unwrap());
-    let killed = allocates_nothing("kill", || handle.kill().unwrap());
+    let mut listed = 0;
+    allocates_nothing("list", || handle.processes(&mut |_| listed += 1).unwrap());
+    assert!(listed >= 5);
+    let killed = allocates_nothing("kill", || handle.kill_workload().unwrap());
     assert_eq!(killed.processes, 5);
     for victim in victims {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));

@@ -1,0 +1,189 @@
+//! Which child of a pod's cgroup holds its sandbox container.
+//!
+//! No file says so. A sandbox is told by what it is for: it runs one process, `pause`, which holds the
+//! pod's namespaces and no memory worth having. A workload may give itself that name, so what it
+//! uses counts as well.
+
+use std::{
+    ffi::CStr,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use rustix::{
+    fs::{FileType, Mode, OFlags, RawDir, openat},
+    io::{Errno, read, retry_on_intr},
+};
+
+use super::walk::{self, ENTRIES};
+use crate::io::parse_u64;
+
+/// What the kernel and the runtimes keep for a process that does nothing is below 1 MiB; a workload
+/// that hides behind the name keeps no more than this.
+const MOST_MEMORY: u64 = 8 << 20;
+
+/// The name of every runtime's sandbox process (`comm`, see proc_pid_comm(5)).
+const PAUSE: &[u8] = b"pause";
+
+/// A child cgroup's name, on the stack.
+#[derive(Clone, Copy)]
+pub(super) struct Name {
+    /// NAME_MAX bytes (`include/uapi/linux/limits.h`) and a 0.
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Name {
+    fn new(name: &CStr) -> Option<Self> {
+        let from = name.to_bytes();
+        let mut bytes = [0; 256];
+        bytes.get_mut(..from.len())?.copy_from_slice(from);
+        Some(Self {
+            bytes,
+            len: from.len(),
+        })
+    }
+
+    pub(super) fn is(&self, name: &CStr) -> bool {
+        self.bytes[..self.len] == *name.to_bytes()
+    }
+}
+
+/// The child of a pod's memory cgroup that holds its sandbox; `None` when none is recognised. Costs
+/// four system calls for a child, and three more for one with a single process.
+pub(super) fn find(pod: BorrowedFd<'_>, usage: &CStr) -> Option<Name> {
+    let listing = walk::open(pod, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
+    let mut buffer = [MaybeUninit::uninit(); ENTRIES];
+    let mut entries = RawDir::new(listing, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry.ok()?;
+        let name = entry.file_name();
+        if entry.file_type() != FileType::Directory || matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(child) = retry_on_intr(|| openat(pod, name, flags, Mode::empty())) else {
+            continue;
+        };
+        if is_sandbox(child.as_fd(), usage) {
+            return Name::new(name);
+        }
+    }
+    None
+}
+
+fn is_sandbox(child: BorrowedFd<'_>, usage: &CStr) -> bool {
+    let (mut only, mut count) = (0, 0);
+    let listed = walk::processes(child, None, &mut |pid| {
+        only = pid;
+        count += 1;
+    });
+    listed == Ok(true)
+        && count == 1
+        && is_called_pause(only)
+        && used(child, usage).is_ok_and(|bytes| bytes <= MOST_MEMORY)
+}
+
+fn is_called_pause(pid: u32) -> bool {
+    let mut path = Path::default();
+    path.push(b"/proc/");
+    path.push_number(pid);
+    path.push(b"/comm\0");
+    let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) else {
+        return false;
+    };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(file) = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) else {
+        return false;
+    };
+    let mut name = [0; 32];
+    retry_on_intr(|| read(&file, &mut name)).is_ok_and(|n| name[..n].trim_ascii() == PAUSE)
+}
+
+fn used(child: BorrowedFd<'_>, usage: &CStr) -> Result<u64, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = retry_on_intr(|| openat(child, usage, flags, Mode::empty()))?;
+    let mut text = [0; 32];
+    let n = retry_on_intr(|| read(&file, &mut text))?;
+    parse_u64(&text[..n]).ok_or(Errno::INVAL)
+}
+
+/// The file with a cgroup's usage.
+pub(super) const fn usage_file(is_v2: bool) -> &'static CStr {
+    if is_v2 {
+        c"memory.current"
+    } else {
+        c"memory.usage_in_bytes"
+    }
+}
+
+/// A path that is put together on the stack.
+struct Path {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            bytes: [0; 32],
+            len: 0,
+        }
+    }
+}
+
+impl Path {
+    /// What does not fit is left out, and the path leads nowhere.
+    fn push(&mut self, text: &[u8]) {
+        let end = self.len + text.len();
+        if let Some(free) = self.bytes.get_mut(self.len..end) {
+            free.copy_from_slice(text);
+            self.len = end;
+        }
+    }
+
+    fn push_number(&mut self, number: u32) {
+        let mut digits = [0; 10];
+        let (mut rest, mut at) = (number, digits.len());
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(&digits[at..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_out() {
+        for number in [0, 7, 10, 4_194_304, u32::MAX] {
+            let mut path = Path::default();
+            path.push(b"/proc/");
+            path.push_number(number);
+            path.push(b"/comm\0");
+            let want = format!("/proc/{number}/comm");
+            let got = CStr::from_bytes_until_nul(&path.bytes).unwrap();
+            assert_eq!(got.to_str().unwrap(), want);
+        }
+    }
+
+    #[test]
+    fn names_compare_whole() {
+        let name = Name::new(c"cri-containerd-1").unwrap();
+        assert!(name.is(c"cri-containerd-1"));
+        assert!(!name.is(c"cri-containerd-12") && !name.is(c"cri-containerd-"));
+    }
+
+    #[test]
+    fn this_process_is_not_called_pause() {
+        assert!(!is_called_pause(std::process::id()));
+        assert!(!is_called_pause(0));
+    }
+}
