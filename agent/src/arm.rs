@@ -1,7 +1,7 @@
 //! Makes the reactor's plan: which levels, which victims, with their files open.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -146,6 +146,9 @@ pub struct Inputs<'a> {
     pub naming: &'a Naming,
     /// The levels.
     pub levels: Levels,
+    /// Once kubepods is at its level, how much below it usage is brought, bytes
+    /// (`evictionMinimumReclaim`).
+    pub minimum_reclaim: u64,
     /// The pods that a source vouches for. One that only its cgroup tells of is never a victim: it may
     /// be critical.
     pub pods: &'a [&'a Pod],
@@ -155,8 +158,6 @@ pub struct Inputs<'a> {
     pub immunity: &'a Immunity,
     /// Who goes first.
     pub ranking: Ranking,
-    /// Those that are dead already.
-    pub evicted: &'a BTreeSet<String>,
     /// Whether to act.
     pub mode: Mode,
 }
@@ -188,10 +189,17 @@ pub fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens) -> Arm
 
 fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc<Scope>> {
     let level = inputs.levels.of_scope(name)?;
+    let target = match name {
+        // The kubelet's thresholds are about all pods; those of the tiers are ours.
+        ScopeName::Kubepods => level.saturating_sub(inputs.minimum_reclaim),
+        ScopeName::Burstable | ScopeName::BestEffort => level,
+    };
     let rel = scope_rel(inputs.naming, name);
     let memory_id = inputs.tree.memory_id(&rel).ok()?;
     // A v1 threshold costs the kernel a grace period to register, so it is kept where it can be.
-    let same = |s: &&Arc<Scope>| (s.name, s.level, s.memory_id) == (name, level, memory_id);
+    let same = |s: &&Arc<Scope>| {
+        (s.name, s.level, s.target, s.memory_id) == (name, level, target, memory_id)
+    };
     if let Some(scope) = before.scopes.iter().find(same) {
         return Some(Arc::clone(scope));
     }
@@ -199,6 +207,7 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
         Ok(memory) => Some(Arc::new(Scope {
             name,
             level,
+            target,
             memory,
             memory_id,
             // The v1 controller's own notice; v2 has none.
@@ -220,7 +229,8 @@ fn victim(
     tokens: &mut Tokens,
 ) -> Option<Victim> {
     let uid = pod.uid.as_str();
-    if inputs.evicted.contains(uid) || inputs.immunity.of(pod).is_some() {
+    // One that was evicted stays in: it has nothing to kill, or new processes.
+    if inputs.immunity.of(pod).is_some() {
         return None;
     }
     // Where it is, which is not where its manifest would have it when that changed since.
@@ -229,7 +239,12 @@ fn victim(
     let files = match open.get(&token) {
         Some(files) if files.rel == book.rel => Arc::clone(files),
         _ => match victim_files(inputs.tree, &book.rel) {
-            Ok(files) => Arc::new(files),
+            Ok(files) => {
+                if inputs.mode == Mode::Enforce {
+                    thaw(&files);
+                }
+                Arc::new(files)
+            }
             Err(error) => {
                 if !error.is_gone() {
                     tracing::warn!(%error, uid, "the pod cannot be a victim");
@@ -253,6 +268,20 @@ fn victim_files(tree: &Tree, rel: &str) -> Result<VictimFiles, podwarden_cgroup:
         memory: MemoryReader::open(tree, rel)?,
         kill: KillHandle::open(tree, rel)?,
     })
+}
+
+/// An agent that was killed in the middle of an eviction leaves its victim frozen (v1): it could
+/// neither run nor end.
+fn thaw(files: &VictimFiles) {
+    match files.kill.thaw_left_frozen() {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            cgroup = files.rel,
+            "thawed a pod that an agent before this one had left frozen in the middle of an eviction"
+        ),
+        Err(error) if error.is_gone() => {}
+        Err(error) => tracing::warn!(%error, "cannot tell whether the pod was left frozen"),
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,8 @@ pub struct ReactorConfig {
     pub min_interval: Duration,
     /// Longest sleep between two readings of the sampler, `min_interval` to 10 s. Default: 100 ms.
     pub max_interval: Duration,
+    /// Evictions in any minute, 1 to 6000. Default: 60.
+    pub max_evictions_per_minute: u32,
 }
 
 /// A checked configuration.
@@ -267,6 +269,12 @@ impl Config {
             qos_reserved_memory_percent: self.qos_reserved_memory,
             ..Node::default()
         }
+    }
+
+    /// `evictionMinimumReclaim["memory.available"]` of this node, bytes.
+    pub fn minimum_reclaim(&self, node: &Node) -> u64 {
+        self.eviction_minimum_reclaim
+            .map_or(0, |amount| amount.of(node.memory_capacity.0))
     }
 
     /// What protects pods; `own_pod` is for the caller to fill in.

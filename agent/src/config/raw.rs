@@ -79,6 +79,7 @@ pub(super) struct RawReactor {
     pub(super) real_time: Option<bool>,
     pub(super) min_interval: Option<Text>,
     pub(super) max_interval: Option<Text>,
+    pub(super) max_evictions_per_minute: Option<Text>,
 }
 
 /// `sampling`.

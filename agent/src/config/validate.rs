@@ -14,6 +14,10 @@ use super::{
 /// (`pkg/kubelet/apis/config/v1beta1/defaults_linux.go`).
 const DEFAULT_EVICTION_HARD: Amount = Amount::Quantity(Bytes::mebi(100).0);
 
+/// A pod every second: ten times what a kubelet does (one every `evictionMonitoringPeriod`, 10 s, of
+/// `pkg/kubelet/eviction/eviction_manager.go`), and short of emptying a node in one bad moment.
+const DEFAULT_EVICTIONS_PER_MINUTE: u32 = 60;
+
 const QUANTITY: &str = "write a quantity such as 200m, 2 or 500Mi";
 const THRESHOLD: &str = "write an amount such as 500Mi or a share such as 5%";
 const DURATION: &str = "write a duration within the range, such as 500ms, 30s or 1m30s";
@@ -168,7 +172,14 @@ impl File<'_> {
             raw.max_interval.as_ref(),
             min_interval..=most,
         )?;
+        let per_minute = self.read(
+            "reactor.maxEvictionsPerMinute",
+            raw.max_evictions_per_minute.as_ref(),
+            per_minute,
+            "write a whole number from 1 to 6000",
+        )?;
         Ok(ReactorConfig {
+            max_evictions_per_minute: per_minute.unwrap_or(DEFAULT_EVICTIONS_PER_MINUTE),
             real_time: raw.real_time.unwrap_or(true),
             min_interval,
             max_interval: longest
@@ -323,6 +334,14 @@ fn driver(text: &str) -> Result<Option<Driver>, &'static str> {
         "cgroupfs" => Ok(Some(Driver::Cgroupfs)),
         "systemd" => Ok(Some(Driver::Systemd)),
         _ => Err("no such driver"),
+    }
+}
+
+fn per_minute(text: &str) -> Result<u32, &'static str> {
+    match text.parse() {
+        Ok(number @ 1..=6000) => Ok(number),
+        Ok(_) => Err("out of range"),
+        Err(_) => Err("not a whole number"),
     }
 }
 

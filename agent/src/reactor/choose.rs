@@ -19,11 +19,11 @@ pub(super) struct Choice {
     pub(super) usage: u64,
 }
 
-/// Usage now; `None` when it cannot be read. The cache is looked at only where it matters: that costs
-/// ten times as much.
-pub(super) fn look(scope: &Scope) -> Option<Look> {
+/// Usage now; `None` when it cannot be read. The cache is looked at only where usage is at `floor`: that
+/// costs ten times as much.
+pub(super) fn look(scope: &Scope, floor: u64) -> Option<Look> {
     let usage = scope.memory.usage().ok()?;
-    let working_set = if usage < scope.level {
+    let working_set = if usage < floor {
         usage
     } else {
         usage.saturating_sub(scope.memory.stat().ok()?.inactive_file)
@@ -35,16 +35,17 @@ pub(super) fn look(scope: &Scope) -> Option<Look> {
     })
 }
 
-/// The pod that goes first by its working set read now, leaving out `killed` and all up to `after`.
+/// The pod that goes first by its working set read now, leaving out those `passed_over` and all up to
+/// `after`.
 pub(super) fn choose(
     plan: &ArmedPlan,
     scope: ScopeName,
-    killed: &[u64],
+    passed_over: impl Fn(u64) -> bool,
     after: Option<(Rank, &str)>,
 ) -> Option<Choice> {
     let mut best: Option<(Choice, &Victim)> = None;
     for (position, victim) in plan.victims.iter().enumerate() {
-        if !scope.contains(victim.place) || killed.contains(&victim.token) {
+        if !scope.contains(victim.place) || passed_over(victim.token) {
             continue;
         }
         // Gone, or nothing to free.

@@ -15,9 +15,12 @@ use podwarden_abi::Source;
 use super::{
     KernelLevels, Shared,
     choose::{Choice, choose, look},
+    freeing::{Freeing, Outlook},
     plan::{ArmedPlan, Scope},
     poll::{EVENTS, Poll, drain},
+    reap::Reaper,
     report::{Chosen, Crossing, Detector, Outcome, Report},
+    restraint::{Pace, PassedOver},
     ring,
     watch::{Look, Next, Watch},
 };
@@ -28,16 +31,6 @@ const SCOPES: usize = 3;
 
 /// How often a dying victim's memory is looked at.
 const FREED_POLL: std::time::Duration = std::time::Duration::from_millis(1);
-
-/// How long to wait for more of a victim's memory before the next one is considered, nanoseconds.
-const FREED_TIMEOUT_NS: u64 = 5_000_000_000;
-
-/// A victim's memory counts as freed below this share of what it was, in percent: page cache and
-/// kernel memory of its cgroup stay charged for longer.
-const FREED_PERCENT: u64 = 10;
-
-/// Pods killed lately, so that a plan made before the reconciler knew of it does not name them again.
-const REMEMBERED: usize = 64;
 
 /// Tokens of the epoll set; a scope's eventfd is `NOTIFY + index`.
 const CONTROL: u64 = 0;
@@ -51,10 +44,7 @@ struct Dying {
     plan: Arc<ArmedPlan>,
     victim: usize,
     number: u64,
-    /// Its usage when it was killed, bytes.
-    usage: u64,
-    /// The least seen since, and when.
-    least: (u64, u64),
+    freeing: Freeing,
 }
 
 /// The reactor's own state.
@@ -66,8 +56,9 @@ pub(super) struct Core {
     plan: Arc<ArmedPlan>,
     watches: [Watch; SCOPES],
     dying: Option<Dying>,
-    killed: [u64; REMEMBERED],
-    next_killed: usize,
+    reaper: Reaper,
+    pace: Pace,
+    passed_over: PassedOver,
     evictions: u64,
     cpus: u32,
     config: ReactorConfig,
@@ -78,6 +69,7 @@ impl Core {
         shared: Arc<Shared>,
         kernel: Option<KernelLevels>,
         reports: rtrb::Producer<Report>,
+        reaper: Reaper,
         config: ReactorConfig,
     ) -> rustix::io::Result<Self> {
         let poll = Poll::new(TIMER)?;
@@ -95,8 +87,9 @@ impl Core {
             plan,
             watches: [Watch::default(); SCOPES],
             dying: None,
-            killed: [0; REMEMBERED],
-            next_killed: 0,
+            reaper,
+            pace: Pace::new(config.max_evictions_per_minute),
+            passed_over: PassedOver::default(),
             evictions: 0,
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
             config,
@@ -112,6 +105,7 @@ impl Core {
                 return;
             };
             let woke = now();
+            self.shared.beat.fetch_add(1, Ordering::Relaxed);
             let mut replan = false;
             for event in ready {
                 match event.data.u64() {
@@ -134,6 +128,10 @@ impl Core {
     fn take_plan(&mut self) {
         drain(&self.shared.control);
         let new = self.shared.plan.load_full();
+        // Rung to see whether we are there.
+        if Arc::ptr_eq(&new, &self.plan) {
+            return;
+        }
         for scope in &self.plan.scopes {
             if let Some(fd) = &scope.notify {
                 self.poll.remove(fd);
@@ -203,8 +201,11 @@ impl Core {
         self.check_dying();
         let plan = Arc::clone(&self.plan);
         for (index, scope) in plan.scopes.iter().enumerate().take(SCOPES) {
-            let Some(look) = look(scope) else { continue };
-            if look.working_set < scope.level {
+            let floor = self.watches[index].floor(scope);
+            let Some(look) = look(scope, floor) else {
+                continue;
+            };
+            if look.working_set < floor {
                 self.below(index, scope, look);
             } else if self.dying.is_none() {
                 // Killed is not freed: until it is, nothing else is decided.
@@ -248,40 +249,60 @@ impl Core {
         if first {
             self.tell(Report::Crossed(crossing));
         }
+        let paced = plan.enforce && !self.pace.allows(now());
+        if !paced && self.evict_one(plan, index, crossing) {
+            return;
+        }
+        if look.working_set < scope.level {
+            // Enough for the level, and nobody who could give more.
+            self.watches[index].below(look);
+        } else if self.watches[index].nobody(now()) {
+            self.tell(match paced {
+                true => Report::Limited(crossing),
+                false => Report::NobodyLeft(crossing),
+            });
+        }
+    }
+
+    /// Evicts the first that can be; false when there is none.
+    fn evict_one(&mut self, plan: &Arc<ArmedPlan>, index: usize, crossing: Crossing) -> bool {
         let mut after = None;
         // One that cannot be killed, or has nothing to kill, does not save the others.
         for _ in 0..plan.victims.len() {
-            let Some(choice) = choose(plan, crossing.scope, &self.killed, after) else {
+            let at = now();
+            let passed_over = |token| self.passed_over.contains(token, at);
+            let Some(choice) = choose(plan, crossing.scope, passed_over, after) else {
                 break;
             };
             if !plan.enforce {
                 self.watches[index].settle();
                 self.evicted(plan, choice, crossing, None);
-                return;
+                return true;
             }
             if self.kill(plan, choice, crossing) {
                 self.watches[index].acted();
-                return;
+                return true;
             }
             after = Some((choice.rank, &*plan.victims[choice.position].uid));
         }
-        if self.watches[index].nobody(now()) {
-            self.tell(Report::NobodyLeft(crossing));
-        }
+        false
     }
 
     /// Kills one victim; false when nothing came of it.
     fn kill(&mut self, plan: &Arc<ArmedPlan>, choice: Choice, crossing: Crossing) -> bool {
         let victim = &plan.victims[choice.position];
         let verified = now();
-        match victim.files.kill.kill() {
+        match victim.files.kill.kill_workload() {
             Ok(killed) if killed.processes > 0 => {
                 let outcome = Outcome {
                     killed: now(),
                     processes: killed.processes,
+                    spared: killed.spared,
                     complete: killed.complete,
                 };
-                self.remember(victim.token);
+                // With the queue full they die by themselves.
+                self.reaper.hand_over(&victim.files, self.evictions + 1);
+                self.pace.note(outcome.killed);
                 self.evicted(plan, choice, crossing, Some((verified, outcome)));
                 true
             }
@@ -289,18 +310,12 @@ impl Core {
             Ok(killed) if killed.complete => false,
             Err(error) if error.is_gone() => false,
             Ok(_) | Err(_) => {
-                self.remember(victim.token);
                 let token = victim.token;
+                self.passed_over.add(token, verified);
                 self.tell(Report::NotKilled { token, crossing });
                 false
             }
         }
-    }
-
-    /// Not to be chosen again.
-    fn remember(&mut self, token: u64) {
-        self.killed[self.next_killed] = token;
-        self.next_killed = (self.next_killed + 1) % REMEMBERED;
     }
 
     /// Reports a choice and, where it was carried out, waits for the victim's memory from now on.
@@ -319,8 +334,7 @@ impl Core {
                 plan: Arc::clone(plan),
                 victim: choice.position,
                 number,
-                usage: choice.usage,
-                least: (choice.usage, verified),
+                freeing: Freeing::new(choice.usage, verified),
             });
         }
         self.tell(Report::Chosen(Chosen {
@@ -342,19 +356,19 @@ impl Core {
         let victim = &dying.plan.victims[dying.victim];
         // An error is a cgroup that is gone.
         let left = victim.files.memory.usage().unwrap_or(0);
-        if left < dying.least.0 {
-            dying.least = (left, at);
-        }
-        let freed = left <= dying.usage / 100 * FREED_PERCENT;
-        if !freed && at.saturating_sub(dying.least.1) < FREED_TIMEOUT_NS {
-            return;
-        }
-        let number = dying.number;
+        let progress = self.reaper.progress();
+        let (number, token) = (dying.number, victim.token);
+        let (empty, swept) = (progress.is_empty(number), progress.is_swept(number));
+        let freed = match dying.freeing.look(at, left, empty, swept) {
+            Outlook::Wait => return,
+            Outlook::Freed => Some(at),
+            Outlook::Stuck => {
+                self.passed_over.add(token, at);
+                None
+            }
+        };
         self.dying = None;
-        self.tell(Report::Freed {
-            number,
-            at: freed.then_some(at),
-        });
+        self.tell(Report::Freed { number, at: freed });
     }
 
     fn tell(&mut self, report: Report) {

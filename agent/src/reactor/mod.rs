@@ -9,10 +9,13 @@
 
 mod choose;
 mod core;
+mod freeing;
 pub mod plan;
 mod poll;
 pub mod realtime;
+mod reap;
 pub mod report;
+mod restraint;
 mod sampler;
 mod watch;
 
@@ -30,6 +33,14 @@ use report::Report;
 /// Messages that can wait for the reconciler. A reader that is this far behind loses the rest, which is
 /// counted.
 const REPORTS: usize = 1024;
+
+/// What is lost where process_mrelease(2) is missing; `None` where it is there.
+pub fn reaping_degradation() -> Option<&'static str> {
+    (!reap::is_supported()).then_some(
+        "process_mrelease is missing or refused (Linux before 5.15, or a seccomp filter): the memory of an \
+         evicted pod comes back only as fast as its own processes get CPU time, on a busy node after seconds",
+    )
+}
 
 /// Why the reactor could not start.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +68,8 @@ struct Shared {
     bell: rustix::fd::OwnedFd,
     stop: std::sync::atomic::AtomicBool,
     lost: std::sync::atomic::AtomicU64,
+    /// Grows with every turn of the loop.
+    beat: std::sync::atomic::AtomicU64,
 }
 
 /// The reconciler's end.
@@ -66,6 +79,8 @@ pub struct Reactor {
     retired: Vec<Arc<ArmedPlan>>,
     reports: rtrb::Consumer<Report>,
     thread: Option<JoinHandle<()>>,
+    /// Ended after the reactor's own.
+    _reaping: reap::Threads,
     /// How real-time it is.
     pub realtime: Realtime,
 }
@@ -91,9 +106,14 @@ impl Reactor {
             bell: eventfd(0, flags).map_err(failed("eventfd"))?,
             stop: false.into(),
             lost: 0.into(),
+            beat: 0.into(),
         });
         let (producer, reports) = rtrb::RingBuffer::new(REPORTS);
-        let core = core::Core::new(Arc::clone(&shared), kernel, producer, config)
+        let (reaper, reaping) = reap::start(config.real_time).map_err(|source| StartError {
+            operation: "the reaper's threads",
+            source,
+        })?;
+        let core = core::Core::new(Arc::clone(&shared), kernel, producer, reaper, config)
             .map_err(failed("epoll and timer"))?;
         let (say, said) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -112,6 +132,7 @@ impl Reactor {
             retired: Vec::new(),
             reports,
             thread: Some(thread),
+            _reaping: reaping,
             realtime,
         })
     }
@@ -137,6 +158,16 @@ impl Reactor {
     /// False when its thread has ended, which it never should.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// A number that grows while the thread works, at least after every [`Reactor::nudge`].
+    pub fn beat(&self) -> u64 {
+        self.shared.beat.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Has the thread go round once, for [`Reactor::beat`].
+    pub fn nudge(&self) {
+        ring(&self.shared.control);
     }
 
     /// Readable when there is a report; see [`Reactor::next_report`].

@@ -16,6 +16,9 @@ pub struct Scope {
     pub name: ScopeName,
     /// Working set at which the reactor acts, bytes.
     pub level: u64,
+    /// Once it has acted it goes on until the working set is below this, at most `level`, bytes
+    /// (`evictionMinimumReclaim`).
+    pub target: u64,
     /// Its usage.
     pub memory: MemoryReader,
     /// Its id in the memory controller's hierarchy, for the level in the kernel.

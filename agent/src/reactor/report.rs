@@ -75,6 +75,8 @@ pub struct Outcome {
     pub killed: u64,
     /// Processes that were sent SIGKILL.
     pub processes: u32,
+    /// True when the pod's sandbox was left alive, for the runtime to take its network down.
+    pub spared: bool,
     /// False when something of it may still run.
     pub complete: bool,
 }
@@ -93,13 +95,17 @@ pub enum Report {
         /// What led to it.
         crossing: Crossing,
     },
-    /// The memory of eviction `number` is free, or was not after the wait's end.
+    /// The memory of eviction `number` is free: at most a tenth of it is left, or nobody in it and no page
+    /// cache that the kernel would give back. Or it was not after the wait's end.
     Freed {
         /// [`Chosen::number`].
         number: u64,
         /// When it was seen; `None` when the wait ended first.
         at: Option<u64>,
     },
+    /// Usage is at a level, and as many pods were evicted in the last minute as are allowed
+    /// (`reactor.maxEvictionsPerMinute`); said once until usage falls.
+    Limited(Crossing),
     /// Usage is at a level and nothing may be evicted; said once until usage falls.
     NobodyLeft(Crossing),
 }

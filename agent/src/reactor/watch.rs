@@ -1,10 +1,12 @@
 //! What is known of one scope between two looks: a state machine without IO or clock.
 //!
 //! ```text
-//!            working set >= level                    somebody to evict
-//!  Below ──────────────────────────> Crossed ──────────────────────────> (kill, wait, look again)
-//!    ^                                  │  nobody to evict: asked again every `retry`
-//!    └──── working set < level ─────────┘
+//!            working set >= level              somebody to evict
+//!  Below ──────────────────────────> Crossed ────────────────────> Relieving (kill, wait, look again)
+//!    ^                                  │  nobody to evict:           │
+//!    │                                  │  asked again every `retry`  │
+//!    ├──── working set < level ─────────┘                             │
+//!    └──── working set < target ──────────────────────────────────────┘
 //! ```
 //!
 //! The kernel sees usage, the level is meant for the working set: page cache that nobody uses is no
@@ -12,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::{report::Detector, sampler};
+use super::{plan::Scope, report::Detector, sampler};
 
 /// Usage of a scope at one moment; times are `CLOCK_MONOTONIC` nanoseconds, sizes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,8 @@ enum Phase {
     Below,
     /// At its level; decide at every look.
     Crossed,
+    /// Somebody was evicted for it: the same, down to its target.
+    Relieving,
     /// At its level and all is said (observe mode).
     Settled,
     /// At its level, and nobody could be evicted at this time.
@@ -88,6 +92,18 @@ impl Watch {
         }
     }
 
+    /// Below this nothing is asked for: the level, or once somebody was evicted the target.
+    pub(super) fn floor(&self, scope: &Scope) -> u64 {
+        self.floor_of(scope.level, scope.target)
+    }
+
+    fn floor_of(&self, level: u64, target: u64) -> u64 {
+        match self.phase {
+            Phase::Relieving => target.min(level),
+            Phase::Below | Phase::Crossed | Phase::Settled | Phase::Nobody(_) => level,
+        }
+    }
+
     /// Usage was found below the level: whatever was said before is over.
     pub(super) fn below(&mut self, look: Look) {
         self.phase = Phase::Below;
@@ -103,7 +119,7 @@ impl Watch {
             Phase::Nobody(asked) if look.at.saturating_sub(asked) < nanos(retry) => {
                 return Next::Rest;
             }
-            Phase::Below | Phase::Crossed | Phase::Nobody(_) => {}
+            Phase::Below | Phase::Crossed | Phase::Relieving | Phase::Nobody(_) => {}
         }
         let (crossed, detector) = match (self.stamp.take(), self.below) {
             (Some(stamp), _) => stamp,
@@ -138,7 +154,7 @@ impl Watch {
 
     /// A victim was killed: look again, with times of their own, once its memory is free.
     pub(super) fn acted(&mut self) {
-        self.phase = Phase::Crossed;
+        self.phase = Phase::Relieving;
     }
 
     /// There are other pods to choose from now.
@@ -182,7 +198,7 @@ impl Watch {
         longest: Duration,
     ) -> Duration {
         match self.phase {
-            Phase::Crossed => shortest,
+            Phase::Crossed | Phase::Relieving => shortest,
             Phase::Settled | Phase::Nobody(_) => longest,
             Phase::Below => {
                 let headroom = level.saturating_sub(self.below.map_or(0, |(_, used)| used));
@@ -335,6 +351,24 @@ mod tests {
         let mut watch = Watch::default();
         above(&mut watch, 10);
         assert_eq!(watch.usage_to_arm(LEVEL, look(20, LEVEL), RETRY), None);
+    }
+
+    #[test]
+    fn once_acted_the_target_counts_until_it_is_reached() {
+        let target = 700;
+        let mut watch = Watch::default();
+        let floor = |watch: &Watch| watch.floor_of(LEVEL, target);
+        assert_eq!(floor(&watch), LEVEL);
+        above(&mut watch, 10);
+        assert_eq!(floor(&watch), LEVEL);
+        watch.acted();
+        assert_eq!(floor(&watch), target);
+        let next = watch.above(LEVEL, look(20, 800), 20, RETRY);
+        assert_eq!(next, decide(20, Detector::Sampler, false));
+        assert_eq!(floor(&watch), target);
+        watch.below(look(30, 699));
+        assert_eq!(floor(&watch), LEVEL);
+        assert_eq!(watch.floor_of(LEVEL, LEVEL + 1), LEVEL);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) struct Evictions {
 }
 
 impl Evictions {
-    /// Takes one report; true when the reactor needs a new plan.
+    /// Takes one report; true when a pod was killed, so that limits and levels may follow.
     pub(super) fn take(
         &mut self,
         report: Report,
@@ -46,6 +46,19 @@ impl Evictions {
                     None,
                     EventKind::Degraded { message },
                 );
+                false
+            }
+            Report::Limited(crossing) => {
+                let message = format!(
+                    "{} uses {} bytes, its level is {}, and no pod is evicted for now: \
+                     reactor.maxEvictionsPerMinute is reached",
+                    crossing.scope.as_str(),
+                    crossing.usage,
+                    crossing.level
+                );
+                tracing::warn!("{message}");
+                let time = clock::text_of(crossing.woke);
+                published.event(time, None, EventKind::Degraded { message });
                 false
             }
             Report::Chosen(chosen) => {
@@ -78,6 +91,9 @@ impl Evictions {
             publish_eviction(published, &chosen, &pod, None);
             return false;
         };
+        if outcome.spared {
+            tracing::debug!(pod = pod.name, uid = pod.uid, "its sandbox was left alive");
+        }
         if !outcome.complete {
             tracing::warn!(
                 pod = pod.name,

@@ -283,10 +283,10 @@ impl SlowLoop {
             books: parts.accounting.ledger.pods(),
             naming: &parts.naming,
             levels: self.levels,
+            minimum_reclaim: parts.config.minimum_reclaim(&parts.node),
             pods: &pods,
             immunity: &immunity,
             ranking: parts.config.ranking,
-            evicted: &self.evictions.done,
             mode: parts.config.mode,
         };
         let plan = arm::plan(&inputs, &before, &mut self.tokens);

@@ -239,6 +239,7 @@ fn build(
     if config.reactor.real_time {
         degradations.extend(reactor.realtime.degradations());
     }
+    degradations.extend(reactor::reaping_degradation().map(str::to_owned));
     degradations.sort();
     degradations.dedup();
     Ok((accounting, reactor, degradations, profile, changes))

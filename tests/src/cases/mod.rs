@@ -20,6 +20,7 @@ mod lifecycle;
 mod memory;
 mod profile;
 mod pure_v1;
+mod reaping;
 mod scale;
 mod shutdown;
 mod workloads;
@@ -79,6 +80,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifecycle::CASES,
         hierarchy::CASES,
         eviction::CASES,
+        reaping::CASES,
         profile::CASES,
         pure_v1::CASES,
         api::CASES,

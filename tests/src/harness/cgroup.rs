@@ -193,6 +193,17 @@ impl Cgroup {
         names.iter().map(|name| self.child(name)).collect()
     }
 
+    /// Limits the number of processes in it and below.
+    pub(crate) fn limit_pids(&self, limit: u64) -> Result<()> {
+        for dir in self.dirs() {
+            let file = dir.join("pids.max");
+            if file.exists() {
+                write(&file, &limit.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes it, which must be empty, from every hierarchy; one that is gone is fine.
     pub(crate) fn remove(&self) -> Result<()> {
         for dir in self.dirs() {

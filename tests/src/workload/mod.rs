@@ -34,6 +34,12 @@ pub(crate) enum Workload {
         #[arg(long, default_value_t = 600_000)]
         for_ms: u64,
     },
+    /// As [`Workload::Sleep`], called what a sandbox's process is called.
+    Pause {
+        /// For how long, milliseconds.
+        #[arg(long, default_value_t = 600_000)]
+        for_ms: u64,
+    },
     /// Two processes hand a byte to and fro.
     Pingpong(switches::Pingpong),
 }
@@ -48,6 +54,7 @@ impl Workload {
             Self::Storm(_) => c"storm",
             Self::Forkbomb(_) => c"forkbomb",
             Self::Sleep { .. } => c"sleep",
+            Self::Pause { .. } => c"pause",
             Self::Pingpong(_) => c"pingpong",
         }
     }
@@ -63,7 +70,7 @@ impl Workload {
             Self::Fill(fill) => fill.run(),
             Self::Storm(storm) => storm.run(),
             Self::Forkbomb(bomb) => bomb.run(),
-            Self::Sleep { for_ms } => {
+            Self::Sleep { for_ms } | Self::Pause { for_ms } => {
                 sleep_ms(for_ms);
                 Ok(())
             }

@@ -76,10 +76,17 @@ pub(crate) struct Forkbomb {
     /// How long each stays, milliseconds.
     #[arg(long, default_value_t = 600_000)]
     for_ms: u64,
+    /// Every process forks on and on and leaves after five forks, so that the set of processes changes
+    /// all the time; something else has to limit it.
+    #[arg(long)]
+    restless: bool,
 }
 
 impl Forkbomb {
     pub(crate) fn run(&self) -> Result<()> {
+        if self.restless {
+            restless();
+        }
         for _ in 1..self.max {
             // A pids limit may stop it; those that are there stay.
             if fork(|| {
@@ -93,6 +100,28 @@ impl Forkbomb {
         }
         sleep_ms(self.for_ms);
         Ok(())
+    }
+}
+
+/// See [`Forkbomb`].
+fn restless() -> ! {
+    // SAFETY: the process has one thread; only system calls follow.
+    unsafe {
+        // No zombies: they would count against the limit.
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        let mut forks = 0;
+        loop {
+            match libc::fork() {
+                0 => forks = 0,
+                -1 => {
+                    libc::usleep(200);
+                }
+                _ => forks += 1,
+            }
+            if forks == 5 {
+                libc::_exit(0);
+            }
+        }
     }
 }
 

@@ -118,18 +118,10 @@ pub(super) const fn usage_file(is_v2: bool) -> &'static CStr {
 }
 
 /// A path that is put together on the stack.
+#[derive(Default)]
 struct Path {
     bytes: [u8; 32],
     len: usize,
-}
-
-impl Default for Path {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 32],
-            len: 0,
-        }
-    }
 }
 
 impl Path {

@@ -71,11 +71,7 @@ pub(super) fn freezer_states(
     })
 }
 
-pub(super) fn open(
-    directory: BorrowedFd<'_>,
-    name: &str,
-    flags: OFlags,
-) -> Result<OwnedFd, Errno> {
+pub(super) fn open(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()))
 }
 

@@ -1,0 +1,240 @@
+//! From the kill to the memory: on a busy node, with many processes, with page cache, with a sandbox.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::{EventKind, Eviction};
+
+use super::{Case, Context, case};
+use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
+
+pub(super) const CASES: &[Case] = &[
+    case("reaping_saturated", reaping_saturated),
+    case("reaping_sandbox", reaping_sandbox),
+    case("reaping_fork_bomb", reaping_fork_bomb),
+    case("reaping_page_cache", reaping_page_cache),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// A node of 512 MiB that evicts with 128 MiB left.
+fn options() -> Options {
+    super::eviction::small("enforce")
+}
+
+/// A node with a BestEffort pod to be evicted, and a Guaranteed one that brings it about: what the
+/// victim does itself may take for ever on a busy node.
+struct Scene {
+    node: Node,
+    victim: Pod,
+    guaranteed: Pod,
+}
+
+impl Scene {
+    fn new(context: &Context, options: &Options) -> Result<Self> {
+        let node = Node::start(context, options)?;
+        let pods = node.pods(vec![
+            PodSpec::best_effort("victim"),
+            PodSpec::guaranteed("guaranteed", "256Mi"),
+        ])?;
+        let [victim, guaranteed] = <[Pod; 2]>::try_from(pods).ok().context("two pods")?;
+        Ok(Self {
+            node,
+            victim,
+            guaranteed,
+        })
+    }
+
+    /// Waits until the victim holds so much.
+    fn victim_holds(&self, mib: u64) -> Result<()> {
+        until(self.node.limit(), "the victim's memory", || {
+            let memory = self.victim.cgroup.memory();
+            memory.is_ok_and(|memory| memory.usage >= mib * MIB)
+        })
+    }
+
+    /// Fills the node past its level, from the Guaranteed pod.
+    fn fill(&self) -> Result<Workload> {
+        let level = self.level()?;
+        let usage = self.node.kubepods().memory()?.usage;
+        let mib = (level.saturating_sub(usage) / MIB + 8).to_string();
+        self.guaranteed
+            .start(&["fill", "--mib", &mib, "--rate", "400"])
+    }
+
+    fn level(&self) -> Result<u64> {
+        eventually(self.node.limit(), || {
+            let tiers = self.node.agent.node()?.tiers;
+            let kubepods = tiers.iter().find(|tier| tier.name == "kubepods");
+            kubepods
+                .and_then(|tier| tier.armed_level_bytes)
+                .context("kubepods has no armed level")
+        })
+    }
+
+    /// The evictions so far, once there are `count`.
+    fn evictions(&self, count: usize) -> Result<Vec<Eviction>> {
+        eventually(2 * self.node.limit(), || {
+            let evictions = evictions(&self.node)?;
+            ensure!(
+                evictions.len() >= count,
+                "{} evictions are reported",
+                evictions.len()
+            );
+            Ok(evictions)
+        })
+    }
+}
+
+/// Every eviction so far.
+pub(super) fn evictions(node: &Node) -> Result<Vec<Eviction>> {
+    let events = node.agent.events(0)?.into_iter();
+    let evictions = events.filter_map(|event| match event.kind {
+        EventKind::Eviction(eviction) => Some(*eviction),
+        _ => None,
+    });
+    Ok(evictions.collect())
+}
+
+/// Six CPU hogs beside the victim, which has a BestEffort pod's shares.
+fn reaping_saturated(context: &Context) -> Result<()> {
+    let runs = if context.emulated() { 1 } else { 5 };
+    for (shape, processes, mib) in [("single", 1, 256), ("sixteen", 16, 16)] {
+        let (mut killed, mut freed) = (Vec::new(), Vec::new());
+        for _ in 0..runs {
+            let eviction = saturated_once(context, processes, mib)?;
+            let line = &eviction.timeline;
+            let since = |step: u64| step.saturating_sub(line.crossing_nanos) as f64 / 1e6;
+            killed.push(since(line.killed_nanos.context("nobody was killed")?));
+            // Unseen within the agent's own patience.
+            freed.push(line.freed_nanos.map_or(f64::INFINITY, since));
+        }
+        for (what, times) in [("killed", &mut killed), ("freed", &mut freed)] {
+            times.sort_by(f64::total_cmp);
+            context.figure(
+                format!("{shape}_crossing_to_{what}_median"),
+                times[times.len() / 2],
+                "ms",
+            );
+            context.figure(
+                format!("{shape}_crossing_to_{what}_max"),
+                times[times.len() - 1],
+                "ms",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn saturated_once(context: &Context, processes: usize, mib: u64) -> Result<Eviction> {
+    let scene = Scene::new(context, &options())?;
+    let size = mib.to_string();
+    let victims = (0..processes)
+        .map(|_| scene.victim.start(&["anon", "--mib", &size]))
+        .collect::<Result<Vec<_>>>()?;
+    scene.victim_holds(mib * processes as u64)?;
+    let hogs = scene.guaranteed.start(&["burn", "--threads", "6"])?;
+    sleep(Duration::from_millis(300))?;
+    let filler = scene.fill()?;
+    let eviction = scene.evictions(1)?.remove(0);
+    drop((filler, hogs));
+    ensure!(
+        eviction.pod.uid == scene.victim.uid() && eviction.processes as usize == processes,
+        "{eviction:?}"
+    );
+    for mut victim in victims {
+        let status = victim.wait(context.limit(60))?;
+        ensure!(!status.success(), "a process of the victim ended by itself");
+    }
+    scene.node.finish()?;
+    Ok(eviction)
+}
+
+/// The sandbox stays, for the network to be taken down; what starts anew in the pod is evicted again.
+fn reaping_sandbox(context: &Context) -> Result<()> {
+    let scene = Scene::new(context, &options())?;
+    let sandbox = scene.victim.cgroup.child("sandbox");
+    sandbox.create()?;
+    let mut pause = Workload::start(&sandbox, &["pause"])?;
+    for round in 1..=2 {
+        let mut workload = scene.victim.start(&["anon", "--mib", "128"])?;
+        scene.victim_holds(128)?;
+        let filler = scene.fill()?;
+        let evictions = scene.evictions(round)?;
+        let last = evictions.last().context("no eviction")?;
+        ensure!(
+            last.pod.uid == scene.victim.uid() && last.processes == 1,
+            "round {round}: {last:?}"
+        );
+        ensure!(
+            last.timeline.freed_nanos.is_some(),
+            "round {round}: not freed: {last:?}"
+        );
+        ensure!(!workload.wait(context.limit(20))?.success());
+        ensure!(pause.is_alive(), "round {round}: the sandbox was killed");
+        drop(filler);
+    }
+    pause.kill();
+    scene.node.finish()
+}
+
+/// Nobody escapes by forking.
+fn reaping_fork_bomb(context: &Context) -> Result<()> {
+    let runs = if context.emulated() { 1 } else { 5 };
+    for _ in 0..runs {
+        let scene = Scene::new(context, &options())?;
+        scene.victim.cgroup.limit_pids(64)?;
+        let holds = scene.victim.start(&["anon", "--mib", "128"])?;
+        let bomb = scene.victim.start(&["forkbomb", "--restless"])?;
+        scene.victim_holds(128)?;
+        until(scene.node.limit(), "the bomb", || {
+            scene.victim.main.procs().len() > 8
+        })?;
+        let filler = scene.fill()?;
+        let eviction = scene.evictions(1)?.remove(0);
+        ensure!(eviction.pod.uid == scene.victim.uid(), "{eviction:?}");
+        until(context.limit(20), "the end of all of it", || {
+            scene.victim.main.procs().is_empty()
+        })?;
+        sleep(Duration::from_millis(100))?;
+        let left = scene.victim.main.procs();
+        ensure!(left.is_empty(), "it goes on forking: {left:?}");
+        drop((holds, bomb, filler));
+        scene.node.finish()?;
+    }
+    Ok(())
+}
+
+/// Page cache that a dead pod leaves is given back, and does not cost another pod its life.
+fn reaping_page_cache(context: &Context) -> Result<()> {
+    let scene = Scene::new(context, &options())?;
+    let bystander = scene.node.pod(PodSpec::best_effort("well-behaved"))?;
+    let mut beside = bystander.start(&["anon", "--mib", "16"])?;
+    let file = scene.node.sandbox.dir().join("cached");
+    let path = file.display().to_string();
+    let cache = scene
+        .victim
+        .start(&["cache", "--mib", "160", "--file", &path])?;
+    scene.victim_holds(160)?;
+    // Read twice and more it is on the active list, which counts to the working set.
+    until(context.limit(30), "cache in use", || {
+        let memory = scene.victim.cgroup.memory();
+        memory.is_ok_and(|m| m.working_set() >= 128 * MIB)
+    })?;
+    let filler = scene.fill()?;
+    let eviction = scene.evictions(1)?.remove(0);
+    ensure!(eviction.pod.uid == scene.victim.uid(), "{eviction:?}");
+    ensure!(
+        eviction.timeline.freed_nanos.is_some(),
+        "its page cache counts as memory that is not free: {eviction:?}"
+    );
+    until(context.limit(20), "the page cache back", || {
+        let memory = scene.victim.cgroup.memory();
+        memory.is_ok_and(|memory| memory.usage < 32 * MIB)
+    })?;
+    ensure!(beside.is_alive(), "another pod was killed for it");
+    let count = evictions(&scene.node)?.len();
+    ensure!(count == 1, "{count} evictions");
+    drop((cache, beside, filler));
+    scene.node.finish()
+}
