@@ -32,6 +32,10 @@ pub(crate) struct Args {
     /// Also what takes minutes.
     #[arg(long)]
     include_slow: bool,
+    /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
+    /// its failures are shown: on a machine that others use too, a wait can be too short.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    retries: u32,
 }
 
 /// The file of `--json`.
@@ -55,6 +59,9 @@ struct Verdict {
     figures: Vec<Figure>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log: Vec<String>,
+    /// Why it failed before, once for each try.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -92,11 +99,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if check_interrupt().is_err() {
             break;
         }
-        let verdict = run_case(&context, case);
+        let verdict = run_until_passed(&context, case, args.retries);
         print(&verdict);
         verdicts.push(verdict);
     }
     finish(&context, verdicts, args)
+}
+
+/// Runs a case, and runs it again after a failure, `retries` times at most.
+fn run_until_passed(context: &Context, case: Case, retries: u32) -> Verdict {
+    let mut earlier = Vec::new();
+    loop {
+        let verdict = run_case(context, case);
+        let again = verdict.outcome == Outcome::Failed
+            && earlier.len() < retries as usize
+            && check_interrupt().is_ok();
+        if !again {
+            return Verdict { earlier, ..verdict };
+        }
+        earlier.extend(verdict.reason);
+    }
 }
 
 fn run_case(context: &Context, case: Case) -> Verdict {
@@ -128,6 +150,7 @@ fn run_case(context: &Context, case: Case) -> Verdict {
         seconds,
         figures: context.take_figures(),
         log,
+        earlier: Vec::new(),
     }
 }
 
@@ -139,15 +162,15 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 
 fn print(verdict: &Verdict) {
     let name = verdict.name;
-    let reason = verdict
-        .reason
-        .as_deref()
-        .unwrap_or_default()
-        .replace('\n', "; ");
+    let one_line = |text: &str| text.replace('\n', "; ");
+    let reason = one_line(verdict.reason.as_deref().unwrap_or_default());
     match verdict.outcome {
         Outcome::Passed => println!("ok {name} ({:.1} s)", verdict.seconds),
         Outcome::Failed => println!("FAILED {name}: {reason}"),
         Outcome::Skipped => println!("skipped {name}: {reason}"),
+    }
+    for earlier in &verdict.earlier {
+        println!("     failed before: {}", one_line(earlier));
     }
     for figure in &verdict.figures {
         println!(

@@ -13,7 +13,7 @@ use crate::tally::Tally;
 use crate::{build, cmd, machines};
 
 /// When a virtual machine is killed, in seconds.
-const VM_TIMEOUT: u64 = 600;
+const VM_TIMEOUT: u64 = 900;
 /// How many virtual machines run at a time: each has two CPUs, and the cases measure, so that more of
 /// them on a small machine would test how they contend.
 const AT_ONCE: usize = 1;
@@ -73,6 +73,9 @@ pub(crate) struct Args {
     /// Kills a virtual machine after this many seconds.
     #[arg(long, default_value_t = VM_TIMEOUT)]
     vm_timeout: u64,
+    /// Runs a case that failed again, at most this often; its failures are shown all the same.
+    #[arg(long, default_value_t = 0)]
+    retries: u32,
     /// Runs that many virtual machines at a time.
     #[arg(long, default_value_t = AT_ONCE)]
     vms: usize,
@@ -89,6 +92,7 @@ impl Args {
             skip_unit: false,
             keep_going: true,
             vm_timeout: VM_TIMEOUT,
+            retries: 1,
             vms: AT_ONCE,
         }
     }
@@ -100,10 +104,14 @@ impl Args {
 
     /// The arguments of the cases.
     fn cases(&self) -> Vec<String> {
-        self.filter
-            .iter()
+        let filter = self.filter.iter();
+        let mut arguments: Vec<_> = filter
             .flat_map(|filter| ["--filter".to_owned(), filter.clone()])
-            .collect()
+            .collect();
+        if self.retries > 0 {
+            arguments.extend(["--retries".to_owned(), self.retries.to_string()]);
+        }
+        arguments
     }
 }
 
