@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::paths::Workspace;
 use crate::report::{Counts, Report};
-use crate::{cmd, ebpf, setup, test};
+use crate::{bare, cmd, ebpf, fuzz, setup, test};
 
 /// Runs every check and every test; a check that fails stops nothing, so that one run shows all.
 pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<()> {
@@ -16,6 +16,10 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<()> {
         cargo(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"])
     });
     report.check("clippy for the kernel programs", || ebpf::clippy(workspace));
+    report.check("the policy without an operating system", || {
+        bare::build(workspace)
+    });
+    fuzz::smoke(workspace, report);
     if cmd::find("cargo-deny").is_some() {
         report.check("licences and sources", || {
             cargo(&["deny", "check", "bans", "licenses", "sources"])

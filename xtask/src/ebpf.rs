@@ -36,7 +36,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
 ///
 /// The copy is skipped when nothing changed, so that the agent is not rebuilt for nothing.
 pub(crate) fn build(workspace: &Workspace, debug_log: bool) -> Result<()> {
-    let toolchain = require()?;
+    let toolchain = toolchain::require()?;
     let linker = workspace.bpf_linker();
     if !linker.is_file() {
         bail!("{} is missing: run `cargo xtask setup`", linker.display());
@@ -64,7 +64,7 @@ pub(crate) fn build(workspace: &Workspace, debug_log: bool) -> Result<()> {
 
 /// Clippy for the kernel programs, on their own target.
 pub(crate) fn clippy(workspace: &Workspace) -> Result<()> {
-    let toolchain = require()?;
+    let toolchain = toolchain::require()?;
     let Some(driver) = toolchain.clippy_driver() else {
         let remedy = if toolchain.is_debian() {
             "apt-get install rust-web-clippy"
@@ -82,13 +82,6 @@ pub(crate) fn clippy(workspace: &Workspace) -> Result<()> {
     cmd::run(&mut cargo)
 }
 
-fn require() -> Result<Toolchain> {
-    toolchain::find().context(
-        "no toolchain has the source of core: run `cargo xtask setup`, \
-         or `rustup component add rust-src`",
-    )
-}
-
 /// `cargo build` or `cargo check` of the kernel programs.
 fn command(workspace: &Workspace, toolchain: &Toolchain, verb: &str) -> Command {
     // The encoded form takes the place of RUSTFLAGS and of `build.rustflags`, which are the host's.
@@ -99,18 +92,11 @@ fn command(workspace: &Workspace, toolchain: &Toolchain, verb: &str) -> Command 
         // v3: 32-bit jumps and ALU operations, kernel 5.1.
         "-Ctarget-cpu=v3".to_owned(),
     ];
-    let mut cargo = cmd::cargo();
+    let mut cargo = toolchain.cargo(verb, BPF_TARGET, "core");
     cargo
         .current_dir(workspace.root())
-        .args([verb, "--quiet", "--package", PACKAGE, "--release"])
-        .args(["--target", BPF_TARGET, "-Zbuild-std=core", "--target-dir"])
+        .args(["--package", PACKAGE, "--release", "--target-dir"])
         .arg(workspace.bpf_build())
-        .env("RUSTC", toolchain.rustc())
-        // Lets a stable compiler build core from source.
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-        .env_remove("RUSTFLAGS")
-        .env_remove("RUSTC_WRAPPER")
-        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     cargo
 }

@@ -2,6 +2,7 @@
 
 mod apt;
 mod archive;
+mod bare;
 mod become_e2e;
 mod bench;
 mod build;
@@ -10,6 +11,7 @@ mod cmd;
 mod debian;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod guest;
 mod initramfs;
 mod kernels;
@@ -47,6 +49,7 @@ Examples:
   cargo xtask test                     unit tests, then the cases on this kernel and in virtual machines
   cargo xtask test --kernels native --filter eviction
   cargo xtask bench switch             what a context switch costs more
+  cargo xtask fuzz snapshot --seconds 600
   cargo xtask ci                       all checks and all tests";
 
 #[derive(Debug, Subcommand)]
@@ -61,6 +64,8 @@ enum Task {
     Test(test::Args),
     /// What podwarden costs, measured beside the same work without it.
     Bench(bench::Args),
+    /// Tries what the policy reads with inputs that nobody thought of.
+    Fuzz(fuzz::Args),
     /// Formatting, lints, licences, then every test.
     Ci,
 }
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
         Task::BuildEbpf(args) => ebpf::main(&workspace, &args).map(|()| true),
         Task::Demo(args) => demo::main(&workspace, &args).map(|()| true),
         Task::Bench(args) => bench::main(&workspace, &args).map(|()| true),
+        Task::Fuzz(args) => fuzz::main(&workspace, &args).map(|()| true),
         Task::Test(args) => reported(&workspace, |report| test::run(&workspace, &args, report)),
         Task::Ci => reported(&workspace, |report| ci::run(&workspace, report)),
     };

@@ -50,6 +50,21 @@ impl Workspace {
         self.root.join("target/bpf/podwarden.bpf.o")
     }
 
+    /// The target directory of what is built for no operating system, see `bpf_build`.
+    pub(crate) fn bare_build(&self) -> PathBuf {
+        self.target.join("bare-build")
+    }
+
+    /// The fuzz targets' package.
+    pub(crate) fn fuzz(&self) -> PathBuf {
+        self.root.join("agent/policy/fuzz")
+    }
+
+    /// What fuzzing leaves: the programs, what they learnt and what they found.
+    pub(crate) fn fuzz_build(&self) -> PathBuf {
+        self.target.join("fuzz")
+    }
+
     /// apt's package lists for setup.
     pub(crate) fn apt(&self) -> PathBuf {
         self.target.join("apt")

@@ -25,6 +25,21 @@ impl Toolchain {
         self.sysroot.join("bin/rustc")
     }
 
+    /// `cargo VERB` with it, for a target whose parts of the standard library it builds from source.
+    pub(crate) fn cargo(&self, verb: &str, target: &str, parts: &str) -> Command {
+        let mut cargo = cmd::cargo();
+        cargo
+            .args([verb, "--quiet", "--target", target])
+            .arg(format!("-Zbuild-std={parts}"))
+            .env("RUSTC", self.rustc())
+            // Lets a stable compiler build them.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env_remove("RUSTFLAGS")
+            .env_remove("RUSTC_WRAPPER")
+            .env_remove("RUSTC_WORKSPACE_WRAPPER");
+        cargo
+    }
+
     /// Its linter, where it has one: a linter works with the compiler it was built with only.
     pub(crate) fn clippy_driver(&self) -> Option<PathBuf> {
         Some(self.sysroot.join("bin/clippy-driver")).filter(|file| file.is_file())
@@ -52,6 +67,14 @@ pub(crate) fn find() -> Option<Toolchain> {
             let version = version(&sysroot).ok()?;
             recent(&version).then_some(Toolchain { sysroot, version })
         })
+}
+
+/// As [`find`], with what to do where there is none.
+pub(crate) fn require() -> Result<Toolchain> {
+    find().context(
+        "no toolchain has the source of core: run `cargo xtask setup`, \
+         or `rustup component add rust-src`",
+    )
 }
 
 fn rustup_toolchains() -> Vec<PathBuf> {

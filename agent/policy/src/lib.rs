@@ -8,8 +8,17 @@
 //!
 //! The rules are the kubelet's; where podwarden differs on purpose, `DIFFERENCES.md` says so and
 //! why. The same input gives the same output, in the same order, on every machine.
+//!
+//! Builds without an operating system and without floats; the one curve that needs a logarithm is
+//! computed in fixed point ([`convert::shares_to_weight_log`]).
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![deny(
+    clippy::float_arithmetic,
+    clippy::float_cmp,
+    clippy::lossy_float_literal
+)]
 
 extern crate alloc;
 

@@ -1,5 +1,9 @@
 //! What holds for every input.
 
+#[path = "support/kernel.rs"]
+mod kernel;
+#[path = "support/plan_laws.rs"]
+mod plan_laws;
 #[path = "support/tree.rs"]
 mod tree;
 
@@ -7,40 +11,16 @@ use podwarden_policy::{
     Bytes, CpuShares, CpuWeight, MilliCpu, Pod, PodUid, QosClass,
     convert::{milli_to_shares, shares_to_weight, shares_to_weight_log, weight_to_shares},
     evict::{self, Immunity, Ranking},
-    limits::{self, Limit},
-    name::{self, CgroupName},
+    limits,
+    name::{self, CgroupName, ContainerName},
     plan::{Action, Snapshot, plan},
     qos,
     quantity::{parse_cpu, parse_memory},
     reserve::tier_limits,
-    settings::Setting,
     threshold::{ThresholdConfig, parse_duration},
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use tree::{any_pod, any_snapshot, apply};
-
-/// Limits that a child's are compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Property {
-    Memory,
-    Cpu,
-}
-
-/// Whether the child's limit is not above the parent's; `None` where one of them is not known.
-fn fits(snapshot: &Snapshot, child: &CgroupName, property: Property) -> Option<bool> {
-    let parent = snapshot.cgroups.get(&child.parent()?)?;
-    let child = snapshot.cgroups.get(child)?;
-    Some(match property {
-        Property::Memory => child.memory_limit? <= parent.memory_limit?,
-        Property::Cpu => {
-            let (child, parent) = (child.cpu_max?, parent.cpu_max?);
-            match (child.quota_us, parent.quota_us) {
-                (Limit::At(a), Limit::At(b)) => a * parent.period_us <= b * child.period_us,
-                (a, b) => a <= b,
-            }
-        }
-    })
-}
+use tree::{any_pod, any_snapshot};
 
 fn working_set(seed: u64) -> impl Fn(&Pod) -> Option<Bytes> {
     move |pod: &Pod| {
@@ -140,6 +120,32 @@ proptest! {
     }
 
     #[test]
+    fn a_container_is_found_by_its_name(
+        id in "[a-f0-9]{1,64}",
+        uid in "[a-f0-9][a-f0-9-]{0,35}",
+        class in select(&QosClass::ALL),
+        runtime in select(&["cri-containerd", "crio", "docker", "libpod"][..]),
+        above in select(&["", "/docker/0a1b/kubelet", "/kubelet.slice/kubelet-a.slice"][..]),
+    ) {
+        let pod = name::kubepods(&CgroupName::root()).pod(class, &PodUid::new(uid.clone()));
+        let known = ContainerName { runtime: Some(runtime), id: &id };
+        let plain = ContainerName { runtime: None, id: &id };
+        let scope = format!("{runtime}-{id}.scope");
+        let swapped = format!("{}:{runtime}:{id}", pod.to_systemd_unit());
+        for (path, expected) in [
+            (format!("{above}{}/{id}", pod.to_cgroupfs()), plain),
+            (format!("{above}{}/{scope}", pod.to_cgroupfs()), known),
+            (format!("{above}{}/{scope}", pod.to_systemd()), known),
+            (format!("{above}{}/{swapped}", pod.to_cgroupfs()), known),
+        ] {
+            let (of_pod, component) = path.rsplit_once('/').expect("two components");
+            prop_assert_eq!(name::parse_container(component), Some(expected), "{}", path);
+            let found = name::parse_pod_path(of_pod);
+            prop_assert_eq!(found, Some((class, PodUid::new(uid.clone()))), "{}", path);
+        }
+    }
+
+    #[test]
     fn reserves_shrink_by_tier(
         allocatable in any::<u64>(),
         guaranteed in any::<u64>(),
@@ -234,94 +240,39 @@ proptest! {
 
     #[test]
     fn the_order_of_pods_does_not_matter(snapshot in any_snapshot(true)) {
-        let mut reversed = snapshot.clone();
-        reversed.pods.reverse();
-        prop_assert_eq!(plan(&snapshot), plan(&reversed));
+        plan_laws::order_does_not_matter(&snapshot);
     }
 
     #[test]
     fn a_plan_done_leaves_nothing_to_do(
-        (weights, mut snapshot) in any::<bool>().prop_flat_map(|w| (Just(w), any_snapshot(w))),
+        (weights, snapshot) in any::<bool>().prop_flat_map(|w| (Just(w), any_snapshot(w))),
     ) {
-        for action in plan(&snapshot) {
-            apply(&mut snapshot, &action, weights);
-        }
-        prop_assert_eq!(plan(&snapshot), vec![]);
+        plan_laws::settles(&snapshot, weights);
     }
 
     #[test]
-    fn on_the_way_no_child_exceeds_its_parent(mut snapshot in any_snapshot(false)) {
-        let actions = plan(&snapshot);
-        let mut done = snapshot.clone();
-        for action in &actions {
-            apply(&mut done, action, false);
-        }
-        let properties = [Property::Memory, Property::Cpu];
-        let kept: Vec<_> = snapshot
-            .cgroups
-            .keys()
-            .flat_map(|name| properties.map(|property| (name.clone(), property)))
-            .filter(|(name, property)| fits(&snapshot, name, *property) == Some(true))
-            .filter(|(name, property)| fits(&done, name, *property) == Some(true))
-            .collect();
-        for action in &actions {
-            apply(&mut snapshot, action, false);
-            let Action::Write { cgroup, .. } = action else {
-                continue;
-            };
-            for (name, property) in &kept {
-                if name == cgroup || name.parent().as_ref() == Some(cgroup) {
-                    prop_assert_eq!(fits(&snapshot, name, *property), Some(true), "{} after {:?}", name, action);
-                }
-            }
-        }
+    fn on_the_way_no_child_exceeds_its_parent(snapshot in any_snapshot(false)) {
+        plan_laws::children_fit_on_the_way(&snapshot, false);
     }
 
     #[test]
     fn no_limit_is_lowered_below_usage(snapshot in any_snapshot(true)) {
-        for action in plan(&snapshot) {
-            let Action::Write { cgroup, setting: Setting::MemoryLimit(limit), .. } = action else {
-                continue;
-            };
-            let Some(observed) = snapshot.cgroups.get(&cgroup) else {
-                continue;
-            };
-            let lowers = observed.memory_limit.is_some_and(|now| limit < now);
-            if let (Limit::At(limit), true) = (limit, lowers) {
-                let usage = observed.memory_usage.expect("known where a limit is lowered");
-                prop_assert!(limit >= usage.saturating_add(snapshot.margin));
-            }
-        }
+        plan_laws::lowers_nothing_below_usage(&snapshot);
     }
 
     #[test]
-    fn cgroups_of_others_are_written_only_where_they_exist(snapshot in any_snapshot(true)) {
-        let daemons: Vec<_> = snapshot.node.enforce.cgroups().collect();
-        for action in plan(&snapshot) {
-            match action {
-                Action::Write { cgroup, .. } if !cgroup.is_within(&snapshot.kubepods) => {
-                    prop_assert!(daemons.contains(&&cgroup), "{cgroup} is not configured");
-                    prop_assert!(snapshot.cgroups.contains_key(&cgroup), "{cgroup} does not exist");
-                }
-                Action::EnsureCgroup { cgroup, .. } | Action::RemoveCgroup { cgroup, .. } => {
-                    prop_assert!(cgroup.is_within(&snapshot.kubepods), "{cgroup} is not ours");
-                }
-                _ => {}
-            }
-        }
+    fn what_others_made_is_left_alone(snapshot in any_snapshot(true)) {
+        plan_laws::leaves_others_alone(&snapshot);
     }
 
     #[test]
     fn kubepods_is_never_limited_to_nothing(snapshot in any_snapshot(false)) {
-        let nothing = [
-            Setting::MemoryLimit(Limit::At(Bytes::ZERO)),
-            Setting::PidsLimit(Limit::At(0)),
-        ];
-        for action in plan(&snapshot) {
-            if let Action::Write { cgroup, setting, .. } = action {
-                prop_assert!(cgroup != snapshot.kubepods || !nothing.contains(&setting));
-            }
-        }
+        plan_laws::limits_kubepods_to_something(&snapshot);
+    }
+
+    #[test]
+    fn a_snapshot_ranks_every_candidate_once(snapshot in any_snapshot(true)) {
+        plan_laws::ranks_every_candidate_once(&snapshot);
     }
 
     #[test]
@@ -332,5 +283,23 @@ proptest! {
         let actions = serde_json::to_string(&plan(&snapshot)).expect("serialises");
         let back: Vec<Action> = serde_json::from_str(&actions).expect("reads back");
         prop_assert_eq!(back, plan(&snapshot));
+    }
+}
+
+/// The fuzzer begins with these: one that is no snapshot would begin with nothing.
+#[test]
+fn the_seeds_of_the_fuzzer_are_snapshots() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/snapshot");
+    let seeds: Vec<_> = std::fs::read_dir(dir)
+        .expect(dir)
+        .map(|entry| entry.expect(dir).path())
+        .collect();
+    assert!(!seeds.is_empty(), "{dir} is empty");
+    for seed in seeds {
+        let text = std::fs::read_to_string(&seed).expect("readable");
+        let snapshot: Snapshot = serde_json::from_str(&text).expect("a snapshot");
+        for weights in [false, true] {
+            plan_laws::all(&snapshot, weights);
+        }
     }
 }

@@ -123,6 +123,15 @@ fn pods() {
         (format!("/kubepods/burstable/{POD}"), QosClass::Burstable),
         (format!("kubepods/besteffort/{POD}/"), QosClass::BestEffort),
         (format!("/kubepods.slice/{UNIT}"), QosClass::Burstable),
+        // A kubelet inside a container, of either driver.
+        (
+            format!("/docker/0a1b/kubelet/kubepods/besteffort/{POD}"),
+            QosClass::BestEffort,
+        ),
+        (
+            format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-{UNIT}"),
+            QosClass::Burstable,
+        ),
     ];
     for (path, class) in rows {
         assert_eq!(

@@ -1,0 +1,21 @@
+//! The policy on a target without an operating system: proof that it needs none.
+
+use anyhow::Result;
+
+use crate::cmd;
+use crate::paths::Workspace;
+use crate::toolchain;
+
+/// A target that has `core` and `alloc` and nothing else.
+const TARGET: &str = "x86_64-unknown-none";
+
+/// Builds the policy for it, without its optional features.
+pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+    let mut cargo = toolchain::require()?.cargo("build", TARGET, "core,alloc");
+    cargo
+        .current_dir(workspace.root())
+        .args(["--package", "podwarden-policy", "--no-default-features"])
+        .arg("--target-dir")
+        .arg(workspace.bare_build());
+    cmd::run(&mut cargo)
+}

@@ -1,0 +1,186 @@
+//! `cargo xtask fuzz`: builds the policy's fuzz targets and runs them.
+//!
+//! cargo-fuzz builds; the programs are run from here, so that what they find stays below the target
+//! directory. The pinned stable takes the flags of coverage with `RUSTC_BOOTSTRAP`. No sanitizer: the
+//! policy forbids unsafe code, so one would find nothing and halve the rate.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cmd;
+use crate::paths::Workspace;
+use crate::report::{Counts, Report};
+use crate::step::step;
+
+/// The release of cargo-fuzz that the targets are built with.
+const CARGO_FUZZ: &str = "0.13.2";
+/// What there is, as `agent/policy/fuzz/Cargo.toml` lists it.
+const TARGETS: [&str; 4] = ["quantity", "name", "threshold", "snapshot"];
+/// How long each runs in `cargo xtask ci`, in seconds: enough to see that it runs.
+const SMOKE: u32 = 10;
+/// The host's target, which cargo-fuzz always names.
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// What the fuzzer is run with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which target; all of them, one after the other, unless named.
+    #[arg(value_parser = TARGETS)]
+    target: Option<String>,
+    /// How long each runs.
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+}
+
+/// What the command line asks for.
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
+    install(workspace)?;
+    step("fuzz targets", || build(workspace))?;
+    let targets = TARGETS
+        .into_iter()
+        .filter(|name| args.target.as_deref().is_none_or(|wanted| wanted == *name));
+    for target in targets {
+        step(&format!("fuzz {target}"), || {
+            run(workspace, target, args.seconds)
+        })?;
+    }
+    Ok(())
+}
+
+/// Builds each target and runs it for a moment; skipped, with the reason, where cargo-fuzz cannot be
+/// had.
+pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
+    const NAME: &str = "fuzzing, for a moment";
+    if let Err(error) = install(workspace) {
+        let reason = format!("cargo-fuzz is not here: {error:#}");
+        report.add(NAME, Counts::skipped(1), Some(reason));
+        return;
+    }
+    report.check(NAME, || {
+        let manifest = workspace.fuzz().join("Cargo.toml");
+        let mut fmt = cmd::cargo();
+        fmt.args(["fmt", "--check", "--manifest-path"])
+            .arg(manifest);
+        cmd::run(&mut fmt)?;
+        build(workspace)?;
+        TARGETS
+            .iter()
+            .try_for_each(|target| run(workspace, target, SMOKE))
+    });
+}
+
+/// Sees to cargo-fuzz, in the target directory: nothing of the user's is touched.
+fn install(workspace: &Workspace) -> Result<()> {
+    if version(workspace).is_some() {
+        return Ok(());
+    }
+    step(
+        &format!("cargo-fuzz {CARGO_FUZZ}, built from source"),
+        || {
+            let mut cargo = cmd::cargo();
+            cargo
+                .current_dir("/")
+                .args(["install", "cargo-fuzz", "--version", CARGO_FUZZ])
+                .args(["--locked", "--force", "--root"])
+                .arg(workspace.tools())
+                .env_remove("CARGO_TARGET_DIR");
+            cmd::run_logged(&mut cargo, &workspace.logs().join("cargo-fuzz.log"))
+        },
+    )
+}
+
+fn program(workspace: &Workspace) -> PathBuf {
+    workspace.tools().join("bin/cargo-fuzz")
+}
+
+/// The version of cargo-fuzz, when the right one runs.
+fn version(workspace: &Workspace) -> Option<String> {
+    let text = cmd::capture(Command::new(program(workspace)).arg("--version")).ok()?;
+    text.trim().ends_with(CARGO_FUZZ).then_some(text)
+}
+
+fn build(workspace: &Workspace) -> Result<()> {
+    let mut cargo = Command::new(program(workspace));
+    cargo
+        .current_dir(workspace.fuzz())
+        .args([
+            "build",
+            "--sanitizer",
+            "none",
+            "--target",
+            HOST,
+            "--fuzz-dir",
+        ])
+        .arg(workspace.fuzz())
+        .arg("--target-dir")
+        .arg(workspace.fuzz_build())
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env_remove("RUSTFLAGS");
+    cmd::run_logged(&mut cargo, &workspace.logs().join("fuzz-build.log"))
+}
+
+/// Runs one target; what it finds is an error that names the input. What it learnt stays for the
+/// next run.
+fn run(workspace: &Workspace, target: &str, seconds: u32) -> Result<()> {
+    let dir = workspace.fuzz_build();
+    let corpus = dir.join("corpus").join(target);
+    let findings = dir.join("findings").join(target);
+    for dir in [&corpus, &findings] {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    }
+    let log = workspace.logs().join(format!("fuzz-{target}.log"));
+    let mut fuzzer = Command::new(dir.join(HOST).join("release").join(target));
+    fuzzer
+        .arg(corpus)
+        .arg(workspace.fuzz().join("seeds").join(target))
+        .arg(format!("-max_total_time={seconds}"))
+        // A snapshot that takes longer than this to check is a finding.
+        .args(["-timeout=10", "-print_final_stats=1"])
+        .arg(format!("-artifact_prefix={}/", findings.display()));
+    let ended = cmd::run_logged(&mut fuzzer, &log);
+    if let Err(error) = ended {
+        bail!(
+            "{target} found something, kept in {}: {error:#}",
+            findings.display()
+        );
+    }
+    let text = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    println!("    {target}: {}", summary(&text)?);
+    Ok(())
+}
+
+/// What libFuzzer says at its end: runs, covered edges, inputs kept.
+fn summary(log: &str) -> Result<String> {
+    let done = log.lines().rev().find(|line| line.contains("\tDONE "));
+    let words: Vec<&str> = done.unwrap_or_default().split_whitespace().collect();
+    let after = |key: &str| {
+        let at = words.iter().position(|word| *word == key)?;
+        words.get(at + 1).copied()
+    };
+    let runs = words.first().map(|word| word.trim_start_matches('#'));
+    match (runs, after("cov:"), after("corp:")) {
+        (Some(runs), Some(edges), Some(corpus)) => Ok(format!(
+            "{runs} runs, {edges} edges covered, corpus {corpus}"
+        )),
+        _ => bail!("the fuzzer ended without its last line"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary;
+
+    #[test]
+    fn the_last_line_is_read() {
+        let log = "#2\tINITED cov: 3\n#2718041\tDONE   cov: 198 ft: 492 corp: 193/2521b lim: 4096 \
+                   exec/s: 169877 rss: 27Mb\nDone 2718041 runs in 16 second(s)\n";
+        assert_eq!(
+            summary(log).ok().as_deref(),
+            Some("2718041 runs, 198 edges covered, corpus 193/2521b")
+        );
+        assert!(summary("#2\tINITED cov: 3\n").is_err());
+    }
+}
