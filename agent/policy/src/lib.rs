@@ -25,6 +25,7 @@ extern crate alloc;
 pub mod container;
 pub mod convert;
 pub mod desired;
+pub mod drift;
 pub mod evict;
 pub mod limits;
 pub mod model;

@@ -206,11 +206,15 @@ pub enum Action {
 /// What to do, in order: evict, make room (raise limits from the top down), make what is missing,
 /// tighten (lower limits from the bottom up), remove what is left over.
 pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
-    let desired = desired::tree(snapshot);
+    towards(snapshot, &desired::tree(snapshot))
+}
+
+/// As [`plan`], towards the tree that [`desired::tree`] gave for this snapshot.
+pub fn towards(snapshot: &Snapshot, desired: &[Desired]) -> Vec<Action> {
     let mut raise = Vec::new();
     let mut make = Vec::new();
     let mut lower = Vec::new();
-    for cgroup in &desired {
+    for cgroup in desired {
         let ours = snapshot.ownership == Ownership::Own && cgroup.made_by == MadeBy::Podwarden;
         match snapshot.cgroups.get(&cgroup.name) {
             None if ours => make_cgroup(cgroup, &mut make),
@@ -227,8 +231,28 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     actions.append(&mut raise);
     actions.append(&mut make);
     actions.append(&mut lower);
-    actions.extend(removals(snapshot, &desired));
+    actions.extend(removals(snapshot, desired));
     actions
+}
+
+/// What brings some cgroups that exist back to what they ought to be: those of `desired`, parents
+/// before children, that are in `observed`. The same values in the same order as a whole plan would
+/// write; of `snapshot` only the page size and the margin count.
+pub fn corrections<'a>(
+    snapshot: &Snapshot,
+    desired: impl IntoIterator<Item = &'a Desired>,
+    observed: &BTreeMap<CgroupName, Observed>,
+) -> Vec<Action> {
+    let mut raise = Vec::new();
+    let mut lower = Vec::new();
+    for cgroup in desired {
+        if let Some(observed) = observed.get(&cgroup.name) {
+            adjust_cgroup(snapshot, cgroup, observed, &mut raise, &mut lower);
+        }
+    }
+    lower.reverse();
+    raise.append(&mut lower);
+    raise
 }
 
 /// A fresh cgroup is unlimited, so only bounds are written.

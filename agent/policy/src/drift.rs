@@ -1,0 +1,469 @@
+//! Values that somebody else changed: which writes of a plan answer such a change, and how often an
+//! answer is given.
+//!
+//! Terminology: a *file* is one property of one cgroup. A *deviation* is a file that does not hold
+//! what podwarden last wrote to it or found right in it. A file is *contested* while somebody keeps
+//! writing to it against podwarden.
+//!
+//! Approach: a deviation is corrected at once while the file's bucket holds a token: [`BURST`] of
+//! them, one more every [`REFILL`]. With the bucket empty the file is contested: corrections are then
+//! [`FIRST_PAUSE`] apart, twice as far each time, at most [`LONGEST_PAUSE`]. The contest ends when the
+//! file is found right at the end of a pause; the bucket is full again then.
+//!
+//! Properties: in any time t a file is corrected at most `BURST + t / REFILL + log2(LONGEST_PAUSE /
+//! FIRST_PAUSE) + 1 + t / LONGEST_PAUSE` times without a quiet pause in between. A step towards a value
+//! that podwarden itself has not reached yet is no deviation and costs no token.
+//!
+//! Time is the caller's: any monotonic clock, as the time since its start.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+use core::{fmt, time::Duration};
+
+use crate::{
+    convert,
+    desired::Desired,
+    limits::{CpuMax, Limit},
+    name::CgroupName,
+    plan::{Action, Change},
+    settings::{CpuShare, Observed, Setting},
+    units::{Bytes, CpuShares, CpuWeight},
+};
+
+/// Corrections of one file that are given at once. Enough for a kubelet that rewrites its tiers twice
+/// during its start, and for an operator who tries something by hand.
+pub const BURST: u32 = 5;
+/// The time after which one more is. Shorter than the minute after which a kubelet writes again, so
+/// that a writer that is merely regular is corrected each time.
+pub const REFILL: Duration = Duration::from_secs(10);
+/// The first pause between two corrections of a contested file.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest: the time between two passes over the whole tree.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a file holds, in the file's own unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// v1 `cpu.shares`.
+    Shares(CpuShares),
+    /// v2 `cpu.weight`.
+    Weight(CpuWeight),
+    /// Quota and period.
+    CpuMax(CpuMax),
+    /// Memory limits, and those of huge pages.
+    Limit(Limit<Bytes>),
+    /// Protected memory.
+    Bytes(Bytes),
+    /// Number of tasks.
+    Tasks(Limit<u64>),
+}
+
+impl Value {
+    /// What `observed` holds of the property that `setting` is about; `None` where it could not be
+    /// read.
+    pub fn found(setting: &Setting, observed: &Observed) -> Option<Self> {
+        Some(match setting {
+            Setting::CpuShares(_) => match observed.cpu? {
+                CpuShare::Shares(shares) => Self::Shares(shares),
+                CpuShare::Weight(weight) => Self::Weight(weight),
+            },
+            Setting::CpuMax(_) => Self::CpuMax(observed.cpu_max?),
+            Setting::MemoryLimit(_) => Self::Limit(observed.memory_limit?),
+            Setting::MemoryMin(_) => Self::Bytes(observed.memory_min?),
+            Setting::MemoryLow(_) => Self::Bytes(observed.memory_low?),
+            Setting::PidsLimit(_) => Self::Tasks(observed.pids_limit?),
+            Setting::HugetlbLimit { page_size, .. } => {
+                Self::Limit(observed.hugetlb.get(page_size).copied()?)
+            }
+        })
+    }
+
+    /// What `setting` comes to in the unit in which `observed` was read.
+    pub fn wanted(setting: &Setting, observed: &Observed) -> Self {
+        match (*setting, observed.cpu) {
+            (Setting::CpuShares(shares), Some(CpuShare::Weight(_))) => {
+                Self::Weight(convert::shares_to_weight(shares))
+            }
+            (Setting::CpuShares(shares), _) => Self::Shares(shares),
+            (Setting::CpuMax(max), _) => Self::CpuMax(max),
+            (Setting::MemoryLimit(limit) | Setting::HugetlbLimit { limit, .. }, _) => {
+                Self::Limit(limit)
+            }
+            (Setting::MemoryMin(bytes) | Setting::MemoryLow(bytes), _) => Self::Bytes(bytes),
+            (Setting::PidsLimit(limit), _) => Self::Tasks(limit),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shares(shares) => write!(f, "{shares} shares"),
+            Self::Weight(weight) => write!(f, "weight {weight}"),
+            Self::CpuMax(max) => write!(f, "{} of {} us", max.quota_us, max.period_us),
+            Self::Limit(limit) => limit.fmt(f),
+            Self::Bytes(bytes) => bytes.fmt(f),
+            Self::Tasks(limit) => limit.fmt(f),
+        }
+    }
+}
+
+/// One file that did not hold what it ought to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deviation {
+    /// Which cgroup.
+    pub cgroup: CgroupName,
+    /// Which property, as [`Setting::property`] names it.
+    pub property: &'static str,
+    /// What it held.
+    pub found: Value,
+    /// What podwarden writes.
+    pub wanted: Value,
+    /// The file is contested: one of many, not worth saying each time.
+    pub contested: bool,
+}
+
+/// A file that is not contested any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// Which cgroup.
+    pub cgroup: CgroupName,
+    /// Which property, as [`Setting::property`] names it.
+    pub property: &'static str,
+    /// How often it was corrected since the contest began.
+    pub corrections: u32,
+}
+
+/// What becomes of a plan's actions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// To be carried out, in the plan's order; each with the deviation that it answers, if any.
+    pub admitted: Vec<(Action, Option<Deviation>)>,
+    /// Writes that wait, of files that became contested just now.
+    pub began: Vec<Deviation>,
+    /// Files whose contest has ended.
+    pub ended: Vec<Settled>,
+}
+
+/// Which file of a cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Property {
+    name: &'static str,
+    /// Of huge pages; zero for everything else.
+    page_size: Bytes,
+}
+
+impl Property {
+    const fn of(setting: &Setting) -> Self {
+        let page_size = match setting {
+            Setting::HugetlbLimit { page_size, .. } => *page_size,
+            _ => Bytes::ZERO,
+        };
+        Self {
+            name: setting.property(),
+            page_size,
+        }
+    }
+}
+
+/// Remembers what is in force in every file, and how often each was corrected.
+#[derive(Debug, Clone, Default)]
+pub struct Book {
+    files: BTreeMap<CgroupName, BTreeMap<Property, File>>,
+    contested: BTreeSet<(CgroupName, Property)>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct File {
+    /// What podwarden wrote or found right last; `None` before, and after a write that was refused.
+    in_force: Option<Setting>,
+    limiter: Limiter,
+}
+
+impl Book {
+    /// Sorts what a plan would do now into what is done and what waits.
+    ///
+    /// `observed` is what was read for the plan; of its cgroups those in `desired` are looked at. Call
+    /// [`Book::refused`] for an admitted action that fails.
+    pub fn judge<'a>(
+        &mut self,
+        now: Duration,
+        page: Bytes,
+        desired: impl IntoIterator<Item = &'a Desired>,
+        observed: &BTreeMap<CgroupName, Observed>,
+        actions: Vec<Action>,
+    ) -> Judgement {
+        let mut judgement = Judgement::default();
+        let writes: BTreeSet<_> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Write {
+                    cgroup, setting, ..
+                } => Some((cgroup, Property::of(setting))),
+                _ => None,
+            })
+            .collect();
+        for (desired, observed) in desired
+            .into_iter()
+            .filter_map(|d| Some((d, observed.get(&d.name)?)))
+        {
+            for (setting, _) in &desired.settings {
+                if !writes.contains(&(&desired.name, Property::of(setting))) {
+                    let settled = self.found_right(now, page, &desired.name, setting, observed);
+                    judgement.ended.extend(settled);
+                }
+            }
+        }
+        for action in actions {
+            let Action::Write {
+                cgroup, setting, ..
+            } = &action
+            else {
+                judgement.admitted.push((action, None));
+                continue;
+            };
+            match self.write(now, page, cgroup, setting, observed.get(cgroup)) {
+                Verdict::Write(deviation) => judgement.admitted.push((action, deviation)),
+                Verdict::Wait(began) => judgement.began.extend(began),
+            }
+        }
+        judgement
+    }
+
+    /// A file that the plan leaves as it is.
+    fn found_right(
+        &mut self,
+        now: Duration,
+        page: Bytes,
+        cgroup: &CgroupName,
+        setting: &Setting,
+        observed: &Observed,
+    ) -> Option<Settled> {
+        let property = Property::of(setting);
+        let file = file(&mut self.files, cgroup, property);
+        if !differs(setting, observed, page) {
+            file.in_force = Some(*setting);
+        } else if file
+            .in_force
+            .is_none_or(|ours| differs(&ours, observed, page))
+        {
+            // Held above usage where somebody else put it; it is a deviation once it can be lowered.
+            return None;
+        }
+        let corrections = file.limiter.agrees(now)?;
+        self.contested.remove(&(cgroup.clone(), property));
+        Some(Settled {
+            cgroup: cgroup.clone(),
+            property: property.name,
+            corrections,
+        })
+    }
+
+    fn write(
+        &mut self,
+        now: Duration,
+        page: Bytes,
+        cgroup: &CgroupName,
+        setting: &Setting,
+        observed: Option<&Observed>,
+    ) -> Verdict {
+        let property = Property::of(setting);
+        let file = file(&mut self.files, cgroup, property);
+        let deviation = observed.and_then(|observed| {
+            let in_force = file.in_force.as_ref()?;
+            Some(Deviation {
+                cgroup: cgroup.clone(),
+                property: property.name,
+                found: differs(in_force, observed, page)
+                    .then(|| Value::found(setting, observed))??,
+                wanted: Value::wanted(setting, observed),
+                contested: file.limiter.is_contested(),
+            })
+        });
+        let Some(deviation) = deviation else {
+            file.in_force = Some(*setting);
+            return Verdict::Write(None);
+        };
+        match file.limiter.deviates(now) {
+            Answer::Correct => {
+                file.in_force = Some(*setting);
+                Verdict::Write(Some(deviation))
+            }
+            Answer::Wait { began } => {
+                self.contested.insert((cgroup.clone(), property));
+                Verdict::Wait(began.then_some(deviation))
+            }
+        }
+    }
+
+    /// An admitted write was refused: what its file holds is not known to be podwarden's.
+    pub fn refused(&mut self, action: &Action) {
+        let Action::Write {
+            cgroup, setting, ..
+        } = action
+        else {
+            return;
+        };
+        if let Some(file) = self
+            .files
+            .get_mut(cgroup)
+            .and_then(|files| files.get_mut(&Property::of(setting)))
+        {
+            file.in_force = None;
+        }
+    }
+
+    /// Forgets the cgroups that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&CgroupName) -> bool) {
+        self.files.retain(|cgroup, _| keep(cgroup));
+        self.contested.retain(|(cgroup, _)| keep(cgroup));
+    }
+
+    /// When the next contested file is to be looked at; `None` while none is contested.
+    pub fn next_look(&self) -> Option<Duration> {
+        self.pauses().map(|(_, until)| until).min()
+    }
+
+    /// The cgroups whose contested files are to be looked at now.
+    pub fn due(&self, now: Duration) -> Vec<&CgroupName> {
+        let mut due: Vec<_> = self
+            .pauses()
+            .filter(|(_, until)| *until <= now)
+            .map(|(cgroup, _)| cgroup)
+            .collect();
+        due.dedup();
+        due
+    }
+
+    /// How many files are contested.
+    pub fn contested(&self) -> usize {
+        self.contested.len()
+    }
+
+    /// True while a file of this cgroup is contested.
+    pub fn is_contested(&self, cgroup: &CgroupName) -> bool {
+        self.contested.iter().any(|(name, _)| name == cgroup)
+    }
+
+    fn pauses(&self) -> impl Iterator<Item = (&CgroupName, Duration)> {
+        self.contested.iter().filter_map(|(cgroup, property)| {
+            let file = self.files.get(cgroup)?.get(property)?;
+            Some((cgroup, file.limiter.pause.as_ref()?.until))
+        })
+    }
+}
+
+fn file<'a>(
+    files: &'a mut BTreeMap<CgroupName, BTreeMap<Property, File>>,
+    cgroup: &CgroupName,
+    property: Property,
+) -> &'a mut File {
+    files
+        .entry(cgroup.clone())
+        .or_default()
+        .entry(property)
+        .or_default()
+}
+
+enum Verdict {
+    Write(Option<Deviation>),
+    /// With the deviation when the contest begins.
+    Wait(Option<Deviation>),
+}
+
+fn differs(setting: &Setting, observed: &Observed, page: Bytes) -> bool {
+    setting.change_from(observed, page) != Change::None
+}
+
+/// How often one file is corrected.
+#[derive(Debug, Clone)]
+struct Limiter {
+    tokens: u32,
+    /// When the last token was added, or the bucket last full.
+    filled: Duration,
+    pause: Option<Pause>,
+}
+
+#[derive(Debug, Clone)]
+struct Pause {
+    length: Duration,
+    until: Duration,
+    corrections: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Correct,
+    Wait {
+        /// The contest begins with this.
+        began: bool,
+    },
+}
+
+impl Default for Limiter {
+    fn default() -> Self {
+        Self {
+            tokens: BURST,
+            filled: Duration::ZERO,
+            pause: None,
+        }
+    }
+}
+
+impl Limiter {
+    const fn is_contested(&self) -> bool {
+        self.pause.is_some()
+    }
+
+    /// The file was found to hold something else.
+    fn deviates(&mut self, now: Duration) -> Answer {
+        if let Some(pause) = &mut self.pause {
+            if now < pause.until {
+                return Answer::Wait { began: false };
+            }
+            pause.length = (pause.length * 2).min(LONGEST_PAUSE);
+            pause.until = now.saturating_add(pause.length);
+            pause.corrections = pause.corrections.saturating_add(1);
+            return Answer::Correct;
+        }
+        self.refill(now);
+        if self.tokens > 0 {
+            self.tokens -= 1;
+            return Answer::Correct;
+        }
+        self.pause = Some(Pause {
+            length: FIRST_PAUSE,
+            until: now.saturating_add(FIRST_PAUSE),
+            corrections: 0,
+        });
+        Answer::Wait { began: true }
+    }
+
+    /// The file was found right; returns the corrections of a contest that ends with this.
+    fn agrees(&mut self, now: Duration) -> Option<u32> {
+        let pause = self.pause.as_ref().filter(|pause| pause.until <= now)?;
+        let corrections = pause.corrections;
+        *self = Self {
+            filled: now,
+            ..Self::default()
+        };
+        Some(corrections)
+    }
+
+    fn refill(&mut self, now: Duration) {
+        let missing = BURST - self.tokens;
+        let gained = now.saturating_sub(self.filled).as_nanos() / REFILL.as_nanos();
+        match u32::try_from(gained) {
+            Ok(gained) if gained < missing => {
+                self.tokens += gained;
+                self.filled = self.filled.saturating_add(REFILL * gained);
+            }
+            _ => {
+                self.tokens = BURST;
+                self.filled = now;
+            }
+        }
+    }
+}
