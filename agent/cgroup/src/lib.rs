@@ -8,6 +8,7 @@
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  event   kernel notifications: v1 usage thresholds, PSI triggers
 //!  watch   a directory's new children, for a kubepods that does not exist yet
+//!  writes  who writes to a cgroup's files, at once
 //!  lock    one agent per cgroup root
 //!  systemd the other driver: slices as transient units over D-Bus
 //! ```
@@ -41,6 +42,7 @@ mod name;
 mod systemd;
 mod tree;
 mod watch;
+mod writes;
 
 pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
@@ -54,3 +56,4 @@ pub use rustix::io::Errno;
 pub use systemd::{Systemd, SystemdError, is_slice_path};
 pub use tree::{Attach, Created, Entry, Identity, Tree};
 pub use watch::DirectoryWatch;
+pub use writes::{Reading, WatchId, WriteWatch, is_setting};

@@ -1,22 +1,8 @@
-use std::os::fd::AsFd;
-
+use crate::support::{Sandbox, Victim, is_ready};
 use podwarden_cgroup::{
     Controller, DirectoryWatch, Errno, Error, MemoryReader, PsiResource, PsiTrigger,
     memory_threshold,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use crate::support::{Sandbox, Victim};
-
-/// Waits for up to `seconds`.
-fn is_ready(fd: impl AsFd, seconds: i64) -> bool {
-    let timeout = Timespec {
-        tv_sec: seconds,
-        tv_nsec: 0,
-    };
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    poll(&mut fds, Some(&timeout)).unwrap() == 1
-}
 
 #[test]
 fn a_memory_threshold_notices_the_crossing() {

@@ -8,3 +8,4 @@ mod no_alloc;
 mod readers;
 mod support;
 mod tree;
+mod writes;

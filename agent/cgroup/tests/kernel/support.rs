@@ -2,12 +2,14 @@
 
 use std::{
     io::{Read, Write},
+    os::fd::AsFd,
     sync::atomic::{AtomicU32, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use podwarden_cgroup::{Attach, Controller, Hierarchies, KillHandle, Tree};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The cgroups of one test. Dropping it kills what is left in them and removes them, also when the
 /// test fails.
@@ -162,4 +164,14 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within 20 s: {what}");
         sleep(Duration::from_millis(2));
     }
+}
+
+/// Waits for up to `seconds`.
+pub(crate) fn is_ready(fd: impl AsFd, seconds: i64) -> bool {
+    let timeout = Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&timeout)).unwrap() == 1
 }

@@ -1,0 +1,180 @@
+//! Noticing that somebody writes to a cgroup's files.
+
+use std::{
+    ffi::CStr,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
+    io::Errno,
+};
+
+use crate::{Controller, Error, Result, Tree};
+
+/// Files that hold a setting, or change one; those of huge pages are told by their prefix.
+const SETTINGS: [&str; 12] = [
+    "cpu.shares",
+    "cpu.cfs_quota_us",
+    "cpu.cfs_period_us",
+    "cpu.weight",
+    // Another spelling of the weight, and what overrides it.
+    "cpu.weight.nice",
+    "cpu.idle",
+    "cpu.max",
+    "memory.limit_in_bytes",
+    "memory.max",
+    "memory.min",
+    "memory.low",
+    "pids.max",
+];
+
+/// The controllers whose files hold settings.
+const CONTROLLERS: [Controller; 4] = [
+    Controller::Cpu,
+    Controller::Memory,
+    Controller::Pids,
+    Controller::HugeTlb,
+];
+
+/// Most notices that one call of [`WriteWatch::read`] takes: somebody who writes as fast as they are
+/// read must not keep the reader for ever.
+const AT_ONCE: usize = 4096;
+
+/// True for a file that holds one of the settings that podwarden writes.
+pub fn is_setting(file: &str) -> bool {
+    SETTINGS.contains(&file) || file.starts_with("hugetlb.")
+}
+
+/// What is watched; unique for as long as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchId(i32);
+
+/// What a reading of notices left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Nothing.
+    Drained,
+    /// There is more: read again without waiting.
+    More,
+    /// The kernel dropped notices: look at everything. There may be more.
+    Overflowed,
+}
+
+/// Sees writes to the files of many cgroups with one inotify(7) instance.
+///
+/// kernfs reports each write(2) to a cgroup's file as `IN_MODIFY`, also one of the value that is there,
+/// and what the kernel itself announces (`cgroup.events`; `kernfs_notify`, `fs/kernfs/file.c`). That
+/// a watched directory is removed is *not* reported (tried on 6.18, both versions), and the watch
+/// stays: whoever learns of the removal calls [`WriteWatch::remove`].
+#[derive(Debug)]
+pub struct WriteWatch(OwnedFd);
+
+impl WriteWatch {
+    /// Watches nothing yet.
+    ///
+    /// # Errors
+    /// `EMFILE` at `/proc/sys/fs/inotify/max_user_instances`.
+    pub fn new() -> Result<Self> {
+        inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map(Self)
+            .map_err(|e| Error::os("watch", Path::new("/proc/sys/fs/inotify"), e))
+    }
+
+    /// Watches the files of a directory. Watching what is watched already gives the same id; a
+    /// directory that was made anew gets another.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; `ENOSPC` at `/proc/sys/fs/inotify/max_user_watches`.
+    pub fn directory(&self, path: &Path) -> Result<WatchId> {
+        self.add(path, WatchFlags::MODIFY | WatchFlags::ONLYDIR)
+    }
+
+    /// Watches one file, which keeps what the kernel announces of it coming also when nobody else has
+    /// it open.
+    ///
+    /// # Errors
+    /// As [`WriteWatch::directory`].
+    pub fn file(&self, path: &Path) -> Result<WatchId> {
+        self.add(path, WatchFlags::MODIFY)
+    }
+
+    fn add(&self, path: &Path, flags: WatchFlags) -> Result<WatchId> {
+        inotify::add_watch(&self.0, path, flags)
+            .map(WatchId)
+            .map_err(|e| Error::os("watch", path, e))
+    }
+
+    /// Ends a watch. Notices of it may still be read.
+    pub fn remove(&self, id: WatchId) {
+        // It may have gone by itself.
+        let _ = inotify::remove_watch(&self.0, id.0);
+    }
+
+    /// Hands every notice to `each`: what is watched, and the file's name, which is empty where the
+    /// file itself is watched. Does not wait; poll for readability.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn read(&self, mut each: impl FnMut(WatchId, &str)) -> Result<Reading> {
+        let mut buffer = [MaybeUninit::uninit(); 8192];
+        let mut reader = inotify::Reader::new(&self.0, &mut buffer);
+        let mut overflowed = false;
+        for _ in 0..AT_ONCE {
+            match reader.next() {
+                Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
+                    overflowed = true;
+                }
+                Ok(event) if event.events().contains(ReadFlags::MODIFY) => {
+                    let name = event.file_name().map_or(Ok(""), CStr::to_str);
+                    // No cgroup file has a name that is not text.
+                    each(WatchId(event.wd()), name.unwrap_or_default());
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if overflowed => return Ok(Reading::Overflowed),
+                Err(Errno::AGAIN) => return Ok(Reading::Drained),
+                Err(error) => {
+                    return Err(Error::os("read", Path::new("the inotify instance"), error));
+                }
+            }
+        }
+        Ok(if overflowed {
+            Reading::Overflowed
+        } else {
+            Reading::More
+        })
+    }
+}
+
+impl AsFd for WriteWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for WriteWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Tree {
+    /// The directories that hold a cgroup's settings, one for each hierarchy that has any; they need
+    /// not exist.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`].
+    pub fn setting_directories(&self, rel: &str) -> Result<Vec<PathBuf>> {
+        let mut directories = Vec::with_capacity(CONTROLLERS.len());
+        for controller in CONTROLLERS {
+            match self.path(controller, rel) {
+                Ok(path) if !directories.contains(&path) => directories.push(path),
+                Ok(_) | Err(Error::NoController { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(directories)
+    }
+}

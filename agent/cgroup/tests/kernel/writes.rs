@@ -1,0 +1,155 @@
+//! Foreign writes are noticed.
+
+use std::{collections::BTreeSet, fs};
+
+use podwarden_cgroup::{
+    Controller, CpuQuota, Reading, Result, Tree, WatchId, WriteWatch, is_setting,
+};
+
+use crate::support::{Sandbox, Victim, is_ready};
+
+fn notices(watch: &WriteWatch) -> Vec<(WatchId, String)> {
+    let mut notices = Vec::new();
+    let reading = watch.read(|id, file| notices.push((id, file.to_owned())));
+    assert_eq!(reading.unwrap(), Reading::Drained);
+    notices
+}
+
+/// Every way to write a setting.
+type Write = (&'static str, fn(&Tree, &str) -> Result<()>);
+const WRITES: [Write; 4] = [
+    ("shares", |tree, rel| tree.set_cpu_shares(rel, 100)),
+    ("quota", |tree, rel| {
+        tree.set_cpu_quota(
+            rel,
+            Some(CpuQuota {
+                quota_us: 5000,
+                period_us: 50_000,
+            }),
+        )
+    }),
+    ("memory", |tree, rel| {
+        tree.set_memory_limit(rel, Some(1 << 30))
+    }),
+    ("pids", |tree, rel| tree.set_pids_limit(rel, Some(99))),
+];
+
+#[test]
+fn every_setting_that_is_written_is_noticed() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    let watch = WriteWatch::new().unwrap();
+    let directories = tree.setting_directories(pod).unwrap();
+    let ids: BTreeSet<_> = directories
+        .iter()
+        .map(|directory| {
+            let id = watch.directory(directory).unwrap();
+            assert_eq!(watch.directory(directory).unwrap(), id, "watched once");
+            id
+        })
+        .collect();
+    assert_eq!(ids.len(), directories.len());
+    for (what, write) in WRITES {
+        // The second time it is there already.
+        for _ in 0..2 {
+            write(tree, pod).unwrap();
+            assert!(is_ready(&watch, 20), "{what}");
+            let notices = notices(&watch);
+            assert!(
+                notices
+                    .iter()
+                    .all(|(id, file)| ids.contains(id) && is_setting(file)),
+                "{what}: {notices:?}"
+            );
+            assert!(!notices.is_empty(), "{what}");
+        }
+    }
+    ids.iter().for_each(|id| watch.remove(*id));
+    let _ = watch.read(|_, _| ()).unwrap();
+    for (_, write) in WRITES {
+        write(tree, pod).unwrap();
+    }
+    assert_eq!(notices(&watch), [], "nothing is watched any more");
+}
+
+#[test]
+fn a_cgroup_that_is_made_anew_is_another() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let watch = WriteWatch::new().unwrap();
+    let directory = tree.path(Controller::Memory, "pod").unwrap();
+    let error = watch.directory(&directory).unwrap_err();
+    assert!(error.is_gone(), "{error}");
+    sandbox.cgroup("pod");
+    let first = watch.directory(&directory).unwrap();
+    tree.remove("pod").unwrap();
+    sandbox.cgroup("pod");
+    let second = watch.directory(&directory).unwrap();
+    assert_ne!(first, second);
+    watch.remove(first);
+    tree.set_memory_limit("pod", Some(1 << 30)).unwrap();
+    assert!(is_ready(&watch, 20));
+    let seen: BTreeSet<_> = notices(&watch).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(seen, BTreeSet::from([second]));
+}
+
+#[test]
+fn a_process_that_enters_is_noticed() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let container = sandbox.cgroup("pod/container");
+    let watch = WriteWatch::new().unwrap();
+    let directory = tree.identity_path(container).unwrap();
+    let entered = watch.directory(&directory).unwrap();
+    let events = watch.file(&directory.join("cgroup.events"));
+    let _victim = Victim::sleeper(&tree.open_attach(container).unwrap());
+    assert!(is_ready(&watch, 20));
+    let notices = notices(&watch);
+    assert!(
+        notices.contains(&(entered, "cgroup.procs".to_owned())),
+        "{notices:?}"
+    );
+    // v1 has no such file.
+    if let Ok(events) = events {
+        assert!(notices.contains(&(events, String::new())), "{notices:?}");
+    }
+}
+
+#[test]
+fn notices_that_the_kernel_dropped_are_told() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let watch = WriteWatch::new().unwrap();
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    for rel in ["a", "b"] {
+        sandbox.cgroup(rel);
+        let directory = tree.path(Controller::Pids, rel).unwrap();
+        watch.directory(&directory).unwrap();
+    }
+    // Two in turn, or the kernel makes one notice of all.
+    for _ in 0..=limit / 2 {
+        tree.set_pids_limit("a", Some(9)).unwrap();
+        tree.set_pids_limit("b", Some(9)).unwrap();
+    }
+    let mut count = 0;
+    let mut overflowed = false;
+    loop {
+        match watch.read(|_, _| count += 1).unwrap() {
+            Reading::More => {}
+            Reading::Overflowed => overflowed = true,
+            Reading::Drained => break,
+        }
+    }
+    assert!(overflowed, "{count} notices");
+    assert!(count <= limit, "{count} of {limit}");
+}
