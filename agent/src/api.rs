@@ -232,6 +232,35 @@ pub struct NodeStats {
     /// The last time; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_reconcile: Option<ReconcileStats>,
+    /// What others wrote to files of ours.
+    #[serde(default)]
+    pub drift: DriftStats,
+}
+
+/// What others wrote to files that podwarden keeps, since the agent started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftStats {
+    /// Cgroups whose files are watched; foreign writes to others are found by the timer.
+    pub watched_cgroups: u64,
+    /// Files that somebody keeps writing against podwarden, now.
+    pub contested: u64,
+    /// By property; those that nobody wrote are left out.
+    pub properties: Vec<DriftCount>,
+}
+
+/// What others wrote to files of one property.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftCount {
+    /// As in `explain`: `memory limit`, `cpu shares`.
+    pub property: String,
+    /// Foreign values that were replaced.
+    pub corrected: u64,
+    /// Foreign values that the kernel did not let podwarden replace.
+    pub refused: u64,
+    /// How often a file became contested.
+    pub contests: u64,
 }
 
 /// One step of an eviction, all by `CLOCK_MONOTONIC`, nanoseconds.
@@ -351,6 +380,40 @@ pub enum EventKind {
     },
     /// A pod was evicted, or in observe mode would have been.
     Eviction(Box<Eviction>),
+    /// Somebody else changed a value that podwarden keeps.
+    Drift {
+        /// The cgroup, as the cgroupfs driver names it.
+        cgroup: String,
+        /// Which value.
+        property: String,
+        /// What it held.
+        found: String,
+        /// What podwarden wrote.
+        wanted: String,
+        /// False when the kernel refused it.
+        corrected: bool,
+    },
+    /// Somebody keeps changing a value: it is corrected at growing intervals from now on, at most once
+    /// a minute in the end.
+    DriftContested {
+        /// As above.
+        cgroup: String,
+        /// As above.
+        property: String,
+        /// As above.
+        found: String,
+        /// What podwarden will write.
+        wanted: String,
+    },
+    /// Nobody changes a value any more that was contested.
+    DriftSettled {
+        /// As above.
+        cgroup: String,
+        /// As above.
+        property: String,
+        /// How often it was corrected meanwhile.
+        corrections: u32,
+    },
     /// Something is not as it should be; the text says what and what is lost.
     Degraded {
         /// One sentence.

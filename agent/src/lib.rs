@@ -18,6 +18,7 @@
 //! | `figures` | one sampling pass -> the API's figures | memory files |
 //! | `sense` | gathers a policy snapshot; decides nothing | cgroup files, reading |
 //! | `act` | the only interpreter of actions; observe mode | cgroup files, writing |
+//! | `drift` | notices what others write to our files | inotify |
 //! | `arm` | makes the reactor's plan | opens files |
 //! | `reactor` | the fast loop | usage files, SIGKILL |
 //! | `run` | brings all of it up and down; the slow loop | all of the above |
@@ -33,6 +34,7 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod drift;
 pub mod figures;
 pub mod http;
 pub mod kernel;

@@ -102,7 +102,7 @@ fn controllers(tree: &Tree) -> Controllers {
 }
 
 /// What a cgroup holds; a value that cannot be read is unknown.
-fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
+pub(crate) fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
     let limit = |bytes: Option<u64>| match bytes {
         Some(bytes) => Limit::At(Bytes(bytes)),
         None => Limit::Unlimited,

@@ -147,6 +147,16 @@ pub struct Judgement {
     pub ended: Vec<Settled>,
 }
 
+impl Judgement {
+    /// Everything is carried out, and nothing answers anybody.
+    pub fn of(actions: Vec<Action>) -> Self {
+        Self {
+            admitted: actions.into_iter().map(|action| (action, None)).collect(),
+            ..Self::default()
+        }
+    }
+}
+
 /// Which file of a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Property {

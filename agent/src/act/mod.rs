@@ -36,7 +36,7 @@ use self::{
 };
 
 /// What came of a list of actions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Performed {
     /// Carried out.
     pub done: u32,
@@ -48,6 +48,9 @@ pub struct Performed {
     pub postponed: u32,
     /// Not carried out because of observe mode.
     pub withheld: u32,
+    /// Where, among the actions, the kernel did not take a value. One that it took and that somebody
+    /// else overwrote at once has failed too and is not among these.
+    pub refused: Vec<usize>,
 }
 
 impl Performed {
@@ -138,27 +141,30 @@ impl Actor {
     /// Carries out `actions` in order; what one of them could not do does not stop the others.
     pub fn perform(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
         let mut performed = Performed::default();
-        for action in actions {
+        for (at, action) in actions.iter().enumerate() {
             if !self.enforce {
                 tracing::debug!(?action, "observe mode: not carried out");
                 performed.withheld += 1;
                 continue;
             }
-            match self.one(tree, naming, action) {
-                None => {}
-                Some(Outcome::Done) => performed.done += 1,
-                Some(Outcome::Failed) => performed.failed += 1,
-                Some(Outcome::Unchanged) if matches!(action, Action::RemoveCgroup { .. }) => {
+            let Some((outcome, refused)) = self.one(tree, naming, action) else {
+                continue;
+            };
+            performed.refused.extend(refused.then_some(at));
+            match outcome {
+                Outcome::Done => performed.done += 1,
+                Outcome::Failed => performed.failed += 1,
+                Outcome::Unchanged if matches!(action, Action::RemoveCgroup { .. }) => {
                     performed.postponed += 1;
                 }
-                Some(Outcome::Unchanged) => performed.unchanged += 1,
+                Outcome::Unchanged => performed.unchanged += 1,
             }
         }
         performed
     }
 
-    /// `None` for what is not done here.
-    fn one(&mut self, tree: &Tree, naming: &Naming, action: &Action) -> Option<Outcome> {
+    /// What came of it, and whether the kernel refused it; `None` for what is not done here.
+    fn one(&mut self, tree: &Tree, naming: &Naming, action: &Action) -> Option<(Outcome, bool)> {
         let start = Instant::now();
         let (operation, cgroup, outcome) = match action {
             Action::EnsureCgroup { cgroup, .. } => {
@@ -181,8 +187,9 @@ impl Actor {
         };
         let took = start.elapsed();
         let rel = naming.rel(cgroup);
+        let refused = matches!(&outcome, Err(error) if !matches!(error, Error::NotKept { .. }));
         let outcome = self.record(tree, &rel, operation, action, outcome, took);
-        Some(outcome)
+        Some((outcome, refused))
     }
 
     fn record(

@@ -27,7 +27,7 @@ use self::{
 use super::{Shared, api::Failure, tally::Counts};
 use crate::{
     act::{Operation, Outcome, Tally},
-    api::{MemoryStats, NodeStats, PodStats},
+    api::{DriftStats, MemoryStats, NodeStats, PodStats},
     published::Figures,
 };
 
@@ -82,6 +82,7 @@ impl Scrape {
             degradations,
             allocatable_memory_bytes,
             drops,
+            drift,
             ..
         } = &self.figures.node;
         Family::open(encoder, &METRICS.info)?.info(&[
@@ -102,7 +103,7 @@ impl Scrape {
         ] {
             family.counter(&[("kind", kind)], count)?;
         }
-        Ok(())
+        drift_of(encoder, drift)
     }
 
     fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
@@ -249,6 +250,22 @@ impl Scrape {
         }
         Ok(())
     }
+}
+
+fn drift_of(encoder: &mut DescriptorEncoder<'_>, drift: &DriftStats) -> Encoded {
+    let mut family = Family::open(encoder, &METRICS.drift)?;
+    for count in &drift.properties {
+        for (outcome, value) in [
+            ("corrected", count.corrected),
+            ("refused", count.refused),
+            ("contested", count.contests),
+        ] {
+            let labels = [("property", count.property.as_str()), ("outcome", outcome)];
+            family.counter(&labels, value)?;
+        }
+    }
+    Family::open(encoder, &METRICS.drift_contested)?.gauge(&[], drift.contested)?;
+    Family::open(encoder, &METRICS.drift_watched)?.gauge(&[], drift.watched_cgroups)
 }
 
 fn memory(memory: &Option<MemoryStats>, of: impl Fn(&MemoryStats) -> u64) -> Option<u64> {

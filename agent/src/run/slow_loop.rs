@@ -1,5 +1,6 @@
 //! The slow loop: follows pods and kernel records, keeps the hierarchy, samples, arms the reactor.
 
+mod drift;
 mod pace;
 mod records;
 
@@ -10,7 +11,7 @@ use std::{
 };
 
 use podwarden_cgroup::Tree;
-use podwarden_policy::{Node, name::CgroupName, plan, reserve};
+use podwarden_policy::{Node, desired, drift::Judgement, name::CgroupName, plan, reserve};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
@@ -24,7 +25,8 @@ use crate::{
     api::{EventKind, NodeStats},
     arm::{self, Levels, Tokens},
     clock,
-    config::Config,
+    config::{Config, Mode},
+    drift::Drift,
     figures::Sampler,
     ledger::Change,
     pods::{Identities, PodSet},
@@ -65,6 +67,8 @@ pub(super) struct SlowLoop {
     levels: Levels,
     sampled: Option<Instant>,
     pace: Pace,
+    /// `None` in observe mode: nothing is ours then that could drift.
+    drift: Option<Drift>,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
     pods_open: bool,
@@ -76,6 +80,7 @@ pub(super) struct SlowLoop {
 enum Woke {
     Records,
     Reports,
+    Notices,
     Pods,
     Time,
 }
@@ -90,12 +95,16 @@ impl SlowLoop {
             levels: Levels::default(),
             sampled: None,
             pace: Pace::new(Instant::now()),
+            drift: None,
             stale: true,
             pods_open: true,
             reactor_ended: false,
             reports_lost: 0,
             parts,
         };
+        if this.parts.config.mode == Mode::Enforce {
+            this.notice_writes();
+        }
         this.take_pods();
         for change in changes {
             this.changed(change);
@@ -122,6 +131,7 @@ impl SlowLoop {
             match self.wait(bell.as_ref()).await {
                 Woke::Records => self.take_records(),
                 Woke::Reports => self.take_reports(),
+                Woke::Notices => self.take_notices(),
                 Woke::Pods => {
                     self.take_pods();
                     self.stale = true;
@@ -151,6 +161,12 @@ impl SlowLoop {
                 None => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         };
+        let notices = async {
+            match &self.drift {
+                Some(drift) => drift.ready().await,
+                None => std::future::pending().await,
+            }
+        };
         let Parts {
             accounting,
             pods,
@@ -161,6 +177,7 @@ impl SlowLoop {
             biased;
             () = reports => Woke::Reports,
             () = accounting.ready() => Woke::Records,
+            () = notices => Woke::Notices,
             changed = pods.changed(), if self.pods_open => {
                 // The source is gone: its last word stays in force.
                 self.pods_open = changed.is_ok();
@@ -261,13 +278,22 @@ impl SlowLoop {
         let snapshot = sense::snapshot(tree, naming, config, node, wanted, &existing, |rel| {
             actor.made(rel)
         });
-        let actions = plan::plan(&snapshot);
+        let desired = desired::tree(&snapshot);
+        let actions = plan::towards(&snapshot, &desired);
+        let judgement = match &mut self.drift {
+            Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
+            None => Judgement::of(actions),
+        };
         let version = sense::version(tree);
         let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
         published.publish_planned(planned);
-        let performed = actor.reconcile(tree, naming, &actions);
+        let (performed, findings) = drift::carry_out(&mut self.drift, judgement, |actions| {
+            actor.reconcile(tree, naming, actions)
+        });
         published.publish_done(actor.tally().clone());
         self.pace.passed(Instant::now(), performed.is_incomplete());
+        self.follow(desired);
+        self.tell(findings);
     }
 
     /// Hands the reactor its levels and victims.
@@ -316,6 +342,7 @@ impl SlowLoop {
             allocatable_memory_bytes: reserve::allocatable(&parts.node).memory.as_u64(),
             tiers: sample.tiers,
             drops: parts.accounting.drops(),
+            drift: self.drift.as_ref().map(Drift::stats).unwrap_or_default(),
             ..parts.stats.clone()
         };
         parts.published.publish(Figures {

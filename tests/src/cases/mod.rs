@@ -12,6 +12,7 @@ use crate::harness::Log;
 
 mod api;
 mod cpu;
+mod drift;
 mod eviction;
 mod exits;
 mod faults;
@@ -79,6 +80,7 @@ pub(crate) fn all() -> Vec<Case> {
         exits::CASES,
         lifecycle::CASES,
         hierarchy::CASES,
+        drift::CASES,
         eviction::CASES,
         reaping::CASES,
         profile::CASES,

@@ -57,6 +57,8 @@ impl Log {
 pub(crate) struct Options {
     /// `observe` or `enforce`.
     pub(crate) mode: &'static str,
+    /// A kubelet owns the tree.
+    pub(crate) assist: bool,
     /// `cgroupfs` or `systemd`.
     pub(crate) driver: &'static str,
     /// The node's memory as the configuration tells it.
@@ -81,6 +83,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             mode: "enforce",
+            assist: false,
             driver: "cgroupfs",
             memory: "16Gi".to_owned(),
             eviction_hard: None,
@@ -103,6 +106,9 @@ impl Options {
         );
         if let Some(amount) = &self.eviction_hard {
             text.push_str(&format!("evictionHard: {{memory.available: {amount}}}\n"));
+        }
+        if self.assist {
+            text.push_str("ownership: assist\n");
         }
         text.push_str(&self.config);
         text

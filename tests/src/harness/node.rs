@@ -23,7 +23,7 @@ pub(crate) struct Node {
     /// Its root.
     pub(crate) sandbox: Sandbox,
     limit: Duration,
-    /// In observe mode the agent makes no cgroups; a kubelet would.
+    /// In observe mode, and beside a kubelet, the agent makes no cgroups; the kubelet does.
     observes: bool,
 }
 
@@ -58,7 +58,7 @@ impl Node {
 
     /// Starts an agent on a root that may hold something already.
     pub(crate) fn on(context: &Context, sandbox: Sandbox, options: &Options) -> Result<Self> {
-        let observes = options.mode == "observe";
+        let observes = options.mode == "observe" || options.assist;
         if observes {
             let name = match options.driver {
                 "systemd" => "kubepods.slice",
@@ -94,12 +94,7 @@ impl Node {
     pub(crate) fn pods(&self, specs: Vec<PodSpec>) -> Result<Vec<Pod>> {
         let mut pods = Vec::with_capacity(specs.len());
         for spec in specs {
-            let manifest = self.sandbox.pods_dir().join(format!("{}.json", spec.uid));
-            // Renamed into place: a directory watcher must never see half a manifest.
-            let draft = self.sandbox.dir().join("draft.json");
-            fs::write(&draft, spec.manifest().to_string()).context("write a manifest")?;
-            fs::rename(&draft, &manifest).context("put a manifest in place")?;
-            let cgroup = self.sandbox.root.child(&spec.cgroup());
+            let cgroup = self.manifest(&spec)?;
             let main = cgroup.child("main");
             pods.push(Pod { spec, cgroup, main });
         }
@@ -116,6 +111,16 @@ impl Node {
         }
         self.known(&pods)?;
         Ok(pods)
+    }
+
+    /// Puts a manifest in place and does not wait; the answer is the cgroup that the pod is to have.
+    pub(crate) fn manifest(&self, spec: &PodSpec) -> Result<Cgroup> {
+        let manifest = self.sandbox.pods_dir().join(format!("{}.json", spec.uid));
+        // Renamed into place: a directory watcher must never see half a manifest.
+        let draft = self.sandbox.dir().join("draft.json");
+        fs::write(&draft, spec.manifest().to_string()).context("write a manifest")?;
+        fs::rename(&draft, &manifest).context("put a manifest in place")?;
+        Ok(self.sandbox.root.child(&spec.cgroup()))
     }
 
     /// Waits until the API lists all of `pods`, each with its container.

@@ -62,6 +62,9 @@ pub(crate) fn sentence(event: &Event) -> String {
             human::bytes(*level_bytes),
         ),
         EventKind::Eviction(eviction) => verdict(eviction),
+        EventKind::Drift { .. }
+        | EventKind::DriftContested { .. }
+        | EventKind::DriftSettled { .. } => drift(&event.kind),
         EventKind::Degraded { message } => format!("degraded: {}", human::printable(message)),
     }
 }
@@ -91,6 +94,42 @@ fn exit(kind: &EventKind) -> String {
         human::nanos(*run_time_nanos),
         human::bytes(*max_rss_bytes),
     )
+}
+
+fn drift(kind: &EventKind) -> String {
+    match kind {
+        EventKind::Drift {
+            cgroup,
+            property,
+            found,
+            wanted,
+            corrected,
+        } => {
+            let done = match corrected {
+                true => "put back to",
+                false => "could not be put back to",
+            };
+            format!("{property} of {cgroup} was changed to {found} by another, {done} {wanted}")
+        }
+        EventKind::DriftContested {
+            cgroup,
+            property,
+            found,
+            wanted,
+        } => format!(
+            "another keeps changing {property} of {cgroup} to {found}: {wanted} is written at growing \
+             intervals"
+        ),
+        EventKind::DriftSettled {
+            cgroup,
+            property,
+            corrections,
+        } => format!(
+            "{property} of {cgroup} is left alone again after {}",
+            count(u64::from(*corrections), "correction")
+        ),
+        _ => String::new(),
+    }
 }
 
 fn verdict(eviction: &Eviction) -> String {

@@ -166,6 +166,8 @@ fn tone(event: &Event) -> Tone {
         EventKind::Eviction(_) | EventKind::KernelOom { .. } => Tone::Alert,
         EventKind::LevelCrossed { .. }
         | EventKind::Degraded { .. }
+        | EventKind::Drift { .. }
+        | EventKind::DriftContested { .. }
         | EventKind::ProcessExit { .. } => Tone::Warn,
         _ => Tone::Plain,
     }

@@ -150,6 +150,43 @@ fn every_other_event_is_one_sentence() {
             "kubepods uses 1.07Gi, past its level of 1.00Gi (noticed by switch)",
         ),
         (
+            EventKind::Drift {
+                cgroup: "/kubepods/burstable".to_owned(),
+                property: "cpu shares".to_owned(),
+                found: "2 shares".to_owned(),
+                wanted: "1024 shares".to_owned(),
+                corrected: true,
+            },
+            "cpu shares of /kubepods/burstable was changed to 2 shares by another, put back to 1024 shares",
+        ),
+        (
+            EventKind::Drift {
+                cgroup: "/kubepods".to_owned(),
+                property: "memory limit".to_owned(),
+                found: "max".to_owned(),
+                wanted: "1Gi".to_owned(),
+                corrected: false,
+            },
+            "memory limit of /kubepods was changed to max by another, could not be put back to 1Gi",
+        ),
+        (
+            EventKind::DriftContested {
+                cgroup: "/kubepods".to_owned(),
+                property: "memory limit".to_owned(),
+                found: "max".to_owned(),
+                wanted: "1Gi".to_owned(),
+            },
+            "another keeps changing memory limit of /kubepods to max: 1Gi is written at growing intervals",
+        ),
+        (
+            EventKind::DriftSettled {
+                cgroup: "/kubepods".to_owned(),
+                property: "memory limit".to_owned(),
+                corrections: 3,
+            },
+            "memory limit of /kubepods is left alone again after 3 corrections",
+        ),
+        (
             EventKind::Degraded {
                 message: "no fentry".to_owned(),
             },

@@ -1,0 +1,139 @@
+//! Foreign writes: what was noticed is looked at, put right and told.
+
+use std::collections::BTreeMap;
+
+use podwarden_policy::{desired::Desired, drift::Judgement, name, plan::Action};
+
+use super::{Parts, SlowLoop};
+use crate::{
+    act::Performed,
+    api::EventKind,
+    clock,
+    drift::{Drift, Finding, WatchError},
+    kernel::loader,
+    sense,
+};
+
+/// Carries out what a judgement admits; see [`Drift::carry_out`].
+pub(super) fn carry_out(
+    drift: &mut Option<Drift>,
+    judgement: Judgement,
+    perform: impl FnOnce(&[Action]) -> Performed,
+) -> (Performed, Vec<Finding>) {
+    if let Some(drift) = drift {
+        return drift.carry_out(judgement, perform);
+    }
+    let (actions, _): (Vec<_>, Vec<_>) = judgement.admitted.into_iter().unzip();
+    (perform(&actions), Vec::new())
+}
+
+impl SlowLoop {
+    /// Begins to notice foreign writes.
+    pub(super) fn notice_writes(&mut self) {
+        let kubepods = self.parts.naming.kubepods.clone();
+        self.drift = Some(match Drift::new(kubepods.clone()) {
+            Ok(drift) => drift,
+            Err(error) => {
+                self.unwatched(&error);
+                Drift::unwatched(kubepods)
+            }
+        });
+    }
+
+    /// The tree as it ought to be from now on.
+    pub(super) fn follow(&mut self, desired: Vec<Desired>) {
+        let Some(drift) = &mut self.drift else {
+            return;
+        };
+        let (tree, naming) = (&self.parts.tree, &self.parts.naming);
+        if let Err(error) = drift.follow(tree, naming, desired) {
+            self.unwatched(&error);
+        }
+    }
+
+    pub(super) fn take_notices(&mut self) {
+        let Some(drift) = &mut self.drift else {
+            return;
+        };
+        self.stale |= drift.take_notices();
+        let Parts {
+            tree,
+            naming,
+            actor,
+            published,
+            ..
+        } = &mut self.parts;
+        let mut observed = BTreeMap::new();
+        for name in drift.to_look_at() {
+            let rel = naming.rel(&name);
+            if tree.id(&rel).is_ok() {
+                let found = sense::observe(tree, &rel, actor.made(&rel));
+                observed.insert(name, found);
+            }
+        }
+        let judgement = drift.judge(&observed);
+        if judgement == Judgement::default() {
+            return;
+        }
+        let (_, findings) =
+            drift.carry_out(judgement, |actions| actor.correct(tree, naming, actions));
+        published.publish_done(actor.tally().clone());
+        self.tell(findings);
+    }
+
+    /// One log line and one event each.
+    pub(super) fn tell(&self, findings: Vec<Finding>) {
+        for (cgroup, kind) in findings {
+            match &kind {
+                EventKind::DriftContested {
+                    cgroup,
+                    property,
+                    found,
+                    wanted,
+                } => tracing::warn!(
+                    cgroup,
+                    property,
+                    found,
+                    wanted,
+                    "another keeps writing this; it is corrected at growing intervals"
+                ),
+                EventKind::DriftSettled {
+                    cgroup,
+                    property,
+                    corrections,
+                } => tracing::info!(cgroup, property, corrections, "left alone again"),
+                EventKind::Drift {
+                    cgroup,
+                    property,
+                    found,
+                    wanted,
+                    corrected,
+                } => tracing::info!(
+                    cgroup,
+                    property,
+                    found,
+                    wanted,
+                    corrected,
+                    "another wrote this"
+                ),
+                _ => {}
+            }
+            let uid = cgroup.last().and_then(name::parse_pod).map(|(_, uid)| uid);
+            let pod = uid.map(|uid| self.identities.get(uid.as_str()).pod);
+            self.parts.published.event(clock::now_text(), pod, kind);
+        }
+    }
+
+    /// Said once; the timer still finds what is not noticed.
+    pub(super) fn unwatched(&mut self, error: &WatchError) {
+        let message = loader::chain(error);
+        let degradations = &mut self.parts.stats.degradations;
+        if degradations.contains(&message) {
+            return;
+        }
+        tracing::warn!("{message}");
+        degradations.push(message.clone());
+        let kind = EventKind::Degraded { message };
+        self.parts.published.event(clock::now_text(), None, kind);
+    }
+}

@@ -1,0 +1,381 @@
+//! What others write to files that the agent keeps.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::{DriftStats, Event, EventKind};
+use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
+use podwarden_policy::{Bytes, reserve};
+
+use super::{Case, Context, case};
+use crate::harness::{
+    Cgroup, Node, Options, Pod, PodSpec, check_interrupt, eventually, monotonic, sleep,
+};
+
+pub(super) const CASES: &[Case] = &[
+    case("foreign_writes_are_corrected", foreign_writes_are_corrected),
+    case(
+        "insisting_writer_is_no_write_fight",
+        insisting_writer_is_no_write_fight,
+    ),
+    case("assist_fights_nothing", assist_fights_nothing),
+];
+
+/// What somebody else may write, by file; each is on one version only, or the same on both.
+const FOREIGN: [(&str, &str); 7] = [
+    ("cpu.shares", "777"),
+    ("cpu.weight", "77"),
+    ("cpu.cfs_quota_us", "77000"),
+    ("cpu.max", "77000 100000"),
+    ("memory.limit_in_bytes", "3221225472"),
+    ("memory.max", "3221225472"),
+    ("pids.max", "7777"),
+];
+
+/// A file of a cgroup, what the agent keeps in it, and what another writes.
+#[derive(Debug, Clone)]
+struct File {
+    path: PathBuf,
+    kept: String,
+    foreign: &'static str,
+}
+
+impl File {
+    fn read(&self) -> Result<String> {
+        read(&self.path)
+    }
+
+    fn is_kept(&self) -> Result<bool> {
+        Ok(self.read()? == self.kept)
+    }
+
+    fn spoil(&self) -> Result<()> {
+        fs::write(&self.path, self.foreign)
+            .with_context(|| format!("write {} to {}", self.foreign, self.path.display()))
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// The files of a cgroup whose names pass, with what is in them now.
+fn files(cgroup: &Cgroup, pass: impl Fn(&str) -> bool) -> Result<Vec<File>> {
+    let mut files = Vec::new();
+    for dir in cgroup.dirs() {
+        for (name, foreign) in FOREIGN {
+            let path = dir.join(name);
+            if pass(name) && path.exists() {
+                let kept = read(&path)?;
+                files.push(File {
+                    path,
+                    kept,
+                    foreign,
+                });
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn is_limit(name: &str) -> bool {
+    matches!(name, "memory.limit_in_bytes" | "memory.max")
+}
+
+fn is_share(name: &str) -> bool {
+    matches!(name, "cpu.shares" | "cpu.weight")
+}
+
+fn mixed(count: usize) -> Vec<PodSpec> {
+    let spec = |n: usize| match n % 3 {
+        0 => PodSpec::guaranteed(&format!("g{n}"), "64Mi"),
+        1 => PodSpec::burstable(&format!("b{n}"), "32Mi"),
+        _ => PodSpec::best_effort(&format!("e{n}")),
+    };
+    (0..count).map(spec).collect()
+}
+
+/// Every file that the agent keeps, of every pod and tier.
+fn kept_files(node: &Node, pods: &[Pod]) -> Result<Vec<File>> {
+    let of_tier = |name: &str| is_limit(name) || is_share(name);
+    let mut all = files(&node.kubepods(), of_tier)?;
+    for tier in ["burstable", "besteffort"] {
+        all.extend(files(&node.tier(tier)?, of_tier)?);
+    }
+    for pod in pods {
+        all.extend(files(&pod.cgroup, |_| true)?);
+    }
+    Ok(all)
+}
+
+fn corrected(drift: &DriftStats) -> u64 {
+    drift.properties.iter().map(|count| count.corrected).sum()
+}
+
+/// The agent's own figure, which is as old as its last sampling pass.
+fn drift_of(node: &Node) -> Result<DriftStats> {
+    Ok(node.agent.node()?.drift)
+}
+
+fn foreign_writes_are_corrected(context: &Context) -> Result<()> {
+    const WRITES: usize = 50;
+    let node = Node::start(context, &Options::default())?;
+    let pods = node.pods(mixed(15))?;
+    let seed = monotonic();
+    let mut files = kept_files(&node, &pods)?;
+    fastrand::Rng::with_seed(seed).shuffle(&mut files);
+    ensure!(
+        files.len() >= WRITES,
+        "{} files are too few: {files:?}",
+        files.len()
+    );
+    files.truncate(WRITES);
+    let mut times = Vec::with_capacity(WRITES);
+    for file in &files {
+        let text = || format!("{}, seed {seed}", file.path.display());
+        let start = Instant::now();
+        file.spoil().with_context(text)?;
+        while !file.is_kept().with_context(text)? {
+            check_interrupt()?;
+            let (waited, found) = (start.elapsed(), file.read()?);
+            ensure!(
+                waited < context.limit(20),
+                "{} still holds {found:?} and not {:?}",
+                text(),
+                file.kept
+            );
+            thread::sleep(Duration::from_micros(100));
+        }
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    context.figure("correction_median", ms(times[WRITES / 2]), "ms");
+    context.figure("correction_p90", ms(times[WRITES * 9 / 10]), "ms");
+    context.figure("correction_worst", ms(times[WRITES - 1]), "ms");
+    let events = node.agent.events(0)?;
+    let told = drift_events(&events).count();
+    ensure!(
+        told == WRITES,
+        "{told} events about {WRITES} foreign writes, seed {seed}"
+    );
+    eventually(node.limit(), || {
+        let drift = drift_of(&node)?;
+        ensure!(corrected(&drift) == WRITES as u64, "{drift:?}");
+        ensure!(drift.contested == 0, "{drift:?}");
+        // kubepods, two tiers and the pods.
+        ensure!(drift.watched_cgroups == 18, "{drift:?}");
+        Ok(())
+    })?;
+    node.finish()
+}
+
+fn drift_events(events: &[Event]) -> impl Iterator<Item = &Event> {
+    events.iter().filter(|event| {
+        matches!(
+            event.kind,
+            EventKind::Drift {
+                corrected: true,
+                ..
+            }
+        )
+    })
+}
+
+/// The most that the documented rate allows in `time`.
+fn bound(time: Duration) -> u64 {
+    let doublings = (LONGEST_PAUSE.as_secs() / FIRST_PAUSE.as_secs()).ilog2();
+    u64::from(BURST)
+        + time.as_secs() / REFILL.as_secs()
+        + u64::from(doublings)
+        + 1
+        + time.as_secs() / LONGEST_PAUSE.as_secs()
+}
+
+fn insisting_writer_is_no_write_fight(context: &Context) -> Result<()> {
+    const INSISTS: Duration = Duration::from_millis(2500);
+    let node = Node::start(context, &Options::default())?;
+    let pods = node.pods(mixed(3))?;
+    let contested = &files(&pods[0].cgroup, is_limit)?[0];
+    let other = &files(&pods[1].cgroup, is_share)?[0];
+    let done = AtomicBool::new(false);
+    let start = Instant::now();
+    let cpu = node.agent.cpu_ns()?;
+    let (writes, met) = thread::scope(|scope| -> Result<(u32, Duration)> {
+        let writer = scope.spawn(|| insist(contested, &done));
+        let met: Result<_> = (|| {
+            sleep(INSISTS / 2)?;
+            // Meanwhile others are not forgotten.
+            let start = Instant::now();
+            other.spoil()?;
+            eventually(node.limit(), || {
+                ensure!(other.is_kept()?, "it holds {}", other.read()?);
+                Ok(())
+            })?;
+            let met = start.elapsed();
+            sleep(INSISTS / 2)?;
+            Ok(met)
+        })();
+        done.store(true, Ordering::Relaxed);
+        let writes = writer
+            .join()
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the writer panicked")));
+        Ok((writes?, met?))
+    })?;
+    let cpu = node.agent.cpu_ns()? - cpu;
+    let share = cpu as f64 / start.elapsed().as_nanos() as f64;
+    context.figure("foreign_writes", f64::from(writes), "");
+    context.figure("agent_cpu_meanwhile", share * 100.0, "%");
+    context.figure("other_file_corrected", met.as_secs_f64() * 1e3, "ms");
+    ensure!(writes > 500, "only {writes} writes are no fight");
+    // One pause at the most after the last write.
+    eventually(LONGEST_PAUSE, || {
+        ensure!(contested.is_kept()?, "it holds {}", contested.read()?);
+        Ok(())
+    })?;
+    let time = start.elapsed();
+    let settled = eventually(LONGEST_PAUSE, || {
+        let events = node.agent.events(0)?;
+        ensure!(events.iter().any(is_settled), "no DriftSettled event");
+        Ok(events)
+    })?;
+    let begun = settled.iter().filter(|event| {
+        matches!(&event.kind, EventKind::DriftContested { property, .. } if property == "memory limit")
+    });
+    ensure!(begun.count() == 1, "not one DriftContested event");
+    let told = drift_events(&settled).count() as u64;
+    ensure!(
+        told <= u64::from(BURST) + time.as_secs() / REFILL.as_secs() + 1,
+        "{told} events about single corrections"
+    );
+    eventually(node.limit(), || {
+        let drift = drift_of(&node)?;
+        let limits = drift
+            .properties
+            .iter()
+            .find(|count| count.property == "memory limit");
+        let limits = limits.context("no memory limit was corrected")?;
+        ensure!(limits.contests == 1, "{limits:?}");
+        ensure!(drift.contested == 0, "{drift:?}");
+        ensure!(
+            limits.corrected <= bound(time),
+            "{limits:?} in {time:?}, at most {} are allowed",
+            bound(time)
+        );
+        context.figure("corrections", limits.corrected as f64, "");
+        Ok(())
+    })?;
+    node.finish()
+}
+
+fn is_settled(event: &Event) -> bool {
+    matches!(event.kind, EventKind::DriftSettled { .. })
+}
+
+/// Writes the foreign value as fast as it can; returns how often.
+fn insist(file: &File, done: &AtomicBool) -> Result<u32> {
+    use std::io::Write as _;
+    let open = fs::OpenOptions::new().write(true).open(&file.path);
+    let mut open = open.with_context(|| format!("open {}", file.path.display()))?;
+    let mut writes = 0;
+    while !done.load(Ordering::Relaxed) {
+        open.write_all(file.foreign.as_bytes())
+            .with_context(|| format!("write to {}", file.path.display()))?;
+        writes += 1;
+    }
+    Ok(writes)
+}
+
+/// A kubelet owns the tree; the operator gave the tiers' memory to the agent.
+fn assist_fights_nothing(context: &Context) -> Result<()> {
+    let options = Options {
+        assist: true,
+        config: "qosReserved: {memory: 50%}\n".to_owned(),
+        ..Options::default()
+    };
+    let node = Node::start(context, &options)?;
+    for tier in ["burstable", "besteffort"] {
+        node.kubepods().child(tier).create()?;
+    }
+    let pods = node.pods(mixed(6))?;
+    let tiers = [node.tier("burstable")?, node.tier("besteffort")?];
+    let machine = podwarden_policy::Node {
+        memory_capacity: Bytes::gibi(16),
+        ..podwarden_policy::Node::default()
+    };
+    let allocatable = reserve::allocatable(&machine).kubepods_memory;
+    // Two pods each.
+    let (guaranteed, burstable) = (Bytes::mebi(128), Bytes::mebi(64));
+    let limits = reserve::tier_limits(allocatable, guaranteed, burstable, 50);
+    let limits = [limits.burstable, limits.besteffort];
+    let given: Vec<File> = eventually(node.limit(), || {
+        let mut given = Vec::new();
+        for (tier, limit) in tiers.iter().zip(limits) {
+            given.extend(files(tier, is_limit)?);
+            let found = given.last().context("no limit")?.kept.trim();
+            ensure!(found == limit.0.to_string(), "{found} and not {}", limit.0);
+        }
+        Ok(given)
+    })?;
+    let mut foreign = files(&node.kubepods(), |_| true)?;
+    for tier in &tiers {
+        foreign.extend(files(tier, |name| !is_limit(name))?);
+    }
+    for pod in &pods {
+        foreign.extend(files(&pod.cgroup, |_| true)?);
+    }
+    // A pod that the kubelet has not made a cgroup for yet, and one that only the kubelet knows.
+    let unmade = node.manifest(&PodSpec::best_effort("unmade"))?;
+    let unknown = node.tier("besteffort")?.child("podunknown");
+    unknown.create()?;
+    for file in &foreign {
+        file.spoil()?;
+    }
+    let written: Vec<_> = foreign.iter().map(File::read).collect::<Result<_>>()?;
+    let reconciles = node.agent.node()?.reconciles;
+    for _ in 0..2 {
+        for file in &given {
+            file.spoil()?;
+        }
+        eventually(node.limit(), || {
+            for file in &given {
+                ensure!(
+                    file.is_kept()?,
+                    "{} holds {}",
+                    file.path.display(),
+                    file.read()?
+                );
+            }
+            Ok(())
+        })?;
+        // And after a pass over the whole tree.
+        node.pods(vec![PodSpec::best_effort("another")])?;
+        eventually(node.limit(), || {
+            ensure!(node.agent.node()?.reconciles > reconciles, "no pass yet");
+            Ok(())
+        })?;
+    }
+    for (file, written) in foreign.iter().zip(written) {
+        let found = file.read()?;
+        ensure!(
+            found == written,
+            "{} held {written:?}, now {found:?}",
+            file.path.display()
+        );
+    }
+    ensure!(!unmade.exists(), "it made a pod's cgroup");
+    ensure!(unknown.exists(), "it removed a pod's cgroup");
+    let events = node.agent.events(0)?;
+    for event in drift_events(&events) {
+        let ours = matches!(&event.kind, EventKind::Drift { cgroup, property, .. }
+            if property == "memory limit" && !cgroup.contains("/pod"));
+        ensure!(ours, "{event:?}");
+    }
+    let told = drift_events(&events).count();
+    ensure!(told == 4, "{told} corrections of four");
+    let own = node.kubepods();
+    node.finish_with(&own)
+}
