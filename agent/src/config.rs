@@ -13,7 +13,10 @@ use podwarden_cgroup::Driver;
 use podwarden_policy::{
     Bytes, MilliCpu, Node,
     evict::{Immunity, Ranking},
-    model::Reserved,
+    limits::LimitOptions,
+    model::{Enforcement, Reserved, ReservedCgroup},
+    name::CgroupName,
+    plan::Snapshot,
     threshold::Amount,
 };
 
@@ -89,6 +92,39 @@ pub struct ReactorConfig {
     pub max_evictions_per_minute: u32,
 }
 
+/// `enforceNodeAllocatable`: on which cgroups the reserves are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enforce {
+    /// `pods`.
+    pub pods: bool,
+    /// `kube-reserved` or `kube-reserved-compressible`: `kubeReservedCgroup`.
+    pub kube_reserved: Option<EnforceOn>,
+    /// `system-reserved` or `system-reserved-compressible`: `systemReservedCgroup`.
+    pub system_reserved: Option<EnforceOn>,
+}
+
+/// A cgroup of daemons that a reserve is written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnforceOn {
+    /// Its path below `cgroupRoot`, as the cgroup driver writes it.
+    pub cgroup: String,
+    /// The `-compressible` form: CPU alone.
+    pub compressible_only: bool,
+}
+
+impl EnforceOn {
+    /// As the policy names it.
+    fn named(&self, driver: Driver) -> ReservedCgroup {
+        ReservedCgroup {
+            cgroup: match driver {
+                Driver::Cgroupfs => CgroupName::parse_cgroupfs(&self.cgroup),
+                Driver::Systemd => CgroupName::parse_systemd(&self.cgroup),
+            },
+            compressible_only: self.compressible_only,
+        }
+    }
+}
+
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -116,6 +152,16 @@ pub struct Config {
     pub kube_reserved: Reserved,
     /// Kept for the operating system. Default: nothing.
     pub system_reserved: Reserved,
+    /// `enforceNodeAllocatable` with the cgroups it names. Default: `[pods]`.
+    pub enforce: Enforce,
+    /// What pod values depend on: `podPidsLimit` (default: no limit), `cpuCFSQuota` (true),
+    /// `cpuCFSQuotaPeriod` (100 ms), `memoryReservationPolicy` (`None`).
+    pub limits: LimitOptions,
+    /// `memoryThrottlingFactor`, in parts of [`podwarden_policy::container::THROTTLING_FACTOR_ONE`]; `None` where it is
+    /// not written.
+    pub memory_throttling_factor: Option<u32>,
+    /// `memorySwap.swapBehavior: LimitedSwap`. Default: `NoSwap`.
+    pub limited_swap: bool,
     /// `evictionHard["memory.available"]`. Default: 100Mi, as the kubelet's, when `evictionHard` is
     /// not written at all; none when it is written without this key, or as 0% or 100%.
     pub eviction_hard: Option<Amount>,
@@ -235,6 +281,16 @@ impl Config {
                 minimum,
                 "evictionMinimumReclaim is set: this version stops at the threshold itself",
             ),
+            (
+                self.memory_throttling_factor.is_some(),
+                "memoryThrottlingFactor is set: memory.high belongs to containers, whose runtime \
+                 gets it from the kubelet",
+            ),
+            (
+                self.limited_swap,
+                "memorySwap.swapBehavior is LimitedSwap: swap limits belong to containers, whose \
+                 runtime gets them from the kubelet",
+            ),
         ]
         .into_iter()
         .filter_map(|(set, sentence)| set.then_some(sentence))
@@ -255,16 +311,26 @@ impl Config {
         validate::check(name, raw, Overrides::default())
     }
 
-    /// The node for the policy: this configuration over what the machine has.
-    pub fn node(&self, machine: &Machine) -> Node {
+    /// The node for the policy: this configuration over what the machine has. `driver` is who names
+    /// the cgroups.
+    pub fn node(&self, machine: &Machine, driver: Driver) -> Node {
         let memory_capacity = self.capacity_memory.unwrap_or(machine.memory);
         let hard = self.eviction_hard.map(|t| Bytes(t.of(memory_capacity.0)));
+        let named = |on: &Option<EnforceOn>| on.as_ref().map(|on| on.named(driver));
         Node {
             cpu_capacity: self.capacity_cpu.unwrap_or(machine.cpu),
             memory_capacity,
+            pids_capacity: machine.pids,
+            ephemeral_storage_capacity: machine.ephemeral_storage,
+            hugepages: machine.hugepages.clone(),
             swap_capacity: machine.swap,
             kube_reserved: self.kube_reserved,
             system_reserved: self.system_reserved,
+            enforce: Enforcement {
+                pods: self.enforce.pods,
+                kube_reserved: named(&self.enforce.kube_reserved),
+                system_reserved: named(&self.enforce.system_reserved),
+            },
             eviction_hard_memory: hard.unwrap_or_default(),
             qos_reserved_memory_percent: self.qos_reserved_memory,
             ..Node::default()
@@ -275,6 +341,17 @@ impl Config {
     pub fn minimum_reclaim(&self, node: &Node) -> u64 {
         self.eviction_minimum_reclaim
             .map_or(0, |amount| amount.of(node.memory_capacity.0))
+    }
+
+    /// Puts everything that the configuration decides, except the node, into a snapshot.
+    pub fn decide(&self, snapshot: &mut Snapshot) {
+        snapshot.limits = self.limits;
+        snapshot.ownership = self.ownership.into();
+        snapshot.ranking = self.ranking;
+        snapshot.immunity = Immunity {
+            own_pod: snapshot.immunity.own_pod.take(),
+            ..self.immunity()
+        };
     }
 
     /// What protects pods; `own_pod` is for the caller to fill in.

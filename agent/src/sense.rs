@@ -1,13 +1,14 @@
 //! Gathers a policy [`Snapshot`]: pods, node and what the cgroups hold. Decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use podwarden_cgroup::{Controller, CpuShare as TreeShare, Driver, MemoryReader, Tree};
 use podwarden_policy::{
     Bytes, CpuShares, CpuWeight, Node, Pod, convert,
     limits::{CpuMax, Limit},
     name::{self, CgroupName},
-    plan::{Controllers, Snapshot},
+    plan::{self, Controllers, Snapshot},
+    reserve,
     settings::{CpuShare, Observed},
 };
 
@@ -53,10 +54,8 @@ pub fn snapshot(
     ours: impl Fn(&str) -> bool,
 ) -> Snapshot {
     let mut snapshot = Snapshot::new(node.clone(), naming.kubepods.clone());
-    snapshot.ownership = config.ownership.into();
-    snapshot.controllers = controllers(tree);
-    snapshot.ranking = config.ranking;
-    snapshot.immunity = config.immunity();
+    config.decide(&mut snapshot);
+    snapshot.controllers = controllers(tree, &naming.rel(&naming.kubepods));
     snapshot.page_size = Bytes(rustix::param::page_size() as u64);
     let classes = podwarden_policy::QosClass::ALL;
     let mut names: Vec<_> = classes.map(|c| naming.kubepods.tier(c)).to_vec();
@@ -88,17 +87,118 @@ pub fn version(tree: &Tree) -> Version {
     }
 }
 
-fn controllers(tree: &Tree) -> Controllers {
-    let hierarchies = tree.hierarchies();
-    let has = |c| hierarchies.mount_of(c).is_ok();
+/// What can be written to cgroups: the controllers that are mounted and, once there is a `kubepods`,
+/// enabled for it. A setting of any other is not planned, so that it is missed once and not for
+/// every pod; [`shortcomings`] says so.
+fn controllers(tree: &Tree, kubepods: &str) -> Controllers {
+    let has = |part: &Part| part.is_mounted(tree) && part.is_enabled(tree, kubepods) != Some(false);
     Controllers {
-        cpu: has(Controller::Cpu),
-        cpu_bandwidth: has(Controller::Cpu),
-        memory: has(Controller::Memory),
-        memory_protection: hierarchies.is_on_v2(Controller::Memory),
-        pids: has(Controller::Pids),
-        hugetlb: has(Controller::HugeTlb),
+        cpu: has(&Part::SHARES),
+        cpu_bandwidth: has(&Part::QUOTA),
+        memory: has(&Part::MEMORY),
+        memory_protection: tree.hierarchies().is_on_v2(Controller::Memory)
+            && has(&Part::PROTECTION),
+        pids: has(&Part::PIDS),
+        hugetlb: has(&Part::HUGETLB),
     }
+}
+
+/// What of a controller is written, and how to see that its files are there.
+struct Part {
+    controller: Controller,
+    /// What is not limited without it.
+    lost: &'static str,
+    read: fn(&Tree, &str) -> bool,
+}
+
+impl Part {
+    const SHARES: Self = Self {
+        controller: Controller::Cpu,
+        lost: "CPU shares are not set",
+        read: |tree, rel| tree.cpu_share(rel).is_ok(),
+    };
+    const QUOTA: Self = Self {
+        controller: Controller::Cpu,
+        lost: "CPU limits are not enforced",
+        read: |tree, rel| tree.cpu_quota(rel).is_ok(),
+    };
+    const MEMORY: Self = Self {
+        controller: Controller::Memory,
+        lost: "memory limits are not enforced",
+        read: |tree, rel| tree.memory_limit(rel).is_ok(),
+    };
+    const PROTECTION: Self = Self {
+        controller: Controller::Memory,
+        lost: "memoryReservationPolicy has no effect",
+        read: |tree, rel| tree.memory_min(rel).is_ok() && tree.memory_low(rel).is_ok(),
+    };
+    const PIDS: Self = Self {
+        controller: Controller::Pids,
+        lost: "podPidsLimit and the reserves of process ids are not enforced",
+        read: |tree, rel| tree.pids_limit(rel).is_ok(),
+    };
+    const HUGETLB: Self = Self {
+        controller: Controller::HugeTlb,
+        lost: "huge pages are not limited",
+        read: |tree, rel| {
+            tree.hugetlb_limits(rel)
+                .is_ok_and(|sizes| !sizes.is_empty())
+        },
+    };
+
+    fn is_mounted(&self, tree: &Tree) -> bool {
+        tree.hierarchies().mount_of(self.controller).is_ok()
+    }
+
+    /// `None` before there is such a cgroup.
+    fn is_enabled(&self, tree: &Tree, rel: &str) -> Option<bool> {
+        tree.id(rel).ok().map(|_| (self.read)(tree, rel))
+    }
+}
+
+/// What the operator asked for and this node cannot do at present, one sentence each.
+pub fn shortcomings(tree: &Tree, naming: &Naming, snapshot: &Snapshot) -> BTreeSet<String> {
+    let kubepods = naming.rel(&naming.kubepods);
+    let tiered = snapshot.limits.memory_reservation;
+    let mut asked = vec![(Part::MEMORY, true), (Part::PROTECTION, tiered)];
+    if snapshot.ownership == plan::Ownership::Own {
+        let limits_pids = snapshot.limits.pod_pids_limit.is_some();
+        let has_hugepages = snapshot
+            .node
+            .hugepages
+            .values()
+            .any(|total| !total.is_zero());
+        asked.extend([
+            (Part::SHARES, true),
+            (Part::QUOTA, snapshot.limits.enforce_cpu_limits),
+            (Part::PIDS, limits_pids),
+            (Part::HUGETLB, has_hugepages),
+        ]);
+    }
+    let parts = asked.into_iter().filter_map(|(part, asked)| {
+        let enabled = part
+            .is_mounted(tree)
+            .then(|| part.is_enabled(tree, &kubepods));
+        let Part {
+            controller, lost, ..
+        } = part;
+        let why = match enabled {
+            Some(None | Some(true)) => return None,
+            None => format!("the {controller} controller is on no mounted cgroup hierarchy"),
+            Some(Some(false)) if tree.hierarchies().is_on_v2(controller) => format!(
+                "the {controller} controller has no such files in {kubepods}: enable it in \
+                 cgroup.subtree_control of every cgroup above, or use a kernel that has them"
+            ),
+            Some(Some(false)) => {
+                format!("the {controller} controller is on cgroup v1, which has no such files here")
+            }
+        };
+        asked.then(|| format!("{lost}: {why}"))
+    });
+    let reserves = reserve::cgroup_errors(snapshot).into_iter();
+    parts
+        .chain(reserves.map(|error| error.to_string()))
+        .collect()
 }
 
 /// What a cgroup holds; a value that cannot be read is unknown.

@@ -1,13 +1,17 @@
 //! What the machine has, where the configuration does not say otherwise.
 
-use std::{io, thread};
+use std::{collections::BTreeMap, io, path::Path, thread};
 
 use podwarden_policy::{Bytes, MilliCpu};
 
 const MEMINFO: &str = "/proc/meminfo";
+/// One directory for each page size (`Documentation/admin-guide/mm/hugetlbpage.rst` of the kernel).
+const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+/// The kubelet's `--root-dir`.
+const KUBELET: &str = "/var/lib/kubelet";
 
 /// The machine's capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs that this process may use.
     pub cpu: MilliCpu,
@@ -15,6 +19,14 @@ pub struct Machine {
     pub memory: Bytes,
     /// `SwapTotal`; zero without swap.
     pub swap: Bytes,
+    /// Process ids: the lesser of `kernel.pid_max` and `kernel.threads-max`; `None` where they
+    /// cannot be read.
+    pub pids: Option<u64>,
+    /// Huge pages: every page size of this kernel to what there is of it.
+    pub hugepages: BTreeMap<Bytes, Bytes>,
+    /// Size of the file system of the kubelet's directory, where pods' local storage is; `None`
+    /// without one.
+    pub ephemeral_storage: Option<Bytes>,
 }
 
 /// Why the machine's capacity is not known.
@@ -41,8 +53,44 @@ impl Machine {
             cpu: MilliCpu((cpus.get() as u64).saturating_mul(1000)),
             memory: meminfo(&text, "MemTotal").ok_or(MachineError::Missing("MemTotal"))?,
             swap: meminfo(&text, "SwapTotal").unwrap_or_default(),
+            pids: pids(),
+            hugepages: hugepages(Path::new(HUGEPAGES)),
+            ephemeral_storage: rustix::fs::statvfs(KUBELET)
+                .ok()
+                .map(|fs| Bytes(fs.f_blocks.saturating_mul(fs.f_frsize))),
         })
     }
+}
+
+/// As the kubelet counts them (`Stats` of `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`).
+fn pids() -> Option<u64> {
+    let read = |name| -> Option<u64> {
+        let text = std::fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).ok()?;
+        text.trim().parse().ok()
+    };
+    [read("pid_max"), read("threads-max")]
+        .into_iter()
+        .flatten()
+        .min()
+}
+
+/// Every page size with the pages there are of it; empty on a kernel without huge pages.
+pub(super) fn hugepages(directory: &Path) -> BTreeMap<Bytes, Bytes> {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return BTreeMap::new();
+    };
+    let sizes = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        let kib = name
+            .to_str()?
+            .strip_prefix("hugepages-")?
+            .strip_suffix("kB")?;
+        let size = kib.parse::<u64>().ok()?.checked_mul(1024)?;
+        let pages = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
+        let pages: u64 = pages.trim().parse().ok()?;
+        Some((Bytes(size), Bytes(size.saturating_mul(pages))))
+    });
+    sizes.collect()
 }
 
 /// A line of `/proc/meminfo` (proc(5)); its `kB` are 1024 bytes.

@@ -29,9 +29,12 @@ pub(crate) struct RawConfig {
     #[serde(default)]
     pub(super) capacity: RawResources,
     #[serde(default)]
-    pub(super) kube_reserved: RawResources,
+    pub(super) kube_reserved: RawReserved,
     #[serde(default)]
-    pub(super) system_reserved: RawResources,
+    pub(super) system_reserved: RawReserved,
+    pub(super) enforce_node_allocatable: Option<Vec<Text>>,
+    pub(super) kube_reserved_cgroup: Option<Text>,
+    pub(super) system_reserved_cgroup: Option<Text>,
     pub(super) eviction_hard: Option<RawSignals>,
     #[serde(default)]
     pub(super) eviction_soft: RawSignals,
@@ -41,6 +44,15 @@ pub(crate) struct RawConfig {
     pub(super) eviction_minimum_reclaim: RawSignals,
     #[serde(default)]
     pub(super) qos_reserved: RawQosReserved,
+    pub(super) pod_pids_limit: Option<Text>,
+    #[serde(rename = "cpuCFSQuota")]
+    pub(super) cpu_cfs_quota: Option<bool>,
+    #[serde(rename = "cpuCFSQuotaPeriod")]
+    pub(super) cpu_cfs_quota_period: Option<Text>,
+    pub(super) memory_reservation_policy: Option<Text>,
+    pub(super) memory_throttling_factor: Option<Text>,
+    #[serde(default)]
+    pub(super) memory_swap: RawMemorySwap,
     pub(super) ranking: Option<Ranking>,
     pub(super) evict_static_pods: Option<bool>,
     #[serde(default)]
@@ -55,6 +67,24 @@ pub(crate) struct RawConfig {
 pub(super) struct RawResources {
     pub(super) cpu: Option<Text>,
     pub(super) memory: Option<Text>,
+}
+
+/// `kubeReserved` or `systemReserved`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReserved {
+    pub(super) cpu: Option<Text>,
+    pub(super) memory: Option<Text>,
+    pub(super) pid: Option<Text>,
+    #[serde(rename = "ephemeral-storage")]
+    pub(super) ephemeral_storage: Option<Text>,
+}
+
+/// `memorySwap`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawMemorySwap {
+    pub(super) swap_behavior: Option<Text>,
 }
 
 /// Eviction signals; the kubelet has more, podwarden acts on this one.

@@ -67,6 +67,75 @@ fn the_command_line_overrides_the_file() {
 }
 
 #[test]
+fn limits_are_read_as_the_kubelet_reads_them() {
+    let config = parse(
+        "podPidsLimit: 1024\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 20ms\n\
+         memoryReservationPolicy: TieredReservation\nmemoryThrottlingFactor: 0.85\n\
+         memorySwap: {swapBehavior: LimitedSwap}\n\
+         kubeReserved: {pid: 1000, ephemeral-storage: 1Gi}\n",
+    )
+    .unwrap();
+    let limits = LimitOptions {
+        enforce_cpu_limits: false,
+        cpu_period_us: 20_000,
+        pod_pids_limit: Some(1024),
+        memory_reservation: true,
+    };
+    assert_eq!(config.limits, limits);
+    assert_eq!(config.memory_throttling_factor, Some(850_000));
+    assert!(config.limited_swap);
+    assert_eq!(config.kube_reserved.pids, 1000);
+    assert_eq!(config.kube_reserved.ephemeral_storage, Bytes::gibi(1));
+    assert_eq!(parse("").unwrap().limits, LimitOptions::default());
+    for none in ["-1", "0"] {
+        let config = parse(&format!("podPidsLimit: {none}")).unwrap();
+        assert_eq!(config.limits.pod_pids_limit, None, "{none}");
+    }
+    for factor in ["1", "1.0", "0.000001"] {
+        assert!(parse(&format!("memoryThrottlingFactor: {factor}")).is_ok());
+    }
+}
+
+#[test]
+fn reserves_are_written_where_the_operator_says() {
+    let text = "enforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n\
+                systemReservedCgroup: /system.slice\nkubeReservedCgroup: /podruntime.slice/\n";
+    let config = parse(text).unwrap();
+    let node = |driver| config.node(&Machine::default(), driver).enforce;
+    let system = |driver| node(driver).system_reserved.unwrap();
+    let name = |parts: &[&str]| CgroupName::new(parts.iter().copied());
+    assert!(node(Driver::Cgroupfs).pods);
+    assert_eq!(system(Driver::Cgroupfs).cgroup, name(&["system.slice"]));
+    assert_eq!(system(Driver::Systemd).cgroup, name(&["system"]));
+    assert!(!system(Driver::Systemd).compressible_only);
+    let kube = node(Driver::Systemd).kube_reserved.unwrap();
+    assert_eq!(kube.cgroup, name(&["podruntime"]));
+    assert!(kube.compressible_only);
+
+    assert!(parse("").unwrap().enforce.pods);
+    assert!(
+        !parse("enforceNodeAllocatable: [none]")
+            .unwrap()
+            .enforce
+            .pods
+    );
+    assert!(!parse("enforceNodeAllocatable: []").unwrap().enforce.pods);
+}
+
+#[test]
+fn huge_pages_of_every_size() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, pages) in [("hugepages-2048kB", "3\n"), ("hugepages-1048576kB", "0\n")] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        std::fs::write(dir.path().join(name).join("nr_hugepages"), pages).unwrap();
+    }
+    let found = machine::hugepages(dir.path());
+    let wanted = [(Bytes::mebi(2), Bytes::mebi(6)), (Bytes::gibi(1), Bytes(0))];
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), wanted);
+    assert!(machine::hugepages(Path::new("/nonexistent")).is_empty());
+}
+
+#[test]
 fn errors_name_file_line_field_value_and_remedy() {
     let cases: &[(&str, &[&str])] = &[
         (
@@ -104,6 +173,46 @@ fn errors_name_file_line_field_value_and_remedy() {
             &["reactor.maxInterval", "`1ms`"],
         ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
+        ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
+        ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),
+        ("podPidsLimit: 5000000", &["podPidsLimit", "4194304"]),
+        (
+            "cpuCFSQuotaPeriod: 2s",
+            &["agent.yaml:3", "cpuCFSQuotaPeriod", "within 1ms and 1s"],
+        ),
+        (
+            "memoryReservationPolicy: HardReservation",
+            &["memoryReservationPolicy", "None or TieredReservation"],
+        ),
+        (
+            "memoryThrottlingFactor: 1.5",
+            &["memoryThrottlingFactor", "`1.5`", "0.9"],
+        ),
+        ("memoryThrottlingFactor: 0", &["memoryThrottlingFactor"]),
+        (
+            "memorySwap: {swapBehavior: UnlimitedSwap}",
+            &["memorySwap.swapBehavior", "NoSwap or LimitedSwap"],
+        ),
+        (
+            "enforceNodeAllocatable: [pods, none]",
+            &["enforceNodeAllocatable", "`none`", "beside others"],
+        ),
+        (
+            "enforceNodeAllocatable: [pods, pods]",
+            &["enforceNodeAllocatable", "twice"],
+        ),
+        (
+            "enforceNodeAllocatable: [kube]",
+            &["agent.yaml:3", "`kube`", "kube-reserved"],
+        ),
+        (
+            "enforceNodeAllocatable: [kube-reserved]",
+            &["kubeReservedCgroup", "enforceNodeAllocatable"],
+        ),
+        (
+            "systemReservedCgroup: /",
+            &["systemReservedCgroup", "`/`", "/system.slice"],
+        ),
         ("nodeName: Node_1", &["nodeName", "`Node_1`"]),
         ("listen: localhost", &["listen", "127.0.0.1:9595"]),
         (
@@ -187,11 +296,11 @@ fn the_node_is_the_configuration_over_the_machine() {
     let machine = Machine {
         cpu: MilliCpu(4000),
         memory: Bytes::gibi(8),
-        swap: Bytes::ZERO,
+        ..Machine::default()
     };
     let node = parse("capacity: {memory: 1Gi}\nevictionHard: {memory.available: 10%}")
         .unwrap()
-        .node(&machine);
+        .node(&machine, Driver::Cgroupfs);
     assert_eq!(node.cpu_capacity, MilliCpu(4000));
     assert_eq!(node.memory_capacity, Bytes::gibi(1));
     assert_eq!(node.eviction_hard_memory, Bytes(107_374_182));

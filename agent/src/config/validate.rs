@@ -1,9 +1,11 @@
 //! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
 
+mod limits;
+
 use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use podwarden_cgroup::Driver;
-use podwarden_policy::{Bytes, MilliCpu, model::Reserved, quantity, threshold::Amount};
+use podwarden_policy::{Bytes, MilliCpu, quantity, threshold::Amount};
 
 use super::{
     Config, ConfigError, DEFAULT_API_SOCKET, Overrides, Ownership, ReactorConfig,
@@ -113,28 +115,6 @@ impl File<'_> {
         Ok((cpu, memory))
     }
 
-    fn reserved(
-        &self,
-        fields: [&'static str; 2],
-        raw: &RawResources,
-    ) -> Result<Reserved, ConfigError> {
-        let [cpu, memory] = fields;
-        Ok(Reserved {
-            cpu: self
-                .read(cpu, raw.cpu.as_ref(), quantity::parse_cpu, QUANTITY)?
-                .unwrap_or_default(),
-            memory: self
-                .read(
-                    memory,
-                    raw.memory.as_ref(),
-                    quantity::parse_memory,
-                    QUANTITY,
-                )?
-                .unwrap_or_default(),
-            ..Reserved::default()
-        })
-    }
-
     fn soft(&self, raw: &RawConfig) -> Result<Option<(Amount, Duration)>, ConfigError> {
         const SOFT: &str = "evictionSoft.memory.available";
         const GRACE: &str = "evictionSoftGracePeriod.memory.available";
@@ -232,13 +212,27 @@ pub(super) fn check(
         capacity_cpu,
         capacity_memory,
         kube_reserved: file.reserved(
-            ["kubeReserved.cpu", "kubeReserved.memory"],
+            [
+                "kubeReserved.cpu",
+                "kubeReserved.memory",
+                "kubeReserved.pid",
+                "kubeReserved.ephemeral-storage",
+            ],
             &raw.kube_reserved,
         )?,
         system_reserved: file.reserved(
-            ["systemReserved.cpu", "systemReserved.memory"],
+            [
+                "systemReserved.cpu",
+                "systemReserved.memory",
+                "systemReserved.pid",
+                "systemReserved.ephemeral-storage",
+            ],
             &raw.system_reserved,
         )?,
+        enforce: file.enforce(&raw)?,
+        limits: file.limits(&raw)?,
+        memory_throttling_factor: file.throttling_factor(&raw)?,
+        limited_swap: file.limited_swap(&raw)?,
         eviction_hard,
         eviction_soft: file.soft(&raw)?,
         eviction_minimum_reclaim: file.read(

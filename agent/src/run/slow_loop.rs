@@ -1,6 +1,7 @@
 //! The slow loop: follows pods and kernel records, keeps the hierarchy, samples, arms the reactor.
 
 mod drift;
+mod notices;
 mod pace;
 mod records;
 
@@ -17,7 +18,7 @@ use tokio::{
     sync::watch,
 };
 
-use self::pace::Pace;
+use self::{notices::Notices, pace::Pace};
 use super::evictions::{Evictions, KnownNames};
 use crate::{
     accounting::Accounting,
@@ -69,6 +70,7 @@ pub(super) struct SlowLoop {
     pace: Pace,
     /// `None` in observe mode: nothing is ours then that could drift.
     drift: Option<Drift>,
+    notices: Notices,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
     pods_open: bool,
@@ -96,6 +98,7 @@ impl SlowLoop {
             sampled: None,
             pace: Pace::new(Instant::now()),
             drift: None,
+            notices: Notices::default(),
             stale: true,
             pods_open: true,
             reactor_ended: false,
@@ -284,6 +287,8 @@ impl SlowLoop {
             Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
             None => Judgement::of(actions),
         };
+        self.notices
+            .update(sense::shortcomings(tree, naming, &snapshot), published);
         let version = sense::version(tree);
         let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
         published.publish_planned(planned);
@@ -335,6 +340,8 @@ impl SlowLoop {
             &names,
             &self.levels.tiers(&parts.naming),
         );
+        let mut stats = parts.stats.clone();
+        stats.degradations.extend(self.notices.iter().cloned());
         let node = NodeStats {
             time: clock::now_text(),
             cpus: std::thread::available_parallelism()
@@ -343,7 +350,7 @@ impl SlowLoop {
             tiers: sample.tiers,
             drops: parts.accounting.drops(),
             drift: self.drift.as_ref().map(Drift::stats).unwrap_or_default(),
-            ..parts.stats.clone()
+            ..stats
         };
         parts.published.publish(Figures {
             node,

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use podwarden_cgroup::{AgentLock, Driver, DriverFacts, Hierarchies, Identity, Tree};
-use podwarden_policy::plan;
+use podwarden_policy::{plan, reserve};
 
 use super::{
     process,
@@ -58,6 +58,12 @@ pub enum StartError {
     /// The machine's size.
     #[error("reading the machine's size")]
     Machine(#[source] MachineError),
+    /// The reserves.
+    #[error(
+        "keeping from pods what is reserved: lower kubeReserved, systemReserved or evictionHard, or \
+         set the node's true size with capacity"
+    )]
+    Reserve(#[source] reserve::ReserveError),
     /// The hierarchies.
     #[error("finding the cgroup hierarchies")]
     Cgroup(#[source] podwarden_cgroup::Error),
@@ -90,11 +96,14 @@ pub(super) async fn agent(
     published: Arc<Published>,
 ) -> Result<SlowLoop, StartError> {
     let machine = Machine::probe().map_err(StartError::Machine)?;
-    let node = config.node(&machine);
     let hierarchies = Hierarchies::detect().map_err(StartError::Cgroup)?;
     let driver = config
         .cgroup_driver
         .unwrap_or_else(|| DriverFacts::probe(&hierarchies, &config.cgroup_root).guess());
+    let node = config.node(&machine, driver);
+    if config.ownership == Ownership::Own {
+        reserve::validate(&node).map_err(StartError::Reserve)?;
+    }
     let enforce = config.mode == Mode::Enforce;
     if enforce && config.ownership == Ownership::Own && driver == Driver::Systemd {
         return Err(StartError::SystemdOwn);

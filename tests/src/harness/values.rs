@@ -195,6 +195,16 @@ fn size_name(size: Bytes) -> String {
     }
 }
 
+/// Process ids that this machine has, as the kubelet counts them.
+pub(crate) fn machine_pids() -> Result<u64> {
+    let read = |name: &str| -> Result<u64> {
+        let path = Path::new("/proc/sys/kernel").join(name);
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        text.trim().parse().context("a number of process ids")
+    };
+    Ok(read("pid_max")?.min(read("threads-max")?))
+}
+
 /// Huge pages of this machine: page size to what it has of it, both in bytes.
 pub(crate) fn machine_hugepages() -> Result<BTreeMap<Bytes, Bytes>> {
     let root = Path::new("/sys/kernel/mm/hugepages");

@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use podwarden_cgroup::Driver;
 use podwarden_policy::{
     Bytes, MilliCpu, Node, Pod, PodUid,
-    evict::Immunity,
     name::{self, CgroupName},
     plan::Snapshot,
     settings::{CpuShare, Observed},
@@ -130,7 +129,13 @@ impl Reader<'_> {
         anyhow::ensure!(found.documents > 0, "{}: it holds no document", self.name);
         let config = self.config_or(None)?;
         let (errors, pods) = found.finish(self.name)?;
-        let snapshot = self.assemble(&config, Machine::probe()?, BTreeMap::new(), pods);
+        let snapshot = self.assemble(
+            &config,
+            &Machine::probe()?,
+            BTreeMap::new(),
+            self.driver(None),
+            pods,
+        );
         Ok(self.input(snapshot, None, None, errors))
     }
 
@@ -152,7 +157,7 @@ impl Reader<'_> {
             ),
             Some(recorded) => {
                 let snapshot = decode::<Snapshot>(self.name, "recorded", recorded)?;
-                let snapshot = self.changed(snapshot);
+                let snapshot = self.changed(snapshot, self.driver(raw.cgroup_driver));
                 Ok(self.input(snapshot, raw.cgroup_version, raw.cgroup_driver, Vec::new()))
             }
             None => self.written(raw),
@@ -170,11 +175,17 @@ impl Reader<'_> {
         let own = raw.config.map(|raw| Config::embedded(self.name, raw));
         let config = self.config_or(own.transpose()?)?;
         let (machine, hugepages) = match &raw.node {
-            Some(node) => node.read(self.name, Machine::probe()?)?,
+            Some(node) => node.read(self.name, &Machine::probe()?)?,
             None => (Machine::probe()?, BTreeMap::new()),
         };
         let (mut errors, pods) = found.finish(self.name)?;
-        let mut snapshot = self.assemble(&config, machine, hugepages, pods);
+        let mut snapshot = self.assemble(
+            &config,
+            &machine,
+            hugepages,
+            self.driver(raw.cgroup_driver),
+            pods,
+        );
         if let Some(cgroups) = raw.cgroups {
             snapshot.cgroups = decode(self.name, "cgroups", cgroups)?;
         }
@@ -216,8 +227,9 @@ impl Reader<'_> {
     fn assemble(
         &self,
         config: &Config,
-        machine: Machine,
+        machine: &Machine,
         hugepages: BTreeMap<Bytes, Bytes>,
+        driver: Driver,
         mut pods: Vec<Pod>,
     ) -> Snapshot {
         // Beside a kubelet its static pods come as mirror pods, which say so themselves.
@@ -228,12 +240,12 @@ impl Reader<'_> {
         let mut snapshot = Snapshot::new(Node::default(), kubepods);
         snapshot.node.hugepages = hugepages;
         snapshot.pods = pods;
-        configure(&mut snapshot, config, &machine);
+        configure(&mut snapshot, config, machine, driver);
         snapshot
     }
 
     /// A recorded snapshot under the command line's values: what would be, if.
-    fn changed(&self, mut snapshot: Snapshot) -> Snapshot {
+    fn changed(&self, mut snapshot: Snapshot, driver: Driver) -> Snapshot {
         let node = &mut snapshot.node;
         node.cpu_capacity = self.args.cpu.unwrap_or(node.cpu_capacity);
         node.memory_capacity = self.args.memory.unwrap_or(node.memory_capacity);
@@ -242,10 +254,21 @@ impl Reader<'_> {
                 cpu: node.cpu_capacity,
                 memory: node.memory_capacity,
                 swap: node.swap_capacity,
+                pids: node.pids_capacity,
+                hugepages: node.hugepages.clone(),
+                ephemeral_storage: node.ephemeral_storage_capacity,
             };
-            configure(&mut snapshot, config, &machine);
+            configure(&mut snapshot, config, &machine, driver);
         }
         snapshot
+    }
+
+    /// Who names the cgroups: the command line, else the document.
+    fn driver(&self, written: Option<DriverName>) -> Driver {
+        match self.args.cgroup_driver.or(written).unwrap_or_default() {
+            DriverName::Cgroupfs => Driver::Cgroupfs,
+            DriverName::Systemd => Driver::Systemd,
+        }
     }
 
     fn input(
@@ -255,15 +278,11 @@ impl Reader<'_> {
         driver: Option<DriverName>,
         errors: Vec<String>,
     ) -> Input {
-        let driver = self.args.cgroup_driver.or(driver).unwrap_or_default();
         let version = self.args.cgroup_version.or(version);
         Input {
             version: version.unwrap_or_else(|| seen_version(&snapshot)),
             naming: Naming {
-                driver: match driver {
-                    DriverName::Cgroupfs => Driver::Cgroupfs,
-                    DriverName::Systemd => Driver::Systemd,
-                },
+                driver: self.driver(driver),
                 kubepods: snapshot.kubepods.clone(),
             },
             snapshot,
@@ -273,17 +292,12 @@ impl Reader<'_> {
 }
 
 /// What the configuration decides, over what the machine has.
-fn configure(snapshot: &mut Snapshot, config: &Config, machine: &Machine) {
+fn configure(snapshot: &mut Snapshot, config: &Config, machine: &Machine, driver: Driver) {
     snapshot.node = Node {
         hugepages: std::mem::take(&mut snapshot.node.hugepages),
-        ..config.node(machine)
+        ..config.node(machine, driver)
     };
-    snapshot.ownership = config.ownership.into();
-    snapshot.ranking = config.ranking;
-    snapshot.immunity = Immunity {
-        own_pod: snapshot.immunity.own_pod.take(),
-        ..config.immunity()
-    };
+    config.decide(snapshot);
 }
 
 /// By what the cgroups hold.

@@ -78,7 +78,7 @@ impl RawNode {
     pub(super) fn read(
         &self,
         name: &str,
-        here: Machine,
+        here: &Machine,
     ) -> anyhow::Result<(Machine, BTreeMap<Bytes, Bytes>)> {
         let memory = |field: &str, text: &Option<Text>| {
             let text = text.as_ref();
@@ -91,6 +91,8 @@ impl RawNode {
             cpu: cpu.transpose()?.unwrap_or(here.cpu),
             memory: memory("node.memory", &self.memory)?.unwrap_or(here.memory),
             swap: memory("node.swap", &self.swap)?.unwrap_or_default(),
+            // Of this machine, which the document does not speak of.
+            ..Machine::default()
         };
         let hugepages = self.hugepages.iter().map(|(size, amount)| {
             let field = format!("node.hugepages.{size}");

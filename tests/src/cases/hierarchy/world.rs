@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{
     Bytes, MilliCpu, Node as PolicyNode, Pod, PodUid, QosClass,
+    limits::LimitOptions,
     model::Reserved,
     name::{self, CgroupName},
     plan::Snapshot,
@@ -47,7 +48,10 @@ impl World {
             config: "kubeReserved: {cpu: 150m, memory: 300Mi}\n\
                      systemReserved: {cpu: 50m, memory: 200Mi}\n\
                      qosReserved: {memory: 50%}\n\
-                     sampling: {interval: 100ms}\n"
+                     sampling: {interval: 100ms}\n\
+                     podPidsLimit: 1000\n\
+                     cpuCFSQuotaPeriod: 50ms\n\
+                     memoryReservationPolicy: TieredReservation\n"
                 .to_owned(),
             ..Options::default()
         };
@@ -56,6 +60,7 @@ impl World {
         let policy_node = PolicyNode {
             cpu_capacity: MilliCpu(2000),
             memory_capacity: MEMORY,
+            pids_capacity: Some(values::machine_pids()?),
             hugepages: hugepages.clone(),
             kube_reserved: Reserved {
                 cpu: MilliCpu(150),
@@ -74,8 +79,12 @@ impl World {
         let mut base = Snapshot::new(policy_node, name::kubepods(&CgroupName::root()));
         base.page_size = Bytes(rustix::param::page_size() as u64);
         base.controllers = values::controllers(&node.sandbox.root);
-        // The agent does not write these yet.
-        base.controllers.hugetlb = false;
+        base.limits = LimitOptions {
+            enforce_cpu_limits: true,
+            cpu_period_us: 50_000,
+            pod_pids_limit: Some(1000),
+            memory_reservation: true,
+        };
         Ok(Self {
             node,
             driver,
