@@ -58,21 +58,27 @@ pub fn snapshot(
     snapshot.controllers = controllers(tree, &naming.rel(&naming.kubepods));
     snapshot.page_size = Bytes(rustix::param::page_size() as u64);
     let classes = podwarden_policy::QosClass::ALL;
-    let mut names: Vec<_> = classes.map(|c| naming.kubepods.tier(c)).to_vec();
-    names.extend(pods.iter().map(|pod| {
+    let mut wanted = BTreeSet::from(classes.map(|c| naming.kubepods.tier(c)));
+    wanted.extend(pods.iter().map(|pod| {
         let class = podwarden_policy::qos::classify(pod);
         naming.kubepods.pod(class, &pod.uid)
     }));
-    names.extend(existing.iter().cloned());
-    names.extend(node.enforce.cgroups().cloned());
+    wanted.extend(node.enforce.cgroups().cloned());
+    let left_over: BTreeSet<_> = existing.iter().filter(|n| !wanted.contains(n)).collect();
     snapshot.pods = pods;
-    snapshot.cgroups = names
-        .into_iter()
+    snapshot.cgroups = wanted
+        .iter()
+        .chain(left_over.iter().copied())
         .filter_map(|name| {
-            let rel = naming.rel(&name);
-            tree.id(&rel).ok()?;
+            let rel = naming.rel(name);
+            // What is wanted and not whole is made whole; what is left over in any hierarchy is there.
+            let there =
+                tree.id(&rel).is_ok() || (left_over.contains(name) && tree.is_anywhere(&rel));
+            if !there {
+                return None;
+            }
             let observed = observe(tree, &rel, ours(&rel));
-            Some((name, observed))
+            Some((name.clone(), observed))
         })
         .collect();
     snapshot

@@ -167,6 +167,14 @@ impl Tree {
         Ok(false)
     }
 
+    /// True when some hierarchy has this cgroup, be it only in part of them.
+    pub fn is_anywhere(&self, rel: &str) -> bool {
+        self.used.iter().any(|hierarchy| {
+            self.below(&hierarchy.mount, rel)
+                .is_ok_and(|path| path.is_dir())
+        })
+    }
+
     /// Moves a process with all its threads into a cgroup of every hierarchy; 0 is the caller.
     ///
     /// # Errors

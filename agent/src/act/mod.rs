@@ -21,7 +21,7 @@ use std::{
 };
 
 use podwarden_cgroup::{Created, Error, Tree};
-use podwarden_policy::plan::Action;
+use podwarden_policy::{PodUid, QosClass, name, plan::Action};
 
 use crate::{api::ReconcileStats, pods::PodSet, sense::Naming};
 
@@ -90,6 +90,12 @@ impl Actor {
         self.made.contains(rel)
     }
 
+    /// The pods whose cgroups this agent made and has not removed, whole.
+    pub fn made_pods(&self) -> impl Iterator<Item = (QosClass, PodUid)> {
+        let made = self.made.iter();
+        made.filter_map(|rel| name::parse_pod_path(rel))
+    }
+
     /// What was done since the agent started.
     pub fn tally(&self) -> &Tally {
         &self.tally
@@ -97,7 +103,8 @@ impl Actor {
 
     /// Learns what pods are called, for errors.
     pub fn learn(&mut self, pods: &PodSet) {
-        self.refusals.learn(pods);
+        let made: Vec<_> = self.made_pods().map(|(_, uid)| uid.to_string()).collect();
+        self.refusals.learn(pods, made);
     }
 
     /// A pass over the whole tree: carries out `actions`, everything that a plan asks for.

@@ -117,7 +117,7 @@ fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'s
              and cgroup.max.depth of the cgroups above"
         }
         (Operation::Delete, None) if errno == Some(Errno::BUSY) => {
-            "something is in it again; the next pass tries again"
+            "something is in it again or mounted on it; the next pass tries again"
         }
         _ if matches!(error, Error::NotKept { .. }) => {
             "somebody else writes this file, or the kernel does not take this value"
@@ -135,15 +135,15 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    pub(super) fn learn(&mut self, pods: &PodSet) {
-        self.names = pods
-            .pods
-            .iter()
-            .map(|p| {
-                let name = format!("{}/{}", p.pod.namespace, p.pod.name);
-                (p.pod.uid.to_string(), name)
-            })
-            .collect();
+    /// Learns the names of all pods; those of `kept`, whose cgroups are still to be removed, stay known.
+    pub(super) fn learn(&mut self, pods: &PodSet, kept: Vec<String>) {
+        let mut before = std::mem::take(&mut self.names);
+        let kept = kept.into_iter().filter_map(|uid| before.remove_entry(&uid));
+        self.names = kept.collect();
+        self.names.extend(pods.pods.iter().map(|p| {
+            let name = format!("{}/{}", p.pod.namespace, p.pod.name);
+            (p.pod.uid.to_string(), name)
+        }));
     }
 
     /// Logs a refusal unless the same was the last word on it. The value does not count: it may

@@ -276,7 +276,10 @@ impl SlowLoop {
             .ledger
             .pods()
             .iter()
-            .map(|(uid, book)| naming.kubepods.pod(book.class, &uid.as_str().into()))
+            .map(|(uid, book)| (book.class, uid.as_str().into()))
+            // The books lose sight of a cgroup that is gone from the hierarchy that identifies it.
+            .chain(actor.made_pods())
+            .map(|(class, uid)| naming.kubepods.pod(class, &uid))
             .collect();
         let snapshot = sense::snapshot(tree, naming, config, node, wanted, &existing, |rel| {
             actor.made(rel)

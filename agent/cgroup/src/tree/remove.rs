@@ -14,6 +14,9 @@ use crate::{Error, Result};
 /// How long a cgroup may stay busy. A killed process leaves its cgroup only after its memory is
 /// freed, about 100 ms per GiB.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
+/// The same for a cgroup that was seen without processes: the last one may still be on its way out.
+/// Short, because whoever keeps the whole tree waits as well.
+const EMPTY_LIMIT: Duration = Duration::from_millis(50);
 /// First and longest pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -41,12 +44,13 @@ impl Tree {
     }
 
     /// Removes directories that [`Tree::create`] made, the last one first, and nothing below them
-    /// that others made.
+    /// that others made. What is busy is tried again for at most 50 ms.
     ///
     /// # Errors
-    /// `EBUSY` when there are processes or cgroups in one of them; all others are removed.
+    /// `EBUSY` when there are processes or cgroups in one of them, or something is mounted on it; all
+    /// others are removed.
     pub fn remove_created(&self, created: &Created) -> Result<()> {
-        let deadline = Instant::now() + BUSY_LIMIT;
+        let deadline = Instant::now() + EMPTY_LIMIT;
         let mut outcome = Ok(());
         for directory in created.directories.iter().rev() {
             outcome = outcome.and(retry_busy(deadline, || remove_one(directory)));
