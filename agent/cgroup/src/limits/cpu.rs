@@ -94,6 +94,11 @@ impl Tree {
         let period_file = self.file(Controller::Cpu, rel, v1::CPU_PERIOD)?;
         let write_quota = || io::write_text(&quota_file, &quota_us.to_string());
         let write_period = || io::write_text(&period_file, &period_us.to_string());
+        // A period that stays is not written: whoever watches the file would see a change, and do so
+        // again and again while the quota is refused.
+        if self.number(Controller::Cpu, rel, v1::CPU_PERIOD)? == period_us {
+            return write_quota();
+        }
         match write_period() {
             // The new period may be refused together with the old quota: then the quota goes first.
             Err(error) if error.errno() == Some(Errno::INVAL) => {
