@@ -12,6 +12,8 @@ use clap::{Args as ClapArgs, Subcommand};
 use crate::cases::Context;
 use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
 
+mod plan;
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -22,6 +24,8 @@ pub(crate) struct Args {
 enum What {
     /// The cost of a context switch: two processes that wake each other through pipes, on one CPU.
     Switch(Switch),
+    /// The time that one plan takes, beside writing the same node as JSON.
+    Plan(plan::Plan),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -43,6 +47,7 @@ struct Switch {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Switch(switch) => switch.run()?,
+        What::Plan(plan) => plan.run()?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -19,14 +19,23 @@ pub(crate) fn run(workspace: &Workspace, words: &[&str], args: &[OsString]) -> R
             words.join(" ")
         );
     }
+    let agent = ["--agent".into(), workspace.agent().into_os_string()];
+    become_it(workspace, words, &[&agent, args].concat())
+}
+
+/// The same for what starts no agent, and so takes no root.
+pub(crate) fn run_without_agent(
+    workspace: &Workspace,
+    words: &[&str],
+    args: &[OsString],
+) -> Result<()> {
+    become_it(workspace, words, args)
+}
+
+fn become_it(workspace: &Workspace, words: &[&str], args: &[OsString]) -> Result<()> {
     build::kernel_programs(workspace)?;
     build::release(workspace)?;
     let program = workspace.e2e();
-    let error = Command::new(&program)
-        .args(words)
-        .arg("--agent")
-        .arg(workspace.agent())
-        .args(args)
-        .exec();
+    let error = Command::new(&program).args(words).args(args).exec();
     Err(error).with_context(|| format!("start {}", program.display()))
 }

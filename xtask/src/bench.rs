@@ -22,10 +22,18 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// The time that one plan takes; takes no root.
+    Plan {
+        /// Handed to the benchmark: --pods N, --runs N, --seed N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// Builds all it takes and becomes the benchmark; returns only when that fails.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
-    let What::Switch { args } = &args.what;
-    become_e2e::run(workspace, &["bench", "switch"], args)
+    match &args.what {
+        What::Switch { args } => become_e2e::run(workspace, &["bench", "switch"], args),
+        What::Plan { args } => become_e2e::run_without_agent(workspace, &["bench", "plan"], args),
+    }
 }

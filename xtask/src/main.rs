@@ -50,6 +50,7 @@ Examples:
   cargo xtask test --kernels native --filter eviction
   cargo xtask bench switch             what a context switch costs more
   cargo xtask fuzz snapshot --seconds 600
+  cargo xtask bench plan               how long one plan takes
   cargo xtask ci                       all checks and all tests";
 
 #[derive(Debug, Subcommand)]
