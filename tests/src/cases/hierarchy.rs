@@ -1,11 +1,15 @@
 //! The whole hierarchy under pods that come, change and go: after every step the kernel's files are
 //! what policy says of exactly these pods, and nothing else was written.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, ensure};
-use podwarden_policy::{PodUid, QosClass};
+use podwarden_policy::{Bytes, Container, MilliCpu, Pod, PodUid, QosClass, Resources};
 
 use super::{Case, Context, case, skip};
+use crate::harness::fresh_uid;
 
+mod refusals;
 mod world;
 
 use world::World;
@@ -13,6 +17,14 @@ use world::World;
 pub(super) const CASES: &[Case] = &[
     case("hierarchy_churn", |context| churn(context, "cgroupfs")),
     case("hierarchy_churn_systemd", churn_systemd),
+    case(
+        "one_changed_pod_writes_only_that",
+        one_changed_pod_writes_only_that,
+    ),
+    case(
+        "refusing_files_do_not_stop_others",
+        refusals::refusing_files_do_not_stop_others,
+    ),
 ];
 
 /// A number to choose everything by; what a failed run printed repeats its pods and their order.
@@ -111,4 +123,91 @@ fn operate(world: &mut World, done: &mut Done) -> Result<()> {
 fn one_of(world: &mut World) -> Option<PodUid> {
     let live: Vec<_> = world.live().keys().cloned().collect();
     world.random().choice(&live).cloned()
+}
+
+/// What changes, how many files that changes at least, and how: beside the pod's own those of the
+/// tiers, whose values are sums.
+type Change = (&'static str, usize, fn(&mut Resources));
+
+const CHANGES: [Change; 4] = [
+    ("CPU limit", 1, |r| r.cpu_limit = Some(MilliCpu(1500))),
+    ("CPU request", 2, |r| r.cpu_request = Some(MilliCpu(900))),
+    ("memory limit", 1, |r| {
+        r.memory_limit = Some(Bytes::mebi(512));
+    }),
+    // On v1 the pod's own request stands in no file.
+    ("memory request", 1, |r| {
+        r.memory_request = Some(Bytes::mebi(256));
+    }),
+];
+
+fn one_changed_pod_writes_only_that(context: &Context) -> Result<()> {
+    const PODS: usize = 100;
+    let mut world = World::start(context, "cgroupfs", 1)?;
+    for class in QosClass::ALL.into_iter().cycle().take(PODS - 1) {
+        world.add(class)?;
+    }
+    let mut pod = simple_pod("one-changed");
+    world.put(pod.clone())?;
+    world.settled()?;
+    world.only_changed_were_written()?;
+    world.second_pass_writes_nothing()?;
+    for (what, least, change) in CHANGES {
+        let before = (world.files()?, world.node().agent.node()?.cgroup_writes);
+        change(&mut pod.containers[0].resources);
+        world.put(pod.clone())?;
+        world
+            .settled()
+            .with_context(|| format!("after another {what}"))?;
+        let after = world.files()?;
+        let differ = after
+            .iter()
+            .filter(|(file, v)| before.0.get(*file) != Some(v));
+        let differ: BTreeSet<_> = differ.map(|(file, _)| file.clone()).collect();
+        // A pass that is seen has begun, so all before it have ended.
+        world.pass()?;
+        let written = world.written()?;
+        ensure!(
+            written == differ,
+            "another {what} changes {differ:?}, and {written:?} were written"
+        );
+        ensure!(
+            least <= differ.len(),
+            "another {what} changes only {differ:?}"
+        );
+        let mut wanted = before.1;
+        wanted.updated += differ.len() as u64;
+        let counted = world.node().agent.node()?.cgroup_writes;
+        ensure!(
+            counted == wanted,
+            "another {what}: the agent counts {counted:?}, not {wanted:?}"
+        );
+        context.figure(format!("writes for a {what}"), written.len() as f64, "");
+    }
+    for uid in world.live().keys().cloned().collect::<Vec<_>>() {
+        world.remove(&uid)?;
+    }
+    world.settled()?;
+    world.finish()
+}
+
+/// A Burstable pod with one container that has everything.
+fn simple_pod(name: &str) -> Pod {
+    Pod {
+        uid: PodUid::new(fresh_uid()),
+        name: name.to_owned(),
+        namespace: "e2e".to_owned(),
+        containers: vec![Container {
+            name: "main".to_owned(),
+            resources: Resources {
+                cpu_request: Some(MilliCpu(100)),
+                cpu_limit: Some(MilliCpu(1000)),
+                memory_request: Some(Bytes::mebi(64)),
+                memory_limit: Some(Bytes::mebi(300)),
+                ..Resources::default()
+            },
+            ..Container::default()
+        }],
+        ..Pod::default()
+    }
 }

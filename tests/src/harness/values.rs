@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden_cgroup::Controller;
@@ -70,6 +70,14 @@ pub(crate) fn read(cgroup: &Cgroup) -> Result<Values> {
         }
     }
     Ok(values)
+}
+
+/// Where a file of a cgroup is.
+pub(crate) fn path(cgroup: &Cgroup, file: &str) -> Result<PathBuf> {
+    let controller = file.split('.').next().and_then(Controller::from_name);
+    let mount = controller.and_then(|controller| cgroup.mounts().of(controller));
+    let mount = mount.with_context(|| format!("no hierarchy has {file}"))?;
+    Ok(mount.join(cgroup.path()).join(file))
 }
 
 /// `None` where the version or the kernel has no such file.

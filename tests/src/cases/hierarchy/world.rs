@@ -97,6 +97,11 @@ impl World {
         })
     }
 
+    /// The node.
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// The source of chance.
     pub(super) fn random(&mut self) -> &mut fastrand::Rng {
         self.random.random()
@@ -149,12 +154,35 @@ impl World {
         self.node.sandbox.pods_dir().join(format!("{uid}.json"))
     }
 
-    fn cgroup(&self, name: &CgroupName) -> Cgroup {
+    /// A cgroup of the tree as the driver names it.
+    pub(super) fn cgroup(&self, name: &CgroupName) -> Cgroup {
         let path = match self.driver {
             "systemd" => name.to_systemd(),
             _ => name.to_cgroupfs(),
         };
         self.node.sandbox.root.child(path.trim_start_matches('/'))
+    }
+
+    /// A pod's cgroup.
+    pub(super) fn cgroup_of(&self, uid: &PodUid) -> Result<Cgroup> {
+        Ok(self.cgroup(&self.name_of(self.pod(uid)?)))
+    }
+
+    /// A tier's cgroup; kubepods for Guaranteed.
+    pub(super) fn tier(&self, class: QosClass) -> Cgroup {
+        self.cgroup(&self.base.kubepods.tier(class))
+    }
+
+    /// The path of every file that policy says something of, and what.
+    pub(super) fn files(&self) -> Result<BTreeMap<PathBuf, String>> {
+        let mut files = BTreeMap::new();
+        for (name, said) in self.expected() {
+            let cgroup = self.cgroup(&name);
+            for (file, value) in said {
+                files.insert(values::path(&cgroup, &file)?, value);
+            }
+        }
+        Ok(files)
     }
 
     fn expected(&self) -> BTreeMap<CgroupName, Values> {
@@ -165,15 +193,25 @@ impl World {
 
     /// Waits until the kernel's files are what policy says of the pods, and no other cgroup is there.
     pub(super) fn settled(&self) -> Result<()> {
-        let expected = self.expected();
-        eventually(self.node.limit(), || self.compare(&expected))
+        self.settled_but(&[])
     }
 
-    fn compare(&self, expected: &BTreeMap<CgroupName, Values>) -> Result<()> {
+    /// The same of all cgroups but some.
+    pub(super) fn settled_but(&self, others: &[Cgroup]) -> Result<()> {
+        let mut expected = self.expected();
+        expected.retain(|name, _| {
+            let path = self.cgroup(name).path().to_owned();
+            others.iter().all(|other| other.path() != path)
+        });
+        eventually(self.node.limit(), || self.compare(&expected, others))
+    }
+
+    fn compare(&self, expected: &BTreeMap<CgroupName, Values>, but: &[Cgroup]) -> Result<()> {
         // Who is there first: it is quickly read, and most often what is still missing.
         let wanted: BTreeSet<_> = expected
             .keys()
             .map(|name| self.cgroup(name).path().to_owned())
+            .chain(but.iter().map(|cgroup| cgroup.path().to_owned()))
             .collect();
         let found: BTreeSet<_> = self
             .parents()
@@ -204,6 +242,11 @@ impl World {
         parents
     }
 
+    /// The files that were written since the last look at them.
+    pub(super) fn written(&mut self) -> Result<BTreeSet<PathBuf>> {
+        self.writes.take()
+    }
+
     /// Looks that of all pods that were there before, only those were written to whose manifests have
     /// changed, and watches those that have come. Call it when all is settled.
     pub(super) fn only_changed_were_written(&mut self) -> Result<()> {
@@ -222,8 +265,7 @@ impl World {
                 may.extend(self.cgroup(&name).dirs());
             }
         }
-        let written = self.writes.take()?;
-        for file in &written {
+        for file in &self.written()? {
             ensure!(
                 file.parent().is_some_and(|dir| may.contains(dir)),
                 "{} was written, and nothing had changed there",
@@ -251,16 +293,16 @@ impl World {
         if self.live.is_empty() {
             return Ok(());
         }
-        let before = self.node.agent.node()?;
-        // The second of two passes that are seen has begun, so the first one has ended.
+        let passes = self.node.agent.node()?.reconciles;
+        // A pass that is seen has begun, so all before it have ended.
         self.pass()?;
+        let before = self.node.agent.node()?;
         self.pass()?;
         let after = self.node.agent.node()?;
         ensure!(
-            after.reconciles > before.reconciles,
-            "{} passes, and {} before",
-            after.reconciles,
-            before.reconciles
+            after.reconciles > passes,
+            "{} passes, and {passes} before",
+            after.reconciles
         );
         ensure!(
             after.cgroup_writes == before.cgroup_writes,
@@ -268,14 +310,14 @@ impl World {
             after.cgroup_writes,
             before.cgroup_writes
         );
-        let written = self.writes.take()?;
+        let written = self.written()?;
         ensure!(written.is_empty(), "a second pass wrote to {written:?}");
         self.changed.clear();
-        self.compare(&self.expected())
+        self.compare(&self.expected(), &[])
     }
 
     /// Changes what no cgroup depends on, and waits until the agent has planned with it.
-    fn pass(&mut self) -> Result<()> {
+    pub(super) fn pass(&mut self) -> Result<()> {
         let mut pod = self.live.values().next().context("no pod")?.clone();
         pod.priority += 1;
         let (uid, priority) = (pod.uid.clone(), pod.priority);
