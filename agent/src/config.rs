@@ -270,17 +270,7 @@ impl Config {
 
     /// What is configured and checked, and that this version does not do; one sentence each.
     pub fn not_acted_on(&self) -> Vec<&'static str> {
-        let soft = self.eviction_soft.is_some();
-        let minimum = self.eviction_minimum_reclaim.is_some();
         [
-            (
-                soft,
-                "evictionSoft is set: only hard thresholds evict in this version",
-            ),
-            (
-                minimum,
-                "evictionMinimumReclaim is set: this version stops at the threshold itself",
-            ),
             (
                 self.memory_throttling_factor.is_some(),
                 "memoryThrottlingFactor is set: memory.high belongs to containers, whose runtime \

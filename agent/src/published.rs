@@ -43,6 +43,7 @@ pub struct Published {
     next_id: AtomicU64,
     subscribers: broadcast::Sender<Event>,
     ready: AtomicBool,
+    trouble: ArcSwapOption<&'static str>,
     epoch: Instant,
     last_demand_ms: AtomicU64,
     demand: Notify,
@@ -58,6 +59,7 @@ impl Default for Published {
             next_id: AtomicU64::new(1),
             subscribers: broadcast::channel(1024).0,
             ready: AtomicBool::new(false),
+            trouble: ArcSwapOption::empty(),
             epoch: Instant::now(),
             last_demand_ms: AtomicU64::new(0),
             demand: Notify::new(),
@@ -147,6 +149,16 @@ impl Published {
     /// Set once the first figures are there; `/readyz` answers 200 from then on.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
+    }
+
+    /// Why the agent does not do its work, for `/healthz`; `None` while it does.
+    pub fn set_trouble(&self, trouble: Option<&'static str>) {
+        self.trouble.store(trouble.map(std::sync::Arc::new));
+    }
+
+    /// See [`Published::set_trouble`].
+    pub fn trouble(&self) -> Option<&'static str> {
+        self.trouble.load().as_deref().copied()
     }
 
     /// See [`Published::set_ready`].

@@ -43,6 +43,7 @@ fn defaults_are_the_kubelets() {
     assert_eq!(config.cgroup_driver, None);
     assert_eq!(config.eviction_hard, Some(Amount::Quantity(100 << 20)));
     assert_eq!(config.eviction_soft, None);
+    assert_eq!(config.reactor.max_evictions_per_minute, 60);
     assert_eq!(config.ranking, Ranking::QosFirst);
     assert!(!config.node_name.is_empty());
     // Written, but without the signal: the operator wants none.
@@ -172,6 +173,10 @@ fn errors_name_file_line_field_value_and_remedy() {
             "reactor: {minInterval: 1s, maxInterval: 1ms}",
             &["reactor.maxInterval", "`1ms`"],
         ),
+        (
+            "reactor: {maxEvictionsPerMinute: 0}",
+            &["reactor.maxEvictionsPerMinute", "`0`", "1 to 6000"],
+        ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
         ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
         ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),
@@ -262,11 +267,11 @@ fn a_file_for_something_else_is_refused() {
 #[test]
 fn what_is_not_acted_on_is_said() {
     assert_eq!(parse("mode: enforce").unwrap().not_acted_on().len(), 0);
-    let minimum = parse("evictionMinimumReclaim: {memory.available: 1Gi}").unwrap();
-    assert!(minimum.not_acted_on()[0].contains("evictionMinimumReclaim"));
+    let throttled = parse("memoryThrottlingFactor: 0.9").unwrap();
+    assert!(throttled.not_acted_on()[0].contains("memoryThrottlingFactor"));
     let soft =
         "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}";
-    assert!(parse(soft).unwrap().not_acted_on()[0].contains("evictionSoft"));
+    assert_eq!(parse(soft).unwrap().not_acted_on().len(), 0);
 }
 
 #[test]

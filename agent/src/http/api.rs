@@ -80,8 +80,11 @@ pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, Failu
         })
 }
 
-pub(super) async fn healthz() -> Response {
-    plain("ok\n")
+pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, Failure> {
+    match shared.published.trouble() {
+        None => Ok(plain("ok\n")),
+        Some(trouble) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, trouble)),
+    }
 }
 
 pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, Failure> {

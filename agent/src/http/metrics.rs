@@ -38,6 +38,7 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Fa
         figures: shared.published.figures(),
         done: shared.published.done(),
         counts: shared.tally.counts(),
+        up: shared.published.trouble().is_none(),
     };
     let text = render(scrape)
         .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
@@ -58,6 +59,8 @@ struct Scrape {
     figures: Arc<Figures>,
     done: Arc<Tally>,
     counts: Counts,
+    /// The reactor is at work.
+    up: bool,
 }
 
 impl Collector for Scrape {
@@ -93,6 +96,7 @@ impl Scrape {
             ("cgroup_driver", cgroup_driver),
         ])?;
         Family::open(encoder, &METRICS.degradations)?.gauge(&[], degradations.len() as u64)?;
+        Family::open(encoder, &METRICS.reactor_up)?.gauge(&[], u64::from(self.up))?;
         Family::open(encoder, &METRICS.allocatable)?.gauge(&[], *allocatable_memory_bytes)?;
         let mut family = Family::open(encoder, &METRICS.drops)?;
         for (kind, count) in [

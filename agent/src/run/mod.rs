@@ -11,8 +11,10 @@
 mod evictions;
 mod process;
 mod slow_loop;
+mod soft;
 mod start;
 mod wait;
+mod watchdog;
 
 use std::{future::Future, sync::Arc};
 

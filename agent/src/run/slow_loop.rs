@@ -4,6 +4,7 @@ mod drift;
 mod notices;
 mod pace;
 mod records;
+mod vigil;
 
 use std::{
     convert::Infallible,
@@ -19,7 +20,11 @@ use tokio::{
 };
 
 use self::{notices::Notices, pace::Pace};
-use super::evictions::{Evictions, KnownNames};
+use super::{
+    evictions::{Evictions, KnownNames},
+    soft::Soft,
+    watchdog::Watchdog,
+};
 use crate::{
     accounting::Accounting,
     act::Actor,
@@ -75,6 +80,8 @@ pub(super) struct SlowLoop {
     stale: bool,
     pods_open: bool,
     reactor_ended: bool,
+    watchdog: Watchdog,
+    soft: Option<Soft>,
     reports_lost: u64,
 }
 
@@ -102,6 +109,8 @@ impl SlowLoop {
             stale: true,
             pods_open: true,
             reactor_ended: false,
+            watchdog: Watchdog::new(Instant::now()),
+            soft: Soft::new(&parts.config, &parts.node, Instant::now()),
             reports_lost: 0,
             parts,
         };
@@ -145,13 +154,14 @@ impl SlowLoop {
                 self.stale = true;
             }
             self.parts.reactor.tidy();
-            self.watch_reactor();
+            self.vigil(Instant::now());
         }
     }
 
     async fn wait(&mut self, bell: Option<&AsyncFd<std::os::fd::OwnedFd>>) -> Woke {
         let due = self.sampling_due();
-        let reconcile = self.pace.due(Instant::now());
+        let now = Instant::now();
+        let other = self.pace.due(now).min(self.vigil_due(now));
         // Asking ends an idle pause; once sampling is at its full pace it changes nothing.
         let idle = due > self.parts.config.sampling_interval;
         let reports = async {
@@ -187,7 +197,7 @@ impl SlowLoop {
                 Woke::Pods
             }
             () = published.demanded(), if idle => Woke::Time,
-            () = tokio::time::sleep(due.min(reconcile)) => Woke::Time,
+            () = tokio::time::sleep(due.min(other)) => Woke::Time,
         }
     }
 
@@ -244,20 +254,6 @@ impl SlowLoop {
         }
     }
 
-    /// A reactor that ended is an error of ours; the node must not go on believing in it.
-    fn watch_reactor(&mut self) {
-        if self.reactor_ended || self.parts.reactor.is_running() {
-            return;
-        }
-        self.reactor_ended = true;
-        let message = "the reactor has ended: nothing is evicted any more; restart the agent";
-        tracing::error!("{message}");
-        let message = message.to_owned();
-        self.parts.stats.degradations.push(message.clone());
-        let kind = EventKind::Degraded { message };
-        self.parts.published.event(clock::now_text(), None, kind);
-    }
-
     /// Brings the cgroups to what the pods need.
     fn reconcile(&mut self) {
         let Parts {
@@ -310,6 +306,9 @@ impl SlowLoop {
         let set = parts.pods.borrow().clone();
         let pods: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
         self.levels = Levels::of(&parts.node, pods.iter().copied());
+        if let Some(soft) = &self.soft {
+            self.levels.kubepods = soft.level(self.levels.kubepods);
+        }
         let immunity = parts.config.immunity();
         let before = parts.reactor.armed();
         let inputs = arm::Inputs {

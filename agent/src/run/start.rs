@@ -239,8 +239,8 @@ fn build(
     let decision = support::decide(&support::probe(&config.cgroup_root));
     let mut degradations: Vec<_> = decision.degradations().collect();
     let (kernel, levels, profile) = kernel_side(tree, &mut degradations)?;
-    let any_level =
-        arm::Levels::of(node, pods.pods.iter().map(|p| &p.pod)) != arm::Levels::default();
+    let any_level = config.eviction_soft.is_some()
+        || arm::Levels::of(node, pods.pods.iter().map(|p| &p.pod)) != arm::Levels::default();
     let (accounting, changes) =
         Accounting::start(kernel, tree, &kubepods, any_level).map_err(StartError::Accounting)?;
     process::release_unused_memory();

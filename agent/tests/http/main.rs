@@ -62,6 +62,12 @@ async fn health_is_at_once_and_readiness_when_it_is_set() {
     assert_eq!(api.status("GET", "/readyz").await.0, 503);
     api.published.set_ready(true);
     assert_eq!(api.status("GET", "/readyz").await, (200, "ok\n".to_owned()));
+    api.published.set_trouble(Some("the reactor is stuck"));
+    let (status, text) = api.status("GET", "/healthz").await;
+    assert_eq!(status, 503);
+    assert!(text.contains("the reactor is stuck"), "{text}");
+    api.published.set_trouble(None);
+    assert_eq!(api.status("GET", "/healthz").await.0, 200);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use super::family::{
 pub(super) struct Metrics {
     pub(super) info: Metric,
     pub(super) degradations: Metric,
+    pub(super) reactor_up: Metric,
     pub(super) allocatable: Metric,
     pub(super) drops: Metric,
     pub(super) operations: Metric,
@@ -60,6 +61,8 @@ pub(super) const METRICS: Metrics = Metrics {
         "Always 1; the labels say which version runs, in which mode and profile, on which cgroups"),
     degradations: metric(Gauge, "podwarden_degradations", None,
         "Capabilities that this node lacks; /v1/node names them"),
+    reactor_up: metric(Gauge, "podwarden_reactor_up", None,
+        "1 while the thread that evicts is at work, 0 when it has ended or is stuck"),
     allocatable: metric(Gauge, "podwarden_allocatable_memory", Some(Bytes),
         "Memory that pods may use"),
     drops: metric(Counter, "podwarden_kernel_drops", None,

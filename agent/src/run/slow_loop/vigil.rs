@@ -1,0 +1,70 @@
+//! What the loop looks at by itself from time to time: the reactor's health and the soft threshold.
+
+use std::time::{Duration, Instant};
+
+use super::SlowLoop;
+use crate::{api::EventKind, clock, run::watchdog::News};
+
+/// What is said of a reactor that does not work; `/healthz` fails with it.
+const ENDED: &str = "the reactor has ended: nothing is evicted any more; restart the agent";
+const STUCK: &str = "the reactor is stuck: nothing is evicted until it goes on; see what its thread waits for \
+     (/proc/PID/task/*/wchan), and restart the agent";
+
+impl SlowLoop {
+    /// How long until something here is to be looked at.
+    pub(super) fn vigil_due(&self, now: Instant) -> Duration {
+        let soft = self.soft.as_ref().map(|soft| soft.due(now));
+        let watchdog = self.watchdog.due(now);
+        soft.map_or(watchdog, |soft| soft.min(watchdog))
+    }
+
+    /// Looks at what is due.
+    pub(super) fn vigil(&mut self, now: Instant) {
+        if self.watchdog.due(now).is_zero() {
+            self.watch_reactor(now);
+        }
+        if let Some(soft) = &mut self.soft
+            && soft.due(now).is_zero()
+        {
+            let naming = &self.parts.naming;
+            let kubepods = naming.rel(&naming.kubepods);
+            self.stale |= soft.look(&self.parts.tree, &kubepods, now);
+        }
+    }
+
+    /// A reactor that does not work is an error of ours or of the kernel's; the node must not go on
+    /// believing in it.
+    fn watch_reactor(&mut self, now: Instant) {
+        if self.reactor_ended {
+            return;
+        }
+        if !self.parts.reactor.is_running() {
+            self.reactor_ended = true;
+            self.reactor_trouble(ENDED);
+            return;
+        }
+        let news = self.watchdog.look(self.parts.reactor.beat(), now);
+        self.parts.reactor.nudge();
+        match news {
+            News::None => {}
+            News::Stuck(stood) => {
+                tracing::error!(?stood, "the reactor does not go round");
+                self.reactor_trouble(STUCK);
+            }
+            News::Recovered => {
+                tracing::warn!("the reactor works again");
+                self.parts.stats.degradations.retain(|d| d != STUCK);
+                self.parts.published.set_trouble(None);
+            }
+        }
+    }
+
+    fn reactor_trouble(&mut self, message: &'static str) {
+        tracing::error!("{message}");
+        self.parts.stats.degradations.push(message.to_owned());
+        self.parts.published.set_trouble(Some(message));
+        let message = message.to_owned();
+        let kind = EventKind::Degraded { message };
+        self.parts.published.event(clock::now_text(), None, kind);
+    }
+}
