@@ -99,6 +99,8 @@ impl Core {
     /// Runs until told to stop.
     pub(super) fn run(mut self) {
         let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
+        // The swap keeps a record for every thread that loads from it, made at the first time.
+        drop(self.shared.plan.load());
         while !stopping(&self.shared.stop) {
             // The set is ours alone; the reconciler notices that the thread has ended.
             let Ok(ready) = self.poll.wait(&mut buffer) else {
@@ -399,3 +401,6 @@ impl Core {
 fn stopping(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Acquire)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,13 @@
 //!
 //! It learns of usage from whatever this node has: the kernel programs' levels, the v1 threshold
 //! eventfd, and always its own sampler, whose sleep shrinks with the headroom.
+//!
+//! What it asks of the kernel once it runs: `epoll_wait` is where it sleeps. To look: `pread` of open
+//! memory files. To kill: `openat`, `getdents64`, `read` and `close` in the victim's cgroup and of
+//! `/proc/PID/comm`, then `write` of `cgroup.kill`, or `pidfd_open` and `pidfd_send_signal`, and
+//! `write` of `freezer.state` for what goes on forking. To tell: `write` of an eventfd, `futex` to wake
+//! the reaper. To arm: `epoll_ctl`, `timerfd_settime`, `bpf` (map updates). None of these waits for
+//! another process; those on cgroups take the kernel's cgroup locks, `memory.stat` may flush counters.
 
 mod choose;
 mod core;

@@ -86,3 +86,47 @@ impl Poll {
 pub(super) fn drain(fd: impl AsFd) {
     let _ = rustix::io::read(fd, &mut [0; 8]);
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::reactor::ring;
+
+    const TIMER: u64 = 1;
+    const BELL: u64 = 2;
+
+    /// The tokens that are ready, waiting for at least one.
+    fn ready(poll: &Poll) -> Vec<u64> {
+        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
+        let ready = poll.wait(&mut buffer).unwrap().iter();
+        let mut tokens: Vec<_> = ready.map(|event| event.data.u64()).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    #[test]
+    fn wakes_for_what_was_added_until_it_is_drained_or_removed() {
+        let poll = Poll::new(TIMER).unwrap();
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        poll.add(&bell, BELL).unwrap();
+        ring(&bell);
+        ring(&bell);
+        assert_eq!(ready(&poll), [BELL]);
+        assert_eq!(ready(&poll), [BELL], "still rung");
+        drain(&bell);
+        drain(&bell);
+        poll.wake_after(Some(Duration::from_nanos(1)));
+        assert_eq!(ready(&poll), [TIMER]);
+        ring(&bell);
+        assert_eq!(ready(&poll), [TIMER, BELL]);
+        poll.remove(&bell);
+        poll.remove(&bell);
+        assert_eq!(ready(&poll), [TIMER]);
+        poll.drain_timer();
+        // Set to the past means at once, not never.
+        poll.wake_after(Some(Duration::from_nanos(1)));
+        assert_eq!(ready(&poll), [TIMER]);
+    }
+}

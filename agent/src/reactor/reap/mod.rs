@@ -178,3 +178,37 @@ fn prioritised(urgent: bool, run: impl FnOnce()) {
     }
     run();
 }
+
+/// The other end of a [`Reaper`] without threads, for tests of the reactor.
+#[cfg(test)]
+pub(super) struct Idle {
+    _queue: rtrb::Consumer<Handed>,
+    progress: Arc<Progress>,
+}
+
+#[cfg(test)]
+impl Idle {
+    pub(super) fn empty(&self, number: u64) {
+        self.progress.emptied(number);
+    }
+
+    pub(super) fn swept(&self, number: u64) {
+        self.progress.swept(number);
+    }
+}
+
+#[cfg(test)]
+pub(super) fn idle() -> (Reaper, Idle) {
+    let (producer, queue) = rtrb::RingBuffer::new(QUEUE);
+    let progress = Arc::new(Progress::default());
+    let reaper = Reaper {
+        queue: producer,
+        lead: std::thread::current(),
+        progress: Arc::clone(&progress),
+    };
+    let idle = Idle {
+        _queue: queue,
+        progress,
+    };
+    (reaper, idle)
+}

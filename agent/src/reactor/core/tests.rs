@@ -1,0 +1,349 @@
+//! The loop's decisions on a tree of ordinary files that looks like cgroup v2: killing is a `1` in
+//! `cgroup.kill`, dying is a smaller number in `memory.current`.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use arc_swap::ArcSwap;
+use podwarden_cgroup::{Controller, Hierarchies, KillHandle, MemoryReader, Tree, Version};
+use podwarden_policy::{
+    evict::{Ranking, Standing},
+    model::QosClass,
+    units::Bytes,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::*;
+use crate::reactor::{
+    plan::{ScopeName, Victim, VictimFiles},
+    reap,
+};
+
+const LEVEL: u64 = 1_000_000;
+/// No process has this id: above the largest `pid_max`.
+const NOBODY: &str = "4194400\n4194401\n";
+
+/// A tree in files, and a core to step.
+struct Fake {
+    dir: tempfile::TempDir,
+    tree: Tree,
+    core: Core,
+    shared: Arc<Shared>,
+    reports: rtrb::Consumer<Report>,
+    _handed: reap::Idle,
+}
+
+fn config(per_minute: u32) -> ReactorConfig {
+    ReactorConfig {
+        real_time: false,
+        min_interval: Duration::from_millis(1),
+        max_interval: Duration::from_millis(100),
+        max_evictions_per_minute: per_minute,
+    }
+}
+
+impl Fake {
+    fn new(per_minute: u32, reports: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path().to_owned();
+        let hierarchies = Hierarchies {
+            version: Version::V2,
+            v2_mount: Some(mount.clone()),
+            controllers: [(Controller::Memory, mount)].into(),
+        };
+        let tree = Tree::new(hierarchies, "").unwrap();
+        let shared = Arc::new(Shared {
+            plan: ArcSwap::default(),
+            control: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+            bell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+            stop: false.into(),
+            lost: 0.into(),
+            beat: 0.into(),
+        });
+        let (producer, reports) = rtrb::RingBuffer::new(reports);
+        let (reaper, handed) = reap::idle();
+        let shared_too = Arc::clone(&shared);
+        let core = Core::new(shared_too, None, producer, reaper, config(per_minute)).unwrap();
+        Self {
+            dir,
+            tree,
+            core,
+            shared,
+            reports,
+            _handed: handed,
+        }
+    }
+
+    fn path(&self, rel: &str, file: &str) -> PathBuf {
+        self.dir.path().join(rel).join(file)
+    }
+
+    fn cgroup(&self, rel: &str, usage: u64) {
+        fs::create_dir_all(self.dir.path().join(rel)).unwrap();
+        for (file, text) in [
+            ("memory.max", "max\n"),
+            ("cgroup.procs", NOBODY),
+            ("cgroup.kill", ""),
+        ] {
+            fs::write(self.path(rel, file), text).unwrap();
+        }
+        self.uses(rel, usage);
+        self.caches(rel, 0);
+    }
+
+    fn uses(&self, rel: &str, usage: u64) {
+        fs::write(self.path(rel, "memory.current"), format!("{usage}\n")).unwrap();
+    }
+
+    fn caches(&self, rel: &str, inactive_file: u64) {
+        let text = format!("anon 0\ninactive_file {inactive_file}\n");
+        fs::write(self.path(rel, "memory.stat"), text).unwrap();
+    }
+
+    fn killed(&self, rel: &str) -> bool {
+        fs::read(self.path(rel, "cgroup.kill")).unwrap() == b"1"
+    }
+
+    /// BestEffort pods, `tokens` from 1, at `pods`, and kubepods at `kubepods`.
+    fn arm(&mut self, pods: &[&str], target: u64, enforce: bool) {
+        let open = |rel: &str| MemoryReader::open(&self.tree, rel).unwrap();
+        let victim = |(index, rel): (usize, &&str)| Victim {
+            token: index as u64 + 1,
+            uid: (*rel).into(),
+            place: QosClass::BestEffort,
+            standing: Standing {
+                qos: QosClass::BestEffort,
+                priority: 0,
+                memory_request: Bytes(0),
+                working_set: None,
+            },
+            files: Arc::new(VictimFiles {
+                rel: (*rel).to_owned(),
+                memory: open(rel),
+                kill: KillHandle::open(&self.tree, rel).unwrap(),
+            }),
+        };
+        let plan = ArmedPlan {
+            scopes: vec![Arc::new(Scope {
+                name: ScopeName::Kubepods,
+                level: LEVEL,
+                target,
+                memory: open("kubepods"),
+                memory_id: 1,
+                notify: None,
+            })],
+            victims: pods.iter().enumerate().map(victim).collect(),
+            ranking: Ranking::QosFirst,
+            enforce,
+        };
+        self.shared.plan.store(Arc::new(plan));
+        self.core.take_plan();
+    }
+
+    fn step(&mut self) -> Vec<Report> {
+        self.core.step(now());
+        std::iter::from_fn(|| self.reports.pop().ok()).collect()
+    }
+
+    fn empty(&self, number: u64) {
+        self._handed.empty(number);
+    }
+
+    fn swept(&self, number: u64) {
+        self._handed.swept(number);
+    }
+}
+
+/// Pod `b` uses most.
+fn three_pods(per_minute: u32) -> Fake {
+    let fake = Fake::new(per_minute, 64);
+    fake.cgroup("kubepods", LEVEL - 1);
+    for (rel, usage) in [("a", 200_000), ("b", 500_000), ("c", 100_000)] {
+        fake.cgroup(rel, usage);
+    }
+    fake
+}
+
+const PODS: &[&str] = &["a", "b", "c"];
+
+/// The tokens of who was chosen, with whether it was killed.
+fn chosen(reports: &[Report]) -> Vec<(u64, bool)> {
+    let chosen = reports.iter().filter_map(|report| match report {
+        Report::Chosen(chosen) => Some((chosen.token, chosen.outcome.is_some())),
+        _ => None,
+    });
+    chosen.collect()
+}
+
+fn freed(reports: &[Report]) -> Option<bool> {
+    reports.iter().find_map(|report| match report {
+        Report::Freed { at, .. } => Some(at.is_some()),
+        _ => None,
+    })
+}
+
+#[test]
+fn below_the_level_nothing_happens() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    assert_eq!(fake.step(), []);
+    // Page cache that nobody uses is no reason.
+    fake.uses("kubepods", LEVEL + 1000);
+    fake.caches("kubepods", 2000);
+    assert_eq!(fake.step(), []);
+}
+
+#[test]
+fn one_at_a_time_and_then_afresh() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.step();
+    fake.uses("kubepods", LEVEL + 400_000);
+    let reports = fake.step();
+    assert!(matches!(reports[0], Report::Crossed(_)), "{reports:?}");
+    assert_eq!(chosen(&reports), [(2, true)]);
+    assert!(fake.killed("b") && !fake.killed("a") && !fake.killed("c"));
+    // Killed is not freed.
+    assert_eq!(fake.step(), []);
+    fake.uses("b", 0);
+    fake.uses("kubepods", LEVEL);
+    // Meanwhile another has grown past the one that was next.
+    fake.uses("c", 300_000);
+    let reports = fake.step();
+    assert_eq!(freed(&reports), Some(true));
+    assert_eq!(chosen(&reports), [(3, true)], "decided afresh");
+    fake.uses("c", 0);
+    fake.uses("kubepods", LEVEL - 1);
+    assert_eq!(chosen(&fake.step()), []);
+    assert!(!fake.killed("a"));
+}
+
+#[test]
+fn observing_says_it_once_and_kills_nobody() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, false);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, false)]);
+    assert_eq!(fake.step(), []);
+    assert!(!fake.killed("b"));
+}
+
+#[test]
+fn the_minimum_reclaim_is_brought_about() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL - 300_000, true);
+    fake.uses("kubepods", LEVEL - 1);
+    assert_eq!(fake.step(), [], "the target counts only once it has acted");
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    fake.uses("b", 0);
+    fake.uses("kubepods", LEVEL - 250_000);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+    fake.uses("a", 0);
+    fake.uses("kubepods", LEVEL - 300_001);
+    assert_eq!(chosen(&fake.step()), []);
+    assert!(!fake.killed("c"));
+}
+
+#[test]
+fn who_has_nobody_in_it_is_passed_by() {
+    let mut fake = three_pods(60);
+    fs::write(fake.path("b", "cgroup.procs"), "").unwrap();
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+}
+
+#[test]
+fn an_evicted_pod_with_new_processes_is_evicted_again() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    for _ in 0..2 {
+        fake.uses("kubepods", LEVEL);
+        fake.uses("b", 500_000);
+        assert_eq!(chosen(&fake.step()), [(2, true)]);
+        fake.uses("kubepods", 0);
+        fake.uses("b", 0);
+        assert_eq!(freed(&fake.step()), Some(true));
+    }
+}
+
+#[test]
+fn page_cache_of_the_dead_does_not_hold_it_up() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    fake.step();
+    fake.uses("b", 400_000);
+    assert_eq!(freed(&fake.step()), None, "somebody may be in it");
+    fake.empty(1);
+    assert_eq!(freed(&fake.step()), None, "the cache may go");
+    fake.swept(1);
+    fake.uses("kubepods", LEVEL - 1);
+    assert_eq!(freed(&fake.step()), Some(true));
+}
+
+#[test]
+fn the_limit_on_evictions_is_kept_and_said_once() {
+    let mut fake = three_pods(1);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    fake.uses("b", 0);
+    let reports = fake.step();
+    assert!(
+        matches!(reports[..], [Report::Freed { .. }, Report::Limited(_)]),
+        "{reports:?}"
+    );
+    assert_eq!(fake.step(), []);
+    assert!(!fake.killed("a") && !fake.killed("c"));
+}
+
+#[test]
+fn nobody_left_is_said_once_and_a_reclaim_that_cannot_be_is_given_up() {
+    let mut fake = three_pods(60);
+    fake.arm(&["b"], LEVEL / 2, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+    fake.uses("b", 0);
+    let reports = fake.step();
+    assert!(
+        matches!(reports[..], [Report::Freed { .. }, Report::NobodyLeft(_)]),
+        "{reports:?}"
+    );
+    assert_eq!(fake.step(), []);
+    // Below the level, above the target: nobody could give more, so it is over.
+    fake.uses("kubepods", LEVEL - 1);
+    assert_eq!(fake.step(), []);
+    fake.uses("kubepods", LEVEL);
+    assert!(matches!(fake.step()[0], Report::Crossed(_)), "a new one");
+}
+
+#[test]
+fn reports_that_find_the_queue_full_are_counted_and_the_kill_is_done() {
+    let mut fake = three_pods(60);
+    fake.reports = {
+        // One place, taken by the first report.
+        let (producer, reports) = rtrb::RingBuffer::new(1);
+        fake.core.reports = producer;
+        reports
+    };
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    let reports = fake.step();
+    assert!(matches!(reports[..], [Report::Crossed(_)]), "{reports:?}");
+    assert_eq!(fake.shared.lost.load(Ordering::Relaxed), 1);
+    assert!(fake.killed("b"));
+}
+
+#[test]
+fn a_new_plan_keeps_what_was_said() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, false);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, false)]);
+    fake.arm(PODS, LEVEL, false);
+    assert_eq!(fake.step(), []);
+    // Rung without a new one.
+    fake.core.take_plan();
+    assert_eq!(fake.step(), []);
+}

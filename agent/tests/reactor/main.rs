@@ -1,0 +1,262 @@
+//! The reactor's own thread, on real cgroups: it calls the allocator at no point from the arming of a
+//! plan to the last report, and a victim that vanishes does not hold it up.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, AtomicU64, Ordering},
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use podwarden::{
+    config::ReactorConfig,
+    reactor::{
+        Reactor,
+        plan::{ArmedPlan, Scope, ScopeName, Victim as Candidate, VictimFiles},
+        report::Report,
+    },
+};
+use podwarden_cgroup::{Controller, KillHandle, MemoryReader, Tree};
+use podwarden_policy::{
+    evict::{Ranking, Standing},
+    model::QosClass,
+    units::Bytes,
+};
+
+#[path = "../../cgroup/tests/kernel/support.rs"]
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+mod support;
+
+use support::{Sandbox, Victim, eventually};
+
+/// Counts the calls of one thread.
+struct Counting;
+
+/// The thread; 0 for none.
+static WATCHED: AtomicI32 = AtomicI32::new(0);
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    let watched = WATCHED.load(Ordering::Relaxed);
+    // SAFETY: gettid(2) takes nothing.
+    if watched != 0 && unsafe { libc::gettid() } == watched {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's contract is ours.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller's contract is ours.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The thread of this process that is called `reactor`.
+fn reactor_thread() -> i32 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let mut names = tasks.filter_map(|task| {
+        let task = task.ok()?;
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        (name.trim() == "reactor").then(|| task.file_name().to_str()?.parse().ok())?
+    });
+    names.next().expect("there is no reactor's thread")
+}
+
+fn config() -> ReactorConfig {
+    ReactorConfig {
+        real_time: false,
+        min_interval: Duration::from_millis(1),
+        max_interval: Duration::from_millis(20),
+        max_evictions_per_minute: 60,
+    }
+}
+
+fn scope(tree: &Tree, level: u64) -> Arc<Scope> {
+    Arc::new(Scope {
+        name: ScopeName::Kubepods,
+        level,
+        target: level,
+        memory: MemoryReader::open(tree, "kubepods").unwrap(),
+        memory_id: tree.memory_id("kubepods").unwrap(),
+        notify: podwarden_cgroup::memory_threshold(tree, "kubepods", level).ok(),
+    })
+}
+
+fn candidate(tree: &Tree, token: u64, rel: &str, priority: i32) -> Candidate {
+    Candidate {
+        token,
+        uid: rel.into(),
+        place: QosClass::BestEffort,
+        standing: Standing {
+            qos: QosClass::BestEffort,
+            priority,
+            memory_request: Bytes(0),
+            working_set: None,
+        },
+        files: Arc::new(VictimFiles {
+            rel: rel.to_owned(),
+            memory: MemoryReader::open(tree, rel).unwrap(),
+            kill: KillHandle::open(tree, rel).unwrap(),
+        }),
+    }
+}
+
+fn plan(scope: &Arc<Scope>, victims: Vec<Candidate>) -> ArmedPlan {
+    ArmedPlan {
+        scopes: vec![Arc::clone(scope)],
+        victims,
+        ranking: Ranking::QosFirst,
+        enforce: true,
+    }
+}
+
+/// The reports up to the one that says what became of a victim's memory.
+fn until_freed(reactor: &mut Reactor) -> Vec<Report> {
+    let mut reports = Vec::new();
+    let end = Instant::now() + Duration::from_secs(30);
+    while !reports.iter().any(|r| matches!(r, Report::Freed { .. })) {
+        assert!(Instant::now() < end, "only {reports:?}");
+        reports.extend(std::iter::from_fn(|| reactor.next_report()));
+        sleep(Duration::from_millis(2));
+    }
+    reports
+}
+
+fn victim_of(reports: &[Report]) -> Option<u64> {
+    reports.iter().find_map(|report| match report {
+        Report::Chosen(chosen) => chosen.outcome.map(|_| chosen.token),
+        _ => None,
+    })
+}
+
+fn eat_32_mib() -> ! {
+    const LENGTH: usize = 32 << 20;
+    // SAFETY: a private mapping of our own, written within its bounds.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(std::ptr::null_mut(), LENGTH, protection, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        std::ptr::write_bytes(memory.cast::<u8>(), 1, LENGTH);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+fn hog(sandbox: &Sandbox, rel: &str) -> Victim {
+    sandbox.cgroup(rel);
+    let hog = Victim::spawn(&sandbox.tree.open_attach(rel).unwrap(), eat_32_mib);
+    let memory = MemoryReader::open(&sandbox.tree, rel).unwrap();
+    eventually("it has eaten", || memory.usage().unwrap() >= 32 << 20);
+    hog
+}
+
+/// One test for both, so that no other thread is called `reactor`.
+#[test]
+fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let hogs = ["kubepods/a/main", "kubepods/b/main"].map(|rel| hog(&sandbox, rel));
+    let mut reactor = Reactor::start(None, config()).unwrap();
+    let thread = reactor_thread();
+    // All that is its own is made: the thread waits.
+    sleep(Duration::from_millis(50));
+    WATCHED.store(thread, Ordering::Relaxed);
+
+    // A level out of reach, then plans that replace one another.
+    let high = scope(tree, 1 << 40);
+    for _ in 0..3 {
+        reactor.arm(plan(&high, vec![candidate(tree, 1, "kubepods/a", 0)]));
+        sleep(Duration::from_millis(30));
+    }
+    // Armed below usage: crossing, choice, kill, report, freed.
+    let low = scope(tree, 48 << 20);
+    let both = vec![
+        candidate(tree, 1, "kubepods/a", 1),
+        candidate(tree, 2, "kubepods/b", 0),
+    ];
+    reactor.arm(plan(&low, both));
+    let reports = until_freed(&mut reactor);
+    assert_eq!(victim_of(&reports), Some(2), "{reports:?}");
+    let [first, second] = hogs;
+    assert_eq!(second.ended_by(), Some(libc::SIGKILL));
+    assert!(first.is_running());
+
+    // The next would be one that vanishes between the choice and the kill: on v1 its memory can still be
+    // read when its freezer is gone.
+    let gone = hog(&sandbox, "kubepods/gone/main");
+    let vanished = candidate(tree, 3, "kubepods/gone", -1);
+    let expected = vanish(&sandbox, "kubepods/gone");
+    reactor.arm(plan(
+        &low,
+        vec![candidate(tree, 1, "kubepods/a", 1), vanished],
+    ));
+    let reports = until_freed(&mut reactor);
+    assert_eq!(victim_of(&reports), Some(expected), "{reports:?}");
+    WATCHED.store(0, Ordering::Relaxed);
+    let calls = CALLS.load(Ordering::Relaxed);
+    assert_eq!(calls, 0, "the reactor's thread called the allocator");
+    let beat = reactor.beat();
+    reactor.nudge();
+    eventually("it goes round", || reactor.beat() > beat);
+    drop((first, gone, reactor));
+}
+
+/// Removes what the kill needs of a cgroup and leaves its memory; the token of who goes instead.
+fn vanish(sandbox: &Sandbox, rel: &str) -> u64 {
+    let tree = &sandbox.tree;
+    let Ok(freezer) = tree.path(Controller::Freezer, rel) else {
+        println!("skipped: on v2 a cgroup vanishes as a whole");
+        return 3;
+    };
+    for directory in [freezer.join("main"), freezer] {
+        let processes = fs::read_to_string(directory.join("cgroup.procs")).unwrap();
+        for pid in processes.lines() {
+            let outside = tree.path(Controller::Freezer, "").unwrap();
+            fs::write(outside.join("cgroup.procs"), pid).unwrap();
+        }
+        eventually("the freezer's cgroup is gone", || {
+            fs::remove_dir(&directory).is_ok()
+        });
+    }
+    1
+}
+
+#[test]
+fn the_count_counts() {
+    // SAFETY: gettid(2) takes nothing.
+    let this = unsafe { libc::gettid() };
+    let before = CALLS.load(Ordering::Relaxed);
+    if WATCHED
+        .compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed)
+        .is_err()
+    {
+        println!("skipped: the other test is counting");
+        return;
+    }
+    drop(std::hint::black_box(Box::new(1)));
+    let counted = CALLS.load(Ordering::Relaxed) - before;
+    WATCHED.store(0, Ordering::Relaxed);
+    CALLS.store(before, Ordering::Relaxed);
+    assert!(counted >= 2, "{counted}");
+}
