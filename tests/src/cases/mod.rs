@@ -22,8 +22,10 @@ mod memory;
 mod profile;
 mod pure_v1;
 mod reaping;
+mod relief;
 mod scale;
 mod shutdown;
+mod stuck;
 mod workloads;
 
 /// A case.
@@ -83,11 +85,13 @@ pub(crate) fn all() -> Vec<Case> {
         drift::CASES,
         eviction::CASES,
         reaping::CASES,
+        relief::CASES,
         profile::CASES,
         pure_v1::CASES,
         api::CASES,
         scale::CASES,
         faults::CASES,
+        stuck::CASES,
         shutdown::CASES,
     ]
     .concat()

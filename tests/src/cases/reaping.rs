@@ -24,18 +24,18 @@ fn options() -> Options {
 
 /// A node with a BestEffort pod to be evicted, and a Guaranteed one that brings it about: what the
 /// victim does itself may take for ever on a busy node.
-struct Scene {
-    node: Node,
-    victim: Pod,
-    guaranteed: Pod,
+pub(super) struct Scene {
+    pub(super) node: Node,
+    pub(super) victim: Pod,
+    pub(super) guaranteed: Pod,
 }
 
 impl Scene {
-    fn new(context: &Context, options: &Options) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &Options) -> Result<Self> {
         let node = Node::start(context, options)?;
         let pods = node.pods(vec![
             PodSpec::best_effort("victim"),
-            PodSpec::guaranteed("guaranteed", "256Mi"),
+            PodSpec::guaranteed("guaranteed", "400Mi"),
         ])?;
         let [victim, guaranteed] = <[Pod; 2]>::try_from(pods).ok().context("two pods")?;
         Ok(Self {
@@ -46,7 +46,7 @@ impl Scene {
     }
 
     /// Waits until the victim holds so much.
-    fn victim_holds(&self, mib: u64) -> Result<()> {
+    pub(super) fn victim_holds(&self, mib: u64) -> Result<()> {
         until(self.node.limit(), "the victim's memory", || {
             let memory = self.victim.cgroup.memory();
             memory.is_ok_and(|memory| memory.usage >= mib * MIB)
@@ -54,15 +54,19 @@ impl Scene {
     }
 
     /// Fills the node past its level, from the Guaranteed pod.
-    fn fill(&self) -> Result<Workload> {
-        let level = self.level()?;
-        let usage = self.node.kubepods().memory()?.usage;
-        let mib = (level.saturating_sub(usage) / MIB + 8).to_string();
+    pub(super) fn fill(&self) -> Result<Workload> {
+        self.fill_to(self.level()? + 8 * MIB)
+    }
+
+    /// Fills the node up to so much, bytes, from the Guaranteed pod.
+    pub(super) fn fill_to(&self, usage: u64) -> Result<Workload> {
+        let now = self.node.kubepods().memory()?.usage;
+        let mib = (usage.saturating_sub(now) / MIB).to_string();
         self.guaranteed
             .start(&["fill", "--mib", &mib, "--rate", "400"])
     }
 
-    fn level(&self) -> Result<u64> {
+    pub(super) fn level(&self) -> Result<u64> {
         eventually(self.node.limit(), || {
             let tiers = self.node.agent.node()?.tiers;
             let kubepods = tiers.iter().find(|tier| tier.name == "kubepods");
@@ -73,7 +77,7 @@ impl Scene {
     }
 
     /// The evictions so far, once there are `count`.
-    fn evictions(&self, count: usize) -> Result<Vec<Eviction>> {
+    pub(super) fn evictions(&self, count: usize) -> Result<Vec<Eviction>> {
         eventually(2 * self.node.limit(), || {
             let evictions = evictions(&self.node)?;
             ensure!(

@@ -193,6 +193,14 @@ impl Cgroup {
         names.iter().map(|name| self.child(name)).collect()
     }
 
+    /// Whether it is frozen by itself (v1).
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.dirs().any(|dir| {
+            fs::read_to_string(dir.join("freezer.self_freezing"))
+                .is_ok_and(|text| text.trim() == "1")
+        })
+    }
+
     /// Limits the number of processes in it and below.
     pub(crate) fn limit_pids(&self, limit: u64) -> Result<()> {
         for dir in self.dirs() {
