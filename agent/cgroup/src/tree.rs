@@ -57,7 +57,7 @@ impl Tree {
     pub fn new(hierarchies: Hierarchies, root: &str) -> Result<Self> {
         let root = name::root(root)?;
         let identity = choose_identity(&hierarchies, &root)?;
-        let used = used_hierarchies(&hierarchies);
+        let used = used_hierarchies(&hierarchies, identity);
         Ok(Self {
             hierarchies,
             root,
@@ -319,8 +319,9 @@ fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {
     })
 }
 
-/// Every hierarchy once, v2 first so that a cgroup has its identity before it has limits.
-fn used_hierarchies(hierarchies: &Hierarchies) -> Vec<Hierarchy> {
+/// Every hierarchy once, the one that gives the ids first: a cgroup has its identity before it has
+/// limits, and a process is where a kill looks for it before it is anywhere else.
+fn used_hierarchies(hierarchies: &Hierarchies, identity: Identity) -> Vec<Hierarchy> {
     let mut used: Vec<Hierarchy> = Vec::new();
     let v2 = hierarchies.v2_mount.iter().map(|mount| Hierarchy {
         mount: mount.clone(),
@@ -339,12 +340,35 @@ fn used_hierarchies(hierarchies: &Hierarchies) -> Vec<Hierarchy> {
             }),
         }
     }
+    let memory = hierarchies.controllers.get(&Controller::Memory);
+    used.sort_by_key(|hierarchy| match identity {
+        Identity::V2 => !hierarchy.is_v2,
+        Identity::V1Memory => Some(&hierarchy.mount) != memory,
+    });
     used
 }
 
 #[cfg(test)]
 mod tests {
-    use super::decimal;
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_that_gives_the_ids_comes_first() {
+        let text = "1 0 0:1 / /c/unified rw - cgroup2 cgroup2 rw\n\
+                    2 0 0:2 / /c/cpu rw - cgroup cgroup rw,cpu\n\
+                    3 0 0:3 / /c/memory rw - cgroup cgroup rw,memory\n";
+        let hierarchies = Hierarchies::parse(text).unwrap();
+        let order = |identity| -> Vec<_> {
+            let used = used_hierarchies(&hierarchies, identity);
+            used.into_iter().map(|h| h.mount).collect()
+        };
+        let paths = |names: [&str; 3]| names.map(|n| Path::new("/c").join(n)).to_vec();
+        assert_eq!(order(Identity::V2), paths(["unified", "cpu", "memory"]));
+        assert_eq!(
+            order(Identity::V1Memory),
+            paths(["memory", "unified", "cpu"])
+        );
+    }
 
     #[test]
     fn decimals() {

@@ -174,3 +174,95 @@ impl Refusals {
         self.said.retain(|key, _| met.contains(key));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use podwarden_policy::{Bytes, Pod, QosClass, limits::Limit};
+
+    use super::*;
+    use crate::pods::SourcedPod;
+
+    const POD: &str = "kubepods/burstable/pod12-34";
+    const LIMIT: Setting = Setting::MemoryLimit(Limit::At(Bytes::mebi(64)));
+
+    fn busy() -> Error {
+        Error::Os {
+            operation: "write",
+            path: Path::new("/c/memory/kubepods/burstable/pod12-34/memory.limit_in_bytes").into(),
+            source: Errno::BUSY,
+        }
+    }
+
+    fn no_file() -> Error {
+        Error::NotFound {
+            operation: "open",
+            path: Path::new("/c/kubepods/memory.max").into(),
+        }
+    }
+
+    fn refused(rel: &str, exists: bool, error: Error) -> Refusal {
+        Refusal::new(rel, Operation::Update, Some(&LIMIT), exists, error)
+    }
+
+    #[test]
+    fn it_names_pod_cgroup_file_value_and_remedy() {
+        let mut refusals = Refusals::default();
+        let pods = PodSet {
+            pods: vec![SourcedPod {
+                pod: Pod {
+                    uid: "12-34".into(),
+                    name: "web".to_owned(),
+                    namespace: "shop".to_owned(),
+                    ..Pod::default()
+                },
+                qos: QosClass::Burstable,
+                file: "web.yaml".into(),
+                document: 1,
+            }],
+            errors: Vec::new(),
+        };
+        refusals.learn(&pods, Vec::new());
+        let text = refused(POD, true, busy()).text(&refusals.names);
+        for part in [
+            "shop/web",
+            "uid 12-34",
+            POD,
+            "memory.limit_in_bytes",
+            "memory limit 64Mi",
+            "busy",
+            "the next pass tries again",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        assert!(!text.contains('\n'));
+    }
+
+    #[test]
+    fn a_missing_controller_is_the_nodes_and_a_missing_cgroup_the_pods() {
+        let refusals = Refusals::default();
+        let other = "kubepods/podother";
+        let keys = [POD, other].map(|rel| refused(rel, true, no_file()).key);
+        assert_eq!(keys[0], keys[1]);
+        let text = refused(POD, true, no_file()).text(&refusals.names);
+        assert!(!text.contains("12-34"), "{text}");
+        assert!(text.contains("enable the controller"), "{text}");
+        let keys = [POD, other].map(|rel| refused(rel, false, no_file()).key);
+        assert_ne!(keys[0], keys[1]);
+    }
+
+    #[test]
+    fn it_is_remembered_until_it_is_resolved_or_not_met_again() {
+        let mut refusals = Refusals::default();
+        refusals.say(refused(POD, true, busy()));
+        refusals.end_of_pass();
+        assert_eq!(refusals.said.len(), 1);
+        refusals.resolved(POD, Operation::Update, Some(&LIMIT));
+        assert_eq!(refusals.said.len(), 0);
+        refusals.say(refused(POD, true, busy()));
+        refusals.end_of_pass();
+        refusals.end_of_pass();
+        assert_eq!(refusals.said.len(), 0);
+    }
+}

@@ -103,19 +103,19 @@ pub struct Tally {
 
 impl Tally {
     /// Counts one operation.
-    pub(super) fn count(&mut self, operation: Operation, outcome: Outcome, took: Duration) {
+    pub fn count(&mut self, operation: Operation, outcome: Outcome, took: Duration) {
         let counts = &mut self.operations[operation as usize];
         counts.outcomes[outcome as usize] += 1;
         counts.durations.add(took);
     }
 
     /// Counts values of ours that somebody else had changed and that were written again.
-    pub(super) fn count_corrected(&mut self, writes: u64) {
+    pub fn count_corrected(&mut self, writes: u64) {
         self.corrected += writes;
     }
 
     /// Counts a pass over the whole tree.
-    pub(super) fn count_pass(&mut self, pass: ReconcileStats) {
+    pub fn count_pass(&mut self, pass: ReconcileStats) {
         self.reconciles += 1;
         self.last = Some(pass);
     }

@@ -1,6 +1,9 @@
 //! The API over real sockets, with made-up figures.
 
+use std::time::Duration;
+
 use podwarden::{
+    act::{Operation, Outcome, Tally},
     api::{ErrorBody, EventKind, Eviction, NodeStats, PodList, PodStats},
     client::{Client, ClientError, Endpoint},
     published::Figures,
@@ -85,6 +88,15 @@ async fn metrics_say_what_the_figures_say() {
         ..Eviction::default()
     }));
     api.published.event(String::new(), None, eviction);
+    let mut done = Tally::default();
+    let took = Duration::from_micros(3);
+    done.count(Operation::Update, Outcome::Done, took);
+    done.count(Operation::Update, Outcome::Failed, 2 * took);
+    api.published.publish_done(done);
+    let shown: NodeStats = api.client().get("/v1/node").await.unwrap();
+    let writes = shown.cgroup_writes;
+    assert_eq!((writes.updated, writes.failed, shown.reconciles), (1, 1, 0));
+    assert_eq!(shown.last_reconcile, None);
     let text = loop {
         let text = api.client().get_bytes("/metrics").await.unwrap();
         let text = String::from_utf8(text.to_vec()).unwrap();
@@ -106,6 +118,15 @@ async fn metrics_say_what_the_figures_say() {
         r#"podwarden_evictions_total{qos="BestEffort",scope="kubepods",dry_run="false"} 1"#
             .to_owned(),
         "# TYPE podwarden_pod_cpu_usage_seconds counter".to_owned(),
+        r#"podwarden_cgroup_operations_total{operation="update",result="done"} 1"#.to_owned(),
+        r#"podwarden_cgroup_operations_total{operation="update",result="failed"} 1"#.to_owned(),
+        r#"podwarden_cgroup_operations_total{operation="delete",result="failed"} 0"#.to_owned(),
+        r#"podwarden_cgroup_operation_duration_seconds_bucket{le="0.000004",operation="update"} 1"#
+            .to_owned(),
+        r#"podwarden_cgroup_operation_duration_seconds_count{operation="update"} 2"#.to_owned(),
+        r#"podwarden_cgroup_operation_duration_seconds_sum{operation="update"} 0.000009"#
+            .to_owned(),
+        "podwarden_reconciles_total 0".to_owned(),
     ] {
         assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
     }

@@ -1,6 +1,6 @@
-use podwarden_cgroup::{CpuQuota, CpuShare, Errno, Version};
+use podwarden_cgroup::{Controller, CpuQuota, CpuShare, Errno, Error, Version};
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, Victim, eventually};
 
 #[test]
 fn cpu_shares_are_read_back() {
@@ -78,4 +78,110 @@ fn pids_limit_is_set_and_lifted() {
         tree.set_pids_limit(pod, value).unwrap();
         assert_eq!(tree.pids_limit(pod).unwrap(), value);
     }
+}
+
+#[test]
+fn what_the_kernel_rounds_is_no_mismatch_and_what_it_bounds_is() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    let page = rustix::param::page_size() as u64;
+    tree.set_memory_limit(pod, Some(10 * page + 1)).unwrap();
+    assert_eq!(tree.memory_limit(pod).unwrap(), Some(10 * page));
+    if tree.hierarchies().is_on_v2(Controller::Cpu) {
+        println!("skipped in part: cgroup v2 has no shares to bound");
+        return;
+    }
+    // The kernel takes one share and keeps two.
+    let error = tree.set_cpu_shares(pod, 1).unwrap_err();
+    let Error::NotKept {
+        path,
+        wanted,
+        found,
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert!(path.ends_with("pod/cpu.shares"), "{error}");
+    assert_eq!((wanted.as_str(), found.as_str()), ("1", "2"));
+}
+
+#[test]
+fn memory_protection_is_set_on_v2_and_refused_on_v1() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    if !tree.hierarchies().is_on_v2(Controller::Memory) {
+        for refused in [
+            tree.set_memory_min(pod, 1).unwrap_err(),
+            tree.set_memory_low(pod, 1).unwrap_err(),
+            tree.memory_min(pod).unwrap_err(),
+        ] {
+            assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+        }
+        return;
+    }
+    let page = rustix::param::page_size() as u64;
+    for bytes in [64 * page, 64 * page + 1, 0] {
+        let whole = bytes / page * page;
+        tree.set_memory_min(pod, bytes).unwrap();
+        tree.set_memory_low(pod, 2 * bytes).unwrap();
+        assert_eq!(tree.memory_min(pod).unwrap(), Some(whole));
+        assert_eq!(tree.memory_low(pod).unwrap(), Some(2 * bytes / page * page));
+    }
+}
+
+#[test]
+fn huge_pages_of_every_size_are_limited() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    let limits = match tree.hugetlb_limits(pod) {
+        Ok(limits) if !limits.is_empty() => limits,
+        other => {
+            println!("skipped: no hugetlb controller ({other:?})");
+            return;
+        }
+    };
+    for size in limits.into_keys() {
+        for (written, kept) in [
+            (Some(3 * size), Some(3 * size)),
+            (Some(2 * size + 1), Some(2 * size)),
+            (Some(0), Some(0)),
+            (None, None),
+        ] {
+            tree.set_hugetlb_limit(pod, size, written).unwrap();
+            assert_eq!(tree.hugetlb_limits(pod).unwrap()[&size], kept);
+        }
+    }
+    let missing = tree.set_hugetlb_limit(pod, 3 << 20, None).unwrap_err();
+    assert!(missing.is_gone(), "{missing}");
+}
+
+#[test]
+fn a_cgroup_is_in_use_while_there_is_something_in_it() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    assert!(!tree.is_in_use("pod").unwrap(), "it does not exist");
+    sandbox.cgroup("pod");
+    assert!(!tree.is_in_use("pod").unwrap());
+    sandbox.cgroup("pod/container");
+    assert!(tree.is_in_use("pod").unwrap());
+    assert!(!tree.is_in_use("pod/container").unwrap());
+    let victim = Victim::sleeper(&tree.open_attach("pod/container").unwrap());
+    assert!(tree.is_in_use("pod/container").unwrap());
+    // SAFETY: a signal to our own child.
+    unsafe { libc::kill(victim.pid as i32, libc::SIGKILL) };
+    assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
+    eventually("the dead process has left", || {
+        !tree.is_in_use("pod/container").unwrap()
+    });
 }

@@ -1,0 +1,276 @@
+//! Plan and actor against the cgroups of this machine's own kernel, below a private root.
+
+use std::process::{Child, Command, Stdio};
+
+use podwarden::{
+    act::{Actor, Files, Operation, Outcome, Performed},
+    api::CgroupWrites,
+    config::{Config, Machine, Overrides},
+    sense::{self, Naming},
+};
+use podwarden_cgroup::{Controller, CpuQuota, Driver, Hierarchies, Tree};
+use podwarden_policy::{
+    Bytes, Container, MilliCpu, Pod, QosClass, Resources,
+    name::CgroupName,
+    plan::{self, Action},
+};
+
+const CONFIG: &str = "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\n\
+    capacity: {cpu: 4, memory: 8Gi}\npodPidsLimit: 500\n\
+    memoryReservationPolicy: TieredReservation\nqosReserved: {memory: 50%}\n";
+
+/// A node without an agent's loops. Dropping it removes its cgroups.
+struct World {
+    tree: Tree,
+    outer: Tree,
+    root: String,
+    naming: Naming,
+    config: Config,
+    actor: Actor,
+    pods: Vec<Pod>,
+    /// Cgroups of pods that were there at any time.
+    known: Vec<CgroupName>,
+}
+
+impl World {
+    /// `None`, with the reason printed, where cgroups cannot be made.
+    fn new(test: &str) -> Option<Self> {
+        let hierarchies = match Hierarchies::detect() {
+            Ok(hierarchies) => hierarchies,
+            Err(error) => {
+                println!("skipped: {error}");
+                return None;
+            }
+        };
+        if !rustix::process::geteuid().is_root()
+            || hierarchies.mount_of(Controller::Memory).is_err()
+        {
+            println!("skipped: needs root and a memory controller");
+            return None;
+        }
+        let root = format!("podwarden-act-{}-{test}", std::process::id());
+        let tree = Tree::new(hierarchies.clone(), &root).unwrap();
+        if let Err(error) = tree.create("") {
+            assert!(error.is_permission(), "{error}");
+            println!("skipped: {error}");
+            return None;
+        }
+        Some(Self {
+            tree,
+            outer: Tree::new(hierarchies, "").unwrap(),
+            root,
+            naming: Naming::new(Driver::Cgroupfs),
+            config: Config::parse("test", CONFIG, Overrides::default()).unwrap(),
+            actor: Actor::new(true, Box::new(Files)),
+            pods: Vec::new(),
+            known: Vec::new(),
+        })
+    }
+
+    fn plan(&mut self) -> Vec<Action> {
+        for pod in &self.pods {
+            let class = podwarden_policy::qos::classify(pod);
+            let name = self.naming.kubepods.pod(class, &pod.uid);
+            if !self.known.contains(&name) {
+                self.known.push(name);
+            }
+        }
+        let machine = Machine::probe().unwrap();
+        let node = self.config.node(&machine, Driver::Cgroupfs);
+        let snapshot = sense::snapshot(
+            &self.tree,
+            &self.naming,
+            &self.config,
+            &node,
+            self.pods.clone(),
+            &self.known,
+            |rel| self.actor.made(rel),
+        );
+        plan::plan(&snapshot)
+    }
+
+    fn pass(&mut self) -> Performed {
+        let actions = self.plan();
+        self.actor.reconcile(&self.tree, &self.naming, &actions)
+    }
+
+    fn writes(&self) -> CgroupWrites {
+        self.actor.tally().writes()
+    }
+
+    fn rel(&self, pod: usize) -> String {
+        let pod = &self.pods[pod];
+        let class = podwarden_policy::qos::classify(pod);
+        self.naming.rel(&self.naming.kubepods.pod(class, &pod.uid))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let removed = self.outer.remove(&self.root);
+        if !std::thread::panicking() {
+            removed.unwrap();
+        }
+    }
+}
+
+/// A pod of one container with a limit of CPU, in thousandths.
+fn pod(uid: &str, cpu_limit: u64) -> Pod {
+    Pod {
+        uid: uid.into(),
+        name: uid.to_owned(),
+        containers: vec![Container {
+            name: "main".to_owned(),
+            resources: Resources {
+                cpu_request: Some(MilliCpu(100)),
+                cpu_limit: Some(MilliCpu(cpu_limit)),
+                memory_request: Some(Bytes::mebi(32)),
+                memory_limit: Some(Bytes::mebi(64)),
+                ..Resources::default()
+            },
+            ..Container::default()
+        }],
+        ..Pod::default()
+    }
+}
+
+#[test]
+fn a_second_pass_writes_nothing_and_one_change_only_that() {
+    let Some(mut world) = World::new("second") else {
+        return;
+    };
+    world.pods = (0..20).map(|i| pod(&format!("uid-{i}"), 200)).collect();
+    let first = world.pass();
+    assert_eq!((first.failed, first.postponed), (0, 0));
+    let written = world.writes();
+    // kubepods, two tiers, the pods.
+    assert_eq!(written.created, 23);
+    assert!(written.updated >= 20 * 4, "{written:?}");
+
+    assert_eq!(world.plan(), []);
+    world.pass();
+    assert_eq!(world.writes(), written);
+
+    world.pods[7].containers[0].resources.cpu_limit = Some(MilliCpu(300));
+    world.pass();
+    assert_eq!(world.writes().updated, written.updated + 1);
+    let quota = world.tree.cpu_quota(&world.rel(7)).unwrap().unwrap();
+    assert_eq!(quota.quota_us, 30_000);
+    assert_eq!(world.plan(), []);
+
+    let last = *world.actor.tally().last().unwrap();
+    assert_eq!((last.actions, last.writes, last.failed), (1, 1, 0));
+    assert_eq!(world.actor.tally().reconciles(), 3);
+}
+
+#[test]
+fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
+    let Some(mut world) = World::new("refused") else {
+        return;
+    };
+    if world.tree.hierarchies().is_on_v2(Controller::Cpu) {
+        println!("skipped: cgroup v2 takes a quota above the parent's");
+        return;
+    }
+    world.pods = vec![pod("a", 200), pod("b", 200), pod("c", 200)];
+    assert!(!world.pass().is_incomplete());
+    // Somebody bounds one pod's parent; v1 refuses more below it.
+    let tier = world
+        .naming
+        .rel(&world.naming.kubepods.tier(QosClass::Burstable));
+    let quota = CpuQuota {
+        quota_us: 25_000,
+        period_us: 100_000,
+    };
+    world.tree.set_cpu_quota(&tier, Some(quota)).unwrap();
+    for (index, limit) in [(0, 240), (1, 500), (2, 250)] {
+        world.pods[index].containers[0].resources.cpu_limit = Some(MilliCpu(limit));
+    }
+    // The tier's own quota is a foreign value, but no value of ours is there to restore it.
+    let refused = world.pass();
+    assert_eq!((refused.done, refused.failed), (2, 1));
+    assert!(refused.is_incomplete());
+    assert_eq!(world.writes().failed, 1);
+    world.tree.set_cpu_quota(&tier, None).unwrap();
+    let then = world.pass();
+    assert_eq!((then.done, then.failed), (1, 0));
+    let quota = world.tree.cpu_quota(&world.rel(1)).unwrap().unwrap();
+    assert_eq!(quota.quota_us, 50_000);
+}
+
+#[test]
+fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
+    let Some(mut world) = World::new("removed") else {
+        return;
+    };
+    world.pods = vec![pod("used", 200), pod("nested", 200), pod("empty", 200)];
+    world.pass();
+    let [used, nested, empty] = [0, 1, 2].map(|i| world.rel(i));
+    let sleeper = Sleeper::start();
+    world.tree.attach(&used, sleeper.0.id()).unwrap();
+    let theirs = format!("{nested}/container");
+    let _made_by_others = world.tree.create(&theirs).unwrap();
+
+    world.pods.clear();
+    let performed = world.pass();
+    assert_eq!((performed.postponed, performed.failed), (2, 0));
+    assert!(world.tree.id(&empty).is_err());
+    assert!(world.tree.id(&used).is_ok());
+    assert!(world.tree.id(&theirs).is_ok());
+
+    drop(sleeper);
+    world.tree.remove(&theirs).unwrap();
+    assert!(!world.pass().is_incomplete());
+    assert!(world.tree.id(&used).is_err());
+    assert!(world.tree.id(&nested).is_err());
+    assert_eq!(world.writes().removed, 3);
+    let deletes = world.actor.tally().of(Operation::Delete);
+    assert_eq!(deletes.of(Outcome::Unchanged), 2);
+}
+
+#[test]
+fn what_others_wrote_is_counted_when_it_is_corrected() {
+    let Some(mut world) = World::new("corrected") else {
+        return;
+    };
+    world.pods = vec![pod("a", 200)];
+    world.pass();
+    world.tree.set_pids_limit(&world.rel(0), Some(7)).unwrap();
+    let actions = world.plan();
+    world.actor.correct(&world.tree, &world.naming, &actions);
+    assert_eq!(world.writes().corrected, 1);
+    assert_eq!(world.tree.pids_limit(&world.rel(0)).unwrap(), Some(500));
+}
+
+#[test]
+fn observe_mode_changes_nothing() {
+    let Some(mut world) = World::new("observe") else {
+        return;
+    };
+    world.actor = Actor::new(false, Box::new(Files));
+    world.pods = vec![pod("a", 200)];
+    let performed = world.pass();
+    assert!(performed.withheld > 0);
+    assert_eq!(world.writes(), CgroupWrites::default());
+    assert!(world.tree.id("kubepods").is_err());
+}
+
+/// A process that does nothing and ends with the test.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Self {
+        let sleep = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn();
+        Self(sleep.unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
