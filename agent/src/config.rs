@@ -12,6 +12,7 @@ use std::{
 use podwarden_cgroup::Driver;
 use podwarden_policy::{
     Bytes, MilliCpu, Node,
+    container::ContainerOptions,
     evict::{Immunity, Ranking},
     limits::LimitOptions,
     model::{Enforcement, Reserved, ReservedCgroup},
@@ -336,6 +337,10 @@ impl Config {
     /// Puts everything that the configuration decides, except the node, into a snapshot.
     pub fn decide(&self, snapshot: &mut Snapshot) {
         snapshot.limits = self.limits;
+        snapshot.containers = ContainerOptions {
+            throttling_factor: self.memory_throttling_factor,
+            limited_swap: self.limited_swap,
+        };
         snapshot.ownership = self.ownership.into();
         snapshot.ranking = self.ranking;
         snapshot.immunity = Immunity {

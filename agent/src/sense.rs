@@ -8,7 +8,7 @@ use podwarden_policy::{
     limits::{CpuMax, Limit},
     name::{self, CgroupName},
     plan::{self, Controllers, Snapshot},
-    reserve,
+    pressure, reserve,
     settings::{CpuShare, Observed},
 };
 
@@ -81,6 +81,9 @@ pub fn snapshot(
             Some((name.clone(), observed))
         })
         .collect();
+    let pods_use = snapshot.cgroups.get(&naming.kubepods);
+    let pods_use = pods_use.and_then(|kubepods| kubepods.memory_working_set);
+    snapshot.crossing = pressure::crossed_by_pods(node, pods_use);
     snapshot
 }
 

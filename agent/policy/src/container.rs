@@ -7,6 +7,10 @@ use crate::{
     units::Bytes,
 };
 
+mod values;
+
+pub use values::{ContainerOptions, ContainerValue, values};
+
 /// `oom_score_adj` of what the kernel should kill last: Guaranteed and node-critical pods
 /// (`guaranteedOOMScoreAdj` of kubelet `pkg/kubelet/qos/policy.go`).
 pub const GUARANTEED_OOM_SCORE_ADJ: i32 = -997;
@@ -26,27 +30,48 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: Bytes) -
         return Some(GUARANTEED_OOM_SCORE_ADJ);
     }
     match qos::classify(pod) {
-        QosClass::Guaranteed => return Some(GUARANTEED_OOM_SCORE_ADJ),
-        QosClass::BestEffort => return Some(BESTEFFORT_OOM_SCORE_ADJ),
-        QosClass::Burstable => {}
+        QosClass::Guaranteed => Some(GUARANTEED_OOM_SCORE_ADJ),
+        QosClass::BestEffort => Some(BESTEFFORT_OOM_SCORE_ADJ),
+        QosClass::Burstable => Some(burstable_score(pod, container, memory_capacity)?.score),
     }
-    if memory_capacity.is_zero() {
+}
+
+/// The score of a Burstable pod's container, with what it was computed from.
+struct BurstableScore {
+    /// The memory request that counts, bytes: the container's own, or the smallest one it serves.
+    request: Bytes,
+    /// Whether it is the smallest one's.
+    of_smallest: bool,
+    /// The container's part of what the pod asks for beyond its containers, bytes.
+    extra: i128,
+    /// What they come to.
+    score: i32,
+}
+
+/// `None` for a capacity of zero.
+fn burstable_score(pod: &Pod, container: &Container, capacity: Bytes) -> Option<BurstableScore> {
+    if capacity.is_zero() {
         return None;
     }
     let extra = unassigned_request(pod);
-    let score = |request: Bytes| {
-        1000 - (i128::from(request.0) + extra) * 1000 / i128::from(memory_capacity.0)
-    };
     let request = |c: &Container| c.resources.memory_request.unwrap_or_default();
-    let mut adjustment = score(request(container));
-    if container.kind == ContainerKind::Sidecar
-        && let Some(smallest) = pod.app_containers().map(request).min()
-    {
-        adjustment = adjustment.min(score(smallest));
-    }
+    let own = request(container);
+    let smallest = match container.kind {
+        ContainerKind::Sidecar => pod.app_containers().map(request).min(),
+        ContainerKind::App | ContainerKind::Init => None,
+    };
+    // The score falls as the request grows.
+    let larger = smallest.filter(|smallest| *smallest > own);
+    let request = larger.unwrap_or(own);
+    let score = 1000 - (i128::from(request.0) + extra) * 1000 / i128::from(capacity.0);
     let least = i128::from(1000 + GUARANTEED_OOM_SCORE_ADJ);
     let most = i128::from(BESTEFFORT_OOM_SCORE_ADJ - 1);
-    i32::try_from(adjustment.clamp(least, most)).ok()
+    Some(BurstableScore {
+        request,
+        of_smallest: larger.is_some(),
+        extra,
+        score: i32::try_from(score.clamp(least, most)).ok()?,
+    })
 }
 
 /// What the pod asks for beyond what its containers do, for each container; below zero where the

@@ -10,7 +10,7 @@ use crate::{
     limits,
     model::{Pod, PodUid, QosClass},
     qos,
-    units::Bytes,
+    units::{Bytes, saturate},
 };
 
 /// Which order.
@@ -66,8 +66,9 @@ pub struct Rank {
     pub excess: Excess,
     /// `spec.priority`, lowest first.
     pub priority: i32,
-    /// Working set minus request in bytes, largest first; 0 when usage could not be read.
-    pub over_request: Reverse<i128>,
+    /// Working set minus request in bytes, saturating, largest first; 0 when usage could not be
+    /// read.
+    pub over_request: Reverse<i64>,
 }
 
 /// The first element of a [`Rank`].
@@ -103,7 +104,7 @@ pub enum Excess {
 pub fn rank(ranking: Ranking, pod: &Standing) -> Rank {
     let over = pod
         .working_set
-        .map(|used| i128::from(used.0) - i128::from(pod.memory_request.0));
+        .map(|used| saturate(i128::from(used.0) - i128::from(pod.memory_request.0)));
     let excess = match (over, ranking) {
         (Some(1..), _) => Excess::Over,
         (Some(_), _) => Excess::Within,
@@ -134,7 +135,7 @@ impl fmt::Display for Rank {
             Group::BurstableOverRequest => f.write_str("Burstable, ")?,
             Group::Rest => f.write_str("neither BestEffort nor Burstable over its request, ")?,
         }
-        let bytes = Bytes(u64::try_from(self.over_request.0.unsigned_abs()).unwrap_or(u64::MAX));
+        let bytes = Bytes(self.over_request.0.unsigned_abs());
         match self.excess {
             Excess::Over => write!(f, "{bytes} over its memory request")?,
             Excess::Within => write!(f, "{bytes} below its memory request")?,

@@ -11,6 +11,7 @@ use alloc::{
 };
 
 use crate::{
+    container::ContainerOptions,
     desired::{self, Desired, MadeBy},
     evict::{self, Immunity, Ranked, Ranking},
     limits::{Limit, LimitOptions},
@@ -34,6 +35,9 @@ pub struct Snapshot {
     /// Configuration of limits.
     #[cfg_attr(feature = "serde", serde(default))]
     pub limits: LimitOptions,
+    /// Configuration of what only containers have.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub containers: ContainerOptions,
     /// Who writes what.
     #[cfg_attr(feature = "serde", serde(default))]
     pub ownership: Ownership,
@@ -85,6 +89,7 @@ impl Snapshot {
         Self {
             node,
             limits: LimitOptions::default(),
+            containers: ContainerOptions::default(),
             ownership: Ownership::default(),
             controllers: Controllers::default(),
             ranking: Ranking::default(),

@@ -3,7 +3,12 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{fmt, time::Duration};
 
-use crate::{signal::Signal, threshold::Threshold, units::Bytes};
+use crate::{
+    model::Node,
+    signal::Signal,
+    threshold::{Amount, Threshold},
+    units::Bytes,
+};
 
 /// What a signal reads now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +39,25 @@ impl fmt::Display for Crossing {
         let (needed, available) = (Bytes(self.needed), Bytes(self.available));
         write!(f, "{}: {available} left of {needed}", self.threshold)
     }
+}
+
+/// The hard memory threshold as it counts below the limit of `kubepods`
+/// (`allocatableMemory.available`), where the pods' working set crosses it now; `None` without a
+/// threshold, and where the working set is not known.
+pub fn crossed_by_pods(node: &Node, working_set: Option<Bytes>) -> Option<Crossing> {
+    let hard = node.eviction_hard_memory;
+    let limit = crate::reserve::allocatable(node).kubepods_memory;
+    let available = limit.saturating_sub(working_set?);
+    (available < hard).then_some(Crossing {
+        threshold: Threshold {
+            signal: Signal::AllocatableMemoryAvailable,
+            grace: Duration::ZERO,
+            less_than: Amount::Quantity(hard.0),
+            min_reclaim: None,
+        },
+        needed: hard.0,
+        available: available.0,
+    })
 }
 
 /// Remembers since when thresholds are crossed.

@@ -169,6 +169,60 @@ pub enum Reason {
         /// The request, or the sum of those below.
         request: Bytes,
     },
+    /// A container is slowed down before it reaches its limit.
+    MemoryHigh {
+        /// Its memory request.
+        request: Bytes,
+        /// Its memory limit, or what the node offers to pods.
+        ceiling: Bytes,
+        /// Whether the ceiling is its own limit.
+        limited: bool,
+        /// `memoryThrottlingFactor` in parts of [`crate::container::THROTTLING_FACTOR_ONE`].
+        factor: u32,
+        /// The kernel's page size.
+        page: Bytes,
+        /// What it comes to.
+        high: Bytes,
+    },
+    /// A container is not slowed down: nothing lies between its request and its limit.
+    NotThrottled,
+    /// A container may use swap in proportion to what it asked for.
+    LimitedSwap {
+        /// Its memory request.
+        request: Bytes,
+        /// Memory of the machine.
+        memory: Bytes,
+        /// Swap of the machine.
+        swap: Bytes,
+        /// What it comes to.
+        amount: Bytes,
+    },
+    /// A container may use no swap.
+    NoSwap {
+        /// `memorySwap.swapBehavior` is `LimitedSwap`, and does not give this container any.
+        limited: bool,
+    },
+    /// `oom_score_adj` from a Burstable pod's memory request.
+    OomScore {
+        /// Of the container, or of the smallest that a sidecar serves.
+        request: Bytes,
+        /// Whether it is the smallest one's.
+        of_smallest: bool,
+        /// The container's part of what the pod asks for beyond its containers, bytes, saturating;
+        /// below zero where they ask for more than the pod.
+        extra: i64,
+        /// Memory of the machine.
+        capacity: Bytes,
+        /// What it comes to.
+        score: i32,
+    },
+    /// `oom_score_adj` that is the same for all of a kind.
+    OomScoreOfClass {
+        /// The pod is `system-node-critical`, whatever its class.
+        node_critical: bool,
+        /// Its class.
+        qos: QosClass,
+    },
     /// `podPidsLimit`.
     PidsLimit,
     /// Huge pages that the pod asked for; a size that it did not ask for gets none.
@@ -311,6 +365,60 @@ impl fmt::Display for Reason {
             Self::MemoryReservation { request } => {
                 write!(f, "memory requests = {request}, kept from reclaim")
             }
+            Self::MemoryHigh {
+                request,
+                ceiling,
+                limited,
+                factor,
+                page,
+                high,
+            } => {
+                let ceiling_is = if *limited { "limit" } else { "allocatable" };
+                let factor = Millionths(*factor);
+                write!(
+                    f,
+                    "request {request} + {factor} * ({ceiling_is} {ceiling} - request), \
+                     in whole pages of {page} = {high}"
+                )
+            }
+            Self::NotThrottled => f.write_str("nothing between its request and its limit"),
+            Self::LimitedSwap {
+                request,
+                memory,
+                swap,
+                amount,
+            } => write!(
+                f,
+                "memory request {request} / memory {memory} * swap {swap} = {amount}"
+            ),
+            Self::NoSwap { limited: false } => f.write_str("swapBehavior is NoSwap"),
+            Self::NoSwap { limited: true } => f.write_str(
+                "LimitedSwap gives swap to Burstable pods that are not critical, in proportion to a \
+                 memory request that is not the limit",
+            ),
+            Self::OomScore {
+                request,
+                of_smallest,
+                extra,
+                capacity,
+                score,
+            } => {
+                write!(f, "1000 - 1000 * (memory request {request}")?;
+                if *of_smallest {
+                    f.write_str(" of the smallest container it serves")?;
+                }
+                let sign = if *extra < 0 { '-' } else { '+' };
+                let part = Bytes(extra.unsigned_abs());
+                if *extra != 0 {
+                    write!(f, " {sign} {part}, its part of the pod's own")?;
+                }
+                write!(f, ") / capacity {capacity}, within 3..=999 = {score}")
+            }
+            Self::OomScoreOfClass {
+                node_critical: true,
+                ..
+            } => f.write_str("the pod is system-node-critical"),
+            Self::OomScoreOfClass { qos, .. } => write!(f, "the same for every {qos} pod"),
             Self::PidsLimit => f.write_str("podPidsLimit"),
             Self::Hugepages { page_size, limit } => {
                 write!(f, "hugepages-{page_size} requested = {limit}")
@@ -327,5 +435,26 @@ impl fmt::Display for Reason {
                 candidates,
             } => write!(f, "{crossing}; first of {candidates}: {rank}"),
         }
+    }
+}
+
+/// A part of one, as a decimal without zeros at its end: 0.9 of 900,000.
+struct Millionths(u32);
+
+impl fmt::Display for Millionths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ONE: u32 = crate::container::THROTTLING_FACTOR_ONE;
+        write!(f, "{}", self.0 / ONE)?;
+        let mut fraction = self.0 % ONE;
+        let mut digit = ONE / 10;
+        if fraction > 0 {
+            f.write_str(".")?;
+        }
+        while fraction > 0 {
+            write!(f, "{}", fraction / digit)?;
+            fraction %= digit;
+            digit /= 10;
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,12 @@
 
 use core::{fmt, iter::Sum};
 
+/// The nearest amount that 64 bits hold, for differences, which may be below zero.
+pub(crate) fn saturate(amount: i128) -> i64 {
+    let nearest = if amount < 0 { i64::MIN } else { i64::MAX };
+    i64::try_from(amount).unwrap_or(nearest)
+}
+
 macro_rules! unit {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

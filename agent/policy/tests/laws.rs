@@ -276,6 +276,11 @@ proptest! {
     }
 
     #[test]
+    fn containers_are_slowed_between_request_and_limit(snapshot in any_snapshot(true)) {
+        plan_laws::slows_containers_between_request_and_limit(&snapshot);
+    }
+
+    #[test]
     fn snapshots_are_read_as_they_are_written(snapshot in any_snapshot(true)) {
         let text = serde_json::to_string(&snapshot).expect("serialises");
         let read: Snapshot = serde_json::from_str(&text).expect("reads back");

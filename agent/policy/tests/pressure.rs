@@ -126,3 +126,37 @@ fn durations_as_go_writes_them() {
         assert_eq!(parse_duration(text), expected, "{text}");
     }
 }
+
+#[test]
+fn pods_that_leave_too_little_below_their_limit() {
+    let node = podwarden_policy::Node {
+        memory_capacity: Bytes::gibi(4),
+        kube_reserved: podwarden_policy::model::Reserved {
+            memory: Bytes::gibi(1),
+            ..Default::default()
+        },
+        eviction_hard_memory: Bytes::mebi(100),
+        ..podwarden_policy::Node::default()
+    };
+    let of = |used| podwarden_policy::pressure::crossed_by_pods(&node, used);
+    assert_eq!(of(None), None);
+    assert_eq!(
+        of(Some(Bytes::mebi(2972))),
+        None,
+        "exactly the threshold is left"
+    );
+    let crossing = of(Some(Bytes(Bytes::mebi(2972).0 + 1))).expect("crossed");
+    assert_eq!(
+        crossing.to_string(),
+        "allocatableMemory.available<100Mi: 104857599 left of 100Mi"
+    );
+    assert_eq!(of(Some(Bytes::gibi(9))).map(|c| c.available), Some(0));
+    let none = podwarden_policy::Node {
+        eviction_hard_memory: Bytes::ZERO,
+        ..node
+    };
+    assert_eq!(
+        podwarden_policy::pressure::crossed_by_pods(&none, Some(Bytes::gibi(9))),
+        None
+    );
+}

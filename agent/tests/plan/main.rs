@@ -254,3 +254,255 @@ fn a_thousand_pods_have_a_place_each() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["ranking"].as_array().unwrap().len(), 1000);
 }
+
+/// What `-o json` prints.
+fn json(arguments: &[&str], stdin: &str) -> Value {
+    let output = podwarden(arguments, stdin);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn an_explanation_for_scripts_says_what_people_read() {
+    let arguments = ["explain", "shop/web", "-f", "pressure.yaml", "-o", "json"];
+    let found = json(&arguments, "");
+    assert_eq!(found["podRef"]["uid"], "w1");
+    assert_eq!(found["knownBy"], "manifest");
+    assert_eq!(found["qosClass"], "Burstable");
+    assert_eq!(found["eviction"]["standing"], "candidate");
+    assert_eq!(found["eviction"]["place"], 2);
+    assert_eq!(found["eviction"]["after"]["podRef"]["name"], "batch");
+
+    // Each value of the text is there, with its formula and what changes it.
+    let text = std::fs::read_to_string(file("golden/explain-web.txt")).unwrap();
+    let cgroups = found["cgroups"].as_array().unwrap().iter();
+    let containers = found["containers"].as_array().unwrap().iter();
+    let mut seen = 0;
+    for value in cgroups
+        .chain(containers)
+        .flat_map(|c| c["values"].as_array().unwrap())
+    {
+        let part = |key: &str| {
+            value[key]
+                .as_str()
+                .unwrap_or_else(|| panic!("{key}: {value}"))
+        };
+        let [file, amount, reason, changes] = ["file", "value", "reason", "changesWith"].map(part);
+        assert!(
+            text.contains(&format!("  {file} = {amount}\n    {reason}\n")),
+            "{value}"
+        );
+        assert!(
+            text.contains(&format!("    changes with {changes}\n")),
+            "{value}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, text.matches("    changes with ").count());
+}
+
+#[test]
+fn a_pod_without_a_manifest_is_explained_from_its_cgroup() {
+    let snapshot = |ours: bool| {
+        serde_json::json!({
+            "apiVersion": "podwarden.io/v1alpha1", "kind": "Snapshot",
+            "node": {"cpu": 2, "memory": "4Gi"},
+            "cgroups": {
+                "/kubepods": {}, "/kubepods/burstable": {},
+                "/kubepods/burstable/podlost-1": {
+                    "ours": ours,
+                    "cpu": {"weight": 7},
+                    "memoryLimit": {"at": 1_073_741_824},
+                    "pidsLimit": "unlimited",
+                },
+            },
+        })
+        .to_string()
+    };
+    let arguments = ["explain", "lost-1", "-f", "-", "-o", "json"];
+    let found = json(&arguments, &snapshot(false));
+    assert_eq!(found["knownBy"], "cgroup");
+    assert_eq!(found["qosClass"], "Burstable");
+    assert_eq!(found["podRef"]["name"], "lost-1");
+    let of_pod = &found["cgroups"][0];
+    assert_eq!(of_pod["path"], "/kubepods/burstable/podlost-1");
+    let values: Vec<_> = of_pod["values"].as_array().unwrap().iter().collect();
+    let pairs: Vec<_> = values
+        .iter()
+        .map(|v| {
+            format!(
+                "{}={}",
+                v["file"].as_str().unwrap(),
+                v["value"].as_str().unwrap()
+            )
+        })
+        .collect();
+    // What could not be read is not made up.
+    assert_eq!(
+        pairs,
+        ["cpu.weight=7", "memory.max=1073741824", "pids.max=max"]
+    );
+    assert_eq!(found["cgroups"][1]["path"], "/kubepods/burstable");
+    let notes = found["notes"].to_string();
+    assert!(notes.contains("No manifest names this pod"), "{notes}");
+    assert!(
+        notes.contains("did not make its cgroup and leaves it"),
+        "{notes}"
+    );
+
+    let output = podwarden(&["explain", "lost-1", "-f", "-"], &snapshot(true));
+    let stdout = text(&output.stdout);
+    assert!(stdout.starts_with("lost-1, uid lost-1: Burstable\n  by where its cgroup is\n"));
+    assert!(
+        stdout.contains("podwarden made its cgroup and removes it."),
+        "{stdout}"
+    );
+    let nobody = podwarden(&["explain", "lost-2", "-f", "-"], &snapshot(true));
+    assert_eq!(nobody.status.code(), Some(2));
+}
+
+#[test]
+fn files_below_slices_are_named_as_systemd_names_them() {
+    let found = tree(&printed(&[
+        "plan",
+        "-o",
+        "json",
+        "-f",
+        "pressure.yaml",
+        "--cgroup-driver",
+        "systemd",
+    ]));
+    let slice = "/kubepods.slice/kubepods-burstable.slice";
+    for expected in [
+        "/kubepods.slice/cpu.weight = 149".to_owned(),
+        format!("{slice}/cpu.weight = 14"),
+        format!("{slice}/kubepods-burstable-podw1.slice/cpu.weight = 10"),
+        "/kubepods.slice/kubepods-podd1.slice/memory.max = 2147483648".to_owned(),
+    ] {
+        assert!(found.contains(&expected), "{expected} is not in {found:#?}");
+    }
+}
+
+#[test]
+fn a_recorded_crossing_is_replayed() {
+    let crossing = serde_json::json!({
+        "threshold": {
+            "signal": "allocatableMemory.available", "grace": {"secs": 0, "nanos": 0},
+            "lessThan": {"quantity": 104_857_600}, "minReclaim": null,
+        },
+        "needed": 104_857_600, "available": 4096,
+    });
+    let recorded = serde_json::json!({
+        "apiVersion": "podwarden.io/v1alpha1", "kind": "Snapshot", "cgroupVersion": "v2",
+        "recorded": {
+            "node": {"cpuCapacity": 2000, "memoryCapacity": 4_294_967_296_u64},
+            "kubepods": "/kubepods",
+            "pods": [{"uid": "u1", "name": "web", "namespace": "shop"}],
+            "cgroups": {"/kubepods/besteffort/podu1": {"memoryWorkingSet": 8192}},
+            "crossing": crossing,
+        },
+    });
+    let report = json(&["plan", "-f", "-", "-o", "json"], &recorded.to_string());
+    let first = &report["actions"][0];
+    assert_eq!(first["action"], "evict");
+    assert_eq!(first["podRef"]["name"], "web");
+    let reason = first["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("allocatableMemory.available<100Mi: 4Ki left of 100Mi; first of 1:"),
+        "{reason}"
+    );
+}
+
+/// One bad pod beside a good one: the good one is planned, the bad one is named with field and value.
+#[test]
+fn what_can_be_wrong_with_a_pod() {
+    let resources = |written: &str| {
+        format!(
+            "{{name: bad, uid: x1}}\n  spec: {{containers: [{{name: c, resources: {written}}}]}}"
+        )
+    };
+    let cases = [
+        (
+            resources("{requests: {memory: 9223372036854775808}}"),
+            &["requests.memory", "`9223372036854775808`", "2^63-1"][..],
+        ),
+        (
+            resources("{requests: {cpu: '1e999'}}"),
+            &["requests.cpu", "`1e999`", "2^63-1"],
+        ),
+        (
+            resources("{limits: {memory: -1Gi}}"),
+            &["limits.memory", "`-1Gi`", "negative"],
+        ),
+        (
+            resources("{limits: {cpu: ''}}"),
+            &["limits.cpu", "``", "empty"],
+        ),
+        (
+            resources("{limits: {cpu: 1 Gi}}"),
+            &["limits.cpu", "`1 Gi`", "suffix"],
+        ),
+        (
+            resources("{limits: {cpu: 1}, requests: {cpu: 1001m}}"),
+            &["requests.cpu", "`1001m`", "above the limit"],
+        ),
+        (
+            resources("{limits: {gpu: 1}}"),
+            &["limits.gpu", "`1`", "no such resource"],
+        ),
+        (
+            resources("{limits: {hugepages-2Xi: 1}}"),
+            &["limits.hugepages-2Xi", "page size"],
+        ),
+        (resources("7"), &["spec.containers[0].resources", "7"]),
+        (
+            "{name: bad, uid: a/b}\n  spec: {containers: [{name: c}]}".to_owned(),
+            &["metadata.uid", "`a/b`"],
+        ),
+        (
+            "{name: bad, uid: good-1}\n  spec: {containers: [{name: c}]}".to_owned(),
+            &["default/bad", "uid good-1"],
+        ),
+        (
+            "{name: bad, uid: x1}\n  spec: {containers: []}".to_owned(),
+            &["spec.containers is missing"],
+        ),
+        (
+            "{name: bad, uid: x1}\n  spec: {containers: [{image: i}]}".to_owned(),
+            &["spec.containers[0].name"],
+        ),
+        (
+            "{name: bad, uid: x1}\n  spec: {containers: [{name: c}, {name: c}]}".to_owned(),
+            &["spec.containers[1].name", "`c`"],
+        ),
+        ("{name: bad, uid: x1}".to_owned(), &["spec is missing"]),
+        (
+            "{uid: x1}\n  spec: {containers: [{name: c}]}".to_owned(),
+            &["metadata.name is missing"],
+        ),
+        (
+            "{name: Bad_Name, uid: x1}\n  spec: {containers: [{name: c}]}".to_owned(),
+            &["metadata.name", "`Bad_Name`"],
+        ),
+    ];
+    for (bad, parts) in cases {
+        let list = format!(
+            "apiVersion: v1\nkind: PodList\nitems:\n\
+             - metadata: {{name: good, uid: good-1}}\n  spec: {{containers: [{{name: c}}]}}\n\
+             - metadata: {bad}\n"
+        );
+        let output = podwarden(&["plan", "-o", "json", "-f", "-"], &list);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{bad}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{bad}: {stderr}");
+        for part in parts {
+            assert!(
+                stderr.contains(part),
+                "{bad}: {part:?} is not in {stderr:?}"
+            );
+        }
+        let good = "/kubepods/besteffort/podgood-1/";
+        let tree = tree(text(&output.stdout));
+        assert!(tree.iter().any(|row| row.starts_with(good)), "{bad}");
+    }
+}

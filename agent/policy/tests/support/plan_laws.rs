@@ -2,6 +2,7 @@
 //! through the same checks.
 
 use podwarden_policy::{
+    container::{self, ContainerOptions, ContainerValue},
     evict::Ranking,
     limits::Limit,
     name::CgroupName,
@@ -23,6 +24,7 @@ pub(crate) fn all(snapshot: &Snapshot, weights: bool) {
     leaves_others_alone(snapshot);
     limits_kubepods_to_something(snapshot);
     ranks_every_candidate_once(snapshot);
+    slows_containers_between_request_and_limit(snapshot);
 }
 
 /// The same snapshot gives the same actions, whatever the order of its pods.
@@ -180,6 +182,31 @@ pub(crate) fn ranks_every_candidate_once(snapshot: &Snapshot) {
         assert!(uids.is_sorted_by(|a, b| a < b), "a pod is in it twice");
         for ranked in &ranked {
             assert_eq!(snapshot.immunity.of(ranked.pod), None);
+        }
+    }
+}
+
+/// `memory.high` lies above the request and not above the limit, and a score within its range.
+pub(crate) fn slows_containers_between_request_and_limit(snapshot: &Snapshot) {
+    let mut snapshot = snapshot.clone();
+    snapshot.containers = ContainerOptions {
+        throttling_factor: Some(900_000),
+        limited_swap: true,
+    };
+    let pods = snapshot.pods.iter();
+    for (pod, container) in pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c))) {
+        let resources = &container.resources;
+        for (value, _) in container::values(&snapshot, pod, container) {
+            match value {
+                ContainerValue::MemoryHigh(Limit::At(high)) => {
+                    assert!(high > resources.memory_request.unwrap_or_default());
+                    let limit = resources.memory_limit.filter(|limit| !limit.is_zero());
+                    assert!(limit.is_none_or(|limit| high <= limit), "{high}");
+                }
+                ContainerValue::SwapMax(swap) => assert!(swap <= snapshot.node.swap_capacity),
+                ContainerValue::OomScoreAdj(score) => assert!((-997..=1000).contains(&score)),
+                _ => {}
+            }
         }
     }
 }

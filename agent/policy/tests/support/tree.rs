@@ -9,6 +9,7 @@ use podwarden_policy::{
     model::{Enforcement, Overhead, Reserved, ReservedCgroup},
     name::CgroupName,
     plan::{Controllers, Snapshot},
+    pressure::crossed_by_pods,
     settings::{CpuShare, Observed},
 };
 use proptest::{
@@ -198,9 +199,17 @@ pub(crate) fn any_snapshot(weights: bool) -> impl Strategy<Value = Snapshot> {
             ..LimitOptions::default()
         },
     );
-    (any_node(), options, vec(any_pod(), 0..8), tiers, cgroups).prop_map(
-        move |(node, limits, pods, tiers, cgroups)| {
+    let usage = option::of(select(vec![Bytes::ZERO, Bytes::gibi(200)]));
+    (
+        any_node(),
+        options,
+        vec(any_pod(), 0..8),
+        tiers,
+        (cgroups, usage),
+    )
+        .prop_map(move |(node, limits, pods, tiers, (cgroups, usage))| {
             let mut snapshot = Snapshot::new(node, CgroupName::new(["kubepods"]));
+            snapshot.crossing = crossed_by_pods(&snapshot.node, usage);
             snapshot.limits = limits;
             snapshot.controllers = Controllers {
                 memory_protection: weights,
@@ -231,6 +240,5 @@ pub(crate) fn any_snapshot(weights: bool) -> impl Strategy<Value = Snapshot> {
                 }
             }
             snapshot
-        },
-    )
+        })
 }

@@ -1,6 +1,6 @@
 //! What would change a value.
 
-use podwarden_policy::{reason::Reason, settings::Setting};
+use podwarden_policy::{container::ContainerValue, reason::Reason, settings::Setting};
 
 /// Whose value it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +70,36 @@ pub(super) fn changes_with(scope: Scope, setting: &Setting, reason: &Reason) -> 
         },
         // Reasons of cgroups as such, not of values.
         _ => "the pods of this node",
+    }
+}
+
+/// The same for a value of a container.
+pub(super) const fn changes_container_with(
+    value: &ContainerValue,
+    reason: &Reason,
+) -> &'static str {
+    match (value, reason) {
+        (ContainerValue::CpuShares(_), _) => {
+            "its cpu request, or its limit where it has no request"
+        }
+        (ContainerValue::CpuMax(_), Reason::QuotaNotEnforced) => "cpuCFSQuota",
+        (ContainerValue::CpuMax(_), _) => "its cpu limit, and cpuCFSQuotaPeriod",
+        (ContainerValue::MemoryLimit(_), _) => "its memory limit",
+        (ContainerValue::MemoryMin(_) | ContainerValue::MemoryLow(_), _) => {
+            "its memory request, the pod's class and memoryReservationPolicy"
+        }
+        (ContainerValue::MemoryHigh(_), _) => {
+            "its memory request and limit, memoryThrottlingFactor, and what is allocatable"
+        }
+        (ContainerValue::SwapMax(_), Reason::NoSwap { limited: false }) => {
+            "memorySwap.swapBehavior"
+        }
+        (ContainerValue::SwapMax(_), _) => {
+            "its memory request, the pod's class, and the node's memory and swap"
+        }
+        (ContainerValue::OomScoreAdj(_), _) => {
+            "its memory request, the pod's class and priority class, and the node's memory"
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! What a setting is called in each cgroup version, and what is written to the file.
 
 use podwarden_policy::{
-    Bytes, convert,
+    Bytes,
+    container::ContainerValue,
+    convert,
     limits::{CpuMax, Limit},
     reason::Reason,
     settings::Setting,
@@ -46,6 +48,36 @@ pub(crate) fn files(setting: &Setting, reason: &Reason, version: Version) -> Vec
                 bytes(limit, v2),
             )
         }
+    }
+}
+
+/// The files of a container, and `oom_score_adj`, which is one of its processes'. Runtimes take
+/// shares to a weight by the logarithmic curve.
+pub(crate) fn container_files(
+    value: &ContainerValue,
+    reason: &Reason,
+    version: Version,
+) -> Vec<File> {
+    let v2 = version == Version::V2;
+    let one = |name: &str, value: String| vec![file(name, value, reason.to_string())];
+    match *value {
+        ContainerValue::CpuShares(shares) if v2 => {
+            let weight = convert::shares_to_weight_log(shares);
+            let curve = format!(
+                "{reason}; weight 10^((l^2 + 125 l) / 612 - 7 / 34) with l = log2 {shares}, \
+                 rounded up = {weight} (runc 1.3.2, crun 1.23 and later)"
+            );
+            vec![file("cpu.weight", weight.to_string(), curve)]
+        }
+        ContainerValue::CpuShares(shares) => one("cpu.shares", shares.to_string()),
+        ContainerValue::CpuMax(max) => cpu_max(max, reason, v2),
+        ContainerValue::MemoryLimit(limit) => files(&Setting::MemoryLimit(limit), reason, version),
+        ContainerValue::MemoryMin(amount) => files(&Setting::MemoryMin(amount), reason, version),
+        ContainerValue::MemoryLow(amount) => files(&Setting::MemoryLow(amount), reason, version),
+        ContainerValue::MemoryHigh(limit) if v2 => one("memory.high", bytes(limit, v2)),
+        ContainerValue::SwapMax(Bytes(amount)) if v2 => one("memory.swap.max", amount.to_string()),
+        ContainerValue::MemoryHigh(_) | ContainerValue::SwapMax(_) => Vec::new(),
+        ContainerValue::OomScoreAdj(score) => one("oom_score_adj", score.to_string()),
     }
 }
 

@@ -246,7 +246,7 @@ fn steps(input: &Input, action: &Action) -> Vec<Step> {
     }
 }
 
-fn pod_ref(pod: &Pod) -> PodRef {
+pub(crate) fn pod_ref(pod: &Pod) -> PodRef {
     PodRef {
         name: pod.name.clone(),
         namespace: pod.namespace.clone(),

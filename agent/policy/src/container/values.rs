@@ -1,0 +1,236 @@
+//! Everything that a container's runtime is asked for, each value with its reason
+//! (`generateLinuxContainerResources` of kubelet
+//! `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`).
+//!
+//! podwarden does not write these: a container's cgroup is its runtime's. They are told, so that what
+//! the runtime wrote can be compared with what follows from the pod.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{burstable_score, limited_swap, memory_high, oom_score_adj};
+use crate::{
+    convert,
+    limits::{CpuMax, Limit},
+    model::{Container, Pod, QosClass},
+    plan::Snapshot,
+    qos,
+    reason::Reason,
+    reserve,
+    units::{Bytes, CpuShares, saturate},
+};
+
+/// What only containers have; the defaults are those of KubeletConfiguration 1.37, with which
+/// nothing is throttled that the operator did not ask to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct ContainerOptions {
+    /// `memoryThrottlingFactor` in parts of [`super::THROTTLING_FACTOR_ONE`], above 0; `None` for no
+    /// `memory.high`.
+    pub throttling_factor: Option<u32>,
+    /// `memorySwap.swapBehavior` is `LimitedSwap`, not `NoSwap`.
+    pub limited_swap: bool,
+}
+
+/// A value of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(tag = "property", content = "value", rename_all = "camelCase")
+)]
+pub enum ContainerValue {
+    /// `cpu.shares`; `cpu.weight` by [`convert::shares_to_weight_log`].
+    CpuShares(CpuShares),
+    /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`; `cpu.max`.
+    CpuMax(CpuMax),
+    /// `memory.limit_in_bytes`; `memory.max`.
+    MemoryLimit(Limit<Bytes>),
+    /// `memory.min`, v2.
+    MemoryMin(Bytes),
+    /// `memory.low`, v2.
+    MemoryLow(Bytes),
+    /// `memory.high`, v2.
+    MemoryHigh(Limit<Bytes>),
+    /// `memory.swap.max`, v2.
+    SwapMax(Bytes),
+    /// `oom_score_adj` of its processes, -1000 to 1000.
+    OomScoreAdj(i32),
+}
+
+impl fmt::Display for ContainerValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CpuShares(shares) => write!(f, "cpu shares {shares}"),
+            Self::CpuMax(max) => write!(f, "cpu quota {} of {} us", max.quota_us, max.period_us),
+            Self::MemoryLimit(limit) => write!(f, "memory limit {limit}"),
+            Self::MemoryMin(bytes) => write!(f, "memory min {bytes}"),
+            Self::MemoryLow(bytes) => write!(f, "memory low {bytes}"),
+            Self::MemoryHigh(limit) => write!(f, "memory high {limit}"),
+            Self::SwapMax(bytes) => write!(f, "swap limit {bytes}"),
+            Self::OomScoreAdj(score) => write!(f, "oom_score_adj {score}"),
+        }
+    }
+}
+
+/// The values of a container, those of cgroup v2 alone only where `memory_protection` is among the
+/// snapshot's controllers.
+pub fn values(
+    snapshot: &Snapshot,
+    pod: &Pod,
+    container: &Container,
+) -> Vec<(ContainerValue, Reason)> {
+    let mut values = Vec::from([
+        cpu_shares(container),
+        cpu_max(snapshot, container),
+        memory_limit(container),
+    ]);
+    if snapshot.controllers.memory_protection {
+        values.extend(protection(snapshot, pod, container));
+        values.extend(throttling(snapshot, container));
+        values.push(swap(snapshot, pod, container));
+    }
+    values.extend(oom_score(snapshot, pod, container));
+    values
+}
+
+/// A request of zero counts as not written where there is a limit, as for the kubelet.
+fn cpu_shares(container: &Container) -> (ContainerValue, Reason) {
+    let resources = &container.resources;
+    let request = resources.cpu_request.filter(|request| !request.is_zero());
+    let cpu_request = request.or(resources.cpu_limit).unwrap_or_default();
+    let shares = convert::milli_to_shares(cpu_request);
+    let reason = Reason::Shares {
+        cpu_request,
+        shares,
+    };
+    (ContainerValue::CpuShares(shares), reason)
+}
+
+fn cpu_max(snapshot: &Snapshot, container: &Container) -> (ContainerValue, Reason) {
+    let period_us = snapshot.limits.cpu_period_us;
+    let limit = container.resources.cpu_limit.unwrap_or_default();
+    let quota = convert::milli_to_quota(limit, period_us);
+    let (quota_us, reason) = match quota {
+        None => (Limit::Unlimited, Reason::NoLimit),
+        Some(_) if !snapshot.limits.enforce_cpu_limits => {
+            (Limit::Unlimited, Reason::QuotaNotEnforced)
+        }
+        Some(quota) => {
+            let quota_us = Limit::At(quota);
+            let reason = Reason::Quota {
+                cpu_limit: limit,
+                period_us,
+                quota_us,
+            };
+            (quota_us, reason)
+        }
+    };
+    let max = CpuMax {
+        quota_us,
+        period_us,
+    };
+    (ContainerValue::CpuMax(max), reason)
+}
+
+fn memory_limit(container: &Container) -> (ContainerValue, Reason) {
+    let limit = container.resources.memory_limit.filter(|l| !l.is_zero());
+    let reason = limit.map_or(Reason::NoLimit, |limit| Reason::MemoryLimit { limit });
+    (ContainerValue::MemoryLimit(limit.into()), reason)
+}
+
+/// `memory.min` of a Guaranteed and `memory.low` of a Burstable pod's container are its request.
+fn protection(
+    snapshot: &Snapshot,
+    pod: &Pod,
+    container: &Container,
+) -> [(ContainerValue, Reason); 2] {
+    let request = container.resources.memory_request.unwrap_or_default();
+    let class = qos::classify(pod);
+    let of = |protected: QosClass| {
+        if snapshot.limits.memory_reservation && class == protected && !request.is_zero() {
+            (request, Reason::MemoryReservation { request })
+        } else {
+            (Bytes::ZERO, Reason::NoLimit)
+        }
+    };
+    let (min, min_reason) = of(QosClass::Guaranteed);
+    let (low, low_reason) = of(QosClass::Burstable);
+    [
+        (ContainerValue::MemoryMin(min), min_reason),
+        (ContainerValue::MemoryLow(low), low_reason),
+    ]
+}
+
+/// `None` where throttling is not configured.
+fn throttling(snapshot: &Snapshot, container: &Container) -> Option<(ContainerValue, Reason)> {
+    let factor = snapshot.containers.throttling_factor?;
+    let resources = &container.resources;
+    let allocatable = reserve::allocatable(&snapshot.node).kubepods_memory;
+    let high = memory_high(
+        resources.memory_request,
+        resources.memory_limit,
+        allocatable,
+        factor,
+        snapshot.page_size,
+    );
+    let limit = resources.memory_limit.filter(|limit| !limit.is_zero());
+    let reason = match high {
+        Some(high) => Reason::MemoryHigh {
+            request: resources.memory_request.unwrap_or_default(),
+            ceiling: limit.unwrap_or(allocatable),
+            limited: limit.is_some(),
+            factor,
+            page: snapshot.page_size,
+            high,
+        },
+        None => Reason::NotThrottled,
+    };
+    Some((ContainerValue::MemoryHigh(high.into()), reason))
+}
+
+fn swap(snapshot: &Snapshot, pod: &Pod, container: &Container) -> (ContainerValue, Reason) {
+    let node = &snapshot.node;
+    let amount = limited_swap(pod, container, node);
+    if !snapshot.containers.limited_swap || amount.is_zero() {
+        let limited = snapshot.containers.limited_swap;
+        return (
+            ContainerValue::SwapMax(Bytes::ZERO),
+            Reason::NoSwap { limited },
+        );
+    }
+    let reason = Reason::LimitedSwap {
+        request: container.resources.memory_request.unwrap_or_default(),
+        memory: node.memory_capacity,
+        swap: node.swap_capacity,
+        amount,
+    };
+    (ContainerValue::SwapMax(amount), reason)
+}
+
+fn oom_score(
+    snapshot: &Snapshot,
+    pod: &Pod,
+    container: &Container,
+) -> Option<(ContainerValue, Reason)> {
+    let capacity = snapshot.node.memory_capacity;
+    let score = oom_score_adj(pod, container, capacity)?;
+    let qos = qos::classify(pod);
+    let reason = if pod.node_critical || qos != QosClass::Burstable {
+        Reason::OomScoreOfClass {
+            node_critical: pod.node_critical,
+            qos,
+        }
+    } else {
+        let parts = burstable_score(pod, container, capacity)?;
+        Reason::OomScore {
+            request: parts.request,
+            of_smallest: parts.of_smallest,
+            extra: saturate(parts.extra),
+            capacity,
+            score,
+        }
+    };
+    Some((ContainerValue::OomScoreAdj(score), reason))
+}
