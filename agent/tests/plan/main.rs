@@ -506,3 +506,50 @@ fn what_can_be_wrong_with_a_pod() {
         assert!(tree.iter().any(|row| row.starts_with(good)), "{bad}");
     }
 }
+
+#[test]
+fn reserves_that_cannot_be_kept_are_said() {
+    let snapshot = |config: &str, cgroups: &str| {
+        format!(
+            "apiVersion: podwarden.io/v1alpha1\nkind: Snapshot\ncgroupVersion: v1\n\
+             node: {{cpu: 2, memory: 4Gi}}\nconfig: {config}\ncgroups: {cgroups}\n"
+        )
+    };
+    let enforced = "{enforceNodeAllocatable: [pods, kube-reserved], kubeReservedCgroup: /kube, \
+                    kubeReserved: {cpu: 500m, memory: 1Gi}}";
+    let cases = [
+        (
+            enforced,
+            "{/kubepods: {}}",
+            "kubeReservedCgroup is /kube, and there is no such cgroup",
+        ),
+        (
+            "{systemReserved: {memory: 5Gi}}",
+            "{}",
+            "take 5220Mi memory of 4Gi, which leaves none",
+        ),
+        ("{kubeReserved: {cpu: 3}}", "{}", "take 3000m CPU of 2000m"),
+    ];
+    for (config, cgroups, expected) in cases {
+        let output = podwarden(&["plan", "-f", "-"], &snapshot(config, cgroups));
+        assert_eq!(output.status.code(), Some(1), "{config}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(expected), "{config}: {stderr}");
+    }
+    // Where it exists, it is written as far as it can be read.
+    let there =
+        "{/kubepods: {}, /kube: {cpu: {shares: 1024}, memoryLimit: unlimited, memoryUsage: 4096}}";
+    let output = podwarden(
+        &["plan", "-o", "json", "-f", "-"],
+        &snapshot(enforced, there),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let rows = tree(text(&output.stdout));
+    assert_eq!(
+        rows[..2],
+        [
+            "/kube/cpu.shares = 512",
+            "/kube/memory.limit_in_bytes = 1073741824"
+        ]
+    );
+}

@@ -111,30 +111,31 @@ pub(super) struct OfContainer {
 
 /// Where the pod stands in the order of eviction.
 #[derive(Debug, Serialize)]
-#[serde(
-    tag = "standing",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
+#[serde(tag = "standing", rename_all = "camelCase")]
 pub(super) enum Eviction {
     /// It is never evicted.
     Protected { reason: String },
     /// It is not among the candidates.
     NoCandidate { reason: String },
     /// It is.
-    Candidate {
-        /// From 1.
-        place: usize,
-        candidates: usize,
-        reason: String,
-        /// Who goes just before it.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        after: Option<Neighbour>,
-        /// Who goes just after it.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        before: Option<Neighbour>,
-        changes_with: &'static str,
-    },
+    Candidate(Box<Candidate>),
+}
+
+/// A pod's place in the order of eviction.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Candidate {
+    /// From 1.
+    pub(super) place: usize,
+    pub(super) candidates: usize,
+    pub(super) reason: String,
+    /// Who goes just before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<Neighbour>,
+    /// Who goes just after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Neighbour>,
+    pub(super) changes_with: &'static str,
 }
 
 /// The next pod in the order.
@@ -348,7 +349,7 @@ fn eviction(input: &Input, pod: &Pod) -> Eviction {
         reason: ranked.rank.to_string(),
     };
     let before = index.checked_sub(1).and_then(|i| order.get(i));
-    Eviction::Candidate {
+    Eviction::Candidate(Box::new(Candidate {
         place: index + 1,
         candidates: order.len(),
         reason: order[index].rank.to_string(),
@@ -360,5 +361,5 @@ fn eviction(input: &Input, pod: &Pod) -> Eviction {
             }
             Ranking::Kubelet => "its working set against its memory request, its priority",
         },
-    }
+    }))
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
-use super::explanation::{Asked, Cgroup, Eviction, Explained, Explanation, Neighbour};
+use super::explanation::{Asked, Candidate, Cgroup, Eviction, Explained, Explanation, Neighbour};
 use crate::{
     api::PodRef,
     cli::{human, plan::report::columns},
@@ -124,14 +124,15 @@ fn push_eviction(text: &mut String, eviction: &Eviction) {
         Eviction::NoCandidate { reason } => {
             writeln!(text, "\nEviction: not among the candidates, for {reason}")
         }
-        Eviction::Candidate {
-            place,
-            candidates,
-            reason,
-            after,
-            before,
-            changes_with,
-        } => {
+        Eviction::Candidate(candidate) => {
+            let Candidate {
+                place,
+                candidates,
+                reason,
+                after,
+                before,
+                changes_with,
+            } = &**candidate;
             let _ = writeln!(
                 text,
                 "\nEviction: place {place} of {candidates}\n  {reason}"

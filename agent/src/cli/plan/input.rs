@@ -12,6 +12,7 @@ use podwarden_policy::{
     Bytes, MilliCpu, Node, Pod, PodUid,
     name::{self, CgroupName},
     plan::Snapshot,
+    reserve,
     settings::{CpuShare, Observed},
 };
 use serde_json::Value;
@@ -276,8 +277,9 @@ impl Reader<'_> {
         snapshot: Snapshot,
         version: Option<Version>,
         driver: Option<DriverName>,
-        errors: Vec<String>,
+        mut errors: Vec<String>,
     ) -> Input {
+        errors.extend(self.reserves(&snapshot));
         let version = self.args.cgroup_version.or(version);
         Input {
             version: version.unwrap_or_else(|| seen_version(&snapshot)),
@@ -288,6 +290,21 @@ impl Reader<'_> {
             snapshot,
             errors,
         }
+    }
+}
+
+impl Reader<'_> {
+    /// What is wrong with the reserves; a cgroup is missing only where others are known to exist.
+    fn reserves(&self, snapshot: &Snapshot) -> Vec<String> {
+        let mut found: Vec<_> = reserve::validate(&snapshot.node)
+            .err()
+            .into_iter()
+            .collect();
+        if !snapshot.cgroups.is_empty() {
+            found.extend(reserve::cgroup_errors(snapshot));
+        }
+        let sentences = found.into_iter().map(|e| format!("{}: {e}", self.name));
+        sentences.collect()
     }
 }
 
