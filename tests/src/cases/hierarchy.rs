@@ -60,7 +60,7 @@ fn churn_with(context: &Context, driver: &'static str, seed: u64) -> Result<()> 
     let mut done = Done::default();
     let (mut steps, mut peak) = (0_u32, 0);
     // Emulated, a step costs more and an operation hardly less: fewer and larger ones there.
-    let most = if context.emulated() { 40 } else { 16 };
+    let most = if context.emulated() { 80 } else { 16 };
     loop {
         let operations = world.random().usize(most / 4..=most);
         for _ in 0..operations {
