@@ -21,14 +21,34 @@ pub struct Naming {
     pub driver: Driver,
     /// The `kubepods` cgroup.
     pub kubepods: CgroupName,
+    /// What the names of all cgroups begin with and their paths below the tree's root do not.
+    root: String,
 }
 
 impl Naming {
-    /// Names below the tree's root.
-    pub fn new(driver: Driver) -> Self {
+    /// Names below the tree's root. The systemd driver repeats a root that is a slice in all of them,
+    /// as it does with a kubelet's `cgroupRoot`: `/a.slice` holds `a-kubepods.slice`.
+    pub fn new(driver: Driver, root: &str) -> Self {
+        let root = root.trim_matches('/');
+        let name = match driver {
+            Driver::Systemd if podwarden_cgroup::is_slice_path(root) => {
+                CgroupName::parse_systemd(root)
+            }
+            _ => CgroupName::root(),
+        };
         Self {
             driver,
-            kubepods: name::kubepods(&CgroupName::root()),
+            kubepods: name::kubepods(&name),
+            root: name.to_systemd(),
+        }
+    }
+
+    /// Names below the mount points.
+    pub fn of(driver: Driver, kubepods: CgroupName) -> Self {
+        Self {
+            driver,
+            kubepods,
+            root: CgroupName::root().to_systemd(),
         }
     }
 
@@ -38,7 +58,8 @@ impl Naming {
             Driver::Cgroupfs => name.to_cgroupfs(),
             Driver::Systemd => name.to_systemd(),
         };
-        path.trim_start_matches('/').to_owned()
+        let below = path.strip_prefix(&self.root).unwrap_or(&path);
+        below.trim_start_matches('/').to_owned()
     }
 }
 
@@ -249,5 +270,41 @@ pub(crate) fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
         memory_working_set: usage
             .zip(stat)
             .map(|(usage, stat)| Bytes(usage.saturating_sub(stat.inactive_file))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podwarden_policy::model::QosClass;
+
+    use super::*;
+
+    #[test]
+    fn a_root_that_is_a_slice_is_in_the_names_and_not_in_the_relative_paths() {
+        for (root, kubepods, tier) in [
+            (
+                "/",
+                "kubepods.slice",
+                "kubepods.slice/kubepods-burstable.slice",
+            ),
+            (
+                "/a_b.slice",
+                "a_b-kubepods.slice",
+                "a_b-kubepods.slice/a_b-kubepods-burstable.slice",
+            ),
+            // Not systemd's: the tree was made by somebody who sees another root.
+            (
+                "/docker/x",
+                "kubepods.slice",
+                "kubepods.slice/kubepods-burstable.slice",
+            ),
+        ] {
+            let naming = Naming::new(Driver::Systemd, root);
+            assert_eq!(naming.rel(&naming.kubepods), kubepods);
+            let burstable = naming.kubepods.tier(QosClass::Burstable);
+            assert_eq!(naming.rel(&burstable), tier);
+        }
+        let naming = Naming::new(Driver::Cgroupfs, "/a_b.slice");
+        assert_eq!(naming.rel(&naming.kubepods), "kubepods");
     }
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, Result, io, mountinfo};
+use crate::{Error, Result, io, mountinfo, systemd};
 
 /// Where the controllers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -205,7 +205,7 @@ impl fmt::Display for Driver {
 pub struct DriverFacts {
     /// `kubepods` exists.
     pub has_kubepods: bool,
-    /// `kubepods.slice` exists.
+    /// `kubepods.slice` exists, or that of the root's name.
     pub has_kubepods_slice: bool,
     /// The node was booted with systemd (`/run/systemd/system`, see sd_booted(3)).
     pub booted_with_systemd: bool,
@@ -224,7 +224,7 @@ impl DriverFacts {
         };
         Self {
             has_kubepods: exists("kubepods"),
-            has_kubepods_slice: exists("kubepods.slice"),
+            has_kubepods_slice: exists(&systemd::child_of(root, "kubepods")),
             booted_with_systemd: Path::new("/run/systemd/system").is_dir(),
         }
     }

@@ -86,7 +86,7 @@ const fn none(is_v2: bool) -> &'static str {
 }
 
 /// What the kernel makes of bytes (`page_counter_memparse`, `mm/page_counter.c`).
-fn whole_pages(bytes: u64) -> u64 {
+pub(crate) fn whole_pages(bytes: u64) -> u64 {
     let page = rustix::param::page_size() as u64;
     bytes - bytes.checked_rem(page).unwrap_or(0)
 }

@@ -10,8 +10,8 @@
 //! systemd keeps the values of a unit itself. Whenever one of them is set it writes *all* files of
 //! the unit from its own memory, and of a CPU quota it knows whole percents only. Hence:
 //!
-//! - Every change states all that is in force besides, as the files hold it: a limit that somebody
-//!   wrote to a file, or that usage has outgrown, is not put back to what systemd remembers.
+//! - Every change also states what is in force besides and systemd does not know of: a limit that
+//!   somebody wrote to a file, or that usage has outgrown, is not put back to what it remembers.
 //! - systemd answers before it writes. It handles one message at a time and writes what is due in
 //!   between, so that the answer to the *next* message means: written.
 //! - Then the exact values go to the files, as libcontainer does, and are read back.
@@ -27,8 +27,9 @@ mod slice;
 mod tests;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -38,6 +39,7 @@ use rustix::io::Errno;
 
 use crate::{Created, Error, Result, Tree};
 
+pub(crate) use self::slice::child_of;
 use self::{
     bus::Bus,
     manager::{Manager, Operation, State},
@@ -58,6 +60,9 @@ pub struct Systemd {
     /// The first number of systemd's version.
     version: u32,
     job_limit: Duration,
+    /// What systemd remembers of each unit, as far as it comes from here: what it knows already is
+    /// not stated again. Each property that is stated is one more file of the unit.
+    known: Mutex<BTreeMap<String, Properties>>,
 }
 
 impl Systemd {
@@ -75,6 +80,7 @@ impl Systemd {
             manager,
             version,
             job_limit: JOB_LIMIT,
+            known: Mutex::default(),
         })
     }
 
@@ -85,14 +91,15 @@ impl Systemd {
 
     /// Starts the slice of a cgroup and the missing ones above it, and sees to what systemd leaves
     /// out: hierarchies and controllers that it does not manage. A slice that runs already stays as
-    /// it is. The answer names the directories that came with this call.
+    /// it is. The slice begins with the values of `first`, as systemd keeps them. The answer names the
+    /// directories that came with this call.
     ///
     /// # Errors
     /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; as
     /// [`Tree::create`]. What this call started is stopped again.
-    pub fn create(&self, tree: &Tree, rel: &str) -> Result<Created> {
+    pub fn create(&self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Created> {
         let mut created = Created::default();
-        let made = self.create_into(tree, rel, &mut created);
+        let made = self.create_into(tree, rel, first, &mut created);
         if let Err(error) = made {
             if let Err(left) = self.remove(tree, &created) {
                 tracing::warn!(error = %left, "a slice started just before a failure stays behind");
@@ -102,34 +109,71 @@ impl Systemd {
         Ok(created)
     }
 
-    fn create_into(&self, tree: &Tree, rel: &str, created: &mut Created) -> Result<()> {
+    fn create_into(
+        &self,
+        tree: &Tree,
+        rel: &str,
+        first: &[Setting],
+        created: &mut Created,
+    ) -> Result<()> {
         let slices = slice::chain(&tree.full(rel))?;
         let identity = tree.identity_path(rel)?;
         let depth = slices.len();
         for (above, slice) in slices.iter().enumerate() {
             // The same number of levels up in every hierarchy.
             let there = identity.ancestors().nth(depth - 1 - above);
-            if above + 1 < depth && there.is_some_and(Path::is_dir) {
+            let is_last = above + 1 == depth;
+            if !is_last && there.is_some_and(Path::is_dir) {
                 continue;
             }
+            let first = if is_last { first } else { &[] };
+            let properties = first.iter().fold(Properties::default(), |all, setting| {
+                all.chain(&property::of_setting(setting, tree, self.version))
+            });
             let missing: Vec<PathBuf> = tree
                 .directories(&slice.path)
                 .filter(|directory| !directory.is_dir())
                 .collect();
-            if self.start(slice, &Properties::default())? {
+            let started = self.start(slice, &properties)?;
+            if started {
                 let made = missing.into_iter().filter(|directory| directory.is_dir());
                 created.directories.extend(made);
             }
+            if is_last {
+                created.extend(tree.create(rel)?);
+                if started {
+                    // All that a new cgroup holds was written by systemd from its own memory.
+                    self.remember(&slice.unit, property::in_force(tree, rel, self.version)?);
+                }
+            }
         }
-        created.extend(tree.create(rel)?);
         Ok(())
+    }
+
+    fn remember(&self, unit: &str, properties: Properties) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(unit.to_owned(), properties);
+    }
+
+    fn forget(&self, unit: &str) -> Properties {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(unit).unwrap_or_default()
     }
 
     /// Starts one slice; false when it ran already.
     fn start(&self, slice: &Slice, properties: &Properties) -> Result<bool> {
         let unit = &slice.unit;
         let wanted = property::of_new_slice(slice).chain(properties);
-        match self.manager.start_transient(unit, &wanted) {
+        let asked = match self.manager.start_transient(unit, &wanted) {
+            // One value that it does not take is no reason to have no slice: it is refused once more
+            // when it is set.
+            Err(SystemdError::Refused { .. }) if !properties.is_empty() => {
+                let without = property::of_new_slice(slice);
+                self.manager.start_transient(unit, &without)
+            }
+            answer => answer,
+        };
+        match asked {
             Ok(()) => {}
             Err(SystemdError::Exists { .. }) => {
                 if self.manager.state(unit)? == State::Active {
@@ -147,6 +191,28 @@ impl Systemd {
         }
         self.await_state(unit, Operation::Start, State::Active)?;
         Ok(true)
+    }
+
+    /// The directories of a slice that another podwarden has made, of the tree's root for the empty
+    /// name; none when it is somebody else's or not running. They may be removed like those that
+    /// [`Systemd::create`] names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`].
+    pub fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created> {
+        let mut slices = slice::chain(&tree.full(rel))?;
+        if !rel.is_empty() {
+            slices.drain(..slices.len().saturating_sub(1));
+        }
+        let mut found = Created::default();
+        for Slice { path, unit, .. } in slices {
+            let ours = self.manager.description(&unit)? == property::description(&unit);
+            if ours && self.manager.state(&unit)? == State::Active {
+                let directories = tree.directories(&path).filter(|d| d.is_dir());
+                found.directories.extend(directories);
+            }
+        }
+        Ok(found)
     }
 
     /// Sets one value of a slice, then calls `write`, which puts the exact value into its file.
@@ -174,13 +240,23 @@ impl Systemd {
         // Of a cgroup that is not there nothing is in force.
         tree.id(rel)?;
         let quota = tree.cpu_quota(rel).ok();
-        let stated = property::in_force(tree, rel, self.version)?.chain(&changed);
-        self.manager.set_properties(&slice.unit, &stated)?;
+        let held = property::in_force(tree, rel, self.version)?;
+        // Forgotten until systemd has taken all of it.
+        let known = self.forget(&slice.unit);
+        if known.has_all(&held) && held.has_all(&changed) {
+            // It remembers what the files hold, and that is the new value: it was made with it.
+            self.remember(&slice.unit, known);
+            return write();
+        }
+        let stated = held.chain(&changed);
+        let news = stated.without(&known).chain(&changed);
+        self.manager.set_properties(&slice.unit, &news)?;
         // The second message: see the module.
         if self.manager.state(&slice.unit)? != State::Active {
             self.start(slice, &stated)?;
             self.manager.state(&slice.unit)?;
         }
+        self.remember(&slice.unit, known.chain(&stated));
         let is_quota = matches!(setting, Setting::CpuMax(_));
         if let Some(exact) = quota.filter(|_| !is_quota)
             && tree.cpu_quota(rel)? != exact
@@ -239,21 +315,24 @@ impl Systemd {
     }
 
     fn stop(&self, unit: &str) -> Result<()> {
+        self.forget(unit);
         match self.manager.stop(unit) {
             // It is gone, which is what was wanted.
             Err(SystemdError::NoUnit { .. }) => return Ok(()),
             result => result?,
         }
-        self.await_state(unit, Operation::Stop, State::Inactive)?;
-        match self.manager.reset_failed(unit) {
-            // systemd forgets a transient unit as soon as it has stopped.
-            Err(SystemdError::NoUnit { .. }) => Ok(()),
-            result => Ok(result?),
+        // systemd forgets a transient unit as soon as it has stopped, unless it failed.
+        if self.await_state(unit, Operation::Stop, State::Inactive)? == State::Failed {
+            match self.manager.reset_failed(unit) {
+                Err(SystemdError::NoUnit { .. }) => {}
+                result => result?,
+            }
         }
+        Ok(())
     }
 
-    /// Waits for a job's end, which the unit's state tells.
-    fn await_state(&self, unit: &str, operation: Operation, wanted: State) -> Result<()> {
+    /// Waits for a job's end, which the unit's state tells; the state then.
+    fn await_state(&self, unit: &str, operation: Operation, wanted: State) -> Result<State> {
         let deadline = Instant::now() + self.job_limit;
         let (mut pause, longest) = PAUSE;
         let mut without_job = false;
@@ -261,7 +340,7 @@ impl Systemd {
             let state = self.manager.state(unit)?;
             // A unit that failed has stopped as well.
             if state == wanted || (wanted == State::Inactive && state == State::Failed) {
-                return Ok(());
+                return Ok(state);
             }
             if without_job {
                 return Err(SystemdError::Job {

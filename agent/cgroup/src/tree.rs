@@ -12,7 +12,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::{Controller, Error, Hierarchies, Result, io, name};
+use crate::{Controller, Error, Hierarchies, Result, io, name, systemd};
 
 pub use create::Created;
 pub use list::Entry;
@@ -298,9 +298,6 @@ pub(crate) fn has_children(directory: &Path) -> Result<bool> {
     Ok(!list::sub_directories(directory)?.is_empty())
 }
 
-/// The names that a kubelet or podwarden gives to the cgroup of all pods.
-const ALL_PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
-
 fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {
     let Some(v2) = &hierarchies.v2_mount else {
         hierarchies.mount_of(Controller::Memory)?;
@@ -309,7 +306,9 @@ fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {
     let Some(memory) = hierarchies.controllers.get(&Controller::Memory) else {
         return Ok(Identity::V2);
     };
-    let only_in_v1 = ALL_PODS
+    // The names that a kubelet or podwarden gives to the cgroup of all pods.
+    let all_pods = ["kubepods".to_owned(), systemd::child_of(root, "kubepods")];
+    let only_in_v1 = all_pods
         .iter()
         .any(|name| memory.join(root).join(name).is_dir() && !v2.join(root).join(name).is_dir());
     Ok(if only_in_v1 {

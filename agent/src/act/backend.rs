@@ -1,8 +1,8 @@
 //! Who makes, sets and removes cgroups.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
-use podwarden_cgroup::{Created, Error, Tree};
+use podwarden_cgroup::{Created, Error, Systemd, Tree};
 use podwarden_policy::settings::Setting;
 
 use super::write;
@@ -10,11 +10,12 @@ use super::write;
 /// What the actions come down to. An implementation decides nothing: what it is asked to do, it
 /// does or refuses.
 pub trait Backend: fmt::Debug + Send {
-    /// Makes a cgroup and what is missing above it; the answer names what this call made.
+    /// Makes a cgroup and what is missing above it; the answer names what this call made. `first` are
+    /// the values that will be written to it next, for those who can make it with them.
     ///
     /// # Errors
     /// As [`Tree::create`].
-    fn create(&self, tree: &Tree, rel: &str) -> Result<Created, Error>;
+    fn create(&self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Created, Error>;
 
     /// Sets one value and reads it back, see [`write::setting`].
     ///
@@ -28,6 +29,17 @@ pub trait Backend: fmt::Debug + Send {
     /// # Errors
     /// `EBUSY` when it is in use again; what the kernel refuses.
     fn remove(&self, tree: &Tree, rel: &str, made: &Created) -> Result<(), Error>;
+
+    /// What an earlier agent made of a cgroup, as far as that can be told; of the tree's root for the
+    /// empty name.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being told.
+    fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created, Error>;
+
+    /// Removes of the directories that [`Backend::create`] made, parents first, those that nobody
+    /// uses; the others stay as they are.
+    fn remove_unused(&self, tree: &Tree, made: Vec<PathBuf>);
 }
 
 /// The cgroup file system alone: the cgroupfs driver.
@@ -35,7 +47,7 @@ pub trait Backend: fmt::Debug + Send {
 pub struct Files;
 
 impl Backend for Files {
-    fn create(&self, tree: &Tree, rel: &str) -> Result<Created, Error> {
+    fn create(&self, tree: &Tree, rel: &str, _first: &[Setting]) -> Result<Created, Error> {
         tree.create(rel)
     }
 
@@ -45,5 +57,52 @@ impl Backend for Files {
 
     fn remove(&self, tree: &Tree, _rel: &str, made: &Created) -> Result<(), Error> {
         tree.remove_created(made)
+    }
+
+    /// A directory does not tell who made it.
+    fn made_before(&self, _tree: &Tree, _rel: &str) -> Result<Created, Error> {
+        Ok(Created::default())
+    }
+
+    fn remove_unused(&self, _tree: &Tree, made: Vec<PathBuf>) {
+        for directory in made.iter().rev() {
+            // rmdir refuses a cgroup with processes or children, which is just what is wanted.
+            if let Err(error) = std::fs::remove_dir(directory) {
+                tracing::debug!(%error, directory = %directory.display(), "left as it is");
+            }
+        }
+    }
+}
+
+/// systemd's slices: the systemd driver.
+#[derive(Debug)]
+pub struct Slices(pub Systemd);
+
+impl Backend for Slices {
+    fn create(&self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Created, Error> {
+        self.0.create(tree, rel, first)
+    }
+
+    fn write(&self, tree: &Tree, rel: &str, setting: &Setting) -> Result<(), Error> {
+        self.0
+            .set(tree, rel, setting, || write::setting(tree, rel, setting))
+    }
+
+    fn remove(&self, tree: &Tree, _rel: &str, made: &Created) -> Result<(), Error> {
+        self.0.remove(tree, made)
+    }
+
+    fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created, Error> {
+        match self.0.made_before(tree, rel) {
+            // What is no slice was made by others.
+            Err(Error::InvalidName { .. }) => Ok(Created::default()),
+            found => found,
+        }
+    }
+
+    fn remove_unused(&self, tree: &Tree, made: Vec<PathBuf>) {
+        if let Err(error) = self.0.remove(tree, &Created { directories: made }) {
+            tracing::debug!(%error, "slices are left as they are");
+        }
     }
 }

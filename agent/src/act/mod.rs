@@ -21,12 +21,17 @@ use std::{
 };
 
 use podwarden_cgroup::{Created, Error, Tree};
-use podwarden_policy::{PodUid, QosClass, name, plan::Action};
+use podwarden_policy::{
+    PodUid, QosClass,
+    name::{self, CgroupName},
+    plan::Action,
+    settings::Setting,
+};
 
 use crate::{api::ReconcileStats, pods::PodSet, sense::Naming};
 
 pub use self::{
-    backend::{Backend, Files},
+    backend::{Backend, Files, Slices},
     tally::{Counts, Durations, Operation, Outcome, Tally},
     write::setting,
 };
@@ -154,7 +159,8 @@ impl Actor {
                 performed.withheld += 1;
                 continue;
             }
-            let Some((outcome, refused)) = self.one(tree, naming, action) else {
+            let Some((outcome, refused)) = self.one(tree, naming, action, &actions[at + 1..])
+            else {
                 continue;
             };
             performed.refused.extend(refused.then_some(at));
@@ -170,12 +176,20 @@ impl Actor {
         performed
     }
 
-    /// What came of it, and whether the kernel refused it; `None` for what is not done here.
-    fn one(&mut self, tree: &Tree, naming: &Naming, action: &Action) -> Option<(Outcome, bool)> {
+    /// What came of it, and whether the kernel refused it; `None` for what is not done here. `next`
+    /// are the actions that follow.
+    fn one(
+        &mut self,
+        tree: &Tree,
+        naming: &Naming,
+        action: &Action,
+        next: &[Action],
+    ) -> Option<(Outcome, bool)> {
         let start = Instant::now();
         let (operation, cgroup, outcome) = match action {
             Action::EnsureCgroup { cgroup, .. } => {
-                let made = self.create(tree, &naming.rel(cgroup));
+                let first: Vec<_> = next.iter().map_while(|a| written_to(a, cgroup)).collect();
+                let made = self.create(tree, &naming.rel(cgroup), &first);
                 (Operation::Create, cgroup, made)
             }
             Action::Write {
@@ -237,8 +251,8 @@ impl Actor {
         outcome
     }
 
-    fn create(&mut self, tree: &Tree, rel: &str) -> Result<Outcome, Error> {
-        let created = self.backend.create(tree, rel)?;
+    fn create(&mut self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Outcome, Error> {
+        let created = self.backend.create(tree, rel, first)?;
         if created.is_empty() {
             return Ok(Outcome::Unchanged);
         }
@@ -272,18 +286,52 @@ impl Actor {
         }
     }
 
+    /// Takes over what an earlier agent made and left behind because it was killed: the tree's root
+    /// and all from `kubepods` on.
+    pub fn adopt(&mut self, tree: &Tree, kubepods: &str) {
+        if !self.enforce {
+            return;
+        }
+        // Where there is nothing yet, there is nothing to take over.
+        let below = tree.list(kubepods).unwrap_or_default();
+        let names = below.into_iter().map(|entry| entry.rel);
+        for rel in std::iter::once(String::new()).chain(names) {
+            match self.backend.made_before(tree, &rel) {
+                Ok(created) if created.is_empty() => {}
+                Ok(created) => {
+                    self.created.extend(created);
+                    self.made.insert(rel);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, cgroup = rel, "not taken over from an earlier agent");
+                }
+            }
+        }
+        if !self.made.is_empty() {
+            tracing::info!(
+                cgroups = self.made.len(),
+                "taken over from an earlier agent"
+            );
+        }
+    }
+
     /// Removes what this agent made and nobody uses. What still holds processes stays as it is.
     pub fn remove_unused(&mut self, tree: &Tree) {
         let mut rest = std::mem::take(&mut self.created.directories);
         // Parents before children, whatever the order of their making.
         rest.sort();
-        for directory in rest.iter().rev() {
-            // rmdir refuses a cgroup with processes or children, which is just what is wanted.
-            if let Err(error) = std::fs::remove_dir(directory) {
-                tracing::debug!(%error, directory = %directory.display(), "left as it is");
-            }
-        }
+        self.backend.remove_unused(tree, rest);
         self.made.retain(|rel| tree.id(rel).is_ok());
+    }
+}
+
+/// What an action writes to this very cgroup.
+fn written_to(action: &Action, wanted: &CgroupName) -> Option<Setting> {
+    match action {
+        Action::Write {
+            cgroup, setting, ..
+        } if cgroup == wanted => Some(*setting),
+        _ => None,
     }
 }
 

@@ -158,6 +158,8 @@ pub struct CgroupFacts {
     pub version: Version,
     /// Who names the cgroups.
     pub driver: Driver,
+    /// The version of the systemd that answers over D-Bus, or why none does.
+    pub systemd: Result<u32, String>,
     /// The memory controller is on a mounted hierarchy.
     pub memory_controller: bool,
     /// It is on the v2 hierarchy.

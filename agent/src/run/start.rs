@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use podwarden_cgroup::{AgentLock, Driver, DriverFacts, Hierarchies, Identity, Tree};
+use podwarden_cgroup::{AgentLock, Driver, DriverFacts, Hierarchies, Identity, Systemd, Tree};
 use podwarden_policy::{plan, reserve};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     accounting::{Accounting, AccountingError, KernelSide},
-    act::{Actor, Files},
+    act::{Actor, Backend, Files, Slices},
     api::NodeStats,
     arm,
     config::{Config, Machine, MachineError, Mode, Ownership},
@@ -70,12 +70,19 @@ pub enum StartError {
     /// Manifests.
     #[error("watching the manifest directory")]
     Pods(#[source] DirError),
-    /// podwarden owns the tree and systemd names it.
+    /// systemd cannot be asked for slices.
+    #[error("connecting to systemd, which makes the cgroups under the systemd driver")]
+    Systemd(#[source] podwarden_cgroup::Error),
+    /// systemd cannot make slices there.
     #[error(
-        "ownership is own and the cgroup driver is systemd, whose slices podwarden does not make yet: \
-         run with --cgroup-driver cgroupfs, or with ownership assist beside a kubelet"
+        "--cgroup-root {root} is not the path of a slice, and under the systemd driver every cgroup is \
+         in one: use / or a path such as /name.slice (a kubelet's cgroupRoot /name is that), or \
+         --cgroup-driver cgroupfs"
     )]
-    SystemdOwn,
+    RootIsNoSlice {
+        /// As configured.
+        root: String,
+    },
     /// The books.
     #[error("starting the accounts")]
     Accounting(#[source] AccountingError),
@@ -105,10 +112,8 @@ pub(super) async fn agent(
         reserve::validate(&node).map_err(StartError::Reserve)?;
     }
     let enforce = config.mode == Mode::Enforce;
-    if enforce && config.ownership == Ownership::Own && driver == Driver::Systemd {
-        return Err(StartError::SystemdOwn);
-    }
-    let naming = Naming::new(driver);
+    let (backend, without_systemd) = backend(&config, driver)?;
+    let naming = Naming::new(driver, &config.cgroup_root);
     let pods = manifests(&config)?;
     let stats = NodeStats {
         node_name: config.node_name.clone(),
@@ -128,7 +133,10 @@ pub(super) async fn agent(
     };
 
     // The tree before the kernel programs: they need kubepods to be there.
-    let mut actor = Actor::new(enforce, Box::new(Files));
+    let mut actor = Actor::new(enforce, backend);
+    if config.ownership == Ownership::Own {
+        actor.adopt(&tree, &naming.rel(&naming.kubepods));
+    }
     actor.learn(&pods.borrow());
     let first = pods.borrow().clone();
     let wanted = first.pods.iter().map(|p| p.pod.clone()).collect();
@@ -137,13 +145,14 @@ pub(super) async fn agent(
     published.publish_done(actor.tally().clone());
 
     let built = build(&config, &node, &tree, &naming, &first);
-    let (accounting, reactor, degradations, profile, changes) = match built {
+    let (accounting, reactor, mut degradations, profile, changes) = match built {
         Ok(built) => built,
         Err(error) => {
             actor.remove_unused(&tree);
             return Err(error);
         }
     };
+    degradations.extend(without_systemd);
     for degradation in &degradations {
         tracing::warn!("{degradation}");
     }
@@ -175,6 +184,33 @@ pub(super) async fn agent(
         },
         changes,
     ))
+}
+
+/// Who carries actions out, and what is lost if it is not who it should be. Beside a kubelet the
+/// files alone are better than nothing: it sets the same values again and again.
+fn backend(
+    config: &Config,
+    driver: Driver,
+) -> Result<(Box<dyn Backend>, Option<String>), StartError> {
+    if config.mode != Mode::Enforce || driver != Driver::Systemd {
+        return Ok((Box::new(Files), None));
+    }
+    let owns = config.ownership == Ownership::Own;
+    if owns && !podwarden_cgroup::is_slice_path(&config.cgroup_root) {
+        let root = config.cgroup_root.clone();
+        return Err(StartError::RootIsNoSlice { root });
+    }
+    match Systemd::connect() {
+        Ok(systemd) => Ok((Box::new(Slices(systemd)), None)),
+        Err(error) if owns => Err(StartError::Systemd(error)),
+        Err(error) => {
+            let lost = format!(
+                "values are written to the files of systemd's slices alone, and systemd writes its own \
+                 there when it next changes the slice ({error})"
+            );
+            Ok((Box::new(Files), Some(lost)))
+        }
+    }
 }
 
 /// Until there is a kubepods cgroup the API answers with an empty node, and says why.

@@ -59,7 +59,7 @@ impl World {
             tree,
             outer: Tree::new(hierarchies, "").unwrap(),
             root,
-            naming: Naming::new(Driver::Cgroupfs),
+            naming: Naming::new(Driver::Cgroupfs, ""),
             config: Config::parse("test", CONFIG, Overrides::default()).unwrap(),
             actor: Actor::new(true, Box::new(Files)),
             pods: Vec::new(),

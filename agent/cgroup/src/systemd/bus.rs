@@ -156,6 +156,11 @@ impl Manager for Bus {
         Ok(State::parse(text(&state)))
     }
 
+    fn description(&self, unit: &str) -> Result<String, SystemdError> {
+        let description = self.get(unit, &object_path(unit), UNIT, "Description")?;
+        Ok(text(&description).to_owned())
+    }
+
     fn has_job(&self, unit: &str) -> Result<bool, SystemdError> {
         let job = self.get(unit, &object_path(unit), UNIT, "Job")?;
         // Number and object; 0 is none.

@@ -178,6 +178,9 @@ pub(super) trait Manager: fmt::Debug + Send {
     /// `ActiveState`.
     fn state(&self, unit: &str) -> Result<State, SystemdError>;
 
+    /// `Description`; of a unit that systemd does not know, its name.
+    fn description(&self, unit: &str) -> Result<String, SystemdError>;
+
     /// Whether a job is queued or runs for it.
     fn has_job(&self, unit: &str) -> Result<bool, SystemdError>;
 }

@@ -5,7 +5,7 @@
 use podwarden_policy::{Bytes, convert::shares_to_weight, limits::Limit, settings::Setting};
 
 use super::slice::Slice;
-use crate::{Controller, CpuQuota, Result, Tree, io};
+use crate::{Controller, CpuQuota, Result, Tree, io, limits::whole_pages};
 
 /// No limit.
 const INFINITY: u64 = u64::MAX;
@@ -45,6 +45,26 @@ impl Properties {
         self.0.is_empty()
     }
 
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, value)| value)
+    }
+
+    /// True when all of `others` are among these.
+    pub(super) fn has_all(&self, others: &Self) -> bool {
+        others
+            .iter()
+            .all(|(name, value)| self.get(name) == Some(value))
+    }
+
+    /// Those that are not among `others`, or have another value there.
+    pub(super) fn without(&self, others: &Self) -> Self {
+        let news = self.0.iter();
+        let news = news.filter(|(name, value)| others.get(name) != Some(value));
+        Self(news.cloned().collect())
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.0.iter().map(|(name, value)| (*name, value))
     }
@@ -59,20 +79,27 @@ impl Properties {
     }
 }
 
+/// The description of a slice that podwarden makes, by which a later agent knows it.
+pub(super) fn description(unit: &str) -> String {
+    format!("podwarden slice {unit}")
+}
+
 /// What a slice is made with. Accounting brings the controllers; without default dependencies it
 /// is not stopped when the machine shuts down before what runs in it is.
 pub(super) fn of_new_slice(slice: &Slice) -> Properties {
     let mut properties = vec![
-        (
-            "Description",
-            Value::Text(format!("podwarden slice {}", slice.unit)),
-        ),
+        ("Description", Value::Text(description(&slice.unit))),
         ("DefaultDependencies", Value::Flag(false)),
     ];
     if let Some(parent) = &slice.parent {
         properties.push(("Wants", Value::List(vec![parent.clone()])));
     }
-    let accounting = ["CPUAccounting", "MemoryAccounting", "TasksAccounting"];
+    let accounting = [
+        "CPUAccounting",
+        "IOAccounting",
+        "MemoryAccounting",
+        "TasksAccounting",
+    ];
     properties.extend(accounting.map(|name| (name, Value::Flag(true))));
     Properties(properties)
 }
@@ -82,7 +109,7 @@ pub(super) fn of_setting(setting: &Setting, tree: &Tree, version: u32) -> Proper
     let on_v2 = |controller| tree.hierarchies().is_on_v2(controller);
     let memory = |name, bytes: u64| {
         let known = on_v2(Controller::Memory);
-        Properties::numbers(known.then_some((name, bytes)))
+        Properties::numbers(known.then_some((name, whole_pages(bytes))))
     };
     match *setting {
         Setting::CpuShares(shares) if on_v2(Controller::Cpu) => {
@@ -170,7 +197,8 @@ const fn memory_limit(is_v2: bool) -> &'static str {
 }
 
 fn bytes(limit: Limit<Bytes>) -> u64 {
-    least_one(limit.bound().map_or(INFINITY, Bytes::as_u64))
+    let bytes = limit.bound().map(|bytes| whole_pages(bytes.as_u64()));
+    least_one(bytes.unwrap_or(INFINITY))
 }
 
 /// systemd takes no limit of 0. One byte is none when the kernel has rounded it to pages; one task

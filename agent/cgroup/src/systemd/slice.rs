@@ -25,6 +25,17 @@ pub fn is_slice_path(path: &str) -> bool {
     chain(path.trim_matches('/')).is_ok()
 }
 
+/// The slice of that name in the slice `root`, or at the top below any other root: what is made there
+/// is only found, and its names are those of somebody else's root.
+pub(crate) fn child_of(root: &str, name: &str) -> String {
+    let root = root.trim_matches('/');
+    let above = chain(root).ok().and_then(|mut slices| slices.pop());
+    match above.as_ref().and_then(|a| a.unit.strip_suffix(SUFFIX)) {
+        Some(prefix) => format!("{prefix}-{name}{SUFFIX}"),
+        None => format!("{name}{SUFFIX}"),
+    }
+}
+
 /// The slices on the way to `path`, the outermost first; none for the root.
 pub(super) fn chain(path: &str) -> Result<Vec<Slice>> {
     let mut slices: Vec<Slice> = Vec::new();
@@ -124,6 +135,18 @@ mod tests {
         ] {
             assert!(chain(path).is_err(), "{path}");
             assert!(!is_slice_path(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_slice_below_a_root() {
+        for (root, want) in [
+            ("", "kubepods.slice"),
+            ("/kubelet.slice", "kubelet-kubepods.slice"),
+            ("/a.slice/a-b.slice", "a-b-kubepods.slice"),
+            ("docker/x", "kubepods.slice"),
+        ] {
+            assert_eq!(child_of(root, "kubepods"), want, "{root}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use podwarden_policy::{CpuShares, limits::CpuMax, limits::Limit};
+use podwarden_policy::{Bytes, CpuShares, limits::CpuMax, limits::Limit};
 use tempfile::TempDir;
 
 use super::{property::Value, *};
@@ -21,6 +21,7 @@ type Calls = Arc<Mutex<Vec<String>>>;
 struct Fake {
     mount: PathBuf,
     units: Mutex<BTreeMap<String, State>>,
+    descriptions: Mutex<BTreeMap<String, String>>,
     calls: Calls,
     /// Units that have files of their own.
     not_transient: BTreeSet<String>,
@@ -52,13 +53,34 @@ impl Manager for Fake {
         Ok(252)
     }
 
-    fn start_transient(&self, unit: &str, _: &Properties) -> std::result::Result<(), SystemdError> {
+    fn start_transient(
+        &self,
+        unit: &str,
+        properties: &Properties,
+    ) -> std::result::Result<(), SystemdError> {
         self.note(format!("transient {unit}"));
         if self.not_transient.contains(unit) || self.state(unit)? != State::Inactive {
             let unit = unit.to_owned();
             return Err(SystemdError::Exists { unit });
         }
+        for (name, value) in properties.iter() {
+            if let ("Description", Value::Text(text)) = (name, value) {
+                let mut descriptions = self.descriptions.lock().unwrap();
+                descriptions.insert(unit.to_owned(), text.clone());
+            }
+        }
         self.go(unit, self.start_leads_to);
+        for (name, value) in properties.iter() {
+            let file = match name {
+                "MemoryMax" => "memory.max",
+                "TasksMax" => "pids.max",
+                _ => continue,
+            };
+            if let Value::Number(number) = value {
+                let path = directory(&self.mount, unit).join(file);
+                fs::write(path, format!("{number}\n")).unwrap();
+            }
+        }
         Ok(())
     }
 
@@ -109,6 +131,14 @@ impl Manager for Fake {
     fn state(&self, unit: &str) -> std::result::Result<State, SystemdError> {
         let units = self.units.lock().unwrap();
         Ok(units.get(unit).copied().unwrap_or(State::Inactive))
+    }
+
+    fn description(&self, unit: &str) -> std::result::Result<String, SystemdError> {
+        let descriptions = self.descriptions.lock().unwrap();
+        Ok(descriptions
+            .get(unit)
+            .map_or(unit, String::as_str)
+            .to_owned())
     }
 
     fn has_job(&self, _: &str) -> std::result::Result<bool, SystemdError> {
@@ -166,6 +196,7 @@ fn setup(change: impl FnOnce(&mut Fake)) -> Setup {
     let mut fake = Fake {
         mount,
         units: Mutex::default(),
+        descriptions: Mutex::default(),
         calls: Arc::clone(&calls),
         not_transient: BTreeSet::new(),
         start_leads_to: State::Active,
@@ -198,14 +229,14 @@ const POD: &str = "k.slice/k-burstable.slice/k-burstable-pod1.slice";
 #[test]
 fn missing_slices_are_started_outermost_first_and_stopped_innermost_first() {
     let s = setup(|_| {});
-    let created = s.systemd.create(&s.tree, POD).unwrap();
+    let created = s.systemd.create(&s.tree, POD, &[]).unwrap();
     let units = ["k.slice", "k-burstable.slice", "k-burstable-pod1.slice"];
     assert_eq!(s.calls(), units.map(|unit| format!("transient {unit}")));
     assert_eq!(created.directories.len(), 3);
     assert!(s.tree.id(POD).is_ok());
 
     // A slice that is there is nobody's to remove here.
-    assert!(s.systemd.create(&s.tree, POD).unwrap().is_empty());
+    assert!(s.systemd.create(&s.tree, POD, &[]).unwrap().is_empty());
     s.calls();
 
     s.systemd.remove(&s.tree, &created).unwrap();
@@ -215,11 +246,29 @@ fn missing_slices_are_started_outermost_first_and_stopped_innermost_first() {
 }
 
 #[test]
+fn slices_of_an_earlier_agent_are_known_and_others_are_not() {
+    let s = setup(|_| {});
+    let created = s.systemd.create(&s.tree, POD, &[]).unwrap();
+    for directory in &created.directories {
+        let path = s.tree.beneath_mount(directory).unwrap();
+        let found = s.systemd.made_before(&s.tree, &path.to_string_lossy());
+        assert_eq!(found.unwrap().directories, std::slice::from_ref(directory));
+    }
+    // Somebody started this one.
+    s.systemd.manager.start("k-foreign.slice").unwrap();
+    let foreign = "k.slice/k-foreign.slice";
+    assert!(s.tree.id(foreign).is_ok());
+    assert!(s.systemd.made_before(&s.tree, foreign).unwrap().is_empty());
+    s.systemd.stop("k-burstable-pod1.slice").unwrap();
+    assert!(s.systemd.made_before(&s.tree, POD).unwrap().is_empty());
+}
+
+#[test]
 fn only_what_is_missing_is_started() {
     let s = setup(|_| {});
-    let above = s.systemd.create(&s.tree, "k.slice").unwrap();
+    let above = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
     s.calls();
-    let created = s.systemd.create(&s.tree, POD).unwrap();
+    let created = s.systemd.create(&s.tree, POD, &[]).unwrap();
     assert_eq!(
         s.calls(),
         [
@@ -235,7 +284,7 @@ fn a_unit_with_files_of_its_own_is_started_and_given_the_properties() {
     let s = setup(|fake| {
         fake.not_transient.insert("k.slice".to_owned());
     });
-    let created = s.systemd.create(&s.tree, "k.slice").unwrap();
+    let created = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
     assert_eq!(
         s.calls(),
         ["transient k.slice", "start k.slice", "set k.slice "]
@@ -246,7 +295,7 @@ fn a_unit_with_files_of_its_own_is_started_and_given_the_properties() {
 #[test]
 fn a_slice_in_use_is_not_stopped() {
     let s = setup(|_| {});
-    let created = s.systemd.create(&s.tree, "k.slice").unwrap();
+    let created = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
     s.calls();
     fs::write(s.file("k.slice", "cgroup.procs"), "1\n").unwrap();
     let refused = s.systemd.remove(&s.tree, &created).unwrap_err();
@@ -261,7 +310,7 @@ fn a_slice_in_use_is_not_stopped() {
 #[test]
 fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
     let s = setup(|fake| fake.start_leads_to = State::Failed);
-    let failed = s.systemd.create(&s.tree, "k.slice").unwrap_err();
+    let failed = s.systemd.create(&s.tree, "k.slice", &[]).unwrap_err();
     let is_job = matches!(
         failed,
         Error::Systemd(SystemdError::Job {
@@ -275,7 +324,7 @@ fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
         fake.start_leads_to = State::Changing;
         fake.has_job = true;
     });
-    let late = s.systemd.create(&s.tree, "k.slice").unwrap_err();
+    let late = s.systemd.create(&s.tree, "k.slice", &[]).unwrap_err();
     let is_late = matches!(late, Error::Systemd(SystemdError::TimedOut { .. }));
     assert!(is_late, "{late}");
 }
@@ -283,7 +332,8 @@ fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
 #[test]
 fn a_change_states_what_is_in_force_besides() {
     let s = setup(|_| {});
-    let _ = s.systemd.create(&s.tree, "k.slice").unwrap();
+    // Somebody else's: nothing is known of it.
+    s.systemd.manager.start("k.slice").unwrap();
     s.calls();
     for (file, text) in [
         ("cpu.max", "33300 100000\n"),
@@ -304,12 +354,50 @@ fn a_change_states_what_is_in_force_besides() {
           MemoryMax=4096 TasksMax=7 CPUWeight=39"
         ]
     );
+    // From then on it is, but for what others write to the files; the fake does not write them.
+    let pids = Setting::PidsLimit(Limit::At(8));
+    fs::write(s.file("k.slice", "memory.high"), "8192\n").unwrap();
+    fs::write(s.file("k.slice", "cpu.weight"), "39\n").unwrap();
+    s.systemd.set(&s.tree, "k.slice", &pids, || Ok(())).unwrap();
+    assert_eq!(s.calls(), ["set k.slice MemoryHigh=8192 TasksMax=8"]);
+}
+
+#[test]
+fn a_slice_is_made_with_its_first_values() {
+    let s = setup(|_| {});
+    let first = [
+        Setting::MemoryLimit(Limit::At(Bytes(4097))),
+        Setting::PidsLimit(Limit::At(5)),
+    ];
+    let _ = s.systemd.create(&s.tree, "k.slice", &first).unwrap();
+    let held = |name| fs::read_to_string(s.file("k.slice", name)).unwrap();
+    assert_eq!(
+        (held("memory.max"), held("pids.max")),
+        ("4096\n".into(), "5\n".into())
+    );
+    s.calls();
+    for setting in first {
+        let mut written = false;
+        let write = || {
+            written = true;
+            Ok(())
+        };
+        s.systemd.set(&s.tree, "k.slice", &setting, write).unwrap();
+        assert!(written, "the exact value is written in any case");
+    }
+    assert_eq!(s.calls(), [""; 0], "systemd knows them already");
+    // Somebody writes to a file: systemd is told what is wanted, and what it did not know.
+    fs::write(s.file("k.slice", "pids.max"), "9\n").unwrap();
+    s.systemd
+        .set(&s.tree, "k.slice", &first[1], || Ok(()))
+        .unwrap();
+    assert_eq!(s.calls(), ["set k.slice TasksMax=5"]);
 }
 
 #[test]
 fn a_quota_that_systemd_rounds_is_put_back() {
     let s = setup(|fake| fake.writes_quota = RefCell::new(Some("34000 100000\n")));
-    let _ = s.systemd.create(&s.tree, "k.slice").unwrap();
+    let _ = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
     let exact = Some(CpuQuota {
         quota_us: 33_300,
         period_us: 100_000,
@@ -330,7 +418,7 @@ fn a_quota_that_systemd_rounds_is_put_back() {
 #[test]
 fn a_slice_that_was_stopped_is_started_by_the_next_change() {
     let s = setup(|_| {});
-    let _ = s.systemd.create(&s.tree, "k.slice").unwrap();
+    let _ = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
     s.systemd.stop("k.slice").unwrap();
     make_cgroup(&s.file("k.slice", ""));
     s.calls();
@@ -347,7 +435,7 @@ fn a_cgroup_that_is_not_there_or_is_no_slice_is_an_error() {
     let pids = Setting::PidsLimit(Limit::At(5));
     let gone = s.systemd.set(&s.tree, "k.slice", &pids, || Ok(()));
     assert!(gone.unwrap_err().is_gone());
-    let no_slice = s.systemd.create(&s.tree, "kubepods");
+    let no_slice = s.systemd.create(&s.tree, "kubepods", &[]);
     assert!(matches!(no_slice, Err(Error::InvalidName { .. })));
     assert_eq!(s.calls(), [""; 0]);
 }

@@ -283,10 +283,7 @@ impl Reader<'_> {
         let version = self.args.cgroup_version.or(version);
         Input {
             version: version.unwrap_or_else(|| seen_version(&snapshot)),
-            naming: Naming {
-                driver: self.driver(driver),
-                kubepods: snapshot.kubepods.clone(),
-            },
+            naming: Naming::of(self.driver(driver), snapshot.kubepods.clone()),
             snapshot,
             errors,
         }

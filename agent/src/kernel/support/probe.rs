@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use podwarden_cgroup::{Controller, DriverFacts, Hierarchies};
+use podwarden_cgroup::{Controller, DriverFacts, Hierarchies, Systemd};
 use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
 
 use super::{CHARGE, CgroupFacts, KernelSupport, Lockdown, Release, TRACEPOINTS, trial};
@@ -73,6 +73,9 @@ fn cgroup(root: &str) -> Option<CgroupFacts> {
     Some(CgroupFacts {
         version: found.version,
         driver: DriverFacts::probe(&found, root).guess(),
+        systemd: Systemd::connect()
+            .map(|systemd| systemd.version())
+            .map_err(|error| error.to_string()),
         memory_controller: memory.is_some(),
         memory_on_v2,
         writable: memory.and_then(|mount| writable(&mount.join(root.trim_matches('/')))),

@@ -1,5 +1,6 @@
 //! The rules: pure, from facts to rows and a profile.
 
+use podwarden_cgroup::Driver;
 use rustix::thread::CapabilitySet;
 
 use super::{
@@ -115,6 +116,7 @@ fn cgroup(facts: Option<&CgroupFacts>) -> Vec<Row> {
     let mut rows = vec![
         version,
         driver,
+        systemd(facts),
         row(
             "memory controller",
             Some(facts.memory_controller),
@@ -136,6 +138,27 @@ fn cgroup(facts: Option<&CgroupFacts>) -> Vec<Row> {
     ];
     rows.extend(version_files(facts));
     rows
+}
+
+/// Whether slices can be made; that is only missed where systemd names the cgroups.
+fn systemd(facts: &CgroupFacts) -> Row {
+    let answers = facts.systemd.is_ok();
+    let is_driver = facts.driver == Driver::Systemd;
+    Row {
+        found: match &facts.systemd {
+            Ok(version) => format!("version {version}"),
+            Err(why) if is_driver => why.clone(),
+            Err(_) => "no".to_owned(),
+        },
+        ..row(
+            "systemd over D-Bus",
+            Some(answers || !is_driver),
+            "making slices and changing them",
+            "mode enforce cannot start where podwarden owns the tree; beside a kubelet systemd writes \
+             its own values over podwarden's",
+            Level::Degraded,
+        )
+    }
 }
 
 /// The files that only one version has.

@@ -24,6 +24,7 @@ fn capable_cgroup() -> CgroupFacts {
     CgroupFacts {
         version: Version::V2,
         driver: Driver::Systemd,
+        systemd: Ok(252),
         memory_controller: true,
         memory_on_v2: true,
         writable: Some(true),
@@ -262,6 +263,15 @@ fn one_cgroup_fact_flipped() {
         ),
         (
             CgroupFacts {
+                systemd: Err("no bus".to_owned()),
+                ..host()
+            },
+            Full,
+            Degraded,
+            "systemd over D-Bus",
+        ),
+        (
+            CgroupFacts {
                 kill: Some(false),
                 ..host()
             },
@@ -306,6 +316,20 @@ fn what_only_the_other_version_has_is_not_missed() {
         event_control: Some(true),
         kill: Some(false),
         memory_events: Some(false),
+        ..capable_cgroup()
+    };
+    let support = KernelSupport {
+        cgroup: Some(facts),
+        ..capable_host()
+    };
+    assert_eq!(verdict(&support), (Profile::Full, Level::Ok, vec![]));
+}
+
+#[test]
+fn systemd_is_only_missed_where_it_names_the_cgroups() {
+    let facts = CgroupFacts {
+        driver: Driver::Cgroupfs,
+        systemd: Err("no bus".to_owned()),
         ..capable_cgroup()
     };
     let support = KernelSupport {
