@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{Bytes, Container, MilliCpu, Pod, PodUid, QosClass, Resources};
 
-use super::{Case, Context, case, skip};
+use super::{Case, Context, case, systemd::needs_systemd};
 use crate::harness::fresh_uid;
 
 mod refusals;
@@ -37,10 +37,7 @@ const PODS: usize = 200;
 const PEAK: usize = 120;
 
 fn churn_systemd(context: &Context) -> Result<()> {
-    let comm = std::fs::read_to_string("/proc/1/comm").context("read the name of PID 1")?;
-    if comm.trim() != "systemd" {
-        return skip(format!("PID 1 is {}, not systemd", comm.trim()));
-    }
+    needs_systemd()?;
     churn(context, "systemd")
 }
 

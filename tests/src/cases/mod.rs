@@ -26,6 +26,7 @@ mod relief;
 mod scale;
 mod shutdown;
 mod stuck;
+mod systemd;
 mod workloads;
 
 /// A case.
@@ -93,6 +94,7 @@ pub(crate) fn all() -> Vec<Case> {
         faults::CASES,
         stuck::CASES,
         shutdown::CASES,
+        systemd::CASES,
     ]
     .concat()
 }

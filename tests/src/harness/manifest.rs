@@ -109,12 +109,10 @@ impl PodSpec {
         })
     }
 
-    /// Its cgroup below the root, as the cgroupfs driver names it.
-    pub(crate) fn cgroup(&self) -> String {
-        match self.qos.tier() {
-            Some(tier) => format!("kubepods/{tier}/pod{}", self.uid),
-            None => format!("kubepods/pod{}", self.uid),
-        }
+    /// What its cgroup is called below kubepods: its tier, where it has one, and the pod.
+    pub(crate) fn components(&self) -> impl Iterator<Item = String> {
+        let tier = self.qos.tier().map(str::to_owned);
+        tier.into_iter().chain([format!("pod{}", self.uid)])
     }
 }
 

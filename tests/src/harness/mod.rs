@@ -23,7 +23,7 @@ pub(crate) use cgroup::{Cgroup, Memory};
 pub(crate) use clock::{monotonic, wall_nanos};
 pub(crate) use http::{get as http_get, request as http_request};
 pub(crate) use interrupt::{check as check_interrupt, install as catch_signals};
-pub(crate) use manifest::{PodSpec, fresh_uid};
+pub(crate) use manifest::{PodSpec, Qos, fresh_uid};
 pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
 pub(crate) use sandbox::{Sandbox, remove_stale};

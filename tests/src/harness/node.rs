@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::PodStats;
+use podwarden_policy::name::parse_pod;
 use rustix::process::Signal;
 
 use super::agent::{Agent, Options};
@@ -25,6 +26,7 @@ pub(crate) struct Node {
     limit: Duration,
     /// In observe mode, and beside a kubelet, the agent makes no cgroups; the kubelet does.
     observes: bool,
+    driver: &'static str,
 }
 
 /// A pod whose cgroup is there.
@@ -53,7 +55,11 @@ impl Pod {
 impl Node {
     /// Starts an agent on a new root and waits until it is ready.
     pub(crate) fn start(context: &Context, options: &Options) -> Result<Self> {
-        Self::on(context, Sandbox::new()?, options)
+        let sandbox = match (options.driver, options.mode) {
+            ("systemd", "enforce") => Sandbox::slice(),
+            _ => Sandbox::new(),
+        };
+        Self::on(context, sandbox?, options)
     }
 
     /// Starts an agent on a root that may hold something already.
@@ -74,12 +80,13 @@ impl Node {
             sandbox,
             limit: context.limit(20),
             observes,
+            driver: options.driver,
         })
     }
 
     /// The kubepods cgroup.
     pub(crate) fn kubepods(&self) -> Cgroup {
-        self.sandbox.root.child("kubepods")
+        self.sandbox.kubepods(self.driver).1
     }
 
     /// Adds one pod.
@@ -120,7 +127,9 @@ impl Node {
         let draft = self.sandbox.dir().join("draft.json");
         fs::write(&draft, spec.manifest().to_string()).context("write a manifest")?;
         fs::rename(&draft, &manifest).context("put a manifest in place")?;
-        Ok(self.sandbox.root.child(&spec.cgroup()))
+        let (kubepods, _) = self.sandbox.kubepods(self.driver);
+        let name = spec.components().fold(kubepods, |name, c| name.child(c));
+        Ok(self.sandbox.cgroup(self.driver, &name))
     }
 
     /// Waits until the API lists all of `pods`, each with its container.
@@ -180,7 +189,8 @@ impl Node {
 
     /// A tier's cgroup, which the agent makes when it starts.
     pub(crate) fn tier(&self, name: &str) -> Result<Cgroup> {
-        let tier = self.kubepods().child(name);
+        let (kubepods, _) = self.sandbox.kubepods(self.driver);
+        let tier = self.sandbox.cgroup(self.driver, &kubepods.child(name));
         until(self.limit, &format!("the cgroup {}", tier.path()), || {
             tier.exists()
         })?;
@@ -192,7 +202,7 @@ impl Node {
         fn visit(cgroup: &Cgroup, in_pod: bool, limit: Duration) -> Result<()> {
             for child in cgroup.children() {
                 let name = child.path().rsplit('/').next().unwrap_or_default();
-                let is_pod = name.starts_with("pod") && !in_pod;
+                let is_pod = parse_pod(name).is_some() && !in_pod;
                 visit(&child, in_pod || is_pod, limit)?;
                 if in_pod {
                     // The last process may still be on its way out.

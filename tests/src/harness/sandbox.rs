@@ -1,11 +1,13 @@
 //! A private cgroup root and a private directory, both gone in the end, whatever happens.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use podwarden_policy::name::{self, CgroupName};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
@@ -13,6 +15,8 @@ use super::cgroup::Cgroup;
 use super::mounts::Mounts;
 
 const PREFIX: &str = "podwarden-e2e-";
+/// The same as a slice's name has it, where a hyphen would mean another slice.
+const SLICE_PREFIX: &str = "podwarden_e2e_";
 /// Not a tmpfs on most machines: page cache that cannot be written back is not reclaimed.
 const FILES: &str = "/var/tmp";
 /// Where agents keep their locks.
@@ -32,17 +36,51 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// Makes both.
     pub(crate) fn new() -> Result<Self> {
+        let sandbox = Self::with_root(|id, number| format!("{PREFIX}{id}-{number}"))?;
+        sandbox.root.create()?;
+        Ok(sandbox)
+    }
+
+    /// Makes the directory; the root is a slice, which systemd is to make.
+    pub(crate) fn slice() -> Result<Self> {
+        Self::with_root(|id, number| format!("{SLICE_PREFIX}{id}_{number}.slice"))
+    }
+
+    fn with_root(name: impl FnOnce(u32, u32) -> String) -> Result<Self> {
         let mounts = Mounts::detect()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let root = Cgroup::new(&mounts, &format!("{PREFIX}{}-{number}", std::process::id()));
+        let root = Cgroup::new(&mounts, &name(std::process::id(), number));
         std::fs::create_dir_all(FILES).with_context(|| format!("create {FILES}"))?;
         let dir = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{}-", std::process::id()))
             .tempdir_in(FILES)?;
         let sandbox = Self { root, mounts, dir };
         std::fs::create_dir(sandbox.pods_dir()).context("create the manifests' directory")?;
-        sandbox.root.create()?;
         Ok(sandbox)
+    }
+
+    /// The kubepods cgroup's name and its path below the mounts, as a driver makes them.
+    pub(crate) fn kubepods(&self, driver: &str) -> (CgroupName, Cgroup) {
+        let root = match driver {
+            "systemd" if self.root.path().ends_with(".slice") => {
+                CgroupName::parse_systemd(self.root.path())
+            }
+            _ => CgroupName::root(),
+        };
+        let name = name::kubepods(&root);
+        let cgroup = self.cgroup(driver, &name);
+        (name, cgroup)
+    }
+
+    /// The cgroup of such a name.
+    pub(crate) fn cgroup(&self, driver: &str, name: &CgroupName) -> Cgroup {
+        match driver {
+            "systemd" if self.root.path().ends_with(".slice") => {
+                Cgroup::new(&self.mounts, &name.to_systemd())
+            }
+            "systemd" => self.root.child(name.to_systemd().trim_start_matches('/')),
+            _ => self.root.child(name.to_cgroupfs().trim_start_matches('/')),
+        }
     }
 
     /// Where files may be made.
@@ -73,6 +111,13 @@ impl Drop for Sandbox {
 /// Kills what runs below `root` and removes it from every hierarchy.
 pub(crate) fn clear(root: &Cgroup) -> Result<()> {
     let mut result = Ok(());
+    if root.path().ends_with(".slice") && root.dirs().any(|dir| dir.is_dir()) {
+        // What is in it is stopped with it; what that leaves is removed below.
+        kill_below(root);
+        let _ = Command::new("systemctl")
+            .args(["stop", root.path()])
+            .output();
+    }
     // Processes may fork while they are being killed, and leave their cgroup a while after.
     for _ in 0..500 {
         kill_below(root);
@@ -149,6 +194,7 @@ pub(crate) fn remove_stale() -> Result<()> {
 fn is_stale(name: &str) -> bool {
     name.strip_prefix(PREFIX)
         .and_then(|rest| rest.split('-').next())
+        .or_else(|| name.strip_prefix(SLICE_PREFIX)?.split('_').next())
         .and_then(|pid| Pid::from_raw(pid.parse().ok()?))
         .is_some_and(|pid| test_kill_process(pid).is_err())
 }
@@ -162,6 +208,11 @@ mod tests {
         assert!(!is_stale(&format!("{PREFIX}{}-1", std::process::id())));
         // Beyond the largest pid_max of a 64-bit kernel, 4194304.
         assert!(is_stale(&format!("{PREFIX}4194305-1")));
+        assert!(is_stale(&format!("{SLICE_PREFIX}4194305_1.slice")));
+        assert!(!is_stale(&format!(
+            "{SLICE_PREFIX}{}_1.slice",
+            std::process::id()
+        )));
         for other in [
             "kubepods",
             "podwarden-e2e-",

@@ -76,7 +76,8 @@ impl World {
             qos_reserved_memory_percent: Some(50),
             ..PolicyNode::default()
         };
-        let mut base = Snapshot::new(policy_node, name::kubepods(&CgroupName::root()));
+        let (kubepods, _) = node.sandbox.kubepods(driver);
+        let mut base = Snapshot::new(policy_node, kubepods);
         base.page_size = Bytes(rustix::param::page_size() as u64);
         base.controllers = values::controllers(&node.sandbox.root);
         base.limits = LimitOptions {
@@ -156,11 +157,7 @@ impl World {
 
     /// A cgroup of the tree as the driver names it.
     pub(super) fn cgroup(&self, name: &CgroupName) -> Cgroup {
-        let path = match self.driver {
-            "systemd" => name.to_systemd(),
-            _ => name.to_cgroupfs(),
-        };
-        self.node.sandbox.root.child(path.trim_start_matches('/'))
+        self.node.sandbox.cgroup(self.driver, name)
     }
 
     /// A pod's cgroup.
