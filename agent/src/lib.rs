@@ -19,6 +19,7 @@
 //! | `sense` | gathers a policy snapshot; decides nothing | cgroup files, reading |
 //! | `act` | the only interpreter of actions; observe mode | cgroup files, writing |
 //! | `drift` | notices what others write to our files | inotify |
+//! | `oom_score` | gives containers' processes their `oom_score_adj` | /proc |
 //! | `arm` | makes the reactor's plan | opens files |
 //! | `reactor` | the fast loop | usage files, SIGKILL |
 //! | `run` | brings all of it up and down; the slow loop | all of the above |
@@ -39,6 +40,7 @@ pub mod figures;
 pub mod http;
 pub mod kernel;
 pub mod ledger;
+pub mod oom_score;
 pub mod pods;
 pub mod published;
 pub mod reactor;

@@ -15,7 +15,7 @@ use rustix::{
 use crate::{Controller, Error, Result, Tree};
 
 /// Files that hold a setting, or change one; those of huge pages are told by their prefix.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 15] = [
     "cpu.shares",
     "cpu.cfs_quota_us",
     "cpu.cfs_period_us",
@@ -28,6 +28,9 @@ const SETTINGS: [&str; 12] = [
     "memory.max",
     "memory.min",
     "memory.low",
+    "memory.high",
+    "memory.swap.max",
+    "memory.memsw.limit_in_bytes",
     "pids.max",
 ];
 

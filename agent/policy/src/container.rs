@@ -74,6 +74,16 @@ fn burstable_score(pod: &Pod, container: &Container, capacity: Bytes) -> Option<
     })
 }
 
+/// The same for a container of the pod that is not known by name: no less likely to be killed than
+/// any that it may be. `None` also for a Burstable pod without containers.
+pub fn unnamed_oom_score_adj(pod: &Pod, memory_capacity: Bytes) -> Option<i32> {
+    let scores = pod
+        .containers
+        .iter()
+        .map(|container| oom_score_adj(pod, container, memory_capacity));
+    scores.max().flatten()
+}
+
 /// What the pod asks for beyond what its containers do, for each container; below zero where the
 /// containers ask for more (`remainingPodMemReqPerContainer` of kubelet
 /// `pkg/kubelet/qos/helpers.go`).

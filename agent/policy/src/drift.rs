@@ -260,6 +260,7 @@ impl Book {
             .is_none_or(|ours| differs(&ours, observed, page))
         {
             // Held above usage where somebody else put it; it is a deviation once it can be lowered.
+            file.limiter.postpone(now);
             return None;
         }
         let corrections = file.limiter.agrees(now)?;
@@ -323,6 +324,12 @@ impl Book {
         {
             file.in_force = None;
         }
+    }
+
+    /// Forgets a cgroup, which is gone.
+    pub fn forget(&mut self, cgroup: &CgroupName) {
+        self.files.remove(cgroup);
+        self.contested.retain(|(name, _)| name != cgroup);
     }
 
     /// Forgets the cgroups that are not to be kept.
@@ -460,6 +467,13 @@ impl Limiter {
             ..Self::default()
         };
         Some(corrections)
+    }
+
+    /// Nothing can be said of the file now: a contest is looked at again a pause later.
+    fn postpone(&mut self, now: Duration) {
+        if let Some(pause) = self.pause.as_mut().filter(|pause| pause.until <= now) {
+            pause.until = now.saturating_add(pause.length);
+        }
     }
 
     fn refill(&mut self, now: Duration) {

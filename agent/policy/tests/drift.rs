@@ -155,6 +155,23 @@ fn what_cannot_be_lowered_yet_is_a_deviation_once_it_can() {
 }
 
 #[test]
+fn a_contest_over_what_cannot_be_lowered_is_looked_at_once_a_pause() {
+    let mut node = Node1::new();
+    for _ in 0..=BURST {
+        node.spoil();
+        node.look(1.0);
+    }
+    node.observed().memory_usage = Some(Bytes(63 * MI));
+    node.observed().memory_limit = Some(Limit::At(Bytes(70 * MI)));
+    let next = node.book.next_look().unwrap();
+    assert_eq!(node.look_at(next), Judgement::default());
+    assert_eq!(node.book.next_look(), Some(next + FIRST_PAUSE));
+    let name = node.pod.clone();
+    node.book.forget(&name);
+    assert_eq!((node.book.contested(), node.book.next_look()), (0, None));
+}
+
+#[test]
 fn a_changed_pod_is_none() {
     let mut node = Node1::new();
     node.snapshot.pods = vec![pod("a", &[["200m", "32Mi", "", "32Mi"]])];

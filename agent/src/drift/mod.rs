@@ -63,6 +63,8 @@ pub struct Drift {
     /// To be looked at as well, but not before `later_at`.
     later: BTreeSet<Arc<CgroupName>>,
     later_at: Option<Instant>,
+    /// Containers that processes entered or left.
+    entered: BTreeSet<Arc<str>>,
     looked: Option<Instant>,
     rest: Duration,
     counts: BTreeMap<&'static str, DriftCount>,
@@ -94,6 +96,7 @@ impl Drift {
             noticed: BTreeSet::new(),
             later: BTreeSet::new(),
             later_at: None,
+            entered: BTreeSet::new(),
             looked: None,
             rest: REST,
             counts: BTreeMap::new(),
@@ -134,6 +137,7 @@ impl Drift {
             book,
             noticed,
             later,
+            entered,
             ..
         } = self;
         let overflowed = watches.read(|subject| match subject {
@@ -142,6 +146,9 @@ impl Drift {
             }
             Subject::Settings(name) => {
                 noticed.insert(Arc::clone(name));
+            }
+            Subject::Container(rel) => {
+                entered.insert(Arc::clone(rel));
             }
         });
         let now = Instant::now();
@@ -156,6 +163,25 @@ impl Drift {
         overflowed
     }
 
+    /// Watches who enters a container.
+    ///
+    /// # Errors
+    /// As [`Drift::follow`].
+    pub fn watch_container(&mut self, tree: &Tree, rel: &str) -> Result<(), WatchError> {
+        self.watches.watch_container(tree, rel)
+    }
+
+    /// A container is gone.
+    pub fn unwatch_container(&mut self, rel: &str) {
+        self.watches.unwatch_container(rel);
+    }
+
+    /// The containers that processes entered or left since the last call, by their cgroup below the
+    /// tree's root.
+    pub fn entered(&mut self) -> BTreeSet<Arc<str>> {
+        std::mem::take(&mut self.entered)
+    }
+
     /// The cgroups to look at now, in no order.
     pub fn to_look_at(&mut self) -> Vec<CgroupName> {
         let noticed = std::mem::take(&mut self.noticed);
@@ -165,6 +191,11 @@ impl Drift {
         wanted
             .map(|name| Arc::try_unwrap(name).unwrap_or_else(|name| CgroupName::clone(&name)))
             .collect()
+    }
+
+    /// A cgroup that was to be looked at is gone; a pass over the whole tree will say what that means.
+    pub fn gone(&mut self, name: &CgroupName) {
+        self.book.forget(name);
     }
 
     /// What to do about some cgroups that were looked at.

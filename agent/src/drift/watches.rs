@@ -53,6 +53,8 @@ impl WatchError {
 pub(super) enum Subject {
     /// A cgroup's settings.
     Settings(Arc<CgroupName>),
+    /// The processes of a container.
+    Container(Arc<str>),
 }
 
 /// One inotify instance for all cgroups.
@@ -61,6 +63,7 @@ pub(super) struct Watches {
     notices: Option<AsyncFd<WriteWatch>>,
     subjects: HashMap<WatchId, Subject>,
     cgroups: BTreeMap<Arc<CgroupName>, BTreeSet<WatchId>>,
+    containers: HashMap<Arc<str>, BTreeSet<WatchId>>,
     /// The last reading left some behind.
     more: AtomicBool,
 }
@@ -84,6 +87,7 @@ impl Watches {
             notices: None,
             subjects: HashMap::new(),
             cgroups: BTreeMap::new(),
+            containers: HashMap::new(),
             more: AtomicBool::new(false),
         }
     }
@@ -107,6 +111,47 @@ impl Watches {
                 tracing::debug!(%error, "notices cannot be waited for any more");
                 std::future::pending::<()>().await;
             }
+        }
+    }
+
+    /// Notices processes that enter a container, by who moves them there or, on v2, by the kernel's
+    /// word that the container is not empty any more.
+    pub(super) fn watch_container(&mut self, tree: &Tree, rel: &str) -> Result<(), WatchError> {
+        self.unwatch_container(rel);
+        let Some(notices) = &self.notices else {
+            return Ok(());
+        };
+        let watch = notices.get_ref();
+        let directory = tree.identity_path(rel).map_err(WatchError::of)?;
+        let rel: Arc<str> = rel.into();
+        let mut ids = BTreeSet::new();
+        let mut result = Ok(());
+        for id in [
+            watch.directory(&directory),
+            // v1 has none.
+            watch.file(&directory.join("cgroup.events")),
+        ] {
+            match id {
+                Ok(id) => {
+                    let subject = Subject::Container(Arc::clone(&rel));
+                    self.subjects.insert(id, subject);
+                    ids.insert(id);
+                }
+                Err(error) if error.is_gone() => {}
+                Err(error) => result = Err(WatchError::of(error)),
+            }
+        }
+        self.containers.insert(rel, ids);
+        result
+    }
+
+    /// A container is gone.
+    pub(super) fn unwatch_container(&mut self, rel: &str) {
+        for id in self.containers.remove(rel).into_iter().flatten() {
+            if let Some(notices) = &self.notices {
+                notices.get_ref().remove(id);
+            }
+            self.subjects.remove(&id);
         }
     }
 
@@ -188,6 +233,8 @@ impl Subject {
     fn concerns(&self, file: &str) -> bool {
         match self {
             Self::Settings(_) => is_setting(file),
+            // cgroup.events itself is watched, which names no file.
+            Self::Container(_) => matches!(file, "cgroup.procs" | ""),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod drift;
 mod notices;
+mod oom_score;
 mod pace;
 mod records;
 mod vigil;
@@ -35,6 +36,7 @@ use crate::{
     drift::Drift,
     figures::Sampler,
     ledger::Change,
+    oom_score::OomScores,
     pods::{Identities, PodSet},
     published::{Figures, Published},
     reactor::Reactor,
@@ -76,6 +78,8 @@ pub(super) struct SlowLoop {
     /// `None` in observe mode: nothing is ours then that could drift.
     drift: Option<Drift>,
     notices: Notices,
+    oom_scores: OomScores,
+    scores_settled: Option<Instant>,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
     pods_open: bool,
@@ -106,6 +110,8 @@ impl SlowLoop {
             pace: Pace::new(Instant::now()),
             drift: None,
             notices: Notices::default(),
+            oom_scores: OomScores::default(),
+            scores_settled: None,
             stale: true,
             pods_open: true,
             reactor_ended: false,
@@ -146,10 +152,12 @@ impl SlowLoop {
                 Woke::Notices => self.take_notices(),
                 Woke::Pods => {
                     self.take_pods();
+                    self.settle_all(true);
                     self.stale = true;
                 }
                 Woke::Time => {}
             }
+            self.settle_all(false);
             if self.pace.due(Instant::now()).is_zero() {
                 self.stale = true;
             }

@@ -1,6 +1,9 @@
 //! kubelet `pkg/kubelet/qos/policy_test.go`, `TestGetContainerOOMScoreAdjust`.
 
-use podwarden_policy::{Bytes, ContainerKind, Pod, container::oom_score_adj};
+use podwarden_policy::{
+    Bytes, ContainerKind, Pod,
+    container::{oom_score_adj, unnamed_oom_score_adj},
+};
 
 use crate::support::{container, pod, resources};
 
@@ -23,6 +26,15 @@ fn by_class() {
     assert_eq!(scores(&guaranteed, 8 * GB), [Some(-997)]);
     let everything = pod("e", &[["1", "8G", "", ""]]);
     assert_eq!(scores(&everything, 8 * GB), [Some(3)]);
+}
+
+#[test]
+fn a_container_without_a_name_is_no_safer_than_any_that_it_may_be() {
+    let two = pod("a", &[["", "4G", "", ""], ["", "1G", "", ""]]);
+    assert_eq!(unnamed_oom_score_adj(&two, Bytes(8 * GB)), Some(875));
+    let guaranteed = pod("b", &[["1", "1G", "1", "1G"]]);
+    assert_eq!(unnamed_oom_score_adj(&guaranteed, Bytes(0)), Some(-997));
+    assert_eq!(unnamed_oom_score_adj(&two, Bytes(0)), None);
 }
 
 #[test]

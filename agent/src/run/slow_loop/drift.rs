@@ -56,6 +56,12 @@ impl SlowLoop {
             return;
         };
         self.stale |= drift.take_notices();
+        for rel in drift.entered() {
+            self.settle(&rel);
+        }
+        let Some(drift) = &mut self.drift else {
+            return;
+        };
         let Parts {
             tree,
             naming,
@@ -69,6 +75,8 @@ impl SlowLoop {
             if tree.id(&rel).is_ok() {
                 let found = sense::observe(tree, &rel, actor.made(&rel));
                 observed.insert(name, found);
+            } else {
+                drift.gone(&name);
             }
         }
         let judgement = drift.judge(&observed);
@@ -126,7 +134,11 @@ impl SlowLoop {
 
     /// Said once; the timer still finds what is not noticed.
     pub(super) fn unwatched(&mut self, error: &WatchError) {
-        let message = loader::chain(error);
+        self.degraded(loader::chain(error));
+    }
+
+    /// A capability that turns out to be missing; said once.
+    pub(super) fn degraded(&mut self, message: String) {
         let degradations = &mut self.parts.stats.degradations;
         if degradations.contains(&message) {
             return;

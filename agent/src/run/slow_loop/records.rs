@@ -47,6 +47,7 @@ impl SlowLoop {
                 (uid, EventKind::PodAdded { qos_class })
             }
             Change::ContainerAppeared { uid, container } => {
+                self.container_appeared(&uid, &container);
                 (uid, EventKind::ContainerStarted { container })
             }
             Change::ContainerGone {
@@ -55,6 +56,7 @@ impl SlowLoop {
                 rel,
             } => {
                 self.sampler.close(&rel);
+                self.container_gone(&rel);
                 (uid, EventKind::ContainerStopped { container })
             }
             Change::PodGone { uid, rel, total } => {
