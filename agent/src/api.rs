@@ -6,6 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
+mod flight;
+
+pub use flight::{Curve, EventLogStats, EventRecord, Exit, Flight, Level, Ranked};
+
 /// Which pod; the same triple as the Summary API's `podRef`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodRef {
@@ -235,6 +239,9 @@ pub struct NodeStats {
     /// What others wrote to files of ours.
     #[serde(default)]
     pub drift: DriftStats,
+    /// The event log; absent where none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log: Option<EventLogStats>,
 }
 
 /// What others wrote to files that podwarden keeps, since the agent started.
@@ -425,7 +432,8 @@ pub enum EventKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Counts up from 1 without a gap, in the order of publication; the SSE id.
+    /// Counts up without a gap while the agent runs, in the order of publication; the SSE id. Begins at
+    /// 1, or with an event log above every id that an agent before gave out.
     pub id: u64,
     /// When it happened, RFC 3339.
     pub time: String,

@@ -126,6 +126,16 @@ impl EnforceOn {
     }
 }
 
+/// Where evictions and OOM kills are kept past the agent's end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventLogConfig {
+    /// The file, absolute. Its directory is made when it is missing; the generation before it has `.1`
+    /// after its name.
+    pub path: PathBuf,
+    /// What both generations together may have, 1Mi to 1Gi. Default: 16Mi.
+    pub max_size: Bytes,
+}
+
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -181,6 +191,8 @@ pub struct Config {
     pub reactor: ReactorConfig,
     /// Time between two sampling passes while somebody looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,
+    /// `eventLog`. Default: none, an agent writes no file that nobody asked for.
+    pub event_log: Option<EventLogConfig>,
 }
 
 /// What the command line says; each overrides the file.

@@ -24,6 +24,7 @@
 //! | `reactor` | the fast loop | usage files, SIGKILL |
 //! | `run` | brings all of it up and down; the slow loop | all of the above |
 //! | `published`, `api`, `http`, `client` | what is shown, and how it travels | sockets |
+//! | `recorder` | what led to an eviction, kept past the agent's end | usage files, the event log |
 //! | `recorded` | a snapshot as a file: `plan --record` | nothing |
 //! | `clock` | the clocks, as numbers and text | the clocks |
 
@@ -45,5 +46,6 @@ pub mod pods;
 pub mod published;
 pub mod reactor;
 pub mod recorded;
+pub mod recorder;
 pub mod run;
 pub mod sense;

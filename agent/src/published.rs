@@ -17,12 +17,16 @@ use tokio::sync::{Notify, broadcast};
 
 use crate::{
     act::Tally,
-    api::{Event, EventKind, NodeStats, PodRef, PodStats},
+    api::{Event, EventKind, EventLogStats, EventRecord, Flight, NodeStats, PodRef, PodStats},
     recorded::Recorded,
+    recorder::{
+        Shelf,
+        log::{self, Logger},
+    },
 };
 
 /// How many events `/v1/events` can replay.
-const EVENTS_KEPT: usize = 4096;
+pub const EVENTS_KEPT: usize = 4096;
 
 /// Figures of one sampling pass.
 #[derive(Debug, Default)]
@@ -41,6 +45,9 @@ pub struct Published {
     done: ArcSwap<Tally>,
     events: Mutex<VecDeque<Event>>,
     next_id: AtomicU64,
+    first_id: u64,
+    shelf: Shelf,
+    logger: Mutex<Option<Logger>>,
     subscribers: broadcast::Sender<Event>,
     ready: AtomicBool,
     trouble: ArcSwapOption<&'static str>,
@@ -57,6 +64,9 @@ impl Default for Published {
             done: ArcSwap::default(),
             events: Mutex::default(),
             next_id: AtomicU64::new(1),
+            first_id: 1,
+            shelf: Shelf::default(),
+            logger: Mutex::default(),
             subscribers: broadcast::channel(1024).0,
             ready: AtomicBool::new(false),
             trouble: ArcSwapOption::empty(),
@@ -68,6 +78,70 @@ impl Default for Published {
 }
 
 impl Published {
+    /// Begins with the events of agents before this one; ids go on after `last_id`.
+    pub fn after(history: Vec<Event>, last_id: u64) -> Self {
+        let first_id = last_id.saturating_add(1);
+        Self {
+            events: Mutex::new(history.into()),
+            next_id: AtomicU64::new(first_id),
+            first_id,
+            ..Self::default()
+        }
+    }
+
+    /// The id of the first event of this agent.
+    pub fn first_id(&self) -> u64 {
+        self.first_id
+    }
+
+    /// From now on what is to be kept is written to this log; `None` ends that.
+    pub fn set_logger(&self, logger: Option<Logger>) {
+        *self.logger.lock().unwrap_or_else(PoisonError::into_inner) = logger;
+    }
+
+    fn with_logger(&self, act: impl FnOnce(&Logger)) {
+        let logger = self.logger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(logger) = &*logger {
+            act(logger);
+        }
+    }
+
+    /// The event log; `None` where there is none.
+    pub fn event_log(&self) -> Option<EventLogStats> {
+        let mut stats = None;
+        self.with_logger(|logger| stats = Some(logger.state().stats()));
+        stats
+    }
+
+    /// Adds to event `id` what the flight recorder has of it; the recorder's call.
+    pub fn publish_flight(&self, id: u64, flight: Flight) {
+        // So many others came since that it is forgotten: its line in the log stays as it is.
+        let Some(event) = self.kept(id) else { return };
+        let record = EventRecord {
+            event,
+            flight: Some(flight),
+        };
+        self.with_logger(|logger| logger.write(&record));
+        self.shelf.put(record);
+    }
+
+    fn kept(&self, id: u64) -> Option<Event> {
+        let kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.binary_search_by_key(&id, |event| event.id).ok()?;
+        kept.get(at).cloned()
+    }
+
+    /// One event with what the flight recorder has of it, as far as that is in memory.
+    pub fn record(&self, id: u64) -> Option<EventRecord> {
+        self.shelf.get(id).or_else(|| {
+            let event = self.kept(id)?;
+            Some(EventRecord {
+                event,
+                flight: None,
+            })
+        })
+    }
+
     /// The latest figures. Also tells the sampler that somebody is looking.
     pub fn figures(&self) -> std::sync::Arc<Figures> {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -120,7 +194,7 @@ impl Published {
 
     /// Appends an event and hands it to every subscriber; returns its id.
     pub fn event(&self, time: String, pod: Option<PodRef>, kind: EventKind) -> u64 {
-        let mut log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let event = Event {
             id,
@@ -128,10 +202,19 @@ impl Published {
             pod,
             kind,
         };
-        if log.len() == EVENTS_KEPT {
-            log.pop_front();
+        if kept.len() == EVENTS_KEPT {
+            kept.pop_front();
         }
-        log.push_back(event.clone());
+        kept.push_back(event.clone());
+        self.with_logger(|logger| {
+            logger.given_out(id);
+            if log::is_kept(&event.kind) {
+                logger.write(&EventRecord {
+                    event: event.clone(),
+                    flight: None,
+                });
+            }
+        });
         // An error only says that nobody is subscribed.
         let _ = self.subscribers.send(event);
         id

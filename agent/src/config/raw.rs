@@ -59,6 +59,8 @@ pub(crate) struct RawConfig {
     pub(super) reactor: RawReactor,
     #[serde(default)]
     pub(super) sampling: RawSampling,
+    #[serde(default)]
+    pub(super) event_log: RawEventLog,
 }
 
 /// CPU and memory.
@@ -117,6 +119,14 @@ pub(super) struct RawReactor {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSampling {
     pub(super) interval: Option<Text>,
+}
+
+/// `eventLog`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawEventLog {
+    pub(super) path: Option<Text>,
+    pub(super) max_size: Option<Text>,
 }
 
 /// Parses the YAML and checks that it is meant for this agent.

@@ -326,3 +326,27 @@ fn the_example_that_is_shipped_is_a_configuration() {
     assert_eq!(config.mode, Mode::Observe);
     assert_eq!(config.qos_reserved_memory, Some(50));
 }
+
+#[test]
+fn the_event_log_is_off_until_it_has_a_path() {
+    assert_eq!(parse("").unwrap().event_log, None);
+    let log = parse("eventLog: {path: /var/log/podwarden/events.jsonl}").unwrap();
+    let expected = EventLogConfig {
+        path: "/var/log/podwarden/events.jsonl".into(),
+        max_size: Bytes::mebi(16),
+    };
+    assert_eq!(log.event_log, Some(expected));
+    let sized = parse("eventLog: {path: /a/b, maxSize: 64Mi}").unwrap();
+    assert_eq!(sized.event_log.unwrap().max_size, Bytes::mebi(64));
+    for (text, named) in [
+        ("eventLog: {path: events.jsonl}", "eventLog.path"),
+        ("eventLog: {path: /var/log/}", "eventLog.path"),
+        ("eventLog: {path: /a/b, maxSize: 1Ki}", "eventLog.maxSize"),
+        ("eventLog: {path: /a/b, maxSize: 2Gi}", "out of range"),
+        ("eventLog: {maxSize: 16Mi}", "eventLog.path is not set"),
+        ("eventLog: {file: /a/b}", "file"),
+    ] {
+        let error = error(text);
+        assert!(error.contains(named), "{text}: {error}");
+    }
+}

@@ -8,8 +8,8 @@ use podwarden_cgroup::Driver;
 use podwarden_policy::{Bytes, MilliCpu, quantity, threshold::Amount};
 
 use super::{
-    Config, ConfigError, DEFAULT_API_SOCKET, Overrides, Ownership, ReactorConfig,
-    raw::{RawConfig, RawReactor, RawResources, Text, origin},
+    Config, ConfigError, DEFAULT_API_SOCKET, EventLogConfig, Overrides, Ownership, ReactorConfig,
+    raw::{RawConfig, RawEventLog, RawReactor, RawResources, Text, origin},
 };
 
 /// The kubelet's default for `evictionHard["memory.available"]`
@@ -19,6 +19,9 @@ const DEFAULT_EVICTION_HARD: Amount = Amount::Quantity(Bytes::mebi(100).0);
 /// A pod every second: ten times what a kubelet does (one every `evictionMonitoringPeriod`, 10 s, of
 /// `pkg/kubelet/eviction/eviction_manager.go`), and short of emptying a node in one bad moment.
 const DEFAULT_EVICTIONS_PER_MINUTE: u32 = 60;
+
+/// Some thousand records.
+const DEFAULT_EVENT_LOG_SIZE: Bytes = Bytes::mebi(16);
 
 const QUANTITY: &str = "write a quantity such as 200m, 2 or 500Mi";
 const THRESHOLD: &str = "write an amount such as 500Mi or a share such as 5%";
@@ -169,6 +172,53 @@ impl File<'_> {
     }
 }
 
+impl File<'_> {
+    fn event_log(&self, raw: &RawEventLog) -> Result<Option<EventLogConfig>, ConfigError> {
+        const PATH: &str = "eventLog.path";
+        const MAX_SIZE: &str = "eventLog.maxSize";
+        let path = self.read(
+            PATH,
+            raw.path.as_ref(),
+            absolute_file,
+            "write the absolute path of a file, such as /var/log/podwarden/events.jsonl",
+        )?;
+        let max_size = self.read(
+            MAX_SIZE,
+            raw.max_size.as_ref(),
+            log_size,
+            "write a size from 1Mi to 1Gi, such as 16Mi",
+        )?;
+        match (path, max_size) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(ConfigError::Incomplete {
+                path: self.0.to_owned(),
+                missing: PATH,
+                because: MAX_SIZE,
+            }),
+            (Some(path), max_size) => Ok(Some(EventLogConfig {
+                path,
+                max_size: max_size.unwrap_or(DEFAULT_EVENT_LOG_SIZE),
+            })),
+        }
+    }
+}
+
+fn absolute_file(text: &str) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() && path.file_name().is_some() && !text.ends_with('/') {
+        return Ok(path);
+    }
+    Err("not the absolute path of a file")
+}
+
+fn log_size(text: &str) -> Result<Bytes, String> {
+    let size = quantity::parse_memory(text).map_err(|e| e.to_string())?;
+    if (Bytes::mebi(1)..=Bytes::gibi(1)).contains(&size) {
+        return Ok(size);
+    }
+    Err("out of range".to_owned())
+}
+
 /// Checks a file's values, then puts the command line's over them.
 pub(super) fn check(
     name: &str,
@@ -251,6 +301,7 @@ pub(super) fn check(
         evict_static_pods: raw.evict_static_pods.unwrap_or(ownership == Ownership::Own),
         reactor: file.reactor(&raw.reactor)?,
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
+        event_log: file.event_log(&raw.event_log)?,
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
         api_socket: overrides
             .api_socket

@@ -36,8 +36,13 @@ struct Pods<'a> {
 pub(super) async fn node(State(shared): State<Shared>) -> Response {
     let node = &shared.published.figures().node;
     let done = shared.published.done();
+    let event_log = shared.published.event_log();
+    let mut degradations = node.degradations.clone();
+    degradations.extend(event_log.as_ref().and_then(|log| log.failing.clone()));
     // Counted as it happens, not once in a sampling pass.
     Json(NodeStats {
+        degradations,
+        event_log,
         cgroup_writes: done.writes(),
         reconciles: done.reconciles(),
         last_reconcile: done.last().copied(),
@@ -103,7 +108,7 @@ pub(super) async fn no_such_route(uri: Uri) -> Failure {
         StatusCode::NOT_FOUND,
         format!(
             "no such path: {}; there are /v1/node, /v1/pods, /v1/pods/{{uid}}, /v1/plan, \
-             /v1/events, /metrics, /healthz and /readyz",
+             /v1/events, /v1/events/{{id}}, /metrics, /healthz and /readyz",
             uri.path()
         ),
     )

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::{
     Json,
-    extract::{Query, State, rejection::QueryRejection},
+    extract::{Path, Query, State, rejection::QueryRejection},
     http::{HeaderMap, StatusCode, header},
     response::{
         IntoResponse, Response,
@@ -16,7 +16,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
 use super::{Shared, api::Failure, closed};
-use crate::{api::Event, published::Published};
+use crate::{
+    api::{Event, EventRecord},
+    published::Published,
+    recorder::log,
+};
 
 /// Often enough that a proxy or a client's idle timeout does not end a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -61,6 +65,45 @@ pub(super) async fn events(
         .into_response())
 }
 
+/// One event, with what the flight recorder has of it: from memory, else from the event log.
+pub(super) async fn event(
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    let number = id.parse().map_err(|_| {
+        let text = format!("{id:?} is not the id of an event (a whole number)");
+        Failure::new(StatusCode::BAD_REQUEST, text)
+    })?;
+    let known = shared.published.record(number);
+    if let Some(record) = known.as_ref().filter(|record| record.flight.is_some()) {
+        return Ok(Json(record).into_response());
+    }
+    let logged = match shared.published.event_log() {
+        Some(log) => from_log(log.path, number).await?,
+        None => None,
+    };
+    logged
+        .or(known)
+        .map(|record| Json(record).into_response())
+        .ok_or_else(|| {
+            let text = format!(
+                "event {number} is not kept any more, or there was none; GET /v1/events lists those that are"
+            );
+            Failure::new(StatusCode::NOT_FOUND, text)
+        })
+}
+
+/// Reads the whole file, on a thread that may.
+async fn from_log(path: String, id: u64) -> Result<Option<EventRecord>, Failure> {
+    let failed = |problem: &dyn std::fmt::Display| {
+        let text = format!("the event log {path} cannot be read: {problem}");
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    };
+    let file = path.clone();
+    let read = tokio::task::spawn_blocking(move || log::find(file.as_ref(), id)).await;
+    read.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
+}
+
 fn accepts_stream(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::ACCEPT)
@@ -97,16 +140,20 @@ impl Follower {
     fn new(published: &Published, after: Option<u64>, closing: watch::Receiver<bool>) -> Self {
         let (mut kept, mut live) = published.events_after(after.unwrap_or(0));
         if after.is_some() && kept.is_empty() {
-            // Ids start at 1 with the agent. One from the future belongs to its predecessor: the
-            // reader has seen nothing of this one.
+            // Without an event log ids start at 1 with the agent. One from the future belongs to its
+            // predecessor: the reader has seen nothing of this one.
             let (all, again) = published.events_after(0);
             if all.last().map(|e| e.id) < after {
                 (kept, live) = (all, again);
             }
         }
         // Only somebody who says where they were can have missed something.
-        let missed = match (after, kept.first()) {
-            (Some(after), Some(first)) => first.id.saturating_sub(after.saturating_add(1)),
+        let first_id = published.first_id();
+        let missed = match (after, kept.iter().find(|event| event.id >= first_id)) {
+            // What an agent before this one did not keep is not known, nor are its ids without a gap.
+            (Some(after), Some(first)) => first
+                .id
+                .saturating_sub(after.saturating_add(1).max(first_id)),
             _ => 0,
         };
         Self {

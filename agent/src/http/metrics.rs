@@ -27,7 +27,7 @@ use self::{
 use super::{Shared, api::Failure, tally::Counts};
 use crate::{
     act::{Operation, Outcome, Tally},
-    api::{DriftStats, MemoryStats, NodeStats, PodStats},
+    api::{DriftStats, EventLogStats, MemoryStats, NodeStats, PodStats},
     published::Figures,
 };
 
@@ -39,6 +39,7 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Fa
         done: shared.published.done(),
         counts: shared.tally.counts(),
         up: shared.published.trouble().is_none(),
+        event_log: shared.published.event_log(),
     };
     let text = render(scrape)
         .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
@@ -61,6 +62,7 @@ struct Scrape {
     counts: Counts,
     /// The reactor is at work.
     up: bool,
+    event_log: Option<EventLogStats>,
 }
 
 impl Collector for Scrape {
@@ -69,7 +71,8 @@ impl Collector for Scrape {
         self.operations(&mut encoder)?;
         self.tiers(&mut encoder)?;
         self.pods(&mut encoder)?;
-        self.events(&mut encoder)
+        self.events(&mut encoder)?;
+        self.event_log(&mut encoder)
     }
 }
 
@@ -95,8 +98,10 @@ impl Scrape {
             ("cgroup_version", cgroup_version),
             ("cgroup_driver", cgroup_driver),
         ])?;
-        Family::open(encoder, &METRICS.degradations)?.gauge(&[], degradations.len() as u64)?;
         Family::open(encoder, &METRICS.reactor_up)?.gauge(&[], u64::from(self.up))?;
+        let failing = self.event_log.iter().filter(|log| log.failing.is_some());
+        let degradations = degradations.len() + failing.count();
+        Family::open(encoder, &METRICS.degradations)?.gauge(&[], degradations as u64)?;
         Family::open(encoder, &METRICS.allocatable)?.gauge(&[], *allocatable_memory_bytes)?;
         let mut family = Family::open(encoder, &METRICS.drops)?;
         for (kind, count) in [
@@ -270,6 +275,18 @@ fn drift_of(encoder: &mut DescriptorEncoder<'_>, drift: &DriftStats) -> Encoded 
     }
     Family::open(encoder, &METRICS.drift_contested)?.gauge(&[], drift.contested)?;
     Family::open(encoder, &METRICS.drift_watched)?.gauge(&[], drift.watched_cgroups)
+}
+
+impl Scrape {
+    fn event_log(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let Some(log) = &self.event_log else {
+            return Ok(());
+        };
+        let mut family = Family::open(encoder, &METRICS.log_lines)?;
+        family.counter(&[("result", "written")], log.written)?;
+        family.counter(&[("result", "dropped")], log.dropped)?;
+        Family::open(encoder, &METRICS.log_size)?.gauge(&[], log.size_bytes)
+    }
 }
 
 fn memory(memory: &Option<MemoryStats>, of: impl Fn(&MemoryStats) -> u64) -> Option<u64> {

@@ -132,6 +132,7 @@ fn routes(shared: Shared) -> Router {
         .route("/v1/pods/{uid}", get(api::pod))
         .route("/v1/plan", get(api::plan))
         .route("/v1/events", get(events::events))
+        .route("/v1/events/{id}", get(events::event))
         .route("/metrics", get(metrics::metrics))
         .route("/healthz", get(api::healthz))
         .route("/readyz", get(api::readyz))

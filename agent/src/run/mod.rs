@@ -9,6 +9,7 @@
 //! ```
 
 mod evictions;
+mod history;
 mod process;
 mod slow_loop;
 mod soft;
@@ -18,7 +19,7 @@ mod watchdog;
 
 use std::{future::Future, sync::Arc};
 
-use crate::{config::Config, http, published::Published};
+use crate::{config::Config, http};
 
 pub use start::StartError;
 
@@ -32,7 +33,6 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
     process::raise_open_files();
-    let published = Arc::new(Published::default());
     // The listeners first: a second agent, or a taken address, is found before anything changes.
     let listen = http::Listen {
         tcp: config.listen,
@@ -43,6 +43,8 @@ pub async fn run(
     let listeners = http::Listeners::open(&listen)
         .await
         .map_err(StartError::Http)?;
+    // Once the root is ours: nobody else writes to the log.
+    let (published, log) = history::open(config.event_log.as_ref());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(http::serve_on(Arc::clone(&published), listeners, async {
         let _ = stopped.await;
@@ -66,6 +68,8 @@ pub async fn run(
     if let Ok(Err(error)) = serving.await {
         tracing::warn!(%error, "the API ended badly");
     }
+    published.set_logger(None);
+    drop(log);
     drop(lock);
     ended
 }

@@ -38,6 +38,8 @@ pub(super) struct Metrics {
     pub(super) drift_watched: Metric,
     pub(super) evictions: Metric,
     pub(super) crossings: Metric,
+    pub(super) log_lines: Metric,
+    pub(super) log_size: Metric,
 }
 
 const fn metric(
@@ -115,4 +117,8 @@ pub(super) const METRICS: Metrics = Metrics {
         "Pods evicted, or in observe mode (dry_run) that would have been"),
     crossings: metric(Counter, "podwarden_level_crossings", None,
         "Armed levels that were crossed, by scope and by what noticed it first"),
+    log_lines: metric(Counter, "podwarden_event_log_lines", None,
+        "Lines for the event log, by result (written, dropped); no series without one"),
+    log_size: metric(Gauge, "podwarden_event_log_size", Some(Bytes),
+        "Size of the event log without the generation before; no series without one"),
 };
