@@ -1,8 +1,10 @@
 //! `/v1/events`, kept and live.
 
 use podwarden::{
-    api::Event,
+    api::{Event, EventRecord, Flight},
     client::{EventStream, Update},
+    published::Published,
+    recorder::log::{Log, LogFile, read},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -112,4 +114,63 @@ async fn an_id_of_an_earlier_agent_misses_nothing_of_this_one() {
     assert_eq!(next_id(&mut stream).await, 1);
     api.happen(2);
     assert_eq!(next_id(&mut stream).await, 2);
+}
+
+#[tokio::test]
+async fn one_event_has_its_flight_from_memory_or_from_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.jsonl");
+    let flight = Flight {
+        signal: "memory.limit".to_owned(),
+        ..Flight::default()
+    };
+    let api = Api::start().await;
+    let (log, logger) = Log::start(LogFile::new(path.clone(), 1 << 20), 0, |_| {}).unwrap();
+    api.published.set_logger(Some(logger));
+    let ids: Vec<_> = (1..=80).map(|pid| api.happen(pid)).collect();
+    let get = async |id: u64| -> EventRecord {
+        let path = format!("/v1/events/{id}");
+        api.client().get(&path).await.unwrap()
+    };
+    assert_eq!(get(ids[0]).await.flight, None, "not there yet");
+    for id in &ids {
+        // The queue for the disk is bounded.
+        let stats = || api.published.event_log().unwrap();
+        while stats().written + stats().dropped < 80 + id - 1 {
+            tokio::task::yield_now().await;
+        }
+        api.published.publish_flight(*id, flight.clone());
+    }
+    assert_eq!(get(ids[79]).await.flight, Some(flight.clone()));
+    drop(log);
+    // The first has fallen off the shelf.
+    let first = get(ids[0]).await;
+    assert_eq!((first.event.id, first.flight), (1, Some(flight)));
+    let (status, body) = api.status("GET", "/v1/events/4711").await;
+    assert!(status == 404 && body.contains("4711"), "{status} {body}");
+    assert_eq!(api.status("GET", "/v1/events/x").await.0, 400);
+}
+
+#[tokio::test]
+async fn a_follower_over_a_restart_misses_nothing_that_was_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.jsonl");
+    let (log, logger) = Log::start(LogFile::new(path.clone(), 1 << 20), 0, |_| {}).unwrap();
+    let before = Published::default();
+    before.set_logger(Some(logger));
+    let event = |published: &Published, pid| {
+        let kind = podwarden::api::EventKind::KernelOom { pid };
+        published.event("2026-11-21T08:57:48.123456Z".to_owned(), None, kind)
+    };
+    let seen = event(&before, 1);
+    let unseen = event(&before, 2);
+    drop(log);
+    let history = read(&path, 10).unwrap();
+    let api = Api::on(Published::after(history.events, history.last_id)).await;
+    let mut stream = api.client().follow(Some(seen)).await.unwrap();
+    let next = api.happen(3);
+    assert!(next > unseen + 1, "ids go on above what was reserved");
+    // No message about events in between that there never were.
+    assert_eq!(next_id(&mut stream).await, unseen);
+    assert_eq!(next_id(&mut stream).await, next);
 }

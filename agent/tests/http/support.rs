@@ -27,6 +27,10 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) async fn start() -> Self {
+        Self::on(Published::default()).await
+    }
+
+    pub(crate) async fn on(published: Published) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("run/api.sock");
         let listeners = Listeners::open(&Listen {
@@ -37,7 +41,7 @@ impl Api {
         .await
         .unwrap();
         let tcp = listeners.tcp_addr().unwrap();
-        let published = Arc::new(Published::default());
+        let published = Arc::new(published);
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(serve_on(published.clone(), listeners, async {
             stopped.await.ok();

@@ -23,6 +23,7 @@ mod profile;
 mod pure_v1;
 mod reaping;
 mod relief;
+mod recorder;
 mod scale;
 mod shutdown;
 mod stuck;
@@ -87,6 +88,7 @@ pub(crate) fn all() -> Vec<Case> {
         eviction::CASES,
         reaping::CASES,
         relief::CASES,
+        recorder::CASES,
         profile::CASES,
         pure_v1::CASES,
         api::CASES,

@@ -110,7 +110,11 @@ mod tests {
         assert_eq!(read(&path, 10).unwrap().last_id, 0, "nothing is there");
         let old = "{\"idsReservedTo\":100}\n".to_owned() + &line(3, 30) + &line(4, 40);
         fs::write(rotated(&path), old).unwrap();
-        fs::write(&path, line(4, 41) + "nonsense\n{\"id\":9}\n" + &line(7, 70) + "{\"id\":8,\"ti").unwrap();
+        fs::write(
+            &path,
+            line(4, 41) + "nonsense\n{\"id\":9}\n" + &line(7, 70) + "{\"id\":8,\"ti",
+        )
+        .unwrap();
         let history = read(&path, 10).unwrap();
         let found: Vec<_> = history
             .events
