@@ -51,7 +51,7 @@ pub use event::{PsiResource, PsiTrigger, memory_threshold};
 pub use kill::{KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits};
 pub use lock::AgentLock;
-pub use memory::{MemoryReader, MemoryStat};
+pub use memory::{MemoryReader, MemoryStat, UsageReader};
 pub use rustix::io::Errno;
 pub use systemd::{Systemd, SystemdError, is_slice_path};
 pub use tree::{Attach, Created, Entry, Identity, Tree};

@@ -56,13 +56,8 @@ impl MemoryReader {
     pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
         let directory = tree.path(Controller::Memory, rel)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
-        let usage = if is_v2 {
-            "memory.current"
-        } else {
-            "memory.usage_in_bytes"
-        };
         Ok(Self {
-            usage: Reread::open(&directory.join(usage))?,
+            usage: Reread::open(&directory.join(usage_file(tree)))?,
             stat: Reread::open(&directory.join("memory.stat"))?,
             limit: Reread::open(&directory.join(limits::memory_limit_file(is_v2)))?,
             keys: if is_v2 { V2_KEYS } else { V1_KEYS },
@@ -99,6 +94,36 @@ impl MemoryReader {
         let mut buffer = [0_u8; 32];
         let text = self.limit.read_at(&mut buffer, 0)?;
         limits::parse_memory_limit(text).ok_or_else(|| self.limit.malformed("a limit or max"))
+    }
+}
+
+/// One cgroup's usage alone, open: for whoever follows many. The same holds as for [`MemoryReader`].
+#[derive(Debug)]
+pub struct UsageReader(Reread);
+
+impl UsageReader {
+    /// Opens the file of a cgroup.
+    ///
+    /// # Errors
+    /// As [`MemoryReader::open`].
+    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
+        let directory = tree.path(Controller::Memory, rel)?;
+        Ok(Self(Reread::open(&directory.join(usage_file(tree)))?))
+    }
+
+    /// As [`MemoryReader::usage`].
+    ///
+    /// # Errors
+    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed.
+    pub fn usage(&self) -> Result<u64> {
+        self.0.number()
+    }
+}
+
+fn usage_file(tree: &Tree) -> &'static str {
+    match tree.hierarchies().is_on_v2(Controller::Memory) {
+        true => "memory.current",
+        false => "memory.usage_in_bytes",
     }
 }
 

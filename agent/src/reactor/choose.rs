@@ -7,6 +7,7 @@ use podwarden_policy::{
 
 use super::{
     plan::{ArmedPlan, Scope, ScopeName, Victim},
+    trace::Trace,
     watch::Look,
 };
 use crate::clock::monotonic as now;
@@ -40,6 +41,7 @@ pub(super) fn look(scope: &Scope, floor: u64) -> Option<Look> {
 pub(super) fn choose(
     plan: &ArmedPlan,
     scope: ScopeName,
+    trace: &Trace,
     passed_over: impl Fn(u64) -> bool,
     after: Option<(Rank, &str)>,
 ) -> Option<Choice> {
@@ -65,12 +67,15 @@ pub(super) fn choose(
         };
         // The working set is at most usage, and reading it costs ten times as much.
         if !first(rank(usage)) {
+            trace.pod(victim.token, now(), usage, None);
             continue;
         }
         let Ok(stat) = victim.files.memory.stat() else {
             continue;
         };
-        let rank = rank(usage.saturating_sub(stat.inactive_file));
+        let working_set = usage.saturating_sub(stat.inactive_file);
+        trace.pod(victim.token, now(), usage, Some(working_set));
+        let rank = rank(working_set);
         let passed = after.is_some_and(|after| (rank, &*victim.uid) <= after);
         if first(rank) && !passed {
             let choice = Choice {

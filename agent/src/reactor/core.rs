@@ -207,6 +207,7 @@ impl Core {
             let Some(look) = look(scope, floor) else {
                 continue;
             };
+            self.shared.trace.scope(scope.name, look);
             if look.working_set < floor {
                 self.below(index, scope, look);
             } else if self.dying.is_none() {
@@ -273,7 +274,8 @@ impl Core {
         for _ in 0..plan.victims.len() {
             let at = now();
             let passed_over = |token| self.passed_over.contains(token, at);
-            let Some(choice) = choose(plan, crossing.scope, passed_over, after) else {
+            let Some(choice) = choose(plan, crossing.scope, &self.shared.trace, passed_over, after)
+            else {
                 break;
             };
             if !plan.enforce {
@@ -358,6 +360,7 @@ impl Core {
         let victim = &dying.plan.victims[dying.victim];
         // An error is a cgroup that is gone.
         let left = victim.files.memory.usage().unwrap_or(0);
+        self.shared.trace.pod(victim.token, at, left, None);
         let progress = self.reaper.progress();
         let (number, token) = (dying.number, victim.token);
         let (empty, swept) = (progress.is_empty(number), progress.is_swept(number));

@@ -24,6 +24,7 @@ mod reap;
 pub mod report;
 mod restraint;
 mod sampler;
+pub mod trace;
 mod watch;
 
 use std::{os::fd::AsFd, sync::Arc, thread::JoinHandle};
@@ -36,6 +37,7 @@ use crate::{config::ReactorConfig, kernel::levels::Levels};
 use plan::ArmedPlan;
 use realtime::Realtime;
 use report::Report;
+use trace::Trace;
 
 /// Messages that can wait for the reconciler. A reader that is this far behind loses the rest, which is
 /// counted.
@@ -75,6 +77,8 @@ struct Shared {
     bell: rustix::fd::OwnedFd,
     stop: std::sync::atomic::AtomicBool,
     lost: std::sync::atomic::AtomicU64,
+    /// What was read, for the flight recorder.
+    trace: Arc<Trace>,
     /// Grows with every turn of the loop.
     beat: std::sync::atomic::AtomicU64,
 }
@@ -113,6 +117,7 @@ impl Reactor {
             bell: eventfd(0, flags).map_err(failed("eventfd"))?,
             stop: false.into(),
             lost: 0.into(),
+            trace: Arc::default(),
             beat: 0.into(),
         });
         let (producer, reports) = rtrb::RingBuffer::new(REPORTS);
@@ -165,6 +170,11 @@ impl Reactor {
     /// False when its thread has ended, which it never should.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// What the thread has read lately.
+    pub fn trace(&self) -> Arc<Trace> {
+        Arc::clone(&self.shared.trace)
     }
 
     /// A number that grows while the thread works, at least after every [`Reactor::nudge`].

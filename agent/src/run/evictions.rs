@@ -9,13 +9,14 @@ use crate::{
     pods::Identities,
     published::Published,
     reactor::report::{Chosen, Crossing, Detector, Report},
+    recorder::{Draft, Recorder},
 };
 
 /// Evictions under way and done.
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
     /// Killed, and their memory not seen free yet.
-    open: HashMap<u64, (Chosen, PodRef)>,
+    open: HashMap<u64, (Chosen, PodRef, Draft)>,
     /// uids of pods that are dead.
     pub(super) done: BTreeSet<String>,
 }
@@ -26,7 +27,9 @@ impl Evictions {
         &mut self,
         report: Report,
         published: &Published,
+        recorder: &mut Option<Recorder>,
         pod_of: impl Fn(u64) -> Option<PodRef>,
+        draft: impl Fn(&Chosen) -> Draft,
     ) -> bool {
         match report {
             Report::Crossed(crossing) => {
@@ -63,7 +66,7 @@ impl Evictions {
             }
             Report::Chosen(chosen) => {
                 let pod = pod_of(chosen.token).unwrap_or_default();
-                self.chosen(chosen, pod, published)
+                self.chosen(chosen, pod, draft(&chosen), published, recorder)
             }
             Report::NotKilled { token, crossing } => {
                 let message = format!(
@@ -78,17 +81,26 @@ impl Evictions {
                 false
             }
             Report::Freed { number, at } => {
-                if let Some((chosen, pod)) = self.open.remove(&number) {
-                    publish_eviction(published, &chosen, &pod, at);
+                if let Some((chosen, pod, draft)) = self.open.remove(&number) {
+                    let id = publish_eviction(published, &chosen, &pod, at);
+                    record(recorder, id, pod, draft.freed(at));
                 }
                 false
             }
         }
     }
 
-    fn chosen(&mut self, chosen: Chosen, pod: PodRef, published: &Published) -> bool {
+    fn chosen(
+        &mut self,
+        chosen: Chosen,
+        pod: PodRef,
+        draft: Draft,
+        published: &Published,
+        recorder: &mut Option<Recorder>,
+    ) -> bool {
         let Some(outcome) = chosen.outcome else {
-            publish_eviction(published, &chosen, &pod, None);
+            let id = publish_eviction(published, &chosen, &pod, None);
+            record(recorder, id, pod, draft);
             return false;
         };
         if outcome.spared {
@@ -102,8 +114,14 @@ impl Evictions {
             );
         }
         self.done.insert(pod.uid.clone());
-        self.open.insert(chosen.number, (chosen, pod));
+        self.open.insert(chosen.number, (chosen, pod, draft));
         true
+    }
+}
+
+fn record(recorder: &mut Option<Recorder>, id: u64, pod: PodRef, draft: Draft) {
+    if let Some(recorder) = recorder {
+        recorder.incident(id, pod, draft);
     }
 }
 
@@ -120,7 +138,13 @@ fn publish_crossing(published: &Published, crossing: &Crossing) {
     );
 }
 
-fn publish_eviction(published: &Published, chosen: &Chosen, pod: &PodRef, freed: Option<u64>) {
+/// Returns the event's id.
+fn publish_eviction(
+    published: &Published,
+    chosen: &Chosen,
+    pod: &PodRef,
+    freed: Option<u64>,
+) -> u64 {
     let crossing = &chosen.crossing;
     let source = match crossing.detector {
         Detector::Charge | Detector::Switch => "kernel",
@@ -161,7 +185,7 @@ fn publish_eviction(published: &Published, chosen: &Chosen, pod: &PodRef, freed:
         time,
         Some(pod.clone()),
         EventKind::Eviction(Box::new(eviction)),
-    );
+    )
 }
 
 /// Pods by what the manifests say and what was done to them.

@@ -4,6 +4,7 @@ mod drift;
 mod notices;
 mod oom_score;
 mod pace;
+mod recording;
 mod records;
 mod vigil;
 
@@ -39,8 +40,9 @@ use crate::{
     oom_score::OomScores,
     pods::{Identities, PodSet},
     published::{Figures, Published},
-    reactor::Reactor,
+    reactor::{Reactor, report::Chosen},
     recorded::Recorded,
+    recorder::{Draft, Recorder},
     sense::{self, Naming},
 };
 
@@ -80,6 +82,7 @@ pub(super) struct SlowLoop {
     notices: Notices,
     oom_scores: OomScores,
     scores_settled: Option<Instant>,
+    recorder: Option<Recorder>,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
     pods_open: bool,
@@ -112,6 +115,7 @@ impl SlowLoop {
             notices: Notices::default(),
             oom_scores: OomScores::default(),
             scores_settled: None,
+            recorder: recording::start(&parts),
             stale: true,
             pods_open: true,
             reactor_ended: false,
@@ -248,6 +252,7 @@ impl SlowLoop {
             identities,
             tokens,
             evictions,
+            recorder,
             ..
         } = self;
         parts.reactor.silence();
@@ -258,7 +263,11 @@ impl SlowLoop {
         }
         while let Some(report) = parts.reactor.next_report() {
             let pod_of = |token| Some(identities.get(tokens.uid(token)?).pod);
-            self.stale |= evictions.take(report, &parts.published, pod_of);
+            let draft = |chosen: &Chosen| {
+                let readings = parts.reactor.trace().read();
+                Draft::of_choice(chosen, &parts.reactor.armed(), readings, pod_of)
+            };
+            self.stale |= evictions.take(report, &parts.published, recorder, pod_of, draft);
         }
     }
 
@@ -333,6 +342,7 @@ impl SlowLoop {
         let plan = arm::plan(&inputs, &before, &mut self.tokens);
         drop(before);
         parts.reactor.arm(plan);
+        self.follow_usage();
     }
 
     /// Reads all figures and publishes them.
@@ -379,6 +389,8 @@ impl SlowLoop {
             accounting,
             ..
         } = self.parts;
+        // Flights that are not finished yet end here.
+        drop(self.recorder);
         drop(reactor);
         drop(accounting);
         drop(self.sampler);

@@ -57,6 +57,7 @@ impl Fake {
             bell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
             stop: false.into(),
             lost: 0.into(),
+            trace: Arc::default(),
             beat: 0.into(),
         });
         let (producer, reports) = rtrb::RingBuffer::new(reports);

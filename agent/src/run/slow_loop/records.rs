@@ -8,12 +8,16 @@ impl SlowLoop {
         for occurrence in self.parts.accounting.drain(&self.parts.tree) {
             match occurrence {
                 Occurrence::Changed(change) => self.changed(change),
-                Occurrence::Exit { uid, event } => self.exited(&uid, &event),
+                Occurrence::Exit { uid, event } => {
+                    self.exited(&uid, &event);
+                    self.record_exit(&uid, &event);
+                }
                 Occurrence::Oom { uid, event } => {
                     let pod = uid.map(|uid| self.identities.get(&uid).pod);
                     let time = clock::text_of(event.header.time_ns);
                     let kind = EventKind::KernelOom { pid: event.tgid };
-                    self.parts.published.event(time, pod, kind);
+                    let id = self.parts.published.event(time, pod.clone(), kind);
+                    self.record_oom(id, pod, event.header.time_ns);
                 }
             }
         }
