@@ -1,7 +1,9 @@
-//! `podwarden events`: what happened, and with `--follow` what happens.
+//! `podwarden events`: what happened, and with `--follow` what happens; one event with what the flight
+//! recorder has of it, as text or as a picture.
 
 use std::{
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -9,8 +11,15 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::connect::Connect;
-use crate::{api::Event, client::Update, http::Missed};
+use crate::{
+    api::{Event, EventRecord},
+    client::Update,
+    http::Missed,
+    recorder::log,
+};
 
+mod picture;
+mod record;
 pub(crate) mod text;
 
 const EXAMPLES: &str = "\
@@ -19,13 +28,29 @@ Examples:
   podwarden events --follow                  and what happens from now on
   podwarden events --follow -o json | jq 'select(.type == \"eviction\")'
   podwarden events --since 4711              only what came after event 4711
+  podwarden events 4711                      one event: its steps, ranking and usage curves
+  podwarden events --svg 4711 -O 4711.svg    the same as a picture
+  podwarden events 4711 --log /var/log/podwarden/events.jsonl
+                                             without an agent, from its event log
 
-With -o json every event is one line. Ends without an error when its reader does.";
+An event's id is in -o json. With -o json every event is one line. Ends without an error when its reader does.";
 
 /// Arguments of `podwarden events`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// One event, with what the flight recorder has of it
+    #[arg(value_name = "ID", conflicts_with_all = ["follow", "since"])]
+    id: Option<u64>,
+    /// Draw one event as SVG
+    #[arg(long, value_name = "ID", conflicts_with_all = ["id", "follow", "since", "output"])]
+    svg: Option<u64>,
+    /// Where the picture goes, instead of standard output
+    #[arg(long, short = 'O', value_name = "FILE", requires = "svg")]
+    out: Option<PathBuf>,
+    /// Read one event from an event log instead of asking the agent
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "since"])]
+    log: Option<PathBuf>,
     /// Go on until interrupted
     #[arg(long, short)]
     follow: bool,
@@ -60,6 +85,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn print_all(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
+    if let Some(id) = args.id.or(args.svg) {
+        return print_one(args, id, out).await;
+    }
+    if args.log.is_some() {
+        anyhow::bail!(
+            "--log is for one event: name its id, or read the file, which has one event a line"
+        );
+    }
     let client = args.connect.client();
     if !args.follow {
         let path = format!("/v1/events?after={}", args.since.unwrap_or(0));
@@ -83,6 +116,30 @@ async fn print_all(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
         "{} closed the stream: the agent has stopped",
         client.endpoint()
     )
+}
+
+/// One event as text, JSON or a picture.
+async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result<()> {
+    let record: EventRecord = match &args.log {
+        Some(path) => log::find(path, id)
+            .with_context(|| format!("read the event log {}", path.display()))?
+            .with_context(|| format!("event {id} is not in {}", path.display()))?,
+        None => {
+            let client = args.connect.client();
+            client.get(&format!("/v1/events/{id}")).await?
+        }
+    };
+    let text = match (args.svg, args.output) {
+        (Some(_), _) => picture::svg(&record).map_err(anyhow::Error::msg)?,
+        (None, Output::Table) => record::text(&record) + "\n",
+        (None, Output::Json) => serde_json::to_string(&record).context("encode an event")? + "\n",
+    };
+    if let Some(path) = &args.out {
+        return std::fs::write(path, &text)
+            .with_context(|| format!("write the picture to {}", path.display()));
+    }
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 fn print(event: &Event, output: Output, out: &mut impl Write) -> anyhow::Result<()> {

@@ -192,7 +192,7 @@ fn offset(timeline: &EvictionTimeline, at: u64) -> String {
     }
 }
 
-fn source(timeline: &EvictionTimeline) -> &str {
+pub(crate) fn source(timeline: &EvictionTimeline) -> &str {
     match timeline.crossing_source.as_str() {
         "kernel" => "stamped in the kernel",
         "sampled" => "between two samples, interpolated",
@@ -201,7 +201,7 @@ fn source(timeline: &EvictionTimeline) -> &str {
     }
 }
 
-fn count(n: u64, noun: &str) -> String {
+pub(crate) fn count(n: u64, noun: &str) -> String {
     match (n, noun.ends_with('s')) {
         (1, _) => format!("1 {noun}"),
         (n, true) => format!("{n} {noun}es"),
