@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, Eviction};
+use rustix::process::Signal;
 
 use super::{Case, Context, case};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
@@ -131,6 +132,14 @@ impl Scene {
             ensure!(workload.is_alive(), "{} was killed as well", pod.spec.name);
         }
         Ok(())
+    }
+
+    /// Ends everything, where the agent follows one that was killed: what that one made is not its to
+    /// remove.
+    pub(super) fn finish_restarted(mut self) -> Result<()> {
+        drop(self.bystanders);
+        self.node.empty()?;
+        self.node.agent.stop(Signal::TERM, self.node.limit())
     }
 
     /// Ends everything.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, EventRecord, Eviction};
+use podwarden::api::{Curve, EventKind, EventRecord, Eviction};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
@@ -66,6 +66,44 @@ fn records(path: &Path) -> Result<Vec<EventRecord>> {
         .collect()
 }
 
+/// The curves show the pod grow up to the crossing and end free, and it ranks first.
+fn ensure_flight(record: &EventRecord, eviction: &Eviction) -> Result<()> {
+    let flight = record.flight.as_ref().context("no flight")?;
+    let of_pod = |curve: &&Curve| curve.pod.as_ref() == Some(&eviction.pod);
+    let own = flight.curves.iter().find(of_pod).context("no curve")?;
+    ensure!(
+        own.offset_nanos.is_sorted() && own.offset_nanos.len() == own.usage_bytes.len(),
+        "not a curve: {own:?}"
+    );
+    let (most, last) = (own.usage_bytes.iter().max(), own.usage_bytes.last());
+    ensure!(
+        most >= Some(&eviction.victim_usage_bytes)
+            && last < Some(&(eviction.victim_usage_bytes / 5)),
+        "the victim used {} bytes: {own:?}",
+        eviction.victim_usage_bytes
+    );
+    // The reactor's own readings between the crossing and the end.
+    let freed = eviction.timeline.freed_nanos.context("not seen freed")?;
+    let end = i64::try_from(freed - flight.origin_nanos)?;
+    let between = |at: &&i64| (0..=end).contains(*at);
+    ensure!(
+        own.offset_nanos.iter().filter(between).count() >= 3,
+        "nothing is known between crossing and freed: {own:?}"
+    );
+    let scope = flight
+        .curves
+        .iter()
+        .any(|curve| curve.scope.as_deref() == Some("kubepods"));
+    ensure!(scope && flight.signal == "memory.available", "{flight:?}");
+    let first = flight.ranking.first().context("no ranking")?;
+    ensure!(
+        first.pod == eviction.pod && first.reason == eviction.reason && flight.candidates >= 2,
+        "ranked: {:?}",
+        flight.ranking
+    );
+    Ok(())
+}
+
 fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     // The log's directory is for the agent to make.
     let home = tempfile::tempdir_in("/var/tmp")?;
@@ -73,11 +111,14 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     let options = logging(&path);
     let mut scene = Scene::new(context, &options)?;
     let (id, eviction) = evict(context, &scene, 0)?;
-    // What happens from here on is not waited for: the line is on disk, or it is not.
-    eventually(context.limit(5), || {
+    // Its line is there at once, and again with the curves a second later.
+    eventually(context.limit(10), || {
+        let records = records(&path)?;
+        let own = || records.iter().filter(|record| record.event.id == id);
+        ensure!(own().count() > 0, "event {id} is not in the log");
         ensure!(
-            records(&path)?.iter().any(|record| record.event.id == id),
-            "event {id} is not in the log"
+            own().any(|record| record.flight.is_some()),
+            "event {id} has no curves in the log"
         );
         Ok(())
     })?;
@@ -110,6 +151,7 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     );
     let record: EventRecord = scene.node.agent.get(&format!("/v1/events/{id}"))?;
     ensure!(record.event.id == id, "another record: {record:?}");
+    ensure_flight(&record, &eviction)?;
     // Its pod is a candidate again, and so is the log.
     let (again, _) = evict(context, &scene, last)?;
     ensure!(again > last, "ids went back: {again} after {last}");
@@ -122,7 +164,7 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
         Ok(())
     })?;
     scene.ensure_bystanders_alive()?;
-    scene.finish()
+    scene.finish_restarted()
 }
 
 /// A file system of its own, as small as can be.
