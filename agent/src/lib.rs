@@ -21,7 +21,7 @@
 //! | `drift` | notices what others write to our files | inotify |
 //! | `oom_score` | gives containers' processes their `oom_score_adj` | /proc |
 //! | `arm` | makes the reactor's plan | opens files |
-//! | `reactor` | the fast loop | usage files, SIGKILL |
+//! | `reactor` | the fast loop, and the threads that free what it killed | usage files, SIGKILL, `process_mrelease` |
 //! | `run` | brings all of it up and down; the slow loop | all of the above |
 //! | `published`, `api`, `http`, `client` | what is shown, and how it travels | sockets |
 //! | `recorder` | what led to an eviction, kept past the agent's end | usage files, the event log |
