@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Also what takes minutes.
     #[arg(long)]
     include_slow: bool,
+    /// Leaves out what takes the same way on every kernel.
+    #[arg(long)]
+    without_portable: bool,
     /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
     /// its failures are shown: on a machine that others use too, a wait can be too short.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -76,6 +79,7 @@ enum Outcome {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let chosen = cases::all().into_iter().filter(|case| {
         (args.include_slow || !case.slow)
+            && !(args.without_portable && case.portable)
             && args
                 .filter
                 .iter()

@@ -3,10 +3,10 @@
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::{Case, Context, case};
+use super::{Case, Context, portable};
 use crate::harness::{Node, Options, PodSpec, http_get, http_request};
 
-pub(super) const CASES: &[Case] = &[case("api_endpoints", api_endpoints)];
+pub(super) const CASES: &[Case] = &[portable("api_endpoints", api_endpoints)];
 
 fn api_endpoints(context: &Context) -> Result<()> {
     let node = Node::start(context, &Options::default())?;

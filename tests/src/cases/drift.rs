@@ -10,14 +10,14 @@ use podwarden::api::{DriftStats, Event, EventKind};
 use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
 use podwarden_policy::{Bytes, reserve};
 
-use super::{Case, Context, case};
+use super::{Case, Context, case, portable};
 use crate::harness::{
     Cgroup, Node, Options, Pod, PodSpec, Workload, check_interrupt, eventually, monotonic, sleep,
 };
 
 pub(super) const CASES: &[Case] = &[
     case("foreign_writes_are_corrected", foreign_writes_are_corrected),
-    case(
+    portable(
         "insisting_writer_is_no_write_fight",
         insisting_writer_is_no_write_fight,
     ),

@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, Eviction};
 use rustix::process::Signal;
 
-use super::{Case, Context, case};
+use super::{Case, Context, case, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
 use crate::workload::stamps::Stamps;
 
 pub(super) const CASES: &[Case] = &[
     case("eviction_enforce", eviction_enforce),
-    case("eviction_observe", eviction_observe),
+    portable("eviction_observe", eviction_observe),
     case(
         "eviction_takes_burstable_last",
         eviction_takes_burstable_last,

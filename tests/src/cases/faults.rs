@@ -4,14 +4,14 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Case, Context, case};
+use super::{Case, Context, portable};
 use crate::harness::{Agent, Node, Options, PodSpec, Sandbox, eventually, sleep};
 
 pub(super) const CASES: &[Case] = &[
-    case("bad_manifests", bad_manifests),
-    case("duplicate_uid", duplicate_uid),
-    case("bad_config", bad_config),
-    case("second_agent_refused", second_agent_refused),
+    portable("bad_manifests", bad_manifests),
+    portable("duplicate_uid", duplicate_uid),
+    portable("bad_config", bad_config),
+    portable("second_agent_refused", second_agent_refused),
 ];
 
 /// Waits until the agent's log has every one of `words` in one line.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{Bytes, Container, MilliCpu, Pod, PodUid, QosClass, Resources};
 
-use super::{Case, Context, case, systemd::needs_systemd};
+use super::{Case, Context, case, portable, systemd::needs_systemd};
 use crate::harness::fresh_uid;
 
 mod refusals;
@@ -17,11 +17,11 @@ use world::World;
 pub(super) const CASES: &[Case] = &[
     case("hierarchy_churn", |context| churn(context, "cgroupfs")),
     case("hierarchy_churn_systemd", churn_systemd),
-    case(
+    portable(
         "one_changed_pod_writes_only_that",
         one_changed_pod_writes_only_that,
     ),
-    case(
+    portable(
         "refusing_files_do_not_stop_others",
         refusals::refusing_files_do_not_stop_others,
     ),

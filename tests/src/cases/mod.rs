@@ -39,6 +39,8 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Context) -> Result<()>,
     /// Left out unless asked for: takes minutes.
     pub(crate) slow: bool,
+    /// Takes the same way on every kernel with the same cgroup version.
+    pub(crate) portable: bool,
 }
 
 /// A case that runs always.
@@ -47,6 +49,15 @@ const fn case(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
         name,
         run,
         slow: false,
+        portable: false,
+    }
+}
+
+/// A case that takes the same way on every kernel: it runs here and in one machine.
+const fn portable(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
+    Case {
+        portable: true,
+        ..case(name, run)
     }
 }
 
@@ -56,6 +67,7 @@ const fn slow(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
         name,
         run,
         slow: true,
+        portable: false,
     }
 }
 

@@ -11,14 +11,14 @@ use rustix::thread::CapabilitySet;
 use serde_json::Value;
 
 use super::eviction::{Scene, small};
-use super::{Case, Context, case, close_cpu};
+use super::{Case, Context, case, close_cpu, portable};
 use crate::harness::{Agent, Node, Options, PodSpec, Sandbox, eventually};
 
 pub(super) const CASES: &[Case] = &[
     case("check_names_profile", check_names_profile),
     case("no_fentry", no_fentry),
     case("no_bpf_capability", no_bpf_capability),
-    case("unprivileged_user", unprivileged_user),
+    portable("unprivileged_user", unprivileged_user),
     case("ring_full", ring_full),
 ];
 

@@ -10,15 +10,15 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::eviction::{Scene, small};
-use super::{Case, Context, case};
+use super::{Case, Context, portable};
 use crate::harness::{Agent, Options, eventually};
 
 pub(super) const CASES: &[Case] = &[
-    case(
+    portable(
         "recorder_keeps_an_eviction_across_kill_9",
         keeps_an_eviction_across_kill_9,
     ),
-    case("recorder_full_disk", full_disk),
+    portable("recorder_full_disk", full_disk),
 ];
 
 const MIB: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
-use super::{Case, Context, case};
+use super::{Case, Context, case, portable};
 use crate::harness::{Agent, Node, Objects, Options, PodSpec, eventually};
 
 pub(super) const CASES: &[Case] = &[
@@ -11,7 +11,7 @@ pub(super) const CASES: &[Case] = &[
         "clean_shutdown_leaves_nothing",
         clean_shutdown_leaves_nothing,
     ),
-    case("ctrl_c", ctrl_c),
+    portable("ctrl_c", ctrl_c),
     case(
         "shutdown_leaves_running_pods_alone",
         shutdown_leaves_running_pods_alone,

@@ -7,13 +7,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::EventKind;
 use rustix::process::Signal;
 
-use super::{Case, Context, case, eviction::small, reaping::Scene};
+use super::{Case, Context, case, eviction::small, portable, reaping::Scene};
 use crate::harness::{Agent, Node, Options, eventually, http_get, monotonic, sleep, until};
 
 pub(super) const CASES: &[Case] = &[
-    case("stuck_reactor_is_noticed", stuck_reactor_is_noticed),
+    portable("stuck_reactor_is_noticed", stuck_reactor_is_noticed),
     case("stuck_agent_killed_half_way", stuck_agent_killed_half_way),
-    case("stuck_telemetry_overflows", stuck_telemetry_overflows),
+    portable("stuck_telemetry_overflows", stuck_telemetry_overflows),
 ];
 
 /// A thread that is kept from running, until this goes away.

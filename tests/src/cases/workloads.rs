@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Case, Context, case};
+use super::{Case, Context, case, portable};
 use crate::harness::{Cgroup, Sandbox, Workload, monotonic, until};
 use crate::workload::stamps::Stamps;
 
@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
         workloads_are_charged_to_their_cgroup,
     ),
     case("workloads_do_what_they_say", workloads_do_what_they_say),
-    case("sandbox_cleans_up", sandbox_cleans_up),
+    portable("sandbox_cleans_up", sandbox_cleans_up),
 ];
 
 const MIB: u64 = 1 << 20;
