@@ -143,6 +143,7 @@ impl Tree {
         let path = self.identity_path(rel)?.join(PROCS);
         let text = io::read_text(&path)?;
         text.lines()
+            .filter(|line| !line.is_empty())
             .map(|line| line.parse().ok())
             .collect::<Option<_>>()
             .ok_or_else(|| Error::malformed(path, "process ids"))
@@ -349,7 +350,10 @@ fn used_hierarchies(hierarchies: &Hierarchies, identity: Identity) -> Vec<Hierar
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::Version;
 
     #[test]
     fn the_hierarchy_that_gives_the_ids_comes_first() {
@@ -367,6 +371,37 @@ mod tests {
             order(Identity::V1Memory),
             paths(["memory", "unified", "cpu"])
         );
+    }
+
+    /// Rows of `TestGetCgroupProcs`, kubelet `pkg/kubelet/cm/helpers_linux_test.go`.
+    #[test]
+    fn process_ids() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path().to_owned();
+        let hierarchies = Hierarchies {
+            version: Version::V2,
+            v2_mount: Some(mount.clone()),
+            controllers: [].into(),
+        };
+        let tree = Tree::new(hierarchies, "").unwrap();
+        // The kubelet takes a missing file for no processes; here the caller decides.
+        assert!(tree.procs("").unwrap_err().is_gone());
+        let rows: [(&str, &[u32]); 4] = [
+            ("1\n22\n333\n4444\n", &[1, 22, 333, 4444]),
+            ("42", &[42]),
+            ("", &[]),
+            ("1\n\n2\n\n", &[1, 2]),
+        ];
+        let file = mount.join(PROCS);
+        for (text, pids) in rows {
+            fs::write(&file, text).unwrap();
+            assert_eq!(tree.procs("").unwrap(), pids, "{text:?}");
+        }
+        for text in ["1\nx\n", "-1\n", "1 2\n"] {
+            fs::write(&file, text).unwrap();
+            let error = tree.procs("").unwrap_err();
+            assert!(matches!(error, Error::Malformed { .. }), "{text:?}");
+        }
     }
 
     #[test]

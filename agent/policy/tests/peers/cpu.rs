@@ -29,6 +29,7 @@ fn milli_cpu_to_shares() {
 
 #[test]
 fn shares_to_milli_cpu() {
+    // The kubelet's row of -1, which gives 0, cannot be written down here.
     for (shares, milli) in [(0, 0), (3, 3), (512, 500)] {
         assert_eq!(
             shares_to_milli(CpuShares(shares)),
@@ -58,6 +59,7 @@ fn milli_cpu_to_quota() {
 
 #[test]
 fn quota_to_milli_cpu() {
+    // `None` is the kubelet's quota of -1.
     let rows = [
         (None, 0),
         (Some(5000), 50),
@@ -103,7 +105,7 @@ fn shares_read_back_from_a_weight() {
 
 #[test]
 fn logarithmic_weight() {
-    // A share of 0, "unset", has no weight in runc; here it is below the range and clamped.
+    // A share of 0, "unset", gives 0, no weight, in runc; here it is below the range and clamped.
     let rows = [
         (0, 1),
         (2, 1),

@@ -74,7 +74,9 @@ fn node_allocatable_root() {
     for root in ["/", ""] {
         let kubepods = name::kubepods(&CgroupName::parse_cgroupfs(root));
         assert_eq!(kubepods.to_cgroupfs(), "/kubepods");
+        assert_eq!(kubepods.to_systemd(), "/kubepods.slice");
     }
+    // The kubelet's row without cgroupsPerQOS gives "/custom".
     let custom = name::kubepods(&CgroupName::parse_cgroupfs("/custom"));
     assert_eq!(custom.to_cgroupfs(), "/custom/kubepods");
 }
