@@ -51,6 +51,9 @@ pub struct Killed {
     /// container needs the host's) or one we have no right to signal, cgroups nested deeper than
     /// 64, or new processes up to the last pass. Always true with `cgroup.kill`.
     pub complete: bool,
+    /// True when nobody was found, and somebody is dying whom the kernel lists no more: see
+    /// [`KillHandle::processes`].
+    pub dying: bool,
 }
 
 /// A cgroup whose processes can be killed at once. It holds open files and works without
@@ -148,21 +151,24 @@ impl KillHandle {
     /// [`Error::Gone`] when the cgroup was removed; what the kernel refuses. What this call froze
     /// it has thawed again also then.
     pub fn kill(&self) -> Result<Killed> {
-        self.kill_but(None)
+        self.kill_but(None, &mut |_| {})
     }
 
     /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child
     /// with one process, called `pause`, and next to no memory. Without it the runtime could not take
-    /// the pod's network down any more.
+    /// the pod's network down any more. `found` gets every process, before or right after it is
+    /// killed.
     ///
     /// # Errors
     /// As [`KillHandle::kill`].
-    pub fn kill_workload(&self) -> Result<Killed> {
-        self.kill_but(self.sandbox().as_ref())
+    pub fn kill_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
+        self.kill_but(self.sandbox().as_ref(), found)
     }
 
-    /// Calls `found` with every process that [`KillHandle::kill_workload`] would kill; those that are
-    /// dying are still among them until their memory is free. Allocates nothing.
+    /// Calls `found` with every process that [`KillHandle::kill_workload`] would kill. Those that are
+    /// dying are still among them until their memory is free up to Linux 6.18, and no more as soon as
+    /// they begin to die after it (`css_task_iter_advance`, `kernel/cgroup/cgroup.c`): that nobody
+    /// is listed does not say that their memory is free. Allocates nothing.
     ///
     /// # Errors
     /// [`Error::Gone`] when the cgroup was removed.
@@ -173,6 +179,24 @@ impl KillHandle {
                 .map_err(|e| self.error("list the processes of", e))?;
         }
         Ok(())
+    }
+
+    /// Whether the kernel counts somebody in it but for the sandbox, the dying included until their
+    /// memory is free. `None` on v1, which has no such count. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the cgroup was removed.
+    pub fn is_populated(&self) -> Result<Option<bool>> {
+        self.holds_somebody(self.sandbox().as_ref())
+    }
+
+    fn holds_somebody(&self, spared: Option<&Name>) -> Result<Option<bool>> {
+        if !self.is_v2 {
+            return Ok(None);
+        }
+        walk::is_populated(self.directory.as_fd(), spared)
+            .map(Some)
+            .map_err(|e| self.error("read the events of", e))
     }
 
     /// Thaws a cgroup that is frozen by itself (v1): what an agent leaves that ended in the middle of
@@ -222,11 +246,11 @@ impl KillHandle {
         sandbox::find(self.directory.as_fd(), sandbox::usage_file(self.is_v2))
     }
 
-    fn kill_but(&self, spared: Option<&Name>) -> Result<Killed> {
+    fn kill_but(&self, spared: Option<&Name>, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         let killed = match &self.method {
-            Method::Kernel(file) => self.kill_by_kernel(file, spared),
+            Method::Kernel(file) => self.kill_by_kernel(file, spared, found),
             Method::Freeze { state, directory } => {
-                let mut chase = Chase::default();
+                let mut chase = Chase::new(found);
                 // Also where nothing is frozen here: a paused container is frozen by itself.
                 let _thawed_at_the_end = Thaw { state, directory };
                 if !self.chase(&mut chase, spared, PASSES_UNFROZEN)? {
@@ -236,21 +260,32 @@ impl KillHandle {
                 Ok(chase.killed)
             }
             Method::Chase => {
-                let mut chase = Chase::default();
+                let mut chase = Chase::new(found);
                 self.chase(&mut chase, spared, MAX_PASSES)?;
                 Ok(chase.killed)
             }
         };
-        killed.map(|killed| Killed {
+        let killed = killed?;
+        let dying = killed.processes == 0 && self.holds_somebody(spared)? == Some(true);
+        Ok(Killed {
             spared: spared.is_some(),
+            dying,
             ..killed
         })
     }
 
-    fn kill_by_kernel(&self, file: &OwnedFd, spared: Option<&Name>) -> Result<Killed> {
+    fn kill_by_kernel(
+        &self,
+        file: &OwnedFd,
+        spared: Option<&Name>,
+        found: &mut dyn FnMut(u32),
+    ) -> Result<Killed> {
         let mut processes = 0;
-        // The count is for the record: failing at it must not save the victim.
-        let _ = walk::processes(self.directory.as_fd(), spared, &mut |_| processes += 1);
+        // The list is for others: failing at it must not save the victim.
+        let _ = walk::processes(self.directory.as_fd(), spared, &mut |pid| {
+            processes += 1;
+            found(pid);
+        });
         let mut complete = true;
         if spared.is_none() {
             self.write(file, "kill", b"1")?;
@@ -269,21 +304,24 @@ impl KillHandle {
         Ok(Killed {
             processes,
             passes: 1,
-            spared: false,
             complete,
+            ..Killed::default()
         })
     }
 
     /// Signals until a pass finds no process that was not signalled before; those that were stay
     /// listed while they die. False when there were new ones up to pass `passes`.
-    fn chase(&self, chase: &mut Chase, spared: Option<&Name>, passes: u32) -> Result<bool> {
+    fn chase(&self, chase: &mut Chase<'_>, spared: Option<&Name>, passes: u32) -> Result<bool> {
         while chase.killed.passes < passes {
             let mut fresh = 0;
             let mut refused = false;
             let mut found = |pid| {
                 if chase.seen.insert(pid) {
                     match signal(pid) {
-                        Signalled::Sent => fresh += 1,
+                        Signalled::Sent => {
+                            fresh += 1;
+                            (chase.found)(pid);
+                        }
                         Signalled::Exited => {}
                         Signalled::Refused => refused = true,
                     }
@@ -320,18 +358,20 @@ impl KillHandle {
 }
 
 /// Who was signalled so far.
-struct Chase {
+struct Chase<'a> {
     seen: PidSet,
     killed: Killed,
     refused: bool,
+    found: &'a mut dyn FnMut(u32),
 }
 
-impl Default for Chase {
-    fn default() -> Self {
+impl<'a> Chase<'a> {
+    fn new(found: &'a mut dyn FnMut(u32)) -> Self {
         Self {
             seen: PidSet::new(),
             killed: Killed::default(),
             refused: false,
+            found,
         }
     }
 }

@@ -296,8 +296,11 @@ impl Core {
     fn kill(&mut self, plan: &Arc<ArmedPlan>, choice: Choice, crossing: Crossing) -> bool {
         let victim = &plan.victims[choice.position];
         let verified = now();
-        match victim.files.kill.kill_workload() {
-            Ok(killed) if killed.processes > 0 => {
+        let mut attempt = self.reaper.attempt();
+        let mut found = |pid| attempt.found(pid);
+        match victim.files.kill.kill_workload(&mut found) {
+            // Also who is dying already, of an agent's hand that is no more: what comes next is theirs.
+            Ok(killed) if killed.processes > 0 || killed.dying => {
                 let outcome = Outcome {
                     killed: now(),
                     processes: killed.processes,
@@ -305,7 +308,7 @@ impl Core {
                     complete: killed.complete,
                 };
                 // With the queue full they die by themselves.
-                self.reaper.hand_over(&victim.files, self.evictions + 1);
+                attempt.hand_over(&victim.files, self.evictions + 1);
                 self.pace.note(outcome.killed);
                 self.evicted(plan, choice, crossing, Some((verified, outcome)));
                 true

@@ -194,7 +194,7 @@ fn reaping_fork_bomb(context: &Context) -> Result<()> {
         until(scene.node.limit(), "the bomb", || {
             scene.victim.main.procs().len() > 8
         })?;
-        let filler = scene.fill()?;
+        let mut filler = scene.fill()?;
         let eviction = scene.evictions(1)?.remove(0);
         ensure!(eviction.pod.uid == scene.victim.uid(), "{eviction:?}");
         until(context.limit(20), "the end of all of it", || {
@@ -203,6 +203,11 @@ fn reaping_fork_bomb(context: &Context) -> Result<()> {
         sleep(Duration::from_millis(100))?;
         let left = scene.victim.main.procs();
         ensure!(left.is_empty(), "it goes on forking: {left:?}");
+        let count = evictions(&scene.node)?.len();
+        ensure!(
+            filler.is_alive() && count == 1,
+            "{count} evictions: the memory of the dead was not waited for"
+        );
         drop((holds, bomb, filler));
         scene.node.finish()?;
     }

@@ -50,6 +50,32 @@ pub(super) fn own_processes(
     }
 }
 
+/// Whether the kernel counts somebody in the cgroup or below it, on v2; with `spared`, in one of its
+/// children but that one. See "populated" of `cgroup.events` in `Documentation/admin-guide/cgroup-v2.rst`.
+pub(super) fn is_populated(
+    directory: BorrowedFd<'_>,
+    spared: Option<&Name>,
+) -> Result<bool, Errno> {
+    if spared.is_none() {
+        return says_populated(directory);
+    }
+    let mut populated = false;
+    children(directory, spared, &mut |child| {
+        populated |= says_populated(child)?;
+        Ok(())
+    })?;
+    Ok(populated)
+}
+
+fn says_populated(cgroup: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let file = open(cgroup, "cgroup.events", OFlags::RDONLY)?;
+    let mut text = [0; 64];
+    let n = retry_on_intr(|| read(&file, &mut text))?;
+    Ok(text[..n]
+        .split(|byte| *byte == b'\n')
+        .any(|line| line == b"populated 1"))
+}
+
 /// Calls `visit` with every child of a cgroup but `spared`. That one vanishes meanwhile is no error.
 pub(super) fn children(
     directory: BorrowedFd<'_>,

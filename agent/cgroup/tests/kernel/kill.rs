@@ -203,19 +203,33 @@ fn the_sandbox_is_left_alive() {
     assert!(!listed.contains(&pause.pid), "{listed:?}");
     assert!(inside.iter().all(|victim| listed.contains(&victim.pid)));
 
-    let killed = handle.kill_workload().unwrap();
+    let v2 = tree.hierarchies().is_on_v2(Controller::Memory);
+    assert_eq!(handle.is_populated().unwrap(), v2.then_some(true));
+    let mut found = Vec::new();
+    let killed = handle.kill_workload(&mut |pid| found.push(pid)).unwrap();
     assert_eq!(
         (killed.processes, killed.complete, killed.spared),
         (3, true, true)
     );
+    found.sort_unstable();
+    let mut want = inside.each_ref().map(|victim| victim.pid);
+    want.sort_unstable();
+    assert_eq!(found, want);
     for victim in inside {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
     }
     assert!(pause.is_running());
     // With the workload gone there is nobody to kill, and it stays that way.
     eventually("the workload is gone", || everyone(tree, "pod") == 1);
-    let killed = handle.kill_workload().unwrap();
-    assert_eq!((killed.processes, killed.spared), (0, true));
+    let alone = v2.then_some(false);
+    eventually("the sandbox is alone", || {
+        handle.is_populated().unwrap() == alone
+    });
+    let killed = handle.kill_workload(&mut |_| {}).unwrap();
+    assert_eq!(
+        (killed.processes, killed.spared, killed.dying),
+        (0, true, false)
+    );
     assert!(pause.is_running());
     assert_eq!(handle.kill().unwrap().processes, 1, "all means all");
     assert_eq!(pause.ended_by(), Some(libc::SIGKILL));
@@ -232,7 +246,9 @@ fn a_workload_does_not_hide_behind_the_sandboxs_name() {
         let memory = podwarden_cgroup::MemoryReader::open(tree, "pod/a").unwrap();
         memory.usage().unwrap() > 16 << 20
     });
-    let killed = KillHandle::open(tree, "pod").unwrap().kill_workload();
+    let killed = KillHandle::open(tree, "pod")
+        .unwrap()
+        .kill_workload(&mut |_| {});
     let killed = killed.unwrap();
     assert_eq!((killed.processes, killed.spared), (1, false));
     assert_eq!(hog.ended_by(), Some(libc::SIGKILL));
@@ -296,6 +312,7 @@ fn an_empty_cgroup_has_nothing_to_kill() {
         processes: 0,
         passes: 1,
         spared: false,
+        dying: false,
         complete: true,
     };
     assert_eq!(killed, want);

@@ -74,7 +74,7 @@ fn reading_and_killing_allocate_nothing() {
     let mut listed = 0;
     allocates_nothing("list", || handle.processes(&mut |_| listed += 1).unwrap());
     assert!(listed >= 5);
-    let killed = allocates_nothing("kill", || handle.kill_workload().unwrap());
+    let killed = allocates_nothing("kill", || handle.kill_workload(&mut |_| {}).unwrap());
     assert_eq!(killed.processes, 5);
     for victim in victims {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));

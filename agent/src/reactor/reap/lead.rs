@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Handed, Progress, worker::WorkList};
+use super::{Found, Handed, Progress, release::is_running, worker::WorkList};
 
 /// Between the first two looks at a victim; doubled until it is [`SLOWEST`].
 const FIRST: Duration = Duration::from_millis(2);
@@ -30,11 +30,14 @@ struct Watched {
     since: Instant,
     due: Instant,
     pause: Duration,
+    /// Killed, and not over yet. They count whether they are listed or not.
+    dying: HashSet<u32>,
+    /// Listed or dying at the last look.
     seen: HashSet<u32>,
 }
 
 /// What a look found.
-enum Found {
+enum Left {
     Somebody,
     Nobody,
     /// Listing failed, for another reason than that the cgroup is gone.
@@ -43,6 +46,7 @@ enum Found {
 
 pub(super) struct Lead {
     queue: rtrb::Consumer<Handed>,
+    found: rtrb::Consumer<Found>,
     work: Arc<WorkList>,
     sweep: Sender<Handed>,
     progress: Arc<Progress>,
@@ -53,6 +57,7 @@ pub(super) struct Lead {
 impl Lead {
     pub(super) fn new(
         queue: rtrb::Consumer<Handed>,
+        found: rtrb::Consumer<Found>,
         work: Arc<WorkList>,
         sweep: Sender<Handed>,
         progress: Arc<Progress>,
@@ -60,6 +65,7 @@ impl Lead {
     ) -> Self {
         Self {
             queue,
+            found,
             work,
             sweep,
             progress,
@@ -73,8 +79,10 @@ impl Lead {
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();
             while let Ok(handed) = self.queue.pop() {
+                let dying = self.found_in(handed.attempt);
                 self.watched.push(Watched {
                     handed,
+                    dying,
                     since: now,
                     due: now,
                     pause: FIRST,
@@ -87,9 +95,9 @@ impl Lead {
                     continue;
                 }
                 match watched.look(now, &self.work) {
-                    Found::Somebody => self.watched.push(watched),
-                    Found::Nobody => self.ended(watched.handed),
-                    Found::Unknown => {}
+                    Left::Somebody => self.watched.push(watched),
+                    Left::Nobody => self.ended(watched.handed),
+                    Left::Unknown => {}
                 }
             }
             self.watched.retain(|watched| !watched.is_given_up(now));
@@ -98,6 +106,24 @@ impl Lead {
                 None => std::thread::park(),
             }
         }
+    }
+
+    /// The processes that the reactor killed in this attempt; those of earlier ones, which came to
+    /// nothing, are forgotten.
+    fn found_in(&mut self, attempt: u64) -> HashSet<u32> {
+        let mut pids = HashSet::new();
+        while self
+            .found
+            .peek()
+            .is_ok_and(|found| found.attempt <= attempt)
+        {
+            match self.found.pop() {
+                Ok(found) if found.attempt == attempt => pids.insert(found.pid),
+                Ok(_) => continue,
+                Err(_) => break,
+            };
+        }
+        pids
     }
 
     /// Nobody is left: the page cache is what remains.
@@ -109,21 +135,23 @@ impl Lead {
 }
 
 impl Watched {
-    fn look(&mut self, now: Instant, work: &WorkList) -> Found {
+    fn look(&mut self, now: Instant, work: &WorkList) -> Left {
         let kill = &self.handed.files.kill;
-        let mut pids = HashSet::new();
-        match kill.processes(&mut |pid| {
+        self.dying.retain(|pid| is_running(*pid));
+        let mut pids = self.dying.clone();
+        let listed = kill.processes(&mut |pid| {
             pids.insert(pid);
-        }) {
-            Ok(()) => {}
-            Err(error) if error.is_gone() => return Found::Nobody,
+        });
+        // After the list, which may leave out who is dying.
+        match listed.and_then(|()| kill.is_populated()) {
+            Ok(Some(true)) => {}
+            Ok(_) if !pids.is_empty() => {}
+            Ok(_) => return Left::Nobody,
+            Err(error) if error.is_gone() => return Left::Nobody,
             Err(error) => {
                 tracing::warn!(%error, "the processes of an evicted pod cannot be listed");
-                return Found::Unknown;
+                return Left::Unknown;
             }
-        }
-        if pids.is_empty() {
-            return Found::Nobody;
         }
         let fresh: Vec<u32> = pids.difference(&self.seen).copied().collect();
         if !self.seen.is_empty() && !fresh.is_empty() {
@@ -131,7 +159,7 @@ impl Watched {
                 processes = fresh.len(),
                 "forked while it was killed; killed too"
             );
-            if let Err(error) = kill.kill_workload()
+            if let Err(error) = kill.kill_workload(&mut |_| {})
                 && !error.is_gone()
             {
                 tracing::warn!(%error, "what an evicted pod forked cannot be killed");
@@ -145,7 +173,7 @@ impl Watched {
         self.seen = pids;
         self.due = now + self.pause;
         self.pause = (2 * self.pause).min(SLOWEST);
-        Found::Somebody
+        Left::Somebody
     }
 
     fn is_given_up(&self, now: Instant) -> bool {

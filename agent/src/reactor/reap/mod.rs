@@ -37,6 +37,10 @@ use worker::WorkList;
 /// next one, so one is usual.
 const QUEUE: usize = 64;
 
+/// Killed processes that the lead has not taken yet. More of them are all small, and it finds those
+/// that are listed by itself.
+const FOUND: usize = 4096;
+
 /// More threads than this wait for the kernel's locks on its lists of pages.
 const MOST_WORKERS: usize = 4;
 
@@ -46,6 +50,15 @@ struct Handed {
     files: Arc<VictimFiles>,
     /// The eviction's number.
     number: u64,
+    /// Which of the processes found are its own.
+    attempt: u64,
+}
+
+/// A process that was just killed.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    attempt: u64,
+    pid: u32,
 }
 
 /// How far the last victims are; numbers of evictions, which only grow.
@@ -81,23 +94,49 @@ impl Progress {
 #[derive(Debug)]
 pub(super) struct Reaper {
     queue: rtrb::Producer<Handed>,
+    found: rtrb::Producer<Found>,
+    attempts: u64,
     lead: Thread,
     progress: Arc<Progress>,
 }
 
 impl Reaper {
-    /// Has the memory of a killed victim freed; false when the queue is full, and it dies by itself.
-    /// Neither blocks nor allocates.
-    pub(super) fn hand_over(&mut self, files: &Arc<VictimFiles>, number: u64) -> bool {
-        let files = Arc::clone(files);
-        let taken = self.queue.push(Handed { files, number }).is_ok();
-        self.lead.unpark();
-        taken
+    /// Begins to kill a victim.
+    pub(super) fn attempt(&mut self) -> Attempt<'_> {
+        self.attempts += 1;
+        Attempt { reaper: self }
     }
 
     /// What came of it.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
+    }
+}
+
+/// A victim that is being killed. Nothing here blocks or allocates.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    reaper: &'a mut Reaper,
+}
+
+impl Attempt<'_> {
+    /// One of its processes: the kernel may not list it any more when the lead looks.
+    pub(super) fn found(&mut self, pid: u32) {
+        let attempt = self.reaper.attempts;
+        // Full: see `FOUND`.
+        let _ = self.reaper.found.push(Found { attempt, pid });
+    }
+
+    /// It is killed: has its memory freed. False when the queue is full, and it dies by itself.
+    pub(super) fn hand_over(self, files: &Arc<VictimFiles>, number: u64) -> bool {
+        let handed = Handed {
+            files: Arc::clone(files),
+            number,
+            attempt: self.reaper.attempts,
+        };
+        let taken = self.reaper.queue.push(handed).is_ok();
+        self.reaper.lead.unpark();
+        taken
     }
 }
 
@@ -133,6 +172,7 @@ impl Drop for Threads {
 /// When a thread cannot be made.
 pub(super) fn start(urgent: bool) -> std::io::Result<(Reaper, Threads)> {
     let (producer, queue) = rtrb::RingBuffer::new(QUEUE);
+    let (finder, found) = rtrb::RingBuffer::new(FOUND);
     let progress = Arc::new(Progress::default());
     let work = Arc::new(WorkList::default());
     let stop = Arc::new(AtomicBool::new(false));
@@ -158,12 +198,14 @@ pub(super) fn start(urgent: bool) -> std::io::Result<(Reaper, Threads)> {
     Builder::new()
         .name("sweeper".to_owned())
         .spawn(move || worker::sweep(&swept, &sweeping))?;
-    let lead = Lead::new(queue, work, sweep, Arc::clone(&progress), stop);
+    let lead = Lead::new(queue, found, work, sweep, Arc::clone(&progress), stop);
     let lead = Builder::new()
         .name("reaper-lead".to_owned())
         .spawn(move || prioritised(urgent, || lead.run()))?;
     let reaper = Reaper {
         queue: producer,
+        found: finder,
+        attempts: 0,
         lead: lead.thread().clone(),
         progress,
     };
@@ -183,6 +225,7 @@ fn prioritised(urgent: bool, run: impl FnOnce()) {
 #[cfg(test)]
 pub(super) struct Idle {
     _queue: rtrb::Consumer<Handed>,
+    _found: rtrb::Consumer<Found>,
     progress: Arc<Progress>,
 }
 
@@ -200,14 +243,18 @@ impl Idle {
 #[cfg(test)]
 pub(super) fn idle() -> (Reaper, Idle) {
     let (producer, queue) = rtrb::RingBuffer::new(QUEUE);
+    let (finder, found) = rtrb::RingBuffer::new(FOUND);
     let progress = Arc::new(Progress::default());
     let reaper = Reaper {
         queue: producer,
+        found: finder,
+        attempts: 0,
         lead: std::thread::current(),
         progress: Arc::clone(&progress),
     };
     let idle = Idle {
         _queue: queue,
+        _found: found,
         progress,
     };
     (reaper, idle)

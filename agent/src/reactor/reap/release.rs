@@ -2,6 +2,11 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Released {
@@ -43,6 +48,17 @@ pub(super) fn release(pid: u32) -> Released {
     }
 }
 
+/// False once the process has ended or is a zombie: its memory is free, unless others share it.
+pub(super) fn is_running(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(Ok(pidfd)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
+        return false;
+    };
+    // Readable once its last thread has ended: see pidfd_open(2).
+    let mut wait = [PollFd::new(&pidfd, PollFlags::IN)];
+    matches!(poll(&mut wait, Some(&Timespec::default())), Ok(0))
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
@@ -70,5 +86,19 @@ mod tests {
         ));
         child.wait().unwrap();
         assert_eq!(release(child.id()), Released::Gone);
+    }
+
+    #[test]
+    fn a_zombie_runs_no_more() {
+        assert!(is_running(std::process::id()));
+        assert!(!is_running(u32::MAX));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(is_running(child.id()));
+        child.kill().unwrap();
+        while is_running(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!is_running(child.id()));
     }
 }
