@@ -7,7 +7,7 @@ use rustix::{
     fs::{CWD, Mode, OFlags, openat},
 };
 
-use crate::{Controller, Error, Result, Tree, io};
+use crate::{Controller, Error, Result, Tree, io, memory};
 
 /// Asks cgroup v1 for a notice when a cgroup's memory usage crosses `bytes`, upward or downward.
 ///
@@ -27,7 +27,7 @@ pub fn memory_threshold(tree: &Tree, rel: &str, bytes: u64) -> Result<OwnedFd> {
             reason: "the memory controller is on cgroup v2",
         });
     }
-    let usage = io::open_read(&directory.join("memory.usage_in_bytes"))?;
+    let usage = io::open_read(&directory.join(memory::V1_USAGE))?;
     let control = directory.join("cgroup.event_control");
     let notice = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|e| Error::os("make an eventfd for", control.as_path(), e))?;

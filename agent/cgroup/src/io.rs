@@ -123,9 +123,23 @@ pub(crate) fn parse_u64(bytes: &[u8]) -> Option<u64> {
     })
 }
 
+/// Writes `value` in decimal into the end of `buffer`. Allocates nothing.
+pub(crate) fn decimal(mut value: u32, buffer: &mut [u8; 10]) -> &[u8] {
+    let mut at = buffer.len();
+    loop {
+        at -= 1;
+        // A remainder of 10 fits.
+        buffer[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &buffer[at..];
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_u64;
+    use super::{decimal, parse_u64};
 
     #[test]
     fn numbers() {
@@ -141,6 +155,13 @@ mod tests {
         ];
         for (input, want) in cases {
             assert_eq!(parse_u64(input), want, "{input:?}");
+        }
+    }
+
+    #[test]
+    fn decimals() {
+        for value in [0, 7, 10, 4_194_304, u32::MAX] {
+            assert_eq!(decimal(value, &mut [0; 10]), value.to_string().as_bytes());
         }
     }
 }

@@ -25,7 +25,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal},
 };
 
-use crate::{Controller, Error, Result, Tree, io};
+use crate::{Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
 use sandbox::Name;
 
@@ -243,7 +243,7 @@ impl KillHandle {
     }
 
     fn sandbox(&self) -> Option<Name> {
-        sandbox::find(self.directory.as_fd(), sandbox::usage_file(self.is_v2))
+        sandbox::find(self.directory.as_fd(), memory::usage_file(self.is_v2))
     }
 
     fn kill_but(&self, spared: Option<&Name>, found: &mut dyn FnMut(u32)) -> Result<Killed> {

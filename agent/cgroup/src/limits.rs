@@ -16,6 +16,7 @@ use crate::{Controller, Error, Result, Tree, io};
 
 pub use cpu::{CpuQuota, CpuShare};
 pub use hugetlb::HugetlbLimits;
+pub(crate) use v1::MEMORY_UNLIMITED;
 
 /// Bytes for `None`-able limits: the file's name by version.
 pub(crate) const fn memory_limit_file(is_v2: bool) -> &'static str {
@@ -32,7 +33,7 @@ pub(crate) fn parse_memory_limit(text: &[u8]) -> Option<Option<u64>> {
         return Some(None);
     }
     let bytes = io::parse_u64(text)?;
-    Some((bytes < v1::MEMORY_UNLIMITED).then_some(bytes))
+    Some((bytes < MEMORY_UNLIMITED).then_some(bytes))
 }
 
 impl Tree {

@@ -38,6 +38,9 @@ struct StatKeys {
     rss: &'static [u8],
 }
 
+/// The usage of a v1 cgroup.
+pub(crate) const V1_USAGE: &str = "memory.usage_in_bytes";
+
 const V1_KEYS: StatKeys = StatKeys {
     inactive_file: b"total_inactive_file",
     rss: b"total_rss",
@@ -57,7 +60,7 @@ impl MemoryReader {
         let directory = tree.path(Controller::Memory, rel)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
         Ok(Self {
-            usage: Reread::open(&directory.join(usage_file(tree)))?,
+            usage: Reread::open(&directory.join(usage_file(is_v2)))?,
             stat: Reread::open(&directory.join("memory.stat"))?,
             limit: Reread::open(&directory.join(limits::memory_limit_file(is_v2)))?,
             keys: if is_v2 { V2_KEYS } else { V1_KEYS },
@@ -108,7 +111,8 @@ impl UsageReader {
     /// As [`MemoryReader::open`].
     pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
         let directory = tree.path(Controller::Memory, rel)?;
-        Ok(Self(Reread::open(&directory.join(usage_file(tree)))?))
+        let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
+        Ok(Self(Reread::open(&directory.join(usage_file(is_v2)))?))
     }
 
     /// As [`MemoryReader::usage`].
@@ -120,11 +124,9 @@ impl UsageReader {
     }
 }
 
-fn usage_file(tree: &Tree) -> &'static str {
-    match tree.hierarchies().is_on_v2(Controller::Memory) {
-        true => "memory.current",
-        false => "memory.usage_in_bytes",
-    }
+/// The file with a cgroup's usage.
+pub(crate) const fn usage_file(is_v2: bool) -> &'static str {
+    if is_v2 { "memory.current" } else { V1_USAGE }
 }
 
 fn find_stat(text: &[u8], keys: StatKeys) -> Option<MemoryStat> {

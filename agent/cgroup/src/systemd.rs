@@ -37,7 +37,7 @@ use std::{
 use podwarden_policy::settings::Setting;
 use rustix::io::Errno;
 
-use crate::{Created, Error, Result, Tree};
+use crate::{Created, Error, Result, Tree, tree};
 
 pub(crate) use self::slice::child_of;
 use self::{
@@ -180,10 +180,7 @@ impl Systemd {
                     return Ok(false);
                 }
                 // What a failed one left, or a unit with files of its own.
-                match self.manager.reset_failed(unit) {
-                    Err(SystemdError::NoUnit { .. }) => {}
-                    result => result?,
-                }
+                self.forget_failed(unit)?;
                 self.manager.start(unit)?;
                 self.manager.set_properties(unit, &wanted)?;
             }
@@ -299,7 +296,7 @@ impl Systemd {
         };
         for place in tree.directories(&path.to_string_lossy()) {
             // systemd would end the processes, and remove cgroups that others made.
-            if holds_anything(&place)? {
+            if tree::holds_anything(&place)? {
                 return Err(Error::os("remove", directory, Errno::BUSY));
             }
         }
@@ -323,12 +320,17 @@ impl Systemd {
         }
         // systemd forgets a transient unit as soon as it has stopped, unless it failed.
         if self.await_state(unit, Operation::Stop, State::Inactive)? == State::Failed {
-            match self.manager.reset_failed(unit) {
-                Err(SystemdError::NoUnit { .. }) => {}
-                result => result?,
-            }
+            self.forget_failed(unit)?;
         }
         Ok(())
+    }
+
+    /// A unit that systemd does not know has not failed.
+    fn forget_failed(&self, unit: &str) -> Result<()> {
+        match self.manager.reset_failed(unit) {
+            Err(SystemdError::NoUnit { .. }) => Ok(()),
+            result => Ok(result?),
+        }
     }
 
     /// Waits for a job's end, which the unit's state tells; the state then.
@@ -367,13 +369,4 @@ impl Systemd {
             pause = (pause * 2).min(longest);
         }
     }
-}
-
-/// True when there are processes or cgroups in a cgroup's directory; false when it is not there.
-fn holds_anything(directory: &Path) -> Result<bool> {
-    let processes = match crate::io::read_text(&directory.join(crate::tree::PROCS)) {
-        Err(error) if error.is_gone() => return Ok(false),
-        processes => processes?,
-    };
-    Ok(!processes.is_empty() || crate::tree::has_children(directory)?)
 }

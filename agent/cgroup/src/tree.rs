@@ -156,12 +156,7 @@ impl Tree {
     /// [`Error::InvalidName`]; unreadable files.
     pub fn is_in_use(&self, rel: &str) -> Result<bool> {
         for hierarchy in &self.used {
-            let path = self.below(&hierarchy.mount, rel)?;
-            let has_processes = match io::read_text(&path.join(PROCS)) {
-                Err(error) if error.is_gone() => continue,
-                processes => !processes?.is_empty(),
-            };
-            if has_processes || !list::sub_directories(&path)?.is_empty() {
+            if holds_anything(&self.below(&hierarchy.mount, rel)?)? {
                 return Ok(true);
             }
         }
@@ -254,7 +249,7 @@ impl Attach {
     /// As [`Tree::attach`]; [`Error::Gone`] when the cgroup was removed meanwhile.
     pub fn attach(&self, pid: u32) -> Result<()> {
         let mut buffer = [0_u8; 10];
-        let value = decimal(pid, &mut buffer);
+        let value = io::decimal(pid, &mut buffer);
         for (file, path) in &self.files {
             io::write_fd(file, value).map_err(|e| attach_error(path, e))?;
         }
@@ -274,24 +269,19 @@ fn attach_error(path: &Arc<Path>, source: Errno) -> Error {
     }
 }
 
-/// Writes `value` in decimal into the end of `buffer`.
-fn decimal(mut value: u32, buffer: &mut [u8; 10]) -> &[u8] {
-    let mut at = buffer.len();
-    loop {
-        at -= 1;
-        // A remainder of 10 fits.
-        buffer[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return &buffer[at..];
-        }
-    }
-}
-
 fn directory_id(path: &Path) -> Result<u64> {
     rustix::fs::stat(path)
         .map(|stat| stat.st_ino)
         .map_err(|e| Error::os("look up", path, e))
+}
+
+/// True when a cgroup's directory has processes in it or cgroups below it; false when it is gone.
+pub(crate) fn holds_anything(directory: &Path) -> Result<bool> {
+    let processes = match io::read_text(&directory.join(PROCS)) {
+        Err(error) if error.is_gone() => return Ok(false),
+        processes => processes?,
+    };
+    Ok(!processes.is_empty() || has_children(directory)?)
 }
 
 /// True when there are cgroups below a cgroup's directory.
@@ -401,13 +391,6 @@ mod tests {
             fs::write(&file, text).unwrap();
             let error = tree.procs("").unwrap_err();
             assert!(matches!(error, Error::Malformed { .. }), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn decimals() {
-        for value in [0, 7, 10, 4_194_304, u32::MAX] {
-            assert_eq!(decimal(value, &mut [0; 10]), value.to_string().as_bytes());
         }
     }
 }

@@ -10,13 +10,7 @@ use podwarden_policy::{Bytes, settings::Setting};
 pub fn setting(tree: &Tree, rel: &str, setting: &Setting) -> Result<(), Error> {
     match *setting {
         Setting::CpuShares(shares) => tree.set_cpu_shares(rel, shares.as_u64()),
-        Setting::CpuMax(max) => tree.set_cpu_quota(
-            rel,
-            max.quota_us.bound().map(|quota_us| CpuQuota {
-                quota_us,
-                period_us: max.period_us,
-            }),
-        ),
+        Setting::CpuMax(max) => tree.set_cpu_quota(rel, CpuQuota::of(max)),
         Setting::MemoryLimit(limit) => tree.set_memory_limit(rel, limit.bound().map(Bytes::as_u64)),
         Setting::MemoryMin(bytes) => tree.set_memory_min(rel, bytes.as_u64()),
         Setting::MemoryLow(bytes) => tree.set_memory_low(rel, bytes.as_u64()),

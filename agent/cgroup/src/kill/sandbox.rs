@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::walk::{self, ENTRIES};
-use crate::io::parse_u64;
+use crate::io::{decimal, parse_u64};
 
 /// What the kernel and the runtimes keep for a process that does nothing is below 1 MiB; a workload
 /// that hides behind the name keeps no more than this.
@@ -51,7 +51,7 @@ impl Name {
 
 /// The child of a pod's memory cgroup that holds its sandbox; `None` when none is recognised. Costs
 /// four system calls for a child, and three more for one with a single process.
-pub(super) fn find(pod: BorrowedFd<'_>, usage: &CStr) -> Option<Name> {
+pub(super) fn find(pod: BorrowedFd<'_>, usage: &str) -> Option<Name> {
     let listing = walk::open(pod, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     let mut buffer = [MaybeUninit::uninit(); ENTRIES];
     let mut entries = RawDir::new(listing, &mut buffer);
@@ -72,7 +72,7 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &CStr) -> Option<Name> {
     None
 }
 
-fn is_sandbox(child: BorrowedFd<'_>, usage: &CStr) -> bool {
+fn is_sandbox(child: BorrowedFd<'_>, usage: &str) -> bool {
     let (mut only, mut count) = (0, 0);
     let listed = walk::processes(child, None, &mut |pid| {
         only = pid;
@@ -100,21 +100,11 @@ fn is_called_pause(pid: u32) -> bool {
     retry_on_intr(|| read(&file, &mut name)).is_ok_and(|n| name[..n].trim_ascii() == PAUSE)
 }
 
-fn used(child: BorrowedFd<'_>, usage: &CStr) -> Result<u64, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = retry_on_intr(|| openat(child, usage, flags, Mode::empty()))?;
+fn used(child: BorrowedFd<'_>, usage: &str) -> Result<u64, Errno> {
+    let file = walk::open(child, usage, OFlags::RDONLY)?;
     let mut text = [0; 32];
     let n = retry_on_intr(|| read(&file, &mut text))?;
     parse_u64(&text[..n]).ok_or(Errno::INVAL)
-}
-
-/// The file with a cgroup's usage.
-pub(super) const fn usage_file(is_v2: bool) -> &'static CStr {
-    if is_v2 {
-        c"memory.current"
-    } else {
-        c"memory.usage_in_bytes"
-    }
 }
 
 /// A path that is put together on the stack.
@@ -135,17 +125,7 @@ impl Path {
     }
 
     fn push_number(&mut self, number: u32) {
-        let mut digits = [0; 10];
-        let (mut rest, mut at) = (number, digits.len());
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.push(&digits[at..]);
+        self.push(decimal(number, &mut [0; 10]));
     }
 }
 

@@ -1,5 +1,6 @@
 //! CPU shares and quota.
 
+use podwarden_policy::limits::CpuMax;
 use rustix::io::Errno;
 
 use super::{kept, v1, v2};
@@ -30,6 +31,17 @@ pub struct CpuQuota {
     pub quota_us: u64,
     /// The period in microseconds, 1000 to 1000000.
     pub period_us: u64,
+}
+
+impl CpuQuota {
+    /// The quota of a limit; `None` for none.
+    pub fn of(max: CpuMax) -> Option<Self> {
+        let period_us = max.period_us;
+        max.quota_us.bound().map(|quota_us| Self {
+            quota_us,
+            period_us,
+        })
+    }
 }
 
 impl Tree {

@@ -13,4 +13,4 @@ pub(super) const NO_LIMIT: &str = "-1";
 /// A memory limit from here on means none. The kernel shows no limit as `LONG_MAX` rounded down to
 /// whole pages (`PAGE_COUNTER_MAX`, `include/linux/page_counter.h`), which depends on the page
 /// size; 4 EiB is far below that and far above any machine.
-pub(super) const MEMORY_UNLIMITED: u64 = 1 << 62;
+pub(crate) const MEMORY_UNLIMITED: u64 = 1 << 62;

@@ -1,6 +1,9 @@
 //! Names and formats of cgroup v2 (`Documentation/admin-guide/cgroup-v2.rst` of the kernel).
 
-use podwarden_policy::{CpuShares, convert::shares_to_weight};
+use podwarden_policy::{
+    CpuShares,
+    convert::{DEFAULT_PERIOD_US, shares_to_weight},
+};
 
 use super::CpuQuota;
 use crate::io::parse_u64;
@@ -17,9 +20,6 @@ pub(super) const PIDS_MAX: &str = "pids.max";
 
 /// No limit.
 pub(super) const MAX: &str = "max";
-
-/// The period when only the quota is written, microseconds.
-const DEFAULT_PERIOD_US: u64 = 100_000;
 
 /// The weight that the kubelet writes to its own cgroups for these shares.
 pub(super) fn weight(shares: u64) -> u64 {

@@ -2,10 +2,18 @@
 //! libcontainer sets for the kubelet (`systemd/v1.go`, `systemd/v2.go` and `systemd/common.go` of
 //! opencontainers/cgroups), and those that systemd would otherwise write from its own memory.
 
-use podwarden_policy::{Bytes, convert::shares_to_weight, limits::Limit, settings::Setting};
+use podwarden_policy::{
+    Bytes,
+    convert::{DEFAULT_PERIOD_US, shares_to_weight},
+    limits::Limit,
+    settings::Setting,
+};
 
 use super::slice::Slice;
-use crate::{Controller, CpuQuota, Result, Tree, io, limits::whole_pages};
+use crate::{
+    Controller, CpuQuota, Result, Tree, io,
+    limits::{MEMORY_UNLIMITED, whole_pages},
+};
 
 /// No limit.
 const INFINITY: u64 = u64::MAX;
@@ -14,9 +22,6 @@ const VERSION_WITH_PERIOD: u32 = 242;
 /// systemd keeps a quota as whole percents of a CPU: microseconds of CPU time per second of time.
 const PERCENT_US: u64 = 10_000;
 const SECOND_US: u64 = 1_000_000;
-const DEFAULT_PERIOD_US: u64 = 100_000;
-/// A v1 memory limit from here on is none, see `limits/v1.rs`.
-const V1_UNLIMITED: u64 = 1 << 62;
 
 /// The value of a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,13 +121,7 @@ pub(super) fn of_setting(setting: &Setting, tree: &Tree, version: u32) -> Proper
             Properties::numbers([("CPUWeight", shares_to_weight(shares).as_u64())])
         }
         Setting::CpuShares(shares) => Properties::numbers([("CPUShares", shares.as_u64())]),
-        Setting::CpuMax(max) => {
-            let quota = max.quota_us.bound().map(|quota_us| CpuQuota {
-                quota_us,
-                period_us: max.period_us,
-            });
-            Properties::numbers(quota_properties(quota, version))
-        }
+        Setting::CpuMax(max) => Properties::numbers(quota_properties(CpuQuota::of(max), version)),
         Setting::MemoryLimit(limit) => {
             let name = memory_limit(on_v2(Controller::Memory));
             Properties::numbers([(name, bytes(limit))])
@@ -169,7 +168,7 @@ pub(super) fn in_force(tree: &Tree, rel: &str, version: u32) -> Result<Propertie
         let value = number(tree, Controller::Memory, rel, file)?;
         numbers.extend(value.map(|value| match *name {
             "MemoryMax" | "MemoryHigh" => (*name, least_one(value)),
-            "MemoryLimit" if value >= V1_UNLIMITED => (*name, INFINITY),
+            "MemoryLimit" if value >= MEMORY_UNLIMITED => (*name, INFINITY),
             "MemoryLimit" => (*name, least_one(value)),
             _ => (*name, value),
         }));
