@@ -15,10 +15,10 @@ use podwarden_cgroup::Tree;
 
 use crate::{
     api::DropStats,
+    error,
     kernel::{
         accounts::AccountError,
         events::{self, CgroupChange, Telemetry},
-        loader,
     },
     ledger::{Change, Figures, Ledger},
 };
@@ -292,7 +292,7 @@ impl Accounting {
         match self.walk(tree) {
             Ok(changes) => out.extend(changes.into_iter().map(Occurrence::Changed)),
             Err(error) => {
-                tracing::warn!(error = loader::chain(&error), "the tree could not be read");
+                tracing::warn!(error = error::chain(&error), "the tree could not be read");
             }
         }
         // A CPU may have noted one that was entered now as out of scope.

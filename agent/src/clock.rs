@@ -1,5 +1,7 @@
 //! `CLOCK_MONOTONIC`, which the kernel programs stamp with, and wall-clock text for the API.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -7,6 +9,11 @@ use rustix::time::{ClockId, clock_gettime};
 pub fn monotonic() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+/// A duration in nanoseconds; the longest ones, of over 500 years, as `u64::MAX`.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// This moment, RFC 3339 in UTC with microseconds.

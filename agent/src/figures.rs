@@ -273,7 +273,7 @@ fn read(pass: &Pass, reader: &MemoryReader) -> Option<MemoryStats> {
     Some(MemoryStats {
         time: pass.time.clone(),
         usage_bytes: usage,
-        working_set_bytes: usage.saturating_sub(stat.inactive_file),
+        working_set_bytes: stat.working_set(usage),
         rss_bytes: stat.rss,
         limit_bytes: reader.limit().ok()?,
     })

@@ -27,6 +27,7 @@
 //! | `recorder` | what led to an eviction, kept past the agent's end | usage files, the event log |
 //! | `recorded` | a snapshot as a file: `plan --record` | nothing |
 //! | `clock` | the clocks, as numbers and text | the clocks |
+//! | `error` | errors as text | nothing |
 
 pub mod accounting;
 pub mod act;
@@ -37,6 +38,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod drift;
+pub mod error;
 pub mod figures;
 pub mod http;
 pub mod kernel;

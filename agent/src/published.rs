@@ -18,6 +18,7 @@ use tokio::sync::{Notify, broadcast};
 use crate::{
     act::Tally,
     api::{Event, EventKind, EventLogStats, EventRecord, Flight, NodeStats, PodRef, PodStats},
+    clock,
     recorded::Recorded,
     recorder::{
         Shelf,
@@ -218,6 +219,11 @@ impl Published {
         // An error only says that nobody is subscribed.
         let _ = self.subscribers.send(event);
         id
+    }
+
+    /// Appends the event that something is worse than it should be.
+    pub fn degraded(&self, message: String) {
+        self.event(clock::now_text(), None, EventKind::Degraded { message });
     }
 
     /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or

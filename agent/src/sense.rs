@@ -269,7 +269,7 @@ pub(crate) fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
         memory_usage: usage.map(Bytes),
         memory_working_set: usage
             .zip(stat)
-            .map(|(usage, stat)| Bytes(usage.saturating_sub(stat.inactive_file))),
+            .map(|(usage, stat)| Bytes(stat.working_set(usage))),
     }
 }
 

@@ -12,11 +12,18 @@ const STAT_BUFFER: usize = 8192;
 /// What `memory.stat` says of a cgroup and all below it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryStat {
-    /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1). Usage
-    /// minus this is the working set, as cAdvisor computes it.
+    /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1).
     pub inactive_file: u64,
     /// Anonymous memory: `anon` (v2), `total_rss` (v1).
     pub rss: u64,
+}
+
+impl MemoryStat {
+    /// The working set of a cgroup that uses `usage` bytes, as cAdvisor computes it: usage minus
+    /// inactive file pages, never below 0.
+    pub fn working_set(&self, usage: u64) -> u64 {
+        usage.saturating_sub(self.inactive_file)
+    }
 }
 
 /// One cgroup's memory files, open. Every method reads with one or two system calls, holds its

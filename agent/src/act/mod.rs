@@ -28,16 +28,13 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{api::ReconcileStats, pods::PodSet, sense::Naming};
+use crate::{api::ReconcileStats, clock::nanos, pods::PodSet, sense::Naming};
 
+use self::refusal::{Refusal, Refusals};
 pub use self::{
     backend::{Backend, Files, Slices},
     tally::{Counts, Durations, Operation, Outcome, Tally},
     write::setting,
-};
-use self::{
-    refusal::{Refusal, Refusals},
-    tally::nanos,
 };
 
 /// What came of a list of actions.

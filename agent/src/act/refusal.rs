@@ -7,7 +7,7 @@ use podwarden_cgroup::{Errno, Error};
 use podwarden_policy::{name, settings::Setting};
 
 use super::Operation;
-use crate::pods::PodSet;
+use crate::{error::chain, pods::PodSet};
 
 /// What is remembered together: a cgroup and what is done to it. An empty cgroup stands for the
 /// node.
@@ -67,11 +67,7 @@ impl Refusal {
 
     /// What went wrong with which file, and the kernel's word on it.
     fn cause(&self) -> String {
-        let error = &self.error;
-        match std::error::Error::source(error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        }
+        chain(&self.error)
     }
 
     /// One line.

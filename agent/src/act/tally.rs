@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::api::{CgroupWrites, ReconcileStats};
+use crate::{
+    api::{CgroupWrites, ReconcileStats},
+    clock::nanos,
+};
 
 /// What is done to a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,11 +152,6 @@ impl Tally {
             corrected: self.corrected,
         }
     }
-}
-
-/// Nanoseconds, saturating after 584 years.
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use aya::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{accounts::Accounts, btf::KernelBtf, levels::Levels};
+use crate::error::chain;
 
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
@@ -369,15 +370,3 @@ impl Programs {
 
 const LOST_CHARGE: &str = "levels are seen at context switches, by eventfd and by the sampler, not at \
                            the charge itself";
-
-/// An error with all its sources, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(e) = source {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        source = e.source();
-    }
-    text
-}

@@ -27,7 +27,7 @@ pub(super) fn look(scope: &Scope, floor: u64) -> Option<Look> {
     let working_set = if usage < floor {
         usage
     } else {
-        usage.saturating_sub(scope.memory.stat().ok()?.inactive_file)
+        scope.memory.stat().ok()?.working_set(usage)
     };
     Some(Look {
         at: now(),
@@ -73,7 +73,7 @@ pub(super) fn choose(
         let Ok(stat) = victim.files.memory.stat() else {
             continue;
         };
-        let working_set = usage.saturating_sub(stat.inactive_file);
+        let working_set = stat.working_set(usage);
         trace.pod(victim.token, now(), usage, Some(working_set));
         let rank = rank(working_set);
         let passed = after.is_some_and(|after| (rank, &*victim.uid) <= after);

@@ -15,6 +15,7 @@
 use std::time::Duration;
 
 use super::{plan::Scope, report::Detector, sampler};
+use crate::clock::nanos;
 
 /// Usage of a scope at one moment; times are `CLOCK_MONOTONIC` nanoseconds, sizes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,10 +211,6 @@ impl Watch {
             }
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

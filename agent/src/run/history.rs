@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use crate::{
-    api::EventKind,
-    clock,
     config::EventLogConfig,
     published::{EVENTS_KEPT, Published},
     recorder::log::{self, History, Log, LogFile},
@@ -35,7 +33,7 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> (Arc<Published>, Option<L
     let say = move |message: String| {
         tracing::warn!("{message}");
         if let Some(published) = weak.upgrade() {
-            published.event(clock::now_text(), None, EventKind::Degraded { message });
+            published.degraded(message);
         }
     };
     match Log::start(file, history.last_id, say) {

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     accounting::Accounting,
     act::Actor,
-    api::{EventKind, NodeStats},
+    api::NodeStats,
     arm::{self, Levels, Tokens},
     clock,
     config::{Config, Mode},
@@ -234,13 +234,7 @@ impl SlowLoop {
         let set = self.parts.pods.borrow_and_update().clone();
         for error in &set.errors {
             tracing::warn!("{error}");
-            self.parts.published.event(
-                clock::now_text(),
-                None,
-                EventKind::Degraded {
-                    message: error.to_string(),
-                },
-            );
+            self.parts.published.degraded(error.to_string());
         }
         self.identities.learn(&set);
         self.parts.actor.learn(&set);

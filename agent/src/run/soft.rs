@@ -115,7 +115,7 @@ impl Soft {
     fn working_set(&mut self, tree: &Tree, kubepods: &str) -> Option<u64> {
         let read = |memory: &MemoryReader| -> podwarden_cgroup::Result<u64> {
             let usage = memory.usage()?;
-            Ok(usage.saturating_sub(memory.stat()?.inactive_file))
+            Ok(memory.stat()?.working_set(usage))
         };
         if self.memory.is_none() {
             self.memory = MemoryReader::open(tree, kubepods).ok();

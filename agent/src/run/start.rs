@@ -16,6 +16,7 @@ use crate::{
     api::NodeStats,
     arm,
     config::{Config, Machine, MachineError, Mode, Ownership},
+    error,
     http::HttpError,
     kernel::{
         btf::KernelBtf,
@@ -345,8 +346,8 @@ fn kernel_side(
 }
 
 fn load(options: &LoadOptions) -> Result<loader::Loaded, String> {
-    let btf = KernelBtf::load().map_err(|e| loader::chain(&e))?;
-    loader::load(btf, options).map_err(|e| loader::chain(&e))
+    let btf = KernelBtf::load().map_err(|e| error::chain(&e))?;
+    loader::load(btf, options).map_err(|e| error::chain(&e))
 }
 
 /// The kernel's number of the hierarchy whose cgroups identify pods; see proc_pid_cgroup(5).

@@ -10,8 +10,7 @@ use crate::{
     api::EventKind,
     clock,
     drift::{Drift, Finding, WatchError},
-    kernel::loader,
-    sense,
+    error, sense,
 };
 
 /// Carries out what a judgement admits; see [`Drift::carry_out`].
@@ -134,7 +133,7 @@ impl SlowLoop {
 
     /// Said once; the timer still finds what is not noticed.
     pub(super) fn unwatched(&mut self, error: &WatchError) {
-        self.degraded(loader::chain(error));
+        self.degraded(error::chain(error));
     }
 
     /// A capability that turns out to be missing; said once.
@@ -145,7 +144,6 @@ impl SlowLoop {
         }
         tracing::warn!("{message}");
         degradations.push(message.clone());
-        let kind = EventKind::Degraded { message };
-        self.parts.published.event(clock::now_text(), None, kind);
+        self.parts.published.degraded(message);
     }
 }

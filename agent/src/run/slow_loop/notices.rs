@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{api::EventKind, clock, published::Published};
+use crate::published::Published;
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -14,10 +14,7 @@ impl Notices {
     pub(super) fn update(&mut self, now: BTreeSet<String>, published: &Published) {
         for message in now.difference(&self.0) {
             tracing::warn!("{message}");
-            let kind = EventKind::Degraded {
-                message: message.clone(),
-            };
-            published.event(clock::now_text(), None, kind);
+            published.degraded(message.clone());
         }
         for message in self.0.difference(&now) {
             tracing::info!("no longer so: {message}");

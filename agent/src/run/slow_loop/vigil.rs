@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::SlowLoop;
-use crate::{api::EventKind, clock, run::watchdog::News};
+use crate::run::watchdog::News;
 
 /// What is said of a reactor that does not work; `/healthz` fails with it.
 const ENDED: &str = "the reactor has ended: nothing is evicted any more; restart the agent";
@@ -63,8 +63,6 @@ impl SlowLoop {
         tracing::error!("{message}");
         self.parts.stats.degradations.push(message.to_owned());
         self.parts.published.set_trouble(Some(message));
-        let message = message.to_owned();
-        let kind = EventKind::Degraded { message };
-        self.parts.published.event(clock::now_text(), None, kind);
+        self.parts.published.degraded(message.to_owned());
     }
 }
