@@ -13,6 +13,7 @@ use crate::{
     units::{Bytes, CpuShares},
 };
 
+mod incomplete;
 mod node;
 
 /// One cgroup as it ought to be.
@@ -59,6 +60,7 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
     tree.push(tier(snapshot, &sums, QosClass::Burstable));
     tree.push(tier(snapshot, &sums, QosClass::BestEffort));
     tree.extend(pods.iter().map(|pod| self::pod(snapshot, pod)));
+    incomplete::hold(snapshot, &mut tree);
     for cgroup in &mut tree {
         cgroup.settings.retain(|(setting, _)| {
             snapshot.controllers.has(setting) && given(snapshot, &cgroup.name, setting)

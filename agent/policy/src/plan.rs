@@ -61,6 +61,10 @@ pub struct Snapshot {
     /// The pods that are to run, in any order. Of two with one uid the lesser counts, which is the
     /// first by name.
     pub pods: Vec<Pod>,
+    /// More pods may be meant to run than are known: whoever could tell has not yet. Nothing is removed
+    /// then, and values that are sums over pods stay as they are.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub incomplete: bool,
     /// The cgroups that exist at or below `kubepods`, and those of [`crate::model::Enforcement`].
     #[cfg_attr(feature = "serde", serde(default))]
     pub cgroups: BTreeMap<CgroupName, Observed>,
@@ -98,6 +102,7 @@ impl Snapshot {
             page_size: Bytes(4096),
             margin: DEFAULT_MARGIN,
             pods: Vec::new(),
+            incomplete: false,
             cgroups: BTreeMap::new(),
             crossing: None,
         }
@@ -355,7 +360,7 @@ fn hold_above_usage(snapshot: &Snapshot, setting: &Setting, observed: &Observed)
 }
 
 fn removals(snapshot: &Snapshot, desired: &[Desired]) -> Vec<Action> {
-    if snapshot.ownership != Ownership::Own {
+    if snapshot.ownership != Ownership::Own || snapshot.incomplete {
         return Vec::new();
     }
     let keep: BTreeSet<_> = desired.iter().map(|d| &d.name).collect();

@@ -296,6 +296,33 @@ fn a_pod_that_is_gone_is_removed_if_it_is_ours() {
 }
 
 #[test]
+fn while_pods_are_missing_nothing_that_depends_on_them_changes() {
+    let mut node = example_node();
+    node.qos_reserved_memory_percent = Some(100);
+    let mut snapshot = settled(node, example());
+    snapshot.incomplete = true;
+    // All that is known is a new pod: those that run are not told of yet.
+    snapshot.pods = vec![pod("new", &[["", "", "10m", "1Gi"]])];
+    let cgroup = |action: &Action| match action {
+        Action::EnsureCgroup { cgroup, .. } | Action::Write { cgroup, .. } => cgroup.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let actions = plan(&snapshot);
+    assert!(!actions.is_empty());
+    for action in &actions {
+        assert!(cgroup(action).ends_with("podnew"), "{action:?}");
+    }
+    // Told that there are no others, the same snapshot has the rest removed and the tiers changed.
+    snapshot.incomplete = false;
+    let actions = plan(&snapshot);
+    let removed = |a: &&Action| matches!(a, Action::RemoveCgroup { .. });
+    assert_eq!(actions.iter().filter(removed).count(), example().len());
+    let burstable = CgroupName::new(["kubepods", "burstable"]);
+    let tier = |a: &Action| matches!(a, Action::Write { cgroup, .. } if *cgroup == burstable);
+    assert!(actions.iter().any(tier));
+}
+
+#[test]
 fn a_reserve_switched_off_leaves_no_limit() {
     let pods = vec![pod("a", &[["1", "1Gi", "1", "1Gi"]])];
     let mut snapshot = settled(example_node(), pods);
