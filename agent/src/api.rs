@@ -109,7 +109,7 @@ pub struct PodStats {
     pub pod_ref: PodRef,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: String,
-    /// How podwarden knows of it: `manifest` or `cgroup`.
+    /// How podwarden knows of it: `apiserver`, `manifest` or `cgroup`.
     pub source: String,
     /// `Running`, or `Evicted` once podwarden has killed it.
     pub phase: String,
@@ -133,6 +133,23 @@ pub struct PodStats {
 pub struct PodList {
     /// Every pod known, by tier, then namespace, then name.
     pub pods: Vec<PodStats>,
+}
+
+/// Where pods come from, and how that is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceStats {
+    /// `apiserver` or `file`.
+    pub name: String,
+    /// It has told everything that it has at least once.
+    pub reported: bool,
+    /// Pods that it tells of.
+    pub pods: u64,
+    /// Changes that it told, beginning with its first list.
+    pub updates: u64,
+    /// What keeps it from its work; what it told before stays in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// One QoS tier's cgroup: `kubepods` itself, `burstable` or `besteffort`.
@@ -242,6 +259,9 @@ pub struct NodeStats {
     /// The event log; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<EventLogStats>,
+    /// Where pods come from; empty where they are known from their cgroups alone.
+    #[serde(default)]
+    pub sources: Vec<SourceStats>,
 }
 
 /// What others wrote to files that podwarden keeps, since the agent started.

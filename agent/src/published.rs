@@ -6,18 +6,21 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, broadcast, watch};
 
 use crate::{
     act::Tally,
-    api::{Event, EventKind, EventLogStats, EventRecord, Flight, NodeStats, PodRef, PodStats},
+    api::{
+        Event, EventKind, EventLogStats, EventRecord, Flight, NodeStats, PodRef, PodStats,
+        SourceStats,
+    },
     clock,
     recorded::Recorded,
     recorder::{
@@ -51,6 +54,7 @@ pub struct Published {
     logger: Mutex<Option<Logger>>,
     subscribers: broadcast::Sender<Event>,
     ready: AtomicBool,
+    sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
     trouble: ArcSwapOption<&'static str>,
     epoch: Instant,
     last_demand_ms: AtomicU64,
@@ -70,6 +74,7 @@ impl Default for Published {
             logger: Mutex::default(),
             subscribers: broadcast::channel(1024).0,
             ready: AtomicBool::new(false),
+            sources: OnceLock::new(),
             trouble: ArcSwapOption::empty(),
             epoch: Instant::now(),
             last_demand_ms: AtomicU64::new(0),
@@ -144,7 +149,7 @@ impl Published {
     }
 
     /// The latest figures. Also tells the sampler that somebody is looking.
-    pub fn figures(&self) -> std::sync::Arc<Figures> {
+    pub fn figures(&self) -> Arc<Figures> {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_demand_ms.store(now.max(1), Ordering::Relaxed);
         self.demand.notify_one();
@@ -153,27 +158,27 @@ impl Published {
 
     /// Replaces the figures; the sampler's call.
     pub fn publish(&self, figures: Figures) {
-        self.figures.store(std::sync::Arc::new(figures));
+        self.figures.store(Arc::new(figures));
     }
 
     /// What the last plan was made from; `None` before the first.
-    pub fn planned(&self) -> Option<std::sync::Arc<Recorded>> {
+    pub fn planned(&self) -> Option<Arc<Recorded>> {
         self.planned.load_full()
     }
 
     /// Replaces what the last plan was made from; the slow loop's call.
     pub fn publish_planned(&self, planned: Recorded) {
-        self.planned.store(Some(std::sync::Arc::new(planned)));
+        self.planned.store(Some(Arc::new(planned)));
     }
 
     /// What was done to cgroups since the agent started.
-    pub fn done(&self) -> std::sync::Arc<Tally> {
+    pub fn done(&self) -> Arc<Tally> {
         self.done.load_full()
     }
 
     /// Replaces what was done to cgroups; called by whoever has done something.
     pub fn publish_done(&self, done: Tally) {
-        self.done.store(std::sync::Arc::new(done));
+        self.done.store(Arc::new(done));
     }
 
     /// How long ago somebody last asked for figures; `None` if nobody has.
@@ -235,14 +240,27 @@ impl Published {
         (kept, receiver)
     }
 
-    /// Set once the first figures are there; `/readyz` answers 200 from then on.
+    /// Where the pods come from; once.
+    pub fn set_sources(&self, sources: watch::Receiver<Arc<Vec<SourceStats>>>) {
+        // A second one would be another agent in the same process: there is none.
+        let _ = self.sources.set(sources);
+    }
+
+    /// How each source of pods is doing, now.
+    pub fn sources(&self) -> Arc<Vec<SourceStats>> {
+        let sources = self.sources.get();
+        sources.map(|s| Arc::clone(&s.borrow())).unwrap_or_default()
+    }
+
+    /// Set once the first figures are there; `/readyz` answers 200 from then on, if every source of pods
+    /// has told what it has.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
 
     /// Why the agent does not do its work, for `/healthz`; `None` while it does.
     pub fn set_trouble(&self, trouble: Option<&'static str>) {
-        self.trouble.store(trouble.map(std::sync::Arc::new));
+        self.trouble.store(trouble.map(Arc::new));
     }
 
     /// See [`Published::set_trouble`].
@@ -250,8 +268,28 @@ impl Published {
         self.trouble.load().as_deref().copied()
     }
 
-    /// See [`Published::set_ready`].
-    pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+    /// See [`Published::set_ready`]; the error says what is missing.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn ready(&self) -> Result<(), String> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Err("not ready: the first figures have not been read yet".to_owned());
+        }
+        let sources = self.sources();
+        let waiting = sources.iter().filter(|source| !source.reported);
+        let waiting: Vec<_> = waiting
+            .map(|source| match &source.problem {
+                None => source.name.clone(),
+                Some(problem) => format!("{} ({problem})", source.name),
+            })
+            .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "not ready: waiting to be told of this node's pods by {}",
+            waiting.join(", ")
+        ))
     }
 }

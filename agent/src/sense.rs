@@ -12,7 +12,7 @@ use podwarden_policy::{
     settings::{CpuShare, Observed},
 };
 
-use crate::{config::Config, recorded::Version};
+use crate::{config::Config, pods::PodSet, recorded::Version};
 
 /// How the tree is named, and where kubepods is in it.
 #[derive(Debug, Clone)]
@@ -63,6 +63,24 @@ impl Naming {
     }
 }
 
+/// What is to run, as far as it is known.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// The pods.
+    pub pods: Vec<Pod>,
+    /// There may be more of them.
+    pub incomplete: bool,
+}
+
+impl From<&PodSet> for Wanted {
+    fn from(set: &PodSet) -> Self {
+        Self {
+            pods: set.pods.iter().map(|p| p.pod.clone()).collect(),
+            incomplete: !set.waiting.is_empty(),
+        }
+    }
+}
+
 /// Everything a plan depends on, read now. `existing` are the pods' cgroups that are there; `ours`
 /// tells which of them podwarden made.
 pub fn snapshot(
@@ -70,7 +88,7 @@ pub fn snapshot(
     naming: &Naming,
     config: &Config,
     node: &Node,
-    pods: Vec<Pod>,
+    Wanted { pods, incomplete }: Wanted,
     existing: &[CgroupName],
     ours: impl Fn(&str) -> bool,
 ) -> Snapshot {
@@ -87,6 +105,7 @@ pub fn snapshot(
     wanted.extend(node.enforce.cgroups().cloned());
     let left_over: BTreeSet<_> = existing.iter().filter(|n| !wanted.contains(n)).collect();
     snapshot.pods = pods;
+    snapshot.incomplete = incomplete;
     snapshot.cgroups = wanted
         .iter()
         .chain(left_over.iter().copied())

@@ -178,7 +178,7 @@ mod tests {
     use podwarden_policy::{Bytes, Pod, QosClass, limits::Limit};
 
     use super::*;
-    use crate::pods::SourcedPod;
+    use crate::pods::{Origin, SourcedPod};
 
     const POD: &str = "kubepods/burstable/pod12-34";
     const LIMIT: Setting = Setting::MemoryLimit(Limit::At(Bytes::mebi(64)));
@@ -206,18 +206,20 @@ mod tests {
     fn it_names_pod_cgroup_file_value_and_remedy() {
         let mut refusals = Refusals::default();
         let pods = PodSet {
-            pods: vec![SourcedPod {
-                pod: Pod {
+            pods: vec![SourcedPod::of_manifest(
+                Pod {
                     uid: "12-34".into(),
                     name: "web".to_owned(),
                     namespace: "shop".to_owned(),
                     ..Pod::default()
                 },
-                qos: QosClass::Burstable,
-                file: "web.yaml".into(),
-                document: 1,
-            }],
-            errors: Vec::new(),
+                QosClass::Burstable,
+                Origin::Manifest {
+                    file: "web.yaml".into(),
+                    document: 1,
+                },
+            )],
+            ..PodSet::default()
         };
         refusals.learn(&pods, Vec::new());
         let text = refused(POD, true, busy()).text(&refusals.names);

@@ -43,6 +43,7 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
     Json(NodeStats {
         degradations,
         event_log,
+        sources: shared.published.sources().to_vec(),
         cgroup_writes: done.writes(),
         reconciles: done.reconciles(),
         last_reconcile: done.last().copied(),
@@ -93,13 +94,9 @@ pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, Fa
 }
 
 pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, Failure> {
-    if shared.published.is_ready() {
-        Ok(plain("ok\n"))
-    } else {
-        Err(Failure::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not ready: the first figures have not been read yet",
-        ))
+    match shared.published.ready() {
+        Ok(()) => Ok(plain("ok\n")),
+        Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, why)),
     }
 }
 

@@ -27,7 +27,7 @@ use self::{
 use super::{Shared, api::Failure, tally::Counts};
 use crate::{
     act::{Operation, Outcome, Tally},
-    api::{DriftStats, EventLogStats, MemoryStats, NodeStats, PodStats},
+    api::{DriftStats, EventLogStats, MemoryStats, NodeStats, PodStats, SourceStats},
     published::Figures,
 };
 
@@ -40,6 +40,7 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Fa
         counts: shared.tally.counts(),
         up: shared.published.trouble().is_none(),
         event_log: shared.published.event_log(),
+        sources: shared.published.sources(),
     };
     let text = render(scrape)
         .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
@@ -63,11 +64,13 @@ struct Scrape {
     /// The reactor is at work.
     up: bool,
     event_log: Option<EventLogStats>,
+    sources: Arc<Vec<SourceStats>>,
 }
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.node(&mut encoder)?;
+        self.sources(&mut encoder)?;
         self.operations(&mut encoder)?;
         self.tiers(&mut encoder)?;
         self.pods(&mut encoder)?;
@@ -113,6 +116,26 @@ impl Scrape {
             family.counter(&[("kind", kind)], count)?;
         }
         drift_of(encoder, drift)
+    }
+
+    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        if self.sources.is_empty() {
+            return Ok(());
+        }
+        let mut family = Family::open(encoder, &METRICS.source_up)?;
+        for source in self.sources.iter() {
+            let up = source.reported && source.problem.is_none();
+            family.gauge(&[("source", source.name.as_str())], u64::from(up))?;
+        }
+        let mut family = Family::open(encoder, &METRICS.source_pods)?;
+        for source in self.sources.iter() {
+            family.gauge(&[("source", source.name.as_str())], source.pods)?;
+        }
+        let mut family = Family::open(encoder, &METRICS.source_updates)?;
+        for source in self.sources.iter() {
+            family.counter(&[("source", source.name.as_str())], source.updates)?;
+        }
+        Ok(())
     }
 
     fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {

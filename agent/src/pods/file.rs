@@ -18,7 +18,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{ManifestError, PodSet, Problem, SourcedPod, manifest};
+use super::{ManifestError, Origin, Problem, SourcedPod, manifest};
 
 /// Above what the API server takes for one object (1.5 MiB), with room for a list.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -55,6 +55,15 @@ pub enum DirError {
     },
 }
 
+/// Everything that a directory holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manifests {
+    /// The pods, by file name and document; no uid twice.
+    pub pods: Vec<SourcedPod>,
+    /// One per manifest that cannot be used.
+    pub errors: Vec<ManifestError>,
+}
+
 /// A directory of v1 Pod manifests: `*.yaml`, `*.yml` and `*.json`. Names that begin with a dot and
 /// all other names (editors' copies among them) are ignored, and so are subdirectories.
 #[derive(Debug, Clone)]
@@ -72,7 +81,7 @@ impl ManifestDir {
     ///
     /// # Errors
     /// [`DirError::List`].
-    pub fn read(&self, previous: &PodSet) -> Result<PodSet, DirError> {
+    pub fn read(&self, previous: &Manifests) -> Result<Manifests, DirError> {
         let mut reading = Reading::default();
         for file in self.files()? {
             let before = reading.set.errors.len();
@@ -116,12 +125,12 @@ impl ManifestDir {
     ///
     /// # Panics
     /// Outside a tokio runtime with IO enabled.
-    pub fn watch(self) -> Result<(Watcher, watch::Receiver<Arc<PodSet>>), DirError> {
+    pub fn watch(self) -> Result<(Watcher, watch::Receiver<Arc<Manifests>>), DirError> {
         let inotify = subscribe(&self.0).map_err(|source| DirError::Watch {
             dir: self.0.clone(),
             source,
         })?;
-        let first = self.read(&PodSet::default())?;
+        let first = self.read(&Manifests::default())?;
         let (sender, receiver) = watch::channel(Arc::new(first));
         let watcher = Watcher {
             dir: self,
@@ -135,7 +144,7 @@ impl ManifestDir {
 /// One pass over the directory.
 #[derive(Default)]
 struct Reading {
-    set: PodSet,
+    set: Manifests,
     uids: BTreeMap<PodUid, PathBuf>,
 }
 
@@ -155,19 +164,20 @@ impl Reading {
                         };
                         self.error(file, Some(document), problem);
                     }
-                    None => self.pod(SourcedPod {
-                        pod,
-                        qos,
-                        file: file.to_owned(),
-                        document,
-                    }),
+                    None => {
+                        let file = file.to_owned();
+                        let origin = Origin::Manifest { file, document };
+                        self.pod(SourcedPod::of_manifest(pod, qos, origin));
+                    }
                 },
             }
         }
     }
 
     fn pod(&mut self, pod: SourcedPod) {
-        self.uids.insert(pod.pod.uid.clone(), pod.file.clone());
+        if let Origin::Manifest { file, .. } = &pod.origin {
+            self.uids.insert(pod.pod.uid.clone(), file.clone());
+        }
         self.set.pods.push(pod);
     }
 
@@ -180,7 +190,7 @@ impl Reading {
     }
 
     /// Keeps the pods of the documents of `file` that have just failed.
-    fn keep(&mut self, file: &Path, previous: &PodSet) {
+    fn keep(&mut self, file: &Path, previous: &Manifests) {
         let failed = |document| {
             self.set.errors.iter().any(|e| {
                 e.file == file
@@ -191,7 +201,10 @@ impl Reading {
         let kept: Vec<_> = previous
             .pods
             .iter()
-            .filter(|p| p.file == file && failed(p.document))
+            .filter(|p| {
+                matches!(&p.origin, Origin::Manifest { file: from, document }
+                    if from == file && failed(*document))
+            })
             .cloned()
             .collect();
         for pod in kept {
@@ -245,7 +258,7 @@ fn subscribe(dir: &Path) -> io::Result<AsyncFd<OwnedFd>> {
 pub struct Watcher {
     dir: ManifestDir,
     inotify: AsyncFd<OwnedFd>,
-    sender: watch::Sender<Arc<PodSet>>,
+    sender: watch::Sender<Arc<Manifests>>,
 }
 
 impl Watcher {

@@ -1,42 +1,52 @@
 //! Where pods come from, and what they are called.
 //!
-//! A source tells the whole desired state each time ([`PodSet`]); [`Identities`] remembers who is
-//! behind a uid for as long as its cgroup may still be seen.
+//! ```text
+//!  apiserver ──┐
+//!              ├─> mux ──> PodSet ──> the slow loop
+//!  file ───────┘
+//! ```
+//!
+//! [`Identities`] remembers who is behind a uid for as long as its cgroup may still be seen.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::collections::HashMap;
 
-use podwarden_policy::{Pod, PodUid, QosClass};
+use podwarden_policy::{PodUid, QosClass};
 
 use crate::api::PodRef;
 
 pub mod convert;
 pub mod error;
+pub mod feed;
 pub mod file;
 pub mod manifest;
+pub mod mux;
+pub mod source;
 
 pub use error::{ManifestError, Problem};
-pub use file::{DirError, ManifestDir, Watcher};
+pub use feed::Feed;
+pub use file::{DirError, ManifestDir, Manifests, Watcher};
+pub use source::{Origin, Phase, Source, SourceError, SourcedPod};
 
-/// A pod with where it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourcedPod {
-    /// The pod.
-    pub pod: Pod,
-    /// Its class.
-    pub qos: QosClass,
-    /// The file that describes it.
-    pub file: PathBuf,
-    /// Which document of the file, from 1.
-    pub document: usize,
-}
-
-/// Everything that a source wants to run, and what it could not make sense of.
+/// Everything that is to run on this node, by all sources together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodSet {
-    /// The pods, by file name and document; no uid twice.
+    /// The pods that run or are to run, by uid; no uid twice.
     pub pods: Vec<SourcedPod>,
-    /// One per manifest that cannot be used.
-    pub errors: Vec<ManifestError>,
+    /// Pods that have ended and that a source still tells of.
+    pub ended: Vec<SourcedPod>,
+    /// One per pod that cannot be used.
+    pub errors: Vec<SourceError>,
+    /// The sources that have not told what they have yet: what is not in this set may still be meant
+    /// to run.
+    pub waiting: Vec<Source>,
+}
+
+impl PodSet {
+    /// True where a source tells of this pod, whether it runs or has ended.
+    pub fn mentions(&self, uid: &str) -> bool {
+        let mut all = self.pods.iter().chain(&self.ended);
+        all.any(|p| p.pod.uid.as_str() == uid)
+    }
 }
 
 /// How podwarden knows of a pod.
@@ -44,6 +54,8 @@ pub struct PodSet {
 pub enum KnownBy {
     /// Its manifest.
     Manifest,
+    /// The API server.
+    Apiserver,
     /// Only its cgroup.
     Cgroup,
 }
@@ -53,6 +65,7 @@ impl KnownBy {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Manifest => "manifest",
+            Self::Apiserver => "apiserver",
             Self::Cgroup => "cgroup",
         }
     }
@@ -63,14 +76,14 @@ impl KnownBy {
 pub struct PodIdentity {
     /// Name, namespace and uid; where only the cgroup is known, the uid is the name.
     pub pod: PodRef,
-    /// Its class by its manifest; `None` where only its cgroup can tell.
+    /// Its class by what its source says; `None` where only its cgroup can tell.
     pub qos: Option<QosClass>,
     /// How podwarden knows of it.
     pub known_by: KnownBy,
 }
 
 impl PodIdentity {
-    fn of_manifest(pod: &SourcedPod) -> Self {
+    fn of(pod: &SourcedPod) -> Self {
         Self {
             pod: PodRef {
                 name: pod.pod.name.clone(),
@@ -78,7 +91,10 @@ impl PodIdentity {
                 uid: pod.pod.uid.to_string(),
             },
             qos: Some(pod.qos),
-            known_by: KnownBy::Manifest,
+            known_by: match pod.origin {
+                Origin::Manifest { .. } => KnownBy::Manifest,
+                Origin::Object { .. } => KnownBy::Apiserver,
+            },
         }
     }
 
@@ -96,21 +112,20 @@ impl PodIdentity {
     }
 }
 
-/// uid -> identity, of every pod that a manifest named and that was not forgotten since.
+/// uid -> identity, of every pod that a source named and that was not forgotten since.
 #[derive(Debug, Default)]
 pub struct Identities(HashMap<PodUid, PodIdentity>);
 
 impl Identities {
     /// Learns the pods of a set. Those that are not in it any more keep their names until
-    /// [`Identities::forget`]: their cgroups may outlive their manifests.
+    /// [`Identities::forget`]: their cgroups may outlive them.
     pub fn learn(&mut self, set: &PodSet) {
-        for pod in &set.pods {
-            self.0
-                .insert(pod.pod.uid.clone(), PodIdentity::of_manifest(pod));
+        for pod in set.pods.iter().chain(&set.ended) {
+            self.0.insert(pod.pod.uid.clone(), PodIdentity::of(pod));
         }
     }
 
-    /// Who is behind a uid; the uid itself where no manifest named it.
+    /// Who is behind a uid; the uid itself where no source named it.
     pub fn get(&self, uid: &str) -> PodIdentity {
         let known = self.0.get(&PodUid::from(uid));
         known
@@ -118,7 +133,7 @@ impl Identities {
             .unwrap_or_else(|| PodIdentity::of_cgroup(uid))
     }
 
-    /// A pod's cgroup is gone, and it is in no manifest.
+    /// A pod's cgroup is gone, and no source tells of it.
     pub fn forget(&mut self, uid: &str) {
         self.0.remove(&PodUid::from(uid));
     }

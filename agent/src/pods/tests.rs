@@ -1,10 +1,10 @@
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
-use podwarden_policy::{Bytes, ContainerKind, MilliCpu};
+use podwarden_policy::{Bytes, ContainerKind, MilliCpu, Pod};
 
 use super::*;
 
-type Receiver = tokio::sync::watch::Receiver<Arc<PodSet>>;
+type Receiver = tokio::sync::watch::Receiver<Arc<Manifests>>;
 
 const GUARANTEED: &str = "\
 apiVersion: v1
@@ -38,7 +38,7 @@ fn dir_with(files: &[(&str, &str)]) -> (tempfile::TempDir, ManifestDir) {
     (temp, dir)
 }
 
-fn names(set: &PodSet) -> Vec<&str> {
+fn names(set: &Manifests) -> Vec<&str> {
     set.pods.iter().map(|p| p.pod.name.as_str()).collect()
 }
 
@@ -237,7 +237,7 @@ fn a_directory_with_all_sorts_in_it() {
     ]);
     fs::create_dir(temp.path().join("h.yaml")).unwrap();
     fs::write(temp.path().join("i.yaml"), [0xff, 0xfe]).unwrap();
-    let set = dir.read(&PodSet::default()).unwrap();
+    let set = dir.read(&Manifests::default()).unwrap();
     assert_eq!(names(&set), ["a", "b"]);
     let errors: Vec<_> = set.errors.iter().map(ToString::to_string).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");
@@ -261,7 +261,7 @@ fn a_manifest_that_turns_bad_leaves_its_pod_as_it_was() {
         ("a.yaml", &minimal("a", "1")),
         ("b.yaml", &minimal("b", "2")),
     ]);
-    let first = dir.read(&PodSet::default()).unwrap();
+    let first = dir.read(&Manifests::default()).unwrap();
     for bad in ["", "apiVersion: [", "apiVersion: v1\nkind: Pod\n"] {
         fs::write(temp.path().join("a.yaml"), bad).unwrap();
         let set = dir.read(&first).unwrap();
@@ -302,7 +302,7 @@ async fn expect(pods: &mut Receiver, wanted: &[&str]) {
     until(pods, |set| names(set) == wanted).await;
 }
 
-async fn until(pods: &mut Receiver, condition: impl Fn(&PodSet) -> bool) {
+async fn until(pods: &mut Receiver, condition: impl Fn(&Manifests) -> bool) {
     let seen = pods.wait_for(|set| condition(set));
     tokio::time::timeout(Duration::from_secs(30), seen)
         .await
@@ -330,7 +330,7 @@ async fn a_directory_that_goes_away_is_said() {
 #[test]
 fn a_directory_that_is_not_there() {
     let error = ManifestDir::new("/nonexistent/pods")
-        .read(&PodSet::default())
+        .read(&Manifests::default())
         .unwrap_err();
     assert!(error.to_string().contains("/nonexistent/pods"), "{error}");
 }
@@ -338,7 +338,11 @@ fn a_directory_that_is_not_there() {
 #[test]
 fn identities() {
     let (_temp, dir) = dir_with(&[("a.yaml", GUARANTEED)]);
-    let set = dir.read(&PodSet::default()).unwrap();
+    let pods = dir.read(&Manifests::default()).unwrap().pods;
+    let set = PodSet {
+        pods,
+        ..PodSet::default()
+    };
     let uid = "11111111-2222-3333-4444-555555555555";
     let mut identities = Identities::default();
     assert_eq!(identities.get(uid).known_by, KnownBy::Cgroup);
@@ -354,5 +358,8 @@ fn identities() {
     identities.forget(uid);
     let unknown = identities.get(uid);
     assert_eq!((unknown.pod.name.as_str(), unknown.qos), (uid, None));
-    assert_eq!(Path::new(&set.pods[0].file).file_name().unwrap(), "a.yaml");
+    let Origin::Manifest { file, .. } = &set.pods[0].origin else {
+        panic!("{:?}", set.pods[0].origin)
+    };
+    assert_eq!(file.file_name().unwrap(), "a.yaml");
 }

@@ -38,12 +38,12 @@ use crate::{
     figures::Sampler,
     ledger::Change,
     oom_score::OomScores,
-    pods::{Identities, PodSet},
+    pods::{Identities, PodSet, SourceError},
     published::{Figures, Published},
     reactor::{Reactor, report::Chosen},
     recorded::Recorded,
     recorder::{Draft, Recorder},
-    sense::{self, Naming},
+    sense::{self, Naming, Wanted},
 };
 
 /// Time between two sampling passes while nobody looks.
@@ -85,6 +85,8 @@ pub(super) struct SlowLoop {
     recorder: Option<Recorder>,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
+    /// What is wrong with pods, so that it is said once.
+    pod_errors: Vec<SourceError>,
     pods_open: bool,
     reactor_ended: bool,
     watchdog: Watchdog,
@@ -117,6 +119,7 @@ impl SlowLoop {
             scores_settled: None,
             recorder: recording::start(&parts),
             stale: true,
+            pod_errors: Vec::new(),
             pods_open: true,
             reactor_ended: false,
             watchdog: Watchdog::new(Instant::now()),
@@ -232,7 +235,8 @@ impl SlowLoop {
 
     fn take_pods(&mut self) {
         let set = self.parts.pods.borrow_and_update().clone();
-        for error in &set.errors {
+        let said = std::mem::replace(&mut self.pod_errors, set.errors.clone());
+        for error in set.errors.iter().filter(|error| !said.contains(error)) {
             tracing::warn!("{error}");
             self.parts.published.degraded(error.to_string());
         }
@@ -278,7 +282,7 @@ impl SlowLoop {
             pods,
             ..
         } = &mut self.parts;
-        let wanted = pods.borrow().pods.iter().map(|p| p.pod.clone()).collect();
+        let wanted = Wanted::from(&**pods.borrow());
         let existing: Vec<CgroupName> = accounting
             .ledger
             .pods()

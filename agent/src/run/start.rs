@@ -23,10 +23,10 @@ use crate::{
         loader::{self, LoadOptions},
         support::{self, Profile},
     },
-    pods::{DirError, ManifestDir, PodSet},
+    pods::{DirError, PodSet, feed},
     published::{Figures, Published},
     reactor::{self, KernelLevels, Reactor},
-    sense::{self, Naming},
+    sense::{self, Naming, Wanted},
 };
 
 /// Where agents lock their root, so that two never share one.
@@ -115,7 +115,9 @@ pub(super) async fn agent(
     let enforce = config.mode == Mode::Enforce;
     let (backend, without_systemd) = backend(&config, driver)?;
     let naming = Naming::new(driver, &config.cgroup_root);
-    let pods = manifests(&config)?;
+    let feed = feed::start(&config).map_err(StartError::Pods)?;
+    published.set_sources(feed.sources);
+    let pods = feed.pods;
     let stats = NodeStats {
         node_name: config.node_name.clone(),
         mode: config.mode.as_str().to_owned(),
@@ -140,7 +142,7 @@ pub(super) async fn agent(
     }
     actor.learn(&pods.borrow());
     let first = pods.borrow().clone();
-    let wanted = first.pods.iter().map(|p| p.pod.clone()).collect();
+    let wanted = Wanted::from(&*first);
     let snapshot = sense::snapshot(&tree, &naming, &config, &node, wanted, &[], |_| false);
     actor.reconcile(&tree, &naming, &plan::plan(&snapshot));
     published.publish_done(actor.tally().clone());
@@ -241,19 +243,6 @@ fn announce_waiting(
         pods: Vec::new(),
     });
     published.set_ready(true);
-}
-
-fn manifests(config: &Config) -> Result<tokio::sync::watch::Receiver<Arc<PodSet>>, StartError> {
-    let Some(dir) = &config.pods_dir else {
-        return Ok(tokio::sync::watch::channel(Arc::default()).1);
-    };
-    let (watcher, pods) = ManifestDir::new(dir).watch().map_err(StartError::Pods)?;
-    tokio::spawn(async move {
-        if let Err(error) = watcher.run().await {
-            tracing::warn!(%error, "manifests are not watched any more; the last ones stay in force");
-        }
-    });
-    Ok(pods)
 }
 
 type Built = (

@@ -6,7 +6,7 @@ use podwarden::{
     act::{Actor, Files, Operation, Outcome, Performed},
     api::CgroupWrites,
     config::{Config, Machine, Overrides},
-    sense::{self, Naming},
+    sense::{self, Naming, Wanted},
 };
 use podwarden_cgroup::{Controller, CpuQuota, Driver, Hierarchies, Tree};
 use podwarden_policy::{
@@ -82,7 +82,10 @@ impl World {
             &self.naming,
             &self.config,
             &node,
-            self.pods.clone(),
+            Wanted {
+                pods: self.pods.clone(),
+                incomplete: false,
+            },
             &self.known,
             |rel| self.actor.made(rel),
         );

@@ -81,8 +81,7 @@ impl SlowLoop {
         if gone {
             self.tokens.forget(&uid);
             self.evictions.done.remove(&uid);
-            let wanted = self.parts.pods.borrow();
-            if wanted.pods.iter().all(|p| p.pod.uid.as_str() != uid) {
+            if !self.parts.pods.borrow().mentions(&uid) {
                 self.identities.forget(&uid);
             }
         }

@@ -1,0 +1,245 @@
+//! Runs the sources, and the mux over what they tell.
+//!
+//! ```text
+//!  source task ──words──> feed task (mux) ──> watch<PodSet> ──> the slow loop
+//!                                        └──> watch<SourceStats> ──> /readyz, /v1/node
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    DirError, ManifestDir, Manifests, PodSet, Source, SourceError, Watcher,
+    mux::{Event, Mux, Op},
+};
+use crate::{api::SourceStats, config::Config, error::chain};
+
+/// What sources may have said before the mux has taken it in; then they wait.
+const WORDS: usize = 64;
+
+/// What a source says.
+#[derive(Debug)]
+pub(super) enum Word {
+    /// Something about its pods.
+    Event(Event),
+    /// It cannot do its work; why.
+    Trouble(String),
+}
+
+/// A source's end.
+#[derive(Debug, Clone)]
+pub(super) struct Speaker {
+    source: Source,
+    words: mpsc::Sender<(Source, Word)>,
+}
+
+impl Speaker {
+    /// False once nobody listens any more.
+    pub(super) async fn say(&self, word: Word) -> bool {
+        self.words.send((self.source, word)).await.is_ok()
+    }
+
+    /// Completes once nobody listens any more.
+    pub(super) async fn unheard(&self) {
+        self.words.closed().await;
+    }
+}
+
+/// What the agent gets of its sources.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    /// The pods.
+    pub pods: watch::Receiver<Arc<PodSet>>,
+    /// How each source is doing, in the order of their say.
+    pub sources: watch::Receiver<Arc<Vec<SourceStats>>>,
+}
+
+/// Starts the sources that are configured; nothing is waited for.
+///
+/// # Errors
+/// [`DirError`] when there is a manifest directory that cannot be read or watched.
+///
+/// # Panics
+/// Outside a tokio runtime with IO enabled.
+pub fn start(config: &Config) -> Result<Feed, DirError> {
+    let mut sources = Vec::new();
+    sources.extend(config.pods_dir.as_ref().map(|_| Source::File));
+    let mut hub = Hub::new(&config.node_name, &sources);
+    if let Some(dir) = &config.pods_dir {
+        let (watcher, manifests) = ManifestDir::new(dir).watch()?;
+        hub.begin_with(Source::File, whole(&manifests.borrow()));
+        tokio::spawn(follow_dir(watcher, manifests, hub.speaker(Source::File)));
+    }
+    let feed = hub.feed();
+    tokio::spawn(hub.run());
+    Ok(feed)
+}
+
+/// Tells what a directory holds whenever that changes.
+async fn follow_dir(
+    watcher: Watcher,
+    mut manifests: watch::Receiver<Arc<Manifests>>,
+    speaker: Speaker,
+) {
+    let telling = async {
+        while manifests.changed().await.is_ok() {
+            let event = whole(&manifests.borrow_and_update());
+            if !speaker.say(Word::Event(event)).await {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = telling => {}
+        () = speaker.unheard() => {}
+        ended = watcher.run() => {
+            if let Err(error) = ended {
+                let problem = format!("{}; the last manifests stay in force", chain(&error));
+                speaker.say(Word::Trouble(problem)).await;
+            }
+        }
+    }
+}
+
+fn whole(manifests: &Manifests) -> Event {
+    Event::Replace {
+        pods: manifests.pods.clone(),
+        errors: manifests
+            .errors
+            .iter()
+            .cloned()
+            .map(SourceError::Manifest)
+            .collect(),
+    }
+}
+
+/// The mux with those who speak to it and listen to it.
+#[derive(Debug)]
+pub(super) struct Hub {
+    mux: Mux,
+    stats: BTreeMap<Source, SourceStats>,
+    pods: watch::Sender<Arc<PodSet>>,
+    sources: watch::Sender<Arc<Vec<SourceStats>>>,
+    /// Taken by [`Hub::run`].
+    words: mpsc::Receiver<(Source, Word)>,
+    /// For further sources.
+    sender: mpsc::Sender<(Source, Word)>,
+}
+
+impl Hub {
+    /// For the sources that are configured.
+    pub(super) fn new(node_name: &str, sources: &[Source]) -> Self {
+        let stats = sources.iter().map(|&source| {
+            let name = source.as_str().to_owned();
+            (
+                source,
+                SourceStats {
+                    name,
+                    ..SourceStats::default()
+                },
+            )
+        });
+        let (sender, words) = mpsc::channel(WORDS);
+        let hub = Self {
+            mux: Mux::new(node_name, sources.iter().copied()),
+            stats: stats.collect(),
+            pods: watch::Sender::default(),
+            sources: watch::Sender::default(),
+            words,
+            sender,
+        };
+        hub.publish();
+        hub
+    }
+
+    /// An end for a source.
+    pub(super) fn speaker(&self, source: Source) -> Speaker {
+        Speaker {
+            source,
+            words: self.sender.clone(),
+        }
+    }
+
+    /// Takes in what a source has told already.
+    pub(super) fn begin_with(&mut self, source: Source, event: Event) {
+        self.take(source, Word::Event(event));
+        self.publish();
+    }
+
+    /// The listeners' end.
+    pub(super) fn feed(&self) -> Feed {
+        Feed {
+            pods: self.pods.subscribe(),
+            sources: self.sources.subscribe(),
+        }
+    }
+
+    /// Runs until every source has ended or nobody listens any more.
+    pub(super) async fn run(mut self) {
+        // The end of the last source is then the end of the words.
+        self.sender = mpsc::channel(1).0;
+        loop {
+            let word = tokio::select! {
+                word = self.words.recv() => word,
+                () = self.pods.closed() => return,
+            };
+            let Some((source, word)) = word else { return };
+            self.take(source, word);
+            // What has come meanwhile is one change for those who listen.
+            while let Ok((source, word)) = self.words.try_recv() {
+                self.take(source, word);
+            }
+            self.publish();
+        }
+    }
+
+    fn take(&mut self, source: Source, word: Word) {
+        let Some(stats) = self.stats.get_mut(&source) else {
+            return;
+        };
+        match word {
+            Word::Event(event) => {
+                let updates = self.mux.apply(source, event);
+                for update in &updates {
+                    log(source, update.op, &update.pod.pod);
+                }
+                stats.updates += updates.len() as u64;
+                stats.pods = self.mux.count(source) as u64;
+                stats.reported = !self.mux.waiting().any(|waiting| waiting == source);
+            }
+            Word::Trouble(problem) => {
+                // The same again is no news.
+                if stats.problem.as_ref() != Some(&problem) {
+                    tracing::warn!(%source, "{problem}");
+                    stats.problem = Some(problem);
+                }
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let set = self.mux.set();
+        self.pods.send_if_modified(|last| {
+            let news = **last != set;
+            if news {
+                *last = Arc::new(set);
+            }
+            news
+        });
+        let stats: Vec<_> = self.stats.values().cloned().collect();
+        self.sources.send_if_modified(|last| {
+            let news = **last != stats;
+            if news {
+                *last = Arc::new(stats);
+            }
+            news
+        });
+    }
+}
+
+fn log(source: Source, op: Op, pod: &podwarden_policy::Pod) {
+    let (namespace, name, uid) = (&pod.namespace, &pod.name, &pod.uid);
+    tracing::debug!(%source, ?op, %uid, "pod {namespace}/{name}");
+}

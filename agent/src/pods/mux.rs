@@ -1,0 +1,250 @@
+//! Many sources, one set of pods. Values only: no IO, no clock.
+//!
+//! Problem: each source tells of its pods at its own pace, in whole lists and in single changes,
+//! some of them twice, and it may be cut off and begin anew. What the agent acts on is one set.
+//!
+//! Approach: the last word of every source is kept apart from that of the others, as in the kubelet's
+//! `podStorage` (`pkg/kubelet/config/config.go`); [`Mux::set`] joins them when it is asked for.
+//!
+//! Properties, each with a test:
+//!
+//! - Convergence: after any sequence of events the state of a source is what its last whole list and
+//!   the changes since then say, and the set depends on those states alone.
+//! - The updates that [`Mux::apply`] gives, carried out one after another, lead from the state before
+//!   to the state after. None is given for what has not changed.
+//! - A pod that becomes unusable stays as it last was; it goes only when its source no longer has it.
+//! - Until every source has told a whole list, [`PodSet::waiting`] says which have not: nothing may be
+//!   removed because of such a set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use podwarden_policy::PodUid;
+
+use super::{PodSet, Source, SourceError, SourcedPod};
+
+/// What a source tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Everything it has now.
+    Replace {
+        /// The pods that can be used.
+        pods: Vec<SourcedPod>,
+        /// Those that cannot.
+        errors: Vec<SourceError>,
+    },
+    /// A pod is new or changed.
+    Apply(Box<SourcedPod>),
+    /// A pod is new or changed, and cannot be used.
+    Unusable(Box<SourceError>),
+    /// A pod is gone; by its [`SourcedPod::key`].
+    Delete(String),
+}
+
+/// What became of a pod, in the kubelet's words (`pkg/kubelet/types/pod_update.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Op {
+    /// The source no longer has it.
+    Remove,
+    /// It is new.
+    Add,
+    /// What it asks for changed.
+    Update,
+    /// It is to end.
+    Delete,
+    /// Only its phase changed.
+    Reconcile,
+}
+
+/// A change of one source's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    /// Whose.
+    pub source: Source,
+    /// What.
+    pub op: Op,
+    /// The pod as it is now; as it last was for [`Op::Remove`].
+    pub pod: SourcedPod,
+}
+
+/// The last word of one source.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct State {
+    /// It has told a whole list.
+    reported: bool,
+    pods: BTreeMap<String, SourcedPod>,
+    /// Of pods whose key is known.
+    errors: BTreeMap<String, SourceError>,
+    /// Of the last whole list.
+    unnamed: Vec<SourceError>,
+}
+
+/// See the module's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mux {
+    node_name: String,
+    sources: BTreeMap<Source, State>,
+}
+
+impl Mux {
+    /// For the sources that are configured. A kubelet appends `node_name` to the names of static pods.
+    pub fn new(node_name: &str, sources: impl IntoIterator<Item = Source>) -> Self {
+        let sources = sources.into_iter().map(|source| (source, State::default()));
+        Self {
+            node_name: node_name.to_owned(),
+            sources: sources.collect(),
+        }
+    }
+
+    /// Takes in what a source tells, and gives the changes in the order in which the kubelet sends
+    /// them: removed, added, updated, deleted, reconciled. A source that is not configured has no say.
+    pub fn apply(&mut self, source: Source, event: Event) -> Vec<Update> {
+        let Some(state) = self.sources.get_mut(&source) else {
+            return Vec::new();
+        };
+        let mut changes = Vec::new();
+        match event {
+            Event::Replace { pods, errors } => state.replace(pods, errors, &mut changes),
+            Event::Apply(pod) => changes.extend(state.put(*pod)),
+            Event::Unusable(error) => state.unusable(*error),
+            Event::Delete(key) => changes.extend(state.remove(&key)),
+        }
+        // Stable: by key within an operation.
+        changes.sort_by_key(|(op, _)| *op);
+        let update = |(op, pod)| Update { source, op, pod };
+        changes.into_iter().map(update).collect()
+    }
+
+    /// How many pods a source has told of.
+    pub fn count(&self, source: Source) -> usize {
+        self.sources.get(&source).map_or(0, |s| s.pods.len())
+    }
+
+    /// Every source's pods as one.
+    ///
+    /// A pod that two sources tell of is that of the lesser [`Source`]. The mirror of a static pod is
+    /// known by the uid of the static pod, which names its cgroup; where the manifest itself is known
+    /// too, that is believed, as it is what runs, under the name that the mirror has.
+    pub fn set(&self) -> PodSet {
+        let mut by_uid: BTreeMap<PodUid, SourcedPod> = BTreeMap::new();
+        for (source, state) in &self.sources {
+            for pod in state.pods.values() {
+                let pod = match source {
+                    Source::Apiserver => pod.clone(),
+                    Source::File => self.as_mirrored(pod),
+                };
+                let believed = by_uid
+                    .get(&pod.pod.uid)
+                    .is_some_and(|other| !other.is_mirror());
+                if !believed {
+                    by_uid.insert(pod.pod.uid.clone(), pod);
+                }
+            }
+        }
+        let (ended, pods) = by_uid.into_values().partition(SourcedPod::has_ended);
+        let states = self.sources.values();
+        let errors = states.flat_map(|s| s.unnamed.iter().chain(s.errors.values()));
+        PodSet {
+            pods,
+            ended,
+            errors: errors.cloned().collect(),
+            waiting: self.waiting().collect(),
+        }
+    }
+
+    /// The sources that have not told a whole list yet.
+    pub fn waiting(&self) -> impl Iterator<Item = Source> {
+        let waiting = self.sources.iter().filter(|(_, state)| !state.reported);
+        waiting.map(|(source, _)| *source)
+    }
+
+    /// A static pod as the kubelet runs it: under its mirror's name, with the kubelet's uid for it (a
+    /// hash of its own where the manifest writes none), and never to be evicted.
+    fn as_mirrored(&self, pod: &SourcedPod) -> SourcedPod {
+        let mut pod = pod.clone();
+        let full = format!("{}-{}", pod.pod.name, self.node_name);
+        let api = self.sources.get(&Source::Apiserver);
+        let mirror = api.into_iter().flat_map(|s| s.pods.values()).find(|other| {
+            other.is_mirror()
+                && other.pod.namespace == pod.pod.namespace
+                && (other.pod.name == full || other.pod.uid == pod.pod.uid)
+        });
+        if let Some(mirror) = mirror {
+            pod.pod.uid = mirror.pod.uid.clone();
+            pod.pod.name.clone_from(&mirror.pod.name);
+            pod.pod.critical = true;
+            pod.phase = mirror.phase;
+        }
+        pod
+    }
+}
+
+type Change = (Op, SourcedPod);
+
+impl State {
+    fn replace(
+        &mut self,
+        pods: Vec<SourcedPod>,
+        errors: Vec<SourceError>,
+        changes: &mut Vec<Change>,
+    ) {
+        self.reported = true;
+        let unusable: BTreeSet<_> = errors.iter().filter_map(SourceError::key).collect();
+        let told: BTreeSet<_> = pods.iter().map(SourcedPod::key).chain(unusable).collect();
+        let known = self.pods.keys().chain(self.errors.keys());
+        let gone = known.filter(|key| !told.contains(key.as_str()));
+        let gone: BTreeSet<_> = gone.cloned().collect();
+        self.unnamed.clear();
+        for key in gone {
+            changes.extend(self.remove(&key));
+        }
+        for pod in pods {
+            changes.extend(self.put(pod));
+        }
+        for error in errors {
+            self.unusable(error);
+        }
+    }
+
+    fn put(&mut self, pod: SourcedPod) -> Option<Change> {
+        self.errors.remove(pod.key());
+        let op = match self.pods.get(pod.key()) {
+            None => Op::Add,
+            Some(before) => change(before, &pod)?,
+        };
+        self.pods.insert(pod.key().to_owned(), pod.clone());
+        Some((op, pod))
+    }
+
+    fn unusable(&mut self, error: SourceError) {
+        match error.key().map(str::to_owned) {
+            Some(key) => drop(self.errors.insert(key, error)),
+            None if self.unnamed.contains(&error) => {}
+            None => self.unnamed.push(error),
+        }
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Change> {
+        self.errors.remove(key);
+        let pod = self.pods.remove(key)?;
+        Some((Op::Remove, pod))
+    }
+}
+
+/// `checkAndUpdatePod` of kubelet `pkg/kubelet/config/config.go`.
+fn change(before: &SourcedPod, now: &SourcedPod) -> Option<Op> {
+    if before == now {
+        return None;
+    }
+    let phase_aside = SourcedPod {
+        phase: now.phase,
+        ..before.clone()
+    };
+    Some(match phase_aside == *now {
+        true => Op::Reconcile,
+        false if now.deleting => Op::Delete,
+        false => Op::Update,
+    })
+}
+
+#[cfg(test)]
+mod tests;

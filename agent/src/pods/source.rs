@@ -1,0 +1,150 @@
+//! What sources say, in words that are the same for all of them.
+
+use std::{fmt, path::PathBuf};
+
+use podwarden_policy::{Pod, QosClass};
+
+use super::{ManifestError, Problem};
+
+/// Where pods come from. In the order of their say: where two tell of one pod, the lesser is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// The API server.
+    Apiserver,
+    /// The manifest directory.
+    File,
+}
+
+impl Source {
+    /// As logs and the API write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Apiserver => "apiserver",
+            Self::File => "file",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where in its source a pod was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A manifest.
+    Manifest {
+        /// The file.
+        file: PathBuf,
+        /// Which document of the file, from 1.
+        document: usize,
+    },
+    /// An object of the API.
+    Object {
+        /// `metadata.uid`. Not the pod's own where this is a mirror.
+        uid: String,
+        /// The mirror of a static pod: the kubelet made it so that the API shows one.
+        mirror: bool,
+    },
+}
+
+/// `status.phase` of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Accepted, not all containers run yet.
+    Pending,
+    /// Bound, and its containers were started.
+    Running,
+    /// Every container ended well and none starts again.
+    Succeeded,
+    /// Every container ended, one of them badly, or it was evicted.
+    Failed,
+}
+
+/// A pod with where it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourcedPod {
+    /// The pod.
+    pub pod: Pod,
+    /// Its class.
+    pub qos: QosClass,
+    /// Where it was found.
+    pub origin: Origin,
+    /// Its phase; `None` where nobody says.
+    pub phase: Option<Phase>,
+    /// It is to end (`metadata.deletionTimestamp`).
+    pub deleting: bool,
+}
+
+impl SourcedPod {
+    /// A pod as its manifest has it.
+    pub fn of_manifest(pod: Pod, qos: QosClass, origin: Origin) -> Self {
+        Self {
+            pod,
+            qos,
+            origin,
+            phase: None,
+            deleting: false,
+        }
+    }
+
+    /// What its source knows it by.
+    pub fn key(&self) -> &str {
+        match &self.origin {
+            Origin::Manifest { .. } => self.pod.uid.as_str(),
+            Origin::Object { uid, .. } => uid,
+        }
+    }
+
+    /// Nothing of it runs any more, nor will.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Some(Phase::Succeeded | Phase::Failed))
+    }
+
+    /// True for the mirror of a static pod.
+    pub fn is_mirror(&self) -> bool {
+        matches!(self.origin, Origin::Object { mirror: true, .. })
+    }
+}
+
+/// A pod that a source tells of and that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceError {
+    /// A manifest.
+    Manifest(ManifestError),
+    /// An object of the API.
+    Object {
+        /// `metadata.uid`; empty where it has none.
+        uid: String,
+        /// `namespace/name`.
+        pod: String,
+        /// Why.
+        problem: Problem,
+    },
+}
+
+impl SourceError {
+    /// The [`SourcedPod::key`] of the pod that it is about, where that can be told.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Manifest(_) => None,
+            Self::Object { uid, .. } => Some(uid).filter(|uid| !uid.is_empty()).map(String::as_str),
+        }
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manifest(error) => error.fmt(f),
+            Self::Object { uid, pod, problem } => write!(
+                f,
+                "pod {pod} (uid {uid}) of the API server: {problem}; what was known of it before stays in force"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {}
