@@ -59,9 +59,8 @@ impl Backend for Files {
         tree.remove_created(made)
     }
 
-    /// A directory does not tell who made it.
-    fn made_before(&self, _tree: &Tree, _rel: &str) -> Result<Created, Error> {
-        Ok(Created::default())
+    fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created, Error> {
+        tree.made_before(rel)
     }
 
     fn remove_unused(&self, _tree: &Tree, made: Vec<PathBuf>) {

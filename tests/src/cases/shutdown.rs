@@ -1,10 +1,10 @@
 //! Ends: whatever way the agent ends, the node is as it was.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::{Case, Context, case, portable};
-use crate::harness::{Agent, Node, Objects, Options, PodSpec, eventually};
+use crate::harness::{Agent, Node, Objects, Options, PodSpec, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
     case(
@@ -100,5 +100,12 @@ fn killed_agent_can_restart(context: &Context) -> Result<()> {
     })?;
     workload.kill();
     node.empty()?;
-    node.agent.stop(Signal::TERM, node.limit())
+    // What the first one made is the next one's to remove.
+    let manifest = node.sandbox.pods_dir().join(format!("{}.json", pod.uid()));
+    std::fs::remove_file(manifest).context("remove a manifest")?;
+    until(node.limit(), "the end of the pod's cgroup", || {
+        !pod.cgroup.exists()
+    })?;
+    node.agent.stop(Signal::TERM, node.limit())?;
+    node.ensure_nothing_left()
 }

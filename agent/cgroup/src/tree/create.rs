@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::{
-    fs::{Mode, mkdir},
+    fs::{Mode, XattrFlags, getxattr, mkdir, setxattr},
     io::Errno,
 };
 
@@ -15,6 +15,9 @@ const REQUIRED: [Controller; 3] = [Controller::Cpu, Controller::Memory, Controll
 /// What the kubelet wants of a cgroup besides (`getSupportedUnifiedControllers` of kubelet
 /// `pkg/kubelet/cm/cgroup_v2_manager_linux.go`).
 const OPTIONAL: [Controller; 2] = [Controller::CpuSet, Controller::HugeTlb];
+
+/// On each directory that [`Tree::create`] makes; see xattr(7).
+const MARK: &str = "trusted.podwarden";
 
 /// The directories that one [`Tree::create`] made, parents first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,6 +65,31 @@ impl Tree {
         Ok(created)
     }
 
+    /// The directories of a cgroup that another podwarden has made with [`Tree::create`]; for the empty
+    /// name those of the tree's root and above it. They may be removed like those that it names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`]; what the kernel refuses.
+    pub fn made_before(&self, rel: &str) -> Result<Created> {
+        let mut found = Created::default();
+        for hierarchy in &self.used {
+            let target = self.below(&hierarchy.mount, rel)?;
+            let above = target
+                .ancestors()
+                .skip(1)
+                .take_while(|directory| rel.is_empty() && directory.starts_with(&hierarchy.mount));
+            let mut chain: Vec<_> = above.collect();
+            chain.reverse();
+            chain.push(&target);
+            for directory in chain {
+                if *directory != *hierarchy.mount && is_marked(directory)? {
+                    found.directories.push(directory.to_owned());
+                }
+            }
+        }
+        Ok(found)
+    }
+
     fn create_in(&self, hierarchy: &Hierarchy, rel: &str, created: &mut Created) -> Result<()> {
         let target = self.below(&hierarchy.mount, rel)?;
         let mut parent = hierarchy.mount.clone();
@@ -72,6 +100,7 @@ impl Tree {
                 self.enable_controllers(&parent)?;
             }
             if make_directory(&directory)? {
+                mark(&directory);
                 created.directories.push(directory.clone());
             }
             if hierarchy.has_cpuset && !hierarchy.is_v2 {
@@ -138,6 +167,28 @@ fn make_directory(path: &Path) -> Result<bool> {
             reason: "it is a file of its parent cgroup",
         }),
         Err(e) => Err(Error::os("create", path, e)),
+    }
+}
+
+/// Remembers who made it past the agent's end: an extended attribute that only a privileged process
+/// can set, in the kernel's memory for as long as the cgroup is there.
+fn mark(directory: &Path) {
+    if let Err(error) = setxattr(directory, MARK, b"1", XattrFlags::empty()) {
+        tracing::debug!(
+            %error,
+            directory = %directory.display(),
+            "not marked as ours: an agent that is killed leaves it behind"
+        );
+    }
+}
+
+fn is_marked(directory: &Path) -> Result<bool> {
+    let mut value = [0; 1];
+    match getxattr(directory, MARK, &mut value) {
+        Ok(_) => Ok(true),
+        // Not there, or without room for what we would not have written.
+        Err(Errno::NODATA | Errno::RANGE | Errno::OPNOTSUPP | Errno::NOENT) => Ok(false),
+        Err(e) => Err(Error::os("read the maker of", directory, e)),
     }
 }
 

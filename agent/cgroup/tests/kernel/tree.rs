@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podwarden_cgroup::{Controller, Errno, Error, Hierarchies, Identity, Tree, Version};
+use podwarden_cgroup::{Controller, Created, Errno, Error, Hierarchies, Identity, Tree, Version};
 
 use crate::support::{Sandbox, Victim, eventually};
 
@@ -32,6 +32,37 @@ fn create_says_what_it_made_and_only_that_is_removed() {
     assert_eq!(sandbox.directories("kubepods").len(), hierarchies);
     // What is gone already is no error.
     tree.remove_created(&created).unwrap();
+}
+
+#[test]
+fn what_another_agent_made_is_told_apart() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let made = tree.create("ours/pod").unwrap();
+    for directory in &made.directories {
+        fs::create_dir(directory.join("theirs")).unwrap();
+    }
+    let mut found = tree.made_before("ours").unwrap();
+    found.extend(tree.made_before("ours/pod").unwrap());
+    let sorted = |created: &Created| {
+        let mut directories = created.directories.clone();
+        directories.sort();
+        directories
+    };
+    assert_eq!(sorted(&found), sorted(&made));
+    assert!(tree.made_before("ours/theirs").unwrap().is_empty());
+    assert!(tree.made_before("nowhere").unwrap().is_empty());
+    let root = tree.made_before("").unwrap().directories;
+    let mounts = tree.hierarchies().v2_mount.clone();
+    assert!(
+        root.iter()
+            .all(|directory| Some(directory) != mounts.as_ref())
+    );
+    for directory in &made.directories {
+        let _ = fs::remove_dir(directory.join("theirs"));
+    }
 }
 
 #[test]
