@@ -1,4 +1,4 @@
-//! What podwarden costs, measured beside the same work without it.
+//! What podwarden costs, measured beside the same work without it, and how fast it is beside others.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,11 @@ use clap::{Args as ClapArgs, Subcommand};
 use crate::cases::Context;
 use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
 
+mod evict;
+mod isolate;
 mod plan;
+mod syscalls;
+mod trace;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -24,6 +28,10 @@ pub(crate) struct Args {
 enum What {
     /// The cost of a context switch: two processes that wake each other through pipes, on one CPU.
     Switch(Switch),
+    /// From a level crossed to the memory back, beside other OOM daemons.
+    Evict(evict::Evict),
+    /// What the reactor asks of the kernel while it evicts, and where it sleeps.
+    Syscalls(syscalls::Syscalls),
     /// The time that one plan takes, beside writing the same node as JSON.
     Plan(plan::Plan),
 }
@@ -47,6 +55,8 @@ struct Switch {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Switch(switch) => switch.run()?,
+        What::Evict(evict) => evict.run()?,
+        What::Syscalls(syscalls) => syscalls.run()?,
         What::Plan(plan) => plan.run()?,
     }
     Ok(ExitCode::SUCCESS)

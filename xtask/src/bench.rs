@@ -1,11 +1,11 @@
-//! `cargo xtask bench`: what podwarden costs, as ratios in one run.
+//! `cargo xtask bench`: what podwarden costs, and how fast it is, as ratios in one run.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 
-use crate::become_e2e;
 use crate::paths::Workspace;
+use crate::{become_e2e, peers};
 
 /// What the benchmark is run with.
 #[derive(Debug, clap::Args)]
@@ -22,6 +22,19 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// From a level crossed to the memory back, beside other OOM daemons, which are fetched.
+    Evict {
+        /// Handed to the benchmark: --peers earlyoom,nohang, --rate 100,500,full, --hogs 0,6,
+        /// --processes 1,16, --runs N, --json FILE, --svg FILE.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// What the reactor asks of the kernel while it evicts, and where it sleeps.
+    Syscalls {
+        /// Handed to the benchmark: --processes N, --hogs N, --runs N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// The time that one plan takes; takes no root.
     Plan {
         /// Handed to the benchmark: --pods N, --runs N, --seed N, --json.
@@ -34,6 +47,12 @@ enum What {
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.what {
         What::Switch { args } => become_e2e::run(workspace, &["bench", "switch"], args),
+        What::Evict { args } => {
+            let root = peers::fetch(workspace)?.into_os_string();
+            let args = [&["--peers-root".into(), root], &args[..]].concat();
+            become_e2e::run(workspace, &["bench", "evict"], &args)
+        }
+        What::Syscalls { args } => become_e2e::run(workspace, &["bench", "syscalls"], args),
         What::Plan { args } => become_e2e::run_without_agent(workspace, &["bench", "plan"], args),
     }
 }

@@ -17,6 +17,7 @@ mod initramfs;
 mod kernels;
 mod machines;
 mod paths;
+mod peers;
 mod report;
 mod setup;
 mod step;

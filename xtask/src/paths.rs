@@ -75,6 +75,11 @@ impl Workspace {
         self.target.join("kernels")
     }
 
+    /// The daemons to measure beside.
+    pub(crate) fn peers(&self) -> PathBuf {
+        self.target.join("peers")
+    }
+
     /// What tests leave to read: results and consoles.
     pub(crate) fn results(&self) -> PathBuf {
         self.target.join("test-results")

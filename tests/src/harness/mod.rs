@@ -26,7 +26,7 @@ pub(crate) use interrupt::{check as check_interrupt, install as catch_signals};
 pub(crate) use manifest::{PodSpec, Qos, fresh_uid};
 pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
-pub(crate) use sandbox::{Sandbox, remove_stale};
+pub(crate) use sandbox::{OWNER, Sandbox, owner, remove_stale};
 pub(crate) use wait::{eventually, sleep, until};
 pub(crate) use workload::Workload;
 pub(crate) use writes::Writes;

@@ -21,7 +21,16 @@ const SLICE_PREFIX: &str = "podwarden_e2e_";
 const FILES: &str = "/var/tmp";
 /// Where agents keep their locks.
 const LOCKS: &str = "/run/podwarden";
+/// Names another process as the owner of what is made here, by its id: one that started us in a PID
+/// namespace, where our own id means another process than outside.
+pub(crate) const OWNER: &str = "PODWARDEN_E2E_OWNER";
 static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// The process that what is made here is named after: once it has ended, all of it is stale.
+pub(crate) fn owner() -> u32 {
+    let named = std::env::var(OWNER).ok().and_then(|id| id.parse().ok());
+    named.unwrap_or_else(std::process::id)
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -49,10 +58,10 @@ impl Sandbox {
     fn with_root(name: impl FnOnce(u32, u32) -> String) -> Result<Self> {
         let mounts = Mounts::detect()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let root = Cgroup::new(&mounts, &name(std::process::id(), number));
+        let root = Cgroup::new(&mounts, &name(owner(), number));
         std::fs::create_dir_all(FILES).with_context(|| format!("create {FILES}"))?;
         let dir = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}{}-", std::process::id()))
+            .prefix(&format!("{PREFIX}{}-", owner()))
             .tempdir_in(FILES)?;
         let sandbox = Self { root, mounts, dir };
         std::fs::create_dir(sandbox.pods_dir()).context("create the manifests' directory")?;

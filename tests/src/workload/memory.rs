@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::sleep_ms;
 use super::stamps::{Stamp, Stamps};
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
 #[derive(Debug, Args)]
@@ -142,13 +142,13 @@ pub(crate) fn monotonic_nanos() -> u64 {
 }
 
 /// Anonymous memory in 4 KiB pages that are there once touched; it stays until the process ends.
-struct Region {
+pub(super) struct Region {
     start: NonNull<u8>,
     length: usize,
 }
 
 impl Region {
-    fn map(length: usize) -> Result<Self> {
+    pub(super) fn map(length: usize) -> Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let address = unsafe {
             mmap_anonymous(
@@ -167,12 +167,18 @@ impl Region {
     }
 
     /// Writes one byte to every page of `range`.
-    fn touch(&self, range: Range<usize>) {
+    pub(super) fn touch(&self, range: Range<usize>) {
+        self.touch_noting(range, |_| ());
+    }
+
+    /// The same; `note` gets the end of each page once it is there.
+    pub(super) fn touch_noting(&self, range: Range<usize>, mut note: impl FnMut(u64)) {
         for offset in range.step_by(PAGE) {
             assert!(offset < self.length);
             // SAFETY: inside the mapping, which is writable and that nothing else refers to; volatile
             // so that the write happens although nobody reads it.
             unsafe { self.start.add(offset).write_volatile(1) };
+            note((offset + PAGE) as u64);
         }
     }
 }

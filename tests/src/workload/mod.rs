@@ -12,6 +12,7 @@ mod memory;
 mod processes;
 pub(crate) mod stamps;
 mod switches;
+mod victim;
 
 /// See the module.
 #[derive(Debug, Subcommand)]
@@ -40,6 +41,8 @@ pub(crate) enum Workload {
         #[arg(long, default_value_t = 600_000)]
         for_ms: u64,
     },
+    /// Fills memory from one or several processes once it may: the benchmark's victim.
+    Victim(victim::Victim),
     /// Two processes hand a byte to and fro.
     Pingpong(switches::Pingpong),
 }
@@ -55,6 +58,7 @@ impl Workload {
             Self::Forkbomb(_) => c"forkbomb",
             Self::Sleep { .. } => c"sleep",
             Self::Pause { .. } => c"pause",
+            Self::Victim(_) => victim::NAME,
             Self::Pingpong(_) => c"pingpong",
         }
     }
@@ -74,6 +78,7 @@ impl Workload {
                 sleep_ms(for_ms);
                 Ok(())
             }
+            Self::Victim(victim) => victim.run(),
             Self::Pingpong(pingpong) => pingpong.run(),
         }
     }
@@ -99,6 +104,8 @@ impl Done {
         Ok(())
     }
 }
+
+pub(crate) use victim::NAMES as VICTIM_NAMES;
 
 /// Where `fill` puts its stamps.
 pub(crate) type StampFile = PathBuf;

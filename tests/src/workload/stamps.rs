@@ -10,9 +10,19 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// How many stamps a file holds.
-const CAPACITY: usize = 16 * 1024;
-/// The count, then `CAPACITY` pairs.
-const WORDS: usize = 1 + 2 * CAPACITY;
+const CAPACITY: usize = 32 * 1024;
+/// How many stamps there are.
+const COUNT: usize = 0;
+/// Bytes touched, page by page.
+const TOUCHED: usize = 1;
+/// Not 0 once the writer is ready to begin.
+const READY: usize = 2;
+/// Not 0 once it may.
+const GO: usize = 3;
+/// The words above, before the stamps.
+const HEADER: usize = 4;
+/// The header, then `CAPACITY` pairs.
+const WORDS: usize = HEADER + 2 * CAPACITY;
 const BYTES: usize = WORDS * size_of::<u64>();
 
 /// One step of the writer.
@@ -76,20 +86,50 @@ impl Stamps {
     /// Appends a stamp; one writer only. Stamps beyond the capacity are dropped.
     pub(crate) fn push(&self, stamp: Stamp) {
         let words = self.words();
-        let count = words[0].load(Ordering::Relaxed);
-        let at = 1 + 2 * usize::try_from(count).unwrap_or(usize::MAX / 4);
+        let count = words[COUNT].load(Ordering::Relaxed);
+        let at = HEADER + 2 * usize::try_from(count).unwrap_or(usize::MAX / 4);
         if at + 1 < words.len() {
             words[at].store(stamp.nanos, Ordering::Relaxed);
             words[at + 1].store(stamp.bytes, Ordering::Relaxed);
-            words[0].store(count + 1, Ordering::Release);
+            words[COUNT].store(count + 1, Ordering::Release);
         }
+    }
+
+    /// Notes how much is touched, between two stamps as well.
+    pub(crate) fn touched(&self, bytes: u64) {
+        self.words()[TOUCHED].store(bytes, Ordering::Release);
+    }
+
+    /// The last that was noted, bytes.
+    pub(crate) fn last_touched(&self) -> u64 {
+        self.words()[TOUCHED].load(Ordering::Acquire)
+    }
+
+    /// Says that the writer is ready to begin.
+    pub(crate) fn set_ready(&self) {
+        self.words()[READY].store(1, Ordering::Release);
+    }
+
+    /// Whether the writer has said so.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.words()[READY].load(Ordering::Acquire) != 0
+    }
+
+    /// Lets the writer begin.
+    pub(crate) fn let_go(&self) {
+        self.words()[GO].store(1, Ordering::Release);
+    }
+
+    /// Whether it may begin.
+    pub(crate) fn may_go(&self) -> bool {
+        self.words()[GO].load(Ordering::Acquire) != 0
     }
 
     /// All stamps so far.
     pub(crate) fn read(&self) -> Vec<Stamp> {
         let words = self.words();
-        let count = usize::try_from(words[0].load(Ordering::Acquire)).unwrap_or(CAPACITY);
-        words[1..]
+        let count = usize::try_from(words[COUNT].load(Ordering::Acquire)).unwrap_or(CAPACITY);
+        words[HEADER..]
             .chunks_exact(2)
             .take(count)
             .map(|pair| Stamp {
@@ -133,6 +173,22 @@ mod tests {
             writer.push(stamp);
         }
         assert_eq!(reader.read(), stamps);
+    }
+
+    #[test]
+    fn both_sides_wait_for_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stamps");
+        let reader = Stamps::create(&path).unwrap();
+        let writer = Stamps::open(&path).unwrap();
+        assert!(!reader.is_ready() && !writer.may_go());
+        writer.set_ready();
+        assert!(reader.is_ready() && !writer.may_go());
+        reader.let_go();
+        assert!(writer.may_go());
+        writer.touched(4096);
+        assert_eq!(reader.last_touched(), 4096);
+        assert_eq!(reader.read(), [], "no stamp");
     }
 
     #[test]

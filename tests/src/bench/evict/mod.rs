@@ -1,0 +1,224 @@
+//! podwarden beside other OOM daemons, on one workload, seen from outside.
+//!
+//! ```text
+//!  ground   the cgroups, the bystanders, the CPU hogs and the victim of one run
+//!  daemons  how each daemon is told its threshold and whom to prefer
+//!  sampler  what the daemon watches and what the victim has, read by a real-time thread
+//!  signals  when the kernel sent a signal to the victim, and who had it sent (tracefs)
+//!  measure  one run's figures out of these; pure
+//!  report   the table and the JSON; pure
+//!  plot     the picture; pure
+//! ```
+//!
+//! No figure comes from a daemon: the crossing is the moment at which the very figure that the daemon
+//! watches passes its threshold, as read here; overshoot is what the victim notes in shared memory,
+//! page by page, from then to its end; the time of the kill is the kernel's.
+
+mod daemons;
+mod ground;
+mod measure;
+mod plot;
+mod report;
+mod run;
+mod sampler;
+mod signals;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::isolate::{Isolation, run_again};
+use crate::cases::Context;
+use crate::harness::{catch_signals, check_interrupt, remove_stale};
+use daemons::Daemon;
+pub(super) use ground::Ground;
+use measure::Outcome;
+use report::Report;
+pub(super) use report::Setting;
+use run::Plan;
+pub(super) use run::Sizes;
+use signals::Signals;
+
+const MIB: u64 = 1 << 20;
+/// How often a run that said nothing about its daemon is done again.
+const TRIES: usize = 10;
+
+/// See the module.
+#[derive(Debug, clap::Args)]
+pub(super) struct Evict {
+    /// The agent's program.
+    #[arg(long, value_name = "PATH")]
+    agent: PathBuf,
+    /// The other daemons, or none.
+    #[arg(long, value_delimiter = ',', default_value = "earlyoom,nohang")]
+    peers: Vec<Peer>,
+    /// The root below which their packages are unpacked or installed.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    peers_root: PathBuf,
+    /// How fast the victim fills: MiB/s, or `full` for as fast as it can.
+    #[arg(long, value_delimiter = ',', value_parser = rate, default_value = "500")]
+    rate: Vec<Rate>,
+    /// Threads that burn CPU beside the pods.
+    #[arg(long, value_delimiter = ',', default_value = "0,6")]
+    hogs: Vec<usize>,
+    /// Processes of the victim: one holds 1 GiB when the level is crossed, several 2 GiB together.
+    #[arg(long, value_delimiter = ',', default_value = "1,16",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    processes: Vec<u16>,
+    /// Runs of each daemon in each setting, in turn.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
+    /// Sizes in percent of what they are otherwise, for small machines.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=100))]
+    size: u64,
+    /// Writes every run and the machine to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws every run into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Set where the benchmark has isolated itself.
+    #[arg(long, hide = true)]
+    isolated: bool,
+}
+
+/// A value of `--peers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Peer {
+    None,
+    Earlyoom,
+    Nohang,
+}
+
+/// MiB per second; none is as fast as the victim can.
+type Rate = Option<u64>;
+
+fn rate(text: &str) -> Result<Rate, String> {
+    match text {
+        "full" => Ok(None),
+        number => match number.parse() {
+            Ok(rate @ 1..=100_000) => Ok(Some(rate)),
+            _ => Err("a rate is a number of MiB/s from 1 to 100000, or full".to_owned()),
+        },
+    }
+}
+
+impl Evict {
+    pub(super) fn run(&self) -> Result<()> {
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "the benchmark makes cgroups and reads the kernel's trace: run it as root"
+        );
+        for peer in self.peers() {
+            peer.ensure_installed(&self.peers_root)?;
+        }
+        if !self.isolated {
+            remove_stale()?;
+            // No daemon is to see a process that is not the benchmark's.
+            return run_again(Isolation::Processes);
+        }
+        catch_signals()?;
+        let report = self.measure()?;
+        print!("{}", report.table());
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string(&report)? + "\n";
+            std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        }
+        if let Some(path) = &self.svg {
+            plot::draw(&report, path)?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self) -> Result<Report> {
+        let agent = std::fs::canonicalize(&self.agent)
+            .with_context(|| format!("find {}", self.agent.display()))?;
+        let context = Context::new(&agent, true);
+        let signals = Signals::start()?;
+        let mut report = Report::new(&context);
+        let daemons: Vec<_> = std::iter::once(Daemon::Podwarden)
+            .chain(self.peers())
+            .collect();
+        for setting in self.settings() {
+            for run in 1..=self.runs {
+                // In turn, so that what else the machine does meets all of them alike.
+                for &daemon in &daemons {
+                    check_interrupt()?;
+                    let Some(outcome) = self.once(&context, &signals, daemon, setting)? else {
+                        continue;
+                    };
+                    eprintln!(
+                        "{setting}, run {run} of {}: {}: {outcome}",
+                        self.runs,
+                        daemon.name()
+                    );
+                    report.add(daemon, setting, outcome);
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// One run, done again where something else on the machine spoiled it; none where it always did.
+    fn once(
+        &self,
+        context: &Context,
+        signals: &Signals,
+        daemon: Daemon,
+        setting: Setting,
+    ) -> Result<Option<Outcome>> {
+        let plan = Plan {
+            daemon,
+            setting,
+            percent: self.size,
+            root: &self.peers_root,
+        };
+        for _ in 0..TRIES {
+            match run::once(context, signals, plan)? {
+                Outcome::Spoiled(why) => {
+                    eprintln!("{setting}: {}: once more, since {why}", daemon.name());
+                }
+                outcome => return Ok(Some(outcome)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn peers(&self) -> impl Iterator<Item = Daemon> {
+        self.peers.iter().filter_map(|peer| match peer {
+            Peer::None => None,
+            Peer::Earlyoom => Some(Daemon::Earlyoom),
+            Peer::Nohang => Some(Daemon::Nohang),
+        })
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for &rate in &self.rate {
+            for &hogs in &self.hogs {
+                for &processes in &self.processes {
+                    settings.push(Setting {
+                        rate,
+                        hogs,
+                        processes: processes.into(),
+                    });
+                }
+            }
+        }
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+
+    #[test]
+    fn a_rate_is_a_number_or_full() {
+        assert_eq!(rate("500"), Ok(Some(500)));
+        assert_eq!(rate("full"), Ok(None));
+        for wrong in ["0", "-1", "fast", "1e9"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

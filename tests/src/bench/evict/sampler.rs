@@ -1,0 +1,258 @@
+//! Reads what the daemon watches and what the victim has, at a steady pace, in a real-time thread, and
+//! ends the victim itself where nobody else does.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Cgroup, monotonic};
+
+/// Between two samples of a cgroup.
+const CGROUP_PERIOD: Duration = Duration::from_micros(100);
+/// Between two samples of `/proc/meminfo`, which takes the kernel longer.
+const MEMINFO_PERIOD: Duration = Duration::from_micros(500);
+/// As many as are kept, twenty seconds' worth and more.
+const CAPACITY: usize = 400_000;
+/// Below the reactor's: it must never wait for us.
+const PRIORITY: i32 = 1;
+
+/// What a daemon watches.
+#[derive(Debug, Clone)]
+pub(super) enum Gauge {
+    /// A cgroup's usage, less what of it is page cache that nobody uses.
+    Usage {
+        /// The cgroup.
+        cgroup: Cgroup,
+        /// That page cache, bytes.
+        idle_cache: u64,
+    },
+    /// The node's `MemAvailable`.
+    Available,
+}
+
+impl Gauge {
+    fn file(&self) -> PathBuf {
+        match self {
+            Self::Usage { cgroup, .. } => usage_file(cgroup),
+            Self::Available => "/proc/meminfo".into(),
+        }
+    }
+
+    fn period(&self) -> Duration {
+        match self {
+            Self::Usage { .. } => CGROUP_PERIOD,
+            Self::Available => MEMINFO_PERIOD,
+        }
+    }
+
+    /// How far it is past `threshold`, bytes; negative before.
+    fn past(&self, value: u64, threshold: u64) -> i64 {
+        let (value, threshold) = (value.cast_signed(), threshold.cast_signed());
+        match self {
+            Self::Usage { idle_cache, .. } => value - idle_cache.cast_signed() - threshold,
+            Self::Available => threshold - value,
+        }
+    }
+}
+
+/// The file with a cgroup's usage.
+fn usage_file(cgroup: &Cgroup) -> PathBuf {
+    let dir = cgroup.mounts().memory().join(cgroup.path());
+    dir.join(if cgroup.mounts().memory_on_v2() {
+        "memory.current"
+    } else {
+        "memory.usage_in_bytes"
+    })
+}
+
+/// One look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub(super) nanos: u64,
+    /// How far the daemon's figure is past its threshold, bytes; negative before.
+    pub(super) past: i64,
+    /// The victim's usage, bytes.
+    pub(super) victim: u64,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// In order of time.
+    pub(super) samples: Vec<Sample>,
+    /// The victim went too far and was ended here.
+    pub(super) guarded: bool,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Seen>>,
+}
+
+/// What to look at.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) gauge: Gauge,
+    /// In the gauge's own figure, bytes.
+    pub(super) threshold: u64,
+    pub(super) victim: Cgroup,
+    /// The first process of the victim, ended where it gets `bound` bytes past the threshold.
+    pub(super) pid: u32,
+    pub(super) bound: u64,
+}
+
+impl Sampler {
+    /// Starts it.
+    pub(super) fn start(task: Task) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || task.run(&stopped))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends it.
+    pub(super) fn finish(self) -> Result<Seen> {
+        self.stop.store(true, Ordering::Release);
+        let seen = self.thread.join();
+        seen.map_err(|_| anyhow::anyhow!("the sampler panicked"))?
+    }
+}
+
+impl Task {
+    fn run(&self, stop: &AtomicBool) -> Result<Seen> {
+        let parameters = libc::sched_param {
+            sched_priority: PRIORITY,
+        };
+        // SAFETY: concerns the calling thread only; the pointer is to a live value.
+        let refused = unsafe {
+            libc::sched_setscheduler(
+                0,
+                libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+                &raw const parameters,
+            )
+        };
+        if refused != 0 {
+            return Err(std::io::Error::last_os_error()).context("SCHED_FIFO for the sampler");
+        }
+        let gauge = Number::open(&self.gauge.file(), &self.gauge)?;
+        let victim = Number::of_file(&usage_file(&self.victim))?;
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let mut seen = Seen {
+            samples: Vec::with_capacity(CAPACITY),
+            guarded: false,
+        };
+        while !stop.load(Ordering::Acquire) && seen.samples.len() < CAPACITY {
+            let past = self.gauge.past(gauge.read()?, self.threshold);
+            let sample = Sample {
+                nanos: monotonic(),
+                past,
+                victim: victim.read()?,
+            };
+            seen.samples.push(sample);
+            if past > self.bound.cast_signed() && !seen.guarded {
+                seen.guarded = true;
+                // Its other processes end with it. Ended already is as good.
+                if let Some(pid) = pid {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            std::thread::sleep(self.gauge.period());
+        }
+        Ok(seen)
+    }
+}
+
+/// A number in a file that stays open.
+#[derive(Debug)]
+struct Number {
+    file: File,
+    path: PathBuf,
+    /// What stands before the number, and what it is to be multiplied by.
+    after: &'static str,
+    unit: u64,
+}
+
+impl Number {
+    fn open(path: &Path, gauge: &Gauge) -> Result<Self> {
+        let (after, unit) = match gauge {
+            Gauge::Usage { .. } => ("", 1),
+            Gauge::Available => ("MemAvailable:", 1024),
+        };
+        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            after,
+            unit,
+        })
+    }
+
+    fn of_file(path: &Path) -> Result<Self> {
+        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            after: "",
+            unit: 1,
+        })
+    }
+
+    fn read(&self) -> Result<u64> {
+        let mut buffer = [0; 256];
+        let count = self
+            .file
+            .read_at(&mut buffer, 0)
+            .with_context(|| format!("read {}", self.path.display()))?;
+        number(&buffer[..count], self.after)
+            .map(|number| number * self.unit)
+            .with_context(|| format!("{} has no number", self.path.display()))
+    }
+}
+
+/// The first number after `after`.
+fn number(text: &[u8], after: &str) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (_, rest) = text.split_once(after)?;
+    let rest = rest.trim_start();
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// `MemAvailable` now, bytes.
+pub(super) fn available() -> Result<u64> {
+    Number::open(Path::new("/proc/meminfo"), &Gauge::Available)?.read()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found() {
+        let meminfo = b"MemTotal:       24684096 kB\nMemFree:  5 kB\nMemAvailable:   123 kB\nBuf";
+        assert_eq!(number(meminfo, "MemAvailable:"), Some(123));
+        assert_eq!(number(b"4096\n", ""), Some(4096));
+        assert_eq!(number(b"max\n", ""), None);
+        assert_eq!(number(meminfo, "Swap:"), None);
+    }
+
+    #[test]
+    fn past_is_up_for_usage_and_down_for_what_is_available() {
+        assert_eq!(Gauge::Available.past(90, 100), 10);
+        assert_eq!(Gauge::Available.past(110, 100), -10);
+    }
+}
