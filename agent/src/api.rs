@@ -323,8 +323,17 @@ pub struct Eviction {
     pub qos_class: String,
     /// The cgroup whose level was crossed: `kubepods`, `burstable` or `besteffort`.
     pub scope: String,
-    /// The level, bytes.
+    /// The level that was in force, bytes.
     pub level_bytes: u64,
+    /// How far that was below the configured level because of how fast the scope filled, bytes.
+    #[serde(default)]
+    pub headroom_bytes: u64,
+    /// How fast the scope was seen to fill, bytes per second.
+    #[serde(default)]
+    pub fill_bytes_per_second: u64,
+    /// What noticed it first, as in `levelCrossed`.
+    #[serde(default)]
+    pub detected_by: String,
     /// Usage of the scope when it was verified, bytes.
     pub usage_bytes: u64,
     /// Usage of the victim when it was chosen, bytes.

@@ -91,6 +91,9 @@ pub struct ReactorConfig {
     pub max_interval: Duration,
     /// Evictions in any minute, 1 to 6000. Default: 60.
     pub max_evictions_per_minute: u32,
+    /// How far below a configured level the reactor may act because of how fast a cgroup fills, an
+    /// amount or a share of the cgroup's limit up to 50 %; 0 for never. Default: 10 %.
+    pub max_headroom: Amount,
 }
 
 /// `enforceNodeAllocatable`: on which cgroups the reserves are written.

@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Also what takes minutes.
     #[arg(long)]
     include_slow: bool,
+    /// How often the cases that repeat themselves do so, instead of a few times.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
     /// Leaves out what takes the same way on every kernel.
     #[arg(long)]
     without_portable: bool,
@@ -97,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     );
     catch_signals()?;
     remove_stale()?;
-    let context = Context::new(&agent, args.include_slow);
+    let context = Context::new(&agent, args.include_slow, args.repeat);
     let mut verdicts = Vec::new();
     for case in chosen {
         if check_interrupt().is_err() {

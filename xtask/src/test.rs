@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// Runs a case that failed again, at most this often; its failures are shown all the same.
     #[arg(long, default_value_t = 0)]
     retries: u32,
+    /// How often the cases that repeat themselves do so, instead of a few times.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
     /// Runs that many virtual machines at a time.
     #[arg(long, default_value_t = AT_ONCE)]
     vms: usize,
@@ -93,6 +96,7 @@ impl Args {
             keep_going: true,
             vm_timeout: VM_TIMEOUT,
             retries: 1,
+            repeat: None,
             vms: AT_ONCE,
         }
     }
@@ -110,6 +114,9 @@ impl Args {
             .collect();
         if self.retries > 0 {
             arguments.extend(["--retries".to_owned(), self.retries.to_string()]);
+        }
+        if let Some(times) = self.repeat {
+            arguments.extend(["--repeat".to_owned(), times.to_string()]);
         }
         arguments
     }

@@ -27,6 +27,7 @@ pub mod convert;
 pub mod desired;
 pub mod drift;
 pub mod evict;
+pub mod headroom;
 pub mod limits;
 pub mod model;
 pub mod name;

@@ -67,7 +67,11 @@ impl Amount {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, AmountError> {
+    /// Reads an amount, zero included.
+    ///
+    /// # Errors
+    /// [`AmountError`].
+    pub fn parse(text: &str) -> Result<Self, AmountError> {
         let Some(percent) = text.strip_suffix('%') else {
             return Ok(Self::Quantity(quantity::parse_count(text)?));
         };

@@ -112,6 +112,7 @@ pub(super) struct RawReactor {
     pub(super) min_interval: Option<Text>,
     pub(super) max_interval: Option<Text>,
     pub(super) max_evictions_per_minute: Option<Text>,
+    pub(super) max_headroom: Option<Text>,
 }
 
 /// `sampling`.

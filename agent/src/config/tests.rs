@@ -44,6 +44,7 @@ fn defaults_are_the_kubelets() {
     assert_eq!(config.eviction_hard, Some(Amount::Quantity(100 << 20)));
     assert_eq!(config.eviction_soft, None);
     assert_eq!(config.reactor.max_evictions_per_minute, 60);
+    assert_eq!(config.reactor.max_headroom.of(10 << 30), 1 << 30);
     assert_eq!(config.ranking, Ranking::QosFirst);
     assert!(!config.node_name.is_empty());
     // Written, but without the signal: the operator wants none.
@@ -176,6 +177,10 @@ fn errors_name_file_line_field_value_and_remedy() {
         (
             "reactor: {maxEvictionsPerMinute: 0}",
             &["reactor.maxEvictionsPerMinute", "`0`", "1 to 6000"],
+        ),
+        (
+            "reactor: {maxHeadroom: 60%}",
+            &["reactor.maxHeadroom", "`60%`", "half empty", "up to 50%"],
         ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
         ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),

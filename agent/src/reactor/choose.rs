@@ -1,4 +1,4 @@
-//! Reads usage: of a scope, and of the pods to find the one that goes first. Allocates nothing.
+//! Reads the pods' usage to find the one that goes first. Allocates nothing.
 
 use podwarden_policy::{
     evict::{self, Rank, Standing},
@@ -6,9 +6,8 @@ use podwarden_policy::{
 };
 
 use super::{
-    plan::{ArmedPlan, Scope, ScopeName, Victim},
+    plan::{ArmedPlan, ScopeName, Victim},
     trace::Trace,
-    watch::Look,
 };
 use crate::clock::monotonic as now;
 
@@ -20,31 +19,20 @@ pub(super) struct Choice {
     pub(super) usage: u64,
 }
 
-/// Usage now; `None` when it cannot be read. The cache is looked at only where usage is at `floor`: that
-/// costs ten times as much.
-pub(super) fn look(scope: &Scope, floor: u64) -> Option<Look> {
-    let usage = scope.memory.usage().ok()?;
-    let working_set = if usage < floor {
-        usage
-    } else {
-        scope.memory.stat().ok()?.working_set(usage)
-    };
-    Some(Look {
-        at: now(),
-        usage,
-        working_set,
-    })
-}
-
 /// The pod that goes first by its working set read now, leaving out those `passed_over` and all up to
-/// `after`.
+/// `after`. What is read is noted in `trace`, for the record of an eviction.
 pub(super) fn choose(
     plan: &ArmedPlan,
     scope: ScopeName,
-    trace: &Trace,
+    trace: Option<&Trace>,
     passed_over: impl Fn(u64) -> bool,
     after: Option<(Rank, &str)>,
 ) -> Option<Choice> {
+    let note = |token, usage, working_set| {
+        if let Some(trace) = trace {
+            trace.pod(token, now(), usage, working_set);
+        }
+    };
     let mut best: Option<(Choice, &Victim)> = None;
     for (position, victim) in plan.victims.iter().enumerate() {
         if !scope.contains(victim.place) || passed_over(victim.token) {
@@ -67,14 +55,14 @@ pub(super) fn choose(
         };
         // The working set is at most usage, and reading it costs ten times as much.
         if !first(rank(usage)) {
-            trace.pod(victim.token, now(), usage, None);
+            note(victim.token, usage, None);
             continue;
         }
         let Ok(stat) = victim.files.memory.stat() else {
             continue;
         };
         let working_set = stat.working_set(usage);
-        trace.pod(victim.token, now(), usage, Some(working_set));
+        note(victim.token, usage, Some(working_set));
         let rank = rank(working_set);
         let passed = after.is_some_and(|after| (rank, &*victim.uid) <= after);
         if first(rank) && !passed {

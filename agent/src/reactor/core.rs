@@ -14,7 +14,8 @@ use podwarden_abi::Source;
 
 use super::{
     KernelLevels, Shared,
-    choose::{Choice, choose, look},
+    choose::{Choice, choose},
+    fill::{Costs, Fill},
     freeing::{Freeing, Outlook},
     plan::{ArmedPlan, Scope},
     poll::{EVENTS, Poll, drain},
@@ -55,6 +56,8 @@ pub(super) struct Core {
     poll: Poll,
     plan: Arc<ArmedPlan>,
     watches: [Watch; SCOPES],
+    fills: [Fill; SCOPES],
+    costs: Costs,
     dying: Option<Dying>,
     reaper: Reaper,
     pace: Pace,
@@ -79,6 +82,7 @@ impl Core {
         }
         let plan = shared.plan.load_full();
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         Ok(Self {
             shared,
             kernel,
@@ -86,12 +90,14 @@ impl Core {
             poll,
             plan,
             watches: [Watch::default(); SCOPES],
+            fills: [Fill::default(); SCOPES],
+            costs: Costs::new(config.max_headroom, cpus),
             dying: None,
             reaper,
             pace: Pace::new(config.max_evictions_per_minute),
             passed_over: PassedOver::default(),
             evictions: 0,
-            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            cpus,
             config,
         })
     }
@@ -145,15 +151,18 @@ impl Core {
         }
         // A level that moved starts afresh; one that stands keeps what was said about it.
         let mut watches = [Watch::default(); SCOPES];
-        for (to, scope) in watches.iter_mut().zip(&new.scopes) {
-            let before = self.plan.scopes.iter().zip(&self.watches).find(|(s, _)| {
-                s.name == scope.name && s.level == scope.level && s.memory_id == scope.memory_id
-            });
-            if let Some((_, watch)) = before {
-                *to = watch.replanned();
+        let mut fills = [Fill::default(); SCOPES];
+        for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
+            let same = |s: &Arc<Scope>| s.name == scope.name && s.memory_id == scope.memory_id;
+            let Some(before) = self.plan.scopes.iter().take(SCOPES).position(same) else {
+                continue;
+            };
+            fills[index] = self.fills[before];
+            if self.plan.scopes[before].level == scope.level {
+                watches[index] = self.watches[before].replanned();
             }
         }
-        self.watches = watches;
+        (self.watches, self.fills) = (watches, fills);
         for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
             if let Some(fd) = &scope.notify {
                 // Without it the sampler and the kernel programs remain.
@@ -203,20 +212,36 @@ impl Core {
         self.check_dying();
         let plan = Arc::clone(&self.plan);
         for (index, scope) in plan.scopes.iter().enumerate().take(SCOPES) {
-            let floor = self.watches[index].floor(scope);
-            let Some(look) = look(scope, floor) else {
+            let Some(look) = self.look(&plan, index) else {
                 continue;
             };
             self.shared.trace.scope(scope.name, look);
-            if look.working_set < floor {
+            let level = self.fills[index].level;
+            if look.working_set < self.watches[index].floor(level, scope.target) {
                 self.below(index, scope, look);
             } else if self.dying.is_none() {
                 // Killed is not freed: until it is, nothing else is decided.
                 let retry = self.config.max_interval;
-                let next = self.watches[index].above(scope.level, look, woke, retry);
+                let next = self.watches[index].above(level, look, woke, retry);
                 self.decide(&plan, index, look, woke, next);
             }
         }
+    }
+
+    /// Looks at one scope, which settles the level that is in force.
+    fn look(&mut self, plan: &ArmedPlan, index: usize) -> Option<Look> {
+        let (scope, watch) = (&plan.scopes[index], &self.watches[index]);
+        let passed_over = &self.passed_over;
+        self.fills[index].look(
+            scope,
+            &self.costs,
+            |level| watch.floor(level, scope.target),
+            || {
+                let at = now();
+                let passed_over = |token| passed_over.contains(token, at);
+                choose(plan, scope.name, None, passed_over, None).map_or(0, |choice| choice.usage)
+            },
+        )
     }
 
     /// The working set is below the level: forget the last crossing, arm the kernel's level again.
@@ -224,7 +249,8 @@ impl Core {
         let watch = &mut self.watches[index];
         watch.below(look);
         if let Some(kernel) = &mut self.kernel
-            && let Some(usage) = watch.usage_to_arm(scope.level, look, self.config.min_interval)
+            && let Some(usage) =
+                watch.usage_to_arm(self.fills[index].level, look, self.config.min_interval)
             && kernel.levels.arm(scope.memory_id, usage).is_ok()
         {
             watch.armed(usage);
@@ -240,10 +266,13 @@ impl Core {
         else {
             return;
         };
-        let scope = &plan.scopes[index];
+        let (scope, fill) = (&plan.scopes[index], &self.fills[index]);
+        let level = fill.level;
         let crossing = Crossing {
             scope: scope.name,
-            level: scope.level,
+            level,
+            headroom: scope.level - level,
+            fill_rate: fill.rate,
             usage: look.usage,
             detector,
             crossed,
@@ -256,7 +285,7 @@ impl Core {
         if !paced && self.evict_one(plan, index, crossing) {
             return;
         }
-        if look.working_set < scope.level {
+        if look.working_set < level {
             // Enough for the level, and nobody who could give more.
             self.watches[index].below(look);
         } else if self.watches[index].nobody(now()) {
@@ -274,8 +303,13 @@ impl Core {
         for _ in 0..plan.victims.len() {
             let at = now();
             let passed_over = |token| self.passed_over.contains(token, at);
-            let Some(choice) = choose(plan, crossing.scope, &self.shared.trace, passed_over, after)
-            else {
+            let Some(choice) = choose(
+                plan,
+                crossing.scope,
+                Some(&self.shared.trace),
+                passed_over,
+                after,
+            ) else {
                 break;
             };
             if !plan.enforce {
@@ -369,7 +403,12 @@ impl Core {
         let (empty, swept) = (progress.is_empty(number), progress.is_swept(number));
         let freed = match dying.freeing.look(at, left, empty, swept) {
             Outlook::Wait => return,
-            Outlook::Freed => Some(at),
+            Outlook::Freed => {
+                if let Some((bytes, took)) = dying.freeing.cost(at, left) {
+                    self.costs.reap.learn(bytes, took);
+                }
+                Some(at)
+            }
             Outlook::Stuck => {
                 self.passed_over.add(token, at);
                 None
@@ -392,11 +431,15 @@ impl Core {
             Some(FREED_POLL)
         } else {
             let (at, config) = (now(), self.config);
-            let scopes = self.plan.scopes.iter().zip(&self.watches);
+            let scopes = self
+                .fills
+                .iter()
+                .zip(&self.watches)
+                .take(self.plan.scopes.len());
             scopes
-                .map(|(scope, watch)| {
+                .map(|(fill, watch)| {
                     let (shortest, longest) = (config.min_interval, config.max_interval);
-                    watch.sleep(scope.level, at, self.cpus, shortest, longest)
+                    watch.sleep(fill.level, at, self.cpus, shortest, longest)
                 })
                 .min()
         };

@@ -31,6 +31,8 @@ pub(super) enum Outlook {
 pub(super) struct Freeing {
     /// Its usage when it was killed.
     usage: u64,
+    /// When that was.
+    killed: u64,
     /// The least seen since, and when.
     least: (u64, u64),
 }
@@ -40,6 +42,7 @@ impl Freeing {
     pub(super) fn new(usage: u64, at: u64) -> Self {
         Self {
             usage,
+            killed: at,
             least: (usage, at),
         }
     }
@@ -50,14 +53,25 @@ impl Freeing {
             self.least = (left, at);
         }
         let stalled = at.saturating_sub(self.least.1);
-        let enough = left <= self.usage / 100 * FREED_PERCENT;
-        if enough || swept || (empty && stalled >= STALLED_EMPTY_NS) {
+        if self.is_enough(left) || swept || (empty && stalled >= STALLED_EMPTY_NS) {
             Outlook::Freed
         } else if stalled >= STALLED_NS {
             Outlook::Stuck
         } else {
             Outlook::Wait
         }
+    }
+
+    fn is_enough(&self, left: u64) -> bool {
+        left <= self.usage / 100 * FREED_PERCENT
+    }
+
+    /// What was freed, bytes, and how long that took, nanoseconds, with `left` at `at`. `None` where the
+    /// wait ended for another reason than that: its length says nothing.
+    pub(super) fn cost(&self, at: u64, left: u64) -> Option<(u64, u64)> {
+        let took = at.saturating_sub(self.killed);
+        self.is_enough(left)
+            .then(|| (self.usage.saturating_sub(left), took))
     }
 }
 
@@ -82,6 +96,14 @@ mod tests {
             freeing.look(START + 2, 100_000, false, false),
             Outlook::Freed
         );
+    }
+
+    #[test]
+    fn what_it_took_is_known_of_what_was_freed_as_a_whole() {
+        let freeing = victim();
+        assert_eq!(freeing.cost(START + 50, 100_000), Some((900_000, 50)));
+        assert_eq!(freeing.cost(START + 50, 0), Some((1_000_000, 50)));
+        assert_eq!(freeing.cost(START + 50, 600_000), None);
     }
 
     #[test]

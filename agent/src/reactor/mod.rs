@@ -7,6 +7,9 @@
 //! It learns of usage from whatever this node has: the kernel programs' levels, the v1 threshold
 //! eventfd, and always its own sampler, whose sleep shrinks with the headroom.
 //!
+//! A level is in force as it is configured, or lower where the scope fills so fast that it would be at its
+//! hard limit before a victim's memory is free ([`podwarden_policy::headroom`]).
+//!
 //! What it asks of the kernel once it runs: `epoll_wait` is where it sleeps. To look: `pread` of open
 //! memory files. To kill: `openat`, `getdents64`, `read` and `close` in the victim's cgroup and of
 //! `/proc/PID/comm`, then `write` of `cgroup.kill`, or `pidfd_open` and `pidfd_send_signal`, and
@@ -16,6 +19,7 @@
 
 mod choose;
 mod core;
+mod fill;
 mod freeing;
 pub mod plan;
 mod poll;

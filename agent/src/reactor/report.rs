@@ -35,8 +35,12 @@ impl Detector {
 pub struct Crossing {
     /// Whose level.
     pub scope: ScopeName,
-    /// The level.
+    /// The level that was in force.
     pub level: u64,
+    /// How far that was below the configured one, because of how fast the scope fills.
+    pub headroom: u64,
+    /// How fast, bytes per second.
+    pub fill_rate: u64,
     /// Usage when verified.
     pub usage: u64,
     /// What noticed first.

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::{plan::Scope, report::Detector, sampler};
+use super::{report::Detector, sampler};
 use crate::clock::nanos;
 
 /// Usage of a scope at one moment; times are `CLOCK_MONOTONIC` nanoseconds, sizes bytes.
@@ -94,11 +94,7 @@ impl Watch {
     }
 
     /// Below this nothing is asked for: the level, or once somebody was evicted the target.
-    pub(super) fn floor(&self, scope: &Scope) -> u64 {
-        self.floor_of(scope.level, scope.target)
-    }
-
-    fn floor_of(&self, level: u64, target: u64) -> u64 {
+    pub(super) fn floor(&self, level: u64, target: u64) -> u64 {
         match self.phase {
             Phase::Relieving => target.min(level),
             Phase::Below | Phase::Crossed | Phase::Settled | Phase::Nobody(_) => level,
@@ -354,7 +350,7 @@ mod tests {
     fn once_acted_the_target_counts_until_it_is_reached() {
         let target = 700;
         let mut watch = Watch::default();
-        let floor = |watch: &Watch| watch.floor_of(LEVEL, target);
+        let floor = |watch: &Watch| watch.floor(LEVEL, target);
         assert_eq!(floor(&watch), LEVEL);
         above(&mut watch, 10);
         assert_eq!(floor(&watch), LEVEL);
@@ -365,7 +361,7 @@ mod tests {
         assert_eq!(floor(&watch), target);
         watch.below(look(30, 699));
         assert_eq!(floor(&watch), LEVEL);
-        assert_eq!(watch.floor_of(LEVEL, LEVEL + 1), LEVEL);
+        assert_eq!(watch.floor(LEVEL, LEVEL + 1), LEVEL);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use podwarden_cgroup::{Controller, KillHandle, MemoryReader, Tree};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
+    threshold::Amount,
     units::Bytes,
 };
 
@@ -83,6 +84,7 @@ fn config() -> ReactorConfig {
         min_interval: Duration::from_millis(1),
         max_interval: Duration::from_millis(20),
         max_evictions_per_minute: 60,
+        max_headroom: Amount::Percent(10_000_000),
     }
 }
 

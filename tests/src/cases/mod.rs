@@ -16,6 +16,7 @@ mod drift;
 mod eviction;
 mod exits;
 mod faults;
+mod full_speed;
 mod hierarchy;
 mod lifecycle;
 mod memory;
@@ -98,6 +99,7 @@ pub(crate) fn all() -> Vec<Case> {
         hierarchy::CASES,
         drift::CASES,
         eviction::CASES,
+        full_speed::CASES,
         reaping::CASES,
         relief::CASES,
         recorder::CASES,
@@ -130,17 +132,19 @@ pub(crate) struct Context {
     agent: PathBuf,
     emulated: bool,
     include_slow: bool,
+    repetitions: Option<u32>,
     figures: RefCell<Vec<Figure>>,
     log: RefCell<Log>,
 }
 
 impl Context {
     /// For an agent, on this machine.
-    pub(crate) fn new(agent: &Path, include_slow: bool) -> Self {
+    pub(crate) fn new(agent: &Path, include_slow: bool, repetitions: Option<u32>) -> Self {
         Self {
             agent: agent.to_owned(),
             emulated: is_emulated(),
             include_slow,
+            repetitions,
             figures: RefCell::default(),
             log: RefCell::default(),
         }
@@ -159,6 +163,11 @@ impl Context {
     /// Whether long runs were asked for.
     pub(crate) fn include_slow(&self) -> bool {
         self.include_slow
+    }
+
+    /// How often to do what is done again and again: as asked for, or else `usual`.
+    pub(crate) fn repetitions(&self, usual: u32) -> u32 {
+        self.repetitions.unwrap_or(usual)
     }
 
     /// How long to wait for something that takes `seconds` at the very most on a real machine.

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     remove_stale()?;
     let agent =
         fs::canonicalize(&args.agent).with_context(|| format!("find {}", args.agent.display()))?;
-    let context = Context::new(&agent, false);
+    let context = Context::new(&agent, false, None);
     let result = show(&context, args);
     if result.is_err() {
         for line in context.take_log().tail(20) {

@@ -234,6 +234,7 @@ mod tests {
                 killed_nanos: Some(1_500_000),
                 freed_nanos: None,
             },
+            ..Eviction::default()
         };
         let stamps = [(900_000, 5 << 20), (1_100_000, 7 << 20)];
         let stamps = stamps.map(|(nanos, bytes)| Stamp { nanos, bytes });

@@ -134,6 +134,20 @@ impl Cgroup {
         })
     }
 
+    /// Processes of it and of all below it that the kernel's OOM killer has killed.
+    pub(crate) fn oom_kills(&self) -> Result<u64> {
+        let dir = self.mounts.memory().join(&self.path);
+        if self.mounts.memory_on_v2() {
+            return field(&dir.join("memory.events"), "oom_kill");
+        }
+        // v1 counts for the cgroup of the process alone.
+        let mut kills = field(&dir.join("memory.oom_control"), "oom_kill")?;
+        for child in self.children() {
+            kills += child.oom_kills()?;
+        }
+        Ok(kills)
+    }
+
     /// Its settings as text, for comparing before and after: limits, shares and members.
     pub(crate) fn settings(&self) -> Vec<(PathBuf, String)> {
         const FILES: [&str; 8] = [

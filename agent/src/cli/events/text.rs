@@ -138,8 +138,16 @@ fn verdict(eviction: &Eviction) -> String {
     } else {
         "EVICTED"
     };
+    let headroom = match eviction.headroom_bytes {
+        0 => String::new(),
+        headroom => format!(
+            " ({} lower than configured, as it filled by {} a second)",
+            human::bytes(headroom),
+            human::bytes(eviction.fill_bytes_per_second)
+        ),
+    };
     format!(
-        "{verb} {} ({}), using {}: {} used {}, past its level of {}",
+        "{verb} {} ({}), using {}: {} used {}, past its level of {}{headroom}",
         name(&eviction.pod),
         eviction.qos_class,
         human::bytes(eviction.victim_usage_bytes),
@@ -160,7 +168,14 @@ fn steps(eviction: &Eviction) -> String {
     };
     let mut rows = vec![
         ("crossing", "+0".to_owned(), source(timeline).to_owned()),
-        ("wake", since(timeline.wake_nanos), String::new()),
+        (
+            "wake",
+            since(timeline.wake_nanos),
+            match eviction.detected_by.as_str() {
+                "" => String::new(),
+                by => format!("noticed by {}", human::printable(by)),
+            },
+        ),
         (
             "verified",
             since(timeline.verified_nanos),

@@ -8,6 +8,7 @@ use podwarden_cgroup::{Controller, Hierarchies, KillHandle, MemoryReader, Tree, 
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
+    threshold::Amount,
     units::Bytes,
 };
 use rustix::event::{EventfdFlags, eventfd};
@@ -38,6 +39,7 @@ fn config(per_minute: u32) -> ReactorConfig {
         min_interval: Duration::from_millis(1),
         max_interval: Duration::from_millis(100),
         max_evictions_per_minute: per_minute,
+        max_headroom: Amount::Percent(10_000_000),
     }
 }
 
@@ -104,8 +106,17 @@ impl Fake {
         fs::read(self.path(rel, "cgroup.kill")).unwrap() == b"1"
     }
 
-    /// BestEffort pods, `tokens` from 1, at `pods`, and kubepods at `kubepods`.
+    fn limits(&self, rel: &str, limit: u64) {
+        fs::write(self.path(rel, "memory.max"), format!("{limit}\n")).unwrap();
+    }
+
+    /// As [`Self::arm_at`], at [`LEVEL`].
     fn arm(&mut self, pods: &[&str], target: u64, enforce: bool) {
+        self.arm_at(LEVEL, pods, target, enforce);
+    }
+
+    /// BestEffort pods, tokens from 1, and kubepods with its level.
+    fn arm_at(&mut self, level: u64, pods: &[&str], target: u64, enforce: bool) {
         let open = |rel: &str| MemoryReader::open(&self.tree, rel).unwrap();
         let victim = |(index, rel): (usize, &&str)| Victim {
             token: index as u64 + 1,
@@ -126,7 +137,7 @@ impl Fake {
         let plan = ArmedPlan {
             scopes: vec![Arc::new(Scope {
                 name: ScopeName::Kubepods,
-                level: LEVEL,
+                level,
                 target,
                 memory: open("kubepods"),
                 memory_id: 1,
@@ -347,4 +358,51 @@ fn a_new_plan_keeps_what_was_said() {
     // Rung without a new one.
     fake.core.take_plan();
     assert_eq!(fake.step(), []);
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A level of 400 MiB with the limit right above it, and usage that comes close within some milliseconds;
+/// `inactive` of it is page cache.
+fn burst(limit: Option<u64>, inactive: u64) -> Vec<Report> {
+    let mut fake = Fake::new(60, 64);
+    for (rel, mib) in [("kubepods", 200), ("a", 100), ("b", 300)] {
+        fake.cgroup(rel, mib * MIB);
+    }
+    if let Some(limit) = limit {
+        fake.limits("kubepods", limit);
+    }
+    let level = 400 * MIB;
+    fake.arm_at(level, &["a", "b"], level, true);
+    assert_eq!(fake.step(), []);
+    std::thread::sleep(Duration::from_millis(3));
+    fake.uses("kubepods", level - MIB / 2);
+    fake.caches("kubepods", inactive);
+    fake.step()
+}
+
+#[test]
+fn a_burst_below_a_hard_limit_is_met_before_the_level() {
+    let limit = 401 * MIB;
+    let reports = burst(Some(limit), 0);
+    assert_eq!(chosen(&reports), [(2, true)]);
+    let Some(Report::Crossed(crossing)) = reports.first() else {
+        panic!("{reports:?}");
+    };
+    assert!(
+        crossing.headroom > 0 && crossing.fill_rate > 0,
+        "{crossing:?}"
+    );
+    assert_eq!(crossing.level + crossing.headroom, 400 * MIB);
+    assert!(crossing.headroom <= limit / 10, "{crossing:?}");
+}
+
+#[test]
+fn without_a_limit_a_burst_may_reach_the_level() {
+    assert_eq!(burst(None, 0), []);
+}
+
+#[test]
+fn page_cache_that_fills_up_is_no_burst() {
+    assert_eq!(burst(Some(401 * MIB), 200 * MIB), []);
 }

@@ -23,6 +23,9 @@ fn eviction() -> Eviction {
         qos_class: "BestEffort".to_owned(),
         scope: "kubepods".to_owned(),
         level_bytes: 1536 << 20,
+        headroom_bytes: 0,
+        fill_bytes_per_second: 0,
+        detected_by: "switch".to_owned(),
         usage_bytes: 1540 << 20,
         victim_usage_bytes: 600 << 20,
         processes: 3,
@@ -51,7 +54,7 @@ fn an_eviction_shows_its_timeline() {
 2026-11-21T08:57:48.123Z  batch/hog                             \
 EVICTED batch/hog (BestEffort), using 600Mi: kubepods used 1.50Gi, past its level of 1.50Gi
       crossing         +0  stamped in the kernel
-      wake       +85.0 us
+      wake       +85.0 us  noticed by switch
       verified    +140 us  lowest class, largest usage
       killed     +1.20 ms  3 processes
       freed      +61.0 ms"
@@ -74,10 +77,20 @@ fn a_dry_run_kills_and_frees_nothing() {
 2026-11-21T08:57:48.123Z  batch/hog                             \
 WOULD EVICT batch/hog (BestEffort), using 600Mi: kubepods used 1.50Gi, past its level of 1.50Gi
       crossing         +0  between two samples, interpolated
-      wake       -1.00 us
+      wake       -1.00 us  noticed by switch
       verified    +140 us  lowest class, largest usage
       killed            -  nothing was done: observe mode"
     );
+}
+
+#[test]
+fn a_level_that_was_lowered_says_why() {
+    let mut fast = eviction();
+    (fast.headroom_bytes, fast.fill_bytes_per_second) = (64 << 20, 2 << 30);
+    let text = lines(&evicted(fast));
+    let expected =
+        "past its level of 1.50Gi (64.0Mi lower than configured, as it filled by 2.00Gi a second)";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]
