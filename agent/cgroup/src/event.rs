@@ -1,13 +1,20 @@
 //! Notifications by the kernel about one cgroup.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
 
 use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{CWD, Mode, OFlags, openat},
 };
 
-use crate::{Controller, Error, Result, Tree, io, memory};
+use crate::{
+    Controller, Error, Result, Tree,
+    io::{self, Reread},
+    memory,
+};
 
 /// Asks cgroup v1 for a notice when a cgroup's memory usage crosses `bytes`, upward or downward.
 ///
@@ -47,16 +54,56 @@ pub enum PsiResource {
     Io,
 }
 
+impl PsiResource {
+    /// As the kernel's files are called.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Io => "io",
+        }
+    }
+}
+
+/// Who has to wait for it to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PsiKind {
+    /// At least one task.
+    Some,
+    /// All that are not idle, at the same time.
+    Full,
+}
+
+impl PsiKind {
+    /// As the kernel writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Some => "some",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// When to notice: after `stall_us` microseconds of stalls within `window_us`. The kernel takes windows
+/// of 500000 to 10000000; from a caller without `CAP_SYS_RESOURCE` only multiples of 2000000
+/// (`psi_trigger_create`, `kernel/sched/psi.c`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PsiThreshold {
+    /// Of whom.
+    pub kind: PsiKind,
+    /// Above 0, at most the window.
+    pub stall_us: u32,
+    /// How far back is looked.
+    pub window_us: u32,
+}
+
 /// A pressure stall trigger (`Documentation/accounting/psi.rst`): poll it for `POLLPRI`; `POLLERR`
-/// says that the cgroup was removed. Dropping it ends the trigger.
+/// says that the cgroup was removed. Notices at most once per window. Dropping it ends the trigger.
 #[derive(Debug)]
 pub struct PsiTrigger(OwnedFd);
 
 impl PsiTrigger {
-    /// Notices when some task of the cgroup stalled for `stall_us` in all within `window_us`,
-    /// at most once per window. The kernel takes windows of 500000 to 10000000 microseconds; from
-    /// a caller without `CAP_SYS_RESOURCE` only multiples of 2000000 (`psi_trigger_create`,
-    /// `kernel/sched/psi.c`).
+    /// For the tasks of a cgroup of the v2 hierarchy, with or without controllers there.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where v2 is not mounted; [`Error::NotFound`] also when the kernel
@@ -65,26 +112,77 @@ impl PsiTrigger {
         tree: &Tree,
         rel: &str,
         resource: PsiResource,
-        stall_us: u32,
-        window_us: u32,
+        threshold: PsiThreshold,
     ) -> Result<Self> {
-        let file = match resource {
-            PsiResource::Cpu => "cpu.pressure",
-            PsiResource::Memory => "memory.pressure",
-            PsiResource::Io => "io.pressure",
-        };
-        let path = tree.v2_path(rel)?.join(file);
+        let path = tree.v2_path(rel)?;
+        Self::on(&path.join(format!("{}.pressure", resource.as_str())), threshold)
+    }
+
+    /// For all tasks of the node.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the kernel runs without PSI; `EINVAL` for a window out of range; `EPERM`.
+    pub fn of_node(resource: PsiResource, threshold: PsiThreshold) -> Result<Self> {
+        Self::on(
+            &Path::new("/proc/pressure").join(resource.as_str()),
+            threshold,
+        )
+    }
+
+    fn on(path: &Path, threshold: PsiThreshold) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = openat(CWD, &path, flags, Mode::empty())
-            .map_err(|e| Error::os("open", path.as_path(), e))?;
-        let line = format!("some {stall_us} {window_us}\0");
-        io::write_fd(&fd, line.as_bytes())
-            .map_err(|e| Error::os("set a trigger on", path.as_path(), e))?;
+        let fd =
+            openat(CWD, path, flags, Mode::empty()).map_err(|e| Error::os("open", path, e))?;
+        let PsiThreshold {
+            kind,
+            stall_us,
+            window_us,
+        } = threshold;
+        let line = format!("{} {stall_us} {window_us}\0", kind.as_str());
+        io::write_fd(&fd, line.as_bytes()).map_err(|e| Error::os("set a trigger on", path, e))?;
         Ok(Self(fd))
     }
 }
 
 impl AsFd for PsiTrigger {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `memory.events` of a cgroup (v2): poll it for `POLLPRI`, which says that the cgroup or one below it
+/// was throttled at `memory.high`, reached `memory.max`, or had an OOM kill, at most every 10 ms
+/// (`cgroup_file_notify`, `kernel/cgroup/cgroup.c`).
+#[derive(Debug)]
+pub struct MemoryEvents(Reread);
+
+impl MemoryEvents {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the memory controller is on v1; [`Error::NotFound`],
+    /// [`Error::NoController`], [`Error::InvalidName`].
+    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
+        if !tree.hierarchies().is_on_v2(Controller::Memory) {
+            return Err(Error::Unsupported {
+                what: "memory.events",
+                reason: "the memory controller is on cgroup v1",
+            });
+        }
+        let path = tree.path(Controller::Memory, rel)?.join("memory.events");
+        Ok(Self(Reread::open(&path)?))
+    }
+
+    /// Silences the notice: the kernel compares with what was read last. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the cgroup was removed.
+    pub fn silence(&self) -> Result<()> {
+        self.0.read_at(&mut [0; 256], 0).map(|_| ())
+    }
+}
+
+impl AsFd for MemoryEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,7 +1,7 @@
 //! Small reads and writes on cgroup files, with the crate's errors.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::Arc,
 };
@@ -104,6 +104,10 @@ impl Reread {
     pub(crate) fn number(&self) -> Result<u64> {
         let mut buffer = [0_u8; 32];
         parse_u64(self.read_at(&mut buffer, 0)?).ok_or_else(|| self.malformed("a number"))
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(crate) fn malformed(&self, expected: &'static str) -> Error {

@@ -1,7 +1,7 @@
 //! Reading a cgroup's memory again and again, from open files and without allocating.
 
 use crate::{
-    Controller, Result, Tree,
+    Controller, Error, Hierarchies, Result, Tree,
     io::{Reread, parse_u64},
     limits,
 };
@@ -33,9 +33,11 @@ impl MemoryStat {
 /// when [`Error::Gone`](crate::Error::Gone) says so.
 #[derive(Debug)]
 pub struct MemoryReader {
-    usage: Reread,
+    /// None for all of the node on v2: the topmost cgroup has no such file.
+    usage: Option<Reread>,
     stat: Reread,
-    limit: Reread,
+    /// None for all of the node, which has no limit.
+    limit: Option<Reread>,
     keys: StatKeys,
 }
 
@@ -43,18 +45,19 @@ pub struct MemoryReader {
 struct StatKeys {
     inactive_file: &'static [u8],
     rss: &'static [u8],
+    file: &'static [u8],
 }
 
 /// The usage of a v1 cgroup.
-pub(crate) const V1_USAGE: &str = "memory.usage_in_bytes";
-
-const V1_KEYS: StatKeys = StatKeys {
+pub(crate) const V1_KEYS: StatKeys = StatKeys {
     inactive_file: b"total_inactive_file",
     rss: b"total_rss",
+    file: b"total_cache",
 };
 const V2_KEYS: StatKeys = StatKeys {
     inactive_file: b"inactive_file",
     rss: b"anon",
+    file: b"file",
 };
 
 impl MemoryReader {
@@ -67,9 +70,46 @@ impl MemoryReader {
         let directory = tree.path(Controller::Memory, rel)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
         Ok(Self {
-            usage: Reread::open(&directory.join(usage_file(is_v2)))?,
+            usage: Some(Reread::open(&directory.join(usage_file(is_v2)))?),
             stat: Reread::open(&directory.join("memory.stat"))?,
-            limit: Reread::open(&directory.join(limits::memory_limit_file(is_v2)))?,
+            limit: Some(Reread::open(
+                &directory.join(limits::memory_limit_file(is_v2)),
+            )?),
+            keys: if is_v2 { V2_KEYS } else { V1_KEYS },
+        })
+    }
+
+    /// Opens the files of the topmost cgroup, for what the whole node uses as the kubelet counts it:
+    /// anonymous memory and page cache, nothing of the kernel's own. v1 says so itself
+    /// (`mem_cgroup_usage` of kernel `mm/memcontrol-v1.c`), on v2 the two are added up
+    /// (`rootStatsFromMeminfo` of opencontainers/cgroups `fs2/memory.go`).
+    ///
+    /// # Errors
+    /// [`Error::NoController`](crate::Error::NoController); [`Error::Unsupported`](crate::Error::Unsupported)
+    /// where what is mounted is not the topmost cgroup (a cgroup namespace);
+    /// [`Error::NotFound`](crate::Error::NotFound).
+    pub fn open_node(hierarchies: &Hierarchies) -> Result<Self> {
+        let directory = hierarchies.mount_of(Controller::Memory)?;
+        let is_v2 = hierarchies.is_on_v2(Controller::Memory);
+        // Only the topmost one has the first, and every other one the second
+        // (`CFTYPE_ONLY_ON_ROOT` and `CFTYPE_NOT_ON_ROOT` of kernel `kernel/cgroup`).
+        let topmost = match is_v2 {
+            false => directory.join("release_agent").exists(),
+            true => !directory.join("cgroup.type").exists(),
+        };
+        if !topmost {
+            return Err(Error::Unsupported {
+                what: "the memory of the whole node",
+                reason: "what is mounted is not the topmost cgroup: mount the host's /sys/fs/cgroup",
+            });
+        }
+        Ok(Self {
+            usage: match is_v2 {
+                true => None,
+                false => Some(Reread::open(&directory.join(usage_file(false)))?),
+            },
+            stat: Reread::open(&directory.join("memory.stat"))?,
+            limit: None,
             keys: if is_v2 { V2_KEYS } else { V1_KEYS },
         })
     }
@@ -80,7 +120,14 @@ impl MemoryReader {
     /// # Errors
     /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed.
     pub fn usage(&self) -> Result<u64> {
-        self.usage.number()
+        if let Some(usage) = &self.usage {
+            return usage.number();
+        }
+        let mut buffer = [0_u8; STAT_BUFFER];
+        let text = self.stat.read_at(&mut buffer, 0)?;
+        let keys = [self.keys.rss, self.keys.file];
+        let [anon, file] = find(text, keys).ok_or_else(|| self.stat.malformed("anon and file"))?;
+        Ok(anon.saturating_add(file))
     }
 
     /// The parts of usage. They may be up to 2 s old: a reader makes the kernel gather its per-CPU
@@ -92,7 +139,10 @@ impl MemoryReader {
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
-        find_stat(text, self.keys).ok_or_else(|| self.stat.malformed("inactive file and rss"))
+        let keys = [self.keys.inactive_file, self.keys.rss];
+        let [inactive_file, rss] =
+            find(text, keys).ok_or_else(|| self.stat.malformed("inactive file and rss"))?;
+        Ok(MemoryStat { inactive_file, rss })
     }
 
     /// The limit of this cgroup itself, in bytes; `None` when there is none. Those above it may be
@@ -101,9 +151,12 @@ impl MemoryReader {
     /// # Errors
     /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed; [`Error::Malformed`](crate::Error::Malformed).
     pub fn limit(&self) -> Result<Option<u64>> {
+        let Some(limit) = &self.limit else {
+            return Ok(None);
+        };
         let mut buffer = [0_u8; 32];
-        let text = self.limit.read_at(&mut buffer, 0)?;
-        limits::parse_memory_limit(text).ok_or_else(|| self.limit.malformed("a limit or max"))
+        let text = limit.read_at(&mut buffer, 0)?;
+        limits::parse_memory_limit(text).ok_or_else(|| limit.malformed("a limit or max"))
     }
 }
 
@@ -133,11 +186,12 @@ impl UsageReader {
 
 /// The file with a cgroup's usage.
 pub(crate) const fn usage_file(is_v2: bool) -> &'static str {
-    if is_v2 { "memory.current" } else { V1_USAGE }
+    if is_v2 { "memory.current" } else { "memory.usage_in_bytes" }
 }
 
-fn find_stat(text: &[u8], keys: StatKeys) -> Option<MemoryStat> {
-    let (mut inactive_file, mut rss) = (None, None);
+/// The values of these keys; `None` when one is missing.
+fn find<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> Option<[u64; N]> {
+    let mut found = [None; N];
     // A line without its end was cut off by the buffer: its number is not to be trusted.
     for line in text
         .split_inclusive(|b| *b == b'\n')
@@ -147,16 +201,15 @@ fn find_stat(text: &[u8], keys: StatKeys) -> Option<MemoryStat> {
             continue;
         };
         let (key, value) = line.split_at(space);
-        if key == keys.inactive_file {
-            inactive_file = parse_u64(value);
-        } else if key == keys.rss {
-            rss = parse_u64(value);
+        if let Some(position) = keys.iter().position(|wanted| *wanted == key) {
+            found[position] = parse_u64(value);
         }
     }
-    Some(MemoryStat {
-        inactive_file: inactive_file?,
-        rss: rss?,
-    })
+    let mut values = [0; N];
+    for (value, found) in values.iter_mut().zip(found) {
+        *value = found?;
+    }
+    Some(values)
 }
 
 #[cfg(test)]
@@ -166,18 +219,14 @@ mod tests {
     #[test]
     fn stat_fields_are_found_by_their_whole_name() {
         let v1 = b"cache 1\nrss 2\ninactive_file 3\ntotal_rss 4\ntotal_rss_huge 5\n\
-                   total_inactive_file 6\ntotal_active_file 7\n";
-        let want = |inactive_file, rss| Some(MemoryStat { inactive_file, rss });
-        assert_eq!(find_stat(v1, V1_KEYS), want(6, 4));
+                   total_inactive_file 6\ntotal_active_file 7\ntotal_cache 8\n";
+        let all = |text: &[u8], keys: StatKeys| find(text, [keys.inactive_file, keys.rss, keys.file]);
+        assert_eq!(all(v1, V1_KEYS), Some([6, 4, 8]));
         let v2 = b"anon 10\nfile 11\nanon_thp 12\ninactive_anon 13\ninactive_file 14\n";
-        assert_eq!(find_stat(v2, V2_KEYS), want(14, 10));
-        assert_eq!(find_stat(b"", V2_KEYS), None);
-        assert_eq!(find_stat(b"anon 1\n", V2_KEYS), None, "missing is not zero");
-        let cut = b"anon 10\ninactive_file 14";
-        assert_eq!(
-            find_stat(cut, V2_KEYS),
-            None,
-            "a cut number is not a number"
-        );
+        assert_eq!(all(v2, V2_KEYS), Some([14, 10, 11]));
+        assert_eq!(all(b"", V2_KEYS), None);
+        assert_eq!(all(b"anon 1\nfile 2\n", V2_KEYS), None, "missing is not zero");
+        let cut = b"anon 10\nfile 11\ninactive_file 14";
+        assert_eq!(all(cut, V2_KEYS), None, "a cut number is not a number");
     }
 }

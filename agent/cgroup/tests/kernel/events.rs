@@ -1,6 +1,10 @@
-use crate::support::{Sandbox, Victim, is_ready};
+use crate::{
+    readers::eat_32_mib,
+    support::{Sandbox, Victim, eventually, is_ready},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use podwarden_cgroup::{
-    Controller, DirectoryWatch, Errno, Error, MemoryReader, PsiResource, PsiTrigger,
+    Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, PsiKind, PsiResource, PsiThreshold, PsiTrigger,
     memory_threshold,
 };
 
@@ -40,17 +44,63 @@ fn psi_triggers_are_taken_where_there_is_v2() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    let trigger = |stall, window| PsiTrigger::new(tree, pod, PsiResource::Memory, stall, window);
+    let threshold = |kind, window_us| PsiThreshold {
+        kind,
+        stall_us: 1000,
+        window_us,
+    };
+    let trigger = |kind, window_us| {
+        PsiTrigger::new(tree, pod, PsiResource::Memory, threshold(kind, window_us))
+    };
     // A window that also a caller without CAP_SYS_RESOURCE may have.
-    match trigger(50_000, 2_000_000) {
+    match trigger(PsiKind::Some, 2_000_000) {
         Err(error @ (Error::Unsupported { .. } | Error::NotFound { .. })) => {
             println!("skipped: {error}");
             return;
         }
         other => drop(other.unwrap()),
     }
-    let error = trigger(50_000, 1000).unwrap_err();
+    drop(trigger(PsiKind::Full, 2_000_000).unwrap());
+    let error = trigger(PsiKind::Some, 1000).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::INVAL));
+    let of_node = |window_us| {
+        PsiTrigger::of_node(PsiResource::Memory, threshold(PsiKind::Full, window_us))
+    };
+    drop(of_node(4_000_000).unwrap());
+    assert_eq!(of_node(1000).unwrap_err().errno(), Some(Errno::INVAL));
+}
+
+#[test]
+fn a_limit_that_is_reached_is_noticed_on_v2() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    let events = match MemoryEvents::open(tree, pod) {
+        Ok(events) => events,
+        Err(error @ Error::Unsupported { .. }) => {
+            println!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let noticed = || {
+        let mut fds = [PollFd::new(&events, PollFlags::PRI)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    };
+    events.silence().unwrap();
+    assert!(!noticed());
+    let container = sandbox.cgroup("pod/container");
+    let high = tree.path(Controller::Memory, container).unwrap();
+    std::fs::write(high.join("memory.high"), "1M").unwrap();
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    eventually("its excess is noticed", noticed);
+    drop(_victim);
+    eventually("silence", || {
+        events.silence().unwrap();
+        !noticed()
+    });
 }
 
 #[test]

@@ -29,6 +29,28 @@ fn burn() -> ! {
 }
 
 #[test]
+fn memory_of_the_whole_node_is_between_a_process_and_all_there_is() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let node = match MemoryReader::open_node(sandbox.tree.hierarchies()) {
+        Ok(node) => node,
+        Err(error @ Error::Unsupported { .. }) => {
+            println!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().next().unwrap();
+    let total: u64 = total.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let usage = node.usage().unwrap();
+    let used = usage - node.stat().unwrap().inactive_file;
+    assert!(used > MIB as u64 && usage < total * 1024, "{used} {usage}");
+    assert_eq!(node.limit().unwrap(), None);
+}
+
+#[test]
 fn memory_of_a_process_is_seen() {
     let Some(sandbox) = Sandbox::new() else {
         return;
