@@ -115,7 +115,10 @@ impl PsiTrigger {
         threshold: PsiThreshold,
     ) -> Result<Self> {
         let path = tree.v2_path(rel)?;
-        Self::on(&path.join(format!("{}.pressure", resource.as_str())), threshold)
+        Self::on(
+            &path.join(format!("{}.pressure", resource.as_str())),
+            threshold,
+        )
     }
 
     /// For all tasks of the node.
@@ -131,8 +134,7 @@ impl PsiTrigger {
 
     fn on(path: &Path, threshold: PsiThreshold) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd =
-            openat(CWD, path, flags, Mode::empty()).map_err(|e| Error::os("open", path, e))?;
+        let fd = openat(CWD, path, flags, Mode::empty()).map_err(|e| Error::os("open", path, e))?;
         let PsiThreshold {
             kind,
             stall_us,

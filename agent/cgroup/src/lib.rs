@@ -47,9 +47,7 @@ mod writes;
 pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
-pub use event::{
-    MemoryEvents, PsiKind, PsiResource, PsiThreshold, PsiTrigger, memory_threshold,
-};
+pub use event::{MemoryEvents, PsiKind, PsiResource, PsiThreshold, PsiTrigger, memory_threshold};
 pub use kill::{KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits};
 pub use lock::AgentLock;

@@ -49,7 +49,9 @@ struct StatKeys {
 }
 
 /// The usage of a v1 cgroup.
-pub(crate) const V1_KEYS: StatKeys = StatKeys {
+pub(crate) const V1_USAGE: &str = "memory.usage_in_bytes";
+
+const V1_KEYS: StatKeys = StatKeys {
     inactive_file: b"total_inactive_file",
     rss: b"total_rss",
     file: b"total_cache",
@@ -106,7 +108,7 @@ impl MemoryReader {
         Ok(Self {
             usage: match is_v2 {
                 true => None,
-                false => Some(Reread::open(&directory.join(usage_file(false)))?),
+                false => Some(Reread::open(&directory.join(V1_USAGE))?),
             },
             stat: Reread::open(&directory.join("memory.stat"))?,
             limit: None,
@@ -186,7 +188,7 @@ impl UsageReader {
 
 /// The file with a cgroup's usage.
 pub(crate) const fn usage_file(is_v2: bool) -> &'static str {
-    if is_v2 { "memory.current" } else { "memory.usage_in_bytes" }
+    if is_v2 { "memory.current" } else { V1_USAGE }
 }
 
 /// The values of these keys; `None` when one is missing.
@@ -220,12 +222,17 @@ mod tests {
     fn stat_fields_are_found_by_their_whole_name() {
         let v1 = b"cache 1\nrss 2\ninactive_file 3\ntotal_rss 4\ntotal_rss_huge 5\n\
                    total_inactive_file 6\ntotal_active_file 7\ntotal_cache 8\n";
-        let all = |text: &[u8], keys: StatKeys| find(text, [keys.inactive_file, keys.rss, keys.file]);
+        let all =
+            |text: &[u8], keys: StatKeys| find(text, [keys.inactive_file, keys.rss, keys.file]);
         assert_eq!(all(v1, V1_KEYS), Some([6, 4, 8]));
         let v2 = b"anon 10\nfile 11\nanon_thp 12\ninactive_anon 13\ninactive_file 14\n";
         assert_eq!(all(v2, V2_KEYS), Some([14, 10, 11]));
         assert_eq!(all(b"", V2_KEYS), None);
-        assert_eq!(all(b"anon 1\nfile 2\n", V2_KEYS), None, "missing is not zero");
+        assert_eq!(
+            all(b"anon 1\nfile 2\n", V2_KEYS),
+            None,
+            "missing is not zero"
+        );
         let cut = b"anon 10\nfile 11\ninactive_file 14";
         assert_eq!(all(cut, V2_KEYS), None, "a cut number is not a number");
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::{Event, EventKind, Eviction};
 
 use super::{Case, Context, case};
-use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
+use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
 
 pub(super) const CASES: &[Case] = &[
     case("full_speed_victim", full_speed_victim),
@@ -102,8 +102,23 @@ impl Scene {
             }
             ensure!(!found.is_empty(), "no eviction is reported");
             Ok(())
-        })?;
+        })
+        .with_context(|| self.state())?;
         Ok(found)
+    }
+
+    /// For the error.
+    fn state(&self) -> String {
+        let usage = |cgroup: &Cgroup| cgroup.memory().map_or(0, |memory| memory.usage / MIB);
+        let kubepods = self.node.kubepods();
+        format!(
+            "kubepods uses {} MiB, with {:?} OOM kills; the victim's pod {} MiB, frozen: {}, processes {:?}",
+            usage(&kubepods),
+            kubepods.oom_kills(),
+            usage(&self.victim.cgroup),
+            self.victim.cgroup.is_frozen() || self.victim.main.is_frozen(),
+            self.victim.main.procs()
+        )
     }
 
     /// Nobody but the victim's pod was touched, by nobody.
@@ -197,14 +212,15 @@ fn full_speed_victim(context: &Context) -> Result<()> {
     scene.finish()
 }
 
-/// Somebody else fills, within its request, and goes on while the victim is noticed, killed and freed.
+/// Somebody else fills, within its request, and goes on while the victim is noticed, killed and freed. Not
+/// at full speed: that leaves less time than a busy machine takes to free anything.
 fn full_speed_guaranteed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let mut measured = Measured::default();
     let runs = runs(context);
     for run in 1..=runs {
         let mut once = || {
-            let held = 256;
+            let held = 128;
             let size = held.to_string();
             let mut victim = scene.victim.start(&["anon", "--mib", &size])?;
             until(scene.node.limit(), "the victim's memory", || {
@@ -215,18 +231,23 @@ fn full_speed_guaranteed(context: &Context) -> Result<()> {
             sleep(Duration::from_millis(300))?;
             let now = scene.node.kubepods().memory()?.usage;
             // Far past the limit, but for what the victim has.
-            let mib = ((LIMIT - now + 96 * MIB) / MIB).to_string();
-            let mut filler =
-                scene
-                    .guaranteed
-                    .start(&["fill", "--mib", &mib, "--step-kib", "64"])?;
+            let mib = ((LIMIT - now + 48 * MIB) / MIB).to_string();
+            let mut filler = scene.guaranteed.start(&[
+                "fill",
+                "--mib",
+                &mib,
+                "--step-kib",
+                "64",
+                "--rate",
+                "300",
+            ])?;
             let evictions = scene.evictions()?;
             ensure!(!victim.wait(context.limit(20))?.success());
             scene.judge(&evictions)?;
             ensure!(filler.is_alive(), "the Guaranteed pod was killed");
             until(scene.node.limit(), "the filler's end", || {
                 let memory = scene.guaranteed.cgroup.memory();
-                memory.is_ok_and(|memory| memory.rss + 2 * MIB >= LIMIT - now + 96 * MIB)
+                memory.is_ok_and(|memory| memory.rss + 2 * MIB >= LIMIT - now + 48 * MIB)
             })?;
             scene.judge(&evictions)?;
             measured.add(&evictions[0]);

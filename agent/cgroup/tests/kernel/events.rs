@@ -2,11 +2,11 @@ use crate::{
     readers::eat_32_mib,
     support::{Sandbox, Victim, eventually, is_ready},
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use podwarden_cgroup::{
-    Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, PsiKind, PsiResource, PsiThreshold, PsiTrigger,
-    memory_threshold,
+    Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, PsiKind, PsiResource,
+    PsiThreshold, PsiTrigger, memory_threshold,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 #[test]
 fn a_memory_threshold_notices_the_crossing() {
@@ -24,10 +24,7 @@ fn a_memory_threshold_notices_the_crossing() {
         other => other.unwrap(),
     };
     assert!(!is_ready(&notice, 0));
-    let _victim = Victim::spawn(
-        &tree.open_attach(container).unwrap(),
-        crate::readers::eat_32_mib,
-    );
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
     assert!(is_ready(&notice, 20));
     assert!(MemoryReader::open(tree, "pod").unwrap().usage().unwrap() >= level);
     assert!(
@@ -63,9 +60,8 @@ fn psi_triggers_are_taken_where_there_is_v2() {
     drop(trigger(PsiKind::Full, 2_000_000).unwrap());
     let error = trigger(PsiKind::Some, 1000).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::INVAL));
-    let of_node = |window_us| {
-        PsiTrigger::of_node(PsiResource::Memory, threshold(PsiKind::Full, window_us))
-    };
+    let of_node =
+        |window_us| PsiTrigger::of_node(PsiResource::Memory, threshold(PsiKind::Full, window_us));
     drop(of_node(4_000_000).unwrap());
     assert_eq!(of_node(1000).unwrap_err().errno(), Some(Errno::INVAL));
 }
@@ -96,7 +92,7 @@ fn a_limit_that_is_reached_is_noticed_on_v2() {
     std::fs::write(high.join("memory.high"), "1M").unwrap();
     let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
     eventually("its excess is noticed", noticed);
-    drop(_victim);
+    std::fs::write(high.join("memory.high"), "max").unwrap();
     eventually("silence", || {
         events.silence().unwrap();
         !noticed()

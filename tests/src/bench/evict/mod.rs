@@ -133,7 +133,7 @@ impl Evict {
     fn measure(&self) -> Result<Report> {
         let agent = std::fs::canonicalize(&self.agent)
             .with_context(|| format!("find {}", self.agent.display()))?;
-        let context = Context::new(&agent, true);
+        let context = Context::new(&agent, true, None);
         let signals = Signals::start()?;
         let mut report = Report::new(&context);
         let daemons: Vec<_> = std::iter::once(Daemon::Podwarden)
