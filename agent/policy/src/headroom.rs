@@ -22,7 +22,8 @@ const SECOND_NS: u128 = 1_000_000_000;
 /// Growth over less than this is what the kernel charges ahead rather than what somebody does.
 const SHORTEST_NS: u64 = 1_000_000;
 
-/// A measurement ends after this long, or once growth is [`CLEAR`] times what may be charged ahead.
+/// A mark is followed by the next after this long, or once growth is [`CLEAR`] times what may be charged
+/// ahead.
 const LONGEST_NS: u64 = 50_000_000;
 const CLEAR: u64 = 8;
 
@@ -30,10 +31,13 @@ const CLEAR: u64 = 8;
 pub const HALF_LIFE_NS: u64 = 250_000_000;
 
 /// How fast a cgroup's usage was seen to grow: at once when it rises, fading when it does not.
+///
+/// Growth is measured from two marks, so that one of them is always old enough to tell a slow filler from
+/// what is charged ahead, and young enough not to take a new one for slow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FillRate {
-    /// Where the measurement under way began: when, and at what usage.
-    anchor: Option<(u64, u64)>,
+    /// The last two marks: when, and at what usage; the younger one first.
+    marks: [Option<(u64, u64)>; 2],
     /// The highest rate that has not faded yet, and when it was seen.
     peak: u64,
     peak_at: u64,
@@ -42,33 +46,41 @@ pub struct FillRate {
 impl FillRate {
     /// Usage is `bytes` at `now`, of which `ahead` may be charged and not in use.
     pub fn observe(&mut self, now: u64, bytes: u64, ahead: u64) {
-        let Some((since, from)) = self.anchor.filter(|(_, from)| *from <= bytes) else {
-            self.anchor = Some((now, bytes));
-            return;
-        };
-        let grown = bytes - from;
-        let elapsed = now.saturating_sub(since);
-        if grown == 0 {
-            // Whatever comes has not begun before now.
-            self.anchor = Some((now, bytes));
-        }
-        if elapsed < SHORTEST_NS || grown == 0 {
-            return;
-        }
-        let rate = u128::from(grown.saturating_sub(ahead)) * SECOND_NS / u128::from(elapsed);
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        let rates = self.marks.iter().flatten().map(|(since, from)| {
+            let elapsed = now.saturating_sub(*since);
+            let grown = bytes.saturating_sub(*from).saturating_sub(ahead);
+            match elapsed >= SHORTEST_NS {
+                true => u128::from(grown) * SECOND_NS / u128::from(elapsed),
+                false => 0,
+            }
+        });
+        let rate = u64::try_from(rates.max().unwrap_or(0)).unwrap_or(u64::MAX);
         if rate > 0 && rate >= self.at(now) {
             (self.peak, self.peak_at) = (rate, now);
         }
-        if elapsed >= LONGEST_NS || grown >= ahead.saturating_mul(CLEAR) {
-            self.anchor = Some((now, bytes));
-        }
+        self.mark(now, bytes, ahead);
     }
 
-    /// Usage was at most `bytes` at `now`, and nothing is said of how it came there: growth is measured
-    /// from here on.
-    pub fn start_from(&mut self, now: u64, bytes: u64) {
-        self.anchor = Some((now, bytes));
+    /// Usage was at most `bytes` at `now`: nothing to measure by, but to measure from.
+    pub fn bound(&mut self, now: u64, bytes: u64, ahead: u64) {
+        self.mark(now, bytes, ahead);
+    }
+
+    fn mark(&mut self, now: u64, bytes: u64, ahead: u64) {
+        let this = Some((now, bytes));
+        let [Some((since, from)), _] = self.marks else {
+            self.marks = [this, None];
+            return;
+        };
+        let elapsed = now.saturating_sub(since);
+        if bytes <= from {
+            // Whatever comes begins from here.
+            self.marks = [this, None];
+        } else if elapsed >= LONGEST_NS
+            || elapsed >= SHORTEST_NS && bytes - from >= ahead.saturating_mul(CLEAR)
+        {
+            self.marks = [this, self.marks[0]];
+        }
     }
 
     /// The rate at `now`.

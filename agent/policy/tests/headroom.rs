@@ -67,14 +67,34 @@ fn memory_that_was_freed_ends_a_measurement() {
     assert!(rate > 49 * GIB && rate <= 50 * GIB, "{rate}");
 }
 
+/// What is in use is known at the last look alone; before, no more than that all of usage was at most.
 #[test]
-fn growth_counts_from_where_it_is_known() {
+fn a_bound_is_enough_to_measure_from() {
+    for (rate, step) in [(300 * MIB, MS), (300 * MIB, 200_000), (2 * GIB, MS)] {
+        let mut seen = FillRate::default();
+        let end = 100 * MS;
+        for at in (0..end).step_by(usize::try_from(step).unwrap()) {
+            seen.bound(at, filled(rate, at), AHEAD);
+            assert_eq!(seen.at(at), 0, "a bound is no growth");
+        }
+        seen.observe(end, filled(rate, end), AHEAD);
+        let found = seen.at(end);
+        assert!(
+            found <= rate && found >= rate * 8 / 10,
+            "{rate} every {step}: {found}"
+        );
+    }
+}
+
+#[test]
+fn page_cache_that_came_before_is_no_growth() {
     let mut seen = FillRate::default();
-    seen.observe(0, 0, AHEAD);
-    // Page cache came and went: what is in use is measured from here.
-    seen.start_from(10 * MS, 400 * MIB);
-    seen.observe(20 * MS, 400 * MIB, AHEAD);
-    assert_eq!(seen.at(20 * MS), 0);
+    for ms in 0..100 {
+        seen.bound(ms * MS, 100 * MIB + filled(GIB, ms * MS), AHEAD);
+    }
+    // All of that was page cache.
+    seen.observe(100 * MS, 100 * MIB, AHEAD);
+    assert_eq!(seen.at(100 * MS), 0);
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Fill {
         self.settle(scope, costs, (at, usage), self.usage.at(at), &likely);
         if usage < floor(self.level) {
             // In use is that much at most.
-            self.working_set.start_from(at, usage);
+            self.working_set.bound(at, usage, costs.ahead);
             return Some(Look {
                 at,
                 usage,

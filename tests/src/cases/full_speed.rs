@@ -29,10 +29,10 @@ fn options() -> Options {
     }
 }
 
-/// A full node: one pod of each class that behaves, and two that are started again and again.
+/// A full node: pods of each class that behave, one that is evicted, and one that fills beside it.
 struct Scene {
     node: Node,
-    /// BestEffort.
+    /// BestEffort, another one in every run: processes that appear in an evicted pod are killed as well.
     victim: Pod,
     /// Guaranteed.
     guaranteed: Pod,
@@ -79,6 +79,14 @@ impl Scene {
                 memory.is_ok_and(|memory| (70 * MIB..96 * MIB).contains(&memory.rss))
             },
         )
+    }
+
+    /// Has a pod of its own evicted in the next run.
+    fn renew(&mut self, run: u32) -> Result<()> {
+        self.victim = self
+            .node
+            .pod(PodSpec::best_effort(&format!("victim-{run}")))?;
+        Ok(())
     }
 
     /// What happened since the last call.
@@ -194,6 +202,7 @@ fn full_speed_victim(context: &Context) -> Result<()> {
     let runs = runs(context);
     for run in 1..=runs {
         let mut once = || {
+            scene.renew(run)?;
             let mib = (LIMIT / MIB).to_string();
             let mut filler = scene
                 .victim
@@ -220,6 +229,7 @@ fn full_speed_guaranteed(context: &Context) -> Result<()> {
     let runs = runs(context);
     for run in 1..=runs {
         let mut once = || {
+            scene.renew(run)?;
             let held = 128;
             let size = held.to_string();
             let mut victim = scene.victim.start(&["anon", "--mib", &size])?;
