@@ -129,6 +129,18 @@ impl EnforceOn {
     }
 }
 
+/// Whether pods are taken from the API server, and from which.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ApiserverConfig {
+    /// From that of the service account, if the agent runs in a pod that has one.
+    #[default]
+    Auto,
+    /// They are not.
+    Off,
+    /// From that of the file's current context.
+    Kubeconfig(PathBuf),
+}
+
 /// Where evictions and OOM kills are kept past the agent's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLogConfig {
@@ -150,6 +162,8 @@ pub struct Config {
     pub node_name: String,
     /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
     pub pods_dir: Option<PathBuf>,
+    /// Where the API server is. Default: `Auto`.
+    pub apiserver: ApiserverConfig,
     /// Address of the HTTP API. Default: none, the unix socket alone.
     pub listen: Option<SocketAddr>,
     /// Unix socket of the HTTP API. Default: [`DEFAULT_API_SOCKET`].
@@ -207,6 +221,10 @@ pub struct Overrides {
     pub node_name: Option<String>,
     /// `--pods-dir`.
     pub pods_dir: Option<PathBuf>,
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--no-apiserver`.
+    pub no_apiserver: bool,
     /// `--listen`.
     pub listen: Option<SocketAddr>,
     /// `--api-socket`.

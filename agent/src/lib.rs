@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | `cli` | one file per subcommand | terminal, files named on the command line |
 //! | `config` | what the operator wrote -> checked values with units | the configuration file |
-//! | `pods` | where pods come from | the manifest directory |
+//! | `pods` | where pods come from | the manifest directory, the API server |
 //! | `kernel` | what this kernel can do; loading; records; figures | BPF, BTF |
 //! | `ledger` | which cgroup belongs to which pod | nothing |
 //! | `accounting` | the kernel's figures joined with the tree | `kernel`, cgroup directories |

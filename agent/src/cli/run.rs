@@ -10,6 +10,7 @@ const EXAMPLES: &str = "\
 Examples:
   podwarden run                                       every pod by its cgroup, changes nothing
   podwarden run --pods-dir /etc/kubernetes/manifests --listen 127.0.0.1:9595
+  podwarden run --kubeconfig /etc/kubernetes/kubelet.conf --node-name node-1
   podwarden run --config /etc/podwarden/config.yaml --mode enforce
   podwarden run --cgroup-root /sandbox --cgroup-driver cgroupfs --api-socket /tmp/pw.sock
 
@@ -35,11 +36,14 @@ pub struct Args {
     /// Directory of v1 Pod manifests (*.yaml, *.yml, *.json)
     #[arg(long, value_name = "DIR")]
     pods_dir: Option<PathBuf>,
-    /// Take pods from --pods-dir and the cgroups alone; there is no other source yet, so this
-    /// states what is the case
+    /// Take this node's pods from the API server of this file's current context [default: that of the
+    /// pod's service account, where the agent runs in a pod]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_apiserver")]
+    kubeconfig: Option<PathBuf>,
+    /// Take no pods from an API server, whatever the configuration says
     #[arg(long)]
     no_apiserver: bool,
-    /// Name of this node [default: the host's name]
+    /// Name of this node, as its Node object has it [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
     /// Address of the HTTP API, beside its unix socket [default: none]
@@ -60,6 +64,8 @@ impl Args {
             mode: self.mode,
             node_name: self.node_name,
             pods_dir: self.pods_dir,
+            kubeconfig: self.kubeconfig,
+            no_apiserver: self.no_apiserver,
             listen: self.listen,
             api_socket: self.api_socket,
             cgroup_root: self.cgroup_root,

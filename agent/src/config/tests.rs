@@ -355,3 +355,29 @@ fn the_event_log_is_off_until_it_has_a_path() {
         assert!(error.contains(named), "{text}: {error}");
     }
 }
+
+#[test]
+fn the_api_server_is_where_the_operator_says() {
+    let of = |text: &str, overrides: Overrides| {
+        let text = format!("{HEAD}{text}");
+        Config::parse("agent.yaml", &text, overrides)
+            .unwrap()
+            .apiserver
+    };
+    let flag = || Overrides {
+        kubeconfig: Some("/flag".into()),
+        ..Overrides::default()
+    };
+    let off = Overrides {
+        no_apiserver: true,
+        ..Overrides::default()
+    };
+    let kubeconfig = |path: &str| ApiserverConfig::Kubeconfig(path.into());
+    assert_eq!(of("", Overrides::default()), ApiserverConfig::Auto);
+    assert_eq!(
+        of("kubeconfig: /file", Overrides::default()),
+        kubeconfig("/file")
+    );
+    assert_eq!(of("kubeconfig: /file", flag()), kubeconfig("/flag"));
+    assert_eq!(of("kubeconfig: /file", off), ApiserverConfig::Off);
+}

@@ -8,7 +8,8 @@ use podwarden_cgroup::Driver;
 use podwarden_policy::{Bytes, MilliCpu, quantity, threshold::Amount};
 
 use super::{
-    Config, ConfigError, DEFAULT_API_SOCKET, EventLogConfig, Overrides, Ownership, ReactorConfig,
+    ApiserverConfig, Config, ConfigError, DEFAULT_API_SOCKET, EventLogConfig, Overrides, Ownership,
+    ReactorConfig,
     raw::{RawConfig, RawEventLog, RawReactor, RawResources, Text, origin},
 };
 
@@ -313,6 +314,11 @@ pub(super) fn check(
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
         event_log: file.event_log(&raw.event_log)?,
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
+        apiserver: match overrides.kubeconfig.or(raw.kubeconfig) {
+            _ if overrides.no_apiserver => ApiserverConfig::Off,
+            Some(path) => ApiserverConfig::Kubeconfig(path),
+            None => ApiserverConfig::Auto,
+        },
         api_socket: overrides
             .api_socket
             .or(raw.api_socket)

@@ -10,10 +10,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    DirError, ManifestDir, Manifests, PodSet, Source, SourceError, Watcher,
+    Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, Watcher, apiserver,
     mux::{Event, Mux, Op},
 };
-use crate::{api::SourceStats, config::Config, error::chain};
+use crate::{
+    api::SourceStats,
+    config::{ApiserverConfig, Config},
+    error::chain,
+};
 
 /// What sources may have said before the mux has taken it in; then they wait.
 const WORDS: usize = 64;
@@ -25,6 +29,8 @@ pub(super) enum Word {
     Event(Event),
     /// It cannot do its work; why.
     Trouble(String),
+    /// It works again.
+    Well,
 }
 
 /// A source's end.
@@ -63,13 +69,24 @@ pub struct Feed {
 /// # Panics
 /// Outside a tokio runtime with IO enabled.
 pub fn start(config: &Config) -> Result<Feed, DirError> {
+    let apiserver = match &config.apiserver {
+        ApiserverConfig::Off => None,
+        ApiserverConfig::Kubeconfig(path) => Some(Apiserver::Kubeconfig(path.clone())),
+        ApiserverConfig::Auto => Apiserver::detect(),
+    };
     let mut sources = Vec::new();
+    sources.extend(apiserver.as_ref().map(|_| Source::Apiserver));
     sources.extend(config.pods_dir.as_ref().map(|_| Source::File));
     let mut hub = Hub::new(&config.node_name, &sources);
     if let Some(dir) = &config.pods_dir {
         let (watcher, manifests) = ManifestDir::new(dir).watch()?;
         hub.begin_with(Source::File, whole(&manifests.borrow()));
         tokio::spawn(follow_dir(watcher, manifests, hub.speaker(Source::File)));
+    }
+    if let Some(apiserver) = apiserver {
+        let speaker = hub.speaker(Source::Apiserver);
+        let watcher = apiserver::Watcher::new(apiserver, &config.node_name, speaker);
+        tokio::spawn(watcher.run());
     }
     let feed = hub.feed();
     tokio::spawn(hub.run());
@@ -214,6 +231,11 @@ impl Hub {
                 if stats.problem.as_ref() != Some(&problem) {
                     tracing::warn!(%source, "{problem}");
                     stats.problem = Some(problem);
+                }
+            }
+            Word::Well => {
+                if stats.problem.take().is_some() {
+                    tracing::info!(%source, "it works again");
                 }
             }
         }

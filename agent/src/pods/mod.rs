@@ -14,6 +14,7 @@ use podwarden_policy::{PodUid, QosClass};
 
 use crate::api::PodRef;
 
+pub mod apiserver;
 pub mod convert;
 pub mod error;
 pub mod feed;
@@ -22,6 +23,7 @@ pub mod manifest;
 pub mod mux;
 pub mod source;
 
+pub use apiserver::Apiserver;
 pub use error::{ManifestError, Problem};
 pub use feed::Feed;
 pub use file::{DirError, ManifestDir, Manifests, Watcher};

@@ -1,0 +1,84 @@
+//! Who the API server is, and who we are to it.
+
+use std::{path::PathBuf, time::Duration};
+
+use kube::{
+    Client, Config,
+    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+
+/// No answer to a connection attempt for this long is none.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Where to find out about the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Apiserver {
+    /// The service account of the pod that this agent runs in.
+    InCluster,
+    /// A kubeconfig file; its current context.
+    Kubeconfig(PathBuf),
+}
+
+impl Apiserver {
+    /// Where nothing is configured: the service account, if this runs in a pod that has one.
+    pub fn detect() -> Option<Self> {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let in_cluster = set("KUBERNETES_SERVICE_HOST") && set("KUBERNETES_SERVICE_PORT");
+        in_cluster.then_some(Self::InCluster)
+    }
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error(
+        "--kubeconfig {}: it cannot be used; write one with a current-context, as \
+         `kubectl config view --minify --raw` prints it", path.display()
+    )]
+    Kubeconfig {
+        path: PathBuf,
+        #[source]
+        source: Box<KubeconfigError>,
+    },
+    #[error(
+        "the pod's service account cannot be used; mount its token (automountServiceAccountToken) or \
+         use --kubeconfig or --no-apiserver"
+    )]
+    InCluster(#[source] InClusterError),
+    #[error("the API server {url} cannot be spoken to with these credentials")]
+    Client {
+        url: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+/// A client with the credentials as they are now, and the server's address. Read again for every
+/// connection after a failure: files are replaced when certificates and tokens are.
+pub(super) async fn client(apiserver: &Apiserver) -> Result<(Client, String), ConnectError> {
+    let mut config = match apiserver {
+        Apiserver::InCluster => Config::incluster().map_err(ConnectError::InCluster)?,
+        Apiserver::Kubeconfig(path) => {
+            let error = |source| ConnectError::Kubeconfig {
+                path: path.clone(),
+                source: Box::new(source),
+            };
+            let file = Kubeconfig::read_from(path).map_err(error)?;
+            let options = KubeConfigOptions::default();
+            let config = Config::from_custom_kubeconfig(file, &options).await;
+            config.map_err(error)?
+        }
+    };
+    config.connect_timeout = Some(CONNECT);
+    // The same pauses for every failure, and each of them seen.
+    config.default_retry = false;
+    let url = config.cluster_url.to_string();
+    let url = url.trim_end_matches('/').to_owned();
+    match Client::try_from(config) {
+        Ok(client) => Ok((client, url)),
+        Err(source) => Err(ConnectError::Client {
+            url,
+            source: Box::new(source),
+        }),
+    }
+}

@@ -1,0 +1,126 @@
+//! What to ask the API server for next. Values only: no IO, no clock.
+//!
+//! As client-go's reflector does it (`tools/cache/reflector.go`): one list, then watches that each go
+//! on where the last one ended; another list only after the server has forgotten that place.
+//!
+//! - A list may come from the server's cache, and is never older than what is known already: after a
+//!   cut, another server of the same cluster may be behind.
+//! - Each failure in a row waits longer, up to [`MOST`], and never as long as all other nodes do.
+
+use std::time::Duration;
+
+/// The first pause (`backoffManager` of the reflector).
+const FIRST: Duration = Duration::from_millis(800);
+/// The longest, before it is spread.
+const MOST: Duration = Duration::from_secs(30);
+
+/// What to ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// All pods of this node, of this version or a later one; of the latest where there is none.
+    List(Option<String>),
+    /// What happens after this version.
+    Watch(String),
+}
+
+/// See the module's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Follow {
+    /// Of the last thing seen.
+    version: Option<String>,
+    listed: bool,
+    failures: u32,
+}
+
+impl Follow {
+    /// Nothing is known: any version will do.
+    pub(super) fn new() -> Self {
+        Self {
+            version: Some("0".to_owned()),
+            listed: false,
+            failures: 0,
+        }
+    }
+
+    pub(super) fn ask(&self) -> Ask {
+        match &self.version {
+            Some(version) if self.listed => Ask::Watch(version.clone()),
+            version => Ask::List(version.clone()),
+        }
+    }
+
+    /// A whole list came.
+    pub(super) fn listed(&mut self, version: String) {
+        self.version = Some(version);
+        self.listed = true;
+    }
+
+    /// Something came over the watch, of this version.
+    pub(super) fn saw(&mut self, version: String) {
+        self.version = Some(version);
+        self.failures = 0;
+    }
+
+    /// The server no longer knows what came after our version, or does not know the version yet: all
+    /// pods have to be listed.
+    pub(super) fn lost_place(&mut self) {
+        if !self.listed {
+            // It was the list that could not be had of this version.
+            self.version = None;
+        }
+        self.listed = false;
+    }
+
+    /// It did not work, or nothing came: how long to wait. `spread` is a random number from 0 to 1.
+    pub(super) fn failed(&mut self, spread: f64) -> Duration {
+        let pause = FIRST
+            .saturating_mul(2_u32.saturating_pow(self.failures))
+            .min(MOST);
+        self.failures = self.failures.saturating_add(1);
+        pause.mul_f64(1.0 + spread.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn following(version: &str) -> Follow {
+        let mut follow = Follow::new();
+        follow.listed(version.to_owned());
+        follow
+    }
+
+    #[test]
+    fn one_list_and_then_watches_from_where_the_last_ended() {
+        let mut follow = Follow::new();
+        assert_eq!(follow.ask(), Ask::List(Some("0".to_owned())));
+        follow.listed("7".to_owned());
+        assert_eq!(follow.ask(), Ask::Watch("7".to_owned()));
+        follow.saw("9".to_owned());
+        follow.failed(0.0);
+        assert_eq!(follow.ask(), Ask::Watch("9".to_owned()));
+    }
+
+    #[test]
+    fn a_place_that_is_lost_is_listed_no_older_and_then_as_it_is() {
+        let mut follow = following("9");
+        follow.lost_place();
+        assert_eq!(follow.ask(), Ask::List(Some("9".to_owned())));
+        // A server that was restored from a backup does not know version 9.
+        follow.lost_place();
+        assert_eq!(follow.ask(), Ask::List(None));
+        follow.listed("3".to_owned());
+        assert_eq!(follow.ask(), Ask::Watch("3".to_owned()));
+    }
+
+    #[test]
+    fn pauses_grow_and_are_spread_and_begin_anew_after_something_came() {
+        let mut follow = following("1");
+        let pauses: Vec<_> = (0..8).map(|_| follow.failed(0.0).as_millis()).collect();
+        assert_eq!(pauses, [800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
+        assert_eq!(follow.failed(1.0).as_millis(), 60000);
+        follow.saw("2".to_owned());
+        assert_eq!(follow.failed(0.5).as_millis(), 1200);
+    }
+}

@@ -1,0 +1,271 @@
+//! What the API server writes -> what the mux understands. Text in, values out.
+//!
+//! Every pod is read on its own, so that one that is not understood hides no other. What may be large
+//! and does not matter here, as annotations of a megabyte and the history of fields, is skipped while it
+//! is read.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1;
+use podwarden_policy::qos;
+use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
+
+use super::super::{Origin, Phase, Problem, SourceError, SourcedPod, convert, mux::Event};
+
+/// Kubelet `pkg/kubelet/types/pod_update.go`. The value of `mirror` is that of `config.hash`, which is
+/// the static pod's uid (`CreateMirrorPod` of `pkg/kubelet/pod/mirror_client.go`, `applyDefaults` of
+/// `pkg/kubelet/config/common.go`).
+const MIRROR: &str = "kubernetes.io/config.mirror";
+/// `file` and `http` are static pods' (the same file).
+const SOURCE: &str = "kubernetes.io/config.source";
+
+/// A list, page or whole.
+#[derive(Debug, Deserialize)]
+pub(super) struct List<'a> {
+    pub(super) metadata: ListMeta,
+    /// Go writes no items as null.
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListMeta {
+    pub(super) resource_version: String,
+    /// There is more.
+    #[serde(rename = "continue", default)]
+    pub(super) more: String,
+}
+
+impl List<'_> {
+    /// The pods of the list, and those that cannot be used.
+    pub(super) fn pods(&self) -> (Vec<SourcedPod>, Vec<SourceError>) {
+        let (mut pods, mut errors) = (Vec::new(), Vec::new());
+        for item in self.items.iter().flatten() {
+            match pod(item) {
+                Ok(pod) => pods.push(pod),
+                Err(error) => errors.push(*error),
+            }
+        }
+        (pods, errors)
+    }
+}
+
+/// One line of a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A pod changed; `version` is where the watch stands after it.
+    Pod { event: Event, version: String },
+    /// Nothing of ours changed up to `version`.
+    Bookmark { version: String },
+    /// The server ends the watch for this reason.
+    Refused(Status),
+}
+
+/// `Status` of `meta/v1`, as far as it matters.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Status {
+    #[serde(default)]
+    pub(super) code: u16,
+    #[serde(default)]
+    pub(super) reason: String,
+    #[serde(default)]
+    pub(super) message: String,
+}
+
+#[derive(Deserialize)]
+struct RawLine<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// Reads a line of a watch.
+///
+/// # Errors
+/// What the parser says of a line that is not one.
+pub(super) fn line(text: &str) -> Result<Line, serde_json::Error> {
+    let raw: RawLine<'_> = serde_json::from_str(text)?;
+    let version = || {
+        let Meta {
+            resource_version, ..
+        } = serde_json::from_str::<Object<'_>>(raw.object.get())?.metadata;
+        resource_version.ok_or_else(|| de::Error::missing_field("metadata.resourceVersion"))
+    };
+    Ok(match raw.kind {
+        "ADDED" | "MODIFIED" => Line::Pod {
+            version: version()?,
+            event: match pod(raw.object) {
+                Ok(pod) => Event::Apply(Box::new(pod)),
+                Err(error) => Event::Unusable(error),
+            },
+        },
+        "DELETED" => {
+            let object: Object<'_> = serde_json::from_str(raw.object.get())?;
+            let uid = object.metadata.uid;
+            Line::Pod {
+                version: version()?,
+                event: Event::Delete(uid.ok_or_else(|| de::Error::missing_field("metadata.uid"))?),
+            }
+        }
+        "BOOKMARK" => Line::Bookmark {
+            version: version()?,
+        },
+        "ERROR" => Line::Refused(serde_json::from_str(raw.object.get())?),
+        other => {
+            let known = &["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"];
+            return Err(de::Error::unknown_variant(other, known));
+        }
+    })
+}
+
+/// A pod as the API server writes it.
+#[derive(Deserialize)]
+struct Object<'a> {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(borrow, default)]
+    spec: Option<&'a RawValue>,
+    #[serde(default)]
+    status: Option<PodStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<String>,
+    #[serde(default, deserialize_with = "the_kubelets")]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct PodStatus {
+    phase: Option<String>,
+}
+
+/// Keeps the two annotations that the kubelet writes and that matter here.
+fn the_kubelets<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Visitor;
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("annotations")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut kept = BTreeMap::new();
+            while let Some(key) = map.next_key::<String>()? {
+                if [MIRROR, SOURCE].contains(&key.as_str()) {
+                    kept.insert(key, map.next_value()?);
+                } else {
+                    map.next_value::<de::IgnoredAny>()?;
+                }
+            }
+            Ok(kept)
+        }
+    }
+    from.deserialize_any(Visitor)
+}
+
+/// Reads one pod.
+fn pod(raw: &RawValue) -> Result<SourcedPod, Box<SourceError>> {
+    let error = |uid, pod, problem| Box::new(SourceError::Object { uid, pod, problem });
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    let object: Object<'_> = serde_path_to_error::deserialize(&mut json).map_err(|e| {
+        let problem = Problem::Type {
+            field: e.path().to_string(),
+            problem: e.inner().to_string(),
+        };
+        error(uid_of(raw), "(not readable)".to_owned(), problem)
+    })?;
+    let meta = &object.metadata;
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    converted(&object).map_err(|problem| {
+        let name = format!("{}/{}", text(&meta.namespace), text(&meta.name));
+        error(text(&meta.uid), name, problem)
+    })
+}
+
+/// The uid of an object that is not understood otherwise, so that what was known of it can stay.
+fn uid_of(raw: &RawValue) -> String {
+    #[derive(Default, Deserialize)]
+    struct Id {
+        #[serde(default)]
+        metadata: Uid,
+    }
+    #[derive(Default, Deserialize)]
+    struct Uid {
+        #[serde(default)]
+        uid: String,
+    }
+    serde_json::from_str::<Id>(raw.get())
+        .unwrap_or_default()
+        .metadata
+        .uid
+}
+
+fn converted(object: &Object<'_>) -> Result<SourcedPod, Problem> {
+    let meta = &object.metadata;
+    let uid = meta.uid.clone().filter(|uid| !uid.is_empty());
+    let uid = uid.ok_or_else(|| Problem::Missing("metadata.uid".to_owned()))?;
+    let hash = meta.annotations.get(MIRROR);
+    let mut typed = v1::Pod::default();
+    typed.metadata.name.clone_from(&meta.name);
+    typed.metadata.namespace.clone_from(&meta.namespace);
+    // Its cgroup has the static pod's uid.
+    typed.metadata.uid = Some(hash.unwrap_or(&uid).clone());
+    typed.metadata.annotations = Some(meta.annotations.clone());
+    typed.spec = object.spec.map(spec).transpose()?;
+    let mut pod = convert::pod(&typed, &uid)?;
+    let of_node = meta
+        .annotations
+        .get(SOURCE)
+        .is_some_and(|source| source != "api");
+    pod.static_pod = hash.is_some() || of_node;
+    Ok(SourcedPod {
+        qos: qos::classify(&pod),
+        pod,
+        origin: Origin::Object {
+            uid,
+            mirror: hash.is_some(),
+        },
+        phase: object
+            .status
+            .as_ref()
+            .and_then(|s| phase(s.phase.as_deref()?)),
+        deleting: meta.deletion_timestamp.is_some(),
+    })
+}
+
+fn spec(raw: &RawValue) -> Result<v1::PodSpec, Problem> {
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    serde_path_to_error::deserialize(&mut json).map_err(|e| Problem::Type {
+        field: format!("spec.{}", e.path()),
+        problem: e.inner().to_string(),
+    })
+}
+
+fn phase(text: &str) -> Option<Phase> {
+    Some(match text {
+        "Pending" => Phase::Pending,
+        "Running" => Phase::Running,
+        "Succeeded" => Phase::Succeeded,
+        "Failed" => Phase::Failed,
+        // `Unknown`: the node was not heard of for a while, which is no news here.
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

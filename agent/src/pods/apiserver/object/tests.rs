@@ -1,0 +1,220 @@
+use serde_json::json;
+
+use super::*;
+
+fn read(value: &serde_json::Value) -> Result<SourcedPod, Box<SourceError>> {
+    pod(&serde_json::value::to_raw_value(value).unwrap())
+}
+
+fn web() -> serde_json::Value {
+    json!({
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": "web",
+            "namespace": "shop",
+            "uid": "11111111-2222-3333-4444-555555555555",
+            "resourceVersion": "42",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}],
+        },
+        "spec": {
+            "nodeName": "node-1",
+            "priority": 7,
+            "containers": [{"name": "app", "image": "app", "resources": {
+                "requests": {"cpu": "500m", "memory": "64Mi"},
+                "limits": {"cpu": "500m", "memory": "64Mi"},
+            }}],
+        },
+        "status": {"phase": "Running", "qosClass": "Guaranteed"},
+    })
+}
+
+#[test]
+fn a_pod_of_the_api() {
+    let pod = read(&web()).unwrap();
+    assert_eq!(pod.pod.uid.as_str(), "11111111-2222-3333-4444-555555555555");
+    assert_eq!(
+        (pod.pod.namespace.as_str(), pod.pod.name.as_str()),
+        ("shop", "web")
+    );
+    assert_eq!(pod.qos.as_str(), "Guaranteed");
+    assert_eq!((pod.phase, pod.deleting), (Some(Phase::Running), false));
+    assert_eq!(pod.pod.priority, 7);
+    assert!(!pod.pod.static_pod && !pod.pod.critical && !pod.is_mirror());
+}
+
+#[test]
+fn phase_and_end() {
+    let mut web = web();
+    web["status"]["phase"] = "Failed".into();
+    web["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z".into();
+    let pod = read(&web).unwrap();
+    assert!(pod.has_ended() && pod.deleting);
+    // The node was not heard of for a while: it runs for all that.
+    web["status"]["phase"] = "Unknown".into();
+    assert_eq!(read(&web).unwrap().phase, None);
+    web["status"] = serde_json::Value::Null;
+    assert_eq!(read(&web).unwrap().phase, None);
+}
+
+#[test]
+fn a_mirror_has_the_uid_of_its_static_pod() {
+    let mut web = web();
+    web["metadata"]["annotations"] = json!({
+        "kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef",
+        "kubernetes.io/config.mirror": "0123456789abcdef0123456789abcdef",
+        "kubernetes.io/config.seen": "2026-01-01T00:00:00Z",
+        "kubernetes.io/config.source": "file",
+    });
+    let pod = read(&web).unwrap();
+    assert_eq!(pod.pod.uid.as_str(), "0123456789abcdef0123456789abcdef");
+    assert_eq!(pod.key(), "11111111-2222-3333-4444-555555555555");
+    assert!(pod.is_mirror() && pod.pod.static_pod && pod.pod.is_critical());
+}
+
+#[test]
+fn fields_of_later_versions_and_large_annotations_are_no_trouble() {
+    let mut web = web();
+    web["metadata"]["annotations"] = json!({"note": "x".repeat(1 << 20), "n": 1});
+    web["spec"]["brandNew"] = json!({"deep": [1, 2, {"er": null}]});
+    web["spec"]["containers"][0]["also"] = json!(["new"]);
+    web["status"]["conditions"] = json!([{"odd": true}]);
+    read(&web).unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    for (place, value, expected) in [
+        ("/metadata/uid", json!(""), "metadata.uid is missing"),
+        ("/metadata/uid", json!("../etc"), "metadata.uid is `../etc`"),
+        ("/metadata/name", json!(null), "metadata.name is missing"),
+        ("/spec", json!(null), "spec is missing"),
+        (
+            "/spec/containers",
+            json!(null),
+            "spec.containers is missing",
+        ),
+        (
+            "/spec/containers/0/name",
+            json!(5),
+            "spec.containers[0].name: ",
+        ),
+        (
+            "/spec/containers/0/resources/limits/memory",
+            json!("64Mib"),
+            "spec.containers[0].resources.limits.memory is `64Mib`",
+        ),
+        (
+            "/metadata/annotations",
+            json!({MIRROR: 5}),
+            "metadata.annotations.",
+        ),
+    ] {
+        let mut web = web();
+        web["metadata"]["annotations"] = json!({});
+        *web.pointer_mut(place).unwrap() = value;
+        let error = read(&web).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(expected), "{place}: {text}");
+        if !place.ends_with("uid") {
+            // What was known of it before can be found.
+            assert_eq!(
+                error.key(),
+                Some("11111111-2222-3333-4444-555555555555"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_list_tells_of_every_pod_on_its_own() {
+    let mut bad = web();
+    bad["metadata"]["uid"] = "bad".into();
+    bad["spec"]["containers"] = json!("none");
+    let text = json!({
+        "kind": "PodList",
+        "apiVersion": "v1",
+        "metadata": {"resourceVersion": "99", "continue": "token"},
+        "items": [web(), bad],
+    })
+    .to_string();
+    let list: List<'_> = serde_json::from_str(&text).unwrap();
+    let (pods, errors) = list.pods();
+    assert_eq!((pods.len(), errors.len()), (1, 1));
+    assert_eq!(errors[0].key(), Some("bad"));
+    assert_eq!(
+        (
+            list.metadata.resource_version.as_str(),
+            list.metadata.more.as_str()
+        ),
+        ("99", "token")
+    );
+    // As Go writes an empty list.
+    let empty: List<'_> =
+        serde_json::from_str(r#"{"metadata":{"resourceVersion":"1"},"items":null}"#).unwrap();
+    assert_eq!(empty.pods(), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn lines_of_a_watch() {
+    let text = |kind: &str, object: &serde_json::Value| {
+        json!({"type": kind, "object": object}).to_string()
+    };
+    for kind in ["ADDED", "MODIFIED"] {
+        let Line::Pod {
+            event: Event::Apply(pod),
+            version,
+        } = line(&text(kind, &web())).unwrap()
+        else {
+            panic!("{kind}")
+        };
+        assert_eq!((pod.pod.name.as_str(), version.as_str()), ("web", "42"));
+    }
+    let uid = "11111111-2222-3333-4444-555555555555".to_owned();
+    let deleted = line(&text("DELETED", &web())).unwrap();
+    assert_eq!(
+        deleted,
+        Line::Pod {
+            event: Event::Delete(uid),
+            version: "42".to_owned()
+        }
+    );
+    let bookmark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "50", "creationTimestamp": null}});
+    let found = line(&text("BOOKMARK", &bookmark)).unwrap();
+    assert_eq!(
+        found,
+        Line::Bookmark {
+            version: "50".to_owned()
+        }
+    );
+    let status = json!({"kind": "Status", "status": "Failure", "message": "too old resource version: 1 (50)", "reason": "Expired", "code": 410});
+    let Line::Refused(status) = line(&text("ERROR", &status)).unwrap() else {
+        panic!()
+    };
+    assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
+    for wrong in [
+        text("RENAMED", &web()),
+        text("BOOKMARK", &json!({})),
+        "{".to_owned(),
+    ] {
+        line(&wrong).unwrap_err();
+    }
+}
+
+#[test]
+fn an_unusable_pod_in_a_watch_still_moves_it_on() {
+    let mut bad = web();
+    bad["spec"]["containers"] = json!([]);
+    let text = json!({"type": "MODIFIED", "object": bad}).to_string();
+    let Line::Pod {
+        event: Event::Unusable(error),
+        version,
+    } = line(&text).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(version, "42");
+    assert!(error.to_string().contains("shop/web"), "{error}");
+}
