@@ -4,6 +4,7 @@
 //! ```text
 //!  cases     what podwarden promises, one function each; `e2e run`
 //!  harness   a private cgroup root, the agent, pods, and the kernel's own figures to compare with
+//!  apiserver a stand-in for the API server, with its faults
 //!  workload  the processes inside the pods; `e2e workload`, started by the cases
 //!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
 //!  bench     what podwarden costs; `e2e bench`
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod apiserver;
 mod bench;
 mod cases;
 mod demo;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::harness::Log;
 
 mod api;
+mod apiserver;
 mod cpu;
 mod drift;
 mod eviction;
@@ -106,6 +107,7 @@ pub(crate) fn all() -> Vec<Case> {
         profile::CASES,
         pure_v1::CASES,
         api::CASES,
+        apiserver::CASES,
         scale::CASES,
         faults::CASES,
         stuck::CASES,

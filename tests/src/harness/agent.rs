@@ -77,7 +77,12 @@ pub(crate) struct Options {
     pub(crate) without: CapabilitySet,
     /// The user it runs as, root where none is given.
     pub(crate) user: Option<u32>,
+    /// Takes pods of the node [`NODE`] from this kubeconfig's API server.
+    pub(crate) kubeconfig: Option<PathBuf>,
 }
+
+/// What the agent's node is called in the API.
+pub(crate) const NODE: &str = "e2e-node";
 
 impl Default for Options {
     fn default() -> Self {
@@ -93,6 +98,7 @@ impl Default for Options {
             socket: None,
             without: CapabilitySet::empty(),
             user: None,
+            kubeconfig: None,
         }
     }
 }
@@ -144,13 +150,17 @@ impl Agent {
             ])
             .arg("--pods-dir")
             .arg(sandbox.pods_dir())
-            .args(["--no-apiserver", "--mode", options.mode, "--api-socket"])
+            .args(["--node-name", NODE, "--mode", options.mode, "--api-socket"])
             .arg(&socket)
             .args(&options.args)
             .envs(options.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        match &options.kubeconfig {
+            Some(kubeconfig) => command.arg("--kubeconfig").arg(kubeconfig),
+            None => command.arg("--no-apiserver"),
+        };
         if let Some(user) = options.user {
             command.uid(user).gid(user);
         }

@@ -17,7 +17,7 @@ mod wait;
 mod workload;
 mod writes;
 
-pub(crate) use agent::{Agent, Log, Options};
+pub(crate) use agent::{Agent, Log, NODE, Options};
 pub(crate) use bpf::Objects;
 pub(crate) use cgroup::{Cgroup, Memory};
 pub(crate) use clock::{monotonic, wall_nanos};

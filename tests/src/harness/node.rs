@@ -64,6 +64,13 @@ impl Node {
 
     /// Starts an agent on a root that may hold something already.
     pub(crate) fn on(context: &Context, sandbox: Sandbox, options: &Options) -> Result<Self> {
+        let mut node = Self::unready(context, sandbox, options)?;
+        node.agent.wait_ready(context.limit(30))?;
+        Ok(node)
+    }
+
+    /// The same, and does not wait until it is ready.
+    pub(crate) fn unready(context: &Context, sandbox: Sandbox, options: &Options) -> Result<Self> {
         let observes = options.mode == "observe" || options.assist;
         if observes {
             let name = match options.driver {
@@ -72,9 +79,8 @@ impl Node {
             };
             sandbox.root.child(name).create()?;
         }
-        let mut agent = Agent::spawn(context.agent(), &sandbox, options)?;
+        let agent = Agent::spawn(context.agent(), &sandbox, options)?;
         context.watch(&agent.log);
-        agent.wait_ready(context.limit(30))?;
         Ok(Self {
             agent,
             sandbox,

@@ -1,0 +1,225 @@
+//! A stand-in for the API server: pods, nodes and events as a node agent sees them, and the ways in which
+//! a real one is unpleasant.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `store` | objects, versions, history; no network |
+//! | `route` | paths and verbs -> what is asked for |
+//! | `serve` | answers, watches, and their faults |
+//!
+//! Left out: TLS, discovery, server-side apply, admission.
+
+mod route;
+mod serve;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use self::store::{Key, Store};
+
+pub(crate) use self::store::Refusal;
+
+/// How the server is unpleasant.
+#[derive(Debug, Clone)]
+pub(crate) struct Manners {
+    /// Bearer tokens that it knows; with none, everybody is let in.
+    pub(crate) tokens: BTreeSet<String>,
+    /// Between two bookmarks.
+    pub(crate) bookmarks: Duration,
+    /// Watches are cut after up to this many events, some of them in the middle of a line.
+    pub(crate) cut_after: Option<u32>,
+    /// Every other event is told twice.
+    pub(crate) repeat: bool,
+    /// Each event is this late.
+    pub(crate) late: Duration,
+    /// Answers to the next requests, whatever they ask for.
+    pub(crate) refuse: VecDeque<Refusal>,
+    /// Evictions are refused with 429 while this is set, as by a disruption budget.
+    pub(crate) budget_spent: bool,
+}
+
+impl Default for Manners {
+    fn default() -> Self {
+        Self {
+            tokens: BTreeSet::new(),
+            bookmarks: Duration::from_secs(60),
+            cut_after: None,
+            repeat: false,
+            late: Duration::ZERO,
+            refuse: VecDeque::new(),
+            budget_spent: false,
+        }
+    }
+}
+
+/// A request as RBAC sees it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seen {
+    /// `get`, `list`, `watch`, `create`, `patch`, `delete`.
+    pub(crate) verb: &'static str,
+    /// `pods`, `pods/status`, `pods/eviction`, `nodes`, `nodes/status`, `events`.
+    pub(crate) resource: &'static str,
+}
+
+/// Everything behind the requests.
+#[derive(Debug)]
+struct Shared {
+    store: Mutex<Store>,
+    manners: Mutex<Manners>,
+    seen: Mutex<Vec<Seen>>,
+    /// The store's version, for those who wait for it to change.
+    version: watch::Sender<u64>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Does something to the store and tells watches.
+    fn write<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
+        let mut store = locked(&self.store);
+        let result = act(&mut store);
+        self.version.send_replace(store.version());
+        result
+    }
+}
+
+/// A running server; its sockets are closed when it goes away.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    /// `None` while it is stopped.
+    runtime: Option<Runtime>,
+}
+
+impl ApiServer {
+    /// Starts it on a free port of the loopback.
+    pub(crate) fn start() -> Result<Self> {
+        let shared = Shared {
+            store: Mutex::default(),
+            manners: Mutex::default(),
+            seen: Mutex::default(),
+            version: watch::Sender::new(0),
+        };
+        let mut server = Self {
+            shared: Arc::new(shared),
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            runtime: None,
+        };
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// Ends it as a crash does: every connection is cut. What it keeps is kept.
+    pub(crate) fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+    }
+
+    /// Starts it again on its port.
+    pub(crate) fn resume(&mut self) -> Result<()> {
+        let listener = TcpListener::bind(self.address).context("listen for API requests")?;
+        listener.set_nonblocking(true)?;
+        self.address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let shared = Arc::clone(&self.shared);
+        runtime.spawn(async move { serve::serve(listener, shared).await });
+        self.runtime = Some(runtime);
+        Ok(())
+    }
+
+    /// Writes a kubeconfig for it, with a token where one is given.
+    pub(crate) fn kubeconfig(&self, path: &Path, token: Option<&str>) -> Result<()> {
+        let user = token.map_or_else(|| json!({}), |token| json!({"token": token}));
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "e2e",
+            "clusters": [{"name": "e2e", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "agent", "user": user}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "agent"}}],
+        });
+        fs::write(path, config.to_string()).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Changes its manners.
+    pub(crate) fn manners(&self, change: impl FnOnce(&mut Manners)) {
+        change(&mut locked(&self.shared.manners));
+    }
+
+    /// The requests since the last call.
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut *locked(&self.shared.seen))
+    }
+
+    /// Makes a pod, bound to `node`, out of a manifest.
+    pub(crate) fn create_pod(&self, node: &str, mut manifest: Value) -> Result<Value> {
+        let text = |value: &Value| value.as_str().unwrap_or("default").to_owned();
+        let metadata = &manifest["metadata"];
+        let key = pod_key(&text(&metadata["namespace"]), &text(&metadata["name"]));
+        manifest["spec"]["nodeName"] = node.into();
+        if manifest["status"].is_null() {
+            manifest["status"] = json!({"phase": "Pending"});
+        }
+        self.answered(self.shared.write(|store| store.create(key, manifest)))
+    }
+
+    /// Changes a pod.
+    pub(crate) fn change_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Value> {
+        let key = pod_key(namespace, name);
+        self.answered(
+            self.shared
+                .write(|store| store.update(&key, &Value::Null, change)),
+        )
+    }
+
+    /// Removes a pod, as the kubelet does at the end of its grace.
+    pub(crate) fn remove_pod(&self, namespace: &str, name: &str) -> Result<Value> {
+        let key = pod_key(namespace, name);
+        self.answered(self.shared.write(|store| store.remove(&key)))
+    }
+
+    /// Forgets what happened until now.
+    pub(crate) fn compact(&self) {
+        self.shared.write(|store| {
+            // A version that nobody of ours has seen, as any other object's write gives one.
+            store.others_write();
+            store.compact();
+        });
+    }
+
+    fn answered(&self, result: Result<Value, Refusal>) -> Result<Value> {
+        result.map_err(|refusal| anyhow::anyhow!("{}: {}", refusal.reason, refusal.message))
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn pod_key(namespace: &str, name: &str) -> Key {
+    ("pods", namespace.to_owned(), name.to_owned())
+}

@@ -1,0 +1,321 @@
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+
+use super::*;
+
+const SHOP: &str = "/api/v1/namespaces/shop/pods";
+
+fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"containers": [{"name": "app"}]},
+    })
+}
+
+/// Sends a request; the connection ends with the answer.
+fn send(
+    server: &ApiServer,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    BufReader::new(stream)
+}
+
+fn head(reader: &mut BufReader<TcpStream>) -> (u16, String) {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
+    }
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, head)
+}
+
+fn ask(server: &ApiServer, method: &str, path: &str, headers: &str, body: &str) -> (u16, Value) {
+    let mut reader = send(server, method, path, headers, body);
+    let (code, _) = head(&mut reader);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    (code, serde_json::from_str(&text).unwrap())
+}
+
+fn get(server: &ApiServer, path: &str) -> (u16, Value) {
+    ask(server, "GET", path, "", "")
+}
+
+/// Reads a watch to its end: whole lines, and whether the answer ended as it should.
+fn watch(server: &ApiServer, query: &str) -> (Vec<Value>, bool) {
+    let mut reader = send(
+        server,
+        "GET",
+        &format!("/api/v1/pods?watch=true&{query}"),
+        "",
+        "",
+    );
+    assert_eq!(head(&mut reader).0, 200);
+    let mut text = String::new();
+    loop {
+        let mut size = String::new();
+        if reader.read_line(&mut size).unwrap_or(0) == 0 {
+            return (lines(&text), false);
+        }
+        let size = usize::from_str_radix(size.trim(), 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        reader.read_exact(&mut chunk).unwrap();
+        if size == 0 {
+            return (lines(&text), true);
+        }
+        text.push_str(std::str::from_utf8(&chunk[..size]).unwrap());
+    }
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    let whole = text
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'));
+    whole
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn kinds(lines: &[Value]) -> Vec<&str> {
+    lines
+        .iter()
+        .map(|line| line["type"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn lists_pages_and_single_objects() {
+    let server = ApiServer::start().unwrap();
+    for name in ["a", "b", "c"] {
+        server.create_pod("n1", pod(name)).unwrap();
+    }
+    server.create_pod("n2", pod("d")).unwrap();
+    let (code, list) = get(&server, "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1");
+    assert_eq!((code, list["items"].as_array().unwrap().len()), (200, 3));
+    assert_eq!(list["metadata"]["resourceVersion"], "4");
+    let (_, first) = get(&server, "/api/v1/pods?limit=3");
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let (_, second) = get(
+        &server,
+        &format!(
+            "/api/v1/pods?limit=3&continue={}",
+            token.replace('/', "%2F")
+        ),
+    );
+    assert_eq!(second["items"][0]["metadata"]["name"], "d");
+    assert!(second["metadata"]["continue"].is_null());
+    // From the cache, a limit is no limit.
+    let (_, whole) = get(&server, "/api/v1/pods?limit=1&resourceVersion=0");
+    assert_eq!(whole["items"].as_array().unwrap().len(), 4);
+    assert_eq!(get(&server, &format!("{SHOP}/a")).0, 200);
+    let (code, status) = get(&server, &format!("{SHOP}/z"));
+    assert_eq!((code, &status["reason"]), (404, &json!("NotFound")));
+    assert_eq!(get(&server, "/api/v1/pods?resourceVersion=99").0, 504);
+    let verbs: BTreeSet<_> = server
+        .take_seen()
+        .into_iter()
+        .map(|seen| seen.verb)
+        .collect();
+    assert_eq!(verbs, BTreeSet::from(["get", "list"]));
+}
+
+#[test]
+fn a_watch_tells_bookmarks_and_ends_in_time() {
+    let server = ApiServer::start().unwrap();
+    server.create_pod("n1", pod("a")).unwrap();
+    server.manners(|m| m.bookmarks = Duration::from_millis(300));
+    let (lines, ended) = watch(
+        &server,
+        "resourceVersion=0&timeoutSeconds=1&allowWatchBookmarks=true",
+    );
+    assert!(ended);
+    assert_eq!(kinds(&lines)[..2], ["ADDED", "BOOKMARK"]);
+    assert_eq!(lines[1]["object"]["metadata"]["resourceVersion"], "1");
+    // Nobody asked for any.
+    let (lines, _) = watch(&server, "resourceVersion=1&timeoutSeconds=1");
+    assert_eq!(lines, Vec::<Value>::new());
+}
+
+#[test]
+fn a_watch_from_before_a_compaction_is_expired() {
+    let server = ApiServer::start().unwrap();
+    server.create_pod("n1", pod("a")).unwrap();
+    server.compact();
+    let (lines, _) = watch(&server, "resourceVersion=1&timeoutSeconds=1");
+    assert_eq!(kinds(&lines), ["ERROR"]);
+    assert_eq!(lines[0]["object"]["code"], 410);
+    let (lines, _) = watch(&server, "resourceVersion=2&timeoutSeconds=1");
+    assert_eq!(lines, Vec::<Value>::new());
+}
+
+#[test]
+fn cut_watches_resumed_miss_nothing_and_what_is_told_twice_is_the_same() {
+    let server = ApiServer::start().unwrap();
+    for n in 0..40 {
+        server.create_pod("n1", pod(&format!("p{n:02}"))).unwrap();
+    }
+    server.manners(|m| {
+        m.cut_after = Some(6);
+        m.repeat = true;
+    });
+    let (mut from, mut names, mut cuts) = (1_u64, Vec::new(), 0);
+    while from < 40 {
+        let (lines, ended) = watch(&server, &format!("resourceVersion={from}&timeoutSeconds=5"));
+        cuts += u32::from(!ended);
+        for line in lines {
+            from = line["object"]["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap()
+                .parse()
+                .unwrap();
+            names.push(
+                line["object"]["metadata"]["name"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
+            );
+        }
+    }
+    assert!(names.is_sorted(), "{names:?}");
+    assert!(names.len() > 39, "nothing was told twice");
+    names.dedup();
+    assert_eq!(names.len(), 39);
+    assert!(cuts > 0, "no connection was cut");
+}
+
+#[test]
+fn only_known_tokens_are_let_in() {
+    let server = ApiServer::start().unwrap();
+    server.manners(|m| m.tokens = BTreeSet::from(["secret".to_owned()]));
+    let list = |headers: &str| ask(&server, "GET", "/api/v1/pods", headers, "").0;
+    assert_eq!(list(""), 401);
+    assert_eq!(list("authorization: Bearer other\r\n"), 401);
+    assert_eq!(list("authorization: Bearer secret\r\n"), 200);
+}
+
+#[test]
+fn refusals_are_given_once_with_their_delay() {
+    let server = ApiServer::start().unwrap();
+    let busy = Refusal {
+        retry_after: Some(2),
+        ..Refusal::new(429, "TooManyRequests", "later")
+    };
+    server.manners(|m| m.refuse.push_back(busy));
+    let mut reader = send(&server, "GET", "/api/v1/pods", "", "");
+    let (code, head) = head(&mut reader);
+    assert!(code == 429 && head.contains("retry-after: 2"), "{head}");
+    assert_eq!(get(&server, "/api/v1/pods").0, 200);
+}
+
+#[test]
+fn a_status_is_patched_apart_and_with_its_precondition() {
+    let server = ApiServer::start().unwrap();
+    let made = server.create_pod("n1", pod("a")).unwrap();
+    let merge = "content-type: application/merge-patch+json\r\n";
+    let path = format!("{SHOP}/a/status");
+    let patch = |uid: &Value| {
+        let body = json!({
+            "metadata": {"uid": uid},
+            "spec": {"nodeName": "elsewhere"},
+            "status": {"phase": "Failed", "reason": "Evicted"},
+        });
+        ask(&server, "PATCH", &path, merge, &body.to_string())
+    };
+    assert_eq!(patch(&json!("another")).0, 409);
+    let (code, after) = patch(&made["metadata"]["uid"]);
+    assert_eq!(code, 200);
+    assert_eq!(
+        after["status"],
+        json!({"phase": "Failed", "reason": "Evicted"})
+    );
+    assert_eq!(after["spec"]["nodeName"], "n1");
+    // The other way round the status is left alone.
+    let body = json!({"status": null, "metadata": {"labels": {"a": "b"}}}).to_string();
+    let (_, after) = ask(&server, "PATCH", &format!("{SHOP}/a"), merge, &body);
+    assert_eq!(
+        (&after["status"]["phase"], &after["metadata"]["labels"]["a"]),
+        (&json!("Failed"), &json!("b"))
+    );
+    assert_eq!(ask(&server, "PATCH", &path, "", "{}").0, 415);
+    let seen = server.take_seen();
+    assert!(
+        seen.contains(&Seen {
+            verb: "patch",
+            resource: "pods/status"
+        }),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn evictions_respect_the_budget_and_give_time_to_end() {
+    let server = ApiServer::start().unwrap();
+    server.create_pod("n1", pod("a")).unwrap();
+    let path = format!("{SHOP}/a/eviction");
+    let evict = || ask(&server, "POST", &path, "", r#"{"kind": "Eviction"}"#);
+    server.manners(|m| m.budget_spent = true);
+    let (code, status) = evict();
+    assert_eq!((code, &status["reason"]), (429, &json!("TooManyRequests")));
+    assert_eq!(status["details"]["retryAfterSeconds"], 10);
+    server.manners(|m| m.budget_spent = false);
+    assert_eq!(evict().0, 201);
+    let (_, ending) = get(&server, &format!("{SHOP}/a"));
+    assert!(ending["metadata"]["deletionTimestamp"].is_string());
+    let (code, _) = ask(
+        &server,
+        "DELETE",
+        &format!("{SHOP}/a"),
+        "",
+        r#"{"gracePeriodSeconds": 0}"#,
+    );
+    assert_eq!((code, get(&server, &format!("{SHOP}/a")).0), (200, 404));
+}
+
+#[test]
+fn events_are_made_and_nodes_are_read() {
+    let server = ApiServer::start().unwrap();
+    let event = json!({"metadata": {"generateName": "a."}, "reason": "Evicted"}).to_string();
+    let (code, made) = ask(
+        &server,
+        "POST",
+        "/api/v1/namespaces/shop/events",
+        "",
+        &event,
+    );
+    assert_eq!(
+        (code, &made["metadata"]["namespace"]),
+        (201, &json!("shop"))
+    );
+    let node = json!({"metadata": {"name": "n1"}}).to_string();
+    assert_eq!(ask(&server, "POST", "/api/v1/nodes", "", &node).0, 201);
+    assert_eq!(get(&server, "/api/v1/nodes/n1").0, 200);
+    assert_eq!(ask(&server, "PUT", "/api/v1/nodes/n1", "", "{}").0, 405);
+    assert_eq!(get(&server, "/api/v1/secrets").0, 404);
+}
+
+#[test]
+fn after_a_restart_everything_is_as_it_was() {
+    let mut server = ApiServer::start().unwrap();
+    server.create_pod("n1", pod("a")).unwrap();
+    server.stop();
+    TcpStream::connect(server.address).unwrap_err();
+    server.resume().unwrap();
+    let (code, list) = get(&server, "/api/v1/pods");
+    assert_eq!(
+        (code, list["items"][0]["metadata"]["name"].as_str()),
+        (200, Some("a"))
+    );
+    server.remove_pod("shop", "a").unwrap();
+}

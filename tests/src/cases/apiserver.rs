@@ -1,0 +1,400 @@
+//! Pods from an API server, one that is unpleasant at times.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::{EventKind, SourceStats};
+use serde_json::{Value, json};
+
+use super::{Case, Context, case, portable};
+use crate::apiserver::{ApiServer, Refusal};
+use crate::harness::{
+    Cgroup, NODE, Node, Options, PodSpec, Sandbox, eventually, http_get, sleep, until,
+};
+
+pub(super) const CASES: &[Case] = &[
+    portable("apiserver_pods", apiserver_pods),
+    case("apiserver_cut_off", apiserver_cut_off),
+    case("apiserver_500_pods", apiserver_500_pods),
+];
+
+const NAMESPACE: &str = "e2e";
+
+/// A server and an agent that takes its pods from it.
+struct World {
+    node: Node,
+    server: ApiServer,
+    kubeconfig: PathBuf,
+}
+
+impl World {
+    /// The agent is not waited for: `before` may leave the server in a state that keeps it from being
+    /// ready.
+    fn start(context: &Context, before: impl FnOnce(&mut ApiServer) -> Result<()>) -> Result<Self> {
+        let mut server = ApiServer::start()?;
+        server.manners(|m| m.tokens = BTreeSet::from(["first".to_owned()]));
+        let sandbox = Sandbox::new()?;
+        let kubeconfig = sandbox.dir().join("kubeconfig");
+        server.kubeconfig(&kubeconfig, Some("first"))?;
+        before(&mut server)?;
+        let options = Options {
+            kubeconfig: Some(kubeconfig.clone()),
+            ..Options::default()
+        };
+        let node = Node::unready(context, sandbox, &options)?;
+        Ok(Self {
+            node,
+            server,
+            kubeconfig,
+        })
+    }
+
+    fn ready(&mut self, context: &Context) -> Result<()> {
+        self.node.agent.wait_ready(context.limit(30))
+    }
+
+    fn add(&self, spec: &PodSpec) -> Result<Cgroup> {
+        self.server.create_pod(NODE, spec.manifest())?;
+        Ok(self.cgroup(spec))
+    }
+
+    fn cgroup(&self, spec: &PodSpec) -> Cgroup {
+        let kubepods = self.node.kubepods();
+        spec.components()
+            .fold(kubepods, |cgroup, name| cgroup.child(&name))
+    }
+
+    /// How the agent says its source is doing.
+    fn source(&self) -> Result<SourceStats> {
+        let sources = self.node.agent.node()?.sources;
+        let source = sources
+            .into_iter()
+            .find(|source| source.name == "apiserver");
+        source.context("/v1/node tells of no API server")
+    }
+
+    /// The verbs since the last call, each with how often.
+    fn verbs(&self) -> BTreeMap<String, usize> {
+        let mut verbs = BTreeMap::new();
+        for seen in self.server.take_seen() {
+            *verbs
+                .entry(format!("{} {}", seen.verb, seen.resource))
+                .or_default() += 1;
+        }
+        verbs
+    }
+
+    fn ensure_no_list(&self, when: &str) -> Result<()> {
+        let verbs = self.verbs();
+        ensure!(!verbs.contains_key("list pods"), "{when}: {verbs:?}");
+        Ok(())
+    }
+
+    /// Waits until the agent has exactly these pods.
+    fn expect_pods(&self, specs: &[&PodSpec]) -> Result<()> {
+        let wanted: BTreeSet<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
+        eventually(self.node.limit(), || {
+            let pods = self.node.agent.pods()?;
+            let found: BTreeSet<_> = pods.iter().map(|pod| pod.pod_ref.uid.as_str()).collect();
+            ensure!(found == wanted, "{found:?}, not {wanted:?}");
+            Ok(())
+        })
+    }
+}
+
+/// From a node where nothing answers yet to one that follows every change.
+fn apiserver_pods(context: &Context) -> Result<()> {
+    let mut world = World::start(context, |server| {
+        server.stop();
+        Ok(())
+    })?;
+    nobody_answers(&world)?;
+
+    let specs = [
+        PodSpec::guaranteed("first", "64Mi"),
+        PodSpec::limited("second", "128Mi"),
+        PodSpec::best_effort("third"),
+    ];
+    for spec in &specs {
+        world.add(spec)?;
+    }
+    let elsewhere = PodSpec::best_effort("elsewhere");
+    world
+        .server
+        .create_pod("another-node", elsewhere.manifest())?;
+    world.server.resume()?;
+    world.ready(context)?;
+    world.expect_pods(&specs.each_ref())?;
+    for spec in &specs {
+        let stats = world.node.agent.pod(&spec.uid)?;
+        ensure!(
+            stats.source == "apiserver"
+                && stats.pod_ref.name == spec.name
+                && stats.pod_ref.namespace == NAMESPACE
+                && stats.qos_class == spec.qos.as_str(),
+            "{stats:?}"
+        );
+    }
+    let verbs = world.verbs();
+    ensure!(verbs.get("list pods") == Some(&1), "{verbs:?}");
+    changes(&world, &specs)?;
+    unusable(&world)?;
+    let verbs = world.verbs();
+    ensure!(verbs.keys().all(|verb| verb == "watch pods"), "{verbs:?}");
+    world.node.finish()
+}
+
+/// Until the API server has told its pods, the agent works and says what it waits for.
+fn nobody_answers(world: &World) -> Result<()> {
+    eventually(world.node.limit(), || {
+        let answer = http_get(world.node.agent.socket(), "/readyz")?;
+        let text = answer.text();
+        ensure!(answer.status == 503 && text.contains("apiserver"), "{text}");
+        let source = world.source()?;
+        let problem = source.problem.unwrap_or_default();
+        ensure!(
+            !source.reported && problem.contains("127.0.0.1"),
+            "{problem:?}"
+        );
+        Ok(())
+    })
+}
+
+/// A pod is resized, ends, is deleted, comes back under its name.
+fn changes(world: &World, [first, second, third]: &[PodSpec; 3]) -> Result<()> {
+    world.server.change_pod(NAMESPACE, &second.name, |pod| {
+        let resources = &mut pod["spec"]["containers"][0]["resources"];
+        resources["limits"]["memory"] = "192Mi".into();
+    })?;
+    world.node.expect(&second.uid, |stats| {
+        let limit = stats.memory.as_ref().and_then(|memory| memory.limit_bytes);
+        ensure!(limit == Some(192 << 20), "its limit is {limit:?}");
+        Ok(())
+    })?;
+    // On its way out it still counts.
+    let deleting =
+        |pod: &mut Value| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.server.change_pod(NAMESPACE, &first.name, deleting)?;
+    world.server.change_pod(NAMESPACE, &third.name, |pod| {
+        pod["status"]["phase"] = "Succeeded".into();
+    })?;
+    world.expect_pods(&[first, second])?;
+    world.server.remove_pod(NAMESPACE, &first.name)?;
+    world.expect_pods(&[second])?;
+    ensure!(
+        !world.cgroup(first).exists() && !world.cgroup(third).exists(),
+        "a cgroup is left"
+    );
+    let again = PodSpec::guaranteed(&first.name, "64Mi");
+    world.add(&again)?;
+    world.expect_pods(&[&again, second])?;
+    world.server.remove_pod(NAMESPACE, &again.name)?;
+    world.expect_pods(&[second])
+}
+
+/// A pod that makes no sense is said to, and changes nothing for others or for what it was.
+fn unusable(world: &World) -> Result<()> {
+    let spec = PodSpec::limited("spoilt", "64Mi");
+    let cgroup = world.add(&spec)?;
+    until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
+    world.server.change_pod(NAMESPACE, &spec.name, |pod| {
+        pod["metadata"]["annotations"] = json!({"note": "x".repeat(1 << 20)});
+        pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "64 megabytes".into();
+    })?;
+    eventually(world.node.limit(), || {
+        let events = world.node.agent.events(0)?;
+        let said = |kind: &EventKind| {
+            matches!(kind, EventKind::Degraded { message }
+            if message.contains("e2e/spoilt") && message.contains("64 megabytes"))
+        };
+        ensure!(
+            events.iter().any(|event| said(&event.kind)),
+            "nothing is said of the spoilt pod"
+        );
+        Ok(())
+    })?;
+    let after = PodSpec::best_effort("after");
+    let beside = world.add(&after)?;
+    until(world.node.limit(), "the next pod's cgroup", || {
+        beside.exists()
+    })?;
+    ensure!(cgroup.exists(), "the spoilt pod's cgroup is gone");
+    world.server.remove_pod(NAMESPACE, &spec.name)?;
+    world.server.remove_pod(NAMESPACE, &after.name)?;
+    until(world.node.limit(), "the end of both", || {
+        !cgroup.exists() && !beside.exists()
+    })
+}
+
+/// Watches that are cut, a server that forgets, is away, refuses, and changes its tokens.
+fn apiserver_cut_off(context: &Context) -> Result<()> {
+    let mut world = World::start(context, |_| Ok(()))?;
+    world.ready(context)?;
+    world.verbs();
+    let alive = churn(&world)?;
+    let alive: Vec<_> = alive.iter().collect();
+    world.expect_pods(&alive)?;
+    world.ensure_no_list("watches were cut")?;
+    world
+        .server
+        .manners(|m| (m.cut_after, m.repeat) = (None, false));
+
+    away_and_forgetful(&mut world, &alive)?;
+    steady(context, &world)?;
+    tokens(&mut world)?;
+    world.expect_pods(&alive)?;
+    for spec in alive {
+        world.server.remove_pod(NAMESPACE, &spec.name)?;
+    }
+    world.expect_pods(&[])?;
+    world.node.finish()
+}
+
+/// Pods come, change and go while watches are cut and events are told late and twice.
+fn churn(world: &World) -> Result<Vec<PodSpec>> {
+    world.server.manners(|m| {
+        m.cut_after = Some(8);
+        m.repeat = true;
+        m.late = Duration::from_millis(2);
+    });
+    let mut alive: Vec<PodSpec> = Vec::new();
+    for turn in 0..80 {
+        match fastrand::u8(0..4) {
+            0 | 1 => {
+                let spec = PodSpec::limited(&format!("churn-{turn}"), "32Mi");
+                world.add(&spec)?;
+                alive.push(spec);
+            }
+            2 if !alive.is_empty() => {
+                let at = fastrand::usize(..alive.len());
+                world.server.change_pod(NAMESPACE, &alive[at].name, |pod| {
+                    pod["status"]["phase"] = "Running".into();
+                    pod["metadata"]["labels"] = json!({"turn": turn.to_string()});
+                })?;
+            }
+            3 if !alive.is_empty() => {
+                let spec = alive.swap_remove(fastrand::usize(..alive.len()));
+                world.server.remove_pod(NAMESPACE, &spec.name)?;
+            }
+            _ => {}
+        }
+    }
+    // So that the last change is not the one that a cut has to be waited out for.
+    let last = PodSpec::best_effort("last");
+    world.add(&last)?;
+    alive.push(last);
+    Ok(alive)
+}
+
+/// Away for a while, back with another pod gone and its history compacted: one list.
+fn away_and_forgetful(world: &mut World, alive: &[&PodSpec]) -> Result<()> {
+    let short = PodSpec::best_effort("short");
+    let cgroup = world.add(&short)?;
+    until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
+    world.server.stop();
+    eventually(world.node.limit(), || {
+        let source = world.source()?;
+        ensure!(source.problem.is_some() && source.reported, "{source:?}");
+        Ok(())
+    })?;
+    // It was told once: the agent is ready and goes on with what it knows.
+    let answer = http_get(world.node.agent.socket(), "/readyz")?;
+    ensure!(answer.status == 200 && cgroup.exists(), "{}", answer.text());
+    world.server.remove_pod(NAMESPACE, &short.name)?;
+    world.server.compact();
+    world.verbs();
+    world.server.resume()?;
+    until(world.node.limit(), "its end", || !cgroup.exists())?;
+    world.expect_pods(alive)?;
+    eventually(world.node.limit(), || {
+        let source = world.source()?;
+        ensure!(source.problem.is_none(), "{source:?}");
+        Ok(())
+    })?;
+    let verbs = world.verbs();
+    ensure!(verbs.get("list pods") == Some(&1), "{verbs:?}");
+    Ok(())
+}
+
+/// While nothing happens, bookmarks keep the place: nothing is listed, even after a compaction.
+fn steady(context: &Context, world: &World) -> Result<()> {
+    world
+        .server
+        .manners(|m| m.bookmarks = Duration::from_millis(100));
+    // The next watch sends them so often.
+    let busy = Refusal {
+        retry_after: Some(1),
+        ..Refusal::new(429, "TooManyRequests", "later")
+    };
+    world.server.manners(|m| {
+        m.cut_after = Some(0);
+        m.refuse.push_back(busy);
+    });
+    let spec = PodSpec::best_effort("steady");
+    let cgroup = world.add(&spec)?;
+    sleep(Duration::from_millis(100))?;
+    world.server.manners(|m| m.cut_after = None);
+    until(context.limit(20), "the pod's cgroup", || cgroup.exists())?;
+    world.server.remove_pod(NAMESPACE, &spec.name)?;
+    until(context.limit(20), "its end", || !cgroup.exists())?;
+    world.server.compact();
+    sleep(Duration::from_secs(1))?;
+    world.ensure_no_list("nothing happened")
+}
+
+/// The token is replaced: it is said so, and the new one is taken from the file; nothing is listed.
+fn tokens(world: &mut World) -> Result<()> {
+    world
+        .server
+        .manners(|m| m.tokens = BTreeSet::from(["second".to_owned()]));
+    world.server.stop();
+    world.server.resume()?;
+    eventually(world.node.limit(), || {
+        let problem = world.source()?.problem.unwrap_or_default();
+        ensure!(problem.contains("answered 401"), "{problem:?}");
+        Ok(())
+    })?;
+    world.server.kubeconfig(&world.kubeconfig, Some("second"))?;
+    eventually(world.node.limit(), || {
+        let source = world.source()?;
+        ensure!(source.problem.is_none(), "{source:?}");
+        Ok(())
+    })?;
+    world.ensure_no_list("the token was replaced")
+}
+
+/// A full node: how long the first list takes, and what it costs.
+fn apiserver_500_pods(context: &Context) -> Result<()> {
+    const PODS: u32 = 500;
+    let mut world = World::start(context, |server| {
+        for n in 0..PODS {
+            let mut manifest = PodSpec::limited(&format!("pod-{n}"), "16Mi").manifest();
+            // About what a real pod has: 12 KiB.
+            manifest["metadata"]["managedFields"] = json!([{"fieldsV1": "x".repeat(8 << 10)}]);
+            let env: Vec<_> = (0..40)
+                .map(|i| json!({"name": format!("VARIABLE_{i}"), "value": "x".repeat(60)}))
+                .collect();
+            manifest["spec"]["containers"][0]["env"] = env.into();
+            server.create_pod(NODE, manifest)?;
+        }
+        Ok(())
+    })?;
+    world.ready(context)?;
+    eventually(context.limit(60), || {
+        let pods = world.node.agent.pods()?.len();
+        ensure!(pods == PODS as usize, "{pods} pods");
+        Ok(())
+    })?;
+    let rss = world.node.agent.rss()?;
+    context.figure("rss_with_500_pods", rss as f64 / f64::from(1 << 20), "MiB");
+    let verbs = world.verbs();
+    ensure!(verbs.get("list pods") == Some(&1), "{verbs:?}");
+    let allowed = 64 << 20;
+    ensure!(
+        rss < allowed,
+        "{rss} bytes are resident, {allowed} are allowed"
+    );
+    world.node.finish()
+}
