@@ -30,7 +30,7 @@ Examples:
   podwarden events --since 4711              only what came after event 4711
   podwarden events 4711                      one event: its steps, ranking and usage curves
   podwarden events --svg 4711 -O 4711.svg    the same as a picture
-  podwarden events 4711 --log /var/log/podwarden/events.jsonl
+  podwarden events 4711 --event-log /var/log/podwarden/events.jsonl
                                              without an agent, from its event log
 
 An event's id is in -o json. With -o json every event is one line. Ends without an error when its reader does.";
@@ -50,7 +50,7 @@ pub struct Args {
     out: Option<PathBuf>,
     /// Read one event from an event log instead of asking the agent
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "since"])]
-    log: Option<PathBuf>,
+    event_log: Option<PathBuf>,
     /// Go on until interrupted
     #[arg(long, short)]
     follow: bool,
@@ -88,9 +88,9 @@ async fn print_all(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(id) = args.id.or(args.svg) {
         return print_one(args, id, out).await;
     }
-    if args.log.is_some() {
+    if args.event_log.is_some() {
         anyhow::bail!(
-            "--log is for one event: name its id, or read the file, which has one event a line"
+            "--event-log is for one event: name its id, or read the file, which has one event a line"
         );
     }
     let client = args.connect.client();
@@ -120,7 +120,7 @@ async fn print_all(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
 
 /// One event as text, JSON or a picture.
 async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result<()> {
-    let record: EventRecord = match &args.log {
+    let record: EventRecord = match &args.event_log {
         Some(path) => log::find(path, id)
             .with_context(|| format!("read the event log {}", path.display()))?
             .with_context(|| format!("event {id} is not in {}", path.display()))?,

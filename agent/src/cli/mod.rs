@@ -125,4 +125,28 @@ mod tests {
     fn definitions_are_consistent() {
         Cli::command().debug_assert();
     }
+
+    /// Parsing finds what `debug_assert` does not: an argument with the name of a global one.
+    #[test]
+    fn the_examples_are_understood() {
+        let mut help = vec![EXAMPLES.to_owned()];
+        for command in Cli::command().get_subcommands() {
+            help.extend(command.get_after_help().map(ToString::to_string));
+        }
+        let mut understood = 0;
+        for line in help.iter().flat_map(|text| text.lines()) {
+            let Some(line) = line.trim().strip_prefix("podwarden ") else {
+                continue;
+            };
+            // Without what the shell takes for itself, and what the line is for.
+            let command = line.split(['|', '>']).next().unwrap_or_default();
+            let command = command.split("  ").next().unwrap_or_default();
+            let words = ["podwarden"].into_iter().chain(command.split_whitespace());
+            if let Err(error) = Cli::try_parse_from(words) {
+                panic!("{line}: {error}");
+            }
+            understood += 1;
+        }
+        assert!(understood > 10, "{understood}");
+    }
 }
