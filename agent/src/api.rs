@@ -345,6 +345,10 @@ pub struct Eviction {
     pub dry_run: bool,
     /// Why this pod.
     pub reason: String,
+    /// True when the agent ended before it saw what came of it: its successor found this in the event
+    /// log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// The steps.
     pub timeline: EvictionTimeline,
 }

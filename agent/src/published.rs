@@ -18,14 +18,14 @@ use tokio::sync::{Notify, broadcast, watch};
 use crate::{
     act::Tally,
     api::{
-        Event, EventKind, EventLogStats, EventRecord, Flight, NodeStats, PodRef, PodStats,
-        SourceStats,
+        Event, EventKind, EventLogStats, EventRecord, Eviction, Flight, NodeStats, PodRef,
+        PodStats, SourceStats,
     },
     clock,
     recorded::Recorded,
     recorder::{
         Shelf,
-        log::{self, Logger},
+        log::{self, Begun, Logger},
     },
 };
 
@@ -229,6 +229,12 @@ impl Published {
     /// Appends the event that something is worse than it should be.
     pub fn degraded(&self, message: String) {
         self.event(clock::now_text(), None, EventKind::Degraded { message });
+    }
+
+    /// Writes an eviction to the event log whose end is not known yet: should the agent end now, its
+    /// successor tells of it. [`Published::event`] tells once the end is known.
+    pub fn begun(&self, time: String, eviction: Eviction) {
+        self.with_logger(|logger| logger.begun(&Begun { time, eviction }));
     }
 
     /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or

@@ -73,7 +73,9 @@ impl Tally {
 /// from the log, which holds four times as much.
 pub(super) async fn follow(published: Arc<Published>, tally: Arc<Tally>) {
     loop {
-        let after = tally.counts().last_id;
+        // What agents before this one have counted stays theirs.
+        let before = published.first_id().saturating_sub(1);
+        let after = tally.counts().last_id.max(before);
         let (kept, mut live) = published.events_after(after);
         kept.iter().for_each(|event| tally.count(event));
         loop {
@@ -122,6 +124,21 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(evictions(&tally), 3002);
+        follower.abort();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_an_agent_before_has_counted_is_not_counted_again() {
+        let old = Published::default();
+        evict(&old);
+        let published = Arc::new(Published::after(old.events_after(0).0, 1));
+        let tally = Arc::new(Tally::default());
+        evict(&published);
+        let follower = tokio::spawn(follow(published.clone(), tally.clone()));
+        while tally.counts().last_id < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(evictions(&tally), 1);
         follower.abort();
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     api::{EventKind, Eviction, EvictionTimeline, PodRef},
-    clock,
+    clock::{self, monotonic},
     figures::{Named, Names},
     pods::Identities,
     published::Published,
@@ -37,31 +37,14 @@ impl Evictions {
                 false
             }
             Report::NobodyLeft(crossing) => {
-                let message = format!(
-                    "{} uses {} bytes, its level is {}, and no pod may be evicted",
-                    crossing.scope.as_str(),
-                    crossing.usage,
-                    crossing.level
-                );
-                tracing::warn!("{message}");
-                published.event(
-                    clock::text_of(crossing.woke),
-                    None,
-                    EventKind::Degraded { message },
-                );
+                let message = at_level(&crossing) + ", and no pod may be evicted";
+                degraded(published, crossing.woke, None, message);
                 false
             }
             Report::Limited(crossing) => {
-                let message = format!(
-                    "{} uses {} bytes, its level is {}, and no pod is evicted for now: \
-                     reactor.maxEvictionsPerMinute is reached",
-                    crossing.scope.as_str(),
-                    crossing.usage,
-                    crossing.level
-                );
-                tracing::warn!("{message}");
-                let time = clock::text_of(crossing.woke);
-                published.event(time, None, EventKind::Degraded { message });
+                let message = at_level(&crossing)
+                    + ", and no pod is evicted for now: reactor.maxEvictionsPerMinute is reached";
+                degraded(published, crossing.woke, None, message);
                 false
             }
             Report::Chosen(chosen) => {
@@ -74,14 +57,14 @@ impl Evictions {
                      right to signal its processes; the next one is tried",
                     crossing.scope.as_str()
                 );
-                let pod = pod_of(token);
-                tracing::warn!(?pod, "{message}");
-                let time = clock::text_of(crossing.woke);
-                published.event(time, pod, EventKind::Degraded { message });
+                degraded(published, crossing.woke, pod_of(token), message);
                 false
             }
             Report::Freed { number, at } => {
                 if let Some((chosen, pod, draft)) = self.open.remove(&number) {
+                    if at.is_none() {
+                        say_stuck(published, &chosen, &pod);
+                    }
                     let id = publish_eviction(published, &chosen, &pod, at);
                     record(recorder, id, pod, draft.freed(at));
                 }
@@ -113,6 +96,8 @@ impl Evictions {
                 "the pod could not be killed whole"
             );
         }
+        let time = clock::text_of(outcome.killed);
+        published.begun(time, eviction_of(&chosen, &pod, None));
         self.done.insert(pod.uid.clone());
         self.open.insert(chosen.number, (chosen, pod, draft));
         true
@@ -138,13 +123,42 @@ fn publish_crossing(published: &Published, crossing: &Crossing) {
     );
 }
 
-/// Returns the event's id.
-fn publish_eviction(
-    published: &Published,
-    chosen: &Chosen,
-    pod: &PodRef,
-    freed: Option<u64>,
-) -> u64 {
+/// The wait for a victim's memory has ended without it.
+fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
+    let name = if pod.name.is_empty() {
+        &pod.uid
+    } else {
+        &pod.name
+    };
+    let message = format!(
+        "pod {name} was killed and keeps its memory ({} bytes before): a process of it waits inside the \
+         kernel (state D in ps, /proc/PID/stack shows where) and ends when what it waits for comes, or is \
+         taken away; the pod is passed over for a minute and the next one is evicted if {} is still at \
+         its level",
+        chosen.usage,
+        chosen.crossing.scope.as_str()
+    );
+    degraded(published, monotonic(), Some(pod.clone()), message);
+}
+
+/// Says what keeps an eviction from helping, as an event at `at`.
+fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String) {
+    let uid = pod.as_ref().map(|pod| &pod.uid);
+    tracing::warn!(uid, "{message}");
+    published.event(clock::text_of(at), pod, EventKind::Degraded { message });
+}
+
+fn at_level(crossing: &Crossing) -> String {
+    format!(
+        "{} uses {} bytes, its level is {}",
+        crossing.scope.as_str(),
+        crossing.usage,
+        crossing.level
+    )
+}
+
+/// What is known of an eviction.
+fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>) -> Eviction {
     let crossing = &chosen.crossing;
     let source = match crossing.detector {
         Detector::Charge | Detector::Switch => "kernel",
@@ -152,7 +166,7 @@ fn publish_eviction(
         Detector::Sampler => "sampled",
     };
     let killed = chosen.outcome.map(|o| o.killed);
-    let eviction = Eviction {
+    Eviction {
         pod: pod.clone(),
         qos_class: chosen.class.to_string(),
         scope: crossing.scope.as_str().to_owned(),
@@ -165,6 +179,7 @@ fn publish_eviction(
         processes: chosen.outcome.map_or(0, |o| o.processes),
         dry_run: killed.is_none(),
         reason: chosen.rank.to_string(),
+        interrupted: false,
         timeline: EvictionTimeline {
             crossing_nanos: crossing.crossed,
             crossing_source: source.to_owned(),
@@ -173,7 +188,17 @@ fn publish_eviction(
             killed_nanos: killed,
             freed_nanos: freed,
         },
-    };
+    }
+}
+
+/// Returns the event's id.
+fn publish_eviction(
+    published: &Published,
+    chosen: &Chosen,
+    pod: &PodRef,
+    freed: Option<u64>,
+) -> u64 {
+    let eviction = eviction_of(chosen, pod, freed);
     tracing::info!(
         pod = pod.name,
         namespace = pod.namespace,
@@ -183,6 +208,7 @@ fn publish_eviction(
         dry_run = eviction.dry_run,
         "evicted"
     );
+    let killed = eviction.timeline.killed_nanos;
     let time = clock::text_of(killed.unwrap_or(chosen.verified));
     published.event(
         time,

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
+    api::EventKind,
     config::EventLogConfig,
     published::{EVENTS_KEPT, Published},
-    recorder::log::{self, History, Log, LogFile},
+    recorder::log::{self, Begun, History, Log, LogFile},
 };
 
 /// The agent's outward state with the events of agents before it, and the log's thread where a log is
@@ -39,11 +40,26 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> (Arc<Published>, Option<L
     match Log::start(file, history.last_id, say) {
         Ok((log, logger)) => {
             published.set_logger(Some(logger));
+            tell_interrupted(&published, history.interrupted);
             (published, Some(log))
         }
         Err(error) => {
             tracing::warn!(%error, "no thread for the event log: nothing is written to {path}");
             (published, None)
         }
+    }
+}
+
+/// Evictions that the agent before this one had no time to tell of are events of this one.
+fn tell_interrupted(published: &Published, interrupted: Vec<Begun>) {
+    for Begun { time, mut eviction } in interrupted {
+        tracing::warn!(
+            pod = eviction.pod.name,
+            uid = eviction.pod.uid,
+            "the agent before this one ended during this eviction"
+        );
+        eviction.interrupted = true;
+        let pod = Some(eviction.pod.clone());
+        published.event(time, pod, EventKind::Eviction(Box::new(eviction)));
     }
 }

@@ -187,7 +187,11 @@ fn steps(eviction: &Eviction) -> String {
         let freed = timeline.freed_nanos;
         rows.push(match freed {
             Some(at) => ("freed", since(at), String::new()),
-            None => ("freed", "-".to_owned(), "not seen yet".to_owned()),
+            None if eviction.interrupted => {
+                let note = "unknown: the agent ended before".to_owned();
+                ("freed", "-".to_owned(), note)
+            }
+            None => ("freed", "-".to_owned(), "not seen".to_owned()),
         });
     }
     rows.iter()

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{Line, rotated};
+use super::{Begun, Line, rotated};
 use crate::api::{Event, EventRecord};
 
 /// What agents before this one have left.
@@ -15,6 +15,8 @@ use crate::api::{Event, EventRecord};
 pub struct History {
     /// Events by id, the oldest first, without their curves.
     pub events: Vec<Event>,
+    /// Evictions that agents before this one did not see the end of, the oldest first.
+    pub interrupted: Vec<Begun>,
     /// No event before this one had a higher id.
     pub last_id: u64,
     /// Lines that were skipped: torn by a crash, or of a version that wrote something else.
@@ -32,11 +34,15 @@ pub fn read(path: &Path, most: usize) -> io::Result<History> {
         Line::Mark(mark) => history.last_id = history.last_id.max(mark.ids_reserved_to),
         Line::Record(record) => {
             history.last_id = history.last_id.max(record.event.id);
+            history
+                .interrupted
+                .retain(|begun| !begun.is(&record.event.kind));
             events.insert(record.event.id, record.event);
             if events.len() > most {
                 events.pop_first();
             }
         }
+        Line::Begun(begun) => history.interrupted.push(*begun),
     })?;
     history.events = events.into_values().collect();
     history.skipped = skipped;
@@ -51,7 +57,7 @@ pub fn find(path: &Path, id: u64) -> io::Result<Option<EventRecord>> {
     let mut found = None;
     each(path, |line| match line {
         Line::Record(record) if record.event.id == id => found = Some(*record),
-        Line::Record(_) | Line::Mark(_) => {}
+        Line::Record(_) | Line::Mark(_) | Line::Begun(_) => {}
     })?;
     Ok(found)
 }
@@ -87,7 +93,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::api::EventKind;
+    use crate::api::{EventKind, Eviction};
 
     fn line(id: u64, pid: u32) -> String {
         let event = Event {
@@ -128,5 +134,39 @@ mod tests {
         assert_eq!(latest.iter().map(|e| e.id).collect::<Vec<_>>(), [7]);
         assert_eq!(find(&path, 4).unwrap().unwrap().event.kind, oom(41));
         assert_eq!(find(&path, 5).unwrap(), None);
+    }
+
+    #[test]
+    fn an_eviction_without_an_event_is_interrupted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        let begun = |uid: &str, killed| {
+            let mut eviction = Eviction::default();
+            uid.clone_into(&mut eviction.pod.uid);
+            eviction.timeline.killed_nanos = Some(killed);
+            let time = "2026-01-01T00:00:00.000000Z".to_owned();
+            Begun { time, eviction }
+        };
+        let event = |id, begun: &Begun| EventRecord {
+            event: Event {
+                id,
+                time: begun.time.clone(),
+                pod: None,
+                kind: EventKind::Eviction(Box::new(begun.eviction.clone())),
+            },
+            flight: None,
+        };
+        let all = [begun("a", 1), begun("a", 2), begun("b", 2), begun("b", 3)];
+        let mut text = String::new();
+        for begun in &all {
+            text += &(serde_json::to_string(begun).unwrap() + "\n");
+        }
+        for (id, begun) in [(1, &all[0]), (2, &all[2])] {
+            text += &(serde_json::to_string(&event(id, begun)).unwrap() + "\n");
+        }
+        fs::write(&path, text).unwrap();
+        let history = read(&path, 10).unwrap();
+        assert_eq!(history.interrupted, [all[1].clone(), all[3].clone()]);
+        assert_eq!((history.events.len(), history.skipped), (2, 0));
     }
 }

@@ -1,7 +1,8 @@
 //! The event log: evictions and OOM kills as JSON lines, in a file and one rotated generation.
 //!
 //! A line is written whole and synced before the next. The last line for an id stands: an event is
-//! written as it happens, and again with its curves once those are there.
+//! written as it happens, and again with its curves once those are there. An eviction has a line before
+//! that, at the kill: an agent that ends before the memory is free has no event of it yet.
 
 mod file;
 mod history;
@@ -14,7 +15,7 @@ pub use self::{
     history::{History, find, read},
     writer::{Log, LogState, Logger},
 };
-use crate::api::{EventKind, EventRecord};
+use crate::api::{EventKind, EventRecord, Eviction};
 
 /// What a line holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +25,31 @@ enum Line {
     Record(Box<EventRecord>),
     /// See [`Mark`].
     Mark(Mark),
+    /// See [`Begun`].
+    Begun(Box<Begun>),
+}
+
+/// An eviction at the moment of the kill, before it is an event. One with an event, in a later line, is
+/// over; see [`Begun::is`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Begun {
+    /// When, as an event has it.
+    pub time: String,
+    /// What is known of it.
+    #[serde(rename = "begun")]
+    pub eviction: Eviction,
+}
+
+impl Begun {
+    /// True when `event` is about the same eviction: one pod is killed once at a time.
+    fn is(&self, event: &EventKind) -> bool {
+        let EventKind::Eviction(other) = event else {
+            return false;
+        };
+        let key = |eviction: &Eviction| eviction.timeline.killed_nanos;
+        self.eviction.pod.uid == other.pod.uid && key(&self.eviction) == key(other)
+    }
 }
 
 /// Ids up to this one may have been given out, also to events that are not kept here: the next agent

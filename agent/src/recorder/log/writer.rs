@@ -11,7 +11,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{LogFile, Mark};
+use serde::Serialize;
+
+use super::{Begun, LogFile, Mark};
 use crate::api::{EventLogStats, EventRecord};
 
 /// Lines that may wait for the disk; each has at most some 20 KiB.
@@ -77,7 +79,16 @@ enum Message {
 impl Logger {
     /// Has a record written, or counts it as dropped.
     pub fn write(&self, record: &EventRecord) {
-        let line = serde_json::to_vec(record).ok();
+        self.line(record);
+    }
+
+    /// Has an eviction written whose end is not known yet, or counts that as dropped.
+    pub fn begun(&self, begun: &Begun) {
+        self.line(begun);
+    }
+
+    fn line(&self, line: &impl Serialize) {
+        let line = serde_json::to_vec(line).ok();
         let sent = line.and_then(|line| self.lines.try_send(Message::Line(line)).ok());
         if sent.is_none() {
             self.state.dropped.fetch_add(1, Ordering::Relaxed);

@@ -60,6 +60,7 @@ pub(crate) fn example() -> EventRecord {
                 processes: 1,
                 dry_run: false,
                 reason: "BestEffort, 577Mi over its memory request, priority 0".to_owned(),
+                interrupted: false,
                 timeline: EvictionTimeline {
                     crossing_nanos: origin,
                     crossing_source: "kernel".to_owned(),

@@ -31,6 +31,7 @@ fn eviction() -> Eviction {
         processes: 3,
         dry_run: false,
         reason: "lowest class, largest usage".to_owned(),
+        interrupted: false,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000_000,
             crossing_source: "kernel".to_owned(),
@@ -98,12 +99,12 @@ fn what_is_not_known_yet_says_so() {
     let mut early = eviction();
     early.processes = 1;
     early.timeline.freed_nanos = None;
-    let text = lines(&evicted(early));
+    let text = lines(&evicted(early.clone()));
     assert!(text.contains("killed     +1.20 ms  1 process\n"), "{text}");
-    assert!(
-        text.ends_with("freed             -  not seen yet"),
-        "{text}"
-    );
+    assert!(text.ends_with("freed             -  not seen"), "{text}");
+    early.interrupted = true;
+    let text = lines(&evicted(early));
+    assert!(text.ends_with("unknown: the agent ended before"), "{text}");
 }
 
 #[test]

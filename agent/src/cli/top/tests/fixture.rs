@@ -171,6 +171,7 @@ fn events() -> Vec<Event> {
         processes: 3,
         dry_run: false,
         reason: "lowest class".to_owned(),
+        interrupted: false,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000,
             crossing_source: "kernel".to_owned(),
