@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, Eviction};
-use rustix::process::Signal;
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
@@ -134,12 +133,10 @@ impl Scene {
         Ok(())
     }
 
-    /// Ends everything, where the agent follows one that was killed: what that one made is not its to
-    /// remove.
-    pub(super) fn finish_restarted(mut self) -> Result<()> {
+    /// Ends everything, where the agent follows one that was killed.
+    pub(super) fn finish_restarted(self) -> Result<()> {
         drop(self.bystanders);
-        self.node.empty()?;
-        self.node.agent.stop(Signal::TERM, self.node.limit())
+        self.node.finish_restarted()
     }
 
     /// Ends everything.

@@ -19,6 +19,7 @@ mod exits;
 mod faults;
 mod full_speed;
 mod hierarchy;
+mod killed;
 mod lifecycle;
 mod memory;
 mod profile;
@@ -111,6 +112,7 @@ pub(crate) fn all() -> Vec<Case> {
         scale::CASES,
         faults::CASES,
         stuck::CASES,
+        killed::CASES,
         shutdown::CASES,
         systemd::CASES,
     ]

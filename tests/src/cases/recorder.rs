@@ -3,39 +3,45 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{Curve, EventKind, EventRecord, Eviction};
+use anyhow::{Context as _, Result, bail, ensure};
+use podwarden::api::{Curve, EventKind, EventLogStats, EventRecord, Eviction};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::eviction::{Scene, small};
-use super::{Case, Context, portable};
-use crate::harness::{Agent, Options, eventually};
+use super::{Case, Context, case, portable, skip};
+use crate::harness::{Agent, Node, Options, PodSpec, Traced, eventually};
 
 pub(super) const CASES: &[Case] = &[
     portable(
         "recorder_keeps_an_eviction_across_kill_9",
         keeps_an_eviction_across_kill_9,
     ),
+    portable(
+        "recorder_tells_of_an_interrupted_eviction",
+        tells_of_an_interrupted_eviction,
+    ),
     portable("recorder_full_disk", full_disk),
+    case("recorder_kernel_oom", kernel_oom),
 ];
 
 const MIB: u64 = 1 << 20;
 
 /// The small node with an event log at `path`.
-fn logging(path: &Path) -> Options {
+pub(super) fn logging(path: &Path) -> Options {
     Options {
         config: format!("eventLog: {{path: {}, maxSize: 1Mi}}\n", path.display()),
         ..small("enforce")
     }
 }
 
-/// An agent on a scene's root in place of one that has ended.
-fn restart(context: &Context, scene: &mut Scene, options: &Options) -> Result<()> {
-    scene.node.agent = Agent::spawn(context.agent(), &scene.node.sandbox, options)?;
-    context.watch(&scene.node.agent.log);
-    scene.node.agent.wait_ready(context.limit(30))
+/// An agent in place of one that has ended.
+pub(super) fn restart(context: &Context, node: &mut Node, options: &Options) -> Result<()> {
+    node.agent = Agent::spawn(context.agent(), &node.sandbox, options)?;
+    context.watch(&node.agent.log);
+    node.agent.wait_ready(context.limit(30))
 }
 
 /// Lets the hog be evicted; its id and what is said of it.
@@ -53,17 +59,24 @@ fn evict(context: &Context, scene: &Scene, after: u64) -> Result<(u64, Eviction)
     })
 }
 
-/// The whole lines of a log that hold an event; an error when there is anything but whole lines.
-fn records(path: &Path) -> Result<Vec<EventRecord>> {
+/// The lines of a log that hold an event; an error when there is anything but whole lines.
+pub(super) fn records(path: &Path) -> Result<Vec<EventRecord>> {
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     ensure!(
         text.is_empty() || text.ends_with('\n'),
         "the last line is torn"
     );
-    let lines = text.lines().filter(|line| !line.contains("idsReservedTo"));
-    lines
-        .map(|line| serde_json::from_str(line).with_context(|| format!("line {line}")))
-        .collect()
+    let mut records = Vec::new();
+    for line in text.lines() {
+        let value: serde_json::Value =
+            serde_json::from_str(line).with_context(|| format!("line {line}"))?;
+        // Ids that are given out, and evictions that are under way.
+        if value.get("idsReservedTo").is_none() && value.get("begun").is_none() {
+            let record = serde_json::from_value(value).with_context(|| format!("line {line}"))?;
+            records.push(record);
+        }
+    }
+    Ok(records)
 }
 
 /// The curves show the pod grow up to the crossing and end free, and it ranks first.
@@ -130,7 +143,7 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     torn.write_all(b"{\"id\":999,\"time\":\"20")?;
     drop(torn);
 
-    restart(context, &mut scene, &options)?;
+    restart(context, &mut scene.node, &options)?;
     ensure!(
         scene.node.agent.log.text().contains("skipped"),
         "the torn line is not spoken of"
@@ -152,6 +165,13 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     let record: EventRecord = scene.node.agent.get(&format!("/v1/events/{id}"))?;
     ensure!(record.event.id == id, "another record: {record:?}");
     ensure_flight(&record, &eviction)?;
+    let evictions = after
+        .iter()
+        .filter(|event| matches!(event.kind, EventKind::Eviction(_)));
+    ensure!(evictions.count() == 1, "told twice: {after:?}");
+    let socket = scene.node.agent.socket().display().to_string();
+    let text = podwarden(context, &["events", "--api-socket", &socket])?;
+    ensure!(text.contains("EVICTED e2e/hog"), "podwarden events: {text}");
     // Its pod is a candidate again, and so is the log.
     let (again, _) = evict(context, &scene, last)?;
     ensure!(again > last, "ids went back: {again} after {last}");
@@ -165,6 +185,126 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     })?;
     scene.ensure_bystanders_alive()?;
     scene.finish_restarted()
+}
+
+/// What `podwarden` prints.
+fn podwarden(context: &Context, args: &[&str]) -> Result<String> {
+    let output = Command::new(context.agent()).args(args).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "podwarden {args:?}: {} {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(text)
+}
+
+/// An agent that dies between the kill and the end of the wait has told nobody: the next one does.
+fn tells_of_an_interrupted_eviction(context: &Context) -> Result<()> {
+    let home = tempfile::tempdir_in("/var/tmp")?;
+    let path = home.path().join("events.jsonl");
+    let options = logging(&path);
+    let mut scene = Scene::new(context, &options)?;
+    let last = scene.node.agent.events(0)?.last().map_or(0, |e| e.id);
+    let mut reactor = Traced::thread(scene.node.agent.pid(), "reactor")?;
+    let (mut hog, _stamps) = scene.start_hog(64 * MIB, 500)?;
+    // The reactor rings at the crossing, at the kill, and a third time when the memory is free.
+    let mut rung = 0;
+    while rung < 3 {
+        let call = reactor.next_call(context.limit(20))?;
+        let call = call.context("the reactor does nothing")?;
+        rung += u32::from(call.number == libc::SYS_write && call.file == "anon_inode:[eventfd]");
+    }
+    hog.wait(context.limit(20))?;
+    eventually(scene.node.limit(), || {
+        let text = fs::read_to_string(&path)?;
+        ensure!(text.contains("\"begun\""), "the log has {text}");
+        Ok(())
+    })?;
+    ensure!(records(&path)?.is_empty(), "told before it is over");
+    scene.node.agent.signal(Signal::KILL)?;
+    reactor.killed()?;
+    scene.node.agent.wait(scene.node.limit())?;
+
+    // Told once, also by the agent after the next.
+    for _ in 0..2 {
+        restart(context, &mut scene.node, &options)?;
+        let (evictions, _) = scene.evictions(0)?;
+        let [eviction] = &evictions[..] else {
+            bail!("{} evictions: {evictions:?}", evictions.len());
+        };
+        let line = &eviction.timeline;
+        ensure!(
+            eviction.interrupted && line.killed_nanos.is_some() && line.freed_nanos.is_none(),
+            "{eviction:?}"
+        );
+        ensure!(eviction.pod.uid == scene.hog.uid(), "{eviction:?}");
+        let told = eventually(scene.node.limit(), || {
+            records(&path)?.pop().context("it is not in the log")
+        })?;
+        ensure!(told.event.id > last, "{} after {last}", told.event.id);
+        let socket = scene.node.agent.socket().display().to_string();
+        let id = told.event.id.to_string();
+        for args in [
+            &["events", "--api-socket", &socket, &id][..],
+            &["events", &id, "--event-log", &path.display().to_string()],
+        ] {
+            let text = podwarden(context, args)?;
+            ensure!(
+                text.contains("EVICTED e2e/hog") && text.contains("the agent ended before"),
+                "{args:?}: {text}"
+            );
+        }
+        scene.node.agent.signal(Signal::KILL)?;
+        scene.node.agent.wait(scene.node.limit())?;
+    }
+    restart(context, &mut scene.node, &options)?;
+    scene.ensure_bystanders_alive()?;
+    scene.finish_restarted()
+}
+
+/// The kernel was faster, at a pod's own limit: what led to it is kept all the same.
+fn kernel_oom(context: &Context) -> Result<()> {
+    let home = tempfile::tempdir_in("/var/tmp")?;
+    let path = home.path().join("events.jsonl");
+    let node = Node::start(context, &logging(&path))?;
+    if node.agent.node()?.profile == "sampling" {
+        return skip("without kernel programs nobody tells of the kernel's OOM killer");
+    }
+    let pod = node.pod(PodSpec::limited("limited", "32Mi"))?;
+    let mut hog = pod.start(&["fill", "--mib", "64", "--rate", "100"])?;
+    ensure!(!hog.wait(node.limit())?.success(), "it was not killed");
+    let record = eventually(2 * node.limit(), || {
+        let with_curves = |record: &EventRecord| record.flight.is_some();
+        let found = records(&path)?.into_iter().find(with_curves);
+        found.context("no record with curves")
+    })?;
+    ensure!(
+        record.event.kind == EventKind::KernelOom { pid: hog.pid() },
+        "{record:?}"
+    );
+    let flight = record.flight.as_ref().context("no flight")?;
+    let of_pod = |curve: &&Curve| curve.pod.as_ref().is_some_and(|of| of.uid == pod.uid());
+    let own = flight.curves.iter().find(of_pod).context("no curve")?;
+    ensure!(
+        flight.signal == "memory.limit" && own.usage_bytes.iter().any(|bytes| *bytes > 16 * MIB),
+        "{flight:?}"
+    );
+    let exit = flight.exits.iter().find(|exit| exit.pid == hog.pid());
+    ensure!(
+        exit.is_some_and(|exit| exit.signal == Some(9)),
+        "exits: {:?}",
+        flight.exits
+    );
+    let socket = node.agent.socket().display().to_string();
+    let id = record.event.id.to_string();
+    let text = podwarden(context, &["events", "--api-socket", &socket, &id])?;
+    ensure!(
+        text.contains("OOM killer") && text.contains("memory.limit"),
+        "{text}"
+    );
+    node.finish()
 }
 
 /// A file system of its own, as small as can be.
@@ -207,10 +347,62 @@ fn full_disk(context: &Context) -> Result<()> {
         !eviction.dry_run && eviction.timeline.killed_nanos.is_some(),
         "{eviction:?}"
     );
-    let stats = eventually(scene.node.limit(), || {
+    let line = &eviction.timeline;
+    let killed = line.killed_nanos.unwrap_or(0);
+    let took = killed.saturating_sub(line.crossing_nanos) as f64;
+    context.figure("crossing_to_kill", took / 1e6, "ms");
+    let stats = until_dropped(&scene, 0)?;
+    ensure!(stats.written == 0, "written to a full disk: {stats:?}");
+    context.figure("dropped_lines", stats.dropped as f64, "");
+    ensure_said(&scene, 1)?;
+
+    fs::remove_file(filler)?;
+    let (second, _) = evict(context, &scene, first)?;
+    let with_curves = |id| {
+        let is_it = move |record: &EventRecord| record.event.id == id && record.flight.is_some();
+        eventually(scene.node.limit(), || {
+            ensure!(
+                records(&path)?.iter().any(is_it),
+                "the log has no curves of {id}"
+            );
+            let node = scene.node.agent.node()?;
+            ensure!(
+                !node.degradations.iter().any(|d| d.contains("events.jsonl")),
+                "still said: {:?}",
+                node.degradations
+            );
+            Ok(())
+        })
+    };
+    with_curves(second)?;
+
+    // Full in the middle of a line: what of it was written is taken back.
+    let before = scene.node.agent.node()?;
+    let dropped = before.event_log.map_or(0, |log| log.dropped);
+    let filler = disk.fill()?;
+    let (third, _) = evict(context, &scene, second)?;
+    // Its longest line comes last.
+    eventually(scene.node.limit(), || {
+        let record: EventRecord = scene.node.agent.get(&format!("/v1/events/{third}"))?;
+        ensure!(record.flight.is_some(), "event {third} has no curves yet");
+        Ok(())
+    })?;
+    until_dropped(&scene, dropped)?;
+    records(&path)?;
+    ensure_said(&scene, 2)?;
+    fs::remove_file(filler)?;
+    let (fourth, _) = evict(context, &scene, third)?;
+    with_curves(fourth)?;
+    scene.ensure_bystanders_alive()?;
+    scene.finish()
+}
+
+/// Waits until more than `before` lines were dropped, and it is shown why.
+fn until_dropped(scene: &Scene, before: u64) -> Result<EventLogStats> {
+    eventually(scene.node.limit(), || {
         let node = scene.node.agent.node()?;
         let log = node.event_log.context("no event log")?;
-        ensure!(log.dropped > 0, "nothing was dropped: {log:?}");
+        ensure!(log.dropped > before, "nothing was dropped: {log:?}");
         let said = |text: &String| text.contains("events.jsonl") && text.contains("os error 28");
         ensure!(
             node.degradations.iter().any(said),
@@ -218,23 +410,17 @@ fn full_disk(context: &Context) -> Result<()> {
             node.degradations
         );
         Ok(log)
-    })?;
-    ensure!(stats.written == 0, "written to a full disk: {stats:?}");
-    context.figure("dropped_lines", stats.dropped as f64, "");
+    })
+}
 
-    fs::remove_file(filler)?;
-    let (second, _) = evict(context, &scene, first)?;
-    eventually(scene.node.limit(), || {
-        let ids: Vec<_> = records(&path)?.iter().map(|r| r.event.id).collect();
-        ensure!(ids.contains(&second), "the log has {ids:?}");
-        let node = scene.node.agent.node()?;
-        ensure!(
-            !node.degradations.iter().any(|d| d.contains("events.jsonl")),
-            "still said: {:?}",
-            node.degradations
-        );
-        Ok(())
-    })?;
-    scene.ensure_bystanders_alive()?;
-    scene.finish()
+/// That the log cannot be written was said so often: once for each time that it began.
+fn ensure_said(scene: &Scene, times: usize) -> Result<()> {
+    let events = scene.node.agent.events(0)?;
+    let said = events.iter().filter(|event| match &event.kind {
+        EventKind::Degraded { message } => message.contains("cannot be written"),
+        _ => false,
+    });
+    let said = said.count();
+    ensure!(said == times, "said {said} times, not {times}");
+    Ok(())
 }

@@ -1,67 +1,26 @@
-//! The agent itself is in trouble: its reactor stands still, it is killed half way, its rings overflow.
+//! Something stands still: the reactor, a victim inside the kernel, the slow loop while a ring overflows.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::EventKind;
-use rustix::process::Signal;
 
-use super::{Case, Context, case, eviction::small, portable, reaping::Scene};
-use crate::harness::{Agent, Node, Options, eventually, http_get, monotonic, sleep, until};
+use super::eviction::small;
+use super::reaping::{Scene, evictions};
+use super::{Case, Context, case, portable, skip};
+use crate::harness::{
+    Node, Options, PodSpec, Standstill, Traced, Workload, eventually, http_get, sleep, state_of,
+    until,
+};
+
+const MIB: u64 = 1 << 20;
 
 pub(super) const CASES: &[Case] = &[
     portable("stuck_reactor_is_noticed", stuck_reactor_is_noticed),
-    case("stuck_agent_killed_half_way", stuck_agent_killed_half_way),
+    portable("stuck_victim_is_reaped", stuck_victim_is_reaped),
+    case("stuck_victim_is_passed_over", stuck_victim_is_passed_over),
     portable("stuck_telemetry_overflows", stuck_telemetry_overflows),
 ];
-
-/// A thread that is kept from running, until this goes away.
-struct Stopped(i32);
-
-impl Stopped {
-    /// Stops one thread of a process and no other (ptrace(2)).
-    fn thread(pid: u32, name: &str) -> Result<Self> {
-        let dir = format!("/proc/{pid}/task");
-        for task in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
-            let task = task?.path();
-            if fs::read_to_string(task.join("comm"))?.trim() == name {
-                let tid = task.file_name().and_then(|n| n.to_str()?.parse().ok());
-                return Self::stop(tid.context("a task is no number")?);
-            }
-        }
-        bail!("process {pid} has no thread {name}")
-    }
-
-    fn stop(tid: i32) -> Result<Self> {
-        // SAFETY: the requests take no pointers; both are about a thread of our own child.
-        let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize) };
-        ensure!(
-            seized == 0,
-            "seize {tid}: {}",
-            std::io::Error::last_os_error()
-        );
-        let stopped = Self(tid);
-        // SAFETY: as above.
-        unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0_usize, 0_usize) };
-        let mut status = 0;
-        // SAFETY: the status is a live integer.
-        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
-        ensure!(
-            waited == tid,
-            "wait for {tid}: {}",
-            std::io::Error::last_os_error()
-        );
-        Ok(stopped)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // SAFETY: as above; a thread that is gone is detached from.
-        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0_usize, 0_usize) };
-    }
-}
 
 /// Waits until `/healthz` answers so, and the metric with it.
 fn health(node: &Node, context: &Context, status: u16, up: u8) -> Result<String> {
@@ -83,7 +42,7 @@ fn health(node: &Node, context: &Context, status: u16, up: u8) -> Result<String>
 fn stuck_reactor_is_noticed(context: &Context) -> Result<()> {
     let node = Node::start(context, &small("enforce"))?;
     health(&node, context, 200, 1)?;
-    let stopped = Stopped::thread(node.agent.pid(), "reactor")?;
+    let stopped = Traced::thread(node.agent.pid(), "reactor")?;
     let text = health(&node, context, 503, 0)?;
     ensure!(text.contains("stuck"), "/healthz says {text}");
     let events = node.agent.events(0)?;
@@ -98,52 +57,120 @@ fn stuck_reactor_is_noticed(context: &Context) -> Result<()> {
     node.finish()
 }
 
-/// Killed at any moment of an eviction, the agent leaves nothing that its successor cannot go on from.
-fn stuck_agent_killed_half_way(context: &Context) -> Result<()> {
-    let options = small("enforce");
-    let runs = if context.emulated() { 2 } else { 8 };
-    let (mut killed_before, mut left_frozen) = (0, 0);
-    for run in 0..runs {
-        let mut scene = Scene::new(context, &options)?;
-        scene.victim.cgroup.limit_pids(64)?;
-        let holds = scene.victim.start(&["anon", "--mib", "128"])?;
-        let bomb = scene.victim.start(&["forkbomb", "--restless"])?;
-        scene.victim_holds(128)?;
-        // The crossing is some milliseconds before the end of the filling: die around it.
-        let level = scene.level()?;
-        let mut filler = scene.fill()?;
-        until(scene.node.limit(), "the level", || {
-            let memory = scene.node.kubepods().memory();
-            // Looked for now and then, the moment itself may be missed: then the agent was faster.
-            memory.is_ok_and(|memory| memory.usage >= level - (4 << 20))
-                || scene.victim.main.procs().is_empty()
-        })?;
-        std::thread::sleep(Duration::from_micros(monotonic() / 1000 % 30_000));
-        scene.node.agent.signal(Signal::KILL)?;
-        scene.node.agent.wait(context.limit(10))?;
-        // Who was sent SIGKILL is dead by now.
-        sleep(Duration::from_millis(200))?;
-        killed_before += u32::from(scene.victim.main.procs().is_empty());
-        left_frozen += u32::from(scene.victim.cgroup.is_frozen());
+/// A process of the victim's that waits inside the kernel, and what it waits for. That goes first: before,
+/// nobody can wait for the process's end.
+struct Waiting {
+    standstill: Standstill,
+    process: Workload,
+}
 
-        scene.node.agent = Agent::spawn(context.agent(), &scene.node.sandbox, &options)?;
-        context.watch(&scene.node.agent.log);
-        scene.node.agent.wait_ready(context.limit(30))?;
-        until(context.limit(30), "the end of the victim", || {
-            scene.victim.main.procs().is_empty()
-        })
-        .with_context(|| format!("run {run}"))?;
-        ensure!(
-            filler.is_alive(),
-            "run {run}: the Guaranteed pod was killed"
-        );
-        ensure!(!scene.victim.cgroup.is_frozen(), "run {run}: left frozen");
-        drop((holds, bomb, filler));
-        scene.node.agent.stop(Signal::TERM, context.limit(20))?;
+impl Waiting {
+    /// One that holds 128 MiB; `None` where no process can be made to wait so.
+    fn start(context: &Context, scene: &Scene, shared: bool) -> Result<Option<Self>> {
+        let Some(standstill) = Standstill::new(context, scene.node.sandbox.dir())? else {
+            return Ok(None);
+        };
+        let path = standstill.path().display().to_string();
+        let mut args = vec!["anon", "--mib", "128", "--then-ask", &path];
+        args.extend(shared.then_some("--shared"));
+        standstill.begin()?;
+        let process = scene.victim.start(&args)?;
+        let waiting = Self {
+            standstill,
+            process,
+        };
+        let pid = waiting.process.pid();
+        waiting.standstill.until_asked(context, pid)?;
+        Ok(Some(waiting))
     }
-    context.figure("victim_dead_before_the_agent", f64::from(killed_before), "");
-    context.figure("victim_left_frozen", f64::from(left_frozen), "");
-    Ok(())
+
+    /// Killed, it goes back to waiting once it gets to run.
+    fn ensure_in_state_d(&self, context: &Context) -> Result<()> {
+        eventually(context.limit(10), || {
+            let state = state_of(self.process.pid());
+            ensure!(state == Some('D'), "it is in state {state:?}");
+            Ok(())
+        })
+    }
+}
+
+const NO_WAY: &str = "no FUSE here, and no disk of our own to freeze";
+
+/// Its own memory is taken from a process that cannot die, and nobody else has to.
+fn stuck_victim_is_reaped(context: &Context) -> Result<()> {
+    let scene = Scene::new(context, &small("enforce"))?;
+    if let Some(degradation) = podwarden::reactor::reaping_degradation() {
+        return skip(degradation);
+    }
+    let bystander = scene.node.pod(PodSpec::best_effort("well-behaved"))?;
+    let mut beside = bystander.start(&["anon", "--mib", "16"])?;
+    let Some(waiting) = Waiting::start(context, &scene, false)? else {
+        return skip(NO_WAY);
+    };
+    let filler = scene.fill()?;
+    let eviction = scene.evictions(1)?.remove(0);
+    ensure!(
+        eviction.pod.uid == scene.victim.uid() && eviction.timeline.freed_nanos.is_some(),
+        "{eviction:?}"
+    );
+    waiting.ensure_in_state_d(context)?;
+    ensure!(beside.is_alive(), "another pod was killed for it");
+    health(&scene.node, context, 200, 1)?;
+    drop(waiting);
+    ensure!(evictions(&scene.node)?.len() == 1, "more than one eviction");
+    drop((beside, filler));
+    scene.node.finish()
+}
+
+/// Memory that is free only when a process ends which cannot: after a while the next pod has to go.
+fn stuck_victim_is_passed_over(context: &Context) -> Result<()> {
+    let scene = Scene::new(context, &small("enforce"))?;
+    let next = scene.node.pod(PodSpec::best_effort("next"))?;
+    let mut beside = next.start(&["anon", "--mib", "96"])?;
+    let Some(waiting) = Waiting::start(context, &scene, true)? else {
+        return skip(NO_WAY);
+    };
+    let level = scene.level()?;
+    let mut filler = scene.fill_to(level + 8 * MIB)?;
+    let evictions = scene.evictions(2)?;
+    waiting.ensure_in_state_d(context)?;
+    let [first, second] = &evictions[..] else {
+        bail!("{} evictions: {evictions:?}", evictions.len());
+    };
+    ensure!(
+        first.pod.uid == scene.victim.uid() && first.timeline.freed_nanos.is_none(),
+        "first {first:?}"
+    );
+    ensure!(
+        second.pod.uid == next.uid() && second.timeline.freed_nanos.is_some(),
+        "then {second:?}"
+    );
+    // Not in the place of the first, but after a wait for its memory: nothing else can be waited for.
+    let killed = first.timeline.killed_nanos.context("not killed")?;
+    let waited = second.timeline.verified_nanos.saturating_sub(killed);
+    context.figure("passed_over_after", waited as f64 / 1e9, "s");
+    ensure!(waited >= 1_000_000_000, "passed over after {waited} ns");
+    let events = scene.node.agent.events(0)?;
+    let said = events.iter().filter(|event| match &event.kind {
+        EventKind::Degraded { message } => {
+            message.contains("victim was killed and keeps its memory")
+        }
+        _ => false,
+    });
+    let said = said.count();
+    ensure!(said == 1, "said {said} times");
+    ensure!(filler.is_alive(), "the Guaranteed pod was killed");
+    ensure!(!beside.wait(context.limit(20))?.success());
+    health(&scene.node, context, 200, 1)?;
+    // It dies as soon as it can.
+    let Waiting {
+        standstill,
+        mut process,
+    } = waiting;
+    drop(standstill);
+    process.wait(context.limit(20))?;
+    drop(filler);
+    scene.node.finish()
 }
 
 /// What tells of exits is full; what evicts does not depend on it.
@@ -157,7 +184,7 @@ fn stuck_telemetry_overflows(context: &Context) -> Result<()> {
     scene.victim_holds(128)?;
     let level = scene.level()?;
     // The slow loop stands still, so that nobody empties the ring.
-    let stopped = Stopped::thread(scene.node.agent.pid(), "podwarden")?;
+    let stopped = Traced::thread(scene.node.agent.pid(), "podwarden")?;
     let storm = ["storm", "--count", "300", "--busy-us", "0"];
     scene.guaranteed.start(&storm)?.done(context.limit(30))?;
     let filler = scene.fill_to(level + (8 << 20))?;

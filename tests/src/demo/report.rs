@@ -226,6 +226,7 @@ mod tests {
             processes: 1,
             dry_run: false,
             reason: "it is BestEffort".into(),
+            interrupted: false,
             timeline: EvictionTimeline {
                 crossing_nanos: 1_000_000,
                 crossing_source: "kernel".into(),

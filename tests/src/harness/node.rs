@@ -182,6 +182,12 @@ impl Node {
         self.ensure_nothing_left()
     }
 
+    /// The same where the agent follows one that was killed: what that one made is not its to remove.
+    pub(crate) fn finish_restarted(mut self) -> Result<()> {
+        self.empty()?;
+        self.agent.stop(Signal::TERM, self.limit)
+    }
+
     /// The same where the harness has made the tree itself, down to `own`: that must still be there.
     pub(crate) fn finish_with(mut self, own: &Cgroup) -> Result<()> {
         self.agent.stop(Signal::TERM, self.limit)?;

@@ -72,6 +72,12 @@ pub(crate) struct Anon {
     /// How much, MiB.
     #[arg(long)]
     mib: usize,
+    /// Memory that others could share: it is free only once the process has ended.
+    #[arg(long)]
+    shared: bool,
+    /// Writes to this file, or asks for the status of this directory, once it holds the memory.
+    #[arg(long)]
+    then_ask: Option<PathBuf>,
     /// For how long, milliseconds.
     #[arg(long, default_value_t = 600_000)]
     for_ms: u64,
@@ -79,8 +85,18 @@ pub(crate) struct Anon {
 
 impl Anon {
     pub(crate) fn run(&self) -> Result<()> {
-        let region = Region::map(self.mib * MIB)?;
+        let sharing = match self.shared {
+            true => MapFlags::SHARED,
+            false => MapFlags::PRIVATE,
+        };
+        let region = Region::map_as(self.mib * MIB, sharing)?;
         region.touch(0..self.mib * MIB);
+        if let Some(path) = &self.then_ask {
+            // Whether it is one is what a directory is asked for.
+            if !path.is_dir() {
+                File::options().append(true).open(path)?.write_all(b"x")?;
+            }
+        }
         sleep_ms(self.for_ms);
         Ok(())
     }
@@ -148,14 +164,19 @@ pub(super) struct Region {
 }
 
 impl Region {
+    /// Anonymous memory that nobody else has.
     pub(super) fn map(length: usize) -> Result<Self> {
+        Self::map_as(length, MapFlags::PRIVATE)
+    }
+
+    fn map_as(length: usize, sharing: MapFlags) -> Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let address = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
                 length.max(PAGE),
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                sharing | MapFlags::NORESERVE,
             )
         }
         .with_context(|| format!("map {length} bytes"))?;

@@ -1,0 +1,221 @@
+//! A thread of another process under ptrace(2): kept from running, or led from one system call to the
+//! next.
+
+use std::fmt;
+use std::fs;
+use std::io::Error;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use libc::{c_int, c_long};
+
+use super::interrupt;
+
+/// What a stop at a system call looks like with `PTRACE_O_TRACESYSGOOD`.
+const AT_CALL: c_int = libc::SIGTRAP | 0x80;
+
+/// Between two looks whether it has stopped.
+const STEP: Duration = Duration::from_micros(20);
+
+/// A system call that is about to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Its number.
+    pub(crate) number: c_long,
+    /// The file that its first argument names, where that is a descriptor: what the kernel calls it.
+    pub(crate) file: String,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.number {
+            libc::SYS_bpf => "bpf",
+            libc::SYS_close => "close",
+            libc::SYS_epoll_ctl => "epoll_ctl",
+            libc::SYS_epoll_wait | libc::SYS_epoll_pwait => "epoll_wait",
+            libc::SYS_fdatasync => "fdatasync",
+            libc::SYS_futex => "futex",
+            libc::SYS_getdents64 => "getdents64",
+            libc::SYS_openat => "openat",
+            libc::SYS_pidfd_open => "pidfd_open",
+            libc::SYS_pidfd_send_signal => "pidfd_send_signal",
+            libc::SYS_pread64 => "pread64",
+            libc::SYS_process_mrelease => "process_mrelease",
+            libc::SYS_read => "read",
+            libc::SYS_timerfd_settime => "timerfd_settime",
+            libc::SYS_write => "write",
+            other => return write!(f, "system call {other} {}", self.file),
+        };
+        write!(f, "{name} {}", self.file)
+    }
+}
+
+/// See the module. It runs freely again once this goes away.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    pid: u32,
+    tid: i32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Stopped,
+    Running,
+    Ended,
+}
+
+impl Traced {
+    /// Stops one thread of a process and no other.
+    pub(crate) fn thread(pid: u32, name: &str) -> Result<Self> {
+        let dir = format!("/proc/{pid}/task");
+        for task in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.trim() == name {
+                let tid = task.file_name().and_then(|n| n.to_str()?.parse().ok());
+                return Self::stop(pid, tid.context("a task is no number")?);
+            }
+        }
+        bail!("process {pid} has no thread {name}")
+    }
+
+    fn stop(pid: u32, tid: i32) -> Result<Self> {
+        let options = usize::try_from(libc::PTRACE_O_TRACESYSGOOD)?;
+        request(libc::PTRACE_SEIZE, tid, options).with_context(|| format!("seize {tid}"))?;
+        let mut traced = Self {
+            pid,
+            tid,
+            state: State::Running,
+        };
+        request(libc::PTRACE_INTERRUPT, tid, 0).with_context(|| format!("stop {tid}"))?;
+        let stopped = traced.wait(Duration::from_secs(10))?.is_some();
+        ensure!(stopped, "thread {tid} does not stop");
+        Ok(traced)
+    }
+
+    /// Lets it run to its next system call, which it has not made then; `None` when there was none within
+    /// `limit`, and it goes on to it.
+    pub(crate) fn next_call(&mut self, limit: Duration) -> Result<Option<Call>> {
+        let mut signal = 0;
+        let end = Instant::now() + limit;
+        loop {
+            if self.state == State::Stopped {
+                request(libc::PTRACE_SYSCALL, self.tid, signal).context("go on")?;
+                self.state = State::Running;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let Some(status) = self.wait(left)? else {
+                return Ok(None);
+            };
+            let reason = libc::WSTOPSIG(status);
+            // Events are in the upper half; they are no signals that the thread is to get.
+            let is_event = status >> 16 != 0;
+            signal = 0;
+            if reason == AT_CALL {
+                if let Some(call) = self.call()? {
+                    return Ok(Some(call));
+                }
+            } else if !is_event {
+                signal = usize::try_from(reason)?;
+            }
+        }
+    }
+
+    /// Its process was killed: takes notice, without which nobody else gets to know its end.
+    pub(crate) fn killed(mut self) -> Result<()> {
+        // The first thread's end is its process's, which the process's parent waits for.
+        if self.tid.unsigned_abs() != self.pid {
+            let end = Instant::now() + Duration::from_secs(10);
+            while self.state != State::Ended {
+                ensure!(Instant::now() < end, "thread {} does not end", self.tid);
+                self.wait(Duration::from_secs(1))?;
+            }
+        }
+        self.state = State::Ended;
+        Ok(())
+    }
+
+    /// Waits until it stops or ends; the wait status when it has stopped.
+    fn wait(&mut self, limit: Duration) -> Result<Option<c_int>> {
+        let end = Instant::now() + limit;
+        loop {
+            interrupt::check()?;
+            let mut status = 0;
+            // SAFETY: the status is a live integer.
+            let waited =
+                unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+            if waited == -1 {
+                let error = Error::last_os_error();
+                if error.raw_os_error() == Some(libc::ECHILD) {
+                    self.state = State::Ended;
+                    return Ok(None);
+                }
+                return Err(error).with_context(|| format!("wait for {}", self.tid));
+            }
+            if waited == self.tid {
+                let stopped = libc::WIFSTOPPED(status);
+                self.state = if stopped {
+                    State::Stopped
+                } else {
+                    State::Ended
+                };
+                return Ok(stopped.then_some(status));
+            }
+            if Instant::now() >= end {
+                return Ok(None);
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+
+    /// The call that it is stopped before; `None` after one.
+    fn call(&self) -> Result<Option<Call>> {
+        let mut info = std::mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
+        // SAFETY: the kernel writes no more than the size that is given; every bit pattern is one of the
+        // structure, which is zeroed.
+        let info = unsafe {
+            let got = libc::ptrace(
+                libc::PTRACE_GET_SYSCALL_INFO,
+                self.tid,
+                size_of::<libc::ptrace_syscall_info>(),
+                info.as_mut_ptr(),
+            );
+            if got == -1 {
+                return Err(Error::last_os_error()).context("ask for the system call");
+            }
+            info.assume_init()
+        };
+        if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+            return Ok(None);
+        }
+        // SAFETY: `op` says that this part was written.
+        let entry = unsafe { info.u.entry };
+        let fd = format!("/proc/{}/fd/{}", self.pid, entry.args[0]);
+        let file = fs::read_link(fd).unwrap_or_default();
+        Ok(Some(Call {
+            number: c_long::try_from(entry.nr)?,
+            file: file.display().to_string(),
+        }))
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        if self.state == State::Running && request(libc::PTRACE_INTERRUPT, self.tid, 0).is_ok() {
+            let _ = self.wait(Duration::from_secs(10));
+        }
+        if self.state == State::Stopped {
+            // A thread that is gone is detached from.
+            let _ = request(libc::PTRACE_DETACH, self.tid, 0);
+        }
+    }
+}
+
+/// A request that takes a number.
+fn request(request: libc::c_uint, tid: i32, argument: usize) -> Result<()> {
+    // SAFETY: none of the requests made here takes a pointer; each is about a thread that was named by
+    // its process, which is our own child.
+    let done = unsafe { libc::ptrace(request, tid, 0_usize, argument) };
+    ensure!(done != -1, "ptrace: {}", Error::last_os_error());
+    Ok(())
+}
