@@ -1,8 +1,8 @@
 //! PID 1 of the test machines: mounts what a node has, runs the cases, says how they ended, powers off.
 //! Where systemd is PID 1, it does the first and the last, and the cases are a unit.
 //!
-//! The arguments of `/e2e run` are what follows `--` on the kernel's command line. `cargo xtask test`
-//! reads the verdict line from the console.
+//! The arguments of `/e2e run` are what follows `--` on the kernel's command line; with `bench NAME` as
+//! the first two it is that benchmark. `cargo xtask` reads the verdict line from the console.
 
 use std::fs::{self, File, OpenOptions};
 use std::process::Command;
@@ -133,13 +133,18 @@ fn busybox(args: &[&str]) -> Result<()> {
 fn run_cases(path: &str) -> Result<String> {
     let command_line = fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
     let mut command = Command::new("/e2e");
-    command.args(["run", "--agent", "/podwarden"]);
+    let arguments: Vec<_> = arguments(&command_line).collect();
+    let (words, arguments) = match arguments.as_slice() {
+        ["bench", name, rest @ ..] => (vec!["bench", *name], rest),
+        all => (vec!["run"], all),
+    };
+    command.args(words).args(["--agent", "/podwarden"]);
     // A test machine may be started without a second port.
     if File::options().write(true).open(RESULTS).is_ok() {
         command.args(["--json", RESULTS]);
     }
     let child = command
-        .args(arguments(&command_line))
+        .args(arguments)
         .current_dir("/")
         .env_clear()
         .env("PATH", path)

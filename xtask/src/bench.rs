@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use crate::paths::Workspace;
-use crate::{become_e2e, peers};
+use crate::{become_e2e, evict_vm, peers};
 
 /// What the benchmark is run with.
 #[derive(Debug, clap::Args)]
@@ -24,6 +24,10 @@ enum What {
     },
     /// From a level crossed to the memory back, beside other OOM daemons, which are fetched.
     Evict {
+        /// In a machine with cgroup v2, beside oomd and systemd-oomd, which take that. Its times are an
+        /// emulated CPU's; given first.
+        #[arg(long)]
+        vm: bool,
         /// Handed to the benchmark: --peers earlyoom,nohang, --rate 100,500,full, --hogs 0,6,
         /// --processes 1,16, --runs N, --json FILE, --svg FILE.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -47,7 +51,8 @@ enum What {
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.what {
         What::Switch { args } => become_e2e::run(workspace, &["bench", "switch"], args),
-        What::Evict { args } => {
+        What::Evict { vm: true, args } => evict_vm::main(workspace, args),
+        What::Evict { vm: false, args } => {
             let root = peers::fetch(workspace)?.into_os_string();
             let args = [&["--peers-root".into(), root], &args[..]].concat();
             become_e2e::run(workspace, &["bench", "evict"], &args)

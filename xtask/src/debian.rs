@@ -15,8 +15,27 @@ use crate::paths::Workspace;
 use crate::step::step;
 use crate::{apt, cmd};
 
-/// What it has beyond the essential packages.
-const PACKAGES: &str = "systemd,dbus";
+/// One such Debian.
+#[derive(Debug)]
+pub(crate) struct Debian {
+    /// What its files are kept as.
+    name: &'static str,
+    /// What it has beyond the essential packages.
+    packages: &'static str,
+}
+
+/// For the cases.
+pub(crate) const SYSTEMD: Debian = Debian {
+    name: "systemd",
+    packages: "systemd,dbus",
+};
+
+/// For the benchmark: with the daemons that take cgroup v2 or systemd.
+pub(crate) const PEERS: Debian = Debian {
+    name: "systemd-peers",
+    packages: "systemd,dbus,systemd-oomd,oomd",
+};
+
 /// Mount points, and half of the size: what no unit and no case reads.
 const EMPTIED: &[&str] = &[
     "dev",
@@ -65,8 +84,8 @@ pub(crate) fn kernel_arguments() -> String {
 }
 
 /// Packs the release binaries into it.
-pub(crate) fn pack(workspace: &Workspace) -> Result<PathBuf> {
-    let base = base(workspace)?;
+pub(crate) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
+    let base = base(workspace, debian)?;
     let path = base.with_file_name("initramfs.cpio");
     fs::copy(&base, &path).with_context(|| format!("copy {}", base.display()))?;
     let mut archive = Archive::after(&path)?;
@@ -78,12 +97,12 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 /// The Debian without anything of ours; built when there is none of this recipe.
-fn base(workspace: &Workspace) -> Result<PathBuf> {
+fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     let suite = apt::debian_release()
         .context("the root with systemd is built of Debian's packages, and this is not Debian")?;
-    let dir = workspace.kernels().join("systemd");
+    let dir = workspace.kernels().join(debian.name);
     let (base, recipe) = (dir.join("base.cpio"), dir.join("base.recipe"));
-    let wanted = format!("{suite} {PACKAGES} without {}", EMPTIED.join(" "));
+    let wanted = format!("{suite} {} without {}", debian.packages, EMPTIED.join(" "));
     if base.is_file() && fs::read_to_string(&recipe).is_ok_and(|kept| kept == wanted) {
         return Ok(base);
     }
@@ -91,15 +110,15 @@ fn base(workspace: &Workspace) -> Result<PathBuf> {
         rustix::process::geteuid().is_root(),
         "debootstrap takes root to build the root with systemd"
     );
-    step(&format!("Debian {suite} with systemd"), || {
-        build(workspace, &suite, &base)
+    step(&format!("Debian {suite} with {}", debian.packages), || {
+        build(workspace, debian, &suite, &base)
     })?;
     // Last: without it a base that was interrupted half-way is built anew.
     fs::write(&recipe, wanted).with_context(|| format!("write {}", recipe.display()))?;
     Ok(base)
 }
 
-fn build(workspace: &Workspace, suite: &str, base: &Path) -> Result<()> {
+fn build(workspace: &Workspace, debian: &Debian, suite: &str, base: &Path) -> Result<()> {
     let root = base.with_file_name("root");
     remove(&root)?;
     fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
@@ -110,7 +129,7 @@ fn build(workspace: &Workspace, suite: &str, base: &Path) -> Result<()> {
         .args(["--mount", "--propagation", "private"])
         .arg(cmd::find("debootstrap").context("debootstrap is missing: run `cargo xtask setup`")?)
         .arg("--variant=minbase")
-        .arg(format!("--include={PACKAGES}"))
+        .arg(format!("--include={}", debian.packages))
         .arg(format!("--keyring={}", apt::KEYRING))
         .arg(suite)
         .arg(&root)

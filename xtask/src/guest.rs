@@ -93,7 +93,7 @@ impl Guest {
             First::Cases => initramfs::pack(workspace),
             First::Systemd => {
                 setup::for_systemd(workspace)?;
-                debian::pack(workspace)
+                debian::pack(workspace, &debian::SYSTEMD)
             }
         }
     }

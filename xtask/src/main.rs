@@ -11,6 +11,7 @@ mod cmd;
 mod debian;
 mod demo;
 mod ebpf;
+mod evict_vm;
 mod fuzz;
 mod guest;
 mod initramfs;
@@ -50,6 +51,7 @@ Examples:
   cargo xtask test                     unit tests, then the cases on this kernel and in virtual machines
   cargo xtask test --kernels native --filter eviction
   cargo xtask bench switch             what a context switch costs more
+  cargo xtask bench evict --runs 5     how soon podwarden, earlyoom and nohang kill (as root)
   cargo xtask fuzz snapshot --seconds 600
   cargo xtask bench plan               how long one plan takes
   cargo xtask ci                       all checks and all tests";

@@ -39,6 +39,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_madvise, "madvise"),
     (libc::SYS_mmap, "mmap"),
     (libc::SYS_munmap, "munmap"),
+    (libc::SYS_open, "open"),
     (libc::SYS_openat, "openat"),
     (libc::SYS_pidfd_open, "pidfd_open"),
     (libc::SYS_pidfd_send_signal, "pidfd_send_signal"),

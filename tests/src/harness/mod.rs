@@ -26,6 +26,7 @@ pub(crate) use clock::{monotonic, wall_nanos};
 pub(crate) use http::{get as http_get, request as http_request};
 pub(crate) use interrupt::{check as check_interrupt, install as catch_signals};
 pub(crate) use manifest::{PodSpec, Qos, fresh_uid};
+pub(crate) use mounts::Mounts;
 pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
 pub(crate) use sandbox::{OWNER, Sandbox, owner, remove_stale};

@@ -14,12 +14,15 @@ use rustix::process::{Signal, set_parent_process_death_signal, setpriority_proce
 use tempfile::TempDir;
 
 use super::MIB;
-use crate::harness::{check_interrupt, sleep};
+use super::scope::OomdUnit;
+use crate::harness::{Cgroup, check_interrupt, sleep};
 use crate::workload::VICTIM_NAMES;
 
 /// Their programs and nohang's default configuration, below the root of the packages.
 const EARLYOOM: &str = "usr/bin/earlyoom";
 const NOHANG: &str = "usr/sbin/nohang";
+const OOMD: &str = "usr/bin/oomd";
+const SYSTEMD_OOMD: &str = "lib/systemd/systemd-oomd";
 const NOHANG_CONFIG: &str = "usr/share/nohang/nohang.conf";
 /// Once it says that it has begun, until it has looked at the node for the first time.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
@@ -35,6 +38,10 @@ pub(super) enum Daemon {
     Earlyoom,
     /// <https://github.com/hakavlad/nohang>
     Nohang,
+    /// <https://github.com/facebookincubator/oomd>
+    Oomd,
+    /// systemd's own.
+    SystemdOomd,
 }
 
 impl Daemon {
@@ -44,6 +51,8 @@ impl Daemon {
             Self::Podwarden => "podwarden",
             Self::Earlyoom => "earlyoom",
             Self::Nohang => "nohang",
+            Self::Oomd => "oomd",
+            Self::SystemdOomd => "systemd-oomd",
         }
     }
 
@@ -53,10 +62,13 @@ impl Daemon {
             Self::Podwarden => return Ok(()),
             Self::Earlyoom => EARLYOOM,
             Self::Nohang => NOHANG,
+            Self::Oomd => OOMD,
+            Self::SystemdOomd => SYSTEMD_OOMD,
         });
         ensure!(
             program.is_file(),
-            "{} is missing: `cargo xtask bench evict` fetches it on Debian; --peers none measures podwarden alone",
+            "{} is missing: `cargo xtask bench evict` fetches earlyoom and nohang on Debian, with --vm oomd \
+             and systemd-oomd into a machine; --peers none measures podwarden alone",
             program.display()
         );
         Ok(())
@@ -67,27 +79,44 @@ impl Daemon {
 #[derive(Debug)]
 pub(super) struct Running {
     child: Option<Child>,
+    /// A unit of systemd's.
+    unit: Option<OomdUnit>,
     _dir: TempDir,
 }
 
 impl Running {
-    /// Starts it, with a threshold of so many bytes, and waits until it watches; podwarden runs
+    /// Starts it, with a threshold of so many bytes (of `kubepods`, if it watches cgroups), and waits until it watches; podwarden runs
     /// already.
-    pub(super) fn start(daemon: Daemon, root: &Path, threshold: u64) -> Result<Self> {
+    pub(super) fn start(
+        daemon: Daemon,
+        root: &Path,
+        threshold: u64,
+        kubepods: &Cgroup,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (command, begun) = match daemon {
             Daemon::Podwarden => {
                 return Ok(Self {
                     child: None,
+                    unit: None,
                     _dir: dir,
                 });
             }
+            Daemon::SystemdOomd => {
+                return Ok(Self {
+                    child: None,
+                    unit: Some(OomdUnit::start()?),
+                    _dir: dir,
+                });
+            }
+            Daemon::Oomd => oomd(root, threshold, kubepods, dir.path())?,
             Daemon::Earlyoom => earlyoom(root, threshold),
             Daemon::Nohang => nohang(root, threshold, dir.path())?,
         };
         let (child, lines) = spawn(command)?;
         let running = Self {
             child: Some(child),
+            unit: None,
             _dir: dir,
         };
         wait_for(&lines, begun).with_context(|| format!("start {}", daemon.name()))?;
@@ -98,6 +127,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        drop(self.unit.take());
         if let Some(child) = &mut self.child {
             // It may have ended by itself.
             let _ = child.kill();
@@ -157,6 +187,37 @@ fn nohang_program(root: &Path, dir: &Path) -> Result<PathBuf> {
     fs::write(&copy, text.replace(CHECK, "if mem_min_kb < 0:"))
         .context("write a copy of nohang")?;
     Ok(copy)
+}
+
+/// As often as it can look, once a second, and with SIGKILL to the largest cgroup of the victim's tier as
+/// soon as it sees the threshold passed.
+fn oomd(
+    root: &Path,
+    threshold: u64,
+    kubepods: &Cgroup,
+    dir: &Path,
+) -> Result<(Command, &'static str)> {
+    let past = serde_json::json!({"name": "memory_above", "args": {
+        "cgroup": kubepods.path(),
+        "threshold": format!("{}M", threshold / MIB),
+        "duration": "0",
+    }});
+    let kill = serde_json::json!({"name": "kill_by_memory_size_or_growth", "args": {
+        "cgroup": format!("{}/besteffort/*", kubepods.path()),
+    }});
+    let rules = serde_json::json!({"rulesets": [
+        {"name": "benchmark", "detectors": [["past the threshold", past]], "actions": [kill]},
+    ]});
+    let config = dir.join("oomd.json");
+    fs::write(&config, rules.to_string()).context("write oomd's configuration")?;
+    let mut command = Command::new(root.join(OOMD));
+    command
+        .args(["--interval", "1", "--config"])
+        .arg(&config)
+        .arg("--cgroup-fs")
+        .arg(kubepods.mounts().memory());
+    // Said once its configuration is compiled.
+    Ok((command, "Running oomd"))
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::measure::Process;
 use super::report::Setting;
+use super::scope::Scope;
 use super::{MIB, run::Sizes};
 use crate::cases::Context;
 use crate::harness::{Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, sleep, until};
@@ -31,6 +32,8 @@ pub(in crate::bench) struct Ground {
     hogs_cgroup: Cgroup,
     /// podwarden, where it is the one to be measured.
     pub(super) node: Option<Node>,
+    /// The scope that the victim is in, where systemd is to make it.
+    scope: Option<Scope>,
     /// Where podwarden has none, below it are all of the cgroups; they go with it.
     _sandbox: Option<Sandbox>,
     /// All pods.
@@ -75,6 +78,7 @@ impl Ground {
             pod: pods[2].cgroup.clone(),
             main: pods[2].main.clone(),
             node: Some(node),
+            scope: None,
             _sandbox: None,
         };
         ground.start_others([&pods[0].main, &pods[1].main], setting)?;
@@ -112,12 +116,25 @@ impl Ground {
             hogs: None,
             hogs_cgroup: sandbox.root.child("hogs"),
             node: None,
+            scope: None,
             _sandbox: Some(sandbox),
             kubepods,
             pod,
             main,
         };
         ground.start_others([&guaranteed, &other], setting)?;
+        Ok(ground)
+    }
+
+    /// The same, but with the victim in a scope of systemd's that is throttled at the threshold:
+    /// systemd-oomd acts on the pressure that this makes.
+    pub(super) fn with_scope(setting: Setting, sizes: &Sizes) -> Result<Self> {
+        let mut ground = Self::alike(setting)?;
+        let scope = Scope::start(ground.kubepods.mounts(), sizes.victim)?;
+        ground.kubepods = scope.cgroup.clone();
+        ground.pod = scope.cgroup.clone();
+        ground.main = scope.cgroup.clone();
+        ground.scope = Some(scope);
         Ok(ground)
     }
 
@@ -232,6 +249,11 @@ impl Ground {
         victim.is_some_and(|victim| victim.workload.is_alive())
     }
 
+    /// Whether nobody is left where the victim was.
+    pub(super) fn pod_is_empty(&self) -> bool {
+        self.main.procs().is_empty()
+    }
+
     /// Lets the victim fill.
     pub(in crate::bench) fn let_go(&self) {
         for stamps in self.victim.iter().flat_map(|victim| &victim.stamps) {
@@ -266,6 +288,7 @@ impl Ground {
         self.victim = None;
         self.bystanders.clear();
         self.hogs = None;
+        self.scope = None;
         if let Some(node) = self.node.take() {
             eventually(node.limit(), || self.hogs_cgroup.remove())?;
             node.finish()?;

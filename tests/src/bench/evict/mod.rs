@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  ground   the cgroups, the bystanders, the CPU hogs and the victim of one run
+//!  scope    the victim's cgroup where systemd is to make it
 //!  daemons  how each daemon is told its threshold and whom to prefer
 //!  sampler  what the daemon watches and what the victim has, read by a real-time thread
 //!  signals  when the kernel sent a signal to the victim, and who had it sent (tracefs)
@@ -21,6 +22,7 @@ mod plot;
 mod report;
 mod run;
 mod sampler;
+mod scope;
 mod signals;
 
 use std::path::PathBuf;
@@ -88,6 +90,10 @@ enum Peer {
     None,
     Earlyoom,
     Nohang,
+    /// Takes cgroup v2.
+    Oomd,
+    /// Takes cgroup v2 with systemd as the first process; is given swap, which it takes too.
+    SystemdOomd,
 }
 
 /// MiB per second; none is as fast as the victim can.
@@ -118,24 +124,30 @@ impl Evict {
             return run_again(Isolation::Processes);
         }
         catch_signals()?;
-        let report = self.measure()?;
+        let agent = std::fs::canonicalize(&self.agent)
+            .with_context(|| format!("find {}", self.agent.display()))?;
+        let context = Context::new(&agent, true, None);
+        let mut report = Report::new(&context);
+        // What was measured until then is worth a look all the same.
+        let ended = self.measure(&context, &mut report);
+        self.show(&report)?;
+        ended
+    }
+
+    fn show(&self, report: &Report) -> Result<()> {
         print!("{}", report.table());
         if let Some(path) = &self.json {
-            let text = serde_json::to_string(&report)? + "\n";
+            let text = serde_json::to_string(report)? + "\n";
             std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
         }
         if let Some(path) = &self.svg {
-            plot::draw(&report, path)?;
+            plot::draw(report, path)?;
         }
         Ok(())
     }
 
-    fn measure(&self) -> Result<Report> {
-        let agent = std::fs::canonicalize(&self.agent)
-            .with_context(|| format!("find {}", self.agent.display()))?;
-        let context = Context::new(&agent, true, None);
+    fn measure(&self, context: &Context, report: &mut Report) -> Result<()> {
         let signals = Signals::start()?;
-        let mut report = Report::new(&context);
         let daemons: Vec<_> = std::iter::once(Daemon::Podwarden)
             .chain(self.peers())
             .collect();
@@ -144,7 +156,7 @@ impl Evict {
                 // In turn, so that what else the machine does meets all of them alike.
                 for &daemon in &daemons {
                     check_interrupt()?;
-                    let Some(outcome) = self.once(&context, &signals, daemon, setting)? else {
+                    let Some(outcome) = self.once(context, &signals, daemon, setting)? else {
                         continue;
                     };
                     eprintln!(
@@ -156,7 +168,7 @@ impl Evict {
                 }
             }
         }
-        Ok(report)
+        Ok(())
     }
 
     /// One run, done again where something else on the machine spoiled it; none where it always did.
@@ -189,6 +201,8 @@ impl Evict {
             Peer::None => None,
             Peer::Earlyoom => Some(Daemon::Earlyoom),
             Peer::Nohang => Some(Daemon::Nohang),
+            Peer::Oomd => Some(Daemon::Oomd),
+            Peer::SystemdOomd => Some(Daemon::SystemdOomd),
         })
     }
 

@@ -11,14 +11,14 @@ use super::daemons::Daemon;
 use super::measure::Figures;
 use super::report::{Report, Row};
 
-const WIDTH: u32 = 1080;
+const WIDTH: u32 = 1120;
 /// For the names on the left.
-const NAMES: u32 = 250;
+const NAMES: u32 = 270;
 /// Above and below the lines: title and axes.
 const TOP: u32 = 44;
-const BOTTOM: u32 = 56;
+const BOTTOM: u32 = 46;
 /// Height of a line, and of what sets a setting off from the one before.
-const LINE: u32 = 20;
+const LINE: u32 = 21;
 const GAP: u32 = 14;
 const INK: RGBColor = RGBColor(27, 31, 36);
 const PALE: RGBColor = RGBColor(216, 222, 228);
@@ -56,6 +56,8 @@ fn colour(daemon: Daemon) -> RGBColor {
         Daemon::Podwarden => RGBColor(0, 114, 178),
         Daemon::Earlyoom => RGBColor(213, 94, 0),
         Daemon::Nohang => RGBColor(138, 90, 131),
+        Daemon::Oomd => RGBColor(0, 121, 90),
+        Daemon::SystemdOomd => RGBColor(122, 106, 0),
     }
 }
 
@@ -80,22 +82,22 @@ fn picture(report: &Report) -> Result<String> {
             runs.unwrap_or(0)
         );
         let ink = |size| (FONT, size).into_font().color(&INK);
-        root.draw(&Text::new(title, (12, 12), ink(17)))?;
+        root.draw(&Text::new(title, (12, 12), ink(21)))?;
         let mut before = None;
         for &(row, y) in &placed {
             let y = i32::try_from(y)?;
             if before != Some(row.setting) {
                 before = Some(row.setting);
                 let at = (12, y - i32::try_from(LINE)? + 2);
-                root.draw(&Text::new(row.setting.to_string(), at, ink(13)))?;
+                root.draw(&Text::new(row.setting.to_string(), at, ink(16)))?;
             }
-            let style = (FONT, 13).into_font().color(&colour(row.daemon));
-            root.draw(&Text::new(row.daemon.name(), (150, y - 6), style))?;
+            let style = (FONT, 16).into_font().color(&colour(row.daemon));
+            root.draw(&Text::new(row.daemon.name(), (150, y - 7), style))?;
         }
         let width = (WIDTH - NAMES) / PANELS.len() as u32;
         for (number, panel) in PANELS.iter().enumerate() {
             let left = NAMES + width * u32::try_from(number)?;
-            let area = root.clone().shrink((left, TOP), (width - 16, height - TOP));
+            let area = root.clone().shrink((left, TOP), (width - 24, height - TOP));
             panel.draw(&area, &placed, height)?;
         }
         root.present()?;
@@ -137,7 +139,8 @@ impl Panel {
         });
         let decade = |value: f64| 10_f64.powf(value);
         let from = least.min(most).log10().floor();
-        decade(from)..decade(most.log10().ceil().max(from + 1.0))
+        // A little more, so that the lines at both ends are drawn.
+        decade(from) * 0.9..decade(most.log10().ceil().max(from + 1.0)) * 1.1
     }
 
     fn draw(&self, area: &Area, placed: &[Placed], height: u32) -> Result<()> {
@@ -156,8 +159,8 @@ impl Panel {
             .x_labels(8)
             .x_label_formatter(&|value| format!("{value}"))
             .x_desc(self.title)
-            .label_style((FONT, 12).into_font().color(&INK))
-            .axis_desc_style((FONT, 13).into_font().color(&INK))
+            .label_style((FONT, 15).into_font().color(&INK))
+            .axis_desc_style((FONT, 16).into_font().color(&INK))
             .draw()?;
         for &(row, y) in placed {
             let y = lines - f64::from(y - TOP);

@@ -13,10 +13,10 @@ use super::report::Setting;
 use super::sampler::{Gauge, Sampler, Task, available};
 use super::signals::Signals;
 use crate::cases::Context;
-use crate::harness::{check_interrupt, sleep};
+use crate::harness::{check_interrupt, sleep, until};
 
 /// The daemon may take so long from the crossing to the end.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// After the victim's end, for the last of its memory to be seen freed.
 const AFTERMATH: Duration = Duration::from_millis(300);
 /// Between two looks at the victim.
@@ -72,25 +72,34 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
     let sizes = Sizes::of(setting, plan.percent);
     let mut ground = match daemon {
         Daemon::Podwarden => Ground::of_podwarden(context, setting, &sizes)?,
-        Daemon::Earlyoom | Daemon::Nohang => Ground::alike(setting)?,
+        Daemon::Earlyoom | Daemon::Nohang | Daemon::Oomd => Ground::alike(setting)?,
+        Daemon::SystemdOomd => Ground::with_scope(setting, &sizes)?,
     };
     let pid = ground.start_victim(context, setting, &sizes)?;
     let used = ground.kubepods.memory()?;
+    let usage = |idle_cache| Gauge::Usage {
+        cgroup: ground.kubepods.clone(),
+        idle_cache,
+    };
     let (gauge, threshold) = match daemon {
-        Daemon::Podwarden => (
-            Gauge::Usage {
-                cgroup: ground.kubepods.clone(),
-                idle_cache: used.inactive_file,
-            },
-            ground.level(context)?,
-        ),
+        Daemon::Podwarden => (usage(used.inactive_file), ground.level(context)?),
+        Daemon::Oomd => (usage(0), (used.usage + sizes.lead) / MIB * MIB),
+        Daemon::SystemdOomd => (usage(0), sizes.victim),
         Daemon::Earlyoom | Daemon::Nohang => (
             Gauge::Available,
             available()?.saturating_sub(sizes.lead) / MIB * MIB,
         ),
     };
     let expected = ground.pod.memory()?.usage + sizes.lead;
-    let running = Running::start(daemon, plan.root, threshold)?;
+    let running = match Running::start(daemon, plan.root, threshold, &ground.kubepods) {
+        Ok(running) => running,
+        Err(error) => {
+            // Interrupted, or too much else to do.
+            check_interrupt()?;
+            ground.finish()?;
+            return Ok(Outcome::Spoiled(format!("{error:#}")));
+        }
+    };
     signals.clear()?;
     if !ground.victim_is_alive() {
         return spoiled(
@@ -106,17 +115,17 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
         pid,
         bound: sizes.bound,
     })?;
-    // A few samples before anything happens.
-    sleep(STEP)?;
     ground.let_go();
     let rate = setting.rate.unwrap_or(1024);
-    let until = Instant::now() + PATIENCE + Duration::from_secs(sizes.lead / MIB / rate);
-    while ground.victim_is_alive() && Instant::now() < until {
+    let end = Instant::now() + PATIENCE + Duration::from_secs(sizes.lead / MIB / rate);
+    while ground.victim_is_alive() && Instant::now() < end {
         check_interrupt()?;
         std::thread::sleep(STEP);
     }
     // Before anything else on the machine could make it look for another victim.
     drop(running);
+    // Its other processes end with the first, each when it gets a CPU. That some do not shows below.
+    let _ = until(PATIENCE, "the end of the victim", || ground.pod_is_empty());
     sleep(AFTERMATH)?;
     let seen = sampler.finish()?;
     let outcome = if let Some(who) = ground.lost() {

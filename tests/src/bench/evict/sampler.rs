@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Cgroup, monotonic};
@@ -112,14 +113,23 @@ pub(super) struct Task {
 }
 
 impl Sampler {
-    /// Starts it.
+    /// Starts it, and returns once it samples: a new thread may wait long for a busy CPU.
     pub(super) fn start(task: Task) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (begun, begins) = channel();
         let thread = std::thread::Builder::new()
             .name("sampler".to_owned())
-            .spawn(move || task.run(&stopped))?;
-        Ok(Self { stop, thread })
+            .spawn(move || task.run(&stopped, &begun))?;
+        let sampler = Self { stop, thread };
+        match begins.recv() {
+            Ok(()) => Ok(sampler),
+            // It has ended, with an error that says why.
+            Err(_) => match sampler.finish() {
+                Err(error) => Err(error),
+                Ok(_) => bail!("the sampler ended before it began"),
+            },
+        }
     }
 
     /// Ends it.
@@ -131,7 +141,7 @@ impl Sampler {
 }
 
 impl Task {
-    fn run(&self, stop: &AtomicBool) -> Result<Seen> {
+    fn run(&self, stop: &AtomicBool, begun: &Sender<()>) -> Result<Seen> {
         let parameters = libc::sched_param {
             sched_priority: PRIORITY,
         };
@@ -161,6 +171,10 @@ impl Task {
                 victim: victim.read()?,
             };
             seen.samples.push(sample);
+            if seen.samples.len() == 1 {
+                // Somebody waits for it.
+                let _ = begun.send(());
+            }
             if past > self.bound.cast_signed() && !seen.guarded {
                 seen.guarded = true;
                 // Its other processes end with it. Ended already is as good.
@@ -211,10 +225,11 @@ impl Number {
 
     fn read(&self) -> Result<u64> {
         let mut buffer = [0; 256];
-        let count = self
-            .file
-            .read_at(&mut buffer, 0)
-            .with_context(|| format!("read {}", self.path.display()))?;
+        let count = match self.file.read_at(&mut buffer, 0) {
+            // A cgroup that was removed has nothing.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(0),
+            read => read.with_context(|| format!("read {}", self.path.display()))?,
+        };
         number(&buffer[..count], self.after)
             .map(|number| number * self.unit)
             .with_context(|| format!("{} has no number", self.path.display()))

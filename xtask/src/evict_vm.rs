@@ -1,0 +1,113 @@
+//! `cargo xtask bench evict --vm`: the benchmark beside the daemons that take cgroup v2, in a machine
+//! that has it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::debian::{self, PEERS};
+use crate::kernels::Kernel;
+use crate::paths::Workspace;
+use crate::vm::Machine;
+use crate::{build, cmd, setup};
+
+/// The machine's kernel.
+const SERIES: &str = "6.12";
+/// A run takes about half a minute there.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+/// What the machine's speed and size allow, unless the command line says otherwise.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("--peers", "oomd,systemd-oomd"),
+    ("--rate", "50"),
+    ("--hogs", "0"),
+    ("--processes", "1"),
+    ("--size", "25"),
+    ("--runs", "5"),
+];
+
+/// Builds all it takes, boots the machine and shows what it measured.
+pub(crate) fn main(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    let arguments = arguments(args)?;
+    setup::for_machines(workspace)?;
+    setup::for_systemd(workspace)?;
+    build::kernel_programs(workspace)?;
+    build::release(workspace)?;
+    let kernel = Kernel::of(SERIES)
+        .with_context(|| format!("there is no kernel {SERIES}"))?
+        .fetch(workspace)?;
+    let machine = Machine {
+        kernel: &kernel,
+        kernel_arguments: &debian::kernel_arguments(),
+        initramfs: &debian::pack(workspace, &PEERS)?,
+        dir: &workspace.results().join("bench-evict"),
+        arguments: &arguments,
+        timeout: TIMEOUT,
+    };
+    let ended = machine.run(|line| println!("{line}"))?;
+    match ended.exit_code {
+        Some(0) => println!("every run as JSON: {}", ended.results.display()),
+        Some(code) => bail!("the benchmark ended with exit code {code}"),
+        None => bail!(
+            "the benchmark did not come to an end{}; the end of {}:\n{}",
+            if ended.timed_out { " in time" } else { "" },
+            ended.console.display(),
+            cmd::tail(&ended.console)
+        ),
+    }
+    Ok(())
+}
+
+/// Words for a kernel's command line. Each option is one word with its value: systemd reads the words as
+/// well, and takes a 1 for a runlevel.
+fn arguments(args: &[OsString]) -> Result<Vec<String>> {
+    // The machine is isolation enough, and systemd must know our process ids.
+    let mut words = ["bench", "evict", "--isolated"].map(str::to_owned).to_vec();
+    let mut given: Vec<String> = Vec::new();
+    for arg in args {
+        let arg = arg.to_string_lossy();
+        ensure!(
+            !arg.contains(|c: char| c.is_whitespace() || c == '"'),
+            "{arg:?} does not fit on a kernel's command line"
+        );
+        match given.last_mut() {
+            Some(option) if !arg.starts_with("--") => {
+                option.push('=');
+                option.push_str(&arg);
+            }
+            _ => given.push(arg.into_owned()),
+        }
+    }
+    for (option, value) in DEFAULTS {
+        let prefix = format!("{option}=");
+        if !given.iter().any(|word| word.starts_with(&prefix)) {
+            words.push(prefix + value);
+        }
+    }
+    words.extend(given);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_replaces_a_default() {
+        let given = ["--runs", "2", "--rate=20"].map(OsString::from);
+        let words = arguments(&given).unwrap();
+        let expected = [
+            "bench",
+            "evict",
+            "--isolated",
+            "--peers=oomd,systemd-oomd",
+            "--hogs=0",
+            "--processes=1",
+            "--size=25",
+            "--runs=2",
+            "--rate=20",
+        ];
+        assert_eq!(words, expected);
+        assert!(arguments(&["two words".into()]).is_err());
+    }
+}
