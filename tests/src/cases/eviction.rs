@@ -139,6 +139,13 @@ impl Scene {
         self.node.finish_restarted()
     }
 
+    /// Ends everything where the agent has made nothing.
+    pub(super) fn finish_observed(self) -> Result<()> {
+        let own = self.node.kubepods();
+        drop(self.bystanders);
+        self.node.finish_with(&own)
+    }
+
     /// Ends everything.
     pub(super) fn finish(self) -> Result<()> {
         drop(self.bystanders);
@@ -295,9 +302,7 @@ fn eviction_observe(context: &Context) -> Result<()> {
     );
     hog.kill();
     drop(hog);
-    let own = scene.node.kubepods();
-    drop(scene.bystanders);
-    scene.node.finish_with(&own)
+    scene.finish_observed()
 }
 
 fn eviction_takes_burstable_last(context: &Context) -> Result<()> {

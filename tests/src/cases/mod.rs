@@ -22,6 +22,7 @@ mod hierarchy;
 mod killed;
 mod lifecycle;
 mod memory;
+mod observe;
 mod profile;
 mod pure_v1;
 mod reaping;
@@ -102,6 +103,7 @@ pub(crate) fn all() -> Vec<Case> {
         drift::CASES,
         eviction::CASES,
         full_speed::CASES,
+        observe::CASES,
         reaping::CASES,
         relief::CASES,
         recorder::CASES,

@@ -1,7 +1,9 @@
 //! A cgroup by its path below every hierarchy's mount, and the kernel's own figures of it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -171,6 +173,28 @@ impl Cgroup {
         found
     }
 
+    /// Every file of it and of all below it that holds a setting, with its value.
+    pub(crate) fn every_setting(&self, found: &mut BTreeMap<PathBuf, String>) -> Result<()> {
+        for dir in self.dirs() {
+            let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let writable = entry.metadata()?.permissions().mode() & 0o200 != 0;
+                if entry.file_type()?.is_file()
+                    && writable
+                    && !is_counter(&name.to_string_lossy())
+                    // Some can only be written, or are refused to a cgroup that is not the topmost one.
+                    && let Ok(value) = fs::read_to_string(entry.path())
+                {
+                    found.insert(entry.path(), value);
+                }
+            }
+        }
+        self.children()
+            .iter()
+            .try_for_each(|child| child.every_setting(found))
+    }
+
     /// The processes in it, not those below; the union over the hierarchies.
     pub(crate) fn procs(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self
@@ -250,6 +274,23 @@ impl Cgroup {
             }
         }
     }
+}
+
+/// True for what can be written and is no setting: members, and figures that a write resets.
+fn is_counter(file: &str) -> bool {
+    const FIGURES: [&str; 10] = [
+        "procs",
+        "threads",
+        "tasks",
+        ".pressure",
+        "usage",
+        "usage_in_bytes",
+        "peak",
+        "failcnt",
+        "stat",
+        "force_empty",
+    ];
+    FIGURES.iter().any(|end| file.ends_with(end))
 }
 
 /// Lets the children of `dir` have every controller that `dir` has.
