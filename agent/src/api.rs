@@ -321,7 +321,9 @@ pub struct Eviction {
     pub pod: PodRef,
     /// Its QoS class.
     pub qos_class: String,
-    /// The cgroup whose level was crossed: `kubepods`, `burstable` or `besteffort`.
+    /// Whose level was crossed: `kubepods`, `burstable`, `besteffort`, or `node` for all that runs on the
+    /// node; `pressure` where tasks waited for memory (the level is then that from which memory is
+    /// short).
     pub scope: String,
     /// The level that was in force, bytes.
     pub level_bytes: u64,
@@ -409,13 +411,14 @@ pub enum EventKind {
     },
     /// A level was crossed.
     LevelCrossed {
-        /// `kubepods`, `burstable` or `besteffort`.
+        /// As in an eviction.
         scope: String,
         /// The level, bytes.
         level_bytes: u64,
         /// Usage seen, bytes.
         usage_bytes: u64,
-        /// Which source reported it: `charge`, `switch`, `eventfd` or `sampler`.
+        /// Which source reported it: `charge`, `switch`, `eventfd`, `memory.events`, `psi-some`, `psi-full` or
+        /// `sampler`.
         detected_by: String,
     },
     /// A pod was evicted, or in observe mode would have been.

@@ -1,11 +1,13 @@
 //! Makes the reactor's plan: which levels, which victims, with their files open.
 
+pub mod pressure;
+
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
-use podwarden_cgroup::{KillHandle, MemoryReader, Tree};
+use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, Tree};
 use podwarden_policy::{
     Node, Pod, QosClass,
     evict::{Immunity, Ranking, Standing},
@@ -15,7 +17,7 @@ use podwarden_policy::{
 };
 
 use crate::{
-    config::Mode,
+    config::{Mode, PressureConfig},
     figures::TierInfo,
     ledger::PodBook,
     reactor::plan::{ArmedPlan, Scope, ScopeName, Victim, VictimFiles},
@@ -31,13 +33,16 @@ pub struct Levels {
     pub burstable: Option<u64>,
     /// Just below the besteffort tier's limit under `qosReserved`.
     pub besteffort: Option<u64>,
+    /// Working set of the whole node at which its `memory.available` falls below the threshold.
+    pub node: Option<u64>,
 }
 
 impl Levels {
     /// The levels for these pods.
     pub fn of<'a>(node: &Node, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
         let allocatable = reserve::allocatable(node);
-        let threshold = node.eviction_hard_memory.as_u64() > 0;
+        // Without a limit on kubepods nothing is available below it, as for the kubelet.
+        let threshold = node.eviction_hard_memory.as_u64() > 0 && node.enforce.pods;
         let mut levels = Self {
             kubepods: threshold.then_some(allocatable.memory.as_u64()),
             ..Self::default()
@@ -82,13 +87,17 @@ impl Levels {
             ScopeName::Kubepods => self.kubepods,
             ScopeName::Burstable => self.burstable,
             ScopeName::BestEffort => self.besteffort,
+            ScopeName::Node => self.node,
+            // Not a level of its own.
+            ScopeName::Pressure => None,
         }
     }
 }
 
 fn scope_rel(naming: &Naming, scope: ScopeName) -> String {
     naming.rel(&match scope {
-        ScopeName::Kubepods => naming.kubepods.clone(),
+        // The node's counts where pods' does: what room it has is room for pods.
+        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => naming.kubepods.clone(),
         ScopeName::Burstable => naming.kubepods.tier(QosClass::Burstable),
         ScopeName::BestEffort => naming.kubepods.tier(QosClass::BestEffort),
     })
@@ -154,6 +163,8 @@ pub struct Inputs<'a> {
     pub pods: &'a [&'a Pod],
     /// Where the pods' cgroups are, by uid.
     pub books: &'a BTreeMap<String, PodBook>,
+    /// From how much waiting for memory on somebody is evicted.
+    pub pressure: PressureConfig,
     /// Who is never evicted.
     pub immunity: &'a Immunity,
     /// Who goes first.
@@ -165,7 +176,9 @@ pub struct Inputs<'a> {
 /// Opens what is not open in `before`, the plan in force. A scope or pod whose cgroup is not there is
 /// left out.
 pub fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens) -> ArmedPlan {
+    // The node first: how much room it has bounds how much kubepods has.
     let scopes = [
+        ScopeName::Node,
         ScopeName::Kubepods,
         ScopeName::Burstable,
         ScopeName::BestEffort,
@@ -182,6 +195,7 @@ pub fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens) -> Arm
             .iter()
             .filter_map(|pod| victim(inputs, &open, pod, tokens))
             .collect(),
+        pressure: pressure::arm(inputs, before),
         ranking: inputs.ranking,
         enforce: inputs.mode == Mode::Enforce,
     }
@@ -191,8 +205,8 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     let level = inputs.levels.of_scope(name)?;
     let target = match name {
         // The kubelet's thresholds are about all pods; those of the tiers are ours.
-        ScopeName::Kubepods => level.saturating_sub(inputs.minimum_reclaim),
-        ScopeName::Burstable | ScopeName::BestEffort => level,
+        ScopeName::Kubepods | ScopeName::Node => level.saturating_sub(inputs.minimum_reclaim),
+        ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pressure => level,
     };
     let rel = scope_rel(inputs.naming, name);
     let memory_id = inputs.tree.memory_id(&rel).ok()?;
@@ -203,7 +217,11 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     if let Some(scope) = before.scopes.iter().find(same) {
         return Some(Arc::clone(scope));
     }
-    match MemoryReader::open(inputs.tree, &rel) {
+    let memory = match name {
+        ScopeName::Node => MemoryReader::open_node(inputs.tree.hierarchies()),
+        _ => MemoryReader::open(inputs.tree, &rel),
+    };
+    match memory {
         Ok(memory) => Some(Arc::new(Scope {
             name,
             level,
@@ -211,7 +229,15 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
             memory,
             memory_id,
             // The v1 controller's own notice; v2 has none.
-            notify: podwarden_cgroup::memory_threshold(inputs.tree, &rel, level).ok(),
+            notify: match name {
+                ScopeName::Node => None,
+                _ => podwarden_cgroup::memory_threshold(inputs.tree, &rel, level).ok(),
+            },
+            // And v2's.
+            events: match name {
+                ScopeName::Node => None,
+                _ => MemoryEvents::open(inputs.tree, &rel).ok(),
+            },
         })),
         Err(error) => {
             if !error.is_gone() {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use podwarden_cgroup::Driver;
+use podwarden_cgroup::{Driver, PsiKind};
 use podwarden_policy::{
     Bytes, MilliCpu, Node,
     container::ContainerOptions,
@@ -141,6 +141,39 @@ pub enum ApiserverConfig {
     Kubeconfig(PathBuf),
 }
 
+/// So much waiting for memory within a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stall {
+    /// 1 ms to the window.
+    pub stall: Duration,
+    /// 500 ms to 10 s, what the kernel takes.
+    pub window: Duration,
+}
+
+impl std::fmt::Display for Stall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}/{:?}", self.stall, self.window)
+    }
+}
+
+/// `pressure.memory`: from how much waiting for memory on (PSI) a pod is evicted where memory is short.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PressureConfig {
+    /// At least one task waits. Default: none.
+    pub some: Option<Stall>,
+    /// All that are not idle wait. Default: none.
+    pub full: Option<Stall>,
+}
+
+impl PressureConfig {
+    /// Those that are configured.
+    pub fn stalls(&self) -> impl Iterator<Item = (PsiKind, Stall)> {
+        [(PsiKind::Some, self.some), (PsiKind::Full, self.full)]
+            .into_iter()
+            .filter_map(|(kind, stall)| Some((kind, stall?)))
+    }
+}
+
 /// Where evictions and OOM kills are kept past the agent's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLogConfig {
@@ -204,6 +237,8 @@ pub struct Config {
     /// Pods from `pods_dir` may be evicted. Default: true where podwarden owns the tree (they are
     /// then the node's ordinary pods), false beside a kubelet.
     pub evict_static_pods: bool,
+    /// `pressure.memory`. Default: none.
+    pub pressure: PressureConfig,
     /// The reactor.
     pub reactor: ReactorConfig,
     /// Time between two sampling passes while somebody looks, 100 ms to 1 min. Default: 1 s.
@@ -359,6 +394,14 @@ impl Config {
             qos_reserved_memory_percent: self.qos_reserved_memory,
             ..Node::default()
         }
+    }
+
+    /// Working set of the whole node at which less is available than `evictionHard["memory.available"]`,
+    /// bytes; of what the machine has, whatever `capacity` says.
+    pub fn node_level(&self, machine: &Machine) -> Option<u64> {
+        let total = machine.memory.as_u64();
+        self.eviction_hard
+            .map(|hard| total.saturating_sub(hard.of(total)))
     }
 
     /// `evictionMinimumReclaim["memory.available"]` of this node, bytes.

@@ -146,6 +146,12 @@ impl PsiTrigger {
     }
 }
 
+impl From<PsiTrigger> for OwnedFd {
+    fn from(trigger: PsiTrigger) -> Self {
+        trigger.0
+    }
+}
+
 impl AsFd for PsiTrigger {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -115,8 +115,9 @@ impl ReapCost {
     /// Faster than memory can be cleared, and slower than a disk gives back page cache: no measure of
     /// the next victim.
     const RANGE_NS: (u64, u64) = (10_000_000, 1_000_000_000);
-    /// A new figure counts for one in so many.
-    const WEIGHT: u64 = 4;
+    /// A new figure counts for one in so many: a node that has become slow matters at once, one that has
+    /// become fast again can wait.
+    const WEIGHTS: (u64, u64) = (2, 8);
 
     /// A victim of `bytes` was free `ns` after it was killed.
     pub fn learn(&mut self, bytes: u64, ns: u64) {
@@ -126,7 +127,13 @@ impl ReapCost {
         let found = u128::from(ns) * u128::from(Bytes::gibi(1).0) / u128::from(bytes);
         let (least, most) = Self::RANGE_NS;
         let found = u64::try_from(found).unwrap_or(most).clamp(least, most);
-        self.ns_per_gib = (self.ns_per_gib * (Self::WEIGHT - 1) + found) / Self::WEIGHT;
+        let (slower, faster) = Self::WEIGHTS;
+        let weight = if found > self.ns_per_gib {
+            slower
+        } else {
+            faster
+        };
+        self.ns_per_gib = (self.ns_per_gib * (weight - 1) + found) / weight;
     }
 
     /// How long a victim of `bytes` takes, nanoseconds.

@@ -60,6 +60,25 @@ pub fn crossed_by_pods(node: &Node, working_set: Option<Bytes>) -> Option<Crossi
     })
 }
 
+/// A victim that uses less gives nothing back that anybody waits for.
+pub const WORTH_EVICTING: Bytes = Bytes::mebi(4);
+
+/// The part of memory that is left when it counts as short.
+const SHORT: u64 = 16;
+
+/// Where usage of a cgroup with this limit, page cache included, is from when it is short of memory: a
+/// sixteenth of it is left. Tasks that wait for memory below that wait because of another limit, of
+/// their own cgroup, and no other pod's end would help them.
+pub fn short_from(limit: Bytes) -> Bytes {
+    limit.saturating_sub(Bytes(limit.0 / SHORT))
+}
+
+/// Whether the node is short of memory: no more than a sixteenth of it is used for nothing, so that the
+/// kernel is or soon will be reclaiming.
+pub fn node_is_short(free: Bytes, total: Bytes) -> bool {
+    free.0 <= total.0 / SHORT
+}
+
 /// Remembers since when thresholds are crossed.
 ///
 /// Time is the caller's: any monotonic clock, as the time since its start.

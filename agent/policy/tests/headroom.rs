@@ -102,7 +102,9 @@ fn the_cost_of_reaping_is_learned_within_bounds() {
     let mut cost = ReapCost::default();
     assert_eq!(cost.of(GIB), 100 * MS);
     assert_eq!(cost.of(GIB / 2), 50 * MS);
-    for _ in 0..30 {
+    cost.learn(GIB, 500 * MS);
+    assert_eq!(cost.of(GIB), 300 * MS, "slow at once");
+    for _ in 0..60 {
         cost.learn(2 * GIB, 120 * MS);
     }
     assert!((60 * MS..62 * MS).contains(&cost.of(GIB)), "{cost:?}");

@@ -57,6 +57,8 @@ pub(crate) struct RawConfig {
     pub(super) ranking: Option<Ranking>,
     pub(super) evict_static_pods: Option<bool>,
     #[serde(default)]
+    pub(super) pressure: RawPressure,
+    #[serde(default)]
     pub(super) reactor: RawReactor,
     #[serde(default)]
     pub(super) sampling: RawSampling,
@@ -103,6 +105,22 @@ pub(super) struct RawSignals {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawQosReserved {
     pub(super) memory: Option<Text>,
+}
+
+/// `pressure`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPressure {
+    #[serde(default)]
+    pub(super) memory: RawStalls,
+}
+
+/// `pressure.memory`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStalls {
+    pub(super) some: Option<Text>,
+    pub(super) full: Option<Text>,
 }
 
 /// `reactor`.

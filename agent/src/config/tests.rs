@@ -44,6 +44,7 @@ fn defaults_are_the_kubelets() {
     assert_eq!(config.eviction_hard, Some(Amount::Quantity(100 << 20)));
     assert_eq!(config.eviction_soft, None);
     assert_eq!(config.reactor.max_evictions_per_minute, 60);
+    assert_eq!(config.pressure.stalls().count(), 0);
     assert_eq!(config.reactor.max_headroom.of(10 << 30), 1 << 30);
     assert_eq!(config.ranking, Ranking::QosFirst);
     assert!(!config.node_name.is_empty());
@@ -177,6 +178,18 @@ fn errors_name_file_line_field_value_and_remedy() {
         (
             "reactor: {maxEvictionsPerMinute: 0}",
             &["reactor.maxEvictionsPerMinute", "`0`", "1 to 6000"],
+        ),
+        (
+            "pressure: {memory: {some: 100ms}}",
+            &["pressure.memory.some", "`100ms`", "200ms/2s"],
+        ),
+        (
+            "pressure: {memory: {full: 100ms/100ms}}",
+            &["pressure.memory.full", "a window of 100ms"],
+        ),
+        (
+            "pressure: {memory: {full: 3s/2s}}",
+            &["pressure.memory.full", "the window at most"],
         ),
         (
             "reactor: {maxHeadroom: 60%}",

@@ -1,6 +1,7 @@
 //! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
 
 mod limits;
+mod pressure;
 
 use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -310,6 +311,7 @@ pub(super) fn check(
         )?,
         ranking: raw.ranking.unwrap_or_default(),
         evict_static_pods: raw.evict_static_pods.unwrap_or(ownership == Ownership::Own),
+        pressure: file.pressure(&raw.pressure.memory)?,
         reactor: file.reactor(&raw.reactor)?,
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
         event_log: file.event_log(&raw.event_log)?,

@@ -20,13 +20,14 @@ pub(super) struct Choice {
 }
 
 /// The pod that goes first by its working set read now, leaving out those `passed_over` and all up to
-/// `after`. What is read is noted in `trace`, for the record of an eviction.
+/// `after`, and those that use less than `least` bytes. What is read is noted in `trace`, for the record of an eviction.
 pub(super) fn choose(
     plan: &ArmedPlan,
     scope: ScopeName,
     trace: Option<&Trace>,
     passed_over: impl Fn(u64) -> bool,
     after: Option<(Rank, &str)>,
+    least: u64,
 ) -> Option<Choice> {
     let note = |token, usage, working_set| {
         if let Some(trace) = trace {
@@ -42,6 +43,9 @@ pub(super) fn choose(
         let Ok(usage @ 1..) = victim.files.memory.usage() else {
             continue;
         };
+        if usage < least {
+            continue;
+        }
         let rank = |working_set| {
             let standing = Standing {
                 working_set: Some(Bytes(working_set)),
@@ -65,7 +69,7 @@ pub(super) fn choose(
         note(victim.token, usage, Some(working_set));
         let rank = rank(working_set);
         let passed = after.is_some_and(|after| (rank, &*victim.uid) <= after);
-        if first(rank) && !passed {
+        if first(rank) && !passed && working_set >= least {
             let choice = Choice {
                 position,
                 rank,

@@ -8,36 +8,59 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use podwarden_abi::Source;
+use podwarden_cgroup::PsiKind;
+use podwarden_policy::pressure::WORTH_EVICTING;
+
+mod evict;
+
+use evict::Evicted;
 
 use super::{
     KernelLevels, Shared,
     choose::{Choice, choose},
     fill::{Costs, Fill},
-    freeing::{Freeing, Outlook},
-    plan::{ArmedPlan, Scope},
+    freeing::Freeing,
+    plan::{ArmedPlan, Pressure, Scope, ScopeName},
     poll::{EVENTS, Poll, drain},
     reap::Reaper,
-    report::{Chosen, Crossing, Detector, Outcome, Report},
+    report::{Crossing, Detector, Report},
     restraint::{Pace, PassedOver},
     ring,
+    stalls::{self, Stalls},
     watch::{Look, Next, Watch},
 };
-use crate::{clock::monotonic as now, config::ReactorConfig, kernel::events};
+use crate::{
+    clock::{monotonic as now, nanos},
+    config::ReactorConfig,
+    kernel::events,
+};
 
 /// Scopes that a plan can have.
-const SCOPES: usize = 3;
+const SCOPES: usize = 4;
 
 /// How often a dying victim's memory is looked at.
-const FREED_POLL: std::time::Duration = std::time::Duration::from_millis(1);
+const FREED_POLL: Duration = Duration::from_millis(1);
 
 /// Tokens of the epoll set; a scope's eventfd is `NOTIFY + index`.
 const CONTROL: u64 = 0;
 const TIMER: u64 = 1;
 const DECISIONS: u64 = 2;
 const NOTIFY: u64 = 16;
+/// A scope's `memory.events` is `EVENTS_OF + index`, a stall trigger `STALL + index`.
+const EVENTS_OF: u64 = 32;
+const STALL: u64 = 48;
+
+/// Room on the node is rounded down to this, so that the kernel's level is not armed anew for every page
+/// that somebody else uses, bytes.
+const ROOM_GRAIN: u64 = 1 << 20;
+
+/// The node's memory is looked at no more often than this, nanoseconds: it makes the kernel gather
+/// figures of every cgroup.
+const NODE_LOOK_NS: u64 = 10_000_000;
 
 /// A victim whose memory is awaited.
 #[derive(Debug)]
@@ -62,6 +85,10 @@ pub(super) struct Core {
     reaper: Reaper,
     pace: Pace,
     passed_over: PassedOver,
+    stalls: Stalls,
+    /// How far the node's working set was below its level, and when to look again.
+    node_room: Option<u64>,
+    node_due: u64,
     evictions: u64,
     cpus: u32,
     config: ReactorConfig,
@@ -96,6 +123,9 @@ impl Core {
             reaper,
             pace: Pace::new(config.max_evictions_per_minute),
             passed_over: PassedOver::default(),
+            stalls: Stalls::default(),
+            node_room: None,
+            node_due: 0,
             evictions: 0,
             cpus,
             config,
@@ -120,7 +150,9 @@ impl Core {
                     CONTROL => replan = true,
                     TIMER => self.poll.drain_timer(),
                     DECISIONS => self.take_crossings(woke),
-                    notify => self.notified(notify, woke),
+                    token @ NOTIFY..EVENTS_OF => self.notified(token - NOTIFY, woke),
+                    token @ EVENTS_OF..STALL => self.limit_reached(token - EVENTS_OF, woke),
+                    token => self.stalled(token - STALL, woke),
                 }
             }
             // After the rest, which speaks of the plan that was in force.
@@ -143,6 +175,9 @@ impl Core {
         for scope in &self.plan.scopes {
             if let Some(fd) = &scope.notify {
                 self.poll.remove(fd);
+            }
+            if let Some(events) = &scope.events {
+                self.poll.remove(events);
             }
             let stays = new.scopes.iter().any(|s| s.memory_id == scope.memory_id);
             if let (false, Some(kernel)) = (stays, &mut self.kernel) {
@@ -168,8 +203,36 @@ impl Core {
                 // Without it the sampler and the kernel programs remain.
                 let _ = self.poll.add(fd, NOTIFY + index as u64);
             }
+            if let Some(events) = &scope.events {
+                let _ = self.poll.add_exceptional(events, EVENTS_OF + index as u64);
+            }
         }
+        self.swap_triggers(&new);
+        // The node is looked at afresh.
+        (self.node_due, self.node_room) = (0, None);
         self.plan = new;
+    }
+
+    /// Listens to the new plan's stall triggers; those that stay are not touched, and say nothing twice.
+    fn swap_triggers(&mut self, new: &ArmedPlan) {
+        let stay = match (&self.plan.pressure, &new.pressure) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (None, None) => true,
+            _ => false,
+        };
+        if stay {
+            return;
+        }
+        for trigger in self.plan.pressure.iter().flat_map(|p| &p.triggers) {
+            self.poll.remove(&trigger.notice);
+        }
+        let triggers = new.pressure.iter().flat_map(|p| &p.triggers);
+        for (index, trigger) in triggers.enumerate().take(Pressure::MOST) {
+            // Without it there are the levels.
+            let _ = self
+                .poll
+                .add_exceptional(&trigger.notice, STALL + index as u64);
+        }
     }
 
     /// Notes what the kernel programs saw.
@@ -195,16 +258,42 @@ impl Core {
     }
 
     /// Notes that a v1 threshold was passed, in either direction.
-    fn notified(&mut self, token: u64, woke: u64) {
-        let index = usize::try_from(token.wrapping_sub(NOTIFY)).unwrap_or(usize::MAX);
-        let (Some(scope), Some(watch)) = (self.plan.scopes.get(index), self.watches.get_mut(index))
-        else {
+    fn notified(&mut self, index: u64, woke: u64) {
+        let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
             return;
         };
         if let Some(fd) = &scope.notify {
             drain(fd);
         }
-        watch.notified(woke);
+        watch.notified(woke, Detector::EventFd);
+    }
+
+    /// Notes that a limit was reached in a scope, of its own or of a cgroup in it.
+    fn limit_reached(&mut self, index: u64, woke: u64) {
+        let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
+            return;
+        };
+        // Of one that is gone nothing more is said.
+        let there = scope.events.as_ref().is_some_and(|e| e.silence().is_ok());
+        if there {
+            watch.notified(woke, Detector::MemoryEvents);
+        }
+    }
+
+    /// Notes that tasks have waited for memory.
+    fn stalled(&mut self, index: u64, woke: u64) {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let pressure = self.plan.pressure.as_ref();
+        let Some(trigger) = pressure.and_then(|p| p.triggers.get(index)) else {
+            return;
+        };
+        self.stalls.noticed(
+            woke,
+            match trigger.kind {
+                PsiKind::Some => Detector::PsiSome,
+                PsiKind::Full => Detector::PsiFull,
+            },
+        );
     }
 
     /// Looks at every scope and acts where its working set is at its level.
@@ -212,6 +301,9 @@ impl Core {
         self.check_dying();
         let plan = Arc::clone(&self.plan);
         for (index, scope) in plan.scopes.iter().enumerate().take(SCOPES) {
+            if scope.name == ScopeName::Node && now() < self.node_due {
+                continue;
+            }
             let Some(look) = self.look(&plan, index) else {
                 continue;
             };
@@ -225,7 +317,62 @@ impl Core {
                 let next = self.watches[index].above(level, look, woke, retry);
                 self.decide(&plan, index, look, woke, next);
             }
+            if scope.name == ScopeName::Node {
+                self.look_at_node_again(index, look);
+            }
         }
+        self.relieve_stalls(&plan);
+    }
+
+    /// Notes how much room the node has, and when that may be used up.
+    fn look_at_node_again(&mut self, index: usize, look: Look) {
+        let level = self.fills[index].level;
+        self.node_room = Some(level.saturating_sub(look.working_set));
+        let (shortest, longest) = (self.config.min_interval, self.config.max_interval);
+        let sleep = self.watches[index].sleep(level, look.at, self.cpus, shortest, longest);
+        self.node_due = look.at.saturating_add(nanos(sleep).max(NODE_LOOK_NS));
+    }
+
+    /// Evicts somebody where tasks wait for memory and memory is short; once for every notice.
+    fn relieve_stalls(&mut self, plan: &Arc<ArmedPlan>) {
+        let Some((woke, detector)) = self.stalls.take() else {
+            return;
+        };
+        let Some(pressure) = &plan.pressure else {
+            return;
+        };
+        // Somebody is dying for it already.
+        if self.dying.is_some() {
+            return;
+        }
+        let Some((usage, level)) = stalls::shortage(pressure) else {
+            return;
+        };
+        let crossing = Crossing {
+            scope: ScopeName::Pressure,
+            level,
+            headroom: 0,
+            fill_rate: 0,
+            usage,
+            detector,
+            crossed: woke,
+            woke,
+        };
+        self.tell(Report::Crossed(crossing));
+        let paced = plan.enforce && !self.pace.allows(now());
+        let done = match paced {
+            true => Evicted::Nobody,
+            false => self.evict_one(plan, crossing, WORTH_EVICTING.as_u64()),
+        };
+        match done {
+            Evicted::Killed => return,
+            Evicted::Told => {}
+            Evicted::Nobody => self.tell(match paced {
+                true => Report::Limited(crossing),
+                false => Report::NobodyLeft(crossing),
+            }),
+        }
+        self.stalls.said(now());
     }
 
     /// Looks at one scope, which settles the level that is in force.
@@ -239,7 +386,8 @@ impl Core {
             || {
                 let at = now();
                 let passed_over = |token| passed_over.contains(token, at);
-                choose(plan, scope.name, None, passed_over, None).map_or(0, |choice| choice.usage)
+                let choice = choose(plan, scope.name, None, passed_over, None, 0);
+                choice.map_or(0, |choice| choice.usage)
             },
         )
     }
@@ -248,9 +396,19 @@ impl Core {
     fn below(&mut self, index: usize, scope: &Scope, look: Look) {
         let watch = &mut self.watches[index];
         watch.below(look);
+        let level = match (scope.name, self.node_room) {
+            // The kernel counts no node: what room it has is room for pods.
+            (ScopeName::Node, _) => return,
+            (ScopeName::Kubepods, Some(room)) => {
+                let level = look
+                    .working_set
+                    .saturating_add(room / ROOM_GRAIN * ROOM_GRAIN);
+                self.fills[index].level.min(level)
+            }
+            _ => self.fills[index].level,
+        };
         if let Some(kernel) = &mut self.kernel
-            && let Some(usage) =
-                watch.usage_to_arm(self.fills[index].level, look, self.config.min_interval)
+            && let Some(usage) = watch.usage_to_arm(level, look, self.config.min_interval)
             && kernel.levels.arm(scope.memory_id, usage).is_ok()
         {
             watch.armed(usage);
@@ -282,8 +440,14 @@ impl Core {
             self.tell(Report::Crossed(crossing));
         }
         let paced = plan.enforce && !self.pace.allows(now());
-        if !paced && self.evict_one(plan, index, crossing) {
-            return;
+        let done = match paced {
+            true => Evicted::Nobody,
+            false => self.evict_one(plan, crossing, 0),
+        };
+        match done {
+            Evicted::Killed => return self.watches[index].acted(),
+            Evicted::Told => return self.watches[index].settle(),
+            Evicted::Nobody => {}
         }
         if look.working_set < level {
             // Enough for the level, and nobody who could give more.
@@ -294,128 +458,6 @@ impl Core {
                 false => Report::NobodyLeft(crossing),
             });
         }
-    }
-
-    /// Evicts the first that can be; false when there is none.
-    fn evict_one(&mut self, plan: &Arc<ArmedPlan>, index: usize, crossing: Crossing) -> bool {
-        let mut after = None;
-        // One that cannot be killed, or has nothing to kill, does not save the others.
-        for _ in 0..plan.victims.len() {
-            let at = now();
-            let passed_over = |token| self.passed_over.contains(token, at);
-            let Some(choice) = choose(
-                plan,
-                crossing.scope,
-                Some(&self.shared.trace),
-                passed_over,
-                after,
-            ) else {
-                break;
-            };
-            if !plan.enforce {
-                self.watches[index].settle();
-                self.evicted(plan, choice, crossing, None);
-                return true;
-            }
-            if self.kill(plan, choice, crossing) {
-                self.watches[index].acted();
-                return true;
-            }
-            after = Some((choice.rank, &*plan.victims[choice.position].uid));
-        }
-        false
-    }
-
-    /// Kills one victim; false when nothing came of it.
-    fn kill(&mut self, plan: &Arc<ArmedPlan>, choice: Choice, crossing: Crossing) -> bool {
-        let victim = &plan.victims[choice.position];
-        let verified = now();
-        let mut attempt = self.reaper.attempt();
-        let mut found = |pid| attempt.found(pid);
-        match victim.files.kill.kill_workload(&mut found) {
-            // Also who is dying already, of an agent's hand that is no more: what comes next is theirs.
-            Ok(killed) if killed.processes > 0 || killed.dying => {
-                let outcome = Outcome {
-                    killed: now(),
-                    processes: killed.processes,
-                    spared: killed.spared,
-                    complete: killed.complete,
-                };
-                // With the queue full they die by themselves.
-                attempt.hand_over(&victim.files, self.evictions + 1);
-                self.pace.note(outcome.killed);
-                self.evicted(plan, choice, crossing, Some((verified, outcome)));
-                true
-            }
-            // Nothing in it, or gone meanwhile.
-            Ok(killed) if killed.complete => false,
-            Err(error) if error.is_gone() => false,
-            Ok(_) | Err(_) => {
-                let token = victim.token;
-                self.passed_over.add(token, verified);
-                self.tell(Report::NotKilled { token, crossing });
-                false
-            }
-        }
-    }
-
-    /// Reports a choice and, where it was carried out, waits for the victim's memory from now on.
-    fn evicted(
-        &mut self,
-        plan: &Arc<ArmedPlan>,
-        choice: Choice,
-        crossing: Crossing,
-        done: Option<(u64, Outcome)>,
-    ) {
-        let victim = &plan.victims[choice.position];
-        self.evictions += 1;
-        let number = self.evictions;
-        if let Some((verified, _)) = done {
-            self.dying = Some(Dying {
-                plan: Arc::clone(plan),
-                victim: choice.position,
-                number,
-                freeing: Freeing::new(choice.usage, verified),
-            });
-        }
-        self.tell(Report::Chosen(Chosen {
-            number,
-            token: victim.token,
-            class: victim.standing.qos,
-            rank: choice.rank,
-            usage: choice.usage,
-            crossing,
-            verified: done.map_or_else(now, |(verified, _)| verified),
-            outcome: done.map(|(_, outcome)| outcome),
-        }));
-    }
-
-    /// Is the last victim's memory free?
-    fn check_dying(&mut self) {
-        let Some(dying) = &mut self.dying else { return };
-        let at = now();
-        let victim = &dying.plan.victims[dying.victim];
-        // An error is a cgroup that is gone.
-        let left = victim.files.memory.usage().unwrap_or(0);
-        self.shared.trace.pod(victim.token, at, left, None);
-        let progress = self.reaper.progress();
-        let (number, token) = (dying.number, victim.token);
-        let (empty, swept) = (progress.is_empty(number), progress.is_swept(number));
-        let freed = match dying.freeing.look(at, left, empty, swept) {
-            Outlook::Wait => return,
-            Outlook::Freed => {
-                if let Some((bytes, took)) = dying.freeing.cost(at, left) {
-                    self.costs.reap.learn(bytes, took);
-                }
-                Some(at)
-            }
-            Outlook::Stuck => {
-                self.passed_over.add(token, at);
-                None
-            }
-        };
-        self.dying = None;
-        self.tell(Report::Freed { number, at: freed });
     }
 
     fn tell(&mut self, report: Report) {
@@ -445,6 +487,16 @@ impl Core {
         };
         self.poll.wake_after(sleep);
     }
+}
+
+/// A scope of the plan and its watch.
+fn at<'a>(
+    index: u64,
+    scopes: &'a [Arc<Scope>],
+    watches: &'a mut [Watch; SCOPES],
+) -> Option<(&'a Arc<Scope>, &'a mut Watch)> {
+    let index = usize::try_from(index).ok()?;
+    Some((scopes.get(index)?, watches.get_mut(index)?))
 }
 
 fn stopping(stop: &AtomicBool) -> bool {

@@ -5,7 +5,8 @@
 //! nothing once it runs: what it needs to say goes through a wait-free queue.
 //!
 //! It learns of usage from whatever this node has: the kernel programs' levels, the v1 threshold
-//! eventfd, and always its own sampler, whose sleep shrinks with the headroom.
+//! eventfd, `memory.events` of v2, and always its own sampler, whose sleep shrinks with the headroom. Where
+//! it is configured, tasks that wait for memory (PSI) are a signal of their own.
 //!
 //! A level is in force as it is configured, or lower where the scope fills so fast that it would be at its
 //! hard limit before a victim's memory is free ([`podwarden_policy::headroom`]).
@@ -20,6 +21,7 @@
 mod choose;
 mod core;
 mod fill;
+pub mod free;
 mod freeing;
 pub mod plan;
 mod poll;
@@ -28,6 +30,7 @@ mod reap;
 pub mod report;
 mod restraint;
 mod sampler;
+mod stalls;
 pub mod trace;
 mod watch;
 

@@ -1,13 +1,15 @@
 //! What the reconciler hands to the reactor: levels to watch and victims to choose from, with every
 //! file open already. Immutable once handed over; the reactor swaps whole plans and never frees one.
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use podwarden_cgroup::{KillHandle, MemoryReader};
+use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, PsiKind};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
 };
+
+use super::free::FreeMemory;
 
 /// A memory cgroup with a level.
 #[derive(Debug)]
@@ -25,6 +27,37 @@ pub struct Scope {
     pub memory_id: u64,
     /// Signalled by the kernel (cgroup v1 `memory.usage_in_bytes` threshold) around the level.
     pub notify: Option<OwnedFd>,
+    /// Signalled by the kernel (cgroup v2) at `memory.high` and `memory.max` of it or below it.
+    pub events: Option<MemoryEvents>,
+}
+
+/// Tells when tasks wait for memory (PSI).
+#[derive(Debug)]
+pub struct Pressure {
+    /// What all pods use.
+    pub memory: MemoryReader,
+    /// Its id in the memory controller's hierarchy.
+    pub memory_id: u64,
+    /// What the node has left.
+    pub free: FreeMemory,
+    /// At most [`Pressure::MOST`].
+    pub triggers: Vec<StallTrigger>,
+}
+
+impl Pressure {
+    /// One for each kind.
+    pub const MOST: usize = 2;
+}
+
+/// Signalled by the kernel once tasks have waited for too long.
+#[derive(Debug)]
+pub struct StallTrigger {
+    /// Of whom.
+    pub kind: PsiKind,
+    /// How far back the kernel looks.
+    pub window: Duration,
+    /// Has an exceptional condition (`POLLPRI`) then.
+    pub notice: OwnedFd,
 }
 
 /// The cgroups that can have a level.
@@ -36,6 +69,10 @@ pub enum ScopeName {
     Burstable,
     /// The besteffort tier.
     BestEffort,
+    /// Everything that runs on the node, pods or not.
+    Node,
+    /// No cgroup's level, but tasks that wait for memory.
+    Pressure,
 }
 
 impl ScopeName {
@@ -45,13 +82,15 @@ impl ScopeName {
             Self::Kubepods => "kubepods",
             Self::Burstable => "burstable",
             Self::BestEffort => "besteffort",
+            Self::Node => "node",
+            Self::Pressure => "pressure",
         }
     }
 
     /// True when evicting a pod of this class lowers this cgroup's usage.
     pub fn contains(self, class: QosClass) -> bool {
         match self {
-            Self::Kubepods => true,
+            Self::Kubepods | Self::Node | Self::Pressure => true,
             Self::Burstable => class == QosClass::Burstable,
             Self::BestEffort => class == QosClass::BestEffort,
         }
@@ -91,6 +130,8 @@ pub struct ArmedPlan {
     pub scopes: Vec<Arc<Scope>>,
     /// Whom it may evict, in no particular order.
     pub victims: Vec<Victim>,
+    /// Where it is configured.
+    pub pressure: Option<Arc<Pressure>>,
     /// Who goes first.
     pub ranking: Ranking,
     /// False in observe mode: decide and report, write nothing.

@@ -41,6 +41,13 @@ impl Poll {
         epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
     }
 
+    /// Reports `fd` as `token` once whenever it comes to have an exceptional condition (`POLLPRI`): those
+    /// of files of the kernel's stay until they are read, and that of a removed cgroup for ever.
+    pub(super) fn add_exceptional(&self, fd: impl AsFd, token: u64) -> Result<()> {
+        let flags = EventFlags::PRI | EventFlags::ET;
+        epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)
+    }
+
     /// Stops reporting `fd`; nothing to do where it never was.
     pub(super) fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);

@@ -14,6 +14,12 @@ pub enum Detector {
     Switch,
     /// The memory controller's own threshold (cgroup v1).
     EventFd,
+    /// `memory.events` of the cgroup: a limit of it or below it was reached (cgroup v2).
+    MemoryEvents,
+    /// Some task has waited for memory for too long (PSI).
+    PsiSome,
+    /// All tasks have, at the same time.
+    PsiFull,
     /// The reactor's sampler.
     Sampler,
 }
@@ -25,6 +31,9 @@ impl Detector {
             Self::Charge => "charge",
             Self::Switch => "switch",
             Self::EventFd => "eventfd",
+            Self::MemoryEvents => "memory.events",
+            Self::PsiSome => "psi-some",
+            Self::PsiFull => "psi-full",
             Self::Sampler => "sampler",
         }
     }

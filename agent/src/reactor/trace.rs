@@ -24,10 +24,12 @@ pub enum Subject {
 }
 
 /// Tokens count up from 1; these will not be reached.
-const SCOPES: [(u64, ScopeName); 3] = [
+const SCOPES: [(u64, ScopeName); 5] = [
     (u64::MAX, ScopeName::Kubepods),
     (u64::MAX - 1, ScopeName::Burstable),
     (u64::MAX - 2, ScopeName::BestEffort),
+    (u64::MAX - 3, ScopeName::Node),
+    (u64::MAX - 4, ScopeName::Pressure),
 ];
 
 impl Subject {

@@ -82,9 +82,10 @@ impl Watch {
         self.stamp(at, detector);
     }
 
-    /// The v1 threshold was passed, in either direction.
-    pub(super) fn notified(&mut self, woke: u64) {
-        self.stamp(woke, Detector::EventFd);
+    /// The kernel says that something has happened, not what or when: the v1 threshold was passed in either
+    /// direction, or a v2 limit was reached.
+    pub(super) fn notified(&mut self, woke: u64, detector: Detector) {
+        self.stamp(woke, detector);
     }
 
     fn stamp(&mut self, at: u64, detector: Detector) {
@@ -259,11 +260,11 @@ mod tests {
         let mut watch = Watch::default();
         watch.below(look(10, 1));
         watch.reported(50, Detector::Charge, 55);
-        watch.notified(54);
+        watch.notified(54, Detector::EventFd);
         assert_eq!(above(&mut watch, 60), decide(50, Detector::Charge, true));
         assert_eq!(above(&mut watch, 70), decide(70, Detector::Sampler, false));
         // What is said while above belongs to no later crossing.
-        watch.notified(75);
+        watch.notified(75, Detector::MemoryEvents);
         watch.below(look(80, 0));
         assert_eq!(
             watch.above(LEVEL, look(100, 2000), 100, RETRY),

@@ -51,7 +51,9 @@ impl Draft {
         });
         Self {
             signal: match chosen.crossing.scope {
-                ScopeName::Kubepods => "memory.available",
+                ScopeName::Kubepods => "allocatableMemory.available",
+                ScopeName::Node => "memory.available",
+                ScopeName::Pressure => "memory.pressure",
                 ScopeName::Burstable | ScopeName::BestEffort => "qosReserved.memory",
             },
             origin: chosen.crossing.crossed,

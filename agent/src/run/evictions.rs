@@ -162,7 +162,9 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>) -> Eviction {
     let crossing = &chosen.crossing;
     let source = match crossing.detector {
         Detector::Charge | Detector::Switch => "kernel",
-        Detector::EventFd => "notified",
+        Detector::EventFd | Detector::MemoryEvents | Detector::PsiSome | Detector::PsiFull => {
+            "notified"
+        }
         Detector::Sampler => "sampled",
     };
     let killed = chosen.outcome.map(|o| o.killed);

@@ -56,6 +56,8 @@ const LOOKING: Duration = Duration::from_secs(10);
 pub(super) struct Parts {
     pub(super) config: Config,
     pub(super) node: Node,
+    /// See [`Levels::node`].
+    pub(super) node_level: Option<u64>,
     pub(super) tree: Tree,
     pub(super) naming: Naming,
     pub(super) published: Arc<Published>,
@@ -321,6 +323,7 @@ impl SlowLoop {
         let set = parts.pods.borrow().clone();
         let pods: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
         self.levels = Levels::of(&parts.node, pods.iter().copied());
+        self.levels.node = parts.node_level;
         if let Some(soft) = &self.soft {
             self.levels.kubepods = soft.level(self.levels.kubepods);
         }
@@ -333,6 +336,7 @@ impl SlowLoop {
             levels: self.levels,
             minimum_reclaim: parts.config.minimum_reclaim(&parts.node),
             pods: &pods,
+            pressure: parts.config.pressure,
             immunity: &immunity,
             ranking: parts.config.ranking,
             mode: parts.config.mode,

@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use podwarden_cgroup::{AgentLock, Driver, DriverFacts, Hierarchies, Identity, Systemd, Tree};
+use podwarden_cgroup::{
+    AgentLock, Driver, DriverFacts, Hierarchies, Identity, MemoryReader, Systemd, Tree,
+};
 use podwarden_policy::{plan, reserve};
 
 use super::{
@@ -174,6 +176,7 @@ pub(super) async fn agent(
     };
     Ok(SlowLoop::new(
         Parts {
+            node_level: config.node_level(&machine),
             config,
             node,
             tree,
@@ -266,6 +269,7 @@ fn build(
     let mut degradations: Vec<_> = decision.degradations().collect();
     let (kernel, levels, profile) = kernel_side(tree, &mut degradations)?;
     let any_level = config.eviction_soft.is_some()
+        || config.eviction_hard.is_some()
         || arm::Levels::of(node, pods.pods.iter().map(|p| &p.pod)) != arm::Levels::default();
     let (accounting, changes) =
         Accounting::start(kernel, tree, &kubepods, any_level).map_err(StartError::Accounting)?;
@@ -273,6 +277,15 @@ fn build(
     let reactor = Reactor::start(levels, config.reactor)?;
     if config.reactor.real_time {
         degradations.extend(reactor.realtime.degradations());
+    }
+    degradations.extend(arm::pressure::degradations(&config.pressure));
+    if let (Some(_), Err(error)) = (
+        config.eviction_hard,
+        MemoryReader::open_node(tree.hierarchies()),
+    ) {
+        degradations.push(format!(
+            "memory.available counts for pods alone, not for all of the node ({error})"
+        ));
     }
     degradations.extend(reactor::reaping_degradation().map(str::to_owned));
     degradations.sort();

@@ -4,6 +4,8 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     fs,
+    net::{TcpListener, TcpStream},
+    os::fd::AsRawFd as _,
     sync::{
         Arc,
         atomic::{AtomicI32, AtomicU64, Ordering},
@@ -16,11 +18,14 @@ use podwarden::{
     config::ReactorConfig,
     reactor::{
         Reactor,
-        plan::{ArmedPlan, Scope, ScopeName, Victim as Candidate, VictimFiles},
+        free::FreeMemory,
+        plan::{
+            ArmedPlan, Pressure, Scope, ScopeName, StallTrigger, Victim as Candidate, VictimFiles,
+        },
         report::Report,
     },
 };
-use podwarden_cgroup::{Controller, KillHandle, MemoryReader, Tree};
+use podwarden_cgroup::{Controller, KillHandle, MemoryReader, PsiKind, Tree};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
@@ -96,6 +101,7 @@ fn scope(tree: &Tree, level: u64) -> Arc<Scope> {
         memory: MemoryReader::open(tree, "kubepods").unwrap(),
         memory_id: tree.memory_id("kubepods").unwrap(),
         notify: podwarden_cgroup::memory_threshold(tree, "kubepods", level).ok(),
+        events: None,
     })
 }
 
@@ -122,6 +128,7 @@ fn plan(scope: &Arc<Scope>, victims: Vec<Candidate>) -> ArmedPlan {
     ArmedPlan {
         scopes: vec![Arc::clone(scope)],
         victims,
+        pressure: None,
         ranking: Ranking::QosFirst,
         enforce: true,
     }
@@ -171,6 +178,25 @@ fn hog(sandbox: &Sandbox, rel: &str) -> Victim {
     hog
 }
 
+/// A stall trigger, and what makes it fire.
+fn trigger() -> (TcpStream, StallTrigger) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    let trigger = StallTrigger {
+        kind: PsiKind::Some,
+        window: Duration::from_secs(2),
+        notice: far.into(),
+    };
+    (near, trigger)
+}
+
+fn urge(stream: &TcpStream) {
+    // SAFETY: one byte of a constant, on a socket that is open.
+    let sent = unsafe { libc::send(stream.as_raw_fd(), [1_u8].as_ptr().cast(), 1, libc::MSG_OOB) };
+    assert_eq!(sent, 1);
+}
+
 /// One test for both, so that no other thread is called `reactor`.
 #[test]
 fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
@@ -215,6 +241,37 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
     ));
     let reports = until_freed(&mut reactor);
     assert_eq!(victim_of(&reports), Some(expected), "{reports:?}");
+
+    // Tasks that wait for memory: the condition is what a stall trigger has, urgent data.
+    let stalled = hog(&sandbox, "kubepods/stalled/main");
+    let usage = MemoryReader::open(tree, "kubepods")
+        .unwrap()
+        .usage()
+        .unwrap();
+    tree.set_memory_limit("kubepods", Some(usage + (1 << 20)))
+        .unwrap();
+    let (trigger, notice) = trigger();
+    let mut waiting = plan(&high, vec![candidate(tree, 4, "kubepods/stalled", 0)]);
+    waiting.pressure = Some(Arc::new(Pressure {
+        memory: MemoryReader::open(tree, "kubepods").unwrap(),
+        memory_id: tree.memory_id("kubepods").unwrap(),
+        free: FreeMemory::open().unwrap(),
+        triggers: vec![notice],
+    }));
+    reactor.arm(waiting);
+    sleep(Duration::from_millis(30));
+    urge(&trigger);
+    let reports = until_freed(&mut reactor);
+    assert_eq!(victim_of(&reports), Some(4), "{reports:?}");
+    assert!(
+        reports.iter().any(|report| matches!(
+            report,
+            Report::Crossed(crossing) if crossing.scope == ScopeName::Pressure
+        )),
+        "{reports:?}"
+    );
+    assert_eq!(stalled.ended_by(), Some(libc::SIGKILL));
+
     WATCHED.store(0, Ordering::Relaxed);
     let calls = CALLS.load(Ordering::Relaxed);
     assert_eq!(calls, 0, "the reactor's thread called the allocator");

@@ -249,7 +249,7 @@ fn full_speed_guaranteed(context: &Context) -> Result<()> {
                 "--step-kib",
                 "64",
                 "--rate",
-                "300",
+                "100",
             ])?;
             let evictions = scene.evictions()?;
             ensure!(!victim.wait(context.limit(20))?.success());

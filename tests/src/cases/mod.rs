@@ -30,6 +30,7 @@ mod recorder;
 mod relief;
 mod scale;
 mod shutdown;
+mod stalls;
 mod stuck;
 mod systemd;
 mod workloads;
@@ -106,6 +107,7 @@ pub(crate) fn all() -> Vec<Case> {
         observe::CASES,
         reaping::CASES,
         relief::CASES,
+        stalls::CASES,
         recorder::CASES,
         profile::CASES,
         pure_v1::CASES,

@@ -107,7 +107,10 @@ fn ensure_flight(record: &EventRecord, eviction: &Eviction) -> Result<()> {
         .curves
         .iter()
         .any(|curve| curve.scope.as_deref() == Some("kubepods"));
-    ensure!(scope && flight.signal == "memory.available", "{flight:?}");
+    ensure!(
+        scope && flight.signal == "allocatableMemory.available",
+        "{flight:?}"
+    );
     let first = flight.ranking.first().context("no ranking")?;
     ensure!(
         first.pod == eviction.pod && first.reason == eviction.reason && flight.candidates >= 2,

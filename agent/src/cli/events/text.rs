@@ -56,6 +56,16 @@ pub(crate) fn sentence(event: &Event) -> String {
             level_bytes,
             usage_bytes,
             detected_by,
+        } if scope == "pressure" => format!(
+            "tasks wait for memory, which is short: pods use {}, from {} on (noticed by {detected_by})",
+            human::bytes(*usage_bytes),
+            human::bytes(*level_bytes),
+        ),
+        EventKind::LevelCrossed {
+            scope,
+            level_bytes,
+            usage_bytes,
+            detected_by,
         } => format!(
             "{scope} uses {}, past its level of {} (noticed by {detected_by})",
             human::bytes(*usage_bytes),
@@ -146,6 +156,16 @@ fn verdict(eviction: &Eviction) -> String {
             human::bytes(eviction.fill_bytes_per_second)
         ),
     };
+    if eviction.scope == "pressure" {
+        return format!(
+            "{verb} {} ({}), using {}: tasks waited for memory, which was short: pods used {}, from {} on",
+            name(&eviction.pod),
+            eviction.qos_class,
+            human::bytes(eviction.victim_usage_bytes),
+            human::bytes(eviction.usage_bytes),
+            human::bytes(eviction.level_bytes),
+        );
+    }
     format!(
         "{verb} {} ({}), using {}: {} used {}, past its level of {}{headroom}",
         name(&eviction.pod),

@@ -183,8 +183,8 @@ fn version_files(facts: &CgroupFacts) -> Vec<Row> {
         row(
             "memory.events (v2)",
             facts.memory_events,
-            "OOM kills and limits hit are confirmed",
-            "OOM kills are known from the tracepoint alone",
+            "the reactor looks when a limit is reached",
+            "limits that are reached are seen by the sampler alone",
             Level::Degraded,
         ),
     ]
@@ -329,8 +329,9 @@ const PRIVILEGES: [Privilege; 7] = [
     (
         CapabilitySet::SYS_RESOURCE,
         "CAP_SYS_RESOURCE",
-        "lowering oom_score_adj",
-        "the kernel's OOM killer may choose the agent",
+        "lowering oom_score_adj, PSI windows of any length",
+        "the kernel's OOM killer may choose the agent, and pressure.memory takes windows of 2s, 4s, ... \
+         alone",
     ),
     (
         CapabilitySet::KILL,
@@ -378,8 +379,8 @@ fn aids(support: &KernelSupport) -> [Row; 4] {
         row(
             "PSI",
             support.psi,
-            "memory pressure confirms a level",
-            "pressure is not confirmed: boot with psi=1",
+            "pods are evicted when tasks wait for memory, where pressure.memory says so",
+            "tasks that wait for memory go unnoticed: boot with psi=1",
             Level::Degraded,
         ),
         row(

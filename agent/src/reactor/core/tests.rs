@@ -15,7 +15,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 use crate::reactor::{
-    plan::{ScopeName, Victim, VictimFiles},
+    free::FreeMemory,
+    plan::{ScopeName, StallTrigger, Victim, VictimFiles},
     reap,
 };
 
@@ -46,6 +47,11 @@ fn config(per_minute: u32) -> ReactorConfig {
 impl Fake {
     fn new(per_minute: u32, reports: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("meminfo"),
+            "MemTotal: 16 kB\nMemFree: 2 kB\n",
+        )
+        .unwrap();
         let mount = dir.path().to_owned();
         let hierarchies = Hierarchies {
             version: Version::V2,
@@ -117,6 +123,26 @@ impl Fake {
 
     /// BestEffort pods, tokens from 1, and kubepods with its level.
     fn arm_at(&mut self, level: u64, pods: &[&str], target: u64, enforce: bool) {
+        self.arm_scope(
+            ScopeName::Kubepods,
+            "kubepods",
+            level,
+            pods,
+            target,
+            enforce,
+        );
+    }
+
+    /// The same with another scope, and with a stall trigger that never fires.
+    fn arm_scope(
+        &mut self,
+        name: ScopeName,
+        rel: &str,
+        level: u64,
+        pods: &[&str],
+        target: u64,
+        enforce: bool,
+    ) {
         let open = |rel: &str| MemoryReader::open(&self.tree, rel).unwrap();
         let victim = |(index, rel): (usize, &&str)| Victim {
             token: index as u64 + 1,
@@ -136,14 +162,25 @@ impl Fake {
         };
         let plan = ArmedPlan {
             scopes: vec![Arc::new(Scope {
-                name: ScopeName::Kubepods,
+                name,
                 level,
                 target,
-                memory: open("kubepods"),
+                memory: open(rel),
                 memory_id: 1,
                 notify: None,
+                events: None,
             })],
             victims: pods.iter().enumerate().map(victim).collect(),
+            pressure: Some(Arc::new(Pressure {
+                memory: open("kubepods"),
+                memory_id: 1,
+                free: FreeMemory::at(&self.dir.path().join("meminfo")).unwrap(),
+                triggers: vec![StallTrigger {
+                    kind: PsiKind::Some,
+                    window: Duration::from_secs(1),
+                    notice: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+                }],
+            })),
             ranking: Ranking::QosFirst,
             enforce,
         };
@@ -405,4 +442,97 @@ fn without_a_limit_a_burst_may_reach_the_level() {
 #[test]
 fn page_cache_that_fills_up_is_no_burst() {
     assert_eq!(burst(Some(401 * MIB), 200 * MIB), []);
+}
+
+#[test]
+fn a_full_node_costs_a_pod_whose_own_level_is_far_away() {
+    let mut fake = three_pods(60);
+    fake.cgroup("node", LEVEL - 1);
+    fake.arm_scope(ScopeName::Node, "node", LEVEL, PODS, LEVEL, true);
+    assert_eq!(fake.step(), []);
+    fake.uses("node", LEVEL);
+    // Its figures are dear: not at every turn.
+    assert_eq!(fake.step(), []);
+    std::thread::sleep(Duration::from_nanos(2 * NODE_LOOK_NS));
+    let reports = fake.step();
+    assert_eq!(chosen(&reports), [(2, true)]);
+    let Some(Report::Crossed(crossing)) = reports.first() else {
+        panic!("{reports:?}");
+    };
+    assert_eq!(crossing.scope, ScopeName::Node);
+}
+
+/// Three pods of which `b` uses most, `mib` of it, and kubepods at 15/16 of its limit or just below.
+fn short(mib: u64, short: bool) -> Fake {
+    let mut fake = three_pods(60);
+    fake.uses("b", mib * MIB);
+    fake.limits("kubepods", 1600 * MIB);
+    fake.uses("kubepods", 1500 * MIB - u64::from(!short));
+    fake.arm_at(1 << 40, PODS, 1 << 40, true);
+    fake
+}
+
+#[test]
+fn tasks_that_wait_for_memory_cost_the_first_pod_that_is_worth_it() {
+    let mut fake = short(500, true);
+    assert_eq!(fake.step(), []);
+    fake.core.stalled(0, now());
+    let reports = fake.step();
+    assert_eq!(chosen(&reports), [(2, true)]);
+    let Some(Report::Crossed(crossing)) = reports.first() else {
+        panic!("{reports:?}");
+    };
+    assert_eq!(
+        (crossing.scope, crossing.detector, crossing.level),
+        (ScopeName::Pressure, Detector::PsiSome, 1500 * MIB)
+    );
+    // Once it is free, notices within the window are old ones.
+    fake.uses("b", 0);
+    assert_eq!(freed(&fake.step()), Some(true));
+    fake.core.stalled(0, now());
+    assert_eq!(fake.step(), []);
+}
+
+#[test]
+fn waiting_for_memory_of_a_pods_own_costs_nobody() {
+    let mut fake = short(500, false);
+    fake.core.stalled(0, now());
+    assert_eq!(fake.step(), []);
+}
+
+#[test]
+fn on_a_node_without_free_memory_it_costs_somebody() {
+    let mut fake = short(500, false);
+    fs::write(
+        fake.dir.path().join("meminfo"),
+        "MemTotal: 16 kB\nMemFree: 1 kB\n",
+    )
+    .unwrap();
+    fake.core.stalled(0, now());
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+}
+
+#[test]
+fn who_would_free_nothing_is_left_alone_although_tasks_wait() {
+    let mut fake = short(3, true);
+    fake.core.stalled(0, now());
+    let reports = fake.step();
+    assert_eq!(chosen(&reports), []);
+    assert!(matches!(
+        reports[..],
+        [Report::Crossed(_), Report::NobodyLeft(_)]
+    ));
+    // Said once, although the kernel goes on noticing.
+    fake.core.stalled(0, now());
+    assert_eq!(fake.step(), []);
+    assert!(!fake.killed("a") && !fake.killed("b") && !fake.killed("c"));
+}
+
+#[test]
+fn a_trigger_that_there_is_not_says_nothing() {
+    let mut fake = short(500, true);
+    fake.core.stalled(7, now());
+    fake.core.limit_reached(3, now());
+    fake.core.notified(3, now());
+    assert_eq!(fake.step(), []);
 }

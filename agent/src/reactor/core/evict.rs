@@ -1,0 +1,151 @@
+//! From the choice of a victim to its memory.
+
+use std::sync::Arc;
+
+use super::{Choice, Core, Dying, choose};
+use crate::{
+    clock::monotonic as now,
+    reactor::{
+        freeing::{Freeing, Outlook},
+        plan::ArmedPlan,
+        report::{Chosen, Crossing, Outcome, Report},
+        stalls,
+    },
+};
+
+/// What came of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evicted {
+    /// Somebody was killed.
+    Killed,
+    /// Somebody would have been (observe mode).
+    Told,
+    /// Nobody may be evicted, or can be.
+    Nobody,
+}
+
+impl Core {
+    /// Evicts the first that can be and uses `least` bytes.
+    pub(super) fn evict_one(
+        &mut self,
+        plan: &Arc<ArmedPlan>,
+        crossing: Crossing,
+        least: u64,
+    ) -> Evicted {
+        let mut after = None;
+        // One that cannot be killed, or has nothing to kill, does not save the others.
+        for _ in 0..plan.victims.len() {
+            let at = now();
+            let passed_over = |token| self.passed_over.contains(token, at);
+            let trace = Some(&*self.shared.trace);
+            let Some(choice) = choose(plan, crossing.scope, trace, passed_over, after, least)
+            else {
+                break;
+            };
+            if !plan.enforce {
+                self.evicted(plan, choice, crossing, None);
+                return Evicted::Told;
+            }
+            if self.kill(plan, choice, crossing) {
+                return Evicted::Killed;
+            }
+            after = Some((choice.rank, &*plan.victims[choice.position].uid));
+        }
+        Evicted::Nobody
+    }
+
+    /// Kills one victim; false when nothing came of it.
+    fn kill(&mut self, plan: &Arc<ArmedPlan>, choice: Choice, crossing: Crossing) -> bool {
+        let victim = &plan.victims[choice.position];
+        let verified = now();
+        let mut attempt = self.reaper.attempt();
+        let mut found = |pid| attempt.found(pid);
+        match victim.files.kill.kill_workload(&mut found) {
+            // Also who is dying already, of an agent's hand that is no more: what comes next is theirs.
+            Ok(killed) if killed.processes > 0 || killed.dying => {
+                let outcome = Outcome {
+                    killed: now(),
+                    processes: killed.processes,
+                    spared: killed.spared,
+                    complete: killed.complete,
+                };
+                // With the queue full they die by themselves.
+                attempt.hand_over(&victim.files, self.evictions + 1);
+                self.pace.note(outcome.killed);
+                self.evicted(plan, choice, crossing, Some((verified, outcome)));
+                true
+            }
+            // Nothing in it, or gone meanwhile.
+            Ok(killed) if killed.complete => false,
+            Err(error) if error.is_gone() => false,
+            Ok(_) | Err(_) => {
+                let token = victim.token;
+                self.passed_over.add(token, verified);
+                self.tell(Report::NotKilled { token, crossing });
+                false
+            }
+        }
+    }
+
+    /// Reports a choice and, where it was carried out, waits for the victim's memory from now on.
+    fn evicted(
+        &mut self,
+        plan: &Arc<ArmedPlan>,
+        choice: Choice,
+        crossing: Crossing,
+        done: Option<(u64, Outcome)>,
+    ) {
+        let victim = &plan.victims[choice.position];
+        self.evictions += 1;
+        let number = self.evictions;
+        if let Some((verified, _)) = done {
+            self.dying = Some(Dying {
+                plan: Arc::clone(plan),
+                victim: choice.position,
+                number,
+                freeing: Freeing::new(choice.usage, verified),
+            });
+        }
+        self.tell(Report::Chosen(Chosen {
+            number,
+            token: victim.token,
+            class: victim.standing.qos,
+            rank: choice.rank,
+            usage: choice.usage,
+            crossing,
+            verified: done.map_or_else(now, |(verified, _)| verified),
+            outcome: done.map(|(_, outcome)| outcome),
+        }));
+    }
+
+    /// Is the last victim's memory free?
+    pub(super) fn check_dying(&mut self) {
+        let Some(dying) = &mut self.dying else { return };
+        let at = now();
+        let victim = &dying.plan.victims[dying.victim];
+        // An error is a cgroup that is gone.
+        let left = victim.files.memory.usage().unwrap_or(0);
+        self.shared.trace.pod(victim.token, at, left, None);
+        let progress = self.reaper.progress();
+        let (number, token) = (dying.number, victim.token);
+        let (empty, swept) = (progress.is_empty(number), progress.is_swept(number));
+        let freed = match dying.freeing.look(at, left, empty, swept) {
+            Outlook::Wait => return,
+            Outlook::Freed => {
+                if let Some((bytes, took)) = dying.freeing.cost(at, left) {
+                    self.costs.reap.learn(bytes, took);
+                }
+                Some(at)
+            }
+            Outlook::Stuck => {
+                self.passed_over.add(token, at);
+                None
+            }
+        };
+        if let Some(pressure) = &self.plan.pressure {
+            self.stalls.relieved(at, stalls::window(pressure));
+        }
+        self.dying = None;
+        self.tell(Report::Freed { number, at: freed });
+    }
+}

@@ -1,0 +1,101 @@
+//! Tasks that wait for memory: what to make of a notice. A state machine without IO or clock, and the
+//! look that tells a node that is short of memory from a pod that is at its own limit.
+//!
+//! A notice speaks of a window that has passed: those that come within one window of a victim's end may
+//! still be about the time before it.
+
+use std::time::Duration;
+
+use podwarden_policy::{Bytes, pressure};
+
+use super::{plan::Pressure, report::Detector};
+use crate::clock::nanos;
+
+/// A decision that changed nothing (observe mode, nobody to evict) stands for this long, nanoseconds:
+/// the kernel notices once a window for as long as tasks wait.
+const STANDS_NS: u64 = 60_000_000_000;
+
+/// Times are `CLOCK_MONOTONIC` nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Stalls {
+    noticed: Option<(u64, Detector)>,
+    quiet_until: u64,
+}
+
+impl Stalls {
+    /// The kernel said so, and the reactor woke for it at `woke`.
+    pub(super) fn noticed(&mut self, woke: u64, detector: Detector) {
+        if woke >= self.quiet_until && self.noticed.is_none() {
+            self.noticed = Some((woke, detector));
+        }
+    }
+
+    /// What there is to act on, once.
+    pub(super) fn take(&mut self) -> Option<(u64, Detector)> {
+        self.noticed.take()
+    }
+
+    /// A victim's memory was free at `at`: what is noticed within `window` from then is old.
+    pub(super) fn relieved(&mut self, at: u64, window: Duration) {
+        self.noticed = None;
+        self.quiet_until = self.quiet_until.max(at.saturating_add(nanos(window)));
+    }
+
+    /// All is said that can be said at `at`.
+    pub(super) fn said(&mut self, at: u64) {
+        self.quiet_until = at.saturating_add(STANDS_NS);
+    }
+}
+
+/// How far back the notices look at most.
+pub(super) fn window(pressure: &Pressure) -> Duration {
+    let windows = pressure.triggers.iter().map(|trigger| trigger.window);
+    windows.max().unwrap_or_default()
+}
+
+/// What all pods use and from where that counts as short; `None` where memory is not short.
+pub(super) fn shortage(of: &Pressure) -> Option<(u64, u64)> {
+    let usage = of.memory.usage().ok()?;
+    if let Some(limit) = of.memory.limit().ok().flatten() {
+        let level = pressure::short_from(Bytes(limit)).as_u64();
+        if usage >= level {
+            return Some((usage, level));
+        }
+    }
+    let (free, total) = of.free.read()?;
+    pressure::node_is_short(free, total).then_some((usage, usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_acted_on_once_and_not_within_a_window_of_relief() {
+        let window = Duration::from_nanos(100);
+        let mut stalls = Stalls::default();
+        assert_eq!(stalls.take(), None);
+        stalls.noticed(10, Detector::PsiSome);
+        stalls.noticed(11, Detector::PsiFull);
+        assert_eq!(stalls.take(), Some((10, Detector::PsiSome)));
+        assert_eq!(stalls.take(), None);
+        stalls.noticed(12, Detector::PsiSome);
+        stalls.relieved(20, window);
+        assert_eq!(stalls.take(), None, "it was about the time before");
+        stalls.noticed(119, Detector::PsiSome);
+        assert_eq!(stalls.take(), None);
+        stalls.noticed(120, Detector::PsiFull);
+        assert_eq!(stalls.take(), Some((120, Detector::PsiFull)));
+    }
+
+    #[test]
+    fn what_was_said_stands_for_a_while() {
+        let mut stalls = Stalls::default();
+        stalls.said(5);
+        stalls.noticed(4 + STANDS_NS, Detector::PsiSome);
+        assert_eq!(stalls.take(), None);
+        stalls.relieved(6, Duration::from_nanos(1));
+        stalls.noticed(5 + STANDS_NS, Detector::PsiSome);
+        assert!(stalls.take().is_some());
+    }
+}
