@@ -41,7 +41,7 @@ fn stalls_evict(context: &Context) -> Result<()> {
     })?;
     let file = node.sandbox.dir().join("cached");
     let path = file.display().to_string();
-    let cache = reader.start(&["cache", "--mib", "160", "--file", &path, "--pause-ms", "0"])?;
+    let cache = reader.start(&["cache", "--mib", "96", "--file", &path, "--pause-ms", "0"])?;
     let eviction = eventually(context.limit(30), || {
         let found = super::reaping::evictions(&node)?;
         let first = found.into_iter().next();
