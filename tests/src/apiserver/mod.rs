@@ -158,6 +158,13 @@ impl ApiServer {
         fs::write(path, config.to_string()).with_context(|| format!("write {}", path.display()))
     }
 
+    /// True where this was asked for since the last [`Self::take_seen`].
+    pub(crate) fn has_seen(&self, verb: &str, resource: &str) -> bool {
+        let seen = locked(&self.shared.seen);
+        seen.iter()
+            .any(|seen| seen.verb == verb && seen.resource == resource)
+    }
+
     /// Changes its manners.
     pub(crate) fn manners(&self, change: impl FnOnce(&mut Manners)) {
         change(&mut locked(&self.shared.manners));

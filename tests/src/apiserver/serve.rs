@@ -291,6 +291,11 @@ impl Watcher {
         if self.from == 0 {
             self.all().await?;
         }
+        let can_begin = locked(&self.shared.store).can_begin(self.from);
+        if let Err(refusal) = can_begin {
+            self.tell("ERROR", &refusal.status()).await?;
+            return Err(Over);
+        }
         let every = locked(&self.shared.manners).bookmarks;
         let mut next = Instant::now() + every;
         loop {
@@ -331,13 +336,6 @@ impl Watcher {
         let (events, version) = {
             let store = locked(&self.shared.store);
             (store.since(&self.wanted, self.from), store.version())
-        };
-        let events = match events {
-            Ok(events) => events,
-            Err(refusal) => {
-                self.tell("ERROR", &refusal.status()).await?;
-                return Err(Over);
-            }
         };
         for (kind, object) in events {
             let (late, repeat) = {

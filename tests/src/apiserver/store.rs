@@ -104,10 +104,21 @@ impl Store {
         self.version
     }
 
-    /// Forgets what happened until now: a watch from before is `Expired`.
+    /// Forgets what happened until now: a watch that begins before is `Expired`. One that has begun is
+    /// not: it has been told, or is being told, what came since.
     pub(crate) fn compact(&mut self) {
         self.compacted = self.version;
-        self.history.clear();
+    }
+
+    /// Whether a watch can begin after `version`.
+    pub(crate) fn can_begin(&self, version: u64) -> Result<(), Refusal> {
+        if version > self.version {
+            return Err(Refusal::too_large(version, self.version));
+        }
+        if version < self.compacted {
+            return Err(Refusal::expired(version, self.compacted));
+        }
+        Ok(())
     }
 
     /// Moves the version on, as writes to other resources do.
@@ -216,22 +227,9 @@ impl Store {
 
     /// What happened after `version` to objects that `wanted` selects: type and object. One that is
     /// selected from now on is `ADDED`, one that no longer is `DELETED`.
-    pub(crate) fn since(
-        &self,
-        wanted: &Wanted,
-        version: u64,
-    ) -> Result<Vec<(&'static str, Value)>, Refusal> {
-        if version > self.version {
-            return Err(Refusal::too_large(version, self.version));
-        }
-        if version < self.compacted {
-            return Err(Refusal::expired(version, self.compacted));
-        }
-        let changes = self
-            .history
-            .iter()
-            .filter(|change| change.version > version);
-        Ok(changes.filter_map(|change| wanted.event(change)).collect())
+    pub(crate) fn since(&self, wanted: &Wanted, version: u64) -> Vec<(&'static str, Value)> {
+        let later = self.history.iter().filter(|c| c.version > version);
+        later.filter_map(|change| wanted.event(change)).collect()
     }
 }
 
@@ -343,7 +341,7 @@ mod tests {
     }
 
     fn types(store: &Store, selector: &str, version: u64) -> Vec<&'static str> {
-        let events = store.since(&wanted(selector), version).unwrap();
+        let events = store.since(&wanted(selector), version);
         events.into_iter().map(|(kind, _)| kind).collect()
     }
 
@@ -368,7 +366,7 @@ mod tests {
             types(&store, "spec.nodeName=n1", 1),
             ["MODIFIED", "DELETED"]
         );
-        let events = store.since(&wanted(""), 0).unwrap();
+        let events = store.since(&wanted(""), 0);
         let versions: Vec<_> = events
             .iter()
             .map(|(_, o)| o["metadata"]["resourceVersion"].clone())
@@ -411,9 +409,11 @@ mod tests {
         store.create(key("a"), pod("n1")).unwrap();
         store.create(key("b"), pod("n1")).unwrap();
         store.compact();
-        assert_eq!(store.since(&wanted(""), 1).unwrap_err().code, 410);
-        assert_eq!(store.since(&wanted(""), 2).unwrap(), []);
-        assert_eq!(store.since(&wanted(""), 3).unwrap_err().code, 504);
+        assert_eq!(store.can_begin(1).unwrap_err().code, 410);
+        assert_eq!(store.can_begin(2), Ok(()));
+        assert_eq!(store.can_begin(3).unwrap_err().code, 504);
+        // A watch that has begun before goes on.
+        assert_eq!(types(&store, "", 1), ["ADDED"]);
         assert_eq!(store.list(&wanted(""), 3).unwrap_err().code, 504);
     }
 
