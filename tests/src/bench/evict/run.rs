@@ -118,8 +118,14 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
     ground.let_go();
     let rate = setting.rate.unwrap_or(1024);
     let end = Instant::now() + PATIENCE + Duration::from_secs(sizes.lead / MIB / rate);
-    while ground.victim_is_alive() && Instant::now() < end {
+    while ground.victim_is_alive() {
         check_interrupt()?;
+        if Instant::now() >= end {
+            drop((running, sampler));
+            ground.finish()?;
+            let why = format!("nobody was killed within {} s", PATIENCE.as_secs());
+            return Ok(Outcome::Failed { why });
+        }
         std::thread::sleep(STEP);
     }
     // Before anything else on the machine could make it look for another victim.

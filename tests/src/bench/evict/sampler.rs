@@ -97,7 +97,7 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Sampler {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Seen>>,
+    thread: Option<JoinHandle<Result<Seen>>>,
 }
 
 /// What to look at.
@@ -121,7 +121,10 @@ impl Sampler {
         let thread = std::thread::Builder::new()
             .name("sampler".to_owned())
             .spawn(move || task.run(&stopped, &begun))?;
-        let sampler = Self { stop, thread };
+        let sampler = Self {
+            stop,
+            thread: Some(thread),
+        };
         match begins.recv() {
             Ok(()) => Ok(sampler),
             // It has ended, with an error that says why.
@@ -133,10 +136,21 @@ impl Sampler {
     }
 
     /// Ends it.
-    pub(super) fn finish(self) -> Result<Seen> {
+    pub(super) fn finish(mut self) -> Result<Seen> {
         self.stop.store(true, Ordering::Release);
-        let seen = self.thread.join();
+        let thread = self.thread.take().context("the sampler has ended")?;
+        let seen = thread.join();
         seen.map_err(|_| anyhow::anyhow!("the sampler panicked"))?
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // What it saw is not asked for.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::harness::{Cgroup, Mounts, owner, sleep, until};
 
 /// Its unit.
 const OOMD: &str = "systemd-oomd.service";
-/// Its configuration: the shortest time that pressure may last.
+/// Its configuration: the shortest time that pressure may last; its default is longer than a run.
 const CONFIG: &str = "/run/systemd/oomd.conf.d/podwarden-bench.conf";
 /// The disk of the test machines, which nothing else uses there.
 const DISK: &str = "/dev/nvme0n1";
@@ -92,7 +92,8 @@ impl OomdUnit {
         run("mkswap", &["--quiet", DISK])?;
         run("swapon", &[DISK])?;
         let unit = Self;
-        systemctl(&["start", OOMD])?;
+        // A scope that it is to watch has started it already, with its own configuration.
+        systemctl(&["restart", OOMD])?;
         sleep(FIRST_LOOK)?;
         Ok(unit)
     }
