@@ -13,7 +13,7 @@ use crate::tally::Tally;
 use crate::{build, cmd, machines};
 
 /// When a virtual machine is killed, in seconds.
-const VM_TIMEOUT: u64 = 900;
+const VM_TIMEOUT: u64 = 1800;
 /// How many virtual machines run at a time: each has two CPUs, and the cases measure, so that more of
 /// them on a small machine would test how they contend.
 const AT_ONCE: usize = 1;
