@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::{Event, EventKind, Eviction};
 
-use super::{Case, Context, case};
+use super::{Case, Context, case, portable};
 use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
 
 pub(super) const CASES: &[Case] = &[
     case("full_speed_victim", full_speed_victim),
-    case("full_speed_guaranteed", full_speed_guaranteed),
+    portable("full_speed_guaranteed", full_speed_guaranteed),
 ];
 
 const MIB: u64 = 1 << 20;

@@ -14,11 +14,11 @@ use rustix::process::Signal;
 
 use super::reaping::Scene;
 use super::recorder::{logging, records, restart};
-use super::{Case, Context, case, portable};
+use super::{Case, Context, portable};
 use crate::harness::{Call, Cgroup, Options, Traced, Workload, eventually, sleep, state_of, until};
 
 pub(super) const CASES: &[Case] = &[
-    case("killed_at_each_step", at_each_step),
+    portable("killed_at_each_step", at_each_step),
     portable("killed_while_others_fork", while_others_fork),
 ];
 

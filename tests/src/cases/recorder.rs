@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::eviction::{Scene, small};
-use super::{Case, Context, case, portable, skip};
+use super::{Case, Context, portable, skip};
 use crate::harness::{Agent, Node, Options, PodSpec, Traced, eventually};
 
 pub(super) const CASES: &[Case] = &[
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
         tells_of_an_interrupted_eviction,
     ),
     portable("recorder_full_disk", full_disk),
-    case("recorder_kernel_oom", kernel_oom),
+    portable("recorder_kernel_oom", kernel_oom),
 ];
 
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use podwarden::api::EventKind;
 
 use super::eviction::small;
 use super::reaping::{Scene, evictions};
-use super::{Case, Context, case, portable, skip};
+use super::{Case, Context, portable, skip};
 use crate::harness::{
     Node, Options, PodSpec, Standstill, Traced, Workload, eventually, http_get, sleep, state_of,
     until,
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 pub(super) const CASES: &[Case] = &[
     portable("stuck_reactor_is_noticed", stuck_reactor_is_noticed),
     portable("stuck_victim_is_reaped", stuck_victim_is_reaped),
-    case("stuck_victim_is_passed_over", stuck_victim_is_passed_over),
+    portable("stuck_victim_is_passed_over", stuck_victim_is_passed_over),
     portable("stuck_telemetry_overflows", stuck_telemetry_overflows),
 ];
 
