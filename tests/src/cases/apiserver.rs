@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, SourceStats};
 use serde_json::{Value, json};
 
-use super::{Case, Context, portable};
+use super::{Case, Context, portable, skip};
 use crate::apiserver::{ApiServer, Refusal};
 use crate::harness::{
     Cgroup, NODE, Node, Options, PodSpec, Sandbox, eventually, http_get, sleep, until,
@@ -33,6 +33,9 @@ impl World {
     /// The agent is not waited for: `before` may leave the server in a state that keeps it from being
     /// ready.
     fn start(context: &Context, before: impl FnOnce(&mut ApiServer) -> Result<()>) -> Result<Self> {
+        if context.emulated() {
+            skip("what a source of pods does is seen on a machine that is not emulated")?;
+        }
         let mut server = ApiServer::start()?;
         server.manners(|m| m.tokens = BTreeSet::from(["first".to_owned()]));
         let sandbox = Sandbox::new()?;
