@@ -217,10 +217,13 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     if let Some(scope) = before.scopes.iter().find(same) {
         return Some(Arc::clone(scope));
     }
-    let memory = match name {
-        ScopeName::Node => MemoryReader::open_node(inputs.tree.hierarchies()),
-        _ => MemoryReader::open(inputs.tree, &rel),
+    // The kernel gives notices of cgroups, and the node is none.
+    let of_node = name == ScopeName::Node;
+    let memory = match of_node {
+        true => MemoryReader::open_node(inputs.tree.hierarchies()),
+        false => MemoryReader::open(inputs.tree, &rel),
     };
+    let cgroup = (!of_node).then_some(&*rel);
     match memory {
         Ok(memory) => Some(Arc::new(Scope {
             name,
@@ -229,15 +232,10 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
             memory,
             memory_id,
             // The v1 controller's own notice; v2 has none.
-            notify: match name {
-                ScopeName::Node => None,
-                _ => podwarden_cgroup::memory_threshold(inputs.tree, &rel, level).ok(),
-            },
+            notify: cgroup
+                .and_then(|rel| podwarden_cgroup::memory_threshold(inputs.tree, rel, level).ok()),
             // And v2's.
-            events: match name {
-                ScopeName::Node => None,
-                _ => MemoryEvents::open(inputs.tree, &rel).ok(),
-            },
+            events: cgroup.and_then(|rel| MemoryEvents::open(inputs.tree, rel).ok()),
         })),
         Err(error) => {
             if !error.is_gone() {

@@ -65,18 +65,18 @@ impl Refusal {
         }
     }
 
-    /// What went wrong with which file, and the kernel's word on it.
-    fn cause(&self) -> String {
-        chain(&self.error)
-    }
-
     /// One line.
     fn text(&self, names: &HashMap<String, String>) -> String {
         let pod = self.uid.as_ref().map_or_else(String::new, |uid| {
             let name = names.get(uid).map_or("unknown name", String::as_str);
             format!("pod {name} (uid {uid}): ")
         });
-        format!("{pod}{}: {}; {}", self.what, self.cause(), self.remedy)
+        format!(
+            "{pod}{}: {}; {}",
+            self.what,
+            chain(&self.error),
+            self.remedy
+        )
     }
 }
 
@@ -145,7 +145,7 @@ impl Refusals {
     /// Logs a refusal unless the same was the last word on it. The value does not count: it may
     /// follow usage and be another one in every pass.
     pub(super) fn say(&mut self, refusal: Refusal) {
-        let cause = refusal.cause();
+        let cause = chain(&refusal.error);
         if self.said.get(&refusal.key) != Some(&cause) {
             tracing::warn!("{}", refusal.text(&self.names));
             self.said.insert(refusal.key.clone(), cause);

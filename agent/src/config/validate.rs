@@ -81,9 +81,7 @@ impl File<'_> {
         range: RangeInclusive<Duration>,
     ) -> Result<Option<Duration>, ConfigError> {
         let parse = |text: &str| {
-            let signed: jiff::SignedDuration =
-                text.parse().map_err(|e: jiff::Error| e.to_string())?;
-            let found = Duration::try_from(signed).map_err(|_| "it is negative".to_owned())?;
+            let found = duration(text)?;
             if range.contains(&found) {
                 return Ok(found);
             }
@@ -406,6 +404,11 @@ fn per_minute(text: &str) -> Result<u32, &'static str> {
         Ok(_) => Err("out of range"),
         Err(_) => Err("not a whole number"),
     }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let signed: jiff::SignedDuration = text.parse().map_err(|e: jiff::Error| e.to_string())?;
+    Duration::try_from(signed).map_err(|_| "it is negative".to_owned())
 }
 
 fn headroom(text: &str) -> Result<Amount, String> {

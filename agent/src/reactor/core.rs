@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use podwarden_abi::Source;
-use podwarden_cgroup::PsiKind;
 use podwarden_policy::pressure::WORTH_EVICTING;
 
 mod evict;
+mod notices;
+mod rearm;
 
 use evict::Evicted;
 
@@ -24,10 +24,10 @@ use super::{
     choose::{Choice, choose},
     fill::{Costs, Fill},
     freeing::Freeing,
-    plan::{ArmedPlan, Pressure, Scope, ScopeName},
-    poll::{EVENTS, Poll, drain},
+    plan::{ArmedPlan, Scope, ScopeName},
+    poll::{EVENTS, Poll},
     reap::Reaper,
-    report::{Crossing, Detector, Report},
+    report::{Crossing, Report},
     restraint::{Pace, PassedOver},
     ring,
     stalls::{self, Stalls},
@@ -36,7 +36,6 @@ use super::{
 use crate::{
     clock::{monotonic as now, nanos},
     config::ReactorConfig,
-    kernel::events,
 };
 
 /// Scopes that a plan can have.
@@ -164,138 +163,6 @@ impl Core {
         }
     }
 
-    /// Swaps in the reconciler's newest plan and arms the kernel's levels.
-    fn take_plan(&mut self) {
-        drain(&self.shared.control);
-        let new = self.shared.plan.load_full();
-        // Rung to see whether we are there.
-        if Arc::ptr_eq(&new, &self.plan) {
-            return;
-        }
-        for scope in &self.plan.scopes {
-            if let Some(fd) = &scope.notify {
-                self.poll.remove(fd);
-            }
-            if let Some(events) = &scope.events {
-                self.poll.remove(events);
-            }
-            let stays = new.scopes.iter().any(|s| s.memory_id == scope.memory_id);
-            if let (false, Some(kernel)) = (stays, &mut self.kernel) {
-                kernel.levels.disarm(scope.memory_id);
-            }
-        }
-        // A level that moved starts afresh; one that stands keeps what was said about it.
-        let mut watches = [Watch::default(); SCOPES];
-        let mut fills = [Fill::default(); SCOPES];
-        for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
-            let same = |s: &Arc<Scope>| s.name == scope.name && s.memory_id == scope.memory_id;
-            let Some(before) = self.plan.scopes.iter().take(SCOPES).position(same) else {
-                continue;
-            };
-            fills[index] = self.fills[before];
-            if self.plan.scopes[before].level == scope.level {
-                watches[index] = self.watches[before].replanned();
-            }
-        }
-        (self.watches, self.fills) = (watches, fills);
-        for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
-            if let Some(fd) = &scope.notify {
-                // Without it the sampler and the kernel programs remain.
-                let _ = self.poll.add(fd, NOTIFY + index as u64);
-            }
-            if let Some(events) = &scope.events {
-                let _ = self.poll.add_exceptional(events, EVENTS_OF + index as u64);
-            }
-        }
-        self.swap_triggers(&new);
-        // The node is looked at afresh.
-        (self.node_due, self.node_room) = (0, None);
-        self.plan = new;
-    }
-
-    /// Listens to the new plan's stall triggers; those that stay are not touched, and say nothing twice.
-    fn swap_triggers(&mut self, new: &ArmedPlan) {
-        let stay = match (&self.plan.pressure, &new.pressure) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-            (None, None) => true,
-            _ => false,
-        };
-        if stay {
-            return;
-        }
-        for trigger in self.plan.pressure.iter().flat_map(|p| &p.triggers) {
-            self.poll.remove(&trigger.notice);
-        }
-        let triggers = new.pressure.iter().flat_map(|p| &p.triggers);
-        for (index, trigger) in triggers.enumerate().take(Pressure::MOST) {
-            // Without it there are the levels.
-            let _ = self
-                .poll
-                .add_exceptional(&trigger.notice, STALL + index as u64);
-        }
-    }
-
-    /// Notes what the kernel programs saw.
-    fn take_crossings(&mut self, woke: u64) {
-        let Some(kernel) = &mut self.kernel else {
-            return;
-        };
-        while let Some(record) = kernel.decisions.next() {
-            let Ok(crossing) = events::crossing(&record) else {
-                continue;
-            };
-            let detector = if crossing.source == Source::Charge as u32 {
-                Detector::Charge
-            } else {
-                Detector::Switch
-            };
-            for (scope, watch) in self.plan.scopes.iter().zip(&mut self.watches) {
-                if scope.memory_id == crossing.cgroup {
-                    watch.reported(crossing.time_ns, detector, woke);
-                }
-            }
-        }
-    }
-
-    /// Notes that a v1 threshold was passed, in either direction.
-    fn notified(&mut self, index: u64, woke: u64) {
-        let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
-            return;
-        };
-        if let Some(fd) = &scope.notify {
-            drain(fd);
-        }
-        watch.notified(woke, Detector::EventFd);
-    }
-
-    /// Notes that a limit was reached in a scope, of its own or of a cgroup in it.
-    fn limit_reached(&mut self, index: u64, woke: u64) {
-        let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
-            return;
-        };
-        // Of one that is gone nothing more is said.
-        let there = scope.events.as_ref().is_some_and(|e| e.silence().is_ok());
-        if there {
-            watch.notified(woke, Detector::MemoryEvents);
-        }
-    }
-
-    /// Notes that tasks have waited for memory.
-    fn stalled(&mut self, index: u64, woke: u64) {
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
-        let pressure = self.plan.pressure.as_ref();
-        let Some(trigger) = pressure.and_then(|p| p.triggers.get(index)) else {
-            return;
-        };
-        self.stalls.noticed(
-            woke,
-            match trigger.kind {
-                PsiKind::Some => Detector::PsiSome,
-                PsiKind::Full => Detector::PsiFull,
-            },
-        );
-    }
-
     /// Looks at every scope and acts where its working set is at its level.
     fn step(&mut self, woke: u64) {
         self.check_dying();
@@ -359,18 +226,10 @@ impl Core {
             woke,
         };
         self.tell(Report::Crossed(crossing));
-        let paced = plan.enforce && !self.pace.allows(now());
-        let done = match paced {
-            true => Evicted::Nobody,
-            false => self.evict_one(plan, crossing, WORTH_EVICTING.as_u64()),
-        };
-        match done {
+        match self.evict_one(plan, crossing, WORTH_EVICTING.as_u64()) {
             Evicted::Killed => return,
             Evicted::Told => {}
-            Evicted::Nobody => self.tell(match paced {
-                true => Report::Limited(crossing),
-                false => Report::NobodyLeft(crossing),
-            }),
+            Evicted::Nobody(why) => self.tell(why),
         }
         self.stalls.said(now());
     }
@@ -439,24 +298,16 @@ impl Core {
         if first {
             self.tell(Report::Crossed(crossing));
         }
-        let paced = plan.enforce && !self.pace.allows(now());
-        let done = match paced {
-            true => Evicted::Nobody,
-            false => self.evict_one(plan, crossing, 0),
-        };
-        match done {
-            Evicted::Killed => return self.watches[index].acted(),
-            Evicted::Told => return self.watches[index].settle(),
-            Evicted::Nobody => {}
-        }
-        if look.working_set < level {
+        match self.evict_one(plan, crossing, 0) {
+            Evicted::Killed => self.watches[index].acted(),
+            Evicted::Told => self.watches[index].settle(),
             // Enough for the level, and nobody who could give more.
-            self.watches[index].below(look);
-        } else if self.watches[index].nobody(now()) {
-            self.tell(match paced {
-                true => Report::Limited(crossing),
-                false => Report::NobodyLeft(crossing),
-            });
+            Evicted::Nobody(_) if look.working_set < level => self.watches[index].below(look),
+            Evicted::Nobody(why) => {
+                if self.watches[index].nobody(now()) {
+                    self.tell(why);
+                }
+            }
         }
     }
 
@@ -487,16 +338,6 @@ impl Core {
         };
         self.poll.wake_after(sleep);
     }
-}
-
-/// A scope of the plan and its watch.
-fn at<'a>(
-    index: u64,
-    scopes: &'a [Arc<Scope>],
-    watches: &'a mut [Watch; SCOPES],
-) -> Option<(&'a Arc<Scope>, &'a mut Watch)> {
-    let index = usize::try_from(index).ok()?;
-    Some((scopes.get(index)?, watches.get_mut(index)?))
 }
 
 fn stopping(stop: &AtomicBool) -> bool {

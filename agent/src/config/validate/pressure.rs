@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::File;
+use super::{File, duration};
 use crate::config::{
     ConfigError, PressureConfig, Stall,
     raw::{RawStalls, Text},
@@ -28,15 +28,8 @@ impl File<'_> {
 }
 
 fn stall(text: &str) -> Result<Stall, String> {
-    let duration = |text: &str| {
-        let signed: jiff::SignedDuration = text
-            .trim()
-            .parse()
-            .map_err(|e: jiff::Error| e.to_string())?;
-        Duration::try_from(signed).map_err(|_| "it is negative".to_owned())
-    };
     let (stall, window) = text.split_once('/').ok_or("there is no / in it")?;
-    let (stall, window) = (duration(stall)?, duration(window)?);
+    let (stall, window) = (duration(stall.trim())?, duration(window.trim())?);
     if !WINDOWS.contains(&window) {
         return Err(format!("a window of {window:?}"));
     }

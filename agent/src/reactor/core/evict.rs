@@ -20,18 +20,21 @@ pub(super) enum Evicted {
     Killed,
     /// Somebody would have been (observe mode).
     Told,
-    /// Nobody may be evicted, or can be.
-    Nobody,
+    /// Nobody may be evicted, or can be: why.
+    Nobody(Report),
 }
 
 impl Core {
-    /// Evicts the first that can be and uses `least` bytes.
+    /// Evicts the first that can be and uses `least` bytes, if one more is allowed now.
     pub(super) fn evict_one(
         &mut self,
         plan: &Arc<ArmedPlan>,
         crossing: Crossing,
         least: u64,
     ) -> Evicted {
+        if plan.enforce && !self.pace.allows(now()) {
+            return Evicted::Nobody(Report::Limited(crossing));
+        }
         let mut after = None;
         // One that cannot be killed, or has nothing to kill, does not save the others.
         for _ in 0..plan.victims.len() {
@@ -51,7 +54,7 @@ impl Core {
             }
             after = Some((choice.rank, &*plan.victims[choice.position].uid));
         }
-        Evicted::Nobody
+        Evicted::Nobody(Report::NobodyLeft(crossing))
     }
 
     /// Kills one victim; false when nothing came of it.

@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use arc_swap::ArcSwap;
-use podwarden_cgroup::{Controller, Hierarchies, KillHandle, MemoryReader, Tree, Version};
+use podwarden_cgroup::{Controller, Hierarchies, KillHandle, MemoryReader, PsiKind, Tree, Version};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
@@ -16,8 +16,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::*;
 use crate::reactor::{
     free::FreeMemory,
-    plan::{ScopeName, StallTrigger, Victim, VictimFiles},
+    plan::{Pressure, ScopeName, StallTrigger, Victim, VictimFiles},
     reap,
+    report::Detector,
 };
 
 const LEVEL: u64 = 1_000_000;
