@@ -245,13 +245,7 @@ fn watch(shared: &Arc<Shared>, wanted: Wanted, query: &Query) -> Result<Response
         Duration::from_secs(seconds)
     };
     // A version of the future is refused at once; one that is compacted is said in the watch.
-    if from > locked(&shared.store).version() {
-        return Err(Refusal::new(
-            504,
-            "Timeout",
-            format!("Too large resource version: {from}"),
-        ));
-    }
+    locked(&shared.store).has_seen(from)?;
     let (chunks, mut receiver) = mpsc::channel(16);
     let watcher = Watcher {
         shared: Arc::clone(shared),

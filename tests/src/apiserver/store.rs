@@ -110,11 +110,17 @@ impl Store {
         self.compacted = self.version;
     }
 
-    /// Whether a watch can begin after `version`.
-    pub(crate) fn can_begin(&self, version: u64) -> Result<(), Refusal> {
+    /// Refuses a version of the future.
+    pub(crate) fn has_seen(&self, version: u64) -> Result<(), Refusal> {
         if version > self.version {
             return Err(Refusal::too_large(version, self.version));
         }
+        Ok(())
+    }
+
+    /// Whether a watch can begin after `version`.
+    pub(crate) fn can_begin(&self, version: u64) -> Result<(), Refusal> {
+        self.has_seen(version)?;
         if version < self.compacted {
             return Err(Refusal::expired(version, self.compacted));
         }

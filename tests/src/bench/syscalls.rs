@@ -13,41 +13,13 @@ use super::evict::{Ground, Setting, Sizes};
 use super::isolate::{Isolation, run_again};
 use super::trace::{Entry, Trace};
 use crate::cases::Context;
-use crate::harness::{catch_signals, check_interrupt, remove_stale, sleep};
+use crate::harness::{call_name, catch_signals, check_interrupt, remove_stale, sleep};
 
 /// Where the reactor is to sleep.
 const WAITS: [i64; 3] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
-];
-
-/// What it is known to call; others are shown by number.
-const NAMES: &[(i64, &str)] = &[
-    (libc::SYS_bpf, "bpf"),
-    (libc::SYS_clock_gettime, "clock_gettime"),
-    (libc::SYS_close, "close"),
-    (libc::SYS_epoll_ctl, "epoll_ctl"),
-    (libc::SYS_epoll_pwait, "epoll_pwait"),
-    (libc::SYS_epoll_pwait2, "epoll_pwait2"),
-    (libc::SYS_epoll_wait, "epoll_wait"),
-    (libc::SYS_fstat, "fstat"),
-    (libc::SYS_futex, "futex"),
-    (libc::SYS_getdents64, "getdents64"),
-    (libc::SYS_kill, "kill"),
-    (libc::SYS_lseek, "lseek"),
-    (libc::SYS_madvise, "madvise"),
-    (libc::SYS_mmap, "mmap"),
-    (libc::SYS_munmap, "munmap"),
-    (libc::SYS_open, "open"),
-    (libc::SYS_openat, "openat"),
-    (libc::SYS_pidfd_open, "pidfd_open"),
-    (libc::SYS_pidfd_send_signal, "pidfd_send_signal"),
-    (libc::SYS_pread64, "pread64"),
-    (libc::SYS_read, "read"),
-    (libc::SYS_sched_yield, "sched_yield"),
-    (libc::SYS_timerfd_settime, "timerfd_settime"),
-    (libc::SYS_write, "write"),
 ];
 
 /// See the module.
@@ -151,7 +123,7 @@ impl Syscalls {
         if self.json {
             let named: BTreeMap<_, _> = tally
                 .iter()
-                .map(|(call, calls)| (name(*call), calls))
+                .map(|(call, calls)| (call_name(*call), calls))
                 .collect();
             println!("{}", serde_json::to_string_pretty(&named)?);
             return Ok(());
@@ -165,7 +137,7 @@ impl Syscalls {
         for (call, calls) in rows {
             println!(
                 "{:<20} {:>8} {:>12.1} {:>12.0} {:>8}",
-                name(*call),
+                call_name(*call),
                 calls.count,
                 calls.total_nanos as f64 / 1e3 / calls.count.max(1) as f64,
                 calls.longest_nanos as f64 / 1e3,
@@ -175,7 +147,7 @@ impl Syscalls {
         let slept: Vec<_> = tally
             .iter()
             .filter(|(call, calls)| calls.slept > 0 && !WAITS.contains(call))
-            .map(|(call, _)| name(*call))
+            .map(|(call, _)| call_name(*call))
             .collect();
         let told = match slept.as_slice() {
             [] => "it slept nowhere but in epoll".to_owned(),
@@ -187,11 +159,6 @@ impl Syscalls {
         );
         Ok(())
     }
-}
-
-fn name(call: i64) -> String {
-    let known = NAMES.iter().find(|(number, _)| *number == call);
-    known.map_or_else(|| format!("call {call}"), |(_, name)| (*name).to_owned())
 }
 
 /// Adds what one thread did. A call that had begun before the first event is left out.
@@ -271,7 +238,7 @@ mod tests {
 
     #[test]
     fn calls_have_names() {
-        assert_eq!(name(libc::SYS_openat), "openat");
-        assert_eq!(name(9999), "call 9999");
+        assert_eq!(call_name(libc::SYS_openat), "openat");
+        assert_eq!(call_name(9999), "call 9999");
     }
 }

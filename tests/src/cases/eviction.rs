@@ -69,23 +69,12 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The level at which the agent acts, bytes.
-    pub(super) fn level(&self) -> Result<u64> {
-        eventually(self.node.limit(), || {
-            let tiers = self.node.agent.node()?.tiers;
-            let kubepods = tiers.iter().find(|tier| tier.name == "kubepods");
-            kubepods
-                .and_then(|tier| tier.armed_level_bytes)
-                .context("kubepods has no armed level")
-        })
-    }
-
     /// Starts the hog: it goes `beyond` the level, at `rate` MiB per second.
     pub(super) fn start_hog(&self, beyond: u64, rate: u64) -> Result<(Workload, Stamps)> {
         let path = self.node.sandbox.dir().join("stamps");
         let stamps = Stamps::create(&path)?;
         let usage = self.node.kubepods().memory()?.usage;
-        let mib = (self.level()? + beyond).saturating_sub(usage) / MIB;
+        let mib = (self.node.level()? + beyond).saturating_sub(usage) / MIB;
         let (mib, rate, path) = (
             mib.to_string(),
             rate.to_string(),
@@ -131,12 +120,6 @@ impl Scene {
             ensure!(workload.is_alive(), "{} was killed as well", pod.spec.name);
         }
         Ok(())
-    }
-
-    /// Ends everything, where the agent follows one that was killed.
-    pub(super) fn finish_restarted(self) -> Result<()> {
-        drop(self.bystanders);
-        self.node.finish_restarted()
     }
 
     /// Ends everything where the agent has made nothing.
@@ -191,17 +174,14 @@ impl Times {
             .push(last.saturating_sub(before.map_or(0, |stamp| stamp.bytes)));
     }
 
-    fn report(mut self, context: &Context) {
+    fn report(&self, context: &Context) {
         for (name, values, scale, unit) in [
-            ("crossing_to_kill", &mut self.kill, 1e6, "ms"),
-            ("crossing_to_freed", &mut self.freed, 1e6, "ms"),
-            ("overshoot", &mut self.overshoot, MIB as f64, "MiB"),
+            ("crossing_to_kill", &self.kill, 1e6, "ms"),
+            ("crossing_to_freed", &self.freed, 1e6, "ms"),
+            ("overshoot", &self.overshoot, MIB as f64, "MiB"),
         ] {
-            values.sort_unstable();
-            if let (Some(middle), Some(last)) = (values.get(values.len() / 2), values.last()) {
-                context.figure(format!("{name}_median"), *middle as f64 / scale, unit);
-                context.figure(format!("{name}_max"), *last as f64 / scale, unit);
-            }
+            let values = values.iter().map(|value| *value as f64 / scale);
+            context.spread(name, values.collect(), unit);
         }
         let fast = self.kill.iter().filter(|nanos| **nanos < 5_000_000).count();
         context.figure("kills_under_5_ms", fast as f64, "");
@@ -222,7 +202,7 @@ fn eviction_enforce(context: &Context) -> Result<()> {
 }
 
 fn evict_once(context: &Context, scene: &mut Scene, times: &mut Times) -> Result<()> {
-    let level = scene.level()?;
+    let level = scene.node.level()?;
     let (mut hog, stamps) = scene.start_hog(96 * MIB, 500)?;
     let status = hog
         .wait(context.limit(30))
@@ -310,6 +290,7 @@ fn eviction_takes_burstable_last(context: &Context) -> Result<()> {
     // The hog is in the Burstable pod this time, over its request; yet BestEffort pods come first.
     let (burstable, _) = &scene.bystanders[1];
     let mib = (scene
+        .node
         .level()?
         .saturating_sub(scene.node.kubepods().memory()?.usage)
         / MIB

@@ -142,7 +142,6 @@ fn second_agent_refused(context: &Context) -> Result<()> {
     let mut node = Node::start(context, &Options::default())?;
     let other = node.sandbox.dir().join("other.sock").display().to_string();
     let options = Options {
-        args: vec!["--node-name".to_owned(), "second".to_owned()],
         socket: Some(other.into()),
         ..Options::default()
     };

@@ -176,98 +176,84 @@ impl Measured {
     }
 
     fn report(self, context: &Context) {
-        for (name, mut values, unit) in [
+        for (name, values, unit) in [
             ("crossing_to_kill", self.kill, "ms"),
             ("crossing_to_freed", self.freed, "ms"),
             ("fill_rate", self.rate, "MiB/s"),
             ("headroom", self.headroom, "MiB"),
         ] {
-            values.sort_by(f64::total_cmp);
-            if let Some(most) = values.last() {
-                context.figure(format!("{name}_median"), values[values.len() / 2], unit);
-                context.figure(format!("{name}_max"), *most, unit);
-            }
+            context.spread(name, values, unit);
         }
     }
 }
 
-fn runs(context: &Context) -> u32 {
-    context.repetitions(if context.emulated() { 2 } else { 5 })
-}
-
-/// Whoever fills is the one to go.
-fn full_speed_victim(context: &Context) -> Result<()> {
+/// Runs a case on one node, again and again; `once` returns the evictions of its run.
+fn repeat(context: &Context, once: impl Fn(&mut Scene) -> Result<Vec<Eviction>>) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let mut measured = Measured::default();
-    let runs = runs(context);
+    let runs = context.repetitions(if context.emulated() { 2 } else { 5 });
     for run in 1..=runs {
-        let mut once = || {
+        let mut run_once = || {
             scene.renew(run)?;
-            let mib = (LIMIT / MIB).to_string();
-            let mut filler = scene
-                .victim
-                .start(&["fill", "--mib", &mib, "--step-kib", "64"])?;
-            let evictions = scene.evictions()?;
-            let status = filler.wait(context.limit(20))?;
-            ensure!(!status.success(), "the filler ended by itself");
-            scene.judge(&evictions)?;
+            let evictions = once(&mut scene)?;
             measured.add(&evictions[0]);
             scene.settled()
         };
-        once().with_context(|| format!("run {run} of {runs}"))?;
+        run_once().with_context(|| format!("run {run} of {runs}"))?;
     }
     context.figure("runs", runs.into(), "");
     measured.report(context);
     scene.finish()
+}
+
+/// Whoever fills is the one to go.
+fn full_speed_victim(context: &Context) -> Result<()> {
+    repeat(context, |scene| {
+        let mib = (LIMIT / MIB).to_string();
+        let mut filler = scene
+            .victim
+            .start(&["fill", "--mib", &mib, "--step-kib", "64"])?;
+        let evictions = scene.evictions()?;
+        let status = filler.wait(context.limit(20))?;
+        ensure!(!status.success(), "the filler ended by itself");
+        scene.judge(&evictions)?;
+        Ok(evictions)
+    })
 }
 
 /// Somebody else fills, within its request, and goes on while the victim is noticed, killed and freed. Not
 /// at full speed: that leaves less time than a busy machine takes to free anything.
 fn full_speed_guaranteed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
-    let mut measured = Measured::default();
-    let runs = runs(context);
-    for run in 1..=runs {
-        let mut once = || {
-            scene.renew(run)?;
-            let held = 128;
-            let size = held.to_string();
-            let mut victim = scene.victim.start(&["anon", "--mib", &size])?;
-            until(scene.node.limit(), "the victim's memory", || {
-                let memory = scene.victim.cgroup.memory();
-                memory.is_ok_and(|memory| memory.rss >= held * MIB)
-            })?;
-            // A moment in which nothing grows.
-            sleep(Duration::from_millis(300))?;
-            let now = scene.node.kubepods().memory()?.usage;
-            // Far past the limit, but for what the victim has.
-            let mib = ((LIMIT - now + 48 * MIB) / MIB).to_string();
-            let mut filler = scene.guaranteed.start(&[
-                "fill",
-                "--mib",
-                &mib,
-                "--step-kib",
-                "64",
-                "--rate",
-                "100",
-            ])?;
-            let evictions = scene.evictions()?;
-            ensure!(!victim.wait(context.limit(20))?.success());
-            scene.judge(&evictions)?;
-            ensure!(filler.is_alive(), "the Guaranteed pod was killed");
-            until(scene.node.limit(), "the filler's end", || {
-                let memory = scene.guaranteed.cgroup.memory();
-                memory.is_ok_and(|memory| memory.rss + 2 * MIB >= LIMIT - now + 48 * MIB)
-            })?;
-            scene.judge(&evictions)?;
-            measured.add(&evictions[0]);
-            filler.kill();
-            drop(filler);
-            scene.settled()
-        };
-        once().with_context(|| format!("run {run} of {runs}"))?;
-    }
-    context.figure("runs", runs.into(), "");
-    measured.report(context);
-    scene.finish()
+    const HELD: u64 = 128;
+    repeat(context, |scene| {
+        let mut victim = scene.victim.start(&["anon", "--mib", &HELD.to_string()])?;
+        until(scene.node.limit(), "the victim's memory", || {
+            let memory = scene.victim.cgroup.memory();
+            memory.is_ok_and(|memory| memory.rss >= HELD * MIB)
+        })?;
+        // A moment in which nothing grows.
+        sleep(Duration::from_millis(300))?;
+        let now = scene.node.kubepods().memory()?.usage;
+        // Far past the limit, but for what the victim has.
+        let mib = ((LIMIT - now + 48 * MIB) / MIB).to_string();
+        let mut filler = scene.guaranteed.start(&[
+            "fill",
+            "--mib",
+            &mib,
+            "--step-kib",
+            "64",
+            "--rate",
+            "100",
+        ])?;
+        let evictions = scene.evictions()?;
+        ensure!(!victim.wait(context.limit(20))?.success());
+        scene.judge(&evictions)?;
+        ensure!(filler.is_alive(), "the Guaranteed pod was killed");
+        until(scene.node.limit(), "the filler's end", || {
+            let memory = scene.guaranteed.cgroup.memory();
+            memory.is_ok_and(|memory| memory.rss + 2 * MIB >= LIMIT - now + 48 * MIB)
+        })?;
+        scene.judge(&evictions)?;
+        Ok(evictions)
+    })
 }

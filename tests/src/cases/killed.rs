@@ -227,7 +227,7 @@ impl<'a> Rig<'a> {
     fn evict(&mut self, part: Part, when: When) -> Result<Vec<Call>> {
         let victims = self.start_victims()?;
         let limits = self.limits();
-        let level = self.scene.level()?;
+        let level = self.scene.node.level()?;
         let mut traced = Traced::thread(self.scene.node.agent.pid(), part.thread)?;
         // Whoever was woken to be stopped is asleep again before anything happens.
         if part.sleeps {
@@ -416,7 +416,7 @@ impl<'a> Rig<'a> {
         ] {
             self.context.figure(name, count as f64, "");
         }
-        self.scene.node.finish_restarted()
+        self.scene.node.finish()
     }
 }
 

@@ -192,6 +192,15 @@ impl Context {
         });
     }
 
+    /// Notes the median and the largest of what was measured again and again, if it was at all.
+    pub(crate) fn spread(&self, name: &str, mut values: Vec<f64>, unit: &'static str) {
+        values.sort_by(f64::total_cmp);
+        if let Some(largest) = values.last() {
+            self.figure(format!("{name}_median"), values[values.len() / 2], unit);
+            self.figure(format!("{name}_max"), *largest, unit);
+        }
+    }
+
     /// The figures since the last call.
     pub(crate) fn take_figures(&self) -> Vec<Figure> {
         self.figures.take()

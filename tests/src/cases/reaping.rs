@@ -55,7 +55,7 @@ impl Scene {
 
     /// Fills the node past its level, from the Guaranteed pod.
     pub(super) fn fill(&self) -> Result<Workload> {
-        self.fill_to(self.level()? + 8 * MIB)
+        self.fill_to(self.node.level()? + 8 * MIB)
     }
 
     /// Fills the node up to so much, bytes, from the Guaranteed pod.
@@ -64,16 +64,6 @@ impl Scene {
         let mib = (usage.saturating_sub(now) / MIB).to_string();
         self.guaranteed
             .start(&["fill", "--mib", &mib, "--rate", "400"])
-    }
-
-    pub(super) fn level(&self) -> Result<u64> {
-        eventually(self.node.limit(), || {
-            let tiers = self.node.agent.node()?.tiers;
-            let kubepods = tiers.iter().find(|tier| tier.name == "kubepods");
-            kubepods
-                .and_then(|tier| tier.armed_level_bytes)
-                .context("kubepods has no armed level")
-        })
     }
 
     /// The evictions so far, once there are `count`.
@@ -113,18 +103,8 @@ fn reaping_saturated(context: &Context) -> Result<()> {
             // Unseen within the agent's own patience.
             freed.push(line.freed_nanos.map_or(f64::INFINITY, since));
         }
-        for (what, times) in [("killed", &mut killed), ("freed", &mut freed)] {
-            times.sort_by(f64::total_cmp);
-            context.figure(
-                format!("{shape}_crossing_to_{what}_median"),
-                times[times.len() / 2],
-                "ms",
-            );
-            context.figure(
-                format!("{shape}_crossing_to_{what}_max"),
-                times[times.len() - 1],
-                "ms",
-            );
+        for (what, times) in [("killed", killed), ("freed", freed)] {
+            context.spread(&format!("{shape}_crossing_to_{what}"), times, "ms");
         }
     }
     Ok(())

@@ -187,7 +187,7 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
         Ok(())
     })?;
     scene.ensure_bystanders_alive()?;
-    scene.finish_restarted()
+    scene.finish()
 }
 
 /// What `podwarden` prints.
@@ -264,7 +264,7 @@ fn tells_of_an_interrupted_eviction(context: &Context) -> Result<()> {
     }
     restart(context, &mut scene.node, &options)?;
     scene.ensure_bystanders_alive()?;
-    scene.finish_restarted()
+    scene.finish()
 }
 
 /// The kernel was faster, at a pod's own limit: what led to it is kept all the same.

@@ -48,7 +48,7 @@ fn two_victims(
 fn relief_minimum_reclaim(context: &Context) -> Result<()> {
     let options = options("evictionMinimumReclaim: {memory.available: 100Mi}\n");
     let (scene, other, workloads) = two_victims(context, &options, 64)?;
-    let level = scene.level()?;
+    let level = scene.node.level()?;
     let mut filler = scene.fill()?;
     let evictions = scene.evictions(2)?;
     let mut evicted: Vec<_> = evictions.iter().map(|e| e.pod.uid.as_str()).collect();
@@ -73,7 +73,7 @@ fn relief_soft(context: &Context) -> Result<()> {
          evictionSoftGracePeriod: {memory.available: 2s}\n",
     );
     let scene = Scene::new(context, &options)?;
-    let hard = scene.level()?;
+    let hard = scene.node.level()?;
     let soft = 256 * MIB;
     let workload = scene.victim.start(&["anon", "--mib", "128"])?;
     scene.victim_holds(128)?;
@@ -86,7 +86,7 @@ fn relief_soft(context: &Context) -> Result<()> {
         "the level was {hard}: {eviction:?}"
     );
     eventually(context.limit(10), || {
-        let level = scene.level()?;
+        let level = scene.node.level()?;
         ensure!(level == hard, "the level is still {level}");
         Ok(())
     })?;
@@ -101,7 +101,7 @@ fn relief_soft(context: &Context) -> Result<()> {
 fn relief_limit(context: &Context) -> Result<()> {
     let options = options("reactor: {maxEvictionsPerMinute: 1}\n");
     let (scene, _other, mut workloads) = two_victims(context, &options, 32)?;
-    let filler = scene.fill_to(scene.level()? + 48 * MIB)?;
+    let filler = scene.fill_to(scene.node.level()? + 48 * MIB)?;
     eventually(context.limit(20), || {
         let events = scene.node.agent.events(0)?;
         let said = events.iter().any(|event| match &event.kind {

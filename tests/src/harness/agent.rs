@@ -69,8 +69,6 @@ pub(crate) struct Options {
     pub(crate) config: String,
     /// More environment.
     pub(crate) env: Vec<(String, String)>,
-    /// More arguments.
-    pub(crate) args: Vec<String>,
     /// Its socket, where it is not the sandbox's.
     pub(crate) socket: Option<PathBuf>,
     /// Capabilities that it does not get.
@@ -94,7 +92,6 @@ impl Default for Options {
             eviction_hard: None,
             config: String::new(),
             env: Vec::new(),
-            args: Vec::new(),
             socket: None,
             without: CapabilitySet::empty(),
             user: None,
@@ -152,7 +149,6 @@ impl Agent {
             .arg(sandbox.pods_dir())
             .args(["--node-name", NODE, "--mode", options.mode, "--api-socket"])
             .arg(&socket)
-            .args(&options.args)
             .envs(options.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -117,22 +117,28 @@ impl Cgroup {
         Ok(1000 * field(&v2.join(&self.path).join("cpu.stat"), "usage_usec")?)
     }
 
+    /// The file with its memory usage.
+    pub(crate) fn memory_usage_file(&self) -> PathBuf {
+        let dir = self.mounts.memory().join(&self.path);
+        dir.join(if self.mounts.memory_on_v2() {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
+        })
+    }
+
     /// Memory now.
     pub(crate) fn memory(&self) -> Result<Memory> {
-        let dir = self.mounts.memory().join(&self.path);
-        let stat = dir.join("memory.stat");
-        Ok(if self.mounts.memory_on_v2() {
-            Memory {
-                usage: number(&dir.join("memory.current"))?,
-                inactive_file: field(&stat, "inactive_file")?,
-                rss: field(&stat, "anon")?,
-            }
+        let stat = self.mounts.memory().join(&self.path).join("memory.stat");
+        let (inactive_file, rss) = if self.mounts.memory_on_v2() {
+            ("inactive_file", "anon")
         } else {
-            Memory {
-                usage: number(&dir.join("memory.usage_in_bytes"))?,
-                inactive_file: field(&stat, "total_inactive_file")?,
-                rss: field(&stat, "total_rss")?,
-            }
+            ("total_inactive_file", "total_rss")
+        };
+        Ok(Memory {
+            usage: number(&self.memory_usage_file())?,
+            inactive_file: field(&stat, inactive_file)?,
+            rss: field(&stat, rss)?,
         })
     }
 

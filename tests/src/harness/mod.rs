@@ -31,7 +31,7 @@ pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
 pub(crate) use sandbox::{OWNER, Sandbox, owner, remove_stale};
 pub(crate) use standstill::{Standstill, state_of};
-pub(crate) use trace::{Call, Traced};
+pub(crate) use trace::{Call, Traced, call_name, thread_id};
 pub(crate) use wait::{eventually, sleep, until};
 pub(crate) use workload::Workload;
 pub(crate) use writes::Writes;

@@ -169,6 +169,17 @@ impl Node {
         .with_context(|| format!("pod {uid}"))
     }
 
+    /// The level at which the agent acts on all pods' memory, bytes, once there is one.
+    pub(crate) fn level(&self) -> Result<u64> {
+        eventually(self.limit, || {
+            let tiers = self.agent.node()?.tiers;
+            let kubepods = tiers.iter().find(|tier| tier.name == "kubepods");
+            kubepods
+                .and_then(|tier| tier.armed_level_bytes)
+                .context("kubepods has no armed level")
+        })
+    }
+
     /// How long to wait for what takes a moment.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
@@ -180,12 +191,6 @@ impl Node {
         self.empty()?;
         self.agent.stop(Signal::TERM, self.limit)?;
         self.ensure_nothing_left()
-    }
-
-    /// The same where the agent follows one that was killed: what that one made is not its to remove.
-    pub(crate) fn finish_restarted(mut self) -> Result<()> {
-        self.empty()?;
-        self.agent.stop(Signal::TERM, self.limit)
     }
 
     /// The same where the harness has made the tree itself, down to `own`: that must still be there.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use libc::{c_int, c_long};
+use syscalls::Sysno;
 
 use super::interrupt;
 
@@ -28,26 +29,28 @@ pub(crate) struct Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.number {
-            libc::SYS_bpf => "bpf",
-            libc::SYS_close => "close",
-            libc::SYS_epoll_ctl => "epoll_ctl",
-            libc::SYS_epoll_wait | libc::SYS_epoll_pwait => "epoll_wait",
-            libc::SYS_fdatasync => "fdatasync",
-            libc::SYS_futex => "futex",
-            libc::SYS_getdents64 => "getdents64",
-            libc::SYS_openat => "openat",
-            libc::SYS_pidfd_open => "pidfd_open",
-            libc::SYS_pidfd_send_signal => "pidfd_send_signal",
-            libc::SYS_pread64 => "pread64",
-            libc::SYS_process_mrelease => "process_mrelease",
-            libc::SYS_read => "read",
-            libc::SYS_timerfd_settime => "timerfd_settime",
-            libc::SYS_write => "write",
-            other => return write!(f, "system call {other} {}", self.file),
-        };
-        write!(f, "{name} {}", self.file)
+        write!(f, "{} {}", call_name(self.number), self.file)
     }
+}
+
+/// What the kernel calls a system call.
+pub(crate) fn call_name(number: c_long) -> String {
+    let known = usize::try_from(number).ok().and_then(Sysno::new);
+    known.map_or_else(|| format!("call {number}"), |call| call.name().to_owned())
+}
+
+/// The id of a process's thread with this name.
+pub(crate) fn thread_id(pid: u32, name: &str) -> Result<u32> {
+    let dir = format!("/proc/{pid}/task");
+    for task in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
+        let task = task?.path();
+        // Another one may have ended meanwhile.
+        if fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name) {
+            let id = task.file_name().and_then(|id| id.to_str()?.parse().ok());
+            return id.context("a task is no number");
+        }
+    }
+    bail!("process {pid} has no thread {name}")
 }
 
 /// See the module. It runs freely again once this goes away.
@@ -68,15 +71,7 @@ enum State {
 impl Traced {
     /// Stops one thread of a process and no other.
     pub(crate) fn thread(pid: u32, name: &str) -> Result<Self> {
-        let dir = format!("/proc/{pid}/task");
-        for task in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
-            let task = task?.path();
-            if fs::read_to_string(task.join("comm"))?.trim() == name {
-                let tid = task.file_name().and_then(|n| n.to_str()?.parse().ok());
-                return Self::stop(pid, tid.context("a task is no number")?);
-            }
-        }
-        bail!("process {pid} has no thread {name}")
+        Self::stop(pid, i32::try_from(thread_id(pid, name)?)?)
     }
 
     fn stop(pid: u32, tid: i32) -> Result<Self> {

@@ -5,6 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use podwarden_policy::{convert::shares_to_weight, units::CpuShares};
 use tempfile::TempDir;
 
 use super::measure::Process;
@@ -12,7 +13,9 @@ use super::report::Setting;
 use super::scope::Scope;
 use super::{MIB, run::Sizes};
 use crate::cases::Context;
-use crate::harness::{Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, sleep, until};
+use crate::harness::{
+    Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, sleep, thread_id, until,
+};
 use crate::workload::stamps::Stamps;
 
 /// Held by the two bystanders, MiB.
@@ -158,26 +161,13 @@ impl Ground {
     /// The reactor's thread id.
     pub(in crate::bench) fn reactor(&self) -> Result<u32> {
         let node = self.node.as_ref().context("podwarden does not run")?;
-        let tasks = format!("/proc/{}/task", node.agent.pid());
-        for task in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
-            let task = task?;
-            if fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "reactor\n") {
-                let name = task.file_name();
-                return Ok(name.to_string_lossy().parse()?);
-            }
-        }
-        anyhow::bail!("no thread of {tasks} is called reactor")
+        thread_id(node.agent.pid(), "reactor")
     }
 
     /// The level that podwarden has armed for all pods, bytes.
-    pub(super) fn level(&self, context: &Context) -> Result<u64> {
+    pub(super) fn level(&self) -> Result<u64> {
         let node = self.node.as_ref().context("podwarden does not run")?;
-        eventually(context.limit(20), || {
-            let tiers = node.agent.node()?.tiers;
-            let kubepods = tiers.iter().find(|tier| tier.name == "kubepods");
-            let level = kubepods.and_then(|tier| tier.armed_level_bytes);
-            level.context("kubepods has no armed level")
-        })
+        node.level()
     }
 
     /// Starts the victim, which holds all but the lead and waits, and returns when all is quiet.
@@ -190,7 +180,7 @@ impl Ground {
         let hold = match &self.node {
             Some(_) => {
                 let used = self.kubepods.memory()?.working_set();
-                self.level(context)?.saturating_sub(used + sizes.lead)
+                self.level()?.saturating_sub(used + sizes.lead)
             }
             None => sizes.victim - sizes.lead,
         };
@@ -297,9 +287,9 @@ impl Ground {
     }
 }
 
-/// CPU shares, as a weight on cgroup v2 (the kubelet's linear map).
+/// CPU shares, as a weight on cgroup v2.
 fn set_shares(cgroup: &Cgroup, shares: u64) -> Result<()> {
-    let weight = 1 + (shares.max(2) - 2) * 9999 / 262_142;
+    let weight = shares_to_weight(CpuShares(shares)).0;
     let mut set = false;
     for dir in cgroup.dirs() {
         for (file, value) in [("cpu.shares", shares), ("cpu.weight", weight)] {

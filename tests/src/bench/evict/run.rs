@@ -82,7 +82,7 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
         idle_cache,
     };
     let (gauge, threshold) = match daemon {
-        Daemon::Podwarden => (usage(used.inactive_file), ground.level(context)?),
+        Daemon::Podwarden => (usage(used.inactive_file), ground.level()?),
         Daemon::Oomd => (usage(0), (used.usage + sizes.lead) / MIB * MIB),
         Daemon::SystemdOomd => (usage(0), sizes.victim),
         Daemon::Earlyoom | Daemon::Nohang => (

@@ -39,13 +39,6 @@ pub(super) enum Gauge {
 }
 
 impl Gauge {
-    fn file(&self) -> PathBuf {
-        match self {
-            Self::Usage { cgroup, .. } => usage_file(cgroup),
-            Self::Available => "/proc/meminfo".into(),
-        }
-    }
-
     fn period(&self) -> Duration {
         match self {
             Self::Usage { .. } => CGROUP_PERIOD,
@@ -61,16 +54,6 @@ impl Gauge {
             Self::Available => threshold - value,
         }
     }
-}
-
-/// The file with a cgroup's usage.
-fn usage_file(cgroup: &Cgroup) -> PathBuf {
-    let dir = cgroup.mounts().memory().join(cgroup.path());
-    dir.join(if cgroup.mounts().memory_on_v2() {
-        "memory.current"
-    } else {
-        "memory.usage_in_bytes"
-    })
 }
 
 /// One look.
@@ -170,8 +153,11 @@ impl Task {
         if refused != 0 {
             return Err(std::io::Error::last_os_error()).context("SCHED_FIFO for the sampler");
         }
-        let gauge = Number::open(&self.gauge.file(), &self.gauge)?;
-        let victim = Number::of_file(&usage_file(&self.victim))?;
+        let gauge = match &self.gauge {
+            Gauge::Usage { cgroup, .. } => Number::of_usage(cgroup)?,
+            Gauge::Available => Number::of_available()?,
+        };
+        let victim = Number::of_usage(&self.victim)?;
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let mut seen = Seen {
             samples: Vec::with_capacity(CAPACITY),
@@ -213,27 +199,21 @@ struct Number {
 }
 
 impl Number {
-    fn open(path: &Path, gauge: &Gauge) -> Result<Self> {
-        let (after, unit) = match gauge {
-            Gauge::Usage { .. } => ("", 1),
-            Gauge::Available => ("MemAvailable:", 1024),
-        };
+    fn of_usage(cgroup: &Cgroup) -> Result<Self> {
+        Self::open(&cgroup.memory_usage_file(), "", 1)
+    }
+
+    fn of_available() -> Result<Self> {
+        Self::open(Path::new("/proc/meminfo"), "MemAvailable:", 1024)
+    }
+
+    fn open(path: &Path, after: &'static str, unit: u64) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
         Ok(Self {
             file,
             path: path.to_owned(),
             after,
             unit,
-        })
-    }
-
-    fn of_file(path: &Path) -> Result<Self> {
-        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            after: "",
-            unit: 1,
         })
     }
 
@@ -263,7 +243,7 @@ fn number(text: &[u8], after: &str) -> Option<u64> {
 
 /// `MemAvailable` now, bytes.
 pub(super) fn available() -> Result<u64> {
-    Number::open(Path::new("/proc/meminfo"), &Gauge::Available)?.read()
+    Number::of_available()?.read()
 }
 
 #[cfg(test)]
