@@ -10,6 +10,7 @@
 
 mod evictions;
 mod history;
+mod own_pod;
 mod process;
 mod slow_loop;
 mod soft;

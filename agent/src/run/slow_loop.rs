@@ -15,7 +15,9 @@ use std::{
 };
 
 use podwarden_cgroup::Tree;
-use podwarden_policy::{Node, desired, drift::Judgement, name::CgroupName, plan, reserve};
+use podwarden_policy::{
+    Node, desired, drift::Judgement, evict::Immunity, name::CgroupName, plan, reserve,
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
@@ -60,6 +62,7 @@ pub(super) struct Parts {
     pub(super) node_level: Option<u64>,
     pub(super) tree: Tree,
     pub(super) naming: Naming,
+    pub(super) immunity: Immunity,
     pub(super) published: Arc<Published>,
     pub(super) accounting: Accounting,
     pub(super) actor: Actor,
@@ -282,6 +285,7 @@ impl SlowLoop {
             accounting,
             actor,
             pods,
+            immunity,
             ..
         } = &mut self.parts;
         let wanted = Wanted::from(&**pods.borrow());
@@ -294,9 +298,10 @@ impl SlowLoop {
             .chain(actor.made_pods())
             .map(|(class, uid)| naming.kubepods.pod(class, &uid))
             .collect();
-        let snapshot = sense::snapshot(tree, naming, config, node, wanted, &existing, |rel| {
+        let mut snapshot = sense::snapshot(tree, naming, config, node, wanted, &existing, |rel| {
             actor.made(rel)
         });
+        snapshot.immunity = immunity.clone();
         let desired = desired::tree(&snapshot);
         let actions = plan::towards(&snapshot, &desired);
         let judgement = match &mut self.drift {
@@ -327,7 +332,6 @@ impl SlowLoop {
         if let Some(soft) = &self.soft {
             self.levels.kubepods = soft.level(self.levels.kubepods);
         }
-        let immunity = parts.config.immunity();
         let before = parts.reactor.armed();
         let inputs = arm::Inputs {
             tree: &parts.tree,
@@ -337,7 +341,7 @@ impl SlowLoop {
             minimum_reclaim: parts.config.minimum_reclaim(&parts.node),
             pods: &pods,
             pressure: parts.config.pressure,
-            immunity: &immunity,
+            immunity: &parts.immunity,
             ranking: parts.config.ranking,
             mode: parts.config.mode,
         };

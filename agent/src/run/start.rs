@@ -5,10 +5,10 @@ use std::{fs, path::Path, sync::Arc};
 use podwarden_cgroup::{
     AgentLock, Driver, DriverFacts, Hierarchies, Identity, MemoryReader, Systemd, Tree,
 };
-use podwarden_policy::{plan, reserve};
+use podwarden_policy::{evict::Immunity, plan, reserve};
 
 use super::{
-    process,
+    own_pod, process,
     slow_loop::{Parts, SlowLoop},
     wait,
 };
@@ -177,6 +177,10 @@ pub(super) async fn agent(
     Ok(SlowLoop::new(
         Parts {
             node_level: config.node_level(&machine),
+            immunity: Immunity {
+                own_pod: own_pod::find(),
+                ..config.immunity()
+            },
             config,
             node,
             tree,

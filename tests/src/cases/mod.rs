@@ -13,6 +13,7 @@ use crate::harness::Log;
 mod api;
 mod apiserver;
 mod cpu;
+mod daemonset;
 mod drift;
 mod eviction;
 mod exits;
@@ -113,6 +114,7 @@ pub(crate) fn all() -> Vec<Case> {
         pure_v1::CASES,
         api::CASES,
         apiserver::CASES,
+        daemonset::CASES,
         scale::CASES,
         faults::CASES,
         stuck::CASES,

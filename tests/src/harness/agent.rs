@@ -149,10 +149,7 @@ impl Agent {
             .arg(sandbox.pods_dir())
             .args(["--node-name", NODE, "--mode", options.mode, "--api-socket"])
             .arg(&socket)
-            .envs(options.env.iter().cloned())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+            .envs(options.env.iter().cloned());
         match &options.kubeconfig {
             Some(kubeconfig) => command.arg("--kubeconfig").arg(kubeconfig),
             None => command.arg("--no-apiserver"),
@@ -165,13 +162,26 @@ impl Agent {
             for capability in without.iter() {
                 remove_capability_from_bounding_set(capability)?;
             }
-            Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
+            Ok(())
         };
         // SAFETY: only system calls between fork and exec, and no allocation.
         unsafe { command.pre_exec(prepare) };
+        Self::launch(command, &socket)
+    }
+
+    /// Starts it by this command, and does not wait; `socket` is where its API will be.
+    pub(crate) fn launch(mut command: Command, socket: &Path) -> Result<Self> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?));
+        }
         let mut child = command
             .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
+            .with_context(|| format!("start {}", command.get_program().display()))?;
         let log = Log::default();
         let stderr = child.stderr.take().context("the agent has no stderr")?;
         let lines = log.clone();
@@ -184,7 +194,7 @@ impl Agent {
         Ok(Self {
             child,
             reader,
-            socket,
+            socket: socket.to_owned(),
             log,
         })
     }

@@ -80,14 +80,23 @@ impl Node {
             sandbox.root.child(name).create()?;
         }
         let agent = Agent::spawn(context.agent(), &sandbox, options)?;
-        context.watch(&agent.log);
         Ok(Self {
+            observes,
+            driver: options.driver,
+            ..Self::of(context, sandbox, agent)
+        })
+    }
+
+    /// An agent that was started already, beside what is taken for a kubelet.
+    pub(crate) fn of(context: &Context, sandbox: Sandbox, agent: Agent) -> Self {
+        context.watch(&agent.log);
+        Self {
             agent,
             sandbox,
             limit: context.limit(20),
-            observes,
-            driver: options.driver,
-        })
+            observes: true,
+            driver: "cgroupfs",
+        }
     }
 
     /// The kubepods cgroup.

@@ -1,0 +1,103 @@
+//! What is shipped for Kubernetes, against the API's own types and the agent's own parsers.
+
+use std::collections::BTreeSet;
+
+use clap::CommandFactory as _;
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Namespace, ServiceAccount},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use podwarden::config::{Config, Mode, Overrides, Ownership};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+const SHIPPED: &str = include_str!("../../../deploy/kubernetes.yaml");
+
+fn objects() -> Vec<Value> {
+    serde_saphyr::from_multiple(SHIPPED).unwrap()
+}
+
+fn object(kind: &str) -> Value {
+    let mut found = objects().into_iter().filter(|o| o["kind"] == kind);
+    let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "more than one {kind}");
+    object
+}
+
+/// What the API's type makes of an object and what it was: a field that it does not know is lost.
+fn typed<T: DeserializeOwned + Serialize>(kind: &str) -> T {
+    let object = object(kind);
+    let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{kind}: {e}"));
+    assert_eq!(serde_json::to_value(&typed).unwrap(), object, "{kind}");
+    typed
+}
+
+#[test]
+fn every_object_is_what_the_api_knows() {
+    typed::<Namespace>("Namespace");
+    typed::<ServiceAccount>("ServiceAccount");
+    typed::<ClusterRole>("ClusterRole");
+    typed::<ConfigMap>("ConfigMap");
+    let binding = typed::<ClusterRoleBinding>("ClusterRoleBinding");
+    let set = typed::<DaemonSet>("DaemonSet");
+    let kinds: BTreeSet<_> = objects()
+        .iter()
+        .map(|o| o["kind"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(kinds.len(), 6, "{kinds:?}");
+
+    // They name each other.
+    let account = object("ServiceAccount")["metadata"].clone();
+    let subject = &binding.subjects.unwrap()[0];
+    assert_eq!(account["name"], subject.name.as_str());
+    assert_eq!(account["namespace"], *subject.namespace.as_ref().unwrap());
+    assert_eq!(
+        object("ClusterRole")["metadata"]["name"],
+        binding.role_ref.name.as_str()
+    );
+    let namespace = object("Namespace")["metadata"]["name"].clone();
+    assert_eq!(account["namespace"], namespace);
+    assert_eq!(namespace, *set.metadata.namespace.as_ref().unwrap());
+    let set = set.spec.unwrap();
+    let labels = set.template.metadata.unwrap().labels.unwrap();
+    for (key, value) in set.selector.match_labels.unwrap() {
+        assert_eq!(labels.get(&key), Some(&value), "{key}");
+    }
+    let pod = set.template.spec.unwrap();
+    assert_eq!(account["name"], *pod.service_account_name.as_ref().unwrap());
+    let volumes: BTreeSet<_> = pod.volumes.unwrap().into_iter().map(|v| v.name).collect();
+    let mounts = pod.containers[0].volume_mounts.clone().unwrap();
+    let mounts: BTreeSet<_> = mounts.into_iter().map(|m| m.name).collect();
+    assert_eq!(volumes, mounts);
+}
+
+#[test]
+fn the_configuration_changes_nothing_until_it_is_told_to() {
+    let map = object("ConfigMap");
+    let text = map["data"]["config.yaml"].as_str().unwrap();
+    let config = Config::parse("config.yaml", text, Overrides::default()).unwrap();
+    assert_eq!(config.mode, Mode::Observe);
+    assert_eq!(config.ownership, Ownership::Assist);
+}
+
+#[test]
+fn the_command_line_is_one() {
+    let set = object("DaemonSet");
+    let container = &set["spec"]["template"]["spec"]["containers"][0];
+    let args = container["args"].as_array().unwrap().iter();
+    let args = args.map(|arg| arg.as_str().unwrap());
+    let command = podwarden::cli::Cli::command();
+    let matches = command
+        .try_get_matches_from(std::iter::once("podwarden").chain(args))
+        .unwrap();
+    assert_eq!(matches.subcommand_name(), Some("run"));
+    // The probes ask where the API is.
+    let (_, run) = matches.subcommand().unwrap();
+    let listen: &std::net::SocketAddr = run.get_one("listen").unwrap();
+    for probe in ["readinessProbe", "livenessProbe"] {
+        let http = &container[probe]["httpGet"];
+        assert_eq!(http["host"], listen.ip().to_string(), "{probe}");
+        assert_eq!(http["port"], listen.port(), "{probe}");
+    }
+}
