@@ -14,10 +14,13 @@ use crate::{
     ledger::{ContainerBook, Figures, Ledger, PodBook},
 };
 
-/// What a pod is called, where a manifest says so.
+/// What pods and containers are called, where a source says so.
 pub trait Names {
     /// The pod's name and namespace, and `manifest` or `cgroup`; its class where the manifest tells.
     fn pod(&self, uid: &str) -> Named;
+
+    /// A container's name by the runtime's id, where one was told.
+    fn container(&self, uid: &str, id: &str) -> Option<&str>;
 }
 
 /// See [`Names`].
@@ -99,7 +102,7 @@ impl Sampler {
         let mut sums: HashMap<QosClass, Account> = HashMap::new();
         let mut pods = Vec::with_capacity(ledger.pods().len());
         for (uid, book) in ledger.pods() {
-            let (pod, total) = self.pod(&pass, tree, ledger, figures, names.pod(uid), uid, book);
+            let (pod, total) = self.pod(&pass, tree, ledger, figures, names, uid, book);
             add(sums.entry(book.class).or_default(), &total);
             pods.push(pod);
         }
@@ -124,17 +127,22 @@ impl Sampler {
         tree: &Tree,
         ledger: &Ledger,
         figures: &impl Figures,
-        named: Named,
+        names: &impl Names,
         uid: &str,
         book: &PodBook,
     ) -> (PodStats, Account) {
+        let named = names.pod(uid);
         let mut total = ledger.pod_only(book, figures);
         let mut containers = Vec::with_capacity(book.containers.len());
         for (id, container) in &book.containers {
             let account = ledger.container(container, figures);
             add(&mut total, &account);
             if container.live {
-                containers.push(self.container(pass, tree, uid, id, container, &account));
+                let mut stats = self.container(pass, tree, uid, id, container, &account);
+                if let Some(name) = names.container(uid, id) {
+                    name.clone_into(&mut stats.name);
+                }
+                containers.push(stats);
             }
         }
         if let Some(used) = self.file_cpu(tree, &book.rel) {

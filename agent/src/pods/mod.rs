@@ -8,7 +8,7 @@
 //!
 //! [`Identities`] remembers who is behind a uid for as long as its cgroup may still be seen.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use podwarden_policy::{PodUid, QosClass};
 
@@ -116,23 +116,40 @@ impl PodIdentity {
 
 /// uid -> identity, of every pod that a source named and that was not forgotten since.
 #[derive(Debug, Default)]
-pub struct Identities(HashMap<PodUid, PodIdentity>);
+pub struct Identities(HashMap<PodUid, Known>);
+
+#[derive(Debug)]
+struct Known {
+    identity: PodIdentity,
+    /// Names by the runtime's ids.
+    containers: BTreeMap<String, String>,
+}
 
 impl Identities {
     /// Learns the pods of a set. Those that are not in it any more keep their names until
     /// [`Identities::forget`]: their cgroups may outlive them.
     pub fn learn(&mut self, set: &PodSet) {
         for pod in set.pods.iter().chain(&set.ended) {
-            self.0.insert(pod.pod.uid.clone(), PodIdentity::of(pod));
+            let known = Known {
+                identity: PodIdentity::of(pod),
+                containers: pod.containers.clone(),
+            };
+            self.0.insert(pod.pod.uid.clone(), known);
         }
     }
 
     /// Who is behind a uid; the uid itself where no source named it.
     pub fn get(&self, uid: &str) -> PodIdentity {
-        let known = self.0.get(&PodUid::from(uid));
-        known
-            .cloned()
-            .unwrap_or_else(|| PodIdentity::of_cgroup(uid))
+        match self.0.get(&PodUid::from(uid)) {
+            Some(known) => known.identity.clone(),
+            None => PodIdentity::of_cgroup(uid),
+        }
+    }
+
+    /// What a container is called, where a source told it.
+    pub fn container(&self, uid: &str, id: &str) -> Option<&str> {
+        let known = self.0.get(&PodUid::from(uid))?;
+        known.containers.get(id).map(String::as_str)
     }
 
     /// A pod's cgroup is gone, and no source tells of it.

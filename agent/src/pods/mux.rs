@@ -51,7 +51,7 @@ pub enum Op {
     Update,
     /// It is to end.
     Delete,
-    /// Only its phase changed.
+    /// Only its status changed.
     Reconcile,
 }
 
@@ -173,6 +173,7 @@ impl Mux {
             pod.pod.name.clone_from(&mirror.pod.name);
             pod.pod.critical = true;
             pod.phase = mirror.phase;
+            pod.containers.clone_from(&mirror.containers);
         }
         pod
     }
@@ -235,11 +236,12 @@ fn change(before: &SourcedPod, now: &SourcedPod) -> Option<Op> {
     if before == now {
         return None;
     }
-    let phase_aside = SourcedPod {
+    let status_aside = SourcedPod {
         phase: now.phase,
+        containers: now.containers.clone(),
         ..before.clone()
     };
-    Some(match phase_aside == *now {
+    Some(match status_aside == *now {
         true => Op::Reconcile,
         false if now.deleting => Op::Delete,
         false => Op::Update,

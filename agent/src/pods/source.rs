@@ -1,6 +1,6 @@
 //! What sources say, in words that are the same for all of them.
 
-use std::{fmt, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use podwarden_policy::{Pod, QosClass};
 
@@ -74,6 +74,8 @@ pub struct SourcedPod {
     pub origin: Origin,
     /// Its phase; `None` where nobody says.
     pub phase: Option<Phase>,
+    /// The names of its containers by the runtime's ids, as far as its status tells.
+    pub containers: BTreeMap<String, String>,
     /// It is to end (`metadata.deletionTimestamp`).
     pub deleting: bool,
 }
@@ -86,6 +88,7 @@ impl SourcedPod {
             qos,
             origin,
             phase: None,
+            containers: BTreeMap::new(),
             deleting: false,
         }
     }

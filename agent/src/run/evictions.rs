@@ -234,4 +234,8 @@ impl Names for KnownNames<'_> {
             evicted: self.evictions.done.contains(uid),
         }
     }
+
+    fn container(&self, uid: &str, id: &str) -> Option<&str> {
+        self.identities.container(uid, id)
+    }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::EventKind;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Case, Context, case, skip};
 use crate::apiserver::ApiServer;
@@ -47,7 +47,10 @@ fn daemonset_pod(context: &Context) -> Result<()> {
     let kubeconfig = sandbox.dir().join("kubeconfig");
     server.kubeconfig(&kubeconfig, Some(TOKEN))?;
     for spec in [&own, &hog, &calm] {
-        server.create_pod(NODE, spec.manifest())?;
+        let mut manifest = spec.manifest();
+        let status = json!({"name": "app", "containerID": "containerd://main"});
+        manifest["status"] = json!({"phase": "Running", "containerStatuses": [status]});
+        server.create_pod(NODE, manifest)?;
     }
 
     let fields = BTreeMap::from([
@@ -74,8 +77,16 @@ fn daemonset_pod(context: &Context) -> Result<()> {
 
     let facts = node.agent.node()?;
     ensure!(facts.mode == "enforce", "{facts:?}");
-    let main = place(&calm);
-    let mut beside = Workload::start(&main, &["anon", "--mib", "24"])?;
+    let mut beside = Workload::start(&place(&calm), &["anon", "--mib", "24"])?;
+    node.expect(&calm.uid, |stats| {
+        let names: Vec<_> = stats
+            .containers
+            .iter()
+            .map(|c| (&*c.name, &*c.id))
+            .collect();
+        ensure!(names == [("app", "main")], "its containers are {names:?}");
+        Ok(())
+    })?;
     let level = node.level()?;
     ensure!(level <= 256 * MIB, "the level is {level} bytes");
     let mut victim = Workload::start(

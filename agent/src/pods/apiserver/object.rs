@@ -145,8 +145,41 @@ struct Meta {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct PodStatus {
     phase: Option<String>,
+    #[serde(default)]
+    init_container_statuses: Option<Vec<ContainerStatus>>,
+    #[serde(default)]
+    container_statuses: Option<Vec<ContainerStatus>>,
+    #[serde(default)]
+    ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Deserialize)]
+struct ContainerStatus {
+    #[serde(default)]
+    name: String,
+    /// `containerd://ID`; empty until it was started.
+    #[serde(rename = "containerID", default)]
+    id: Option<String>,
+}
+
+impl PodStatus {
+    /// Names by id.
+    fn containers(&self) -> BTreeMap<String, String> {
+        let all = [
+            &self.init_container_statuses,
+            &self.container_statuses,
+            &self.ephemeral_container_statuses,
+        ];
+        let all = all.into_iter().flatten().flatten();
+        all.filter_map(|status| {
+            let (_, id) = status.id.as_ref()?.split_once("://")?;
+            Some((id.to_owned(), status.name.clone()))
+        })
+        .collect()
+    }
 }
 
 /// Keeps the two annotations that the kubelet writes and that matter here.
@@ -244,6 +277,10 @@ fn converted(object: &Object<'_>) -> Result<SourcedPod, Problem> {
             .status
             .as_ref()
             .and_then(|s| phase(s.phase.as_deref()?)),
+        containers: object
+            .status
+            .as_ref()
+            .map_or_else(BTreeMap::new, PodStatus::containers),
         deleting: meta.deletion_timestamp.is_some(),
     })
 }

@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use podwarden_policy::{Pod, QosClass};
 use proptest::prelude::*;
@@ -22,6 +22,7 @@ fn object(uid: &str, name: &str) -> SourcedPod {
             mirror: false,
         },
         phase: Some(Phase::Running),
+        containers: BTreeMap::new(),
         deleting: false,
     }
 }

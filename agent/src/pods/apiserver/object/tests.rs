@@ -59,6 +59,23 @@ fn phase_and_end() {
 }
 
 #[test]
+fn containers_are_named_by_their_status() {
+    let mut web = web();
+    assert_eq!(read(&web).unwrap().containers, BTreeMap::new());
+    web["status"] = json!({
+        "initContainerStatuses": [{"name": "migrate", "containerID": "containerd://0a1", "ready": true}],
+        "containerStatuses": [
+            {"name": "app", "containerID": "cri-o://2b3"},
+            {"name": "starting", "containerID": ""},
+            {"name": "waiting", "state": {"waiting": {"reason": "ContainerCreating"}}},
+        ],
+        "ephemeralContainerStatuses": null,
+    });
+    let named = [("0a1", "migrate"), ("2b3", "app")].map(|(id, name)| (id.into(), name.into()));
+    assert_eq!(read(&web).unwrap().containers, BTreeMap::from(named));
+}
+
+#[test]
 fn a_mirror_has_the_uid_of_its_static_pod() {
     let mut web = web();
     web["metadata"]["annotations"] = json!({
