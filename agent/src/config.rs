@@ -195,6 +195,8 @@ pub struct Config {
     pub node_name: String,
     /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
     pub pods_dir: Option<PathBuf>,
+    /// Where what outlives the agent is kept: the pods that the API server told of. Default: nowhere.
+    pub state_dir: Option<PathBuf>,
     /// Where the API server is. Default: `Auto`.
     pub apiserver: ApiserverConfig,
     /// Address of the HTTP API. Default: none, the unix socket alone.

@@ -22,6 +22,7 @@ pub(crate) struct RawConfig {
     pub(super) ownership: Option<Ownership>,
     pub(super) node_name: Option<Text>,
     pub(super) pods_dir: Option<PathBuf>,
+    pub(super) state_dir: Option<Text>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) listen: Option<Text>,
     pub(super) api_socket: Option<PathBuf>,

@@ -370,6 +370,18 @@ fn the_event_log_is_off_until_it_has_a_path() {
 }
 
 #[test]
+fn nothing_is_kept_until_there_is_a_place_for_it() {
+    assert_eq!(parse("").unwrap().state_dir, None);
+    let kept = parse("stateDir: /var/lib/podwarden").unwrap();
+    assert_eq!(kept.state_dir, Some("/var/lib/podwarden".into()));
+    let error = error("stateDir: lib");
+    assert!(
+        error.contains("stateDir") && error.contains("`lib`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn the_api_server_is_where_the_operator_says() {
     let of = |text: &str, overrides: Overrides| {
         let text = format!("{HEAD}{text}");

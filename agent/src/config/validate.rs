@@ -213,6 +213,13 @@ impl File<'_> {
     }
 }
 
+fn absolute_dir(text: &str) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(text);
+    path.is_absolute()
+        .then_some(path)
+        .ok_or("not the absolute path of a directory")
+}
+
 fn absolute_file(text: &str) -> Result<PathBuf, &'static str> {
     let path = PathBuf::from(text);
     if path.is_absolute() && path.file_name().is_some() && !text.ends_with('/') {
@@ -314,6 +321,12 @@ pub(super) fn check(
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
         event_log: file.event_log(&raw.event_log)?,
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
+        state_dir: file.read(
+            "stateDir",
+            raw.state_dir.as_ref(),
+            absolute_dir,
+            "write the absolute path of a directory, such as /var/lib/podwarden",
+        )?,
         apiserver: match overrides.kubeconfig.or(raw.kubeconfig) {
             _ if overrides.no_apiserver => ApiserverConfig::Off,
             Some(path) => ApiserverConfig::Kubeconfig(path),

@@ -5,12 +5,14 @@
 //!                                        └──> watch<SourceStats> ──> /readyz, /v1/node
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, Watcher, apiserver,
+    Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, SourcedPod, Watcher,
+    apiserver,
+    checkpoint::Checkpoint,
     mux::{Event, Mux, Op},
 };
 use crate::{
@@ -18,6 +20,9 @@ use crate::{
     config::{ApiserverConfig, Config},
     error::chain,
 };
+
+/// Changes that come this close to one another are one to the checkpoint.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// What sources may have said before the mux has taken it in; then they wait.
 const WORDS: usize = 64;
@@ -61,14 +66,15 @@ pub struct Feed {
     pub sources: watch::Receiver<Arc<Vec<SourceStats>>>,
 }
 
-/// Starts the sources that are configured; nothing is waited for.
+/// Starts the sources that are configured; nothing is waited for. Of the pods that the checkpoint has,
+/// those are believed that `exists`.
 ///
 /// # Errors
 /// [`DirError`] when there is a manifest directory that cannot be read or watched.
 ///
 /// # Panics
 /// Outside a tokio runtime with IO enabled.
-pub fn start(config: &Config) -> Result<Feed, DirError> {
+pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Feed, DirError> {
     let apiserver = match &config.apiserver {
         ApiserverConfig::Off => None,
         ApiserverConfig::Kubeconfig(path) => Some(Apiserver::Kubeconfig(path.clone())),
@@ -84,6 +90,11 @@ pub fn start(config: &Config) -> Result<Feed, DirError> {
         tokio::spawn(follow_dir(watcher, manifests, hub.speaker(Source::File)));
     }
     if let Some(apiserver) = apiserver {
+        if let Some(dir) = &config.state_dir {
+            let checkpoint = Checkpoint::new(dir);
+            hub.recall(&checkpoint, exists);
+            tokio::spawn(checkpoint.keep(hub.pods.subscribe(), SETTLE));
+        }
         let speaker = hub.speaker(Source::Apiserver);
         let watcher = apiserver::Watcher::new(apiserver, &config.node_name, speaker);
         tokio::spawn(watcher.run());
@@ -182,6 +193,22 @@ impl Hub {
     /// Takes in what a source has told already.
     pub(super) fn begin_with(&mut self, source: Source, event: Event) {
         self.take(source, Word::Event(event));
+        self.publish();
+    }
+
+    /// Takes in what the API server told an agent before this one.
+    fn recall(&mut self, checkpoint: &Checkpoint, exists: impl Fn(&SourcedPod) -> bool) {
+        let mut pods = checkpoint.read().unwrap_or_else(|error| {
+            tracing::warn!("{}", chain(&error));
+            Vec::new()
+        });
+        let told = pods.len();
+        pods.retain(exists);
+        if told > 0 {
+            let there = pods.len();
+            tracing::info!(told, there, "read the checkpoint of the API server's pods");
+        }
+        self.mux.recall(Source::Apiserver, pods);
         self.publish();
     }
 

@@ -1,7 +1,7 @@
 //! Where pods come from, and what they are called.
 //!
 //! ```text
-//!  apiserver ──┐
+//!  apiserver ──┐        ┌──> checkpoint
 //!              ├─> mux ──> PodSet ──> the slow loop
 //!  file ───────┘
 //! ```
@@ -15,6 +15,7 @@ use podwarden_policy::{PodUid, QosClass};
 use crate::api::PodRef;
 
 pub mod apiserver;
+pub mod checkpoint;
 pub mod convert;
 pub mod error;
 pub mod feed;

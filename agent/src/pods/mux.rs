@@ -114,6 +114,15 @@ impl Mux {
         changes.into_iter().map(update).collect()
     }
 
+    /// Takes in what a source told an agent before this one. It has not reported for all that: its own
+    /// first list replaces this.
+    pub fn recall(&mut self, source: Source, pods: Vec<SourcedPod>) {
+        if let Some(state) = self.sources.get_mut(&source) {
+            let pods = pods.into_iter().map(|pod| (pod.key().to_owned(), pod));
+            state.pods.extend(pods);
+        }
+    }
+
     /// How many pods a source has told of.
     pub fn count(&self, source: Source) -> usize {
         self.sources.get(&source).map_or(0, |s| s.pods.len())

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use podwarden_policy::{Pod, QosClass};
+use serde::{Deserialize, Serialize};
 
 use super::{ManifestError, Problem};
 
@@ -32,7 +33,8 @@ impl fmt::Display for Source {
 }
 
 /// Where in its source a pod was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Origin {
     /// A manifest.
     Manifest {
@@ -51,7 +53,7 @@ pub enum Origin {
 }
 
 /// `status.phase` of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Accepted, not all containers run yet.
     Pending,
@@ -64,7 +66,8 @@ pub enum Phase {
 }
 
 /// A pod with where it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SourcedPod {
     /// The pod.
     pub pod: Pod,
@@ -104,6 +107,11 @@ impl SourcedPod {
     /// Nothing of it runs any more, nor will.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Some(Phase::Succeeded | Phase::Failed))
+    }
+
+    /// True for a pod that the API server told of.
+    pub fn is_object(&self) -> bool {
+        matches!(self.origin, Origin::Object { .. })
     }
 
     /// True for the mirror of a static pod.

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use podwarden_cgroup::{
-    AgentLock, Driver, DriverFacts, Hierarchies, Identity, MemoryReader, Systemd, Tree,
+    AgentLock, Controller, Driver, DriverFacts, Hierarchies, Identity, MemoryReader, Systemd, Tree,
 };
 use podwarden_policy::{evict::Immunity, plan, reserve};
 
@@ -25,7 +25,7 @@ use crate::{
         loader::{self, LoadOptions},
         support::{self, Profile},
     },
-    pods::{DirError, PodSet, feed},
+    pods::{DirError, PodSet, SourcedPod, feed},
     published::{Figures, Published},
     reactor::{self, KernelLevels, Reactor},
     sense::{self, Naming, Wanted},
@@ -117,7 +117,14 @@ pub(super) async fn agent(
     let enforce = config.mode == Mode::Enforce;
     let (backend, without_systemd) = backend(&config, driver)?;
     let naming = Naming::new(driver, &config.cgroup_root);
-    let feed = feed::start(&config).map_err(StartError::Pods)?;
+    let looked_at = Tree::new(hierarchies.clone(), &config.cgroup_root);
+    let exists = |pod: &SourcedPod| {
+        let rel = naming.rel(&naming.kubepods.pod(pod.qos, &pod.pod.uid));
+        let directory = |tree: &Tree| tree.path(Controller::Memory, &rel);
+        let directory = looked_at.as_ref().ok().map(directory);
+        directory.is_some_and(|path| path.is_ok_and(|path| path.is_dir()))
+    };
+    let feed = feed::start(&config, exists).map_err(StartError::Pods)?;
     published.set_sources(feed.sources);
     let pods = feed.pods;
     let stats = NodeStats {

@@ -1,23 +1,26 @@
 //! Pods from an API server, one that is unpleasant at times.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, SourceStats};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{Case, Context, portable, skip};
 use crate::apiserver::{ApiServer, Refusal};
 use crate::harness::{
-    Cgroup, NODE, Node, Options, PodSpec, Sandbox, eventually, http_get, sleep, until,
+    Agent, Cgroup, NODE, Node, Options, PodSpec, Sandbox, eventually, http_get, sleep, until,
 };
 
 pub(super) const CASES: &[Case] = &[
     portable("apiserver_pods", apiserver_pods),
     portable("apiserver_cut_off", apiserver_cut_off),
     portable("apiserver_500_pods", apiserver_500_pods),
+    portable("apiserver_away_at_start", apiserver_away_at_start),
 ];
 
 const NAMESPACE: &str = "e2e";
@@ -27,6 +30,8 @@ struct World {
     node: Node,
     server: ApiServer,
     kubeconfig: PathBuf,
+    /// What the agent was started with.
+    options: Options,
 }
 
 impl World {
@@ -42,8 +47,10 @@ impl World {
         let kubeconfig = sandbox.dir().join("kubeconfig");
         server.kubeconfig(&kubeconfig, Some("first"))?;
         before(&mut server)?;
+        let state = sandbox.dir().join("state");
         let options = Options {
             kubeconfig: Some(kubeconfig.clone()),
+            config: format!("stateDir: {}\n", state.display()),
             ..Options::default()
         };
         let node = Node::unready(context, sandbox, &options)?;
@@ -51,6 +58,7 @@ impl World {
             node,
             server,
             kubeconfig,
+            options,
         })
     }
 
@@ -351,6 +359,68 @@ fn restart(world: &mut World) -> Result<()> {
         ensure!(seen && source.problem.is_none(), "{source:?}");
         Ok(())
     })
+}
+
+/// Agent and server are gone, and only the agent comes back: it knows the pods by what it kept, is not
+/// ready, and makes and removes nothing that it was not told of.
+fn apiserver_away_at_start(context: &Context) -> Result<()> {
+    let mut world = World::start(context, |_| Ok(()))?;
+    world.ready(context)?;
+    let (first, second) = (
+        PodSpec::guaranteed("first", "64Mi"),
+        PodSpec::best_effort("second"),
+    );
+    let ended = PodSpec::best_effort("ended");
+    let all = [&first, &second, &ended];
+    for spec in all {
+        world.add(spec)?;
+    }
+    world.expect_pods(&all)?;
+    let file = world.node.sandbox.dir().join("state/pods.json");
+    eventually(world.node.limit(), || {
+        let text = fs::read_to_string(&file).context("there is no checkpoint")?;
+        let kept = all.iter().all(|spec| text.contains(&spec.uid));
+        ensure!(kept, "not every pod is kept: {text}");
+        Ok(())
+    })?;
+    world.server.stop();
+    world.node.agent.signal(Signal::KILL)?;
+    world.node.agent.wait(world.node.limit())?;
+    // What ends meanwhile.
+    world.cgroup(&ended).remove()?;
+
+    world.node.agent = Agent::spawn(context.agent(), &world.node.sandbox, &world.options)?;
+    context.watch(&world.node.agent.log);
+    eventually(world.node.limit(), || {
+        let answer = http_get(world.node.agent.socket(), "/readyz")?;
+        ensure!(answer.status == 503, "/readyz answers {}", answer.status);
+        Ok(())
+    })?;
+    world.expect_pods(&[&first, &second])?;
+    for spec in [&first, &second] {
+        let stats = world.node.agent.pod(&spec.uid)?;
+        ensure!(
+            stats.pod_ref.name == spec.name && stats.source == "apiserver",
+            "{stats:?}"
+        );
+    }
+    ensure!(!world.cgroup(&ended).exists(), "a pod that ended came back");
+
+    // What the server says stands, also where it is not what was kept.
+    world.server.remove_pod(NAMESPACE, &second.name)?;
+    world.server.resume()?;
+    world.ready(context)?;
+    world.expect_pods(&[&first, &ended])?;
+    eventually(world.node.limit(), || {
+        let text = fs::read_to_string(&file)?;
+        ensure!(!text.contains(&second.uid), "still kept: {text}");
+        Ok(())
+    })?;
+    for spec in [&first, &ended] {
+        world.server.remove_pod(NAMESPACE, &spec.name)?;
+    }
+    world.expect_pods(&[])?;
+    world.node.finish()
 }
 
 /// The token is replaced: it is said so, and the new one is taken from the file; nothing is listed.

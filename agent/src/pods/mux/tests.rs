@@ -27,6 +27,19 @@ fn object(uid: &str, name: &str) -> SourcedPod {
     }
 }
 
+#[test]
+fn what_was_told_before_stands_until_the_source_reports() {
+    let mut mux = Mux::new(NODE, [Source::Apiserver, Source::File]);
+    mux.recall(Source::Apiserver, vec![object("a", "a"), object("b", "b")]);
+    let set = mux.set();
+    assert_eq!(set.pods.len(), 2);
+    assert_eq!(set.waiting, [Source::Apiserver, Source::File]);
+    let updates = mux.apply(Source::Apiserver, replace(vec![object("b", "b")]));
+    let ops: Vec<_> = updates.iter().map(|u| (u.op, u.pod.key())).collect();
+    assert_eq!(ops, [(Op::Remove, "a")]);
+    assert_eq!(mux.set().waiting, [Source::File]);
+}
+
 /// The mirror that a kubelet makes of a static pod whose uid is `hash`.
 fn mirror(uid: &str, hash: &str, name: &str) -> SourcedPod {
     let mut pod = object(uid, name);

@@ -1,0 +1,266 @@
+//! What the API server last told, kept past the agent's end: until a server answers again, the agent knows
+//! by it which cgroup is which pod, of what class and priority.
+//!
+//! One file, replaced whole, so that a crash leaves the old one or the new one. It is believed as far as
+//! the cgroups that are there bear it out: a pod without one may have ended meanwhile, and is nothing
+//! until the server tells of it.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{PodSet, Source, SourcedPod};
+use crate::error::chain;
+
+/// The file below the state directory.
+const NAME: &str = "pods.json";
+/// Of the file's form.
+const VERSION: u32 = 1;
+
+/// See the module's text.
+#[derive(Debug, Clone)]
+pub struct Checkpoint(PathBuf);
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file or its directory.
+    #[error("the checkpoint {}", .0.display())]
+    Io(PathBuf, #[source] io::Error),
+    /// It is damaged.
+    #[error("the checkpoint {} is not understood; it begins anew", .0.display())]
+    Form(PathBuf, #[source] serde_json::Error),
+    /// An agent of another version wrote it.
+    #[error("the checkpoint {} has form {found}, not {VERSION}; it begins anew", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        found: u32,
+    },
+}
+
+#[derive(Serialize)]
+struct Kept<'a> {
+    version: u32,
+    pods: Vec<&'a SourcedPod>,
+}
+
+#[derive(Deserialize)]
+struct Form {
+    version: u32,
+}
+
+#[derive(Deserialize)]
+struct Read {
+    pods: Vec<SourcedPod>,
+}
+
+impl Checkpoint {
+    /// In a directory that [`Checkpoint::write`] makes if need be.
+    pub fn new(state_dir: &Path) -> Self {
+        Self(state_dir.join(NAME))
+    }
+
+    /// The pods that were written last; none where nothing was.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] of a file that cannot be read or is not one of ours.
+    pub fn read(&self) -> Result<Vec<SourcedPod>, CheckpointError> {
+        let text = match fs::read(&self.0) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(CheckpointError::Io(self.0.clone(), error)),
+        };
+        let form = |error| CheckpointError::Form(self.0.clone(), error);
+        // Another version may have other pods.
+        let Form { version } = serde_json::from_slice(&text).map_err(form)?;
+        if version != VERSION {
+            let path = self.0.clone();
+            return Err(CheckpointError::Version {
+                path,
+                found: version,
+            });
+        }
+        let read: Read = serde_json::from_slice(&text).map_err(form)?;
+        Ok(read.pods)
+    }
+
+    /// Replaces it by the pods of a set that the API server told of. Synced when it returns.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`]; the file is then what it was.
+    pub fn write(&self, set: &PodSet) -> Result<(), CheckpointError> {
+        self.replace(&text(set))
+            .map_err(|error| CheckpointError::Io(self.0.clone(), error))
+    }
+
+    fn replace(&self, text: &[u8]) -> io::Result<()> {
+        let dir = self.0.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(dir)?;
+        let draft = self.0.with_extension("json.new");
+        let mut file = File::create(&draft)?;
+        file.write_all(text)?;
+        file.sync_all()?;
+        fs::rename(&draft, &self.0)?;
+        File::open(dir)?.sync_all()
+    }
+
+    /// Writes it whenever what the API server told has changed, until there is nobody to tell any more.
+    /// Changes that come within `settle` of one another are written once.
+    pub(super) async fn keep(self, mut pods: watch::Receiver<Arc<PodSet>>, settle: Duration) {
+        let mut last = Vec::new();
+        let mut well = true;
+        while pods.changed().await.is_ok() {
+            tokio::time::sleep(settle).await;
+            let set = pods.borrow_and_update().clone();
+            let now = text(&set);
+            // What was read from it is no news, nor is what other sources tell.
+            if set.waiting.contains(&Source::Apiserver) || now == last {
+                continue;
+            }
+            let this = self.clone();
+            let done = tokio::task::spawn_blocking(move || this.write(&set)).await;
+            match done {
+                Ok(Ok(())) => (last, well) = (now, true),
+                Ok(Err(error)) if well => {
+                    well = false;
+                    let problem = chain(&error);
+                    tracing::warn!("pods are not kept for the next agent: {problem}");
+                }
+                // Said already, or the runtime ends.
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    }
+}
+
+fn text(set: &PodSet) -> Vec<u8> {
+    let kept = Kept {
+        version: VERSION,
+        pods: set.pods.iter().filter(|pod| pod.is_object()).collect(),
+    };
+    // Numbers and strings: there is nothing in it that cannot be written.
+    serde_json::to_vec(&kept).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use podwarden_policy::{Pod, QosClass};
+
+    use super::*;
+    use crate::pods::{Origin, Phase};
+
+    fn pod(uid: &str, origin: Origin) -> SourcedPod {
+        let pod = Pod {
+            uid: uid.into(),
+            name: format!("name-{uid}"),
+            namespace: "shop".to_owned(),
+            priority: 7,
+            ..Pod::default()
+        };
+        SourcedPod {
+            phase: Some(Phase::Running),
+            containers: [("0a1".to_owned(), "app".to_owned())].into(),
+            ..SourcedPod::of_manifest(pod, QosClass::Burstable, origin)
+        }
+    }
+
+    fn object(uid: &str) -> SourcedPod {
+        let mirror = uid == "mirror";
+        let uid_of_object = format!("object-{uid}");
+        pod(
+            uid,
+            Origin::Object {
+                uid: uid_of_object,
+                mirror,
+            },
+        )
+    }
+
+    fn set(pods: &[SourcedPod]) -> PodSet {
+        PodSet {
+            pods: pods.to_vec(),
+            ..PodSet::default()
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_told_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::new(&dir.path().join("not/there/yet"));
+        assert_eq!(checkpoint.read().unwrap(), []);
+        let manifest = Origin::Manifest {
+            file: "/pods/a.yaml".into(),
+            document: 1,
+        };
+        let kept = [object("a"), object("mirror")];
+        let all = [kept[0].clone(), kept[1].clone(), pod("file", manifest)];
+        checkpoint.write(&set(&all)).unwrap();
+        assert_eq!(checkpoint.read().unwrap(), kept);
+        checkpoint.write(&set(&kept[..1])).unwrap();
+        assert_eq!(checkpoint.read().unwrap(), kept[..1]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_is_an_error_and_can_be_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::new(dir.path());
+        checkpoint.write(&set(&[object("a")])).unwrap();
+        let whole = fs::read(&checkpoint.0).unwrap();
+        for text in [&b""[..], b"{}", &whole[..whole.len() / 2], b"\0\0\0"] {
+            fs::write(&checkpoint.0, text).unwrap();
+            let error = checkpoint.read().unwrap_err();
+            assert!(matches!(error, CheckpointError::Form(..)), "{error}");
+        }
+        fs::write(&checkpoint.0, r#"{"version":2,"pods":{}}"#).unwrap();
+        let error = checkpoint.read().unwrap_err();
+        assert!(
+            matches!(error, CheckpointError::Version { found: 2, .. }),
+            "{error}"
+        );
+        checkpoint.write(&set(&[object("b")])).unwrap();
+        assert_eq!(checkpoint.read().unwrap(), [object("b")]);
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_what_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::new(dir.path());
+        checkpoint.write(&set(&[object("a")])).unwrap();
+        // In the way of the draft.
+        fs::create_dir(checkpoint.0.with_extension("json.new")).unwrap();
+        let error = checkpoint.write(&set(&[object("b")])).unwrap_err();
+        assert!(chain(&error).contains("pods.json"), "{error}");
+        assert_eq!(checkpoint.read().unwrap(), [object("a")]);
+    }
+
+    #[tokio::test]
+    async fn it_is_written_once_the_server_has_told_its_pods() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::new(dir.path());
+        checkpoint.write(&set(&[object("a"), object("b")])).unwrap();
+        let (sender, receiver) = watch::channel(Arc::new(PodSet::default()));
+        let settle = Duration::from_millis(1);
+        let keeping = tokio::spawn(checkpoint.clone().keep(receiver, settle));
+        // As it was read, but for a pod whose cgroup is gone.
+        sender.send_replace(Arc::new(PodSet {
+            waiting: vec![Source::Apiserver],
+            ..set(&[object("a")])
+        }));
+        tokio::time::sleep(50 * settle).await;
+        assert_eq!(checkpoint.read().unwrap().len(), 2);
+        sender.send_replace(Arc::new(set(&[object("a")])));
+        // The last change is written also when it is the end.
+        drop(sender);
+        keeping.await.unwrap();
+        assert_eq!(checkpoint.read().unwrap(), [object("a")]);
+    }
+}
