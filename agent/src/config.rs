@@ -141,6 +141,21 @@ pub enum ApiserverConfig {
     Kubeconfig(PathBuf),
 }
 
+/// The kubelet that is asked for its pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletConfig {
+    /// `https://HOST:PORT`, or `http` on loopback (the read-only port).
+    pub url: String,
+    /// Holds the bearer token; read again as it changes.
+    pub token_file: Option<PathBuf>,
+    /// Who signed the kubelet's serving certificate, PEM; its own, where it signed itself.
+    pub certificate_authority: Option<PathBuf>,
+    /// The name in that certificate; that of the URL where there is none.
+    pub server_name: Option<String>,
+    /// How often it is asked. Default: 5 s.
+    pub interval: Duration,
+}
+
 /// So much waiting for memory within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stall {
@@ -199,6 +214,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Where the API server is. Default: `Auto`.
     pub apiserver: ApiserverConfig,
+    /// Where the kubelet is. Default: it is not asked.
+    pub kubelet: Option<KubeletConfig>,
     /// Address of the HTTP API. Default: none, the unix socket alone.
     pub listen: Option<SocketAddr>,
     /// Unix socket of the HTTP API. Default: [`DEFAULT_API_SOCKET`].

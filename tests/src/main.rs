@@ -21,6 +21,7 @@ mod cases;
 mod demo;
 mod harness;
 pub mod init;
+mod kubelet;
 mod runner;
 mod workload;
 

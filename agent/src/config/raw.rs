@@ -24,6 +24,8 @@ pub(crate) struct RawConfig {
     pub(super) pods_dir: Option<PathBuf>,
     pub(super) state_dir: Option<Text>,
     pub(super) kubeconfig: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) kubelet: RawKubelet,
     pub(super) listen: Option<Text>,
     pub(super) api_socket: Option<PathBuf>,
     pub(super) cgroup_root: Option<Text>,
@@ -139,6 +141,17 @@ pub(super) struct RawReactor {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSampling {
+    pub(super) interval: Option<Text>,
+}
+
+/// `kubelet`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawKubelet {
+    pub(super) url: Option<Text>,
+    pub(super) token_file: Option<Text>,
+    pub(super) certificate_authority: Option<Text>,
+    pub(super) server_name: Option<Text>,
     pub(super) interval: Option<Text>,
 }
 

@@ -382,6 +382,58 @@ fn nothing_is_kept_until_there_is_a_place_for_it() {
 }
 
 #[test]
+fn the_kubelet_is_asked_where_the_operator_says() {
+    assert_eq!(parse("").unwrap().kubelet, None);
+    let of = |text: &str| parse(text).unwrap().kubelet.unwrap();
+    let pinned = of(
+        "nodeName: n1\nkubelet: {url: \"https://127.0.0.1:10250/\", \
+                     certificateAuthority: /pki/kubelet.crt, tokenFile: /token}",
+    );
+    let expected = KubeletConfig {
+        url: "https://127.0.0.1:10250".to_owned(),
+        token_file: Some("/token".into()),
+        certificate_authority: Some("/pki/kubelet.crt".into()),
+        server_name: Some("n1".to_owned()),
+        interval: Duration::from_secs(5),
+    };
+    assert_eq!(pinned, expected);
+    let named =
+        of("kubelet: {url: \"https://n2:10250\", certificateAuthority: /ca, serverName: x}");
+    assert_eq!(named.server_name.as_deref(), Some("x"));
+    assert_eq!(
+        of("kubelet: {url: \"http://[::1]:10255\"}").token_file,
+        None
+    );
+    for (text, named) in [
+        (
+            "kubelet: {url: \"https://n2:10250\"}",
+            "kubelet.certificateAuthority is not set",
+        ),
+        (
+            "kubelet: {url: \"http://127.0.0.1\", interval: 10ms}",
+            "kubelet.interval",
+        ),
+        ("kubelet: {tokenFile: /token}", "kubelet.url is not set"),
+        (
+            "kubelet: {url: \"http://10.0.0.7:10255\"}",
+            "over the network",
+        ),
+        ("kubelet: {url: n2}", "kubelet.url"),
+        (
+            "kubelet: {url: \"https://n2/pods\", certificateAuthority: /ca}",
+            "not the address of a server",
+        ),
+        (
+            "kubelet: {url: \"https://n2\", certificateAuthority: ca}",
+            "kubelet.certificateAuthority",
+        ),
+    ] {
+        let error = error(text);
+        assert!(error.contains(named), "{text}: {error}");
+    }
+}
+
+#[test]
 fn the_api_server_is_where_the_operator_says() {
     let of = |text: &str, overrides: Overrides| {
         let text = format!("{HEAD}{text}");

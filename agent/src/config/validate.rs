@@ -1,5 +1,6 @@
 //! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
 
+mod kubelet;
 mod limits;
 mod pressure;
 
@@ -266,10 +267,12 @@ pub(super) fn check(
         raw.sampling.interval.as_ref(),
         Duration::from_millis(100)..=Duration::from_secs(60),
     )?;
+    let node_name = node_name(&file, overrides.node_name, raw.node_name.as_ref())?;
     Ok(Config {
         mode: overrides.mode.or(raw.mode).unwrap_or_default(),
         ownership,
-        node_name: node_name(&file, overrides.node_name, raw.node_name.as_ref())?,
+        kubelet: file.kubelet(&raw.kubelet, &node_name)?,
+        node_name,
         listen: overrides.listen.or(listen),
         cgroup_root: match overrides.cgroup_root {
             Some(root) => from_command_line("--cgroup-root", &root, cgroup_root, ROOT)?,

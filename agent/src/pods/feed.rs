@@ -13,6 +13,7 @@ use super::{
     Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, SourcedPod, Watcher,
     apiserver,
     checkpoint::Checkpoint,
+    kubelet,
     mux::{Event, Mux, Op},
 };
 use crate::{
@@ -82,6 +83,7 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
     };
     let mut sources = Vec::new();
     sources.extend(apiserver.as_ref().map(|_| Source::Apiserver));
+    sources.extend(config.kubelet.as_ref().map(|_| Source::Kubelet));
     sources.extend(config.pods_dir.as_ref().map(|_| Source::File));
     let mut hub = Hub::new(&config.node_name, &sources);
     if let Some(dir) = &config.pods_dir {
@@ -98,6 +100,10 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
         let speaker = hub.speaker(Source::Apiserver);
         let watcher = apiserver::Watcher::new(apiserver, &config.node_name, speaker);
         tokio::spawn(watcher.run());
+    }
+    if let Some(kubelet) = &config.kubelet {
+        let poller = kubelet::Poller::new(kubelet.clone(), hub.speaker(Source::Kubelet));
+        tokio::spawn(poller.run());
     }
     let feed = hub.feed();
     tokio::spawn(hub.run());

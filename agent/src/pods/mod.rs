@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  apiserver ──┐        ┌──> checkpoint
-//!              ├─> mux ──> PodSet ──> the slow loop
+//!  kubelet ────┼─> mux ──> PodSet ──> the slow loop
 //!  file ───────┘
 //! ```
 //!
@@ -15,11 +15,13 @@ use podwarden_policy::{PodUid, QosClass};
 use crate::api::PodRef;
 
 pub mod apiserver;
+mod backoff;
 pub mod checkpoint;
 pub mod convert;
 pub mod error;
 pub mod feed;
 pub mod file;
+mod kubelet;
 pub mod manifest;
 pub mod mux;
 pub mod source;
@@ -59,6 +61,8 @@ pub enum KnownBy {
     Manifest,
     /// The API server.
     Apiserver,
+    /// The kubelet.
+    Kubelet,
     /// Only its cgroup.
     Cgroup,
 }
@@ -69,6 +73,7 @@ impl KnownBy {
         match self {
             Self::Manifest => "manifest",
             Self::Apiserver => "apiserver",
+            Self::Kubelet => "kubelet",
             Self::Cgroup => "cgroup",
         }
     }
@@ -97,6 +102,7 @@ impl PodIdentity {
             known_by: match pod.origin {
                 Origin::Manifest { .. } => KnownBy::Manifest,
                 Origin::Object { .. } => KnownBy::Apiserver,
+                Origin::Kubelet => KnownBy::Kubelet,
             },
         }
     }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podwarden_policy::PodUid;
 
-use super::{PodSet, Source, SourceError, SourcedPod};
+use super::{Origin, PodSet, Source, SourceError, SourcedPod};
 
 /// What a source tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Mux {
         for (source, state) in &self.sources {
             for pod in state.pods.values() {
                 let pod = match source {
-                    Source::Apiserver => pod.clone(),
+                    Source::Apiserver | Source::Kubelet => pod.clone(),
                     Source::File => self.as_mirrored(pod),
                 };
                 let believed = by_uid
@@ -171,9 +171,13 @@ impl Mux {
     fn as_mirrored(&self, pod: &SourcedPod) -> SourcedPod {
         let mut pod = pod.clone();
         let full = format!("{}-{}", pod.pod.name, self.node_name);
-        let api = self.sources.get(&Source::Apiserver);
-        let mirror = api.into_iter().flat_map(|s| s.pods.values()).find(|other| {
-            other.is_mirror()
+        // A kubelet tells of the static pod itself, under that name and uid as well.
+        let others = [Source::Apiserver, Source::Kubelet];
+        let others = others.iter().filter_map(|source| self.sources.get(source));
+        let mut others = others.flat_map(|state| state.pods.values());
+        let mirror = others.find(|other| {
+            let of_kubelet = other.origin == Origin::Kubelet && other.pod.static_pod;
+            (other.is_mirror() || of_kubelet)
                 && other.pod.namespace == pod.pod.namespace
                 && (other.pod.name == full || other.pod.uid == pod.pod.uid)
         });

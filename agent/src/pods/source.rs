@@ -12,6 +12,8 @@ use super::{ManifestError, Problem};
 pub enum Source {
     /// The API server.
     Apiserver,
+    /// The kubelet's `/pods`.
+    Kubelet,
     /// The manifest directory.
     File,
 }
@@ -21,6 +23,7 @@ impl Source {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Apiserver => "apiserver",
+            Self::Kubelet => "kubelet",
             Self::File => "file",
         }
     }
@@ -50,6 +53,8 @@ pub enum Origin {
         /// The mirror of a static pod: the kubelet made it so that the API shows one.
         mirror: bool,
     },
+    /// The kubelet, which runs it.
+    Kubelet,
 }
 
 /// `status.phase` of the API.
@@ -99,7 +104,7 @@ impl SourcedPod {
     /// What its source knows it by.
     pub fn key(&self) -> &str {
         match &self.origin {
-            Origin::Manifest { .. } => self.pod.uid.as_str(),
+            Origin::Manifest { .. } | Origin::Kubelet => self.pod.uid.as_str(),
             Origin::Object { uid, .. } => uid,
         }
     }
@@ -127,6 +132,8 @@ pub enum SourceError {
     Manifest(ManifestError),
     /// An object of the API.
     Object {
+        /// Who told of it.
+        by: Source,
         /// `metadata.uid`; empty where it has none.
         uid: String,
         /// `namespace/name`.
@@ -150,9 +157,14 @@ impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Manifest(error) => error.fmt(f),
-            Self::Object { uid, pod, problem } => write!(
+            Self::Object {
+                by,
+                uid,
+                pod,
+                problem,
+            } => write!(
                 f,
-                "pod {pod} (uid {uid}) of the API server: {problem}; what was known of it before stays in force"
+                "pod {pod} (uid {uid}) of the {by}: {problem}; what was known of it before stays in force"
             ),
         }
     }

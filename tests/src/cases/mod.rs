@@ -21,6 +21,7 @@ mod faults;
 mod full_speed;
 mod hierarchy;
 mod killed;
+mod kubelet;
 mod lifecycle;
 mod memory;
 mod observe;
@@ -114,6 +115,7 @@ pub(crate) fn all() -> Vec<Case> {
         pure_v1::CASES,
         api::CASES,
         apiserver::CASES,
+        kubelet::CASES,
         daemonset::CASES,
         scale::CASES,
         faults::CASES,

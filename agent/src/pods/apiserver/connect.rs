@@ -30,7 +30,7 @@ impl Apiserver {
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
+pub(in crate::pods) enum ConnectError {
     #[error(
         "--kubeconfig {}: it cannot be used; write one with a current-context, as \
          `kubectl config view --minify --raw` prints it", path.display()
@@ -45,7 +45,9 @@ pub(super) enum ConnectError {
          use --kubeconfig or --no-apiserver"
     )]
     InCluster(#[source] InClusterError),
-    #[error("the API server {url} cannot be spoken to with these credentials")]
+    #[error("kubelet.certificateAuthority or kubelet.tokenFile cannot be used")]
+    Kubelet(#[source] Box<KubeconfigError>),
+    #[error("{url} cannot be spoken to with these credentials")]
     Client {
         url: String,
         #[source]
@@ -53,10 +55,17 @@ pub(super) enum ConnectError {
     },
 }
 
+/// A client by a kubeconfig that is not a file.
+pub(in crate::pods) async fn client_of(file: Kubeconfig) -> Result<Client, ConnectError> {
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let config = config.map_err(|e| ConnectError::Kubelet(Box::new(e)))?;
+    Ok(connected(config)?.0)
+}
+
 /// A client with the credentials as they are now, and the server's address. Read again for every
 /// connection after a failure: files are replaced when certificates and tokens are.
 pub(super) async fn client(apiserver: &Apiserver) -> Result<(Client, String), ConnectError> {
-    let mut config = match apiserver {
+    let config = match apiserver {
         Apiserver::InCluster => Config::incluster().map_err(ConnectError::InCluster)?,
         Apiserver::Kubeconfig(path) => {
             let error = |source| ConnectError::Kubeconfig {
@@ -69,6 +78,10 @@ pub(super) async fn client(apiserver: &Apiserver) -> Result<(Client, String), Co
             config.map_err(error)?
         }
     };
+    connected(config)
+}
+
+fn connected(mut config: Config) -> Result<(Client, String), ConnectError> {
     config.connect_timeout = Some(CONNECT);
     // The same pauses for every failure, and each of them seen.
     config.default_retry = false;

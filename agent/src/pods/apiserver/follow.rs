@@ -5,14 +5,11 @@
 //!
 //! - A list may come from the server's cache, and is never older than what is known already: after a
 //!   cut, another server of the same cluster may be behind.
-//! - Each failure in a row waits longer, up to [`MOST`], and never as long as all other nodes do.
+//! - Each failure in a row waits longer, see [`Backoff`].
 
 use std::time::Duration;
 
-/// The first pause (`backoffManager` of the reflector).
-const FIRST: Duration = Duration::from_millis(800);
-/// The longest, before it is spread.
-const MOST: Duration = Duration::from_secs(30);
+use crate::pods::backoff::Backoff;
 
 /// What to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +26,7 @@ pub(super) struct Follow {
     /// Of the last thing seen.
     version: Option<String>,
     listed: bool,
-    failures: u32,
+    backoff: Backoff,
 }
 
 impl Follow {
@@ -38,7 +35,7 @@ impl Follow {
         Self {
             version: Some("0".to_owned()),
             listed: false,
-            failures: 0,
+            backoff: Backoff::default(),
         }
     }
 
@@ -58,7 +55,7 @@ impl Follow {
     /// Something came over the watch, of this version.
     pub(super) fn saw(&mut self, version: String) {
         self.version = Some(version);
-        self.failures = 0;
+        self.backoff = Backoff::default();
     }
 
     /// The server no longer knows what came after our version, or does not know the version yet: all
@@ -73,11 +70,7 @@ impl Follow {
 
     /// It did not work, or nothing came: how long to wait. `spread` is a random number from 0 to 1.
     pub(super) fn failed(&mut self, spread: f64) -> Duration {
-        let pause = FIRST
-            .saturating_mul(2_u32.saturating_pow(self.failures))
-            .min(MOST);
-        self.failures = self.failures.saturating_add(1);
-        pause.mul_f64(1.0 + spread.clamp(0.0, 1.0))
+        self.backoff.next(spread)
     }
 }
 

@@ -9,9 +9,9 @@
 //! kube's own watcher lists from version 0 after every cut that the server's history does not cover, which
 //! may be older than what is known, and begins anew with every client; here the place outlives both.
 
-mod connect;
+pub(super) mod connect;
 mod follow;
-mod object;
+pub(super) mod object;
 
 use std::{io, time::Duration};
 
@@ -24,12 +24,15 @@ use kube::{
     },
 };
 
+use serde::de;
+
 use self::{
     connect::ConnectError,
     follow::{Ask, Follow},
     object::{Line, List, Status},
 };
 use super::{
+    Source,
     feed::{Speaker, Word},
     mux::Event,
 };
@@ -220,11 +223,14 @@ impl Watcher {
         loop {
             let text = server.list(&params).await?;
             let list: List<'_> = serde_json::from_str(&text).map_err(|e| server.answer(LIST, e))?;
-            let page = list.pods();
+            let page = list.pods(Source::Apiserver);
             pods.extend(page.0);
             errors.extend(page.1);
             if list.metadata.more.is_empty() {
-                self.follow.listed(list.metadata.resource_version);
+                let version = list.metadata.resource_version;
+                let missing = || de::Error::missing_field("metadata.resourceVersion");
+                let version = version.ok_or_else(|| server.answer(LIST, missing()))?;
+                self.follow.listed(version);
                 break;
             }
             // The token has the version in it.

@@ -1,4 +1,4 @@
-//! What the API server writes -> what the mux understands. Text in, values out.
+//! What the API server writes, and a kubelet -> what the mux understands. Text in, values out.
 //!
 //! Every pod is read on its own, so that one that is not understood hides no other. What may be large
 //! and does not matter here, as annotations of a megabyte and the history of fields, is skipped while it
@@ -11,7 +11,7 @@ use podwarden_policy::qos;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use super::super::{Origin, Phase, Problem, SourceError, SourcedPod, convert, mux::Event};
+use super::super::{Origin, Phase, Problem, Source, SourceError, SourcedPod, convert, mux::Event};
 
 /// Kubelet `pkg/kubelet/types/pod_update.go`. The value of `mirror` is that of `config.hash`, which is
 /// the static pod's uid (`CreateMirrorPod` of `pkg/kubelet/pod/mirror_client.go`, `applyDefaults` of
@@ -22,28 +22,31 @@ const SOURCE: &str = "kubernetes.io/config.source";
 
 /// A list, page or whole.
 #[derive(Debug, Deserialize)]
-pub(super) struct List<'a> {
+pub(in crate::pods) struct List<'a> {
+    #[serde(default)]
     pub(super) metadata: ListMeta,
     /// Go writes no items as null.
     #[serde(borrow, default)]
     items: Option<Vec<&'a RawValue>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListMeta {
-    pub(super) resource_version: String,
+    /// A kubelet writes none.
+    #[serde(default)]
+    pub(super) resource_version: Option<String>,
     /// There is more.
     #[serde(rename = "continue", default)]
     pub(super) more: String,
 }
 
 impl List<'_> {
-    /// The pods of the list, and those that cannot be used.
-    pub(super) fn pods(&self) -> (Vec<SourcedPod>, Vec<SourceError>) {
+    /// The pods of the list, which `by` told of, and those that cannot be used.
+    pub(in crate::pods) fn pods(&self, by: Source) -> (Vec<SourcedPod>, Vec<SourceError>) {
         let (mut pods, mut errors) = (Vec::new(), Vec::new());
         for item in self.items.iter().flatten() {
-            match pod(item) {
+            match pod(item, by) {
                 Ok(pod) => pods.push(pod),
                 Err(error) => errors.push(*error),
             }
@@ -97,7 +100,7 @@ pub(super) fn line(text: &str) -> Result<Line, serde_json::Error> {
     Ok(match raw.kind {
         "ADDED" | "MODIFIED" => Line::Pod {
             version: version()?,
-            event: match pod(raw.object) {
+            event: match pod(raw.object, Source::Apiserver) {
                 Ok(pod) => Event::Apply(Box::new(pod)),
                 Err(error) => Event::Unusable(error),
             },
@@ -212,8 +215,15 @@ fn the_kubelets<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, S
 }
 
 /// Reads one pod.
-fn pod(raw: &RawValue) -> Result<SourcedPod, Box<SourceError>> {
-    let error = |uid, pod, problem| Box::new(SourceError::Object { uid, pod, problem });
+fn pod(raw: &RawValue, by: Source) -> Result<SourcedPod, Box<SourceError>> {
+    let error = |uid, pod, problem| {
+        Box::new(SourceError::Object {
+            by,
+            uid,
+            pod,
+            problem,
+        })
+    };
     let mut json = serde_json::Deserializer::from_str(raw.get());
     let object: Object<'_> = serde_path_to_error::deserialize(&mut json).map_err(|e| {
         let problem = Problem::Type {
@@ -224,7 +234,7 @@ fn pod(raw: &RawValue) -> Result<SourcedPod, Box<SourceError>> {
     })?;
     let meta = &object.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    converted(&object).map_err(|problem| {
+    converted(&object, by).map_err(|problem| {
         let name = format!("{}/{}", text(&meta.namespace), text(&meta.name));
         error(text(&meta.uid), name, problem)
     })
@@ -248,7 +258,7 @@ fn uid_of(raw: &RawValue) -> String {
         .uid
 }
 
-fn converted(object: &Object<'_>) -> Result<SourcedPod, Problem> {
+fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
     let meta = &object.metadata;
     let uid = meta.uid.clone().filter(|uid| !uid.is_empty());
     let uid = uid.ok_or_else(|| Problem::Missing("metadata.uid".to_owned()))?;
@@ -266,12 +276,17 @@ fn converted(object: &Object<'_>) -> Result<SourcedPod, Problem> {
         .get(SOURCE)
         .is_some_and(|source| source != "api");
     pod.static_pod = hash.is_some() || of_node;
+    // `IsCriticalPod` of kubelet `pkg/kubelet/types/pod_update.go`.
+    pod.critical |= of_node;
     Ok(SourcedPod {
         qos: qos::classify(&pod),
         pod,
-        origin: Origin::Object {
-            uid,
-            mirror: hash.is_some(),
+        origin: match by {
+            Source::Kubelet => Origin::Kubelet,
+            Source::Apiserver | Source::File => Origin::Object {
+                uid,
+                mirror: hash.is_some(),
+            },
         },
         phase: object
             .status

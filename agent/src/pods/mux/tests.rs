@@ -7,6 +7,7 @@ use super::*;
 use crate::pods::{Origin, Phase, Problem};
 
 const NODE: &str = "node-1";
+const ALL: [Source; 3] = [Source::Apiserver, Source::Kubelet, Source::File];
 
 fn object(uid: &str, name: &str) -> SourcedPod {
     SourcedPod {
@@ -27,19 +28,6 @@ fn object(uid: &str, name: &str) -> SourcedPod {
     }
 }
 
-#[test]
-fn what_was_told_before_stands_until_the_source_reports() {
-    let mut mux = Mux::new(NODE, [Source::Apiserver, Source::File]);
-    mux.recall(Source::Apiserver, vec![object("a", "a"), object("b", "b")]);
-    let set = mux.set();
-    assert_eq!(set.pods.len(), 2);
-    assert_eq!(set.waiting, [Source::Apiserver, Source::File]);
-    let updates = mux.apply(Source::Apiserver, replace(vec![object("b", "b")]));
-    let ops: Vec<_> = updates.iter().map(|u| (u.op, u.pod.key())).collect();
-    assert_eq!(ops, [(Op::Remove, "a")]);
-    assert_eq!(mux.set().waiting, [Source::File]);
-}
-
 /// The mirror that a kubelet makes of a static pod whose uid is `hash`.
 fn mirror(uid: &str, hash: &str, name: &str) -> SourcedPod {
     let mut pod = object(uid, name);
@@ -49,6 +37,15 @@ fn mirror(uid: &str, hash: &str, name: &str) -> SourcedPod {
         uid: uid.to_owned(),
         mirror: true,
     };
+    pod
+}
+
+/// As a kubelet tells of what it runs.
+fn of_kubelet(uid: &str, name: &str, is_static: bool) -> SourcedPod {
+    let mut pod = object(uid, name);
+    pod.pod.static_pod = is_static;
+    pod.pod.critical = is_static;
+    pod.origin = Origin::Kubelet;
     pod
 }
 
@@ -63,6 +60,7 @@ fn manifest(uid: &str, name: &str) -> SourcedPod {
 
 fn broken(uid: &str) -> SourceError {
     SourceError::Object {
+        by: Source::Apiserver,
         uid: uid.to_owned(),
         pod: format!("shop/{uid}"),
         problem: Problem::Missing("spec".to_owned()),
@@ -240,6 +238,38 @@ fn the_api_server_is_believed_before_a_manifest() {
     assert_eq!(mux.set().pods, [manifest("a", "from-file")]);
 }
 
+#[test]
+fn a_kubelets_word_on_a_static_pod_is_that_on_what_runs() {
+    let hash = "0123456789abcdef";
+    let of_kubelet = of_kubelet(hash, "etcd-node-1", true);
+    let mut mux = Mux::new(NODE, ALL);
+    mux.apply(Source::File, replace(vec![manifest("own-hash", "etcd")]));
+    mux.apply(Source::Kubelet, replace(vec![of_kubelet.clone()]));
+    mux.apply(
+        Source::Apiserver,
+        replace(vec![mirror("m", hash, "etcd-node-1")]),
+    );
+    let set = mux.set();
+    assert_eq!(set.pods, [of_kubelet]);
+    // Without the kubelet it is the manifest's, under the mirror's name.
+    let mut mux = Mux::new(NODE, [Source::Kubelet, Source::File]);
+    mux.apply(Source::File, replace(vec![manifest("own-hash", "etcd")]));
+    assert_eq!(mux.set().pods[0].pod.uid.as_str(), "own-hash");
+}
+
+#[test]
+fn what_was_told_before_stands_until_the_source_reports() {
+    let mut mux = Mux::new(NODE, [Source::Apiserver, Source::File]);
+    mux.recall(Source::Apiserver, vec![object("a", "a"), object("b", "b")]);
+    let set = mux.set();
+    assert_eq!(set.pods.len(), 2);
+    assert_eq!(set.waiting, [Source::Apiserver, Source::File]);
+    let updates = mux.apply(Source::Apiserver, replace(vec![object("b", "b")]));
+    let ops: Vec<_> = updates.iter().map(|u| (u.op, u.pod.key())).collect();
+    assert_eq!(ops, [(Op::Remove, "a")]);
+    assert_eq!(mux.set().waiting, [Source::File]);
+}
+
 /// A source as it really is, and the events of it that the mux has not been told yet.
 struct World {
     source: Source,
@@ -275,6 +305,13 @@ impl World {
             }
             (Source::Apiserver, 1) => object(&format!("shared-{at}"), &format!("shared-{at}")),
             (Source::Apiserver, _) => object(&uid, &uid),
+            (Source::Kubelet, 0) => {
+                of_kubelet(&format!("hash-{at}"), &format!("static-{at}-{NODE}"), true)
+            }
+            (Source::Kubelet, 1) => {
+                of_kubelet(&format!("shared-{at}"), &format!("shared-{at}"), false)
+            }
+            (Source::Kubelet, _) => of_kubelet(&uid, &uid, false),
         };
         let key = fresh.key().to_owned();
         let mut pod = self.pods.get(&key).cloned().unwrap_or(fresh);
@@ -340,7 +377,7 @@ impl World {
 
 #[derive(Debug, Clone)]
 struct Step {
-    of_file: bool,
+    source: u8,
     pod: u8,
     what: u8,
     talk: u8,
@@ -348,15 +385,15 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (any::<bool>(), 0..24_u8, 0..8_u8, 0..40_u8, 0..6_u8).prop_map(
-        |(of_file, pod, what, talk, much)| Step {
-            of_file,
+    (0..3_u8, 0..24_u8, 0..8_u8, 0..40_u8, 0..6_u8).prop_map(|(source, pod, what, talk, much)| {
+        Step {
+            source,
             pod,
             what,
             talk,
             much,
-        },
-    )
+        }
+    })
 }
 
 /// A listener that knows of a source only what updates tell it.
@@ -388,16 +425,16 @@ impl Listener {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
-    /// 5,000 events of two sources, some lost and some told twice, end as the two lists alone do. A
+    /// 5,000 events of three sources, some lost and some told twice, end as the lists alone do. A
     /// pod that was broken before it was last listed may be known or not; here it is repaired first.
     #[test]
     fn any_history_ends_as_its_last_lists_do(steps in prop::collection::vec(step(), 5000)) {
-        let mut worlds = [World::new(Source::Apiserver), World::new(Source::File)];
-        let mut mux = both();
+        let mut worlds = ALL.map(World::new);
+        let mut mux = Mux::new(NODE, ALL);
         let mut listener = Listener::default();
         let mut whole = false;
         for step in &steps {
-            let world = &mut worlds[usize::from(step.of_file)];
+            let world = &mut worlds[usize::from(step.source)];
             world.happen(step);
             for event in world.speak(step) {
                 for update in mux.apply(world.source, event) {
@@ -409,7 +446,7 @@ proptest! {
             prop_assert!(!whole || waiting == 0);
             whole |= waiting == 0;
         }
-        let mut fresh = both();
+        let mut fresh = Mux::new(NODE, ALL);
         for world in &mut worlds {
             world.errors.clear();
             for update in mux.apply(world.source, world.list()) {

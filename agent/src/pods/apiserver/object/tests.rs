@@ -3,7 +3,10 @@ use serde_json::json;
 use super::*;
 
 fn read(value: &serde_json::Value) -> Result<SourcedPod, Box<SourceError>> {
-    pod(&serde_json::value::to_raw_value(value).unwrap())
+    pod(
+        &serde_json::value::to_raw_value(value).unwrap(),
+        Source::Apiserver,
+    )
 }
 
 fn web() -> serde_json::Value {
@@ -158,20 +161,52 @@ fn a_list_tells_of_every_pod_on_its_own() {
     })
     .to_string();
     let list: List<'_> = serde_json::from_str(&text).unwrap();
-    let (pods, errors) = list.pods();
+    let (pods, errors) = list.pods(Source::Apiserver);
     assert_eq!((pods.len(), errors.len()), (1, 1));
     assert_eq!(errors[0].key(), Some("bad"));
     assert_eq!(
         (
-            list.metadata.resource_version.as_str(),
+            list.metadata.resource_version.as_deref(),
             list.metadata.more.as_str()
         ),
-        ("99", "token")
+        (Some("99"), "token")
     );
     // As Go writes an empty list.
     let empty: List<'_> =
         serde_json::from_str(r#"{"metadata":{"resourceVersion":"1"},"items":null}"#).unwrap();
-    assert_eq!(empty.pods(), (Vec::new(), Vec::new()));
+    assert_eq!(empty.pods(Source::Apiserver), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_list_of_a_kubelet_has_no_version_and_static_pods_themselves() {
+    let mut etcd = web();
+    etcd["metadata"]["uid"] = "0123456789abcdef0123456789abcdef".into();
+    etcd["metadata"]["annotations"] = json!({
+        "kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef",
+        "kubernetes.io/config.source": "file",
+    });
+    let mut bad = web();
+    bad["metadata"]["uid"] = "bad".into();
+    bad["spec"] = json!(null);
+    let text = json!({
+        "kind": "PodList",
+        "apiVersion": "v1",
+        "metadata": {},
+        "items": [web(), etcd, bad],
+    });
+    let text = text.to_string();
+    let list: List<'_> = serde_json::from_str(&text).unwrap();
+    let (pods, errors) = list.pods(Source::Kubelet);
+    assert!(pods.iter().all(|pod| pod.origin == Origin::Kubelet));
+    assert!(!pods[0].pod.static_pod && !pods[0].pod.is_critical());
+    assert!(pods[1].pod.static_pod && pods[1].pod.is_critical());
+    assert_eq!(pods[1].key(), "0123456789abcdef0123456789abcdef");
+    assert!(
+        errors[0].to_string().contains("of the kubelet"),
+        "{}",
+        errors[0]
+    );
+    assert!(list.metadata.resource_version.is_none());
 }
 
 #[test]
