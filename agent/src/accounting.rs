@@ -32,6 +32,16 @@ use orphans::Orphans;
 /// later than that finds what they left.
 const COME_BACK: Duration = Duration::from_millis(25);
 
+/// When to read again without being woken, after a reading at `now` that found something or nothing. What
+/// was due later stays due: a wake-up may find what another reading took already, and its CPU is silent
+/// from then on all the same.
+fn come_back(due: Option<Instant>, any: bool, now: Instant) -> Option<Instant> {
+    if any {
+        return Some(now + COME_BACK);
+    }
+    due.filter(|due| *due > now)
+}
+
 /// How often the tree is looked at where no kernel program reports changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -215,7 +225,7 @@ impl Accounting {
             self.come_back = Some(now + LOOK_AGAIN);
             self.look(tree, &mut occurrences);
         } else {
-            self.come_back = any.then_some(now + COME_BACK);
+            self.come_back = come_back(self.come_back, any, now);
             self.resync_after_loss(tree, now, &mut occurrences);
             self.bury_orphans(now);
         }
@@ -338,5 +348,22 @@ impl Accounting {
                 kernel.flush_cpu(cpu);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_that_finds_nothing_puts_no_reading_off() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let due = come_back(None, true, start);
+        assert_eq!(due, Some(after(25)));
+        assert_eq!(come_back(due, false, after(1)), due);
+        assert_eq!(come_back(due, true, after(20)), Some(after(45)));
+        assert_eq!(come_back(due, false, after(25)), None);
+        assert_eq!(come_back(None, false, start), None);
     }
 }

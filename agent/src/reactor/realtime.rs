@@ -1,5 +1,9 @@
 //! Makes the calling thread real-time, as far as this node lets it.
 
+use std::{fs, io};
+
+use podwarden_cgroup::{Controller, Hierarchies};
+
 /// How the reactor's thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Realtime {
@@ -76,22 +80,42 @@ fn touch_stack() {
     std::hint::black_box(&stack);
 }
 
-fn schedule() -> Scheduling {
+/// Makes the calling thread SCHED_FIFO; false where it may not be.
+///
+/// With real-time group scheduling (`CONFIG_RT_GROUP_SCHED`) a v1 cpu cgroup has no real-time budget
+/// unless it is given one, and a pod's never is: the thread leaves it for the root then. What it uses is
+/// counted there from then on.
+pub(crate) fn make_fifo() -> bool {
+    set_fifo() || (leave_cpu_cgroup().is_ok() && set_fifo())
+}
+
+fn set_fifo() -> bool {
     let parameters = libc::sched_param {
         sched_priority: PRIORITY,
     };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: affects the calling thread only; the pointer is to a live value.
-    if unsafe {
-        libc::sched_setscheduler(
-            0,
-            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-            &raw const parameters,
-        )
-    } == 0
-    {
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
+}
+
+/// Of the calling thread and no other: v1 takes threads one by one.
+fn leave_cpu_cgroup() -> io::Result<()> {
+    let hierarchies = Hierarchies::detect().map_err(io::Error::other)?;
+    let mount = hierarchies.controllers.get(&Controller::Cpu);
+    let mount = mount.filter(|_| !hierarchies.is_on_v2(Controller::Cpu));
+    let mount = mount.ok_or(io::ErrorKind::NotFound)?;
+    // Others have no such file, and no such budget.
+    if !mount.join("cpu.rt_runtime_us").exists() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    fs::write(mount.join("tasks"), "0")
+}
+
+fn schedule() -> Scheduling {
+    if make_fifo() {
         return Scheduling::Fifo;
     }
-    // SAFETY: as above; 0 is the calling thread.
+    // SAFETY: affects the calling thread only, which 0 is.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } == 0 {
         return Scheduling::Nice;
     }

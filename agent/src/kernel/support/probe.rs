@@ -11,7 +11,10 @@ use podwarden_cgroup::{Controller, DriverFacts, Hierarchies, Systemd};
 use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
 
 use super::{CHARGE, CgroupFacts, KernelSupport, Lockdown, Release, TRACEPOINTS, trial};
-use crate::kernel::btf::{KernelBtf, VMLINUX};
+use crate::{
+    kernel::btf::{KernelBtf, VMLINUX},
+    reactor::realtime,
+};
 
 /// What the agent locks at most: its own pages, well below this.
 const LOCKED_BYTES: u64 = 64 << 20;
@@ -115,12 +118,8 @@ fn writable(dir: &Path) -> Option<bool> {
 
 /// Tries SCHED_FIFO in a thread of its own, which ends with it.
 fn real_time() -> Option<bool> {
-    let attempt = || {
-        let parameters = libc::sched_param { sched_priority: 1 };
-        // SAFETY: concerns the calling thread only; the pointer is to a live value.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
-    };
-    thread::Builder::new().spawn(attempt).ok()?.join().ok()
+    let attempt = thread::Builder::new().spawn(realtime::make_fifo);
+    attempt.ok()?.join().ok()
 }
 
 fn memory_lock(capabilities: Option<CapabilitySet>) -> Option<bool> {
