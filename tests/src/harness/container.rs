@@ -24,8 +24,15 @@ use super::Cgroup;
 const SHIPPED: &str = include_str!("../../../deploy/kubernetes.yaml");
 /// Where the image has its program.
 const PROGRAM: &str = "/usr/local/bin/podwarden";
-/// What of a system the image has that the program needs.
-const LIBRARIES: [&str; 4] = ["/usr/lib", "/usr/lib64", "/lib", "/lib64"];
+/// What of a system the image has that the program needs: libraries, and whom to trust.
+const IMAGE: [&str; 6] = [
+    "/usr/lib",
+    "/usr/lib64",
+    "/lib",
+    "/lib64",
+    "/etc/ssl/certs",
+    "/usr/share/ca-certificates",
+];
 
 /// The objects of the shipped manifest.
 #[derive(Debug)]
@@ -118,8 +125,8 @@ impl Container {
             env,
             cgroup,
         };
-        for library in LIBRARIES {
-            this.library(Path::new(library))?;
+        for part in IMAGE {
+            this.part_of_image(Path::new(part))?;
         }
         this.mount(program, PROGRAM, true)?;
         // Every container has these two.
@@ -204,14 +211,14 @@ impl Container {
         Ok(command)
     }
 
-    fn library(&mut self, library: &Path) -> Result<()> {
-        match fs::read_link(library) {
+    fn part_of_image(&mut self, part: &Path) -> Result<()> {
+        match fs::read_link(part) {
             Ok(to) => {
-                let link = self.at(library);
+                let link = self.at(part);
                 fs::create_dir_all(link.parent().context("a link at the root")?)?;
                 symlink(to, link).context("make a link of the image")
             }
-            Err(_) if library.is_dir() => self.mount(library, library, true),
+            Err(_) if part.is_dir() => self.mount(part, part, true),
             Err(_) => Ok(()),
         }
     }
