@@ -46,6 +46,11 @@ fn filter(text: &str) -> Result<String, String> {
     if text.chars().any(|c| c.is_whitespace() || c == '"') {
         return Err("names of cases have no spaces and no quotes".to_owned());
     }
+    // What systemd understands (`runlevel_to_target` of `src/core/main.c`, and the words beside it).
+    let is_runlevel = text.len() < 2 || matches!(text, "single" | "rescue" | "emergency");
+    if is_runlevel {
+        return Err("too short, or a word that systemd takes for itself".to_owned());
+    }
     Ok(text.to_owned())
 }
 
@@ -106,17 +111,18 @@ impl Args {
         self.keep_going || report.total().failed == 0
     }
 
-    /// The arguments of the cases.
+    /// The arguments of the cases. They go onto a kernel's command line, where systemd takes a number that
+    /// stands alone for a runlevel: 1 is rescue mode.
     fn cases(&self) -> Vec<String> {
         let filter = self.filter.iter();
         let mut arguments: Vec<_> = filter
             .flat_map(|filter| ["--filter".to_owned(), filter.clone()])
             .collect();
         if self.retries > 0 {
-            arguments.extend(["--retries".to_owned(), self.retries.to_string()]);
+            arguments.push(format!("--retries={}", self.retries));
         }
         if let Some(times) = self.repeat {
-            arguments.extend(["--repeat".to_owned(), times.to_string()]);
+            arguments.push(format!("--repeat={times}"));
         }
         arguments
     }
@@ -237,7 +243,7 @@ fn count_cases(workspace: &Workspace, arguments: &[String]) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Where, filter, place};
+    use super::{Args, Where, filter, place};
 
     #[test]
     fn kernels_are_chosen_by_series() {
@@ -250,6 +256,19 @@ mod tests {
     #[test]
     fn a_filter_fits_on_a_command_line() {
         assert_eq!(filter("eviction_"), Ok("eviction_".to_owned()));
-        assert!(filter("two words").is_err());
+        for unfit in ["two words", "1", "s", "single", "rescue", ""] {
+            assert!(filter(unfit).is_err(), "{unfit:?}");
+        }
+    }
+
+    #[test]
+    fn no_argument_of_the_cases_is_a_runlevel() {
+        let args = Args {
+            repeat: Some(3),
+            filter: Some("relief".to_owned()),
+            ..Args::everything()
+        };
+        let words = ["--filter", "relief", "--retries=1", "--repeat=3"];
+        assert_eq!(args.cases(), words);
     }
 }
