@@ -100,7 +100,7 @@ impl Args {
             skip_unit: false,
             keep_going: true,
             vm_timeout: VM_TIMEOUT,
-            retries: 1,
+            retries: 2,
             repeat: None,
             vms: AT_ONCE,
         }
@@ -268,7 +268,7 @@ mod tests {
             filter: Some("relief".to_owned()),
             ..Args::everything()
         };
-        let words = ["--filter", "relief", "--retries=1", "--repeat=3"];
+        let words = ["--filter", "relief", "--retries=2", "--repeat=3"];
         assert_eq!(args.cases(), words);
     }
 }
