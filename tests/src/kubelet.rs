@@ -2,9 +2,8 @@
 //! itself and a bearer token.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use axum::Router;
@@ -15,10 +14,11 @@ use axum::serve::Listener;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer};
 use tokio_rustls::server::TlsStream;
+
+use crate::harness::Server;
 
 /// What it knows.
 #[derive(Debug, Default)]
@@ -32,10 +32,9 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Kubelet {
     known: Arc<Mutex<Known>>,
-    address: SocketAddr,
+    server: Server,
     /// Both certificates, as a kubelet writes them into its `kubelet.crt`.
     certificates: String,
-    runtime: Option<Runtime>,
 }
 
 impl Kubelet {
@@ -47,9 +46,8 @@ impl Kubelet {
         };
         let mut kubelet = Self {
             known: Arc::new(Mutex::new(known)),
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            server: Server::stopped(),
             certificates: String::new(),
-            runtime: None,
         };
         kubelet.renew(name)?;
         Ok(kubelet)
@@ -57,31 +55,18 @@ impl Kubelet {
 
     /// Starts it anew on its port, with a certificate of another signer.
     pub(crate) fn renew(&mut self, name: &str) -> Result<()> {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
-        }
         let (tls, certificates) = tls(name)?;
-        let listener = std::net::TcpListener::bind(self.address).context("listen as a kubelet")?;
-        listener.set_nonblocking(true)?;
-        self.address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
         let router = Router::new().fallback(answer);
         let router = router.with_state(Arc::clone(&self.known));
-        runtime.spawn(async move {
-            let listener = TcpListener::from_std(listener)?;
-            axum::serve(Tls { listener, tls }, router).await
-        });
+        let serve = |listener| async move { axum::serve(Tls { listener, tls }, router).await };
+        self.server.start(serve).context("serve as a kubelet")?;
         self.certificates = certificates;
-        self.runtime = Some(runtime);
         Ok(())
     }
 
     /// Where it is.
     pub(crate) fn url(&self) -> String {
-        format!("https://{}", self.address)
+        format!("https://{}", self.server.address())
     }
 
     /// Its certificate and that of who signed it, PEM.
@@ -106,14 +91,6 @@ impl Kubelet {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Kubelet {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
-        }
     }
 }
 

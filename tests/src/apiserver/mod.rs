@@ -17,17 +17,16 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use self::store::{Key, Store};
+use crate::harness::Server;
 
 pub(crate) use self::store::Refusal;
 
@@ -101,9 +100,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    /// `None` while it is stopped.
-    runtime: Option<Runtime>,
+    server: Server,
 }
 
 impl ApiServer {
@@ -117,8 +114,7 @@ impl ApiServer {
         };
         let mut server = Self {
             shared: Arc::new(shared),
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
-            runtime: None,
+            server: Server::stopped(),
         };
         server.resume()?;
         Ok(server)
@@ -126,24 +122,14 @@ impl ApiServer {
 
     /// Ends it as a crash does: every connection is cut. What it keeps is kept.
     pub(crate) fn stop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
-        }
+        self.server.stop();
     }
 
     /// Starts it again on its port.
     pub(crate) fn resume(&mut self) -> Result<()> {
-        let listener = TcpListener::bind(self.address).context("listen for API requests")?;
-        listener.set_nonblocking(true)?;
-        self.address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
         let shared = Arc::clone(&self.shared);
-        runtime.spawn(async move { serve::serve(listener, shared).await });
-        self.runtime = Some(runtime);
-        Ok(())
+        let started = self.server.start(|listener| serve::serve(listener, shared));
+        started.context("serve the API")
     }
 
     /// Writes a kubeconfig for it, with a token where one is given.
@@ -151,7 +137,7 @@ impl ApiServer {
         let user = token.map_or_else(|| json!({}), |token| json!({"token": token}));
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "e2e",
-            "clusters": [{"name": "e2e", "cluster": {"server": format!("http://{}", self.address)}}],
+            "clusters": [{"name": "e2e", "cluster": {"server": format!("http://{}", self.server.address())}}],
             "users": [{"name": "agent", "user": user}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "agent"}}],
         });
@@ -218,12 +204,6 @@ impl ApiServer {
 
     fn answered(&self, result: Result<Value, Refusal>) -> Result<Value> {
         result.map_err(|refusal| anyhow::anyhow!("{}: {}", refusal.reason, refusal.message))
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

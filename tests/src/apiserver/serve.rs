@@ -1,7 +1,6 @@
 //! Answers, watches, and their faults.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -26,7 +26,6 @@ const WATCH: Duration = Duration::from_secs(1800);
 
 /// Serves until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
     let router = Router::new().fallback(answer).with_state(shared);
     axum::serve(listener, router).await
 }

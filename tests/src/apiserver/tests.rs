@@ -20,7 +20,7 @@ fn send(
     headers: &str,
     body: &str,
 ) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(server.address).unwrap();
+    let mut stream = TcpStream::connect(server.server.address()).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
@@ -310,7 +310,7 @@ fn after_a_restart_everything_is_as_it_was() {
     let mut server = ApiServer::start().unwrap();
     server.create_pod("n1", pod("a")).unwrap();
     server.stop();
-    TcpStream::connect(server.address).unwrap_err();
+    TcpStream::connect(server.server.address()).unwrap_err();
     server.resume().unwrap();
     let (code, list) = get(&server, "/api/v1/pods");
     assert_eq!(

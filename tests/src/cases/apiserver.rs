@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, SourceStats};
+use podwarden::api::EventKind;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -68,22 +68,7 @@ impl World {
 
     fn add(&self, spec: &PodSpec) -> Result<Cgroup> {
         self.server.create_pod(NODE, spec.manifest())?;
-        Ok(self.cgroup(spec))
-    }
-
-    fn cgroup(&self, spec: &PodSpec) -> Cgroup {
-        let kubepods = self.node.kubepods();
-        spec.components()
-            .fold(kubepods, |cgroup, name| cgroup.child(&name))
-    }
-
-    /// How the agent says its source is doing.
-    fn source(&self) -> Result<SourceStats> {
-        let sources = self.node.agent.node()?.sources;
-        let source = sources
-            .into_iter()
-            .find(|source| source.name == "apiserver");
-        source.context("/v1/node tells of no API server")
+        Ok(self.node.cgroup_of(spec))
     }
 
     /// The verbs since the last call, each with how often.
@@ -101,17 +86,6 @@ impl World {
         let verbs = self.verbs();
         ensure!(!verbs.contains_key("list pods"), "{when}: {verbs:?}");
         Ok(())
-    }
-
-    /// Waits until the agent has exactly these pods.
-    fn expect_pods(&self, specs: &[&PodSpec]) -> Result<()> {
-        let wanted: BTreeSet<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
-        eventually(self.node.limit(), || {
-            let pods = self.node.agent.pods()?;
-            let found: BTreeSet<_> = pods.iter().map(|pod| pod.pod_ref.uid.as_str()).collect();
-            ensure!(found == wanted, "{found:?}, not {wanted:?}");
-            Ok(())
-        })
     }
 }
 
@@ -137,7 +111,7 @@ fn apiserver_pods(context: &Context) -> Result<()> {
         .create_pod("another-node", elsewhere.manifest())?;
     world.server.resume()?;
     world.ready(context)?;
-    world.expect_pods(&specs.each_ref())?;
+    world.node.expect_pods(&specs.each_ref())?;
     for spec in &specs {
         let stats = world.node.agent.pod(&spec.uid)?;
         ensure!(
@@ -163,7 +137,7 @@ fn nobody_answers(world: &World) -> Result<()> {
         let answer = http_get(world.node.agent.socket(), "/readyz")?;
         let text = answer.text();
         ensure!(answer.status == 503 && text.contains("apiserver"), "{text}");
-        let source = world.source()?;
+        let source = world.node.source("apiserver")?;
         let problem = source.problem.unwrap_or_default();
         ensure!(
             !source.reported && problem.contains("127.0.0.1"),
@@ -191,18 +165,18 @@ fn changes(world: &World, [first, second, third]: &[PodSpec; 3]) -> Result<()> {
     world.server.change_pod(NAMESPACE, &third.name, |pod| {
         pod["status"]["phase"] = "Succeeded".into();
     })?;
-    world.expect_pods(&[first, second])?;
+    world.node.expect_pods(&[first, second])?;
     world.server.remove_pod(NAMESPACE, &first.name)?;
-    world.expect_pods(&[second])?;
+    world.node.expect_pods(&[second])?;
     ensure!(
-        !world.cgroup(first).exists() && !world.cgroup(third).exists(),
+        !world.node.cgroup_of(first).exists() && !world.node.cgroup_of(third).exists(),
         "a cgroup is left"
     );
     let again = PodSpec::guaranteed(&first.name, "64Mi");
     world.add(&again)?;
-    world.expect_pods(&[&again, second])?;
+    world.node.expect_pods(&[&again, second])?;
     world.server.remove_pod(NAMESPACE, &again.name)?;
-    world.expect_pods(&[second])
+    world.node.expect_pods(&[second])
 }
 
 /// A pod that makes no sense is said to, and changes nothing for others or for what it was.
@@ -246,7 +220,7 @@ fn apiserver_cut_off(context: &Context) -> Result<()> {
     world.verbs();
     let alive = churn(&world)?;
     let alive: Vec<_> = alive.iter().collect();
-    world.expect_pods(&alive)?;
+    world.node.expect_pods(&alive)?;
     world.ensure_no_list("watches were cut")?;
     world
         .server
@@ -255,11 +229,11 @@ fn apiserver_cut_off(context: &Context) -> Result<()> {
     away_and_forgetful(&mut world, &alive)?;
     steady(&mut world)?;
     tokens(&mut world)?;
-    world.expect_pods(&alive)?;
+    world.node.expect_pods(&alive)?;
     for spec in alive {
         world.server.remove_pod(NAMESPACE, &spec.name)?;
     }
-    world.expect_pods(&[])?;
+    world.node.expect_pods(&[])?;
     world.node.finish()
 }
 
@@ -306,7 +280,7 @@ fn away_and_forgetful(world: &mut World, alive: &[&PodSpec]) -> Result<()> {
     until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
     world.server.stop();
     eventually(world.node.limit(), || {
-        let source = world.source()?;
+        let source = world.node.source("apiserver")?;
         ensure!(source.problem.is_some() && source.reported, "{source:?}");
         Ok(())
     })?;
@@ -318,9 +292,9 @@ fn away_and_forgetful(world: &mut World, alive: &[&PodSpec]) -> Result<()> {
     world.verbs();
     world.server.resume()?;
     until(world.node.limit(), "its end", || !cgroup.exists())?;
-    world.expect_pods(alive)?;
+    world.node.expect_pods(alive)?;
     eventually(world.node.limit(), || {
-        let source = world.source()?;
+        let source = world.node.source("apiserver")?;
         ensure!(source.problem.is_none(), "{source:?}");
         Ok(())
     })?;
@@ -355,7 +329,7 @@ fn restart(world: &mut World) -> Result<()> {
     world.server.resume()?;
     eventually(world.node.limit(), || {
         let seen = world.server.has_seen("watch", "pods");
-        let source = world.source()?;
+        let source = world.node.source("apiserver")?;
         ensure!(seen && source.problem.is_none(), "{source:?}");
         Ok(())
     })
@@ -375,7 +349,7 @@ fn apiserver_away_at_start(context: &Context) -> Result<()> {
     for spec in all {
         world.add(spec)?;
     }
-    world.expect_pods(&all)?;
+    world.node.expect_pods(&all)?;
     let file = world.node.sandbox.dir().join("state/pods.json");
     eventually(world.node.limit(), || {
         let text = fs::read_to_string(&file).context("there is no checkpoint")?;
@@ -387,7 +361,7 @@ fn apiserver_away_at_start(context: &Context) -> Result<()> {
     world.node.agent.signal(Signal::KILL)?;
     world.node.agent.wait(world.node.limit())?;
     // What ends meanwhile.
-    world.cgroup(&ended).remove()?;
+    world.node.cgroup_of(&ended).remove()?;
 
     world.node.agent = Agent::spawn(context.agent(), &world.node.sandbox, &world.options)?;
     context.watch(&world.node.agent.log);
@@ -396,7 +370,7 @@ fn apiserver_away_at_start(context: &Context) -> Result<()> {
         ensure!(answer.status == 503, "/readyz answers {}", answer.status);
         Ok(())
     })?;
-    world.expect_pods(&[&first, &second])?;
+    world.node.expect_pods(&[&first, &second])?;
     for spec in [&first, &second] {
         let stats = world.node.agent.pod(&spec.uid)?;
         ensure!(
@@ -404,13 +378,16 @@ fn apiserver_away_at_start(context: &Context) -> Result<()> {
             "{stats:?}"
         );
     }
-    ensure!(!world.cgroup(&ended).exists(), "a pod that ended came back");
+    ensure!(
+        !world.node.cgroup_of(&ended).exists(),
+        "a pod that ended came back"
+    );
 
     // What the server says stands, also where it is not what was kept.
     world.server.remove_pod(NAMESPACE, &second.name)?;
     world.server.resume()?;
     world.ready(context)?;
-    world.expect_pods(&[&first, &ended])?;
+    world.node.expect_pods(&[&first, &ended])?;
     eventually(world.node.limit(), || {
         let text = fs::read_to_string(&file)?;
         ensure!(!text.contains(&second.uid), "still kept: {text}");
@@ -419,7 +396,7 @@ fn apiserver_away_at_start(context: &Context) -> Result<()> {
     for spec in [&first, &ended] {
         world.server.remove_pod(NAMESPACE, &spec.name)?;
     }
-    world.expect_pods(&[])?;
+    world.node.expect_pods(&[])?;
     world.node.finish()
 }
 
@@ -431,13 +408,13 @@ fn tokens(world: &mut World) -> Result<()> {
     world.server.stop();
     world.server.resume()?;
     eventually(world.node.limit(), || {
-        let problem = world.source()?.problem.unwrap_or_default();
+        let problem = world.node.source("apiserver")?.problem.unwrap_or_default();
         ensure!(problem.contains("answered 401"), "{problem:?}");
         Ok(())
     })?;
     world.server.kubeconfig(&world.kubeconfig, Some("second"))?;
     eventually(world.node.limit(), || {
-        let source = world.source()?;
+        let source = world.node.source("apiserver")?;
         ensure!(source.problem.is_none(), "{source:?}");
         Ok(())
     })?;

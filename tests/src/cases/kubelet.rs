@@ -1,14 +1,12 @@
 //! Pods from a kubelet's `/pods`.
 
-use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context as _, Result, ensure};
-use podwarden::api::SourceStats;
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::{Case, Context, portable, skip};
-use crate::harness::{Cgroup, NODE, Node, Options, PodSpec, Sandbox, eventually};
+use crate::harness::{NODE, Node, Options, PodSpec, Sandbox, eventually};
 use crate::kubelet::Kubelet;
 
 pub(super) const CASES: &[Case] = &[portable("kubelet_pods", kubelet_pods)];
@@ -21,36 +19,15 @@ fn running(spec: &PodSpec) -> Value {
     pod
 }
 
-fn cgroup(node: &Node, spec: &PodSpec) -> Cgroup {
-    spec.components()
-        .fold(node.kubepods(), |cgroup, name| cgroup.child(&name))
-}
-
-fn source(node: &Node) -> Result<SourceStats> {
-    let sources = node.agent.node()?.sources;
-    let source = sources.into_iter().find(|source| source.name == "kubelet");
-    source.context("/v1/node tells of no kubelet")
-}
-
 /// Waits until the source has a problem that says this, or none.
 fn expect_problem(node: &Node, said: Option<&str>) -> Result<()> {
     eventually(node.limit(), || {
-        let problem = source(node)?.problem;
+        let problem = node.source("kubelet")?.problem;
         let as_expected = match (&problem, said) {
             (Some(problem), Some(said)) => problem.contains(said),
             (problem, said) => problem.is_none() == said.is_none(),
         };
         ensure!(as_expected, "its problem is {problem:?}, not {said:?}");
-        Ok(())
-    })
-}
-
-fn expect_pods(node: &Node, specs: &[&PodSpec]) -> Result<()> {
-    let wanted: BTreeSet<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
-    eventually(node.limit(), || {
-        let pods = node.agent.pods()?;
-        let found: BTreeSet<_> = pods.iter().map(|pod| pod.pod_ref.uid.as_str()).collect();
-        ensure!(found == wanted, "{found:?}, not {wanted:?}");
         Ok(())
     })
 }
@@ -81,21 +58,21 @@ fn kubelet_pods(context: &Context) -> Result<()> {
         ..Options::default()
     };
     let node = Node::on(context, sandbox, &options)?;
-    expect_pods(&node, &[&web, &batch])?;
+    node.expect_pods(&[&web, &batch])?;
     let stats = node.agent.pod(&web.uid)?;
     ensure!(
         stats.pod_ref.name == "web" && stats.source == "kubelet" && stats.qos_class == "Guaranteed",
         "{stats:?}"
     );
-    ensure!(cgroup(&node, &web).exists(), "the pod has no cgroup");
+    ensure!(node.cgroup_of(&web).exists(), "the pod has no cgroup");
     kubelet.run(vec![first]);
-    expect_pods(&node, &[&web])?;
-    ensure!(!cgroup(&node, &batch).exists(), "a cgroup is left");
+    node.expect_pods(&[&web])?;
+    ensure!(!node.cgroup_of(&batch).exists(), "a cgroup is left");
 
     // What it told stays in force while it does not answer.
     kubelet.take_token("second");
     expect_problem(&node, Some("renew it"))?;
-    ensure!(cgroup(&node, &web).exists(), "the pod's cgroup is gone");
+    ensure!(node.cgroup_of(&web).exists(), "the pod's cgroup is gone");
     fs::write(&token, "second")?;
     expect_problem(&node, None)?;
     kubelet.renew(NODE)?;
@@ -111,8 +88,8 @@ fn kubelet_pods(context: &Context) -> Result<()> {
     fs::write(&ca, kubelet.certificates())?;
     expect_problem(&node, None)?;
     ensure!(kubelet.asked() > asked, "it was not asked again");
-    expect_pods(&node, &[&web])?;
+    node.expect_pods(&[&web])?;
     kubelet.run(Vec::new());
-    expect_pods(&node, &[])?;
+    node.expect_pods(&[])?;
     node.finish()
 }

@@ -1,10 +1,11 @@
 //! A node: a private root with an agent on it, and pods.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::PodStats;
+use podwarden::api::{PodStats, SourceStats};
 use podwarden_policy::name::parse_pod;
 use rustix::process::Signal;
 
@@ -142,9 +143,7 @@ impl Node {
         let draft = self.sandbox.dir().join("draft.json");
         fs::write(&draft, spec.manifest().to_string()).context("write a manifest")?;
         fs::rename(&draft, &manifest).context("put a manifest in place")?;
-        let (kubepods, _) = self.sandbox.kubepods(self.driver);
-        let name = spec.components().fold(kubepods, |name, c| name.child(c));
-        Ok(self.sandbox.cgroup(self.driver, &name))
+        Ok(self.cgroup_of(spec))
     }
 
     /// Waits until the API lists all of `pods`, each with its container.
@@ -160,6 +159,31 @@ impl Node {
                     pod.spec.name
                 );
             }
+            Ok(())
+        })
+    }
+
+    /// The cgroup that a pod has or is to have.
+    pub(crate) fn cgroup_of(&self, spec: &PodSpec) -> Cgroup {
+        let (kubepods, _) = self.sandbox.kubepods(self.driver);
+        let name = spec.components().fold(kubepods, |name, c| name.child(c));
+        self.sandbox.cgroup(self.driver, &name)
+    }
+
+    /// How the agent says that one of its sources of pods is doing.
+    pub(crate) fn source(&self, name: &str) -> Result<SourceStats> {
+        let sources = self.agent.node()?.sources;
+        let source = sources.into_iter().find(|source| source.name == name);
+        source.with_context(|| format!("/v1/node tells of no source {name}"))
+    }
+
+    /// Waits until the agent has exactly these pods.
+    pub(crate) fn expect_pods(&self, specs: &[&PodSpec]) -> Result<()> {
+        let wanted: BTreeSet<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
+        eventually(self.limit, || {
+            let pods = self.agent.pods()?;
+            let found: BTreeSet<_> = pods.iter().map(|pod| pod.pod_ref.uid.as_str()).collect();
+            ensure!(found == wanted, "{found:?}, not {wanted:?}");
             Ok(())
         })
     }
