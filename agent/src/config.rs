@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use axum::http::{HeaderName, HeaderValue, Uri};
 use podwarden_cgroup::{Driver, PsiKind};
 use podwarden_policy::{
     Bytes, MilliCpu, Node,
@@ -141,6 +142,17 @@ pub enum ApiserverConfig {
     Kubeconfig(PathBuf),
 }
 
+/// Manifests at a URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticPodUrl {
+    /// `http` or `https`, the certificate of a public authority or of one that this machine trusts.
+    pub url: Uri,
+    /// Sent with every request.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How often it is read. Default: 20 s.
+    pub interval: Duration,
+}
+
 /// The kubelet that is asked for its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletConfig {
@@ -212,6 +224,8 @@ pub struct Config {
     pub pods_dir: Option<PathBuf>,
     /// Where what outlives the agent is kept: the pods that the API server told of. Default: nowhere.
     pub state_dir: Option<PathBuf>,
+    /// Where manifests are besides. Default: nowhere.
+    pub static_pod_url: Option<StaticPodUrl>,
     /// Where the API server is. Default: `Auto`.
     pub apiserver: ApiserverConfig,
     /// Where the kubelet is. Default: it is not asked.

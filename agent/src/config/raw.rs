@@ -1,6 +1,6 @@
 //! The configuration as it is written: every value a text with its line.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -23,6 +23,11 @@ pub(crate) struct RawConfig {
     pub(super) node_name: Option<Text>,
     pub(super) pods_dir: Option<PathBuf>,
     pub(super) state_dir: Option<Text>,
+    #[serde(rename = "staticPodURL")]
+    pub(super) static_pod_url: Option<Text>,
+    #[serde(rename = "staticPodURLHeader", default)]
+    pub(super) static_pod_url_header: BTreeMap<String, Vec<Text>>,
+    pub(super) http_check_frequency: Option<Text>,
     pub(super) kubeconfig: Option<PathBuf>,
     #[serde(default)]
     pub(super) kubelet: RawKubelet,

@@ -382,6 +382,41 @@ fn nothing_is_kept_until_there_is_a_place_for_it() {
 }
 
 #[test]
+fn manifests_are_read_from_the_url_that_is_set() {
+    assert_eq!(
+        parse("httpCheckFrequency: 5s").unwrap().static_pod_url,
+        None
+    );
+    let text = "staticPodURL: http://10.0.0.1:8080/pods.yaml?node=a\n\
+                staticPodURLHeader: {X-Token: [one, two]}\nhttpCheckFrequency: 5s";
+    let found = parse(text).unwrap().static_pod_url.unwrap();
+    assert_eq!(found.url, "http://10.0.0.1:8080/pods.yaml?node=a");
+    let headers: Vec<_> = found
+        .headers
+        .iter()
+        .map(|(n, v)| (n.as_str(), v.as_bytes()))
+        .collect();
+    assert_eq!(headers, [("x-token", &b"one"[..]), ("x-token", b"two")]);
+    assert_eq!(found.interval, Duration::from_secs(5));
+    for (text, named) in [
+        ("staticPodURL: /pods.yaml", "staticPodURL"),
+        ("staticPodURL: ftp://a/b", "neither http nor https"),
+        ("staticPodURLHeader: {A: [b]}", "staticPodURL is not set"),
+        (
+            "staticPodURL: http://a/\nstaticPodURLHeader: {\"a b\": [c]}",
+            "a b",
+        ),
+        (
+            "staticPodURL: http://a/\nhttpCheckFrequency: 1ms",
+            "httpCheckFrequency",
+        ),
+    ] {
+        let error = error(text);
+        assert!(error.contains(named), "{text}: {error}");
+    }
+}
+
+#[test]
 fn the_kubelet_is_asked_where_the_operator_says() {
     assert_eq!(parse("").unwrap().kubelet, None);
     let of = |text: &str| parse(text).unwrap().kubelet.unwrap();

@@ -3,6 +3,7 @@
 mod kubelet;
 mod limits;
 mod pressure;
+mod static_pod_url;
 
 use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -271,6 +272,7 @@ pub(super) fn check(
     Ok(Config {
         mode: overrides.mode.or(raw.mode).unwrap_or_default(),
         ownership,
+        static_pod_url: file.static_pod_url(&raw)?,
         kubelet: file.kubelet(&raw.kubelet, &node_name)?,
         node_name,
         listen: overrides.listen.or(listen),

@@ -13,8 +13,10 @@ use super::{
     Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, SourcedPod, Watcher,
     apiserver,
     checkpoint::Checkpoint,
-    kubelet,
+    kubelet::Kubelet,
     mux::{Event, Mux, Op},
+    poll::poll,
+    url::Url,
 };
 use crate::{
     api::SourceStats,
@@ -85,6 +87,7 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
     sources.extend(apiserver.as_ref().map(|_| Source::Apiserver));
     sources.extend(config.kubelet.as_ref().map(|_| Source::Kubelet));
     sources.extend(config.pods_dir.as_ref().map(|_| Source::File));
+    sources.extend(config.static_pod_url.as_ref().map(|_| Source::Http));
     let mut hub = Hub::new(&config.node_name, &sources);
     if let Some(dir) = &config.pods_dir {
         let (watcher, manifests) = ManifestDir::new(dir).watch()?;
@@ -102,8 +105,11 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
         tokio::spawn(watcher.run());
     }
     if let Some(kubelet) = &config.kubelet {
-        let poller = kubelet::Poller::new(kubelet.clone(), hub.speaker(Source::Kubelet));
-        tokio::spawn(poller.run());
+        let kubelet = Kubelet::new(kubelet.clone());
+        tokio::spawn(poll(kubelet, hub.speaker(Source::Kubelet)));
+    }
+    if let Some(url) = &config.static_pod_url {
+        tokio::spawn(poll(Url::new(url.clone()), hub.speaker(Source::Http)));
     }
     let feed = hub.feed();
     tokio::spawn(hub.run());
@@ -137,7 +143,7 @@ async fn follow_dir(
     }
 }
 
-fn whole(manifests: &Manifests) -> Event {
+pub(super) fn whole(manifests: &Manifests) -> Event {
     Event::Replace {
         pods: manifests.pods.clone(),
         errors: manifests

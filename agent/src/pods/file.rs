@@ -1,7 +1,7 @@
 //! A directory of manifests, as the kubelet's `staticPodPath`: read whole on every change.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs::File,
     io::{self, Read as _},
     mem::MaybeUninit,
@@ -11,17 +11,16 @@ use std::{
     time::Duration,
 };
 
-use podwarden_policy::PodUid;
 use rustix::fs::inotify;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
 };
 
-use super::{ManifestError, Origin, Problem, SourcedPod, manifest};
-
-/// Above what the API server takes for one object (1.5 MiB), with room for a list.
-const MAX_FILE_BYTES: u64 = 16 << 20;
+use super::{
+    Manifests, Problem, manifest,
+    manifests::{MOST, Reading},
+};
 
 /// Writers rarely touch one file only: wait this long for the rest.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -55,15 +54,6 @@ pub enum DirError {
     },
 }
 
-/// Everything that a directory holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Manifests {
-    /// The pods, by file name and document; no uid twice.
-    pub pods: Vec<SourcedPod>,
-    /// One per manifest that cannot be used.
-    pub errors: Vec<ManifestError>,
-}
-
 /// A directory of v1 Pod manifests: `*.yaml`, `*.yml` and `*.json`. Names that begin with a dot and
 /// all other names (editors' copies among them) are ignored, and so are subdirectories.
 #[derive(Debug, Clone)]
@@ -84,18 +74,18 @@ impl ManifestDir {
     pub fn read(&self, previous: &Manifests) -> Result<Manifests, DirError> {
         let mut reading = Reading::default();
         for file in self.files()? {
-            let before = reading.set.errors.len();
+            let before = reading.errors();
             match read_file(&file) {
                 Ok(text) => reading.add(&file, manifest::parse(&text)),
                 // Removed since it was listed; a link that leads nowhere is still there itself.
                 Err(_) if std::fs::symlink_metadata(&file).is_err() => {}
                 Err(problem) => reading.error(&file, None, problem),
             }
-            if reading.set.errors.len() > before {
+            if reading.errors() > before {
                 reading.keep(&file, previous);
             }
         }
-        Ok(reading.set)
+        Ok(reading.done())
     }
 
     /// The manifests in the order of their names.
@@ -141,80 +131,6 @@ impl ManifestDir {
     }
 }
 
-/// One pass over the directory.
-#[derive(Default)]
-struct Reading {
-    set: Manifests,
-    uids: BTreeMap<PodUid, PathBuf>,
-}
-
-impl Reading {
-    fn add(&mut self, file: &Path, parsed: Vec<manifest::Parsed>) {
-        if parsed.is_empty() {
-            self.error(file, None, Problem::Empty);
-        }
-        for (document, result) in parsed {
-            match result {
-                Err(problem) => self.error(file, Some(document), problem),
-                Ok((pod, qos)) => match self.uids.get(&pod.uid) {
-                    Some(first) => {
-                        let problem = Problem::DuplicateUid {
-                            uid: pod.uid.to_string(),
-                            first: first.clone(),
-                        };
-                        self.error(file, Some(document), problem);
-                    }
-                    None => {
-                        let file = file.to_owned();
-                        let origin = Origin::Manifest { file, document };
-                        self.pod(SourcedPod::of_manifest(pod, qos, origin));
-                    }
-                },
-            }
-        }
-    }
-
-    fn pod(&mut self, pod: SourcedPod) {
-        if let Origin::Manifest { file, .. } = &pod.origin {
-            self.uids.insert(pod.pod.uid.clone(), file.clone());
-        }
-        self.set.pods.push(pod);
-    }
-
-    fn error(&mut self, file: &Path, document: Option<usize>, problem: Problem) {
-        self.set.errors.push(ManifestError {
-            file: file.to_owned(),
-            document,
-            problem,
-        });
-    }
-
-    /// Keeps the pods of the documents of `file` that have just failed.
-    fn keep(&mut self, file: &Path, previous: &Manifests) {
-        let failed = |document| {
-            self.set.errors.iter().any(|e| {
-                e.file == file
-                    && e.document.is_none_or(|d| d == document)
-                    && !matches!(e.problem, Problem::DuplicateUid { .. })
-            })
-        };
-        let kept: Vec<_> = previous
-            .pods
-            .iter()
-            .filter(|p| {
-                matches!(&p.origin, Origin::Manifest { file: from, document }
-                    if from == file && failed(*document))
-            })
-            .cloned()
-            .collect();
-        for pod in kept {
-            if !self.uids.contains_key(&pod.pod.uid) {
-                self.pod(pod);
-            }
-        }
-    }
-}
-
 fn is_manifest(path: &Path) -> bool {
     let hidden = path
         .file_name()
@@ -226,16 +142,12 @@ fn is_manifest(path: &Path) -> bool {
 fn read_file(path: &Path) -> Result<String, Problem> {
     let read = || -> io::Result<String> {
         let mut text = String::new();
-        File::open(path)?
-            .take(MAX_FILE_BYTES + 1)
-            .read_to_string(&mut text)?;
+        File::open(path)?.take(MOST + 1).read_to_string(&mut text)?;
         Ok(text)
     };
     let text = read().map_err(|e| Problem::Read(e.to_string()))?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(Problem::TooLarge {
-            limit: MAX_FILE_BYTES,
-        });
+    if text.len() as u64 > MOST {
+        return Err(Problem::TooLarge { limit: MOST });
     }
     Ok(text)
 }

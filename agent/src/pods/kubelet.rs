@@ -3,10 +3,7 @@
 //! It has no watch. What it tells is a whole list of what it has admitted, static pods among them, also
 //! while no API server can be reached.
 
-use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    time::Duration,
-};
+use std::time::Duration;
 
 use kube::{
     Client,
@@ -20,11 +17,10 @@ use super::{
         connect::{self, ConnectError},
         object::List,
     },
-    backoff::Backoff,
-    feed::{Speaker, Word},
     mux::Event,
+    poll::{Ask, Last},
 };
-use crate::{config::KubeletConfig, error::chain};
+use crate::config::KubeletConfig;
 
 /// It has this long to answer.
 const TIME: Duration = Duration::from_secs(20);
@@ -32,7 +28,7 @@ const PODS: &str = "/pods";
 
 /// Why nothing comes from it.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("the kubelet {url} answered {code} to GET {PODS}{}", explained(*code))]
@@ -61,76 +57,49 @@ fn explained(code: u16) -> &'static str {
     }
 }
 
-/// Tells of the kubelet's pods until nobody listens any more.
-pub(super) struct Poller {
+/// See the module's text.
+pub(super) struct Kubelet {
     config: KubeletConfig,
-    speaker: Speaker,
-    /// Of the last answer.
-    last: Option<u64>,
-    backoff: Backoff,
+    /// Until a failure: then with new credentials and certificates, should there be any.
+    client: Option<Client>,
+    last: Last,
 }
 
-impl Poller {
-    pub(super) fn new(config: KubeletConfig, speaker: Speaker) -> Self {
+impl Kubelet {
+    pub(super) fn new(config: KubeletConfig) -> Self {
         Self {
             config,
-            speaker,
-            last: None,
-            backoff: Backoff::default(),
+            client: None,
+            last: Last::default(),
         }
     }
+}
 
-    /// Runs until nobody listens any more.
-    pub(super) async fn run(mut self) {
-        let speaker = self.speaker.clone();
-        tokio::select! {
-            () = speaker.unheard() => {}
-            () = self.poll_for_ever() => {}
-        }
+impl Ask for Kubelet {
+    type Failure = Failure;
+
+    fn interval(&self) -> Duration {
+        self.config.interval
     }
 
-    async fn poll_for_ever(&mut self) {
-        let mut client = None;
-        loop {
-            let pause = match self.poll(&mut client).await {
-                Ok(()) => {
-                    self.backoff = Backoff::default();
-                    self.config.interval
-                }
-                Err(failure) => {
-                    // With new credentials and certificates, should there be any.
-                    client = None;
-                    self.speaker.say(Word::Trouble(chain(&failure))).await;
-                    self.backoff.next(fastrand::f64())
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    async fn poll(&mut self, client: &mut Option<Client>) -> Result<(), Failure> {
-        let client = match client {
+    async fn ask(&mut self) -> Result<Option<Event>, Failure> {
+        let client = match self.client.take() {
             Some(client) => client,
-            None => client.insert(connect::client_of(kubeconfig(&self.config)).await?),
+            None => connect::client_of(kubeconfig(&self.config)).await?,
         };
-        let text = ask(client, &self.config.url).await?;
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
-        let hash = Some(hasher.finish());
-        if self.last != hash {
-            let answer = |source| Failure::Answer {
-                url: self.config.url.clone(),
-                source,
-            };
-            let list: List<'_> = serde_json::from_str(&text).map_err(answer)?;
-            let (pods, errors) = list.pods(Source::Kubelet);
-            self.speaker
-                .say(Word::Event(Event::Replace { pods, errors }))
-                .await;
-            self.last = hash;
+        let text = ask(&client, &self.config.url).await?;
+        self.client = Some(client);
+        if self.last.is(&text) {
+            return Ok(None);
         }
-        self.speaker.say(Word::Well).await;
-        Ok(())
+        let answer = |source| Failure::Answer {
+            url: self.config.url.clone(),
+            source,
+        };
+        let list: List<'_> = serde_json::from_str(&text).map_err(answer)?;
+        let (pods, errors) = list.pods(Source::Kubelet);
+        self.last.set(&text);
+        Ok(Some(Event::Replace { pods, errors }))
     }
 }
 

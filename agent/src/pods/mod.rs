@@ -23,13 +23,17 @@ pub mod feed;
 pub mod file;
 mod kubelet;
 pub mod manifest;
+mod manifests;
 pub mod mux;
+mod poll;
 pub mod source;
+mod url;
 
 pub use apiserver::Apiserver;
 pub use error::{ManifestError, Problem};
 pub use feed::Feed;
-pub use file::{DirError, ManifestDir, Manifests, Watcher};
+pub use file::{DirError, ManifestDir, Watcher};
+pub use manifests::Manifests;
 pub use source::{Origin, Phase, Source, SourceError, SourcedPod};
 
 /// Everything that is to run on this node, by all sources together.

@@ -139,7 +139,7 @@ impl Mux {
             for pod in state.pods.values() {
                 let pod = match source {
                     Source::Apiserver | Source::Kubelet => pod.clone(),
-                    Source::File => self.as_mirrored(pod),
+                    Source::File | Source::Http => self.as_mirrored(pod),
                 };
                 let believed = by_uid
                     .get(&pod.pod.uid)

@@ -16,6 +16,8 @@ pub enum Source {
     Kubelet,
     /// The manifest directory.
     File,
+    /// Manifests at a URL.
+    Http,
 }
 
 impl Source {
@@ -25,6 +27,7 @@ impl Source {
             Self::Apiserver => "apiserver",
             Self::Kubelet => "kubelet",
             Self::File => "file",
+            Self::Http => "http",
         }
     }
 }

@@ -33,6 +33,7 @@ mod relief;
 mod scale;
 mod shutdown;
 mod stalls;
+mod static_url;
 mod stuck;
 mod systemd;
 mod workloads;
@@ -116,6 +117,7 @@ pub(crate) fn all() -> Vec<Case> {
         api::CASES,
         apiserver::CASES,
         kubelet::CASES,
+        static_url::CASES,
         daemonset::CASES,
         scale::CASES,
         faults::CASES,

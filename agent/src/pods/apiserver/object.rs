@@ -283,7 +283,7 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
         pod,
         origin: match by {
             Source::Kubelet => Origin::Kubelet,
-            Source::Apiserver | Source::File => Origin::Object {
+            Source::Apiserver | Source::File | Source::Http => Origin::Object {
                 uid,
                 mirror: hash.is_some(),
             },

@@ -7,7 +7,12 @@ use super::*;
 use crate::pods::{Origin, Phase, Problem};
 
 const NODE: &str = "node-1";
-const ALL: [Source; 3] = [Source::Apiserver, Source::Kubelet, Source::File];
+const ALL: [Source; 4] = [
+    Source::Apiserver,
+    Source::Kubelet,
+    Source::File,
+    Source::Http,
+];
 
 fn object(uid: &str, name: &str) -> SourcedPod {
     SourcedPod {
@@ -297,9 +302,11 @@ impl World {
         let at = step.pod;
         let uid = format!("{}-{at}", self.source);
         let fresh = match (self.source, at % 4) {
-            (Source::File, 0) => manifest(&uid, &format!("static-{at}")),
-            (Source::File, 1) => manifest(&format!("shared-{at}"), &format!("shared-{at}")),
-            (Source::File, _) => manifest(&uid, &uid),
+            (Source::File | Source::Http, 0) => manifest(&uid, &format!("static-{at}")),
+            (Source::File | Source::Http, 1) => {
+                manifest(&format!("shared-{at}"), &format!("shared-{at}"))
+            }
+            (Source::File | Source::Http, _) => manifest(&uid, &uid),
             (Source::Apiserver, 0) => {
                 mirror(&uid, &format!("hash-{at}"), &format!("static-{at}-{NODE}"))
             }
@@ -385,7 +392,7 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (0..3_u8, 0..24_u8, 0..8_u8, 0..40_u8, 0..6_u8).prop_map(|(source, pod, what, talk, much)| {
+    (0..4_u8, 0..24_u8, 0..8_u8, 0..40_u8, 0..6_u8).prop_map(|(source, pod, what, talk, much)| {
         Step {
             source,
             pod,
@@ -425,7 +432,7 @@ impl Listener {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
-    /// 5,000 events of three sources, some lost and some told twice, end as the lists alone do. A
+    /// 5,000 events of four sources, some lost and some told twice, end as the lists alone do. A
     /// pod that was broken before it was last listed may be known or not; here it is repaired first.
     #[test]
     fn any_history_ends_as_its_last_lists_do(steps in prop::collection::vec(step(), 5000)) {

@@ -1,0 +1,124 @@
+//! Manifests at a URL, as the kubelet's `staticPodURL` (`pkg/kubelet/config/http.go`): one text, read whole
+//! every time.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use axum::http::Request;
+use kube::{Client, Config};
+
+use super::{
+    Manifests,
+    feed::whole,
+    manifest,
+    manifests::{MOST, Reading},
+    mux::Event,
+    poll::{Ask, Last},
+};
+use crate::config::StaticPodUrl;
+
+/// It has this long to answer (`http.Client` of the kubelet's source).
+const TIME: Duration = Duration::from_secs(10);
+
+/// Why nothing comes from it. What was read before stays in force.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("staticPodURL {url} cannot be read")]
+    Request {
+        url: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    #[error("staticPodURL {url} answered {code}")]
+    Refused { url: String, code: u16 },
+    #[error("staticPodURL {url}: no answer within {} s", TIME.as_secs())]
+    Silent { url: String },
+    #[error("staticPodURL {url} holds nothing; serve an empty PodList if its pods shall go")]
+    Empty { url: String },
+    #[error("staticPodURL {url} holds more than {MOST} bytes, which no manifest does")]
+    TooLarge { url: String },
+}
+
+/// See the module's text.
+pub(super) struct Url {
+    config: StaticPodUrl,
+    client: Option<Client>,
+    last: Last,
+    manifests: Arc<Manifests>,
+}
+
+impl Url {
+    pub(super) fn new(config: StaticPodUrl) -> Self {
+        Self {
+            config,
+            client: None,
+            last: Last::default(),
+            manifests: Arc::default(),
+        }
+    }
+
+    fn client(&self) -> Result<Client, kube::Error> {
+        let mut config = Config::new(self.config.url.clone());
+        config.headers.clone_from(&self.config.headers);
+        config.connect_timeout = Some(TIME);
+        config.default_retry = false;
+        Client::try_from(config)
+    }
+
+    async fn text(&self, client: &Client) -> Result<String, Failure> {
+        let url = || self.config.url.to_string();
+        let failed = |source| match source {
+            kube::Error::Api(status) => Failure::Refused {
+                url: url(),
+                code: status.code,
+            },
+            source => Failure::Request {
+                url: url(),
+                source: Box::new(source),
+            },
+        };
+        // Of the request nothing but the method counts: the client has the whole URL.
+        let request = Request::new(Vec::new());
+        let answer = tokio::time::timeout(TIME, client.request_text(request)).await;
+        let text = answer
+            .map_err(|_| Failure::Silent { url: url() })?
+            .map_err(failed)?;
+        match text.len() as u64 {
+            0 => Err(Failure::Empty { url: url() }),
+            1..=MOST => Ok(text),
+            _ => Err(Failure::TooLarge { url: url() }),
+        }
+    }
+}
+
+impl Ask for Url {
+    type Failure = Failure;
+
+    fn interval(&self) -> Duration {
+        self.config.interval
+    }
+
+    async fn ask(&mut self) -> Result<Option<Event>, Failure> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => self.client().map_err(|source| Failure::Request {
+                url: self.config.url.to_string(),
+                source: Box::new(source),
+            })?,
+        };
+        let text = self.text(&client).await?;
+        self.client = Some(client);
+        if self.last.is(&text) {
+            return Ok(None);
+        }
+        let place = PathBuf::from(self.config.url.to_string());
+        let mut reading = Reading::default();
+        reading.add(&place, manifest::parse(&text));
+        if reading.errors() > 0 {
+            // A text that was spoilt must not end its pods.
+            reading.keep(&place, &self.manifests);
+        }
+        self.manifests = Arc::new(reading.done());
+        self.last.set(&text);
+        Ok(Some(whole(&self.manifests)))
+    }
+}
