@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    Manifests, Problem, manifest,
+    Manifests, Problem,
     manifests::{MOST, Reading},
 };
 
@@ -76,7 +76,7 @@ impl ManifestDir {
         for file in self.files()? {
             let before = reading.errors();
             match read_file(&file) {
-                Ok(text) => reading.add(&file, manifest::parse(&text)),
+                Ok(text) => reading.add(&file, &text),
                 // Removed since it was listed; a link that leads nowhere is still there itself.
                 Err(_) if std::fs::symlink_metadata(&file).is_err() => {}
                 Err(problem) => reading.error(&file, None, problem),

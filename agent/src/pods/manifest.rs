@@ -27,6 +27,15 @@ pub fn parse(text: &str) -> Vec<Parsed> {
     all
 }
 
+/// True for a text in which no document holds anything. An empty list is something: that there are no pods.
+pub fn is_blank(text: &str) -> bool {
+    let nothing = |document: &String| {
+        let value = serde_saphyr::from_str::<Value>(document);
+        value.is_ok_and(|value| value.is_null())
+    };
+    documents(text).iter().all(nothing)
+}
+
 /// The documents of a stream, each with the lines before it blanked, so that the parser's line
 /// numbers are the file's.
 pub(crate) fn documents(text: &str) -> Vec<String> {

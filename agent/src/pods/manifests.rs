@@ -41,8 +41,9 @@ impl Reading {
     }
 
     /// Takes in the text of one file.
-    pub(super) fn add(&mut self, file: &Path, parsed: Vec<manifest::Parsed>) {
-        if parsed.is_empty() {
+    pub(super) fn add(&mut self, file: &Path, text: &str) {
+        let parsed = manifest::parse(text);
+        if parsed.is_empty() && manifest::is_blank(text) {
             self.error(file, None, Problem::Empty);
         }
         for (document, result) in parsed {

@@ -363,3 +363,15 @@ fn identities() {
     };
     assert_eq!(file.file_name().unwrap(), "a.yaml");
 }
+
+#[test]
+fn an_empty_list_is_something_and_an_empty_text_is_not() {
+    for text in ["", "\n\n", "# nothing\n---\n", "---\nnull\n"] {
+        assert!(manifest::is_blank(text), "{text:?}");
+    }
+    for text in ["apiVersion: v1\nkind: PodList\nitems: []\n", "{", "a: 1"] {
+        assert!(!manifest::is_blank(text), "{text:?}");
+    }
+    let none = manifest::parse("apiVersion: v1\nkind: PodList\nitems: []\n");
+    assert!(none.is_empty(), "{none:?}");
+}

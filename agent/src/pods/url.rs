@@ -3,13 +3,12 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use axum::http::Request;
+use axum::http::{Request, Uri, uri::PathAndQuery};
 use kube::{Client, Config};
 
 use super::{
     Manifests,
     feed::whole,
-    manifest,
     manifests::{MOST, Reading},
     mux::Event,
     poll::{Ask, Last},
@@ -57,7 +56,11 @@ impl Url {
     }
 
     fn client(&self) -> Result<Client, kube::Error> {
-        let mut config = Config::new(self.config.url.clone());
+        // The client puts its own URL's path before a request's, and drops its query.
+        let mut server = self.config.url.clone().into_parts();
+        server.path_and_query = Some(PathAndQuery::from_static("/"));
+        let server = Uri::from_parts(server).unwrap_or_else(|_| self.config.url.clone());
+        let mut config = Config::new(server);
         config.headers.clone_from(&self.config.headers);
         config.connect_timeout = Some(TIME);
         config.default_retry = false;
@@ -76,8 +79,9 @@ impl Url {
                 source: Box::new(source),
             },
         };
-        // Of the request nothing but the method counts: the client has the whole URL.
-        let request = Request::new(Vec::new());
+        let path = self.config.url.path_and_query().cloned();
+        let mut request = Request::new(Vec::new());
+        *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
         let answer = tokio::time::timeout(TIME, client.request_text(request)).await;
         let text = answer
             .map_err(|_| Failure::Silent { url: url() })?
@@ -112,7 +116,7 @@ impl Ask for Url {
         }
         let place = PathBuf::from(self.config.url.to_string());
         let mut reading = Reading::default();
-        reading.add(&place, manifest::parse(&text));
+        reading.add(&place, &text);
         if reading.errors() > 0 {
             // A text that was spoilt must not end its pods.
             reading.keep(&place, &self.manifests);
