@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod container;
+pub mod converge;
 pub mod convert;
 pub mod desired;
 pub mod drift;

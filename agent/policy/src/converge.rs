@@ -1,0 +1,354 @@
+//! Brings a tier's memory limit to its target although the tier may use more than that, one write at a
+//! time, without ever giving the kernel a reason to kill.
+//!
+//! Terminology: the *target* is what `qosReserved` leaves to the tier. The tier is *reached* once its
+//! usage and a margin fit below the target, so that the hard limit can be put there. Until then there
+//! is a *gap*. The *cap* is what keeps the tier from growing meanwhile. The *hold* is the level at
+//! which the reactor evicts while there is a gap: who does not grow is left alive.
+//!
+//! Approach: the kernel answers a hard limit below usage with `EBUSY` (v1) or with the OOM killer (v2).
+//! So:
+//!
+//! - v2: the cap is `memory.high`, which slows the tier's own tasks and kills nobody. `memory.max` is
+//!   lowered once, when the target is reached; `memory.high` stands a margin below it from then on.
+//! - v1 has no such file: the cap is the hard limit, a margin above the level at which the reactor
+//!   evicts, so that the reactor comes before the kernel.
+//! - Page cache is dropped in bounded pieces where the kernel can drop page cache alone.
+//! - A limit is raised at once, `memory.max` before `memory.high`.
+//!
+//! Properties: a hard limit that is written is never below usage plus the margin. While the target
+//! stays, no limit is raised again. With usage at rest the steps come to an end. No step writes what is
+//! there.
+//!
+//! Everything is read anew before each step; times and files are the caller's.
+
+use crate::{limits::Limit, units::Bytes};
+
+/// Which files there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// `memory.limit_in_bytes` alone.
+    V1,
+    /// `memory.max` and `memory.high`.
+    V2 {
+        /// `memory.reclaim` can drop page cache and leave anonymous memory alone.
+        reclaims_cache: bool,
+        /// There is swap that the tier's anonymous memory could go to.
+        swaps: bool,
+    },
+}
+
+/// Which steps are taken; all are by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps {
+    /// A tier above its target is kept from growing, and those of it that do not grow are left alive.
+    pub cap_lower_tiers: bool,
+    /// `memory.high` stands a margin below a hard limit that is reached.
+    pub memory_high: bool,
+    /// `memory.reclaim` drops page cache of a tier above its target.
+    pub memory_reclaim: bool,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self {
+            cap_lower_tiers: true,
+            memory_high: true,
+            memory_reclaim: true,
+        }
+    }
+}
+
+/// What stays the same from look to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Which steps are taken.
+    pub steps: Steps,
+    /// Which files there are.
+    pub kernel: Kernel,
+    /// The kernel's page size.
+    pub page_size: Bytes,
+    /// What a hard limit stays above usage, at least.
+    pub margin: Bytes,
+    /// How much page cache is dropped at a time.
+    pub piece: Bytes,
+    /// `memory.high` of a tier that nothing presses: what was found in it.
+    pub high_at_rest: Limit<Bytes>,
+}
+
+/// What a tier's files hold now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// Memory charged to the tier.
+    pub usage: Bytes,
+    /// Page cache of it, on both lists.
+    pub cache: Bytes,
+    /// The hard limit.
+    pub max: Limit<Bytes>,
+    /// `memory.high`; `None` on v1.
+    pub high: Option<Limit<Bytes>>,
+    /// The level at which the reactor evicts from the tier; `None` while it does not.
+    pub level: Option<Bytes>,
+}
+
+/// One write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The hard limit.
+    Max(Limit<Bytes>),
+    /// `memory.high`. May take as long as the kernel reclaims.
+    High(Limit<Bytes>),
+    /// `memory.reclaim`, page cache alone. May take as long as the kernel reclaims.
+    Reclaim(Bytes),
+}
+
+/// When to look next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// At once: a step was given.
+    Again,
+    /// When usage may have fallen: there is a gap.
+    Soon,
+    /// When there is another target, or somebody writes.
+    OnChange,
+}
+
+/// What to do and when to look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// The next write, if any.
+    pub step: Option<Step>,
+    /// The next look.
+    pub look: Look,
+}
+
+/// `memory.high` a part of usage below it: the kernel delays a task by the square of the part that
+/// usage is above it (`calculate_high_delay`, `mm/memcontrol.c`), so that at usage itself a tier grows
+/// by another hundredth before anything slows it. At a sixteenth each 256 KiB take 0.25 s.
+const THROTTLE: u64 = 16;
+
+/// A limit follows usage down in steps of this part of the margin.
+const GRAIN: u64 = 16;
+
+/// Most looks that are let pass after the kernel found no page cache to drop.
+const MOST_SKIPPED: u32 = 32;
+
+/// One tier on its way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tier {
+    target: Option<Limit<Bytes>>,
+    /// The hard limit as it was left last; another one is somebody else's, see [`Tier::admit`].
+    left: Option<Limit<Bytes>>,
+    /// Page cache is being dropped, as far as is known.
+    dropping: bool,
+    /// Looks to let pass before page cache is dropped again, and how many it were last time.
+    skip: u32,
+    skipped: u32,
+}
+
+impl Tier {
+    /// What the tier is to have from now on; `None` where it is somebody else's business.
+    pub fn aim(&mut self, target: Option<Limit<Bytes>>) {
+        if self.target != target {
+            self.target = target;
+            self.left = None;
+        }
+    }
+
+    /// The target; `None` where there is none.
+    pub const fn target(&self) -> Option<Limit<Bytes>> {
+        self.target
+    }
+
+    /// Whatever the hard limit holds by now, it may be written: the rate limit on foreign writes lets
+    /// it.
+    pub fn admit(&mut self) {
+        self.left = None;
+    }
+
+    /// The hard limit that was left last: found right, or written.
+    pub const fn left(&self) -> Option<Limit<Bytes>> {
+        self.left
+    }
+
+    /// The bytes that the tier uses above its target; 0 where it may use them.
+    pub fn gap(&self, usage: Bytes) -> Bytes {
+        match self.target {
+            Some(Limit::At(target)) => usage.saturating_sub(target),
+            Some(Limit::Unlimited) | None => Bytes::ZERO,
+        }
+    }
+
+    /// The step that was given last did not do what it should: the kernel refused it, or found no page
+    /// cache to drop.
+    pub fn failed(&mut self, step: &Step) {
+        match step {
+            Step::Reclaim(_) => {
+                self.dropping = false;
+                self.skipped = (self.skipped * 2).clamp(1, MOST_SKIPPED);
+                self.skip = self.skipped;
+            }
+            Step::Max(_) => self.left = None,
+            Step::High(_) => {}
+        }
+    }
+
+    /// What to do of what was read just now. A step is taken to be carried out before the next call,
+    /// unless [`Tier::failed`] says otherwise.
+    pub fn next(&mut self, reading: &Reading, terms: &Terms) -> Decision {
+        let (step, rest) = match self.target {
+            None => (None, Look::OnChange),
+            Some(Limit::Unlimited) => (Self::release(reading, terms), Look::OnChange),
+            Some(Limit::At(target)) => self.towards(target, reading, terms),
+        };
+        let step = step.filter(|step| self.is_admitted(step, reading));
+        match step {
+            Some(Step::Max(max)) => self.left = Some(max),
+            None | Some(Step::High(_) | Step::Reclaim(_)) if self.left.is_none() => {
+                self.left = Some(reading.max);
+            }
+            _ => {}
+        }
+        let look = if step.is_some() { Look::Again } else { rest };
+        Decision { step, look }
+    }
+
+    /// A hard limit that somebody else wrote is answered by whoever counts such writes.
+    fn is_admitted(&self, step: &Step, reading: &Reading) -> bool {
+        !matches!(step, Step::Max(_)) || self.left.is_none_or(|left| left == reading.max)
+    }
+
+    fn release(reading: &Reading, terms: &Terms) -> Option<Step> {
+        if reading.max != Limit::Unlimited {
+            return Some(Step::Max(Limit::Unlimited));
+        }
+        at(reading.high, terms.high_at_rest)
+    }
+
+    fn towards(&mut self, target: Bytes, reading: &Reading, terms: &Terms) -> (Option<Step>, Look) {
+        let target = least(target, terms);
+        let floor = floor(reading.usage, terms);
+        if reading.max < Limit::At(target) {
+            let step = Step::Max(Limit::At(target.max(floor)));
+            return (Some(step), Look::OnChange);
+        }
+        if floor > target && reading.max != Limit::At(target) {
+            let step = match terms.kernel {
+                Kernel::V1 => cap(floor, reading, terms),
+                Kernel::V2 { .. } => self.press(target, floor, reading, terms),
+            };
+            return (step, Look::Soon);
+        }
+        (self.dropping, self.skip, self.skipped) = (false, 0, 0);
+        let high = if terms.steps.memory_high {
+            Limit::At(target.saturating_sub(terms.margin))
+        } else {
+            terms.high_at_rest
+        };
+        let max = (reading.max != Limit::At(target)).then_some(Step::Max(Limit::At(target)));
+        let high = at(reading.high, high);
+        // What slows goes first on the way down and last on the way up.
+        let lowers = matches!((high, reading.high), (Some(Step::High(to)), Some(now)) if to < now);
+        let step = if lowers { high.or(max) } else { max.or(high) };
+        (step, Look::OnChange)
+    }
+
+    /// v2, above the target.
+    fn press(
+        &mut self,
+        target: Bytes,
+        floor: Bytes,
+        reading: &Reading,
+        terms: &Terms,
+    ) -> Option<Step> {
+        let Kernel::V2 {
+            reclaims_cache,
+            swaps,
+        } = terms.kernel
+        else {
+            return None;
+        };
+        let bottom = target.saturating_sub(terms.margin);
+        if terms.steps.cap_lower_tiers {
+            // Below usage the kernel takes from the tier what it can, which may be to swap.
+            let usage = reading.usage;
+            let slack = if swaps { 0 } else { usage.0 / THROTTLE };
+            let high = usage
+                .saturating_sub(Bytes(slack))
+                .round_down(terms.page_size)
+                .max(bottom);
+            let now = reading.high?;
+            let follows = now > Limit::At(high.saturating_add(grain(terms)));
+            if follows || now < Limit::At(bottom) {
+                return Some(Step::High(Limit::At(high)));
+            }
+        }
+        let droppable = reading
+            .cache
+            .min(floor.saturating_sub(target))
+            .min(terms.piece)
+            .round_down(terms.page_size);
+        if !(terms.steps.memory_reclaim && reclaims_cache) || droppable.is_zero() {
+            return None;
+        }
+        if core::mem::take(&mut self.dropping) {
+            self.skipped = 0;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return None;
+        }
+        self.dropping = true;
+        Some(Step::Reclaim(droppable))
+    }
+}
+
+/// v1, above the target: the hard limit a margin above the reactor's level, where that is a margin
+/// above usage.
+fn cap(floor: Bytes, reading: &Reading, terms: &Terms) -> Option<Step> {
+    let level = reading.level.filter(|_| terms.steps.cap_lower_tiers)?;
+    let cap = level
+        .max(floor)
+        .saturating_add(terms.margin)
+        .round_up(terms.page_size);
+    let grain = cap.saturating_add(grain(terms));
+    (reading.max > Limit::At(grain)).then_some(Step::Max(Limit::At(cap)))
+}
+
+/// The level to arm the reactor with where the tier's own would be `level` and it uses `used`: a level
+/// that comes down upon a tier evicts nobody by that alone, only growth does. `in_force` is the level
+/// that is armed now, if any; usage that has reached that one is past it still.
+pub fn hold(
+    level: Bytes,
+    used: Bytes,
+    in_force: Option<Bytes>,
+    margin: Bytes,
+    steps: Steps,
+) -> Bytes {
+    if !steps.cap_lower_tiers || used < level {
+        return level;
+    }
+    let hold = used.saturating_add(margin);
+    in_force.map_or(hold, |now| now.min(hold)).max(level)
+}
+
+/// Below two margins there is no room for a margin on either side of usage.
+fn least(target: Bytes, terms: &Terms) -> Bytes {
+    target
+        .round_down(terms.page_size)
+        .max(terms.margin.saturating_add(terms.margin))
+}
+
+/// The lowest hard limit that may be written.
+fn floor(usage: Bytes, terms: &Terms) -> Bytes {
+    usage.saturating_add(terms.margin).round_up(terms.page_size)
+}
+
+fn grain(terms: &Terms) -> Bytes {
+    Bytes(terms.margin.0 / GRAIN).max(terms.page_size)
+}
+
+/// The write that brings `memory.high` to `wanted`, where there is such a file and it holds another.
+fn at(now: Option<Limit<Bytes>>, wanted: Limit<Bytes>) -> Option<Step> {
+    now.filter(|now| *now != wanted).map(|_| Step::High(wanted))
+}
