@@ -23,6 +23,11 @@ pub(crate) fn open_write(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::WRONLY)
 }
 
+/// Opens for writing without waiting. Cgroup files that do not know of it wait all the same.
+pub(crate) fn open_nonblocking(path: &Path) -> Result<OwnedFd> {
+    open(path, OFlags::WRONLY | OFlags::NONBLOCK)
+}
+
 /// Opens a directory, to work relative to it.
 pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY)
@@ -64,6 +69,12 @@ pub(crate) fn names_in(path: &Path) -> Result<Vec<String>> {
 /// Writes a value with one `write`, as cgroup files want it.
 pub(crate) fn write_text(path: &Path, value: &str) -> Result<()> {
     let fd = open_write(path)?;
+    write_fd(&fd, value.as_bytes()).map_err(|e| Error::os("write", path, e))
+}
+
+/// As [`write_text`], by a write that does not wait where the kernel can do without.
+pub(crate) fn write_text_nonblocking(path: &Path, value: &str) -> Result<()> {
+    let fd = open_nonblocking(path)?;
     write_fd(&fd, value.as_bytes()).map_err(|e| Error::os("write", path, e))
 }
 

@@ -49,7 +49,7 @@ pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
 pub use event::{MemoryEvents, PsiKind, PsiResource, PsiThreshold, PsiTrigger, memory_threshold};
 pub use kill::{KillHandle, Killed};
-pub use limits::{CpuQuota, CpuShare, HugetlbLimits};
+pub use limits::{CpuQuota, CpuShare, HugetlbLimits, Reclaims};
 pub use lock::AgentLock;
 pub use memory::{MemoryReader, MemoryStat, UsageReader};
 pub use rustix::io::Errno;

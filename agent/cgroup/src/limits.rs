@@ -16,6 +16,7 @@ use crate::{Controller, Error, Result, Tree, io};
 
 pub use cpu::{CpuQuota, CpuShare};
 pub use hugetlb::HugetlbLimits;
+pub use memory::Reclaims;
 pub(crate) use v1::MEMORY_UNLIMITED;
 
 /// Bytes for `None`-able limits: the file's name by version.

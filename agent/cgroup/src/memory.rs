@@ -14,6 +14,8 @@ const STAT_BUFFER: usize = 8192;
 pub struct MemoryStat {
     /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1).
     pub inactive_file: u64,
+    /// File pages on the active list: `active_file` (v2), `total_active_file` (v1).
+    pub active_file: u64,
     /// Anonymous memory: `anon` (v2), `total_rss` (v1).
     pub rss: u64,
 }
@@ -44,6 +46,7 @@ pub struct MemoryReader {
 #[derive(Debug, Clone, Copy)]
 struct StatKeys {
     inactive_file: &'static [u8],
+    active_file: &'static [u8],
     rss: &'static [u8],
     file: &'static [u8],
 }
@@ -53,11 +56,13 @@ pub(crate) const V1_USAGE: &str = "memory.usage_in_bytes";
 
 const V1_KEYS: StatKeys = StatKeys {
     inactive_file: b"total_inactive_file",
+    active_file: b"total_active_file",
     rss: b"total_rss",
     file: b"total_cache",
 };
 const V2_KEYS: StatKeys = StatKeys {
     inactive_file: b"inactive_file",
+    active_file: b"active_file",
     rss: b"anon",
     file: b"file",
 };
@@ -141,10 +146,15 @@ impl MemoryReader {
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
-        let keys = [self.keys.inactive_file, self.keys.rss];
-        let [inactive_file, rss] =
-            find(text, keys).ok_or_else(|| self.stat.malformed("inactive file and rss"))?;
-        Ok(MemoryStat { inactive_file, rss })
+        let keys = self.keys;
+        let keys = [keys.inactive_file, keys.active_file, keys.rss];
+        let [inactive_file, active_file, rss] =
+            find(text, keys).ok_or_else(|| self.stat.malformed("file pages and rss"))?;
+        Ok(MemoryStat {
+            inactive_file,
+            active_file,
+            rss,
+        })
     }
 
     /// The limit of this cgroup itself, in bytes; `None` when there is none. Those above it may be

@@ -374,7 +374,7 @@ proptest! {
             }
             reading = at;
             if steady && matches!(tier.target(), Some(Limit::At(_))) {
-                let target = tier.target().unwrap_or(Limit::Unlimited).max(at(32));
+                let target = tier.target().unwrap_or(Limit::Unlimited).max(Limit::At(Bytes::mebi(32)));
                 prop_assert!(reading.max <= before.max.max(target), "raised");
             }
         }

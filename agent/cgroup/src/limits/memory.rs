@@ -1,14 +1,29 @@
-//! Memory limit and protection.
+//! Memory limit and protection, and what slows a cgroup down.
+
+use rustix::io::Errno;
 
 use super::{kept, memory_limit_file, none, shown, v2, whole_pages};
 use crate::{Controller, Error, Result, Tree, io};
+
+/// What a kernel's `memory.reclaim` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reclaims {
+    /// There is no such file: v1, and v2 before Linux 5.19.
+    Nothing,
+    /// Also anonymous memory, where there is swap.
+    Anything,
+    /// Page cache alone, by `swappiness=0` (from Linux 6.9 on).
+    CacheAlone,
+}
 
 impl Tree {
     /// Sets the memory limit in bytes, or lifts it; the kernel rounds it down to whole pages.
     ///
     /// A limit below usage is dangerous: v1 reclaims and answers `EBUSY` when that is not enough,
     /// v2 takes the limit and kills processes in the cgroup until usage is below it. It is the
-    /// caller who keeps the limit above usage.
+    /// caller who keeps the limit above usage. Should usage outgrow it meanwhile, v2 from Linux 6.16
+    /// on leaves that to the cgroup's next charge, for the file is opened with `O_NONBLOCK`
+    /// (`memory_max_write`, `mm/memcontrol.c`).
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`]; `EBUSY` as said; on v1 `EINVAL` for more than
@@ -16,7 +31,7 @@ impl Tree {
     pub fn set_memory_limit(&self, rel: &str, bytes: Option<u64>) -> Result<()> {
         let is_v2 = self.is_v2(Controller::Memory);
         let file = self.file(Controller::Memory, rel, memory_limit_file(is_v2))?;
-        io::write_text(&file, &shown(bytes, none(is_v2)))?;
+        io::write_text_nonblocking(&file, &shown(bytes, none(is_v2)))?;
         let found = self.memory_limit(rel)?;
         kept(file, bytes.map(whole_pages), found, |b| shown(b, v2::MAX))
     }
@@ -28,6 +43,68 @@ impl Tree {
     pub fn memory_limit(&self, rel: &str) -> Result<Option<u64>> {
         let name = memory_limit_file(self.is_v2(Controller::Memory));
         self.limit(Controller::Memory, rel, name)
+    }
+
+    /// Sets `memory.high`, bytes, or lifts it: above it the kernel takes memory from the cgroup's own
+    /// tasks as they charge more, and delays them; nobody is killed. v2 only; rounded down to whole
+    /// pages.
+    ///
+    /// Below usage the write itself reclaims, which may take long; not from Linux 6.16 on, for the
+    /// file is opened with `O_NONBLOCK` (`memory_high_write`, `mm/memcontrol.c`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on v1; [`Error::NotFound`], [`Error::NoController`],
+    /// [`Error::NotKept`].
+    pub fn set_memory_high(&self, rel: &str, bytes: Option<u64>) -> Result<()> {
+        self.needs_v2(v2::MEMORY_HIGH)?;
+        let file = self.file(Controller::Memory, rel, v2::MEMORY_HIGH)?;
+        io::write_text_nonblocking(&file, &shown(bytes, v2::MAX))?;
+        let found = self.memory_high(rel)?;
+        kept(file, bytes.map(whole_pages), found, |b| shown(b, v2::MAX))
+    }
+
+    /// `memory.high`, bytes; `None` when there is no such limit.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on v1; [`Error::NotFound`], [`Error::NoController`],
+    /// [`Error::Malformed`].
+    pub fn memory_high(&self, rel: &str) -> Result<Option<u64>> {
+        self.needs_v2(v2::MEMORY_HIGH)?;
+        self.limit(Controller::Memory, rel, v2::MEMORY_HIGH)
+    }
+
+    /// What `memory.reclaim` of a cgroup can do.
+    pub fn reclaims(&self, rel: &str) -> Reclaims {
+        let Ok(file) = self.file(Controller::Memory, rel, v2::MEMORY_RECLAIM) else {
+            return Reclaims::Nothing;
+        };
+        // Nothing is taken by either; a kernel without the key refuses to read it.
+        if io::write_text(&file, "0 swappiness=0").is_ok() {
+            Reclaims::CacheAlone
+        } else if io::write_text(&file, "0").is_ok() {
+            Reclaims::Anything
+        } else {
+            Reclaims::Nothing
+        }
+    }
+
+    /// Takes `bytes` of memory from a cgroup: page cache and other memory that the kernel can have
+    /// back, by [`Reclaims::CacheAlone`] no anonymous memory. Waits until that is done. False when there
+    /// was less to be had.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NoController`]; what the kernel refuses.
+    pub fn reclaim(&self, rel: &str, bytes: u64, how: Reclaims) -> Result<bool> {
+        let file = self.file(Controller::Memory, rel, v2::MEMORY_RECLAIM)?;
+        let line = match how {
+            Reclaims::CacheAlone => format!("{bytes} swappiness=0"),
+            Reclaims::Anything => bytes.to_string(),
+            Reclaims::Nothing => return Ok(false),
+        };
+        match io::write_text(&file, &line) {
+            Err(error) if matches!(error.errno(), Some(Errno::AGAIN | Errno::INTR)) => Ok(false),
+            result => result.map(|()| true),
+        }
     }
 
     /// Sets `memory.min`, bytes: memory that is never reclaimed from the cgroup, as far as those

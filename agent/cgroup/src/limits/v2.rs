@@ -11,6 +11,8 @@ use crate::io::parse_u64;
 pub(super) const CPU_WEIGHT: &str = "cpu.weight";
 pub(super) const CPU_MAX: &str = "cpu.max";
 pub(super) const MEMORY_LIMIT: &str = "memory.max";
+pub(super) const MEMORY_HIGH: &str = "memory.high";
+pub(super) const MEMORY_RECLAIM: &str = "memory.reclaim";
 pub(super) const MEMORY_MIN: &str = "memory.min";
 pub(super) const MEMORY_LOW: &str = "memory.low";
 /// After `hugetlb.<size>` and, for reservations, `.rsvd`.
