@@ -168,6 +168,42 @@ pub struct TierStats {
     /// The level at which the reactor acts, bytes; absent when nothing is armed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub armed_level_bytes: Option<u64>,
+    /// How far its hard limit is from where `qosReserved` has it; absent without one, and in observe
+    /// mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub convergence: Option<TierConvergence>,
+}
+
+/// How a tier's hard limit follows its target.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TierConvergence {
+    /// What `qosReserved` leaves to the tier, bytes; absent while nothing limits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_bytes: Option<u64>,
+    /// What the tier uses above that, bytes.
+    pub gap_bytes: u64,
+    /// The hard limit is the target.
+    pub reached: bool,
+    /// `memory.high` of the tier, bytes; absent without such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_bytes: Option<u64>,
+    /// Page cache that was dropped, bytes.
+    pub reclaimed_bytes: u64,
+    /// Steps taken since the agent started.
+    pub steps: ConvergenceSteps,
+}
+
+/// How often each file of a tier was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConvergenceSteps {
+    /// The hard limit.
+    pub max: u64,
+    /// `memory.high`.
+    pub high: u64,
+    /// `memory.reclaim`.
+    pub reclaim: u64,
 }
 
 /// What the kernel programs could not deliver, since the agent started.
@@ -423,6 +459,33 @@ pub enum EventKind {
     },
     /// A pod was evicted, or in observe mode would have been.
     Eviction(Box<Eviction>),
+    /// A tier uses more than `qosReserved` leaves it: it is kept from growing, and its limit follows it
+    /// down.
+    GapOpened {
+        /// `burstable` or `besteffort`.
+        tier: String,
+        /// What it may use, bytes.
+        target_bytes: u64,
+        /// What it uses, bytes.
+        usage_bytes: u64,
+    },
+    /// A tier's hard limit is where `qosReserved` has it.
+    GapClosed {
+        /// As above.
+        tier: String,
+        /// As above.
+        target_bytes: u64,
+        /// What it used when the gap opened, bytes.
+        usage_before_bytes: u64,
+        /// What it uses now, bytes.
+        usage_bytes: u64,
+        /// Page cache that was dropped meanwhile, bytes.
+        reclaimed_bytes: u64,
+        /// Limits that were written meanwhile.
+        writes: u64,
+        /// For how long the gap was open, nanoseconds.
+        open_nanos: u64,
+    },
     /// Somebody else changed a value that podwarden keeps.
     Drift {
         /// The cgroup, as the cgroupfs driver names it.

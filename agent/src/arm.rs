@@ -82,7 +82,20 @@ impl Levels {
         ]
     }
 
-    fn of_scope(&self, scope: ScopeName) -> Option<u64> {
+    /// Puts another level in the place of a scope's; the scope that has none of its own gets none.
+    pub(crate) fn set(&mut self, scope: ScopeName, level: u64) {
+        let place = match scope {
+            ScopeName::Kubepods => &mut self.kubepods,
+            ScopeName::Burstable => &mut self.burstable,
+            ScopeName::BestEffort => &mut self.besteffort,
+            ScopeName::Node => &mut self.node,
+            ScopeName::Pressure => return,
+        };
+        *place = Some(level);
+    }
+
+    /// The level of a scope.
+    pub(crate) fn of_scope(&self, scope: ScopeName) -> Option<u64> {
         match scope {
             ScopeName::Kubepods => self.kubepods,
             ScopeName::Burstable => self.burstable,

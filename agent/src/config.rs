@@ -14,6 +14,7 @@ use podwarden_cgroup::{Driver, PsiKind};
 use podwarden_policy::{
     Bytes, MilliCpu, Node,
     container::ContainerOptions,
+    converge::Steps,
     evict::{Immunity, Ranking},
     limits::LimitOptions,
     model::{Enforcement, Reserved, ReservedCgroup},
@@ -201,6 +202,37 @@ impl PressureConfig {
     }
 }
 
+/// How the tiers' memory limits follow `qosReserved`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvergenceConfig {
+    /// What becomes of the limits when the agent ends. Default: `restore`.
+    pub on_exit: OnExit,
+    /// Which steps are taken: `capLowerTiers`, `memoryHigh`, `memoryReclaim`. Default: all.
+    pub steps: Steps,
+    /// `reclaimStep`: how much page cache is dropped at a time, 1Mi to 1Gi. Default: 32Mi.
+    pub reclaim_step: Bytes,
+}
+
+impl Default for ConvergenceConfig {
+    fn default() -> Self {
+        Self {
+            on_exit: OnExit::default(),
+            steps: Steps::default(),
+            reclaim_step: Bytes::mebi(32),
+        }
+    }
+}
+
+/// `convergence.onExit`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum OnExit {
+    /// The tiers get back the limits that were found before podwarden wrote any.
+    #[default]
+    Restore,
+    /// They stay as they are.
+    Keep,
+}
+
 /// Where evictions and OOM kills are kept past the agent's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLogConfig {
@@ -278,6 +310,8 @@ pub struct Config {
     pub sampling_interval: Duration,
     /// `eventLog`. Default: none, an agent writes no file that nobody asked for.
     pub event_log: Option<EventLogConfig>,
+    /// `convergence`.
+    pub convergence: ConvergenceConfig,
 }
 
 /// What the command line says; each overrides the file.

@@ -228,6 +228,7 @@ impl Sampler {
                     cpu: self.cpu(pass, &format!("tier {}", tier.name), &account),
                     memory: self.memory(pass, tree, &tier.rel),
                     armed_level_bytes: tier.level,
+                    convergence: None,
                 }
             })
             .collect()

@@ -19,6 +19,7 @@
 //! | `sense` | gathers a policy snapshot; decides nothing | cgroup files, reading |
 //! | `act` | the only interpreter of actions; observe mode | cgroup files, writing |
 //! | `drift` | notices what others write to our files | inotify |
+//! | `converge` | brings the tiers' memory limits to their targets | the tiers' memory files, writing |
 //! | `oom_score` | gives containers' processes their `oom_score_adj` | /proc |
 //! | `arm` | makes the reactor's plan | opens files |
 //! | `reactor` | the fast loop, and the threads that free what it killed | usage files, SIGKILL, `process_mrelease` |
@@ -37,6 +38,7 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod converge;
 pub mod drift;
 pub mod error;
 pub mod figures;

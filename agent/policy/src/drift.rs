@@ -309,6 +309,12 @@ impl Book {
         }
     }
 
+    /// A file holds what podwarden has put there by other means than a plan.
+    pub fn ours(&mut self, cgroup: &CgroupName, setting: Setting) {
+        let file = file(&mut self.files, cgroup, Property::of(&setting));
+        file.in_force = Some(setting);
+    }
+
     /// An admitted write was refused: what its file holds is not known to be podwarden's.
     pub fn refused(&mut self, action: &Action) {
         let Action::Write {

@@ -9,7 +9,7 @@ use super::write;
 
 /// What the actions come down to. An implementation decides nothing: what it is asked to do, it
 /// does or refuses.
-pub trait Backend: fmt::Debug + Send {
+pub trait Backend: fmt::Debug + Send + Sync {
     /// Makes a cgroup and what is missing above it; the answer names what this call made. `first` are
     /// the values that will be written to it next, for those who can make it with them.
     ///

@@ -17,6 +17,7 @@ mod write;
 
 use std::{
     collections::BTreeSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,7 +29,9 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{api::ReconcileStats, clock::nanos, pods::PodSet, sense::Naming};
+use crate::{
+    api::ReconcileStats, clock::nanos, converge::Route, pods::PodSet, sense::Naming,
+};
 
 use self::refusal::{Refusal, Refusals};
 pub use self::{
@@ -67,7 +70,9 @@ impl Performed {
 pub struct Actor {
     /// False in observe mode.
     enforce: bool,
-    backend: Box<dyn Backend>,
+    backend: Arc<dyn Backend>,
+    /// Whoever writes the tiers' hard limits; `None` where this does.
+    route: Option<Route>,
     made: BTreeSet<String>,
     created: Created,
     refusals: Refusals,
@@ -76,15 +81,21 @@ pub struct Actor {
 
 impl Actor {
     /// `enforce` is false in observe mode.
-    pub fn new(enforce: bool, backend: Box<dyn Backend>) -> Self {
+    pub fn new(enforce: bool, backend: Arc<dyn Backend>) -> Self {
         Self {
             enforce,
             backend,
+            route: None,
             made: BTreeSet::new(),
             created: Created::default(),
             refusals: Refusals::default(),
             tally: Tally::default(),
         }
+    }
+
+    /// From now on the hard limits of some cgroups are somebody else's to write.
+    pub fn hand_over(&mut self, route: Route) {
+        self.route = Some(route);
     }
 
     /// True for a cgroup that this agent made.
@@ -193,6 +204,11 @@ impl Actor {
                 cgroup, setting, ..
             } => {
                 let rel = naming.rel(cgroup);
+                if matches!(setting, Setting::MemoryLimit(_))
+                    && self.route.as_ref().is_some_and(|route| route.take(&rel))
+                {
+                    return Some((Outcome::Unchanged, false));
+                }
                 let written = self.backend.write(tree, &rel, setting);
                 (Operation::Update, cgroup, written.map(|()| Outcome::Done))
             }

@@ -72,6 +72,8 @@ pub(crate) struct RawConfig {
     pub(super) sampling: RawSampling,
     #[serde(default)]
     pub(super) event_log: RawEventLog,
+    #[serde(default)]
+    pub(super) convergence: RawConvergence,
 }
 
 /// CPU and memory.
@@ -166,6 +168,17 @@ pub(super) struct RawKubelet {
 pub(super) struct RawEventLog {
     pub(super) path: Option<Text>,
     pub(super) max_size: Option<Text>,
+}
+
+/// `convergence`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawConvergence {
+    pub(super) on_exit: Option<Text>,
+    pub(super) cap_lower_tiers: Option<bool>,
+    pub(super) memory_high: Option<bool>,
+    pub(super) memory_reclaim: Option<bool>,
+    pub(super) reclaim_step: Option<Text>,
 }
 
 /// Parses the YAML and checks that it is meant for this agent.

@@ -1,5 +1,6 @@
 //! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
 
+mod convergence;
 mod kubelet;
 mod limits;
 mod pressure;
@@ -325,6 +326,7 @@ pub(super) fn check(
         reactor: file.reactor(&raw.reactor)?,
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
         event_log: file.event_log(&raw.event_log)?,
+        convergence: file.convergence(&raw.convergence)?,
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
         state_dir: file.read(
             "stateDir",

@@ -18,11 +18,13 @@ use std::{
 
 use podwarden_cgroup::Tree;
 use podwarden_policy::{
+    Bytes,
     desired::Desired,
     drift::{Book, Deviation, Judgement},
+    limits::Limit,
     name::CgroupName,
     plan::{self, Action, Snapshot},
-    settings::Observed,
+    settings::{Observed, Setting},
 };
 
 use crate::{
@@ -196,6 +198,11 @@ impl Drift {
     /// A cgroup that was to be looked at is gone; a pass over the whole tree will say what that means.
     pub fn gone(&mut self, name: &CgroupName) {
         self.book.forget(name);
+    }
+
+    /// This cgroup's hard memory limit was written by the agent itself, beside the plans.
+    pub fn ours(&mut self, name: &CgroupName, limit: Limit<Bytes>) {
+        self.book.ours(name, Setting::MemoryLimit(limit));
     }
 
     /// What to do about some cgroups that were looked at.

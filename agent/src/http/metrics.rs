@@ -185,7 +185,33 @@ impl Scrape {
             memory(&t.memory, |m| m.usage_bytes)
         })?;
         gauges(&METRICS.tier_limit, &|t| t.memory.as_ref()?.limit_bytes)?;
-        gauges(&METRICS.tier_level, &|t| t.armed_level_bytes)
+        gauges(&METRICS.tier_level, &|t| t.armed_level_bytes)?;
+        gauges(&METRICS.tier_target, &|t| {
+            t.convergence.as_ref()?.target_bytes
+        })?;
+        gauges(&METRICS.tier_gap, &|t| {
+            Some(t.convergence.as_ref()?.gap_bytes)
+        })?;
+        let converging = || {
+            let tiers = tiers.iter();
+            tiers.filter_map(|tier| Some((tier.name.as_str(), tier.convergence.as_ref()?)))
+        };
+        let mut family = Family::open(encoder, &METRICS.tier_steps)?;
+        for (tier, convergence) in converging() {
+            let steps = &convergence.steps;
+            for (file, count) in [
+                ("max", steps.max),
+                ("high", steps.high),
+                ("reclaim", steps.reclaim),
+            ] {
+                family.counter(&[("tier", tier), ("file", file)], count)?;
+            }
+        }
+        let mut family = Family::open(encoder, &METRICS.tier_reclaimed)?;
+        for (tier, convergence) in converging() {
+            family.counter(&[("tier", tier)], convergence.reclaimed_bytes)?;
+        }
+        Ok(())
     }
 
     fn pods(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {

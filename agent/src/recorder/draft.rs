@@ -79,6 +79,19 @@ impl Draft {
         }
     }
 
+    /// Of a tier that is above its target since `at`.
+    pub fn of_gap(scope: ScopeName, at: u64, plan: &ArmedPlan, readings: Vec<Reading>) -> Self {
+        Self {
+            signal: "qosReserved.memory",
+            origin: at,
+            scope: Some(scope),
+            last_step: at,
+            levels: levels(plan),
+            readings,
+            ..Self::default()
+        }
+    }
+
     /// The victim's memory was seen free.
     pub fn freed(mut self, at: Option<u64>) -> Self {
         self.last_step = self.last_step.max(at.unwrap_or(0));

@@ -1,5 +1,6 @@
 //! The slow loop: follows pods and kernel records, keeps the hierarchy, samples, arms the reactor.
 
+mod converge;
 mod drift;
 mod notices;
 mod oom_score;
@@ -16,7 +17,8 @@ use std::{
 
 use podwarden_cgroup::Tree;
 use podwarden_policy::{
-    Node, desired, drift::Judgement, evict::Immunity, name::CgroupName, plan, reserve,
+    Bytes, Node, desired, drift::Judgement, evict::Immunity, limits::Limit, name::CgroupName, plan,
+    reserve,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -36,13 +38,14 @@ use crate::{
     arm::{self, Levels, Tokens},
     clock,
     config::{Config, Mode},
+    converge::{Converger, Report},
     drift::Drift,
     figures::Sampler,
     ledger::Change,
     oom_score::OomScores,
     pods::{Identities, PodSet, SourceError},
     published::{Figures, Published},
-    reactor::{Reactor, report::Chosen},
+    reactor::{Reactor, plan::ScopeName, report::Chosen},
     recorded::Recorded,
     recorder::{Draft, Recorder},
     sense::{self, Naming, Wanted},
@@ -68,6 +71,8 @@ pub(super) struct Parts {
     pub(super) actor: Actor,
     pub(super) reactor: Reactor,
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
+    /// `None` in observe mode, and where it has no thread.
+    pub(super) converger: Option<Converger>,
     /// The parts of the node's figures that do not change.
     pub(super) stats: NodeStats,
 }
@@ -84,6 +89,9 @@ pub(super) struct SlowLoop {
     pace: Pace,
     /// `None` in observe mode: nothing is ours then that could drift.
     drift: Option<Drift>,
+    converger: Option<Converger>,
+    /// The tiers' hard limits as they ought to be; `None` where somebody else decides.
+    targets: [(ScopeName, Option<Limit<Bytes>>); 2],
     notices: Notices,
     oom_scores: OomScores,
     scores_settled: Option<Instant>,
@@ -104,13 +112,16 @@ enum Woke {
     Records,
     Reports,
     Notices,
+    Convergence(Report),
     Pods,
     Time,
 }
 
 impl SlowLoop {
-    pub(super) fn new(parts: Parts, changes: Vec<Change>) -> Self {
+    pub(super) fn new(mut parts: Parts, changes: Vec<Change>) -> Self {
         let mut this = Self {
+            converger: parts.converger.take(),
+            targets: converge::NO_TARGETS,
             identities: Identities::default(),
             tokens: Tokens::default(),
             evictions: Evictions::default(),
@@ -162,6 +173,7 @@ impl SlowLoop {
                 Woke::Records => self.take_records(),
                 Woke::Reports => self.take_reports(),
                 Woke::Notices => self.take_notices(),
+                Woke::Convergence(report) => self.take_convergence(report),
                 Woke::Pods => {
                     self.take_pods();
                     self.settle_all(true);
@@ -200,6 +212,17 @@ impl SlowLoop {
                 None => std::future::pending().await,
             }
         };
+        let converger = &mut self.converger;
+        let convergence = async {
+            match converger {
+                Some(converger) => match converger.report().await {
+                    Some(report) => report,
+                    // Its thread has ended.
+                    None => std::future::pending().await,
+                },
+                None => std::future::pending().await,
+            }
+        };
         let Parts {
             accounting,
             pods,
@@ -210,6 +233,7 @@ impl SlowLoop {
             biased;
             () = reports => Woke::Reports,
             () = accounting.ready() => Woke::Records,
+            report = convergence => Woke::Convergence(report),
             () = notices => Woke::Notices,
             changed = pods.changed(), if self.pods_open => {
                 // The source is gone: its last word stays in force.
@@ -271,6 +295,9 @@ impl SlowLoop {
                 Draft::of_choice(chosen, &parts.reactor.armed(), readings, pod_of)
             };
             self.stale |= evictions.take(report, &parts.published, recorder, pod_of, draft);
+            if let Some(converger) = &self.converger {
+                converger.look();
+            }
         }
     }
 
@@ -281,7 +308,6 @@ impl SlowLoop {
             node,
             tree,
             naming,
-            published,
             accounting,
             actor,
             pods,
@@ -304,6 +330,16 @@ impl SlowLoop {
         snapshot.immunity = immunity.clone();
         let desired = desired::tree(&snapshot);
         let actions = plan::towards(&snapshot, &desired);
+        // Before the rest is done: who is to grow no more does so meanwhile.
+        self.set_targets(&desired);
+        self.know_ours(&snapshot.cgroups);
+        let Parts {
+            tree,
+            naming,
+            published,
+            actor,
+            ..
+        } = &mut self.parts;
         let judgement = match &mut self.drift {
             Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
             None => Judgement::of(actions),
@@ -327,12 +363,15 @@ impl SlowLoop {
         let parts = &mut self.parts;
         let set = parts.pods.borrow().clone();
         let pods: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
-        self.levels = Levels::of(&parts.node, pods.iter().copied());
-        self.levels.node = parts.node_level;
+        let mut levels = Levels::of(&parts.node, pods.iter().copied());
+        levels.node = parts.node_level;
         if let Some(soft) = &self.soft {
-            self.levels.kubepods = soft.level(self.levels.kubepods);
+            levels.kubepods = soft.level(levels.kubepods);
         }
         let before = parts.reactor.armed();
+        self.hold(&mut levels, &before);
+        self.levels = levels;
+        let parts = &mut self.parts;
         let inputs = arm::Inputs {
             tree: &parts.tree,
             books: parts.accounting.ledger.pods(),
@@ -348,6 +387,7 @@ impl SlowLoop {
         let plan = arm::plan(&inputs, &before, &mut self.tokens);
         drop(before);
         parts.reactor.arm(plan);
+        self.aim();
         self.follow_usage();
     }
 
@@ -366,6 +406,10 @@ impl SlowLoop {
             &names,
             &self.levels.tiers(&parts.naming),
         );
+        let mut tiers = sample.tiers;
+        if let Some(converger) = &self.converger {
+            converge::add_figures(converger, &mut tiers);
+        }
         let mut stats = parts.stats.clone();
         stats.degradations.extend(self.notices.iter().cloned());
         let node = NodeStats {
@@ -373,7 +417,7 @@ impl SlowLoop {
             cpus: std::thread::available_parallelism()
                 .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             allocatable_memory_bytes: reserve::allocatable(&parts.node).memory.as_u64(),
-            tiers: sample.tiers,
+            tiers,
             drops: parts.accounting.drops(),
             drift: self.drift.as_ref().map(Drift::stats).unwrap_or_default(),
             ..stats
@@ -395,7 +439,8 @@ impl SlowLoop {
             accounting,
             ..
         } = self.parts;
-        // Flights that are not finished yet end here.
+        // The limits are left as they are to be left; then flights that are not finished yet end.
+        drop(self.converger);
         drop(self.recorder);
         drop(reactor);
         drop(accounting);

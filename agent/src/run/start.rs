@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use podwarden_cgroup::{
     AgentLock, Controller, Driver, DriverFacts, Hierarchies, Identity, MemoryReader, Systemd, Tree,
 };
-use podwarden_policy::{evict::Immunity, plan, reserve};
+use podwarden_policy::{QosClass, evict::Immunity, plan, reserve};
 
 use super::{
     own_pod, process,
@@ -18,6 +18,7 @@ use crate::{
     api::NodeStats,
     arm,
     config::{Config, Machine, MachineError, Mode, Ownership},
+    converge::{self, Converger},
     error,
     http::HttpError,
     kernel::{
@@ -145,7 +146,23 @@ pub(super) async fn agent(
     };
 
     // The tree before the kernel programs: they need kubepods to be there.
-    let mut actor = Actor::new(enforce, backend);
+    let mut actor = Actor::new(enforce, Arc::clone(&backend));
+    let mut without_thread = None;
+    let converger = match enforce.then(|| converger(&config, &tree, backend)) {
+        None => None,
+        Some(Ok(converger)) => {
+            let tiers = [QosClass::Burstable, QosClass::BestEffort];
+            let tiers = tiers.map(|class| naming.rel(&naming.kubepods.tier(class)));
+            actor.hand_over(converger.route(tiers.into()));
+            Some(converger)
+        }
+        Some(Err(error)) => {
+            without_thread = Some(format!(
+                "the tiers' limits are lowered with each pass over the tree alone: no thread ({error})"
+            ));
+            None
+        }
+    };
     if config.ownership == Ownership::Own {
         actor.adopt(&tree, &naming.rel(&naming.kubepods));
     }
@@ -165,6 +182,7 @@ pub(super) async fn agent(
         }
     };
     degradations.extend(without_systemd);
+    degradations.extend(without_thread);
     for degradation in &degradations {
         tracing::warn!("{degradation}");
     }
@@ -197,6 +215,7 @@ pub(super) async fn agent(
             actor,
             reactor,
             pods,
+            converger,
             stats,
         },
         changes,
@@ -208,9 +227,9 @@ pub(super) async fn agent(
 fn backend(
     config: &Config,
     driver: Driver,
-) -> Result<(Box<dyn Backend>, Option<String>), StartError> {
+) -> Result<(Arc<dyn Backend>, Option<String>), StartError> {
     if config.mode != Mode::Enforce || driver != Driver::Systemd {
-        return Ok((Box::new(Files), None));
+        return Ok((Arc::new(Files), None));
     }
     let owns = config.ownership == Ownership::Own;
     if owns && !podwarden_cgroup::is_slice_path(&config.cgroup_root) {
@@ -218,16 +237,30 @@ fn backend(
         return Err(StartError::RootIsNoSlice { root });
     }
     match Systemd::connect() {
-        Ok(systemd) => Ok((Box::new(Slices(systemd)), None)),
+        Ok(systemd) => Ok((Arc::new(Slices(systemd)), None)),
         Err(error) if owns => Err(StartError::Systemd(error)),
         Err(error) => {
             let lost = format!(
                 "values are written to the files of systemd's slices alone, and systemd writes its own \
                  there when it next changes the slice ({error})"
             );
-            Ok((Box::new(Files), Some(lost)))
+            Ok((Arc::new(Files), Some(lost)))
         }
     }
+}
+
+/// What brings the tiers' limits to their targets.
+fn converger(
+    config: &Config,
+    tree: &Tree,
+    backend: Arc<dyn Backend>,
+) -> std::io::Result<Converger> {
+    Converger::start(converge::Parts {
+        tree: tree.clone(),
+        backend,
+        config: config.convergence,
+        found: converge::found_file(Path::new(LOCK_DIR), &config.cgroup_root),
+    })
 }
 
 /// Until there is a kubepods cgroup the API answers with an empty node, and says why.

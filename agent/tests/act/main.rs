@@ -1,6 +1,7 @@
 //! Plan and actor against the cgroups of this machine's own kernel, below a private root.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use podwarden::{
     act::{Actor, Files, Operation, Outcome, Performed},
@@ -61,7 +62,7 @@ impl World {
             root,
             naming: Naming::new(Driver::Cgroupfs, ""),
             config: Config::parse("test", CONFIG, Overrides::default()).unwrap(),
-            actor: Actor::new(true, Box::new(Files)),
+            actor: Actor::new(true, Arc::new(Files)),
             pods: Vec::new(),
             known: Vec::new(),
         })
@@ -250,7 +251,7 @@ fn observe_mode_changes_nothing() {
     let Some(mut world) = World::new("observe") else {
         return;
     };
-    world.actor = Actor::new(false, Box::new(Files));
+    world.actor = Actor::new(false, Arc::new(Files));
     world.pods = vec![pod("a", 200)];
     let performed = world.pass();
     assert!(performed.withheld > 0);

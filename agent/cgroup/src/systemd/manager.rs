@@ -156,7 +156,7 @@ pub enum SystemdError {
 }
 
 /// systemd, or what stands in for it in tests.
-pub(super) trait Manager: fmt::Debug + Send {
+pub(super) trait Manager: fmt::Debug + Send + Sync {
     /// The first number of its version.
     fn version(&self) -> Result<u32, SystemdError>;
 

@@ -72,6 +72,7 @@ pub(crate) fn sentence(event: &Event) -> String {
             human::bytes(*level_bytes),
         ),
         EventKind::Eviction(eviction) => verdict(eviction),
+        EventKind::GapOpened { .. } | EventKind::GapClosed { .. } => gap(&event.kind),
         EventKind::Drift { .. }
         | EventKind::DriftContested { .. }
         | EventKind::DriftSettled { .. } => drift(&event.kind),
@@ -104,6 +105,43 @@ fn exit(kind: &EventKind) -> String {
         human::nanos(*run_time_nanos),
         human::bytes(*max_rss_bytes),
     )
+}
+
+fn gap(kind: &EventKind) -> String {
+    match kind {
+        EventKind::GapOpened {
+            tier,
+            target_bytes,
+            usage_bytes,
+        } => format!(
+            "{tier} uses {}, its reserve leaves it {}: kept from growing until it fits",
+            human::bytes(*usage_bytes),
+            human::bytes(*target_bytes),
+        ),
+        EventKind::GapClosed {
+            tier,
+            target_bytes,
+            usage_before_bytes,
+            usage_bytes,
+            reclaimed_bytes,
+            writes,
+            open_nanos,
+        } => {
+            let cache = match reclaimed_bytes {
+                0 => String::new(),
+                bytes => format!(", {} of page cache dropped", human::bytes(*bytes)),
+            };
+            format!(
+                "{tier} is limited to {} after {}, in {}: used {} then, {} now{cache}",
+                human::bytes(*target_bytes),
+                human::nanos(*open_nanos),
+                count(*writes, "step"),
+                human::bytes(*usage_before_bytes),
+                human::bytes(*usage_bytes),
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 fn drift(kind: &EventKind) -> String {

@@ -106,8 +106,13 @@ impl Layout {
             .and_then(|tier| tier.armed_level_bytes)
             .map(|level| format!(" acts at {}", human::bytes(level)))
             .unwrap_or_default();
+        let gap = own
+            .and_then(|tier| tier.convergence.as_ref())
+            .filter(|convergence| convergence.gap_bytes > 0)
+            .map(|c| format!(", {} above its reserve", human::bytes(c.gap_bytes)))
+            .unwrap_or_default();
         let mut line = fit(
-            &format!("{} ({}){armed}", tier.name(), pods.len()),
+            &format!("{} ({}){armed}{gap}", tier.name(), pods.len()),
             self.name,
         );
         for column in &self.columns {

@@ -166,6 +166,7 @@ fn tone(event: &Event) -> Tone {
         EventKind::Eviction(_) | EventKind::KernelOom { .. } => Tone::Alert,
         EventKind::LevelCrossed { .. }
         | EventKind::Degraded { .. }
+        | EventKind::GapOpened { .. }
         | EventKind::Drift { .. }
         | EventKind::DriftContested { .. }
         | EventKind::ProcessExit { .. } => Tone::Warn,

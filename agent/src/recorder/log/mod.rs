@@ -62,7 +62,13 @@ struct Mark {
 
 /// Whether events of this kind are kept: those that an operator asks about days later.
 pub fn is_kept(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Eviction(_) | EventKind::KernelOom { .. })
+    matches!(
+        kind,
+        EventKind::Eviction(_)
+            | EventKind::KernelOom { .. }
+            | EventKind::GapOpened { .. }
+            | EventKind::GapClosed { .. }
+    )
 }
 
 /// `path` with `.1` after it: the generation before.

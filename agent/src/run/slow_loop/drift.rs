@@ -65,7 +65,6 @@ impl SlowLoop {
             tree,
             naming,
             actor,
-            published,
             ..
         } = &mut self.parts;
         let mut observed = BTreeMap::new();
@@ -78,6 +77,17 @@ impl SlowLoop {
                 drift.gone(&name);
             }
         }
+        self.know_ours(&observed);
+        let Some(drift) = &mut self.drift else {
+            return;
+        };
+        let Parts {
+            tree,
+            naming,
+            actor,
+            published,
+            ..
+        } = &mut self.parts;
         let judgement = drift.judge(&observed);
         if judgement == Judgement::default() {
             return;

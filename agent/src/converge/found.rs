@@ -1,0 +1,123 @@
+//! What the tiers' files held before podwarden wrote to them, in a file of its own: an agent that was
+//! killed leaves its limits behind, and the next one must not take those for what was there.
+//!
+//! The file is below `/run`, so that it ends with the cgroups that it speaks of; each is told by the id of
+//! its cgroup besides.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use podwarden_policy::{Bytes, limits::Limit};
+use serde::{Deserialize, Serialize};
+
+/// Limits of one cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Found {
+    /// The cgroup's id in the memory controller's hierarchy.
+    pub(super) id: u64,
+    /// The hard limit.
+    pub(super) max: Limit<Bytes>,
+    /// `memory.high`; `None` on v1.
+    pub(super) high: Option<Limit<Bytes>>,
+}
+
+/// The file, and what is in it by cgroup.
+#[derive(Debug)]
+pub(super) struct Book {
+    path: PathBuf,
+    found: BTreeMap<String, Found>,
+}
+
+/// The name of the file for a cgroup root.
+pub fn file(directory: &Path, root: &str) -> PathBuf {
+    let escaped = root
+        .trim_matches('/')
+        .replace('%', "%25")
+        .replace('/', "%2F");
+    directory.join(format!("podwarden-{escaped}.limits.json"))
+}
+
+impl Book {
+    /// Reads what an agent before this one has left. What cannot be read counts as nothing and is said.
+    pub(super) fn open(path: PathBuf) -> Self {
+        let found = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
+                tracing::warn!(%error, "{} cannot be read: the limits that are there now count as found", path.display());
+                BTreeMap::new()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => {
+                tracing::warn!(%error, "{} cannot be read: the limits that are there now count as found", path.display());
+                BTreeMap::new()
+            }
+        };
+        Self { path, found }
+    }
+
+    /// What was found in a cgroup; `now` when it is seen for the first time, and that is kept before
+    /// anything is written to it.
+    pub(super) fn of(&mut self, rel: &str, now: Found) -> Found {
+        if let Some(found) = self.found.get(rel).filter(|found| found.id == now.id) {
+            return *found;
+        }
+        self.found.insert(rel.to_owned(), now);
+        if let Err(error) = self.write() {
+            tracing::warn!(%error, "{} cannot be written: an agent after a kill will take its limits for those that were found", self.path.display());
+        }
+        now
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.found)?;
+        let new = self.path.with_extension("new");
+        fs::write(&new, text)?;
+        // Whole or not at all.
+        fs::rename(&new, &self.path)
+    }
+
+    /// All limits are as they were found.
+    pub(super) fn close(self) {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, "{} stays behind", self.path.display());
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(id: u64, max: u64) -> Found {
+        Found {
+            id,
+            max: Limit::At(Bytes(max)),
+            high: Some(Limit::Unlimited),
+        }
+    }
+
+    #[test]
+    fn what_was_found_first_outlives_a_kill_but_not_the_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = file(dir.path(), "/a/b");
+        assert!(path.ends_with("podwarden-a%2Fb.limits.json"));
+        let mut book = Book::open(path.clone());
+        assert_eq!(book.of("x", limits(1, 10)), limits(1, 10));
+        assert_eq!(book.of("x", limits(1, 20)), limits(1, 10));
+        // Another process.
+        let mut book = Book::open(path.clone());
+        assert_eq!(book.of("x", limits(1, 30)), limits(1, 10));
+        assert_eq!(book.of("x", limits(2, 40)), limits(2, 40), "made anew");
+        book.close();
+        assert!(!path.exists());
+        Book::open(path.clone()).close();
+        fs::write(&path, "{\"x\":{\"id\":1").unwrap();
+        assert_eq!(Book::open(path).of("x", limits(1, 50)), limits(1, 50));
+    }
+}
