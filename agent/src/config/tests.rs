@@ -493,3 +493,45 @@ fn the_api_server_is_where_the_operator_says() {
     assert_eq!(of("kubeconfig: /file", flag()), kubeconfig("/flag"));
     assert_eq!(of("kubeconfig: /file", off), ApiserverConfig::Off);
 }
+
+#[test]
+fn the_tiers_limits_are_restored_and_every_step_is_taken_unless_written_otherwise() {
+    let defaults = parse("").unwrap().convergence;
+    assert_eq!(defaults.on_exit, OnExit::Restore);
+    assert_eq!(defaults.steps, Steps::default());
+    assert_eq!(defaults.reclaim_step, Bytes::mebi(32));
+    let written = parse(
+        "convergence: {onExit: keep, capLowerTiers: false, memoryHigh: false, memoryReclaim: false, \
+         reclaimStep: 1Gi}",
+    );
+    let expected = ConvergenceConfig {
+        on_exit: OnExit::Keep,
+        steps: Steps {
+            cap_lower_tiers: false,
+            memory_high: false,
+            memory_reclaim: false,
+        },
+        reclaim_step: Bytes::gibi(1),
+    };
+    assert_eq!(written.unwrap().convergence, expected);
+    for (text, named) in [
+        (
+            "convergence: {onExit: forget}",
+            "agent.yaml:3: convergence.onExit is `forget`",
+        ),
+        ("convergence: {onExit: forget}", "write restore or keep"),
+        (
+            "convergence: {reclaimStep: 2Gi}",
+            "convergence.reclaimStep is `2Gi`: out of range",
+        ),
+        (
+            "convergence: {reclaimStep: much}",
+            "convergence.reclaimStep",
+        ),
+        ("convergence: {capLowerTiers: maybe}", "agent.yaml:3"),
+        ("convergence: {cap: true}", "cap"),
+    ] {
+        let error = error(text);
+        assert!(error.contains(named), "{text}: {error}");
+    }
+}

@@ -71,6 +71,11 @@ impl Book {
         now
     }
 
+    /// Every cgroup with what was found in it.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Found)> {
+        self.found.iter().map(|(rel, found)| (rel.as_str(), found))
+    }
+
     fn write(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.found)?;
         let new = self.path.with_extension("new");

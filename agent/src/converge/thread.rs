@@ -11,7 +11,7 @@ use std::{
 use podwarden_policy::converge::Look;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Figures, Message, Parts, Report, found::Book, ours::Ours, tier::Tier};
+use super::{Aim, Figures, Message, Parts, Report, found::Book, ours::Ours, tier, tier::Tier};
 
 /// Between two looks at a tier above its target when something has just happened; doubled each time, up
 /// to [`LONGEST`].
@@ -191,12 +191,13 @@ impl Thread {
             return;
         }
         let mut whole = true;
-        for tier in self.tiers {
-            match tier.restore(&self.parts) {
+        // Also what an agent before this one has left and this one did not come to.
+        for (rel, found) in self.book.all() {
+            match tier::restore(&self.parts, rel, found) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
-                    tracing::warn!(%error, cgroup = tier.rel, "its limits are not what was found");
+                    tracing::warn!(%error, cgroup = rel, "its limits are not what was found");
                     whole = false;
                 }
             }

@@ -315,28 +315,33 @@ impl Tier {
             open.reclaimed += reclaimed;
         }
     }
+}
 
-    /// Puts back what was found, the hard limit no lower than a margin above usage.
-    ///
-    /// # Errors
-    /// The first write that the kernel refuses.
-    pub(super) fn restore(&self, parts: &Parts) -> Result<(), Error> {
-        let floor = Bytes(self.memory.usage()?)
-            .saturating_add(MARGIN)
-            .round_up(Bytes(rustix::param::page_size() as u64));
-        let max = self.found.max.max(Limit::At(floor));
-        if bytes(self.memory.limit()?) != max {
-            write_max(parts.backend.as_ref(), &parts.tree, &self.rel, max)?;
-        }
-        let Some(high) = self.found.high else {
-            return Ok(());
-        };
-        if bytes(parts.tree.memory_high(&self.rel)?) != high {
-            let high = high.bound().map(Bytes::as_u64);
-            parts.tree.set_memory_high(&self.rel, high)?;
-        }
-        Ok(())
+/// Puts back what was found in a cgroup, the hard limit no lower than a margin above usage. One that was
+/// made anew holds nothing of ours.
+///
+/// # Errors
+/// The first write that the kernel refuses.
+pub(super) fn restore(parts: &Parts, rel: &str, found: &Found) -> Result<(), Error> {
+    let tree = &parts.tree;
+    if tree.memory_id(rel)? != found.id {
+        return Ok(());
     }
+    let memory = MemoryReader::open(tree, rel)?;
+    let floor = Bytes(memory.usage()?)
+        .saturating_add(MARGIN)
+        .round_up(Bytes(rustix::param::page_size() as u64));
+    let max = found.max.max(Limit::At(floor));
+    if bytes(memory.limit()?) != max {
+        write_max(parts.backend.as_ref(), tree, rel, max)?;
+    }
+    let Some(high) = found.high else {
+        return Ok(());
+    };
+    if bytes(tree.memory_high(rel)?) != high {
+        tree.set_memory_high(rel, high.bound().map(Bytes::as_u64))?;
+    }
+    Ok(())
 }
 
 fn write_max(

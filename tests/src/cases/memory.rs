@@ -166,7 +166,7 @@ fn reclaim_stall(context: &Context) -> Result<()> {
 }
 
 /// Whether files of `dir` can leave the page cache: neither tmpfs nor ramfs (linux/magic.h).
-fn is_on_disk(dir: &std::path::Path) -> Result<bool> {
+pub(super) fn is_on_disk(dir: &std::path::Path) -> Result<bool> {
     const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
     let kind = rustix::fs::statfs(dir)?.f_type;
     Ok(!MEMORY_FILE_SYSTEMS.contains(&kind.unsigned_abs()))

@@ -12,6 +12,7 @@ use crate::harness::Log;
 
 mod api;
 mod apiserver;
+pub(crate) mod converge;
 mod cpu;
 mod daemonset;
 mod drift;
@@ -105,6 +106,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifecycle::CASES,
         hierarchy::CASES,
         drift::CASES,
+        converge::CASES,
         eviction::CASES,
         full_speed::CASES,
         observe::CASES,

@@ -2,7 +2,6 @@
 //! real one does is tested in a virtual machine.
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fs,
     sync::{Arc, Mutex},
@@ -29,7 +28,7 @@ struct Fake {
     start_leads_to: State,
     has_job: bool,
     /// What systemd writes to `cpu.max` whenever a property is set.
-    writes_quota: RefCell<Option<&'static str>>,
+    writes_quota: Mutex<Option<&'static str>>,
 }
 
 impl Fake {
@@ -104,7 +103,7 @@ impl Manager for Fake {
             })
             .collect();
         self.note(format!("set {unit} {}", shown.join(" ")));
-        if let Some(quota) = *self.writes_quota.borrow() {
+        if let Some(quota) = *self.writes_quota.lock().unwrap() {
             fs::write(directory(&self.mount, unit).join("cpu.max"), quota).unwrap();
         }
         Ok(())
@@ -201,7 +200,7 @@ fn setup(change: impl FnOnce(&mut Fake)) -> Setup {
         not_transient: BTreeSet::new(),
         start_leads_to: State::Active,
         has_job: false,
-        writes_quota: RefCell::new(None),
+        writes_quota: Mutex::new(None),
     };
     change(&mut fake);
     let mut systemd = Systemd::with(Box::new(fake)).unwrap();
@@ -396,7 +395,7 @@ fn a_slice_is_made_with_its_first_values() {
 
 #[test]
 fn a_quota_that_systemd_rounds_is_put_back() {
-    let s = setup(|fake| fake.writes_quota = RefCell::new(Some("34000 100000\n")));
+    let s = setup(|fake| fake.writes_quota = Mutex::new(Some("34000 100000\n")));
     let _ = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
     let exact = Some(CpuQuota {
         quota_us: 33_300,
