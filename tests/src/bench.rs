@@ -12,6 +12,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use crate::cases::Context;
 use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
 
+mod converge;
 mod evict;
 mod isolate;
 mod plan;
@@ -30,6 +31,8 @@ enum What {
     Switch(Switch),
     /// From a level crossed to the memory back, beside other OOM daemons.
     Evict(evict::Evict),
+    /// A tier above its reserve: podwarden beside a writer that knows only the target.
+    Converge(converge::Converge),
     /// What the reactor asks of the kernel while it evicts, and where it sleeps.
     Syscalls(syscalls::Syscalls),
     /// The time that one plan takes, beside writing the same node as JSON.
@@ -56,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Switch(switch) => switch.run()?,
         What::Evict(evict) => evict.run()?,
+        What::Converge(converge) => converge.run()?,
         What::Syscalls(syscalls) => syscalls.run()?,
         What::Plan(plan) => plan.run()?,
     }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use crate::paths::Workspace;
-use crate::{become_e2e, evict_vm, peers};
+use crate::{become_e2e, converge_vm, evict_vm, peers};
 
 /// What the benchmark is run with.
 #[derive(Debug, clap::Args)]
@@ -33,6 +33,16 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// A tier above its reserve: podwarden beside a writer that knows only the target.
+    Converge {
+        /// In a machine with this kernel and cgroup v2: 6.1, 6.12 or 7.2. Its times are an emulated
+        /// CPU's; given first.
+        #[arg(long, value_name = "KERNEL")]
+        vm: Option<String>,
+        /// Handed to the benchmark: --runs N, --load anonymous,cache,mixed, --rate N, --json FILE.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// What the reactor asks of the kernel while it evicts, and where it sleeps.
     Syscalls {
         /// Handed to the benchmark: --processes N, --hogs N, --runs N, --json.
@@ -56,6 +66,13 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
             let root = peers::fetch(workspace)?.into_os_string();
             let args = [&["--peers-root".into(), root], &args[..]].concat();
             become_e2e::run(workspace, &["bench", "evict"], &args)
+        }
+        What::Converge {
+            vm: Some(kernel),
+            args,
+        } => converge_vm::main(workspace, kernel, args),
+        What::Converge { vm: None, args } => {
+            become_e2e::run(workspace, &["bench", "converge"], args)
         }
         What::Syscalls { args } => become_e2e::run(workspace, &["bench", "syscalls"], args),
         What::Plan { args } => become_e2e::run_without_agent(workspace, &["bench", "plan"], args),

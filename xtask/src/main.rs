@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod ci;
 mod cmd;
+mod converge_vm;
 mod debian;
 mod demo;
 mod ebpf;

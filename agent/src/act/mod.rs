@@ -29,9 +29,7 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{
-    api::ReconcileStats, clock::nanos, converge::Route, pods::PodSet, sense::Naming,
-};
+use crate::{api::ReconcileStats, clock::nanos, converge::Route, pods::PodSet, sense::Naming};
 
 use self::refusal::{Refusal, Refusals};
 pub use self::{

@@ -286,7 +286,7 @@ impl Tier {
                 let said = format!(
                     "the {} tier does not converge: {}",
                     self.scope.as_str(),
-                    crate::kernel::loader::chain(&error)
+                    crate::error::chain(&error)
                 );
                 if self.refused.as_ref() != Some(&said) {
                     tell(Report::Refused(said.clone()));

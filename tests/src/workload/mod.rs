@@ -84,8 +84,6 @@ impl Workload {
     }
 }
 
-pub(crate) use memory::monotonic_nanos;
-
 fn sleep_ms(ms: u64) {
     std::thread::sleep(std::time::Duration::from_millis(ms));
 }

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use self::scene::{Load, Scene, TARGET, Writer, hard_limit, oom_kills};
 use super::{Case, Context, case, skip};
-use crate::harness::{Agent, Cgroup, Options, eventually};
+use crate::harness::{Agent, Cgroup, Mounts, Options, PodSpec, eventually};
 
 pub(super) const CASES: &[Case] = &[
     case("converge_anonymous", |context| {
@@ -40,7 +40,7 @@ fn limits(tier: &Cgroup) -> Vec<String> {
 
 fn converges(context: &Context, load: Load) -> Result<()> {
     // On v1 nothing slows it: slow enough that it is not evicted before the gap was seen.
-    let on_v2 = crate::harness::Mounts::detect()?.memory_on_v2();
+    let on_v2 = Mounts::detect()?.memory_on_v2();
     let rate = if on_v2 { 50 } else { 5 };
     let mut scene = Scene::new(context, Writer::Podwarden, load, rate, "")?;
     if load != Load::Anonymous && !can_drop_cache(&scene) {
@@ -68,7 +68,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
         ("reached", outcome.reached_ms),
     ] {
         if let Some(value) = value {
-            context.figure(format!("{}_{name}", scene.load().as_str()), value, "ms");
+            context.figure(format!("{}_{name}", load.as_str()), value, "ms");
         }
     }
     context.figure(format!("{}_grown", load.as_str()), outcome.grown_mib, "MiB");
@@ -103,7 +103,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
         );
         Ok(())
     })?;
-    scene.finish()
+    scene.end()
 }
 
 /// Whether the agent can have the kernel drop page cache of the tier.
@@ -129,7 +129,7 @@ fn after_kill(context: &Context) -> Result<()> {
         config: format!("{}convergence: {{onExit: {exit}}}\n", scene::CONFIG),
         ..Options::default()
     };
-    let spec = crate::harness::PodSpec::guaranteed("arrives", "384Mi");
+    let spec = PodSpec::guaranteed("arrives", "384Mi");
     node.manifest(&spec)?;
     for _ in 0..2 {
         node.agent = Agent::spawn(context.agent(), &node.sandbox, &config("restore"))?;
@@ -159,7 +159,7 @@ fn keeps_on_exit(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context, Writer::Podwarden, Load::Anonymous, 50, config)?;
     scene.let_go();
     let node = scene.node.as_mut().context("there is no agent")?;
-    node.manifest(&crate::harness::PodSpec::guaranteed("arrives", "384Mi"))?;
+    node.manifest(&PodSpec::guaranteed("arrives", "384Mi"))?;
     eventually(context.limit(10), || {
         let held = fs::read_to_string(hard_limit(&scene.tier))?;
         ensure!(held.trim() == TARGET.to_string(), "the limit is {held}");

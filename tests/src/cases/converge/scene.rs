@@ -1,6 +1,7 @@
 //! A Guaranteed pod arrives while the BestEffort tier uses more than its reserve will leave it, and
 //! wants still more: what becomes of the tier's limits and of its processes, seen from outside.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +14,7 @@ use podwarden::api::EventKind;
 use serde::Serialize;
 
 use crate::cases::Context;
-use crate::harness::{Cgroup, Node, Options, PodSpec, Sandbox, Workload, sleep, until};
-use crate::workload::monotonic_nanos;
+use crate::harness::{Cgroup, Node, Options, PodSpec, Sandbox, Workload, monotonic, sleep, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -55,6 +55,12 @@ impl Load {
     }
 }
 
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Who writes the tier's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,6 +69,15 @@ pub(crate) enum Writer {
     Podwarden,
     /// The target at once, and where the kernel refuses that, usage, as the kubelet does on v1.
     Naive,
+}
+
+impl Writer {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Podwarden => "podwarden",
+            Self::Naive => "naive",
+        }
+    }
 }
 
 /// What came of it. Times in milliseconds, sizes in MiB.
@@ -125,7 +140,7 @@ impl Watch {
             let mut samples = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 samples.push(Sample {
-                    at: monotonic_nanos(),
+                    at: monotonic(),
                     usage: limit(&usage),
                     max: limit(&max),
                     high: limit(&high),
@@ -167,11 +182,10 @@ pub(crate) struct Scene {
     pub(crate) node: Option<Node>,
     sandbox: Option<Sandbox>,
     pub(crate) tier: Cgroup,
-    load: Load,
     /// How fast the tier wants more, MiB a second.
     rate: u64,
     held: Option<Workload>,
-    _base: Workload,
+    base: Workload,
     grows: Option<Workload>,
     grower: Cgroup,
 }
@@ -233,10 +247,9 @@ impl Scene {
             node,
             sandbox,
             tier,
-            load,
             rate,
             held: Some(first),
-            _base: base,
+            base,
             grows: None,
             grower,
         };
@@ -257,7 +270,7 @@ impl Scene {
 
     /// The Guaranteed pod arrives; when that was.
     fn arrive(&self) -> Result<u64> {
-        let at = monotonic_nanos();
+        let at = monotonic();
         match &self.node {
             Some(node) => {
                 let memory = format!("{ARRIVES_MIB}Mi");
@@ -323,15 +336,19 @@ impl Scene {
         Ok(outcome)
     }
 
-    /// Ends it, and looks that nothing is left.
-    pub(crate) fn finish(self) -> Result<()> {
-        let Self { node, sandbox, .. } = self;
+    /// Ends every process and then the agent, and looks that it left nothing.
+    pub(crate) fn end(self) -> Result<()> {
+        let Self {
+            node,
+            sandbox,
+            held,
+            base,
+            grows,
+            ..
+        } = self;
+        drop((held, base, grows));
         drop(sandbox);
         node.map_or(Ok(()), Node::finish)
-    }
-
-    pub(crate) fn load(&self) -> Load {
-        self.load
     }
 }
 

@@ -1,0 +1,160 @@
+//! A Guaranteed pod arrives while the BestEffort tier is above its reserve: podwarden beside a writer
+//! that knows only the target. What is measured is in [`crate::cases::converge::scene`].
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+
+use crate::cases::Context;
+use crate::cases::converge::scene::{Load, Outcome, Scene, Writer};
+use crate::harness::check_interrupt;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Converge {
+    /// The agent's program.
+    #[arg(long, value_name = "PATH")]
+    agent: PathBuf,
+    /// Runs of each writer with each load, in turn.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// What the tier's memory is.
+    #[arg(long, value_delimiter = ',', default_values_t = Load::ALL)]
+    load: Vec<Load>,
+    /// How fast the tier wants more, MiB a second.
+    #[arg(long, default_value_t = 50)]
+    rate: u64,
+    /// Also writes every run to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The file of `--json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    kernel: String,
+    emulated: bool,
+    rate_mib: u64,
+    rows: &'a [Row],
+}
+
+/// One writer with one load.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    writer: Writer,
+    load: Load,
+    runs: Vec<Outcome>,
+}
+
+impl Converge {
+    pub(super) fn run(&self) -> Result<()> {
+        let context = Context::new(&self.agent, true);
+        let writers = [Writer::Podwarden, Writer::Naive];
+        let kinds = self
+            .load
+            .iter()
+            .flat_map(|load| writers.map(|w| (w, *load)));
+        let mut rows: Vec<Row> = kinds
+            .map(|(writer, load)| Row {
+                writer,
+                load,
+                runs: Vec::new(),
+            })
+            .collect();
+        // In turn, so that the machine's drift meets all of them alike.
+        for run in 1..=self.runs {
+            for row in &mut rows {
+                check_interrupt()?;
+                let outcome = self.once(&context, row.writer, row.load);
+                let outcome = outcome.with_context(|| {
+                    format!("run {run} of {}, {}", row.writer.as_str(), row.load)
+                })?;
+                row.runs.push(outcome);
+            }
+            eprintln!("run {run} of {}", self.runs);
+        }
+        print(&rows);
+        println!(
+            "{} runs each; kernel {}{}; the tier wants {} MiB/s more",
+            self.runs,
+            release(),
+            if context.emulated() { ", emulated" } else { "" },
+            self.rate
+        );
+        if let Some(path) = &self.json {
+            let report = Report {
+                kernel: release(),
+                emulated: context.emulated(),
+                rate_mib: self.rate,
+                rows: &rows,
+            };
+            let text = serde_json::to_string(&report)? + "\n";
+            // Opened without truncating what cannot be: it may be a serial port.
+            fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        }
+        let killed: u64 = rows
+            .iter()
+            .filter(|row| row.writer == Writer::Podwarden)
+            .flat_map(|row| &row.runs)
+            .map(|run| run.oom_kills)
+            .sum();
+        ensure!(killed == 0, "{killed} OOM kills beside podwarden");
+        Ok(())
+    }
+
+    fn once(&self, context: &Context, writer: Writer, load: Load) -> Result<Outcome> {
+        let mut scene = Scene::new(context, writer, load, self.rate, "")?;
+        let outcome = scene.play(context, |_| Ok(()))?;
+        scene.end()?;
+        Ok(outcome)
+    }
+}
+
+fn release() -> String {
+    let uname = rustix::system::uname();
+    uname.release().to_string_lossy().into_owned()
+}
+
+fn print(rows: &[Row]) {
+    println!(
+        "{:<10} {:<10} {:>9} {:>9} {:>16} {:>16} {:>16} {:>14}",
+        "WRITER",
+        "LOAD",
+        "OOM KILLS",
+        "EVICTIONS",
+        "CAPPED ms",
+        "STOPPED ms",
+        "REACHED ms",
+        "GROWN MiB"
+    );
+    for row in rows {
+        let times = |of: fn(&Outcome) -> Option<f64>| {
+            let mut values: Vec<f64> = row.runs.iter().filter_map(of).collect();
+            values.sort_by(f64::total_cmp);
+            match (values.get(values.len() / 2), values.last()) {
+                (Some(median), Some(most)) if values.len() == row.runs.len() => {
+                    format!("{median:.1} ({most:.1})")
+                }
+                (Some(median), Some(most)) => {
+                    format!("{median:.1} ({most:.1}) {}x", values.len())
+                }
+                _ => "-".to_owned(),
+            }
+        };
+        println!(
+            "{:<10} {:<10} {:>9} {:>9} {:>16} {:>16} {:>16} {:>14}",
+            row.writer.as_str(),
+            row.load.to_string(),
+            row.runs.iter().map(|run| run.oom_kills).sum::<u64>(),
+            row.runs.iter().map(|run| run.evictions).sum::<usize>(),
+            times(|run| run.capped_ms),
+            times(|run| run.stopped_ms),
+            times(|run| run.reached_ms),
+            times(|run| Some(run.grown_mib)),
+        );
+    }
+    println!("medians (and the most); Nx: in N of the runs alone");
+}
