@@ -115,6 +115,10 @@ async fn metrics_say_what_the_figures_say() {
         format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"+Inf\",{labels}}} 4"),
         format!("podwarden_pod_run_queue_wait_seconds_count{{{labels}}} 4"),
         r#"podwarden_tier_armed_level_bytes{tier="kubepods"} 1073741824"#.to_owned(),
+        r#"podwarden_tier_memory_target_bytes{tier="kubepods"} 536870912"#.to_owned(),
+        r#"podwarden_tier_memory_gap_bytes{tier="kubepods"} 4096"#.to_owned(),
+        r#"podwarden_tier_convergence_steps_total{tier="kubepods",file="reclaim"} 3"#.to_owned(),
+        r#"podwarden_tier_reclaimed_bytes_total{tier="kubepods"} 8192"#.to_owned(),
         r#"podwarden_evictions_total{qos="BestEffort",scope="kubepods",dry_run="false"} 1"#
             .to_owned(),
         "# TYPE podwarden_pod_cpu_usage_seconds counter".to_owned(),

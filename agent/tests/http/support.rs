@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use podwarden::{
-    api::{CpuStats, EventKind, MemoryStats, NodeStats, PodRef, PodStats, TierStats},
+    api::{
+        ConvergenceSteps, CpuStats, EventKind, MemoryStats, NodeStats, PodRef, PodStats,
+        TierConvergence, TierStats,
+    },
     client::{Client, Endpoint},
     http::{HttpError, Listen, Listeners, serve_on},
     published::{Figures, Published},
@@ -104,6 +107,17 @@ pub(crate) fn node() -> NodeStats {
         tiers: vec![TierStats {
             name: "kubepods".to_owned(),
             armed_level_bytes: Some(1 << 30),
+            convergence: Some(TierConvergence {
+                target_bytes: Some(1 << 29),
+                gap_bytes: 4096,
+                reclaimed_bytes: 8192,
+                steps: ConvergenceSteps {
+                    max: 1,
+                    high: 2,
+                    reclaim: 3,
+                },
+                ..TierConvergence::default()
+            }),
             ..TierStats::default()
         }],
         ..NodeStats::default()

@@ -1,4 +1,4 @@
-use podwarden_cgroup::{Controller, CpuQuota, CpuShare, Errno, Error, Version};
+use podwarden_cgroup::{Controller, CpuQuota, CpuShare, Errno, Error, Reclaims, Version};
 
 use crate::support::{Sandbox, Victim, eventually};
 
@@ -133,6 +133,35 @@ fn memory_protection_is_set_on_v2_and_refused_on_v1() {
         assert_eq!(tree.memory_min(pod).unwrap(), Some(whole));
         assert_eq!(tree.memory_low(pod).unwrap(), Some(2 * bytes / page * page));
     }
+}
+
+#[test]
+fn what_slows_a_cgroup_is_set_and_lifted() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let pod = sandbox.cgroup("pod");
+    if !tree.hierarchies().is_on_v2(Controller::Memory) {
+        for refused in [
+            tree.set_memory_high(pod, None).unwrap_err(),
+            tree.memory_high(pod).unwrap_err(),
+        ] {
+            assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+        }
+        assert_eq!(tree.reclaims(pod), Reclaims::Nothing);
+        assert!(!tree.reclaim(pod, 4096, Reclaims::Nothing).unwrap());
+        return;
+    }
+    let page = rustix::param::page_size() as u64;
+    for bytes in [Some(64 * page), Some(64 * page + 1), None] {
+        tree.set_memory_high(pod, bytes).unwrap();
+        let whole = bytes.map(|bytes| bytes / page * page);
+        assert_eq!(tree.memory_high(pod).unwrap(), whole);
+    }
+    let how = tree.reclaims(pod);
+    assert_ne!(how, Reclaims::Nothing);
+    assert!(!tree.reclaim(pod, 64 << 20, how).unwrap(), "it has none");
 }
 
 #[test]

@@ -201,6 +201,27 @@ fn every_other_event_is_one_sentence() {
             "memory limit of /kubepods is left alone again after 3 corrections",
         ),
         (
+            EventKind::GapOpened {
+                tier: "besteffort".to_owned(),
+                target_bytes: 256 << 20,
+                usage_bytes: 336 << 20,
+            },
+            "besteffort uses 336Mi, its reserve leaves it 256Mi: kept from growing until it fits",
+        ),
+        (
+            EventKind::GapClosed {
+                tier: "besteffort".to_owned(),
+                target_bytes: 256 << 20,
+                usage_before_bytes: 336 << 20,
+                usage_bytes: 208 << 20,
+                reclaimed_bytes: 32 << 20,
+                writes: 3,
+                open_nanos: 1_500_000_000,
+            },
+            "besteffort is limited to 256Mi after 1.50 s, in 3 steps: used 336Mi then, 208Mi now, 32.0Mi \
+             of page cache dropped",
+        ),
+        (
             EventKind::Degraded {
                 message: "no fentry".to_owned(),
             },
