@@ -51,7 +51,7 @@ struct Row {
 
 impl Converge {
     pub(super) fn run(&self) -> Result<()> {
-        let context = Context::new(&self.agent, true);
+        let context = Context::new(&self.agent, true, None);
         let writers = [Writer::Podwarden, Writer::Naive];
         let kinds = self
             .load
