@@ -14,8 +14,6 @@ const STAT_BUFFER: usize = 8192;
 pub struct MemoryStat {
     /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1).
     pub inactive_file: u64,
-    /// File pages on the active list: `active_file` (v2), `total_active_file` (v1).
-    pub active_file: u64,
     /// Anonymous memory: `anon` (v2), `total_rss` (v1).
     pub rss: u64,
 }
@@ -146,15 +144,24 @@ impl MemoryReader {
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
-        let keys = self.keys;
-        let keys = [keys.inactive_file, keys.active_file, keys.rss];
-        let [inactive_file, active_file, rss] =
-            find(text, keys).ok_or_else(|| self.stat.malformed("file pages and rss"))?;
-        Ok(MemoryStat {
-            inactive_file,
-            active_file,
-            rss,
-        })
+        let keys = [self.keys.inactive_file, self.keys.rss];
+        let [inactive_file, rss] =
+            find(text, keys).ok_or_else(|| self.stat.malformed("inactive file and rss"))?;
+        Ok(MemoryStat { inactive_file, rss })
+    }
+
+    /// Page cache that the kernel could drop, on both lists, bytes: `inactive_file` and `active_file`
+    /// (v2), with `total_` before (v1). As old as [`MemoryReader::stat`].
+    ///
+    /// # Errors
+    /// As [`MemoryReader::stat`].
+    pub fn page_cache(&self) -> Result<u64> {
+        let mut buffer = [0_u8; STAT_BUFFER];
+        let text = self.stat.read_at(&mut buffer, 0)?;
+        let keys = [self.keys.inactive_file, self.keys.active_file];
+        let [inactive, active] =
+            find(text, keys).ok_or_else(|| self.stat.malformed("file pages"))?;
+        Ok(inactive.saturating_add(active))
     }
 
     /// The limit of this cgroup itself, in bytes; `None` when there is none. Those above it may be

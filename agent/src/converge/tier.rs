@@ -148,8 +148,7 @@ impl Tier {
                 .gap(Bytes(usage).saturating_add(MARGIN))
                 .is_zero()
         {
-            let stat = self.memory.stat()?;
-            stat.inactive_file.saturating_add(stat.active_file)
+            self.memory.page_cache()?
         } else {
             0
         };
