@@ -10,7 +10,7 @@ use podwarden::api::{EventKind, TierConvergence};
 use rustix::process::Signal;
 
 use self::scene::{Load, Scene, TARGET, Writer, hard_limit, oom_kills};
-use super::{Case, Context, case, skip};
+use super::{Case, Context, case, portable, skip};
 use crate::harness::{Agent, Cgroup, Mounts, Options, PodSpec, eventually};
 
 pub(super) const CASES: &[Case] = &[
@@ -19,8 +19,8 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("converge_cache", |context| converges(context, Load::Cache)),
     case("converge_mixed", |context| converges(context, Load::Mixed)),
-    case("converge_after_kill", after_kill),
-    case("converge_keeps_on_exit", keeps_on_exit),
+    portable("converge_after_kill", after_kill),
+    portable("converge_keeps_on_exit", keeps_on_exit),
 ];
 
 fn figures(scene: &Scene) -> Result<TierConvergence> {
