@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use podwarden_cgroup::Controller;
 use podwarden_policy::{
-    Bytes, convert,
+    Bytes, QosClass, convert,
     desired::{self, Desired},
     limits::Limit,
     name::CgroupName,
@@ -22,6 +22,9 @@ use super::mounts::Mounts;
 /// File to value: numbers as they are, no limit as `max`, a CPU quota as `QUOTA PERIOD` under the name
 /// of the quota's file.
 pub(crate) type Values = BTreeMap<String, String>;
+
+/// What slows a tier's tasks stands this far below its limit, on v2 (`convergence.memoryHigh`).
+const HIGH_BELOW_LIMIT: Bytes = Bytes::mebi(16);
 
 /// A v1 limit from here on is none: the kernel shows the largest number of pages that it can count.
 const UNLIMITED: u64 = 1 << 62;
@@ -137,12 +140,25 @@ pub(crate) fn controllers(fresh: &Cgroup) -> Controllers {
 /// What policy says that each cgroup of the tree is to hold, as the kernel shows it; nothing else is to
 /// be there.
 pub(crate) fn expected(snapshot: &Snapshot, mounts: &Mounts) -> BTreeMap<CgroupName, Values> {
+    let tiers = [QosClass::Burstable, QosClass::BestEffort].map(|of| snapshot.kubepods.tier(of));
     let of = |cgroup: Desired| {
-        let said = cgroup
-            .settings
-            .iter()
-            .filter_map(|(setting, _)| file_value(setting, snapshot.page_size, mounts))
+        let page = snapshot.page_size;
+        let settings = cgroup.settings.iter().map(|(setting, _)| setting);
+        let mut said: Values = settings
+            .clone()
+            .filter_map(|setting| file_value(setting, page, mounts))
             .collect();
+        let limit = settings.filter_map(|setting| match setting {
+            Setting::MemoryLimit(limit) => limit.bound(),
+            _ => None,
+        });
+        if tiers.contains(&cgroup.name)
+            && mounts.is_on_v2(Controller::Memory)
+            && let Some(limit) = limit.last()
+        {
+            let high = limit.saturating_sub(HIGH_BELOW_LIMIT).round_down(page);
+            said.insert("memory.high".to_owned(), high.0.to_string());
+        }
         (cgroup.name, said)
     };
     desired::tree(snapshot).into_iter().map(of).collect()
