@@ -13,7 +13,9 @@
 //!   lowered once, when the target is reached; `memory.high` stands a margin below it from then on.
 //! - v1 has no such file: the cap is the hard limit, a margin above the level at which the reactor
 //!   evicts, so that the reactor comes before the kernel.
-//! - Page cache is dropped in bounded pieces where the kernel can drop page cache alone.
+//! - Page cache is dropped in bounded pieces where the kernel can drop page cache alone. v1 does that for
+//!   a hard limit a piece below usage, which is lifted again at once; it is asked only where so much
+//!   page cache stays that whoever grows in between finds some to take.
 //! - A limit is raised at once, `memory.max` before `memory.high`.
 //!
 //! Properties: a hard limit that is written is never below usage plus the margin. While the target
@@ -28,7 +30,10 @@ use crate::{limits::Limit, units::Bytes};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// `memory.limit_in_bytes` alone.
-    V1,
+    V1 {
+        /// What is reclaimed for a lower limit is page cache: there is no swap.
+        reclaims_cache: bool,
+    },
     /// `memory.max` and `memory.high`.
     V2 {
         /// `memory.reclaim` can drop page cache and leave anonymous memory alone.
@@ -45,7 +50,7 @@ pub struct Steps {
     pub cap_lower_tiers: bool,
     /// `memory.high` stands a margin below a hard limit that is reached.
     pub memory_high: bool,
-    /// `memory.reclaim` drops page cache of a tier above its target.
+    /// Page cache of a tier above its target is dropped: `memory.reclaim`; on v1 the hard limit.
     pub memory_reclaim: bool,
 }
 
@@ -76,12 +81,20 @@ pub struct Terms {
     pub high_at_rest: Limit<Bytes>,
 }
 
+impl Terms {
+    /// Page cache can be dropped and is to be.
+    pub const fn drops_cache(&self) -> bool {
+        let (Kernel::V1 { reclaims_cache } | Kernel::V2 { reclaims_cache, .. }) = self.kernel;
+        self.steps.memory_reclaim && reclaims_cache
+    }
+}
+
 /// What a tier's files hold now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     /// Memory charged to the tier.
     pub usage: Bytes,
-    /// Page cache of it, on both lists.
+    /// Page cache of it, on both lists; zero while that was not read.
     pub cache: Bytes,
     /// The hard limit.
     pub max: Limit<Bytes>,
@@ -98,7 +111,8 @@ pub enum Step {
     Max(Limit<Bytes>),
     /// `memory.high`. May take as long as the kernel reclaims.
     High(Limit<Bytes>),
-    /// `memory.reclaim`, page cache alone. May take as long as the kernel reclaims.
+    /// Page cache alone: by `memory.reclaim`, on v1 by a hard limit so much below usage that is lifted
+    /// again at once. May take as long as the kernel reclaims.
     Reclaim(Bytes),
 }
 
@@ -144,9 +158,19 @@ pub struct Tier {
     /// Looks to let pass before page cache is dropped again, and how many it were last time.
     skip: u32,
     skipped: u32,
+    /// See [`Tier::inherit`]; until the first look.
+    inherited: Option<Limit<Bytes>>,
 }
 
 impl Tier {
+    /// The limits that the first look finds are those of an agent that was killed; `found` is the hard
+    /// limit that was there before any agent. Nobody kept the margin meanwhile, and v1 may have been left
+    /// between the two writes of [`Step::Reclaim`]: a limit on the way that is too near to usage is
+    /// raised once.
+    pub fn inherit(&mut self, found: Limit<Bytes>) {
+        self.inherited = Some(found);
+    }
+
     /// What the tier is to have from now on; `None` where it is somebody else's business.
     pub fn aim(&mut self, target: Option<Limit<Bytes>>) {
         if self.target != target {
@@ -196,10 +220,17 @@ impl Tier {
     /// What to do of what was read just now. A step is taken to be carried out before the next call,
     /// unless [`Tier::failed`] says otherwise.
     pub fn next(&mut self, reading: &Reading, terms: &Terms) -> Decision {
+        let inherited = self.inherited.take();
         let (step, rest) = match self.target {
             None => (None, Look::OnChange),
             Some(Limit::Unlimited) => (Self::release(reading, terms), Look::OnChange),
-            Some(Limit::At(target)) => self.towards(target, reading, terms),
+            Some(Limit::At(target)) => {
+                let relief = inherited.and_then(|found| relief(target, found, reading, terms));
+                match relief {
+                    Some(_) => (relief, Look::Again),
+                    None => self.towards(target, reading, terms),
+                }
+            }
         };
         let step = step.filter(|step| self.is_admitted(step, reading));
         match step {
@@ -233,10 +264,12 @@ impl Tier {
             return (Some(step), Look::OnChange);
         }
         if floor > target && reading.max != Limit::At(target) {
-            let step = match terms.kernel {
-                Kernel::V1 => cap(floor, reading, terms),
-                Kernel::V2 { .. } => self.press(target, floor, reading, terms),
+            let cap = match terms.kernel {
+                Kernel::V1 { .. } => cap(floor, reading, terms),
+                Kernel::V2 { swaps, .. } => press(target, swaps, reading, terms),
             };
+            let step =
+                cap.or_else(|| self.drop_cache(floor.saturating_sub(target), reading, terms));
             return (step, Look::Soon);
         }
         (self.dropping, self.skip, self.skipped) = (false, 0, 0);
@@ -253,42 +286,19 @@ impl Tier {
         (step, Look::OnChange)
     }
 
-    /// v2, above the target.
-    fn press(
-        &mut self,
-        target: Bytes,
-        floor: Bytes,
-        reading: &Reading,
-        terms: &Terms,
-    ) -> Option<Step> {
-        let Kernel::V2 {
-            reclaims_cache,
-            swaps,
-        } = terms.kernel
-        else {
-            return None;
+    /// A piece of the page cache, at most `excess`.
+    fn drop_cache(&mut self, excess: Bytes, reading: &Reading, terms: &Terms) -> Option<Step> {
+        let stays = match terms.kernel {
+            Kernel::V1 { .. } => spare(terms),
+            Kernel::V2 { .. } => Bytes::ZERO,
         };
-        let bottom = target.saturating_sub(terms.margin);
-        if terms.steps.cap_lower_tiers {
-            // Below usage the kernel takes from the tier what it can, which may be to swap.
-            let usage = reading.usage;
-            let slack = if swaps { 0 } else { usage.0 / THROTTLE };
-            let high = usage
-                .saturating_sub(Bytes(slack))
-                .round_down(terms.page_size)
-                .max(bottom);
-            let now = reading.high?;
-            let follows = now > Limit::At(high.saturating_add(grain(terms)));
-            if follows || now < Limit::At(bottom) {
-                return Some(Step::High(Limit::At(high)));
-            }
-        }
         let droppable = reading
             .cache
-            .min(floor.saturating_sub(target))
+            .saturating_sub(stays)
+            .min(excess)
             .min(terms.piece)
             .round_down(terms.page_size);
-        if !(terms.steps.memory_reclaim && reclaims_cache) || droppable.is_zero() {
+        if !terms.drops_cache() || droppable.is_zero() {
             return None;
         }
         if core::mem::take(&mut self.dropping) {
@@ -301,6 +311,24 @@ impl Tier {
         self.dropping = true;
         Some(Step::Reclaim(droppable))
     }
+}
+
+/// v2, above the target: `memory.high` at usage or below.
+fn press(target: Bytes, swaps: bool, reading: &Reading, terms: &Terms) -> Option<Step> {
+    if !terms.steps.cap_lower_tiers {
+        return None;
+    }
+    let bottom = target.saturating_sub(terms.margin);
+    // Below usage the kernel takes from the tier what it can, which may be to swap.
+    let usage = reading.usage;
+    let slack = if swaps { 0 } else { usage.0 / THROTTLE };
+    let high = usage
+        .saturating_sub(Bytes(slack))
+        .round_down(terms.page_size)
+        .max(bottom);
+    let now = reading.high?;
+    let follows = now > Limit::At(high.saturating_add(grain(terms)));
+    (follows || now < Limit::At(bottom)).then_some(Step::High(Limit::At(high)))
 }
 
 /// v1, above the target: the hard limit a margin above the reactor's level, where that is a margin
@@ -334,9 +362,20 @@ pub fn hold(
 
 /// Below two margins there is no room for a margin on either side of usage.
 fn least(target: Bytes, terms: &Terms) -> Bytes {
-    target
-        .round_down(terms.page_size)
-        .max(terms.margin.saturating_add(terms.margin))
+    target.round_down(terms.page_size).max(spare(terms))
+}
+
+/// A margin on either side.
+fn spare(terms: &Terms) -> Bytes {
+    terms.margin.saturating_add(terms.margin)
+}
+
+/// A limit on the way to the target that is below usage and a margin, brought there; no higher than
+/// what was found at first.
+fn relief(target: Bytes, found: Limit<Bytes>, reading: &Reading, terms: &Terms) -> Option<Step> {
+    let wanted = Limit::At(floor(reading.usage, terms)).min(found);
+    let arrived = reading.max == Limit::At(least(target, terms));
+    (!arrived && reading.max < wanted).then_some(Step::Max(wanted))
 }
 
 /// The lowest hard limit that may be written.

@@ -9,6 +9,9 @@ use proptest::{collection::vec, prelude::*};
 
 const MARGIN: Bytes = Bytes::mebi(16);
 const PAGE: Bytes = Bytes(4096);
+const V1: Kernel = Kernel::V1 {
+    reclaims_cache: true,
+};
 const V2: Kernel = Kernel::V2 {
     reclaims_cache: true,
     swaps: false,
@@ -31,7 +34,7 @@ fn tier(kernel: Kernel, anon: u64, cache: u64) -> Reading {
         usage: Bytes(anon + cache),
         cache: Bytes(cache),
         max: Limit::Unlimited,
-        high: (kernel != Kernel::V1).then_some(Limit::Unlimited),
+        high: matches!(kernel, Kernel::V2 { .. }).then_some(Limit::Unlimited),
         level: None,
     }
 }
@@ -144,7 +147,7 @@ fn cache_that_cannot_be_dropped_is_tried_less_and_less_often() {
 
 #[test]
 fn v1_is_capped_a_margin_above_the_reactors_level_and_only_below_one() {
-    let (terms, mut reading) = (terms(Kernel::V1), tier(Kernel::V1, mib(300), 0));
+    let (terms, mut reading) = (terms(V1), tier(V1, mib(300), 0));
     let mut tier = aimed(at(200));
     assert_eq!(
         settle(&mut tier, &mut reading, &terms),
@@ -163,6 +166,44 @@ fn v1_is_capped_a_margin_above_the_reactors_level_and_only_below_one() {
     reading.usage = Bytes::mebi(150);
     let steps = settle(&mut tier, &mut reading, &terms);
     assert_eq!(steps, (vec![Step::Max(at(200))], Look::OnChange));
+}
+
+#[test]
+fn v1_drops_page_cache_too_and_keeps_some_for_who_grows_meanwhile() {
+    let (terms, mut reading) = (terms(V1), tier(V1, mib(100), mib(200)));
+    reading.level = Some(Bytes::mebi(316));
+    let (steps, look) = settle(&mut aimed(at(200)), &mut reading, &terms);
+    let (first, last) = (Step::Max(at(332)), Step::Max(at(200)));
+    assert_eq!((steps.first(), steps.last()), (Some(&first), Some(&last)));
+    let dropped = &steps[1..steps.len() - 1];
+    let pieces = [32, 32, 32, 20].map(|n| Step::Reclaim(Bytes::mebi(n)));
+    assert_eq!((dropped, look), (&pieces[..], Look::OnChange));
+    // Two margins of it stay, whatever is wanted.
+    let mut reading = tier(V1, mib(300), mib(50));
+    let (steps, look) = settle(&mut aimed(at(200)), &mut reading, &terms);
+    let some = vec![Step::Reclaim(Bytes::mebi(18))];
+    assert_eq!((steps, look), (some, Look::Soon));
+}
+
+#[test]
+fn what_a_killed_agent_left_too_near_to_usage_is_raised_once() {
+    let terms = terms(V1);
+    let inherited = |target, found, max| {
+        let mut reading = Reading {
+            max,
+            ..tier(V1, mib(300), 0)
+        };
+        let mut tier = aimed(target);
+        tier.inherit(found);
+        settle(&mut tier, &mut reading, &terms).0
+    };
+    let unlimited = Limit::Unlimited;
+    let raised = [Step::Max(at(316))];
+    assert_eq!(inherited(at(200), unlimited, at(300)), raised);
+    assert_eq!(inherited(at(200), at(310), at(300)), [Step::Max(at(310))]);
+    assert_eq!(inherited(at(200), at(300), at(300)), [], "as it was found");
+    assert_eq!(inherited(at(310), unlimited, at(310)), [], "where it ends");
+    assert_eq!(inherited(at(200), unlimited, at(320)), [], "room enough");
 }
 
 #[test]
@@ -259,7 +300,8 @@ fn any_kernel() -> impl Strategy<Value = Kernel> {
         reclaims_cache,
         swaps,
     });
-    prop_oneof![Just(Kernel::V1), v2]
+    let v1 = any::<bool>().prop_map(|reclaims_cache| Kernel::V1 { reclaims_cache });
+    prop_oneof![v1, v2]
 }
 
 fn any_steps() -> impl Strategy<Value = Steps> {
@@ -317,6 +359,7 @@ proptest! {
         story in vec(happens(), 1..30),
     ) {
         let terms = Terms { steps, ..terms(kernel) };
+        let is_v1 = matches!(kernel, Kernel::V1 { .. });
         let mut reading = tier(kernel, anon, cache);
         let mut tier = aimed(target);
         for event in story {
@@ -350,7 +393,7 @@ proptest! {
                     Step::Max(max) => {
                         prop_assert_ne!(max, at.max, "written twice");
                         prop_assert!(max >= Limit::At(at.usage.saturating_add(MARGIN)), "below usage: {:?}", max);
-                        if kernel == Kernel::V1 && let (Some(level), Limit::At(max)) = (at.level, max) {
+                        if is_v1 && let (Some(level), Limit::At(max)) = (at.level, max) {
                             let target = tier.target().and_then(Limit::bound).unwrap_or_default();
                             prop_assert!(
                                 at.max < Limit::At(max)
@@ -362,12 +405,20 @@ proptest! {
                     }
                     Step::High(high) => {
                         prop_assert_ne!(Some(high), at.high, "written twice");
-                        prop_assert!(kernel != Kernel::V1);
+                        prop_assert!(!is_v1);
                     }
                     Step::Reclaim(bytes) => {
                         prop_assert!(!bytes.is_zero() && bytes <= terms.piece && bytes <= at.cache);
                         prop_assert!(steps.memory_reclaim);
-                        prop_assert!(matches!(kernel, Kernel::V2 { reclaims_cache: true, .. }), "{:?}", kernel);
+                        let can = matches!(
+                            kernel,
+                            Kernel::V1 { reclaims_cache: true } | Kernel::V2 { reclaims_cache: true, .. }
+                        );
+                        prop_assert!(can, "{:?}", kernel);
+                        if is_v1 {
+                            // The limit is below usage for a moment: whoever grows then finds page cache.
+                            prop_assert!(bytes.saturating_add(MARGIN) <= at.cache);
+                        }
                     }
                 }
                 apply(&mut at, step);
