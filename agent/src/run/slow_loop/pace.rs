@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 /// (`periodicTasks` of `pkg/kubelet/cm/container_manager_linux.go`).
 const STEADY: Duration = Duration::from_secs(60);
 
-/// How soon again after something could not be done; doubled each time, up to [`STEADY`].
+/// How soon again after something could not be done; doubled each time that was no better, up to
+/// [`STEADY`]. Passes in between, for pods that have changed, are no tries of their own: while pods come
+/// and go the obstacle would be looked at less and less often.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// See the module's text. Time is an argument.
 #[derive(Debug)]
 pub(super) struct Pace {
     last: Instant,
-    /// How many passes in a row were incomplete.
+    /// How many passes in a row were incomplete, by the timer but for the first.
     incomplete: u32,
 }
 
@@ -27,12 +29,13 @@ impl Pace {
 
     /// A pass was made; `incomplete` when something of it was refused or is to be done later.
     pub(super) fn passed(&mut self, now: Instant, incomplete: bool) {
-        self.last = now;
-        self.incomplete = if incomplete {
-            self.incomplete.saturating_add(1)
-        } else {
-            0
+        self.incomplete = match (incomplete, self.incomplete) {
+            (false, _) => 0,
+            (true, 0) => 1,
+            (true, before) if self.due(now).is_zero() => before.saturating_add(1),
+            (true, before) => before,
         };
+        self.last = now;
     }
 
     fn interval(&self) -> Duration {
@@ -57,18 +60,31 @@ mod tests {
 
     #[test]
     fn what_was_refused_is_tried_again_soon_and_then_less_often() {
-        let now = Instant::now();
+        let mut now = Instant::now();
         let mut pace = Pace::new(now);
         assert_eq!(pace.due(now), STEADY);
         let mut intervals = Vec::new();
         for _ in 0..8 {
             pace.passed(now, true);
             intervals.push(pace.due(now).as_secs());
+            now += pace.due(now);
         }
         assert_eq!(intervals, [1, 2, 4, 8, 16, 32, 60, 60]);
         pace.passed(now, false);
         assert_eq!(pace.due(now), STEADY);
         pace.passed(now, true);
         assert_eq!(pace.due(now + RETRY), Duration::ZERO);
+    }
+    #[test]
+    fn passes_in_between_do_not_put_off_the_next_try() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        pace.passed(now, true);
+        for _ in 0..10 {
+            pace.passed(now + RETRY / 2, true);
+        }
+        assert_eq!(pace.due(now + RETRY / 2), RETRY);
+        pace.passed(now + RETRY * 3 / 2, true);
+        assert_eq!(pace.due(now + RETRY * 3 / 2), RETRY * 2);
     }
 }
