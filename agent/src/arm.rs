@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, Tree};
+use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Tree};
 use podwarden_policy::{
     Node, Pod, QosClass,
     evict::{Immunity, Ranking, Standing},
@@ -20,7 +20,7 @@ use crate::{
     config::{Mode, PressureConfig},
     figures::TierInfo,
     ledger::PodBook,
-    reactor::plan::{ArmedPlan, Scope, ScopeName, Victim, VictimFiles},
+    reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
     sense::Naming,
 };
 
@@ -223,7 +223,7 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     };
     let rel = scope_rel(inputs.naming, name);
     let memory_id = inputs.tree.memory_id(&rel).ok()?;
-    // A v1 threshold costs the kernel a grace period to register, so it is kept where it can be.
+    // Its notice took the kernel a grace period to register, so it is kept where it can be.
     let same = |s: &&Arc<Scope>| {
         (s.name, s.level, s.target, s.memory_id) == (name, level, target, memory_id)
     };
@@ -245,8 +245,7 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
             memory,
             memory_id,
             // The v1 controller's own notice; v2 has none.
-            notify: cgroup
-                .and_then(|rel| podwarden_cgroup::memory_threshold(inputs.tree, rel, level).ok()),
+            notice: Notice::of(cgroup.and_then(|rel| MemoryThresholds::of(inputs.tree, rel).ok())),
             // And v2's.
             events: cgroup.and_then(|rel| MemoryEvents::open(inputs.tree, rel).ok()),
         })),

@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
@@ -16,31 +16,50 @@ use crate::{
     memory,
 };
 
-/// Asks cgroup v1 for a notice when a cgroup's memory usage crosses `bytes`, upward or downward.
-///
-/// The answer is an eventfd (non-blocking, close-on-exec), readable after each crossing and once
-/// when the cgroup is removed: re-read usage to know which. The kernel compares at page charges,
-/// every 128 of them per CPU (`memcg_check_events`, `mm/memcontrol-v1.c`). Closing the eventfd ends
-/// it.
-///
-/// # Errors
-/// [`Error::Unsupported`] when the memory controller is on v2, which has no such thing;
-/// [`Error::NotFound`], [`Error::NoController`], [`Error::InvalidName`].
-pub fn memory_threshold(tree: &Tree, rel: &str, bytes: u64) -> Result<OwnedFd> {
-    let directory = tree.path(Controller::Memory, rel)?;
-    if tree.hierarchies().is_on_v2(Controller::Memory) {
-        return Err(Error::Unsupported {
-            what: "a memory usage threshold",
-            reason: "the memory controller is on cgroup v2",
-        });
+/// Where cgroup v1 can be asked for notices of a cgroup's memory usage.
+#[derive(Debug, Clone)]
+pub struct MemoryThresholds {
+    directory: PathBuf,
+}
+
+impl MemoryThresholds {
+    /// Of a cgroup; nothing is opened yet.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the memory controller is on v2, which has no such thing;
+    /// [`Error::NoController`], [`Error::InvalidName`].
+    pub fn of(tree: &Tree, rel: &str) -> Result<Self> {
+        let directory = tree.path(Controller::Memory, rel)?;
+        if tree.hierarchies().is_on_v2(Controller::Memory) {
+            return Err(Error::Unsupported {
+                what: "a memory usage threshold",
+                reason: "the memory controller is on cgroup v2",
+            });
+        }
+        Ok(Self { directory })
     }
-    let usage = io::open_read(&directory.join(memory::V1_USAGE))?;
-    let control = directory.join("cgroup.event_control");
-    let notice = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|e| Error::os("make an eventfd for", control.as_path(), e))?;
-    let line = format!("{} {} {bytes}", notice.as_raw_fd(), usage.as_raw_fd());
-    io::write_text(&control, &line)?;
-    Ok(notice)
+
+    /// Asks for a notice when usage crosses `bytes`, upward or downward.
+    ///
+    /// The answer is an eventfd (non-blocking, close-on-exec), readable after each crossing and once
+    /// when the cgroup is removed: re-read usage to know which. The kernel compares at page charges,
+    /// every 128 of them per CPU (`memcg_check_events`, `mm/memcontrol-v1.c`). Closing the eventfd ends
+    /// it.
+    ///
+    /// Waits for a grace period of the kernel's, tens of milliseconds
+    /// (`__mem_cgroup_usage_register_event`, which calls `synchronize_rcu`).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; what the kernel refuses.
+    pub fn notice_at(&self, bytes: u64) -> Result<OwnedFd> {
+        let usage = io::open_read(&self.directory.join(memory::V1_USAGE))?;
+        let control = self.directory.join("cgroup.event_control");
+        let notice = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::os("make an eventfd for", control.as_path(), e))?;
+        let line = format!("{} {} {bytes}", notice.as_raw_fd(), usage.as_raw_fd());
+        io::write_text(&control, &line)?;
+        Ok(notice)
+    }
 }
 
 /// What tasks wait for.

@@ -47,7 +47,7 @@ mod writes;
 pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
-pub use event::{MemoryEvents, PsiKind, PsiResource, PsiThreshold, PsiTrigger, memory_threshold};
+pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger};
 pub use kill::{KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits, Reclaims};
 pub use lock::AgentLock;

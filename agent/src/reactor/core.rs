@@ -77,6 +77,8 @@ pub(super) struct Core {
     reports: rtrb::Producer<Report>,
     poll: Poll,
     plan: Arc<ArmedPlan>,
+    /// Which of the plan's scopes have their [`super::plan::Notice`] in the epoll set.
+    listening: [bool; SCOPES],
     watches: [Watch; SCOPES],
     fills: [Fill; SCOPES],
     costs: Costs,
@@ -115,6 +117,7 @@ impl Core {
             reports,
             poll,
             plan,
+            listening: [false; SCOPES],
             watches: [Watch::default(); SCOPES],
             fills: [Fill::default(); SCOPES],
             costs: Costs::new(config.max_headroom, cpus),

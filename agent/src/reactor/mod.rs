@@ -23,6 +23,7 @@ mod core;
 mod fill;
 pub mod free;
 mod freeing;
+mod noticing;
 pub mod plan;
 mod poll;
 pub mod realtime;
@@ -78,7 +79,7 @@ fn failed(operation: &'static str) -> impl Fn(rustix::io::Errno) -> StartError {
 #[derive(Debug)]
 struct Shared {
     plan: ArcSwap<ArmedPlan>,
-    /// Rung after a new plan, and to stop.
+    /// Rung after a new plan, after a notice has come for one, and to stop.
     control: rustix::fd::OwnedFd,
     /// Rung by the reactor after a report.
     bell: rustix::fd::OwnedFd,
@@ -99,6 +100,7 @@ pub struct Reactor {
     thread: Option<JoinHandle<()>>,
     /// Ended after the reactor's own.
     _reaping: reap::Threads,
+    noticing: noticing::Noticing,
     /// How real-time it is.
     pub realtime: Realtime,
 }
@@ -132,6 +134,11 @@ impl Reactor {
             operation: "the reaper's threads",
             source,
         })?;
+        let noticing =
+            noticing::Noticing::start(Arc::clone(&shared)).map_err(|source| StartError {
+                operation: "the thread that asks for notices",
+                source,
+            })?;
         let core = core::Core::new(Arc::clone(&shared), kernel, producer, reaper, config)
             .map_err(failed("epoll and timer"))?;
         let (say, said) = std::sync::mpsc::channel();
@@ -152,15 +159,18 @@ impl Reactor {
             reports,
             thread: Some(thread),
             _reaping: reaping,
+            noticing,
             realtime,
         })
     }
 
-    /// Replaces what is armed.
+    /// Replaces what is armed, at once; notices of the kernel's that the plan has not got yet follow.
     pub fn arm(&mut self, plan: ArmedPlan) {
-        let old = self.shared.plan.swap(Arc::new(plan));
+        let plan = Arc::new(plan);
+        let old = self.shared.plan.swap(Arc::clone(&plan));
         self.retired.push(old);
         ring(&self.shared.control);
+        self.noticing.complete(&plan);
         self.tidy();
     }
 

@@ -1,9 +1,13 @@
 //! What the reconciler hands to the reactor: levels to watch and victims to choose from, with every
 //! file open already. Immutable once handed over; the reactor swaps whole plans and never frees one.
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, PsiKind};
+use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, PsiKind};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
@@ -26,9 +30,58 @@ pub struct Scope {
     /// Its id in the memory controller's hierarchy, for the level in the kernel.
     pub memory_id: u64,
     /// Signalled by the kernel (cgroup v1 `memory.usage_in_bytes` threshold) around the level.
-    pub notify: Option<OwnedFd>,
+    pub notice: Notice,
     /// Signalled by the kernel (cgroup v2) at `memory.high` and `memory.max` of it or below it.
     pub events: Option<MemoryEvents>,
+}
+
+/// A notice that the kernel takes tens of milliseconds to take on: a plan is armed without it, and a
+/// thread of its own asks for it then.
+#[derive(Debug, Default)]
+pub struct Notice {
+    of: Option<MemoryThresholds>,
+    fd: OnceLock<OwnedFd>,
+}
+
+impl Notice {
+    /// Where it is to be asked for; `None` where there is no such thing.
+    pub fn of(of: Option<MemoryThresholds>) -> Self {
+        Self {
+            of,
+            fd: OnceLock::new(),
+        }
+    }
+
+    /// What is signalled, once it is there.
+    pub(super) fn fd(&self) -> Option<&OwnedFd> {
+        self.fd.get()
+    }
+
+    /// True until it is there, where there is such a thing.
+    pub(super) fn is_missing(&self) -> bool {
+        self.of.is_some() && self.fd.get().is_none()
+    }
+
+    /// It has come.
+    #[cfg(test)]
+    pub(super) fn came(&self, fd: OwnedFd) {
+        let _ = self.fd.set(fd);
+    }
+
+    /// Asks for it; true when it is there now and was not before. Waits for the kernel.
+    pub(super) fn ask(&self, level: u64) -> bool {
+        let Some(of) = self.of.as_ref().filter(|_| self.is_missing()) else {
+            return false;
+        };
+        match of.notice_at(level) {
+            Ok(fd) => self.fd.set(fd).is_ok(),
+            Err(error) => {
+                // The sampler and the kernel programs remain.
+                tracing::debug!(%error, "no notice of the kernel's for a level");
+                false
+            }
+        }
+    }
 }
 
 /// Tells when tasks wait for memory (PSI).

@@ -20,12 +20,13 @@ use podwarden::{
         Reactor,
         free::FreeMemory,
         plan::{
-            ArmedPlan, Pressure, Scope, ScopeName, StallTrigger, Victim as Candidate, VictimFiles,
+            ArmedPlan, Notice, Pressure, Scope, ScopeName, StallTrigger, Victim as Candidate,
+            VictimFiles,
         },
         report::Report,
     },
 };
-use podwarden_cgroup::{Controller, KillHandle, MemoryReader, PsiKind, Tree};
+use podwarden_cgroup::{Controller, KillHandle, MemoryReader, MemoryThresholds, PsiKind, Tree};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
@@ -100,7 +101,7 @@ fn scope(tree: &Tree, level: u64) -> Arc<Scope> {
         target: level,
         memory: MemoryReader::open(tree, "kubepods").unwrap(),
         memory_id: tree.memory_id("kubepods").unwrap(),
-        notify: podwarden_cgroup::memory_threshold(tree, "kubepods", level).ok(),
+        notice: Notice::of(MemoryThresholds::of(tree, "kubepods").ok()),
         events: None,
     })
 }

@@ -3,8 +3,8 @@ use crate::{
     support::{Sandbox, Victim, eventually, is_ready},
 };
 use podwarden_cgroup::{
-    Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, PsiKind, PsiResource,
-    PsiThreshold, PsiTrigger, memory_threshold,
+    Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, MemoryThresholds,
+    PsiKind, PsiResource, PsiThreshold, PsiTrigger,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -16,22 +16,19 @@ fn a_memory_threshold_notices_the_crossing() {
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
     let level = 16 << 20;
-    let notice = match memory_threshold(tree, "pod", level) {
+    let notice = |rel| MemoryThresholds::of(tree, rel)?.notice_at(level);
+    let noticed = match notice("pod") {
         Err(Error::Unsupported { reason, .. }) => {
             println!("skipped: {reason}");
             return;
         }
         other => other.unwrap(),
     };
-    assert!(!is_ready(&notice, 0));
+    assert!(!is_ready(&noticed, 0));
     let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
-    assert!(is_ready(&notice, 20));
+    assert!(is_ready(&noticed, 20));
     assert!(MemoryReader::open(tree, "pod").unwrap().usage().unwrap() >= level);
-    assert!(
-        memory_threshold(tree, "other", level)
-            .unwrap_err()
-            .is_gone()
-    );
+    assert!(notice("other").unwrap_err().is_gone());
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Core {
         let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
             return;
         };
-        if let Some(fd) = &scope.notify {
+        if let Some(fd) = scope.notice.fd() {
             drain(fd);
         }
         watch.notified(woke, Detector::EventFd);

@@ -15,12 +15,13 @@ impl Core {
     pub(super) fn take_plan(&mut self) {
         drain(&self.shared.control);
         let new = self.shared.plan.load_full();
-        // Rung to see whether we are there.
+        // Rung to see whether we are there, or because there is another notice to listen to.
         if Arc::ptr_eq(&new, &self.plan) {
+            self.listen();
             return;
         }
         for scope in &self.plan.scopes {
-            if let Some(fd) = &scope.notify {
+            if let Some(fd) = scope.notice.fd() {
                 self.poll.remove(fd);
             }
             if let Some(events) = &scope.events {
@@ -46,10 +47,6 @@ impl Core {
         }
         (self.watches, self.fills) = (watches, fills);
         for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
-            if let Some(fd) = &scope.notify {
-                // Without it the sampler and the kernel programs remain.
-                let _ = self.poll.add(fd, NOTIFY + index as u64);
-            }
             if let Some(events) = &scope.events {
                 let _ = self.poll.add_exceptional(events, EVENTS_OF + index as u64);
             }
@@ -58,6 +55,20 @@ impl Core {
         // The node is looked at afresh.
         (self.node_due, self.node_room) = (0, None);
         self.plan = new;
+        self.listening = [false; SCOPES];
+        self.listen();
+    }
+
+    /// Listens to the kernel's notices that are there and that nobody listens to yet.
+    fn listen(&mut self) {
+        let scopes = self.plan.scopes.iter().zip(&mut self.listening);
+        for (index, (scope, listening)) in scopes.enumerate() {
+            if let (false, Some(fd)) = (*listening, scope.notice.fd()) {
+                // Without it the sampler and the kernel programs remain.
+                let _ = self.poll.add(fd, NOTIFY + index as u64);
+                *listening = true;
+            }
+        }
     }
 
     /// Listens to the new plan's stall triggers; those that stay are not touched, and say nothing twice.

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::*;
 use crate::reactor::{
     free::FreeMemory,
-    plan::{Pressure, ScopeName, StallTrigger, Victim, VictimFiles},
+    plan::{Notice, Pressure, ScopeName, StallTrigger, Victim, VictimFiles},
     reap,
     report::Detector,
 };
@@ -168,7 +168,7 @@ impl Fake {
                 target,
                 memory: open(rel),
                 memory_id: 1,
-                notify: None,
+                notice: Notice::default(),
                 events: None,
             })],
             victims: pods.iter().enumerate().map(victim).collect(),
@@ -240,6 +240,24 @@ fn below_the_level_nothing_happens() {
     fake.uses("kubepods", LEVEL + 1000);
     fake.caches("kubepods", 2000);
     assert_eq!(fake.step(), []);
+}
+
+#[test]
+fn a_notice_that_comes_after_the_plan_is_listened_to() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    assert_eq!(fake.core.listening, [false; SCOPES]);
+    let notice = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
+    fake.core.plan.scopes[0].notice.came(notice);
+    fake.core.take_plan();
+    let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
+    let ready = fake.core.poll.wait(&mut buffer).unwrap().iter();
+    let tokens: Vec<_> = ready.map(|event| event.data.u64()).collect();
+    assert_eq!(tokens, [NOTIFY]);
+    fake.core.notified(0, now());
+    // The next plan has none, and nobody rings any more.
+    fake.arm(PODS, LEVEL, true);
+    assert_eq!(fake.core.listening, [false; SCOPES]);
 }
 
 #[test]
