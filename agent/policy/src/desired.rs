@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::{
     limits::{self, CpuMax, Limit, TierConfig},
-    model::{Pod, QosClass},
+    model::{Node, Pod, QosClass},
     name::CgroupName,
     plan::{Ownership, Snapshot},
     reason::Reason,
@@ -45,15 +45,21 @@ struct Sums {
     allocatable: reserve::Allocatable,
 }
 
+impl Sums {
+    fn of<'a>(node: &Node, pods: impl Iterator<Item = &'a Pod> + Clone) -> Self {
+        Self {
+            guaranteed: limits::tier_config(pods.clone(), QosClass::Guaranteed),
+            burstable: limits::tier_config(pods, QosClass::Burstable),
+            allocatable: reserve::allocatable(node),
+        }
+    }
+}
+
 /// Every cgroup that podwarden writes, parents before children: the node's daemons', `kubepods`, the
 /// tiers, the pods by uid; each with the values that podwarden is to write there.
 pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
     let pods = unique(&snapshot.pods);
-    let sums = Sums {
-        guaranteed: limits::tier_config(pods.iter().copied(), QosClass::Guaranteed),
-        burstable: limits::tier_config(pods.iter().copied(), QosClass::Burstable),
-        allocatable: reserve::allocatable(&snapshot.node),
-    };
+    let sums = Sums::of(&snapshot.node, pods.iter().copied());
     let mut tree = Vec::with_capacity(pods.len() + 5);
     tree.extend(node::daemons(snapshot));
     tree.push(node::kubepods(snapshot, &sums));
@@ -68,6 +74,22 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
     }
     tree.retain(|cgroup| cgroup.made_by == MadeBy::Podwarden || !cgroup.settings.is_empty());
     tree
+}
+
+/// The hard memory limits that [`tree`] gives the burstable and the besteffort tier for these pods, all
+/// there are: what has to be known at once, without looking at any cgroup.
+pub fn tier_limits<'a>(
+    node: &Node,
+    pods: impl IntoIterator<Item = &'a Pod, IntoIter: Clone>,
+) -> [Limit<Bytes>; 2] {
+    let sums = Sums::of(node, pods.into_iter());
+    [QosClass::Burstable, QosClass::BestEffort].map(|class| {
+        let (setting, _) = tier_memory(node, &sums, class);
+        match setting {
+            Setting::MemoryLimit(limit) => limit,
+            _ => Limit::Unlimited,
+        }
+    })
 }
 
 /// The pods by uid, one for each. The choice among pods with one uid is arbitrary, but always the
@@ -115,7 +137,7 @@ fn tier(snapshot: &Snapshot, sums: &Sums, class: QosClass) -> Desired {
     } else {
         (Setting::CpuShares(CpuShares::MIN), Reason::LeastShares)
     };
-    let mut settings = Vec::from([shares, tier_memory(snapshot, sums, class)]);
+    let mut settings = Vec::from([shares, tier_memory(&snapshot.node, sums, class)]);
     settings.extend(snapshot.node.hugepages.keys().map(|&page_size| {
         (
             Setting::HugetlbLimit {
@@ -137,12 +159,12 @@ fn tier(snapshot: &Snapshot, sums: &Sums, class: QosClass) -> Desired {
     }
 }
 
-fn tier_memory(snapshot: &Snapshot, sums: &Sums, class: QosClass) -> (Setting, Reason) {
+fn tier_memory(node: &Node, sums: &Sums, class: QosClass) -> (Setting, Reason) {
     let allocatable = sums.allocatable.kubepods_memory;
     let guaranteed = sums.guaranteed.memory_request;
     let burstable = sums.burstable.memory_request;
     // The kubelet does not reserve from an allocatable of zero: it is not known then.
-    let percent = snapshot.node.qos_reserved_memory_percent;
+    let percent = node.qos_reserved_memory_percent;
     let reserve = percent
         .filter(|_| !allocatable.is_zero())
         .and_then(|percent| {

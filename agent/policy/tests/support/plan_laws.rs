@@ -2,7 +2,9 @@
 //! through the same checks.
 
 use podwarden_policy::{
+    QosClass,
     container::{self, ContainerOptions, ContainerValue},
+    desired,
     evict::Ranking,
     limits::Limit,
     name::CgroupName,
@@ -25,6 +27,7 @@ pub(crate) fn all(snapshot: &Snapshot, weights: bool) {
     limits_kubepods_to_something(snapshot);
     ranks_every_candidate_once(snapshot);
     slows_containers_between_request_and_limit(snapshot);
+    knows_the_tiers_limits_without_looking(snapshot);
 }
 
 /// The same snapshot gives the same actions, whatever the order of its pods.
@@ -34,6 +37,27 @@ pub(crate) fn order_does_not_matter(snapshot: &Snapshot) {
     let actions = plan(snapshot);
     assert_eq!(plan(snapshot), actions);
     assert_eq!(plan(&turned), actions);
+}
+
+/// What the pods alone say of the tiers' limits is what the tree has wherever it has one, once all pods are
+/// known.
+pub(crate) fn knows_the_tiers_limits_without_looking(snapshot: &Snapshot) {
+    let mut whole = snapshot.clone();
+    whole.incomplete = false;
+    whole.pods.sort();
+    whole.pods.dedup_by(|a, b| a.uid == b.uid);
+    let known = desired::tier_limits(&whole.node, &whole.pods);
+    let tiers = [QosClass::Burstable, QosClass::BestEffort].map(|of| whole.kubepods.tier(of));
+    for cgroup in desired::tree(&whole) {
+        let Some(at) = tiers.iter().position(|tier| *tier == cgroup.name) else {
+            continue;
+        };
+        for (setting, _) in &cgroup.settings {
+            if let Setting::MemoryLimit(limit) = setting {
+                assert_eq!(*limit, known[at], "{}", cgroup.name);
+            }
+        }
+    }
 }
 
 /// A plan that is done leaves nothing to do, except to evict the next pod.
