@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, SourcedPod, Watcher,
-    apiserver,
+    Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, SourcedPod, Told,
+    Watcher, apiserver,
     checkpoint::Checkpoint,
     kubelet::Kubelet,
     mux::{Event, Mux, Op},
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     api::SourceStats,
+    clock,
     config::{ApiserverConfig, Config},
     error::chain,
 };
@@ -281,7 +282,8 @@ impl Hub {
     }
 
     fn publish(&self) {
-        let set = self.mux.set();
+        let mut set = self.mux.set();
+        set.told = Told(clock::monotonic());
         self.pods.send_if_modified(|last| {
             let news = **last != set;
             if news {

@@ -15,6 +15,7 @@ use rustix::fs::inotify;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
+    time::Instant,
 };
 
 use super::{
@@ -22,7 +23,8 @@ use super::{
     manifests::{MOST, Reading},
 };
 
-/// Writers rarely touch one file only: wait this long for the rest.
+/// Writers rarely touch one file only: wait this long for the rest. A file that is put there whole does not
+/// wait unless the last reading was no longer ago: somebody may have to make room for its pods at once.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// Why the directory cannot be used.
@@ -179,15 +181,16 @@ impl Watcher {
     /// # Errors
     /// [`DirError`] when the directory is gone or cannot be read; the last set stays.
     pub async fn run(self) -> Result<(), DirError> {
+        let mut read: Option<Instant> = None;
         loop {
-            let gone = tokio::select! {
+            let changes = tokio::select! {
                 () = self.sender.closed() => return Ok(()),
-                changed = self.changed() => changed?,
+                changes = self.settled(read) => changes?,
             };
-            if gone {
+            if changes.gone {
                 return Err(DirError::Gone { dir: self.dir.0 });
             }
-            tokio::time::sleep(SETTLE).await;
+            read = Some(Instant::now());
             let dir = self.dir.clone();
             let previous = self.sender.borrow().clone();
             // Off the runtime's threads: the directory may be on a slow file system.
@@ -207,8 +210,22 @@ impl Watcher {
         }
     }
 
-    /// Waits for a change; true when it is the directory itself that went away.
-    async fn changed(&self) -> Result<bool, DirError> {
+    /// Waits for a change, and for more that may follow; `read` is when the directory was last read.
+    async fn settled(&self, read: Option<Instant>) -> Result<Changes, DirError> {
+        let mut changes = self.changed().await?;
+        let settled = Instant::now() + SETTLE;
+        let rested = read.is_none_or(|read| read.elapsed() >= SETTLE);
+        while !(changes.gone || (changes.are_whole() && rested)) {
+            match tokio::time::timeout_at(settled, self.changed()).await {
+                Ok(more) => changes.add(more?),
+                Err(_) => break,
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Waits for a change.
+    async fn changed(&self) -> Result<Changes, DirError> {
         let drain = async {
             loop {
                 let mut ready = self.inotify.readable().await?;
@@ -224,24 +241,51 @@ impl Watcher {
     }
 }
 
+/// What has happened to the directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Changes {
+    /// It went away itself.
+    gone: bool,
+    /// A file is there that nobody writes to any more.
+    put: bool,
+    /// A file went away, which may come again under this or another name.
+    taken: bool,
+}
+
+impl Changes {
+    fn add(&mut self, more: Self) {
+        self.gone |= more.gone;
+        self.put |= more.put;
+        self.taken |= more.taken;
+    }
+
+    /// Nothing more is to be expected of whoever did this to one file.
+    const fn are_whole(self) -> bool {
+        self.put && !self.taken
+    }
+}
+
 /// Takes everything that is queued. An overflow of the queue is a change as any other: the
 /// directory is read whole.
-fn drain(fd: &OwnedFd) -> io::Result<bool> {
+fn drain(fd: &OwnedFd) -> io::Result<Changes> {
     use inotify::ReadFlags as Is;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(fd, &mut buffer);
     let mut any = false;
-    let mut gone = false;
+    let mut changes = Changes::default();
     loop {
         match reader.next() {
             Ok(event) => {
                 any = true;
-                gone |= event
-                    .events()
-                    .intersects(Is::DELETE_SELF | Is::MOVE_SELF | Is::IGNORED);
+                let has = |flags| event.events().intersects(flags);
+                changes.add(Changes {
+                    gone: has(Is::DELETE_SELF | Is::MOVE_SELF | Is::IGNORED),
+                    put: has(Is::CLOSE_WRITE | Is::MOVED_TO),
+                    taken: has(Is::DELETE | Is::MOVED_FROM),
+                });
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) if any => return Ok(gone),
+            Err(rustix::io::Errno::AGAIN) if any => return Ok(changes),
             Err(error) => return Err(error.into()),
         }
     }

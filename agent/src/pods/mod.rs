@@ -48,7 +48,22 @@ pub struct PodSet {
     /// The sources that have not told what they have yet: what is not in this set may still be meant
     /// to run.
     pub waiting: Vec<Source>,
+    /// When it became known.
+    pub told: Told,
 }
+
+/// A moment, `CLOCK_MONOTONIC` nanoseconds; 0 where nobody looked at the clock. Two sets are the same
+/// whenever they became known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Told(pub u64);
+
+impl PartialEq for Told {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Told {}
 
 impl PodSet {
     /// True where a source tells of this pod, whether it runs or has ended.
