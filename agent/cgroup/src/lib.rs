@@ -50,7 +50,7 @@ pub use error::{Error, Result};
 pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger};
 pub use kill::{KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits, Reclaims};
-pub use lock::AgentLock;
+pub use lock::{AgentLock, TreeLock};
 pub use memory::{MemoryReader, MemoryStat, UsageReader};
 pub use rustix::io::Errno;
 pub use systemd::{Systemd, SystemdError, is_slice_path};

@@ -1,7 +1,7 @@
 //! One agent for each cgroup root.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +12,7 @@ use rustix::{
     process::getpid,
 };
 
-use crate::{Error, Result, io, name};
+use crate::{Controller, Error, Result, Tree, io, name};
 
 /// Times that the file may vanish between opening and locking it, because its holder just left.
 const TRIES: u32 = 100;
@@ -66,6 +66,34 @@ impl Drop for AgentLock {
     fn drop(&mut self) {
         // Removed while the lock is still held; whoever has it open already finds out by `is_at`.
         let _ = unlink(&*self.path);
+    }
+}
+
+/// Held by whoever writes limits that it takes back in the end: an agent, or what does that for one that
+/// was killed. The kernel releases it when the process dies in any way; nothing is left in a file system.
+#[derive(Debug)]
+pub struct TreeLock(OwnedFd);
+
+impl TreeLock {
+    /// Locks the root of a tree in the memory controller's hierarchy; `None` while another process has it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] while there is no such cgroup; [`Error::NoController`]; what the kernel
+    /// refuses.
+    pub fn try_acquire(tree: &Tree) -> Result<Option<Self>> {
+        let path = tree.path(Controller::Memory, "")?;
+        let directory = io::open_dir(&path)?;
+        match retry_on_intr(|| flock(&directory, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(Some(Self(directory))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(Error::os("lock", path, error)),
+        }
+    }
+}
+
+impl AsFd for TreeLock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -8,7 +8,8 @@ use crate::{Controller, Error, Result, Tree, io};
 /// What a kernel's `memory.reclaim` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reclaims {
-    /// There is no such file: v1, and v2 before Linux 5.19.
+    /// There is no such file: v1, where a lower limit reclaims ([`Tree::reclaim_by_limit`]), and v2
+    /// before Linux 5.19.
     Nothing,
     /// Also anonymous memory, where there is swap.
     Anything,
@@ -105,6 +106,40 @@ impl Tree {
             Err(error) if matches!(error.errno(), Some(Errno::AGAIN | Errno::INTR)) => Ok(false),
             result => result.map(|()| true),
         }
+    }
+
+    /// Takes memory from a cgroup of v1, as there is no `memory.reclaim`: sets its limit to `below` and
+    /// at once to `after`, what it is to be (`None`: no limit). Waits until that is done. Page cache goes
+    /// first; where there is swap, anonymous memory may go too. False when there was less to be had: the
+    /// limit is then as it was.
+    ///
+    /// The kernel reclaims until usage is at most `below` and only then sets the limit
+    /// (`mem_cgroup_resize_max`, `mm/memcontrol-v1.c`; `page_counter_set_max`, `mm/page_counter.c`);
+    /// where nothing more can be had it answers `EBUSY` and leaves the limit. So what remains until
+    /// `after` is written is the time between two system calls, in which a task that charges more has to
+    /// find something to reclaim.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on v2, which would kill; [`Error::NotFound`], [`Error::NoController`]; what
+    /// the kernel refuses.
+    pub fn reclaim_by_limit(&self, rel: &str, below: u64, after: Option<u64>) -> Result<bool> {
+        if self.is_v2(Controller::Memory) {
+            return Err(Error::Unsupported {
+                what: "reclaim by a lower limit",
+                reason: "the memory controller is on cgroup v2, which kills for it",
+            });
+        }
+        let path = self.file(Controller::Memory, rel, memory_limit_file(false))?;
+        // Both at hand: nothing but the two writes is in between.
+        let file = io::open_write(&path)?;
+        let (below, after) = (below.to_string(), shown(after, none(false)));
+        match io::write_fd(&file, below.as_bytes()) {
+            Err(Errno::BUSY | Errno::INTR) => return Ok(false),
+            Err(error) => return Err(Error::os("write", path, error)),
+            Ok(()) => {}
+        }
+        io::write_fd(&file, after.as_bytes()).map_err(|e| Error::os("write", path, e))?;
+        Ok(true)
     }
 
     /// Sets `memory.min`, bytes: memory that is never reclaimed from the cgroup, as far as those

@@ -1,6 +1,13 @@
-use podwarden_cgroup::{Controller, CpuQuota, CpuShare, Errno, Error, Reclaims, Version};
+use std::fs;
 
-use crate::support::{Sandbox, Victim, eventually};
+use podwarden_cgroup::{
+    Controller, CpuQuota, CpuShare, Errno, Error, MemoryReader, Reclaims, Version,
+};
+
+use crate::{
+    readers::eat_32_mib,
+    support::{Sandbox, Victim, eventually},
+};
 
 #[test]
 fn cpu_shares_are_read_back() {
@@ -153,6 +160,8 @@ fn what_slows_a_cgroup_is_set_and_lifted() {
         assert!(!tree.reclaim(pod, 4096, Reclaims::Nothing).unwrap());
         return;
     }
+    let refused = tree.reclaim_by_limit(pod, 0, None).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
     let page = rustix::param::page_size() as u64;
     for bytes in [Some(64 * page), Some(64 * page + 1), None] {
         tree.set_memory_high(pod, bytes).unwrap();
@@ -162,6 +171,35 @@ fn what_slows_a_cgroup_is_set_and_lifted() {
     let how = tree.reclaims(pod);
     assert_ne!(how, Reclaims::Nothing);
     assert!(!tree.reclaim(pod, 64 << 20, how).unwrap(), "it has none");
+}
+
+#[test]
+fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_nobody() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    if tree.hierarchies().is_on_v2(Controller::Memory) {
+        println!("skipped: the memory controller is on cgroup v2");
+        return;
+    }
+    let container = sandbox.cgroup("pod/container");
+    let limit = Some(256 << 20);
+    tree.set_memory_limit("pod", limit).unwrap();
+    // Nobody has that much: the limit is taken, and the other one comes after it.
+    assert!(tree.reclaim_by_limit("pod", 8 << 20, limit).unwrap());
+    assert_eq!(tree.memory_limit("pod").unwrap(), limit);
+    let swaps = fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1;
+    if swaps {
+        println!("skipped in part: anonymous memory would go to swap");
+        return;
+    }
+    let victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    let memory = MemoryReader::open(tree, "pod").unwrap();
+    eventually("it has its memory", || memory.usage().unwrap() >= 32 << 20);
+    assert!(!tree.reclaim_by_limit("pod", 0, None).unwrap(), "refused");
+    assert_eq!(tree.memory_limit("pod").unwrap(), limit, "as it was");
+    assert!(victim.is_running());
 }
 
 #[test]
