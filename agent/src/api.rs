@@ -188,6 +188,10 @@ pub struct TierConvergence {
     /// `memory.high` of the tier, bytes; absent without such a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_bytes: Option<u64>,
+    /// From when the pods became known that lowered the target last until a limit kept the tier, above
+    /// it, from growing, nanoseconds; absent until that was needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_nano_seconds: Option<u64>,
     /// Page cache that was dropped, bytes.
     pub reclaimed_bytes: u64,
     /// Steps taken since the agent started.
@@ -202,7 +206,7 @@ pub struct ConvergenceSteps {
     pub max: u64,
     /// `memory.high`.
     pub high: u64,
-    /// `memory.reclaim`.
+    /// `memory.reclaim`; on v1 the hard limit, to drop page cache.
     pub reclaim: u64,
 }
 
@@ -232,7 +236,7 @@ pub struct CgroupWrites {
     pub updated: u64,
     /// Cgroups removed.
     pub removed: u64,
-    /// Any of these refused, or read back as something else.
+    /// Any of these refused, or read back as something else; also page cache that was to be dropped.
     pub failed: u64,
     /// Of the values written, those that undid what somebody else had written.
     pub corrected: u64,

@@ -16,7 +16,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::{
-    act::Tally,
+    act::{Counters, Tally},
     api::{
         Event, EventKind, EventLogStats, EventRecord, Eviction, Flight, NodeStats, PodRef,
         PodStats, SourceStats,
@@ -46,7 +46,7 @@ pub struct Figures {
 pub struct Published {
     figures: ArcSwap<Figures>,
     planned: ArcSwapOption<Recorded>,
-    done: ArcSwap<Tally>,
+    done: OnceLock<Arc<Counters>>,
     events: Mutex<VecDeque<Event>>,
     next_id: AtomicU64,
     first_id: u64,
@@ -66,7 +66,7 @@ impl Default for Published {
         Self {
             figures: ArcSwap::default(),
             planned: ArcSwapOption::empty(),
-            done: ArcSwap::default(),
+            done: OnceLock::new(),
             events: Mutex::default(),
             next_id: AtomicU64::new(1),
             first_id: 1,
@@ -172,13 +172,14 @@ impl Published {
     }
 
     /// What was done to cgroups since the agent started.
-    pub fn done(&self) -> Arc<Tally> {
-        self.done.load_full()
+    pub fn done(&self) -> Tally {
+        let done = self.done.get();
+        done.map(|counters| counters.now()).unwrap_or_default()
     }
 
-    /// Replaces what was done to cgroups; called by whoever has done something.
-    pub fn publish_done(&self, done: Tally) {
-        self.done.store(Arc::new(done));
+    /// Where what is done to cgroups is counted; only the first call counts.
+    pub fn set_counters(&self, counters: Arc<Counters>) {
+        let _ = self.done.set(counters);
     }
 
     /// How long ago somebody last asked for figures; `None` if nobody has.

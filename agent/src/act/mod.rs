@@ -8,7 +8,8 @@
 //! | `tally` | how many operations, what became of them, how long they took |
 //! | `refusal` | what the kernel refused, for people; said once for as long as it stays the same |
 //!
-//! There is one [`Actor`] and it is only used through `&mut`: that is the lock over all writes.
+//! There is one [`Actor`] and it is only used through `&mut`: that is the lock over all its writes. What it
+//! does not write is the tiers' memory, once that is left to `converge`; both count in one [`Counters`].
 
 mod backend;
 mod refusal;
@@ -29,12 +30,12 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{api::ReconcileStats, clock::nanos, converge::Route, pods::PodSet, sense::Naming};
+use crate::{api::ReconcileStats, clock::nanos, pods::PodSet, sense::Naming};
 
 use self::refusal::{Refusal, Refusals};
 pub use self::{
     backend::{Backend, Files, Slices},
-    tally::{Counts, Durations, Operation, Outcome, Tally},
+    tally::{Counters, Counts, Durations, Operation, Outcome, Tally},
     write::setting,
 };
 
@@ -69,12 +70,14 @@ pub struct Actor {
     /// False in observe mode.
     enforce: bool,
     backend: Arc<dyn Backend>,
-    /// Whoever writes the tiers' hard limits; `None` where this does.
-    route: Option<Route>,
+    /// The cgroups whose hard memory limit is not written here.
+    left: BTreeSet<String>,
     made: BTreeSet<String>,
     created: Created,
     refusals: Refusals,
-    tally: Tally,
+    counters: Arc<Counters>,
+    /// Of that what was done here since the call that is under way began.
+    recent: Tally,
 }
 
 impl Actor {
@@ -83,17 +86,23 @@ impl Actor {
         Self {
             enforce,
             backend,
-            route: None,
+            left: BTreeSet::new(),
             made: BTreeSet::new(),
             created: Created::default(),
             refusals: Refusals::default(),
-            tally: Tally::default(),
+            counters: Arc::default(),
+            recent: Tally::default(),
         }
     }
 
-    /// From now on the hard limits of some cgroups are somebody else's to write.
-    pub fn hand_over(&mut self, route: Route) {
-        self.route = Some(route);
+    /// From now on the hard memory limits of these cgroups are somebody else's to write.
+    pub fn leave(&mut self, rels: BTreeSet<String>) {
+        self.left = rels;
+    }
+
+    /// True for a write that is somebody else's.
+    fn is_left(&self, rel: &str, setting: &Setting) -> bool {
+        matches!(setting, Setting::MemoryLimit(_)) && self.left.contains(rel)
     }
 
     /// True for a cgroup that this agent made.
@@ -108,8 +117,13 @@ impl Actor {
     }
 
     /// What was done since the agent started.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    pub fn tally(&self) -> Tally {
+        self.counters.now()
+    }
+
+    /// Where it is counted, for who else writes to cgroups and who shows it.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
     }
 
     /// Learns what pods are called, for errors.
@@ -121,44 +135,42 @@ impl Actor {
     /// A pass over the whole tree: carries out `actions`, everything that a plan asks for.
     pub fn reconcile(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
         let start = Instant::now();
-        let before = self.tally.writes();
         let performed = self.perform(tree, naming, actions);
         self.refusals.end_of_pass();
         let took = start.elapsed();
-        let after = self.tally.writes();
+        let done = self.recent.writes();
         let pass = ReconcileStats {
             actions: actions.len() as u64,
-            writes: after.updated - before.updated,
-            failed: after.failed - before.failed,
+            writes: done.updated,
+            failed: done.failed,
             duration_nano_seconds: nanos(took),
         };
         if performed.done + performed.failed > 0 {
             tracing::info!(
-                created = after.created - before.created,
+                created = done.created,
                 updated = pass.writes,
-                removed = after.removed - before.removed,
+                removed = done.removed,
                 failed = pass.failed,
                 postponed = performed.postponed,
                 ?took,
                 "reconciled"
             );
         }
-        self.tally.count_pass(pass);
+        self.counters.count_pass(pass);
         performed
     }
 
     /// Carries out `actions` that undo what somebody else wrote to values of ours.
     pub fn correct(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
-        let before = self.tally.writes().updated;
         let performed = self.perform(tree, naming, actions);
-        let written = self.tally.writes().updated - before;
-        self.tally.count_corrected(written);
+        self.counters.count_corrected(self.recent.writes().updated);
         performed
     }
 
     /// Carries out `actions` in order; what one of them could not do does not stop the others.
     pub fn perform(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
         let mut performed = Performed::default();
+        self.recent = Tally::default();
         for (at, action) in actions.iter().enumerate() {
             if !self.enforce {
                 tracing::debug!(?action, "observe mode: not carried out");
@@ -202,10 +214,8 @@ impl Actor {
                 cgroup, setting, ..
             } => {
                 let rel = naming.rel(cgroup);
-                if matches!(setting, Setting::MemoryLimit(_))
-                    && self.route.as_ref().is_some_and(|route| route.take(&rel))
-                {
-                    return Some((Outcome::Unchanged, false));
+                if self.is_left(&rel, setting) {
+                    return None;
                 }
                 let written = self.backend.write(tree, &rel, setting);
                 (Operation::Update, cgroup, written.map(|()| Outcome::Done))
@@ -249,7 +259,8 @@ impl Actor {
                 Outcome::Failed
             }
         };
-        self.tally.count(operation, outcome, took);
+        self.counters.count(operation, outcome, took);
+        self.recent.count(operation, outcome, took);
         tracing::debug!(
             cgroup = rel,
             operation = operation.as_str(),

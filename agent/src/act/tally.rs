@@ -1,6 +1,11 @@
 //! How many operations on cgroups there were, what became of them and how long they took.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::Error;
 
 use crate::{
     api::{CgroupWrites, ReconcileStats},
@@ -16,11 +21,13 @@ pub enum Operation {
     Update,
     /// It is removed.
     Delete,
+    /// Page cache of it is dropped.
+    Reclaim,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Create, Self::Update, Self::Delete];
+    pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Reclaim];
 
     /// The label's value.
     pub const fn as_str(self) -> &'static str {
@@ -28,6 +35,7 @@ impl Operation {
             Self::Create => "create",
             Self::Update => "update",
             Self::Delete => "delete",
+            Self::Reclaim => "reclaim",
         }
     }
 }
@@ -39,7 +47,8 @@ pub enum Outcome {
     Done,
     /// Refused, or read back as something else.
     Failed,
-    /// There was nothing to do, or not yet: a cgroup that is there already, or still in use.
+    /// There was nothing to do, or not yet: a cgroup that is there already, or still in use, or without
+    /// page cache that could be dropped.
     Unchanged,
 }
 
@@ -154,6 +163,53 @@ impl Tally {
     }
 }
 
+/// The tally of the whole process: whoever writes to a cgroup counts here.
+#[derive(Debug, Default)]
+pub struct Counters(Mutex<Tally>);
+
+impl Counters {
+    /// As it is now.
+    pub fn now(&self) -> Tally {
+        self.lock().clone()
+    }
+
+    /// Counts one operation.
+    pub fn count(&self, operation: Operation, outcome: Outcome, took: Duration) {
+        self.lock().count(operation, outcome, took);
+    }
+
+    /// Carries one operation out and counts it.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn counted(
+        &self,
+        operation: Operation,
+        carry_out: impl FnOnce() -> Result<Outcome, Error>,
+    ) -> Result<Outcome, Error> {
+        let start = Instant::now();
+        let result = carry_out();
+        let outcome = *result.as_ref().unwrap_or(&Outcome::Failed);
+        self.count(operation, outcome, start.elapsed());
+        result
+    }
+
+    /// As [`Tally::count_corrected`].
+    pub fn count_corrected(&self, writes: u64) {
+        self.lock().count_corrected(writes);
+    }
+
+    /// As [`Tally::count_pass`].
+    pub fn count_pass(&self, pass: ReconcileStats) {
+        self.lock().count_pass(pass);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tally> {
+        // Counts are right whoever panicked between two of them.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,5 +242,17 @@ mod tests {
             let timed: u64 = counts.durations.buckets.iter().sum();
             assert_eq!(outcomes, timed);
         }
+    }
+    #[test]
+    fn what_is_carried_out_is_counted_by_what_came_of_it() {
+        let counters = Counters::default();
+        let one = |result: Result<Outcome, Error>| counters.counted(Operation::Reclaim, || result);
+        assert_eq!(one(Ok(Outcome::Unchanged)).unwrap(), Outcome::Unchanged);
+        one(Ok(Outcome::Done)).unwrap();
+        one(Err(Error::NoHierarchy)).unwrap_err();
+        let tally = counters.now();
+        let counts = Outcome::ALL.map(|outcome| tally.of(Operation::Reclaim).of(outcome));
+        assert_eq!(counts, [1, 1, 1]);
+        assert_eq!((tally.writes().updated, tally.writes().failed), (0, 1));
     }
 }

@@ -9,6 +9,7 @@ pub mod check;
 mod connect;
 pub mod events;
 pub mod explain;
+pub mod guard;
 mod human;
 pub mod plan;
 pub mod run;
@@ -68,6 +69,9 @@ enum Command {
     Events(events::Args),
     /// Show what this node can do for podwarden, and what is lost
     Check(check::Args),
+    /// Take the agent's limits back when it is killed; the agent starts it
+    #[command(hide = true)]
+    Guard(guard::Args),
 }
 
 impl Cli {
@@ -84,6 +88,7 @@ impl Cli {
             Command::Explain(args) => block_on(explain::run(args)),
             Command::Events(args) => block_on(events::run(args)),
             Command::Check(args) => check::run(&args),
+            Command::Guard(args) => guard::run(args),
         }
     }
 }

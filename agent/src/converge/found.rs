@@ -59,16 +59,16 @@ impl Book {
     }
 
     /// What was found in a cgroup; `now` when it is seen for the first time, and that is kept before
-    /// anything is written to it.
-    pub(super) fn of(&mut self, rel: &str, now: Found) -> Found {
+    /// anything is written to it. True for one that an agent before this one has seen.
+    pub(super) fn of(&mut self, rel: &str, now: Found) -> (Found, bool) {
         if let Some(found) = self.found.get(rel).filter(|found| found.id == now.id) {
-            return *found;
+            return (*found, true);
         }
         self.found.insert(rel.to_owned(), now);
         if let Err(error) = self.write() {
             tracing::warn!(%error, "{} cannot be written: an agent after a kill will take its limits for those that were found", self.path.display());
         }
-        now
+        (now, false)
     }
 
     /// Every cgroup with what was found in it.
@@ -113,16 +113,17 @@ mod tests {
         let path = file(dir.path(), "/a/b");
         assert!(path.ends_with("podwarden-a%2Fb.limits.json"));
         let mut book = Book::open(path.clone());
-        assert_eq!(book.of("x", limits(1, 10)), limits(1, 10));
-        assert_eq!(book.of("x", limits(1, 20)), limits(1, 10));
+        assert_eq!(book.of("x", limits(1, 10)), (limits(1, 10), false));
         // Another process.
         let mut book = Book::open(path.clone());
-        assert_eq!(book.of("x", limits(1, 30)), limits(1, 10));
-        assert_eq!(book.of("x", limits(2, 40)), limits(2, 40), "made anew");
+        assert_eq!(book.of("x", limits(1, 30)), (limits(1, 10), true));
+        let anew = (limits(2, 40), false);
+        assert_eq!(book.of("x", limits(2, 40)), anew, "made anew");
         book.close();
         assert!(!path.exists());
         Book::open(path.clone()).close();
         fs::write(&path, "{\"x\":{\"id\":1").unwrap();
-        assert_eq!(Book::open(path).of("x", limits(1, 50)), limits(1, 50));
+        let (found, _) = Book::open(path).of("x", limits(1, 50));
+        assert_eq!(found, limits(1, 50));
     }
 }

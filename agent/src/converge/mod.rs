@@ -1,29 +1,33 @@
 //! Brings the tiers' memory limits to what `qosReserved` leaves them, see [`podwarden_policy::converge`].
 //!
 //! ```text
-//!  slow loop ── targets, levels, admitted writes ──> thread ── memory.max, memory.high, memory.reclaim
-//!            <── opened, fell, closed ────────────────┘  └──> ours: what drift is not
+//!  slow loop ── targets, levels, foreign values to answer ──> thread ── limits, memory.reclaim
+//!            <── opened, fell, closed ────────────────────────┘  └──> ours: what drift is not
 //! ```
 //!
 //! The thread is its own because writing to `memory.high` and `memory.reclaim` may wait for the kernel to
-//! reclaim. It alone writes these files of the tiers, and reads them anew before each write. It sleeps
+//! reclaim. It alone writes these files of the tiers, counts that where all writes are counted, and reads
+//! them anew before each write. It sleeps
 //! until it is told something; only while a tier is above its target does it look by itself, at most
 //! [`thread::LONGEST`] apart.
 //!
 //! | module | what it is for |
 //! |---|---|
 //! | `thread` | waits, looks, tells |
-//! | `tier` | one tier's files: reading, and carrying a step out |
+//! | `tier` | one tier: its files read, a step decided, what came of it |
+//! | `writes` | every write to a tier's files |
 //! | `found` | what the files held before podwarden wrote to them, kept past a kill |
+//! | `guard` | puts that back when the agent is killed |
 //! | `ours` | what was written here lately, for whoever notices the writes |
 
 mod found;
+pub mod guard;
 mod ours;
 mod thread;
 mod tier;
+mod writes;
 
 use std::{
-    collections::BTreeSet,
     io,
     path::PathBuf,
     sync::{
@@ -37,9 +41,12 @@ use podwarden_cgroup::Tree;
 use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-pub use self::{found::file as found_file, ours::Ours};
+pub use self::{
+    found::file as found_file,
+    ours::{Ours, Whose},
+};
 use crate::{
-    act::Backend,
+    act::{Backend, Counters},
     api::TierConvergence,
     config::{ConvergenceConfig, OnExit},
     reactor::plan::ScopeName,
@@ -56,6 +63,8 @@ pub struct Aim {
     pub target: Option<Limit<Bytes>>,
     /// The level at which the reactor evicts from it.
     pub level: Option<Bytes>,
+    /// When the pods became known that the target follows from, `CLOCK_MONOTONIC` nanoseconds.
+    pub told: u64,
     /// This agent made the cgroup: nobody else has set a limit.
     pub made: bool,
 }
@@ -100,8 +109,8 @@ pub struct Gap {
 #[derive(Debug)]
 enum Message {
     Aim(Vec<Aim>),
-    /// Whatever this tier's hard limit holds, it may be written.
-    Admit(String),
+    /// Whatever somebody else wrote to this tier's hard limit, it may be overwritten.
+    Answer(String),
     /// Usage may have fallen.
     Look,
     End,
@@ -116,10 +125,14 @@ pub struct Parts {
     pub tree: Tree,
     /// Who sets values.
     pub backend: Arc<dyn Backend>,
+    /// Where writes are counted.
+    pub counters: Arc<Counters>,
     /// Configuration.
     pub config: ConvergenceConfig,
-    /// Where it is kept what was found.
+    /// The file in which it is kept what was found, see [`found_file`].
     pub found: PathBuf,
+    /// What the guard is told; `None` for none.
+    pub guard: Option<guard::Place>,
 }
 
 /// The slow loop's end of the thread.
@@ -181,12 +194,10 @@ impl Converger {
         figures.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whoever carries out plans hands the hard limits of these cgroups over to the thread.
-    pub fn route(&self, rels: BTreeSet<String>) -> Route {
-        Route {
-            messages: self.messages.clone(),
-            rels,
-        }
+    /// Somebody else wrote `found` to the hard limit of this cgroup, and that is to be put right.
+    pub fn answer(&self, rel: &str, found: Limit<Bytes>) {
+        self.ours.answer(rel, found);
+        self.tell(Message::Answer(rel.to_owned()));
     }
 
     fn tell(&self, message: Message) {
@@ -203,24 +214,6 @@ impl Drop for Converger {
             // Its panic has been printed.
             let _ = thread.join();
         }
-    }
-}
-
-/// Takes writes of the tiers' hard limits.
-#[derive(Debug)]
-pub struct Route {
-    messages: Sender<Message>,
-    rels: BTreeSet<String>,
-}
-
-impl Route {
-    /// True for a cgroup whose hard limit is the thread's, which is told that it may write it.
-    pub fn take(&self, rel: &str) -> bool {
-        let ours = self.rels.contains(rel);
-        if ours {
-            let _ = self.messages.send(Message::Admit(rel.to_owned()));
-        }
-        ours
     }
 }
 

@@ -2,45 +2,99 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use podwarden_policy::{Bytes, limits::Limit};
 
-/// Values that are remembered of each cgroup. Whoever looks is at most some milliseconds behind.
-const KEPT: usize = 16;
+/// How long a value that was overwritten here still counts as ours. Whoever looks has read the file
+/// some milliseconds before it asks, or has read a whole tree in between.
+const LATELY: Duration = Duration::from_secs(1);
+
+/// Values that are remembered of each cgroup.
+const KEPT: usize = 64;
+
+/// Whose value it is that somebody found in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Ours; or nothing is known of the file yet; or it is about to be answered.
+    Ours,
+    /// Somebody else's.
+    Others {
+        /// What was left in the file here.
+        left: Limit<Bytes>,
+    },
+}
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Ours(Mutex<HashMap<String, VecDeque<Limit<Bytes>>>>);
+pub struct Ours(Mutex<HashMap<String, File>>);
+
+#[derive(Debug, Default)]
+struct File {
+    /// With when it was overwritten here; the last stands.
+    kept: VecDeque<(Limit<Bytes>, Option<Instant>)>,
+    /// A foreign value that is to be overwritten.
+    answered: Option<Limit<Bytes>>,
+}
+
+impl File {
+    fn has(&self, limit: Limit<Bytes>, now: Instant) -> bool {
+        self.kept.iter().any(|(kept, until)| {
+            *kept == limit && until.is_none_or(|until| now.duration_since(until) < LATELY)
+        })
+    }
+}
 
 impl Ours {
     /// This is what a cgroup's file holds rightly, or will in a moment.
-    pub(super) fn note(&self, rel: &str, limit: Limit<Bytes>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = all.entry(rel.to_owned()).or_default();
-        if kept.back() == Some(&limit) {
-            return;
+    pub(super) fn note(&self, rel: &str, limit: Limit<Bytes>, now: Instant) {
+        let mut all = self.lock();
+        let file = all.entry(rel.to_owned()).or_default();
+        match file.kept.back_mut() {
+            Some((last, _)) if *last == limit => return,
+            Some((_, until)) => *until = Some(now),
+            None => {}
         }
-        if kept.len() == KEPT {
-            kept.pop_front();
+        if file.kept.len() == KEPT {
+            file.kept.pop_front();
         }
-        kept.push_back(limit);
+        file.kept.push_back((limit, None));
     }
 
-    /// Another writes to the file as well: of what is remembered only the last is ours for certain.
-    pub(super) fn contested(&self, rel: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = all.get_mut(rel) {
-            let before = kept.len().saturating_sub(1);
-            kept.drain(..before);
+    /// A foreign value is to be overwritten; until that has been tried it is not judged again.
+    pub(super) fn answer(&self, rel: &str, found: Limit<Bytes>) {
+        self.lock().entry(rel.to_owned()).or_default().answered = Some(found);
+    }
+
+    /// That has been tried.
+    pub(super) fn answered(&self, rel: &str) {
+        if let Some(file) = self.lock().get_mut(rel) {
+            file.answered = None;
         }
     }
 
     /// Whether a cgroup's file held this by what was written here. Ask after the file was read.
-    pub fn has(&self, rel: &str, limit: Limit<Bytes>) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(rel).is_some_and(|kept| kept.contains(&limit))
+    pub(super) fn has(&self, rel: &str, limit: Limit<Bytes>, now: Instant) -> bool {
+        self.lock()
+            .get(rel)
+            .is_some_and(|file| file.has(limit, now))
+    }
+
+    /// Whose value a cgroup's file held. Ask after the file was read.
+    pub fn whose(&self, rel: &str, found: Limit<Bytes>, now: Instant) -> Whose {
+        let all = self.lock();
+        let left = all.get(rel).and_then(|file| {
+            let answered = file.answered == Some(found);
+            let (left, _) = file.kept.back()?;
+            (!answered && !file.has(found, now)).then_some(*left)
+        });
+        left.map_or(Whose::Ours, |left| Whose::Others { left })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -48,18 +102,53 @@ impl Ours {
 mod tests {
     use super::*;
 
+    const fn at(n: u64) -> Limit<Bytes> {
+        Limit::At(Bytes(n))
+    }
+
     #[test]
-    fn the_latest_are_ours_and_of_a_contested_file_only_the_last() {
-        let ours = Ours::default();
-        let at = |n| Limit::At(Bytes(n));
-        assert!(!ours.has("a", at(1)));
-        for n in 0..=KEPT as u64 {
-            ours.note("a", at(n));
+    fn the_last_is_ours_and_those_before_it_for_a_while() {
+        let (ours, start) = (Ours::default(), Instant::now());
+        let ms = |n| start + Duration::from_millis(n);
+        assert_eq!(ours.whose("a", at(7), start), Whose::Ours, "not known yet");
+        for n in 1..=3 {
+            ours.note("a", at(n), ms(n));
+            ours.note("a", at(n), ms(n));
         }
-        assert!(!ours.has("a", at(0)) && ours.has("a", at(1)) && !ours.has("b", at(1)));
-        ours.contested("a");
-        assert!(!ours.has("a", at(1)) && ours.has("a", at(KEPT as u64)));
-        ours.contested("b");
-        assert!(!ours.has("b", at(1)));
+        let others = Whose::Others { left: at(3) };
+        for (found, now, whose) in [
+            (3, 10, Whose::Ours),
+            (2, 10, Whose::Ours),
+            (7, 10, others),
+            (2, 1002, Whose::Ours),
+            (1, 1002, others),
+            (2, 1003, others),
+            (3, 100_000, Whose::Ours),
+        ] {
+            assert_eq!(
+                ours.whose("a", at(found), ms(now)),
+                whose,
+                "{found} at {now}"
+            );
+        }
+        assert!(ours.has("a", at(3), ms(9)) && !ours.has("b", at(3), ms(9)));
+        for n in 0..1000 {
+            ours.note("a", at(n), ms(n));
+        }
+        assert_eq!(ours.lock()["a"].kept.len(), KEPT);
+    }
+
+    #[test]
+    fn what_is_about_to_be_overwritten_is_judged_once() {
+        let (ours, now) = (Ours::default(), Instant::now());
+        ours.note("a", at(1), now);
+        let others = Whose::Others { left: at(1) };
+        assert_eq!(ours.whose("a", at(7), now), others);
+        ours.answer("a", at(7));
+        assert_eq!(ours.whose("a", at(7), now), Whose::Ours);
+        assert_eq!(ours.whose("a", at(8), now), others, "another one");
+        ours.answered("a");
+        ours.answered("b");
+        assert_eq!(ours.whose("a", at(7), now), others);
     }
 }

@@ -8,10 +8,17 @@ use std::{
     time::Duration,
 };
 
-use podwarden_policy::converge::Look;
+use podwarden_cgroup::{Error, TreeLock};
+use podwarden_policy::{converge::Look, limits::Limit};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Figures, Message, Parts, Report, found::Book, ours::Ours, tier, tier::Tier};
+use super::{
+    Aim, Figures, Message, Parts, Report,
+    found::Book,
+    guard::{self, Guard},
+    ours::Ours,
+    tier::Tier,
+};
 
 /// Between two looks at a tier above its target when something has just happened; doubled each time, up
 /// to [`LONGEST`].
@@ -27,13 +34,86 @@ const REFUSED: u32 = 8;
 /// more.
 const AT_ONCE: u32 = 4;
 
+/// What is needed to put back what was found; nothing before there is something to find.
+#[derive(Default)]
+struct Keeping {
+    book: Option<Book>,
+    guard: Option<Guard>,
+    /// So that the guard of an agent before this one is done, and ours waits for us.
+    lock: Option<TreeLock>,
+    /// There is no guard to be had, which has been said.
+    unguarded: bool,
+}
+
+impl Keeping {
+    /// Opens a tier, with the tree to oneself: what the guard of an agent before this one puts back is
+    /// not read before it is there.
+    ///
+    /// # Errors
+    /// As [`Tier::open`].
+    fn open(&mut self, parts: &Parts, aim: &Aim) -> Result<Tier, Error> {
+        let _exists = parts.tree.memory_id(&aim.rel)?;
+        let book = self.book(parts);
+        Tier::open(parts, aim, |now| book.of(&aim.rel, now))
+    }
+
+    fn book(&mut self, parts: &Parts) -> &mut Book {
+        self.book.get_or_insert_with(|| {
+            match guard::wait_for(&parts.tree) {
+                Ok(Some(lock)) => self.lock = Some(lock),
+                Ok(None) => tracing::warn!(
+                    "another process writes the tiers' limits: what it has written counts as found"
+                ),
+                Err(error) => tracing::warn!(%error, "the tree is not locked"),
+            }
+            Book::open(parts.found.clone())
+        })
+    }
+
+    /// Before the first limit is lowered.
+    fn guard(&mut self, parts: &Parts, tell: &UnboundedSender<Report>) {
+        let Some(place) = parts
+            .guard
+            .as_ref()
+            .filter(|_| parts.config.on_exit.restores())
+        else {
+            return;
+        };
+        if self.unguarded || self.guard.is_some() {
+            return;
+        }
+        match Guard::start(place) {
+            Ok(guard) => self.guard = Some(guard),
+            Err(error) => {
+                self.unguarded = true;
+                let _ = tell.send(Report::Refused(format!(
+                    "nobody takes the tiers' limits back if the agent is killed, but the agent after it: no \
+                     process to be had ({error})"
+                )));
+            }
+        }
+    }
+
+    /// Puts everything back that was found, also what an agent before this one has left and this one did
+    /// not come to.
+    fn end(self, parts: &Parts) {
+        if let Some(book) = self.book.filter(|_| parts.config.on_exit.restores()) {
+            guard::restore(parts, book);
+        }
+        if let Some(guard) = self.guard {
+            guard.dismiss();
+        }
+        drop(self.lock);
+    }
+}
+
 /// See the module's text.
 pub(super) struct Thread {
     parts: Parts,
     ours: Arc<Ours>,
     tell: UnboundedSender<Report>,
     figures: Figures,
-    book: Book,
+    keeping: Keeping,
     aims: Vec<Aim>,
     tiers: Vec<Tier>,
     pause: Duration,
@@ -46,13 +126,12 @@ impl Thread {
         tell: UnboundedSender<Report>,
         figures: Figures,
     ) -> Self {
-        let book = Book::open(parts.found.clone());
         Self {
             parts,
             ours,
             tell,
             figures,
-            book,
+            keeping: Keeping::default(),
             aims: Vec::new(),
             tiers: Vec::new(),
             pause: SHORTEST,
@@ -72,18 +151,20 @@ impl Thread {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => Some(Message::End),
             };
+            let mut answers = Vec::new();
             while let Some(message) = next {
                 self.pause = SHORTEST;
                 match message {
                     Message::Aim(aims) => self.aims = aims,
-                    Message::Admit(rel) => {
+                    Message::Answer(rel) => {
                         if let Some(tier) = self.tiers.iter_mut().find(|tier| tier.rel == rel) {
-                            tier.admit(&self.ours);
+                            tier.answer();
                         }
+                        answers.push(rel);
                     }
                     Message::Look => {}
                     Message::End => {
-                        self.end();
+                        self.keeping.end(&self.parts);
                         return;
                     }
                 }
@@ -95,25 +176,28 @@ impl Thread {
             }
             self.open();
             wait = self.look();
+            answers.iter().for_each(|rel| self.ours.answered(rel));
             self.publish();
         }
     }
 
     /// Opens what is to converge and is not open, and hands the tiers their targets.
     fn open(&mut self) {
-        let tree = &self.parts.tree;
-        self.tiers.retain(|tier| tier.is_current(tree));
+        let Self {
+            parts,
+            keeping,
+            tiers,
+            ..
+        } = self;
+        tiers.retain(|tier| tier.is_current(&parts.tree));
         for aim in &self.aims {
-            let tier = match self.tiers.iter_mut().find(|tier| tier.rel == aim.rel) {
-                Some(tier) => tier,
+            let at = match tiers.iter().position(|tier| tier.rel == aim.rel) {
+                Some(at) => at,
                 None if aim.target.is_none() => continue,
-                None => match Tier::open(tree, aim, |now| self.book.of(&aim.rel, now)) {
+                None => match keeping.open(parts, aim) {
                     Ok(tier) => {
-                        self.tiers.push(tier);
-                        let Some(tier) = self.tiers.last_mut() else {
-                            continue;
-                        };
-                        tier
+                        tiers.push(tier);
+                        tiers.len() - 1
                     }
                     Err(error) => {
                         if !error.is_gone() {
@@ -123,7 +207,10 @@ impl Thread {
                     }
                 },
             };
-            tier.aim(aim);
+            if matches!(aim.target, Some(Limit::At(_))) {
+                keeping.guard(parts, &self.tell);
+            }
+            tiers[at].aim(aim);
         }
     }
 
@@ -184,26 +271,5 @@ impl Thread {
             .iter()
             .filter(|t| t.figures.target_bytes.is_some());
         figures.extend(with_target.map(|tier| (tier.scope(), tier.figures.clone())));
-    }
-
-    fn end(self) {
-        if !self.parts.config.on_exit.restores() {
-            return;
-        }
-        let mut whole = true;
-        // Also what an agent before this one has left and this one did not come to.
-        for (rel, found) in self.book.all() {
-            match tier::restore(&self.parts, rel, found) {
-                Ok(()) => {}
-                Err(error) if error.is_gone() => {}
-                Err(error) => {
-                    tracing::warn!(%error, cgroup = rel, "its limits are not what was found");
-                    whole = false;
-                }
-            }
-        }
-        if whole {
-            self.book.close();
-        }
     }
 }

@@ -1,15 +1,16 @@
-//! One tier: its files read, and a step carried out.
+//! One tier: its files read, a step decided and carried out, what came of it.
+
+use std::time::Instant;
 
 use podwarden_cgroup::{Error, MemoryReader, Reclaims, Tree};
 use podwarden_policy::{
     Bytes,
     converge::{self, Decision, Kernel, Look, Reading, Step, Terms},
     limits::Limit,
-    settings::Setting,
 };
 
-use super::{Aim, Gap, MARGIN, Parts, Report, found::Found, ours::Ours};
-use crate::{act::Backend, api::TierConvergence, clock, reactor::plan::ScopeName};
+use super::{Aim, Gap, MARGIN, Parts, Report, found::Found, ours::Ours, writes};
+use crate::{act::Outcome, api::TierConvergence, clock, reactor::plan::ScopeName};
 
 /// What the reactor's level may be above usage and the margin before it is worth lowering it.
 const LEVEL_GRAIN: u64 = MARGIN.0 / 2;
@@ -36,6 +37,10 @@ pub(super) struct Tier {
     pub(super) found: Found,
     open: Option<Open>,
     pub(super) figures: TierConvergence,
+    /// A lower target is not answered yet; since when it is known.
+    lowered: Option<u64>,
+    /// The next hard limit overwrites a foreign one.
+    answers: bool,
     /// What was refused last, so that it is said once.
     refused: Option<String>,
 }
@@ -51,15 +56,17 @@ pub(super) struct Looked {
 }
 
 impl Tier {
-    /// Opens a tier's files; `found` is given what they hold and tells what they held at first.
+    /// Opens a tier's files; `found` is given what they hold and tells what they held at first, and
+    /// whether an agent before this one found that.
     ///
     /// # Errors
     /// [`Error::NotFound`] while there is no such cgroup.
     pub(super) fn open(
-        tree: &Tree,
+        parts: &Parts,
         aim: &Aim,
-        found: impl FnOnce(Found) -> Found,
+        found: impl FnOnce(Found) -> (Found, bool),
     ) -> Result<Self, Error> {
+        let tree = &parts.tree;
         let memory = MemoryReader::open(tree, &aim.rel)?;
         let is_v2 = tree.memory_high(&aim.rel).is_ok();
         let now = Found {
@@ -74,16 +81,23 @@ impl Tier {
                 (true, false) => Some(bytes(tree.memory_high(&aim.rel)?)),
             },
         };
+        let (found, inherited) = found(now);
+        let mut machine = converge::Tier::default();
+        if inherited {
+            machine.inherit(found.max);
+        }
         Ok(Self {
             rel: aim.rel.clone(),
             scope: aim.scope,
-            machine: converge::Tier::default(),
+            machine,
             memory,
             reclaims: tree.reclaims(&aim.rel),
             level: None,
-            found: found(now),
+            found,
             open: None,
             figures: TierConvergence::default(),
+            lowered: None,
+            answers: false,
             refused: None,
         })
     }
@@ -99,34 +113,35 @@ impl Tier {
     }
 
     pub(super) fn aim(&mut self, aim: &Aim) {
+        let falls = |to: Limit<Bytes>| self.machine.target().is_none_or(|now| to < now);
+        if aim.target.is_some_and(falls) {
+            self.lowered = Some(aim.told);
+        }
         self.machine.aim(aim.target);
         self.level = aim.level;
         self.figures.target_bytes = target(&self.machine);
     }
 
-    pub(super) fn admit(&mut self, ours: &Ours) {
-        if let Ok(max) = self.memory.limit()
-            && self.machine.left().is_some_and(|left| left != bytes(max))
-        {
-            ours.contested(&self.rel);
-        }
+    /// Another's value in the hard limit is to be overwritten.
+    pub(super) fn answer(&mut self) {
+        self.answers = true;
         self.machine.admit();
     }
 
     fn terms(&self, parts: &Parts) -> Terms {
+        let swaps = rustix::system::sysinfo().totalswap > 0;
         let kernel = match self.found.high {
-            None => Kernel::V1,
-            Some(_) => {
-                let swaps = rustix::system::sysinfo().totalswap > 0;
-                Kernel::V2 {
-                    reclaims_cache: match self.reclaims {
-                        Reclaims::Nothing => false,
-                        Reclaims::Anything => !swaps,
-                        Reclaims::CacheAlone => true,
-                    },
-                    swaps,
-                }
-            }
+            None => Kernel::V1 {
+                reclaims_cache: !swaps,
+            },
+            Some(_) => Kernel::V2 {
+                reclaims_cache: match self.reclaims {
+                    Reclaims::Nothing => false,
+                    Reclaims::Anything => !swaps,
+                    Reclaims::CacheAlone => true,
+                },
+                swaps,
+            },
         };
         Terms {
             steps: parts.config.steps,
@@ -138,30 +153,35 @@ impl Tier {
         }
     }
 
+    /// All but the page cache, which costs ten times as much to read.
     fn read(&self, tree: &Tree) -> Result<Reading, Error> {
-        let usage = self.memory.usage()?;
-        let is_v2 = self.found.high.is_some();
-        // Costs ten times as much, and says only how much may be dropped.
-        let cache = if is_v2
-            && !self
-                .machine
-                .gap(Bytes(usage).saturating_add(MARGIN))
-                .is_zero()
-        {
-            self.memory.page_cache()?
-        } else {
-            0
-        };
         Ok(Reading {
-            usage: Bytes(usage),
-            cache: Bytes(cache),
+            usage: Bytes(self.memory.usage()?),
+            cache: Bytes::ZERO,
             max: bytes(self.memory.limit()?),
-            high: match is_v2 {
-                true => Some(bytes(tree.memory_high(&self.rel)?)),
-                false => None,
+            high: match self.found.high {
+                Some(_) => Some(bytes(tree.memory_high(&self.rel)?)),
+                None => None,
             },
             level: self.level,
         })
+    }
+
+    /// What to do of what is read now. Page cache is looked at last: to stop the tier's growth waits for
+    /// nothing.
+    fn decide(&mut self, parts: &Parts, ours: &Ours) -> Result<(Reading, Decision), Error> {
+        let terms = self.terms(parts);
+        let mut reading = self.read(&parts.tree)?;
+        if ours.has(&self.rel, reading.max, Instant::now()) {
+            // One of ours, be it not the last.
+            self.machine.admit();
+        }
+        let mut decision = self.machine.next(&reading, &terms);
+        if decision.look == Look::Soon && terms.drops_cache() {
+            reading.cache = Bytes(self.memory.page_cache()?);
+            decision = self.machine.next(&reading, &terms);
+        }
+        Ok((reading, decision))
     }
 
     /// Reads, decides and carries out one step at most.
@@ -174,26 +194,41 @@ impl Tier {
         ours: &Ours,
         tell: &mut impl FnMut(Report),
     ) -> Result<Looked, Error> {
-        let terms = self.terms(parts);
-        let reading = self.read(&parts.tree)?;
-        let Decision { step, look } = self.machine.next(&reading, &terms);
+        let (reading, Decision { step, look }) = self.decide(parts, ours)?;
         self.account(&reading, tell);
         if let Some(left) = self.machine.left() {
             // Before the write, so that nobody sees the value and does not know it.
-            ours.note(&self.rel, left);
+            ours.note(&self.rel, left, Instant::now());
         }
         let Some(step) = step else {
+            self.answers = false;
+            if look == Look::OnChange {
+                // It fits: there is nothing to keep from growing.
+                self.lowered = None;
+            }
             return Ok(Looked {
                 look,
                 stepped: false,
                 failed: false,
             });
         };
-        let done = self.carry_out(parts, &step, tell);
+        let done = self.carry_out(parts, ours, &reading, &step, tell);
         if done != Some(true) {
             self.machine.failed(&step);
         }
         let failed = done.is_none();
+        match step {
+            Step::Reclaim(_) => {}
+            // As it was, for whoever looks.
+            Step::Max(_) if failed => ours.note(&self.rel, reading.max, Instant::now()),
+            Step::High(_) if failed => {}
+            Step::Max(_) => {
+                self.capped();
+                let answers = std::mem::take(&mut self.answers);
+                parts.counters.count_corrected(answers.into());
+            }
+            Step::High(_) => self.capped(),
+        }
         tracing::debug!(
             tier = self.scope.as_str(),
             ?step,
@@ -206,6 +241,17 @@ impl Tier {
             stepped: true,
             failed,
         })
+    }
+
+    /// A limit is in place: notes how long that took, for the first under a lower target.
+    fn capped(&mut self) {
+        if let Some(told) = self.lowered.take()
+            && self.open.is_some()
+            && told > 0
+        {
+            let took = clock::monotonic().saturating_sub(told);
+            self.figures.cap_nano_seconds = Some(took);
+        }
     }
 
     /// Keeps figures, and tells when a gap opens, shrinks and closes.
@@ -261,21 +307,28 @@ impl Tier {
     fn carry_out(
         &mut self,
         parts: &Parts,
+        ours: &Ours,
+        reading: &Reading,
         step: &Step,
         tell: &mut impl FnMut(Report),
     ) -> Option<bool> {
         let result = match *step {
-            Step::Max(max) => {
-                write_max(parts.backend.as_ref(), &parts.tree, &self.rel, max).map(|()| true)
+            Step::Max(max) => writes::max(parts, &self.rel, max),
+            Step::High(high) => writes::high(parts, &self.rel, high),
+            Step::Reclaim(piece) if self.found.high.is_some() => {
+                writes::reclaim(parts, &self.rel, piece, self.reclaims)
             }
-            Step::High(high) => {
-                let high = high.bound().map(Bytes::as_u64);
-                parts.tree.set_memory_high(&self.rel, high).map(|()| true)
+            Step::Reclaim(piece) => {
+                let below = Limit::At(reading.usage.saturating_sub(piece));
+                // It stands there for a moment, and after it the one that is there now.
+                ours.note(&self.rel, below, Instant::now());
+                ours.note(&self.rel, reading.max, Instant::now());
+                writes::reclaim_by_limit(parts, &self.rel, below, reading.max)
             }
-            Step::Reclaim(bytes) => parts.tree.reclaim(&self.rel, bytes.0, self.reclaims),
         };
         match result {
-            Ok(done) => {
+            Ok(outcome) => {
+                let done = outcome == Outcome::Done;
                 self.count(step, done);
                 self.refused = None;
                 Some(done)
@@ -316,46 +369,11 @@ impl Tier {
     }
 }
 
-/// Puts back what was found in a cgroup, the hard limit no lower than a margin above usage. One that was
-/// made anew holds nothing of ours.
-///
-/// # Errors
-/// The first write that the kernel refuses.
-pub(super) fn restore(parts: &Parts, rel: &str, found: &Found) -> Result<(), Error> {
-    let tree = &parts.tree;
-    if tree.memory_id(rel)? != found.id {
-        return Ok(());
-    }
-    let memory = MemoryReader::open(tree, rel)?;
-    let floor = Bytes(memory.usage()?)
-        .saturating_add(MARGIN)
-        .round_up(Bytes(rustix::param::page_size() as u64));
-    let max = found.max.max(Limit::At(floor));
-    if bytes(memory.limit()?) != max {
-        write_max(parts.backend.as_ref(), tree, rel, max)?;
-    }
-    let Some(high) = found.high else {
-        return Ok(());
-    };
-    if bytes(tree.memory_high(rel)?) != high {
-        tree.set_memory_high(rel, high.bound().map(Bytes::as_u64))?;
-    }
-    Ok(())
-}
-
-fn write_max(
-    backend: &dyn Backend,
-    tree: &Tree,
-    rel: &str,
-    max: Limit<Bytes>,
-) -> Result<(), Error> {
-    backend.write(tree, rel, &Setting::MemoryLimit(max))
-}
-
 fn target(machine: &converge::Tier) -> Option<u64> {
     machine.target()?.bound().map(Bytes::as_u64)
 }
 
-fn bytes(limit: Option<u64>) -> Limit<Bytes> {
+/// A limit as it was read.
+pub(super) fn bytes(limit: Option<u64>) -> Limit<Bytes> {
     limit.map(Bytes).into()
 }

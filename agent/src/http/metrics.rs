@@ -59,7 +59,7 @@ fn render(scrape: Scrape) -> Result<String, std::fmt::Error> {
 #[derive(Debug)]
 struct Scrape {
     figures: Arc<Figures>,
-    done: Arc<Tally>,
+    done: Tally,
     counts: Counts,
     /// The reactor is at work.
     up: bool,

@@ -176,6 +176,7 @@ impl SlowLoop {
                 Woke::Convergence(report) => self.take_convergence(report),
                 Woke::Pods => {
                     self.take_pods();
+                    self.cap();
                     self.settle_all(true);
                     self.stale = true;
                 }
@@ -337,9 +338,8 @@ impl SlowLoop {
             tree,
             naming,
             published,
-            actor,
             ..
-        } = &mut self.parts;
+        } = &self.parts;
         let judgement = match &mut self.drift {
             Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
             None => Judgement::of(actions),
@@ -349,10 +349,16 @@ impl SlowLoop {
         let version = sense::version(tree);
         let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
         published.publish_planned(planned);
+        self.hand_over(&judgement);
+        let Parts {
+            tree,
+            naming,
+            actor,
+            ..
+        } = &mut self.parts;
         let (performed, findings) = drift::carry_out(&mut self.drift, judgement, |actions| {
             actor.reconcile(tree, naming, actions)
         });
-        published.publish_done(actor.tally().clone());
         self.pace.passed(Instant::now(), performed.is_incomplete());
         self.follow(desired);
         self.tell(findings);

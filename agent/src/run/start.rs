@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     accounting::{Accounting, AccountingError, KernelSide},
-    act::{Actor, Backend, Files, Slices},
+    act::{Actor, Backend, Counters, Files, Slices},
     api::NodeStats,
     arm,
     config::{Config, Machine, MachineError, Mode, Ownership},
@@ -147,13 +147,16 @@ pub(super) async fn agent(
 
     // The tree before the kernel programs: they need kubepods to be there.
     let mut actor = Actor::new(enforce, Arc::clone(&backend));
+    published.set_counters(actor.counters());
     let mut without_thread = None;
-    let converger = match enforce.then(|| converger(&config, &tree, backend)) {
+    let systemd = driver == Driver::Systemd && without_systemd.is_none();
+    let start = || converger(&config, &tree, backend, actor.counters(), systemd);
+    let converger = match enforce.then(start) {
         None => None,
         Some(Ok(converger)) => {
             let tiers = [QosClass::Burstable, QosClass::BestEffort];
             let tiers = tiers.map(|class| naming.rel(&naming.kubepods.tier(class)));
-            actor.hand_over(converger.route(tiers.into()));
+            actor.leave(tiers.into());
             Some(converger)
         }
         Some(Err(error)) => {
@@ -171,7 +174,6 @@ pub(super) async fn agent(
     let wanted = Wanted::from(&*first);
     let snapshot = sense::snapshot(&tree, &naming, &config, &node, wanted, &[], |_| false);
     actor.reconcile(&tree, &naming, &plan::plan(&snapshot));
-    published.publish_done(actor.tally().clone());
 
     let built = build(&config, &node, &tree, &naming, &first);
     let (accounting, reactor, mut degradations, profile, changes) = match built {
@@ -254,12 +256,21 @@ fn converger(
     config: &Config,
     tree: &Tree,
     backend: Arc<dyn Backend>,
+    counters: Arc<Counters>,
+    systemd: bool,
 ) -> std::io::Result<Converger> {
+    let found = converge::found_file(Path::new(LOCK_DIR), &config.cgroup_root);
     Converger::start(converge::Parts {
         tree: tree.clone(),
         backend,
+        counters,
         config: config.convergence,
-        found: converge::found_file(Path::new(LOCK_DIR), &config.cgroup_root),
+        guard: Some(converge::guard::Place {
+            cgroup_root: config.cgroup_root.clone(),
+            found: found.clone(),
+            systemd,
+        }),
+        found,
     })
 }
 

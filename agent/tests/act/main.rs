@@ -228,7 +228,8 @@ fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
     assert!(world.tree.id(&used).is_err());
     assert!(world.tree.id(&nested).is_err());
     assert_eq!(world.writes().removed, 3);
-    let deletes = world.actor.tally().of(Operation::Delete);
+    let tally = world.actor.tally();
+    let deletes = tally.of(Operation::Delete);
     assert_eq!(deletes.of(Outcome::Unchanged), 2);
 }
 

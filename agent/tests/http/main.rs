@@ -1,9 +1,9 @@
 //! The API over real sockets, with made-up figures.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use podwarden::{
-    act::{Operation, Outcome, Tally},
+    act::{Counters, Operation, Outcome},
     api::{ErrorBody, EventKind, Eviction, NodeStats, PodList, PodStats},
     client::{Client, ClientError, Endpoint},
     published::Figures,
@@ -88,11 +88,11 @@ async fn metrics_say_what_the_figures_say() {
         ..Eviction::default()
     }));
     api.published.event(String::new(), None, eviction);
-    let mut done = Tally::default();
+    let done = Arc::new(Counters::default());
     let took = Duration::from_micros(3);
     done.count(Operation::Update, Outcome::Done, took);
     done.count(Operation::Update, Outcome::Failed, 2 * took);
-    api.published.publish_done(done);
+    api.published.set_counters(done);
     let shown: NodeStats = api.client().get("/v1/node").await.unwrap();
     let writes = shown.cgroup_writes;
     assert_eq!((writes.updated, writes.failed, shown.reconciles), (1, 1, 0));

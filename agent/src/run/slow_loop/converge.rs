@@ -1,9 +1,12 @@
 //! What the loop tells the converger and hears of it; the reactor's level of a tier above its target.
 
-use podwarden_cgroup::MemoryReader;
+use std::time::Instant;
+
+use podwarden_cgroup::{Controller, MemoryReader};
 use podwarden_policy::{
     Bytes, QosClass, converge as policy,
-    desired::Desired,
+    desired::{self, Desired},
+    drift::{Judgement, Value},
     limits::Limit,
     name::CgroupName,
     plan::DEFAULT_MARGIN,
@@ -15,9 +18,10 @@ use crate::{
     api::{EventKind, PodRef, TierStats},
     arm::Levels,
     clock,
-    converge::{Aim, Converger, Report},
+    converge::{Aim, Converger, Report, Whose},
     reactor::plan::{ArmedPlan, ScopeName},
     recorder::Draft,
+    sense::Naming,
 };
 
 /// The tiers, by class and by the reactor's name.
@@ -26,7 +30,36 @@ const TIERS: [(QosClass, ScopeName); 2] = [
     (QosClass::BestEffort, ScopeName::BestEffort),
 ];
 
+/// What the limit that the converger writes is called, see [`Setting::property`].
+const MEMORY_LIMIT: &str = Setting::MemoryLimit(Limit::Unlimited).property();
+
 impl SlowLoop {
+    /// Where pods have come for whom a tier has to make room, that is done before anything is read or
+    /// made for them: the tier is kept from growing, with the reactor's level above what it uses.
+    pub(super) fn cap(&mut self) {
+        let parts = &self.parts;
+        let set = parts.pods.borrow().clone();
+        // Of sums over pods nothing is lowered while pods may be missing.
+        if self.converger.is_none() || !set.waiting.is_empty() {
+            return;
+        }
+        let limits = desired::tier_limits(&parts.node, set.pods.iter().map(|p| &p.pod));
+        let mut falls = false;
+        for ((_, target), limit) in self.targets.iter_mut().zip(limits) {
+            if target.is_some_and(|now| limit < now) {
+                *target = Some(limit);
+                falls = true;
+            }
+        }
+        if falls {
+            if parts.tree.hierarchies().is_on_v2(Controller::Memory) {
+                // Without the reactor.
+                self.aim();
+            }
+            self.arm();
+        }
+    }
+
     /// Takes the tiers' targets from the tree as it ought to be.
     pub(super) fn set_targets(&mut self, desired: &[Desired]) {
         let naming = &self.parts.naming;
@@ -48,6 +81,7 @@ impl SlowLoop {
             return;
         };
         let parts = &self.parts;
+        let told = parts.pods.borrow().told.0;
         let aims = self.targets.iter().zip(TIERS);
         let aims = aims.map(|((scope, target), (class, _))| {
             let rel = parts.naming.rel(&parts.naming.kubepods.tier(class));
@@ -55,6 +89,7 @@ impl SlowLoop {
                 scope: *scope,
                 target: *target,
                 level: self.levels.of_scope(*scope).map(Bytes),
+                told,
                 made: parts.actor.made(&rel),
                 rel,
             }
@@ -99,16 +134,39 @@ impl SlowLoop {
         let (Some(converger), Some(drift)) = (&self.converger, &mut self.drift) else {
             return;
         };
-        let Parts { naming, .. } = &self.parts;
+        let Parts { naming, tree, .. } = &self.parts;
         for (name, observed) in observed {
-            let is_tier = TIERS
-                .iter()
-                .any(|(class, _)| naming.kubepods.tier(*class) == *name);
-            if is_tier
-                && let Some(limit) = observed.memory_limit
-                && converger.ours().has(&naming.rel(name), limit)
+            let Some(found) = observed.memory_limit.filter(|_| is_tier(naming, name)) else {
+                continue;
+            };
+            let rel = naming.rel(name);
+            // What was answered since it was read; of another change there is another notice.
+            let stands = || {
+                tree.memory_limit(&rel)
+                    .is_ok_and(|now| found == now.map(Bytes).into())
+            };
+            match converger.ours().whose(&rel, found, Instant::now()) {
+                Whose::Others { left } if stands() => drift.ours(name, left),
+                Whose::Ours | Whose::Others { .. } => drift.ours(name, found),
+            }
+            // Whoever writes one of a tier's files may have written the others: systemd does.
+            converger.look();
+        }
+    }
+
+    /// Has the converger answer what others wrote to the tiers' limits; nobody else writes those.
+    pub(super) fn hand_over(&self, judgement: &Judgement) {
+        let Some(converger) = &self.converger else {
+            return;
+        };
+        let naming = &self.parts.naming;
+        let deviations = judgement.admitted.iter().filter_map(|(_, d)| d.as_ref());
+        for deviation in deviations {
+            if let Value::Limit(found) = deviation.found
+                && deviation.property == MEMORY_LIMIT
+                && is_tier(naming, &deviation.cgroup)
             {
-                drift.ours(name, limit);
+                converger.answer(&naming.rel(&deviation.cgroup), found);
             }
         }
     }
@@ -177,6 +235,11 @@ impl SlowLoop {
             recorder.incident(id, PodRef::default(), draft);
         }
     }
+}
+
+fn is_tier(naming: &Naming, name: &CgroupName) -> bool {
+    let mut tiers = TIERS.iter();
+    tiers.any(|(class, _)| naming.kubepods.tier(*class) == *name)
 }
 
 /// Puts how far they have come beside the tiers' figures.

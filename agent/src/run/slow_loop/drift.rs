@@ -85,7 +85,6 @@ impl SlowLoop {
             tree,
             naming,
             actor,
-            published,
             ..
         } = &mut self.parts;
         let judgement = drift.judge(&observed);
@@ -94,7 +93,6 @@ impl SlowLoop {
         }
         let (_, findings) =
             drift.carry_out(judgement, |actions| actor.correct(tree, naming, actions));
-        published.publish_done(actor.tally().clone());
         self.tell(findings);
     }
 

@@ -1,0 +1,38 @@
+//! `podwarden guard`: what the agent starts beside itself, see [`crate::converge::guard`].
+
+use std::{path::PathBuf, process::ExitCode};
+
+use crate::converge::guard::{self, Place};
+
+/// Arguments of `podwarden guard`; the agent gives them.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Parent of kubepods, relative to each controller's mount point
+    #[arg(long)]
+    cgroup_root: String,
+    /// What was found, as the agent has noted it
+    #[arg(long)]
+    found: PathBuf,
+    /// The cgroups are systemd's
+    #[arg(long)]
+    systemd: bool,
+}
+
+/// Waits for the agent's end, on standard input.
+///
+/// # Errors
+/// What keeps it from finding the tree.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Whoever ends the agent by a signal to all its processes has the agent take its limits back.
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: to ignore a signal runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let place = Place {
+        cgroup_root: args.cgroup_root,
+        found: args.found,
+        systemd: args.systemd,
+    };
+    guard::run(place, std::io::stdin())?;
+    Ok(ExitCode::SUCCESS)
+}
