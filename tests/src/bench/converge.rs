@@ -120,11 +120,12 @@ fn release() -> String {
 
 fn print(rows: &[Row]) {
     println!(
-        "{:<10} {:<10} {:>9} {:>9} {:>16} {:>16} {:>16} {:>14}",
+        "{:<10} {:<10} {:>9} {:>9} {:>16} {:>16} {:>16} {:>16} {:>14}",
         "WRITER",
         "LOAD",
         "OOM KILLS",
         "EVICTIONS",
+        "KNOWN-CAPPED ms",
         "CAPPED ms",
         "STOPPED ms",
         "REACHED ms",
@@ -145,11 +146,12 @@ fn print(rows: &[Row]) {
             }
         };
         println!(
-            "{:<10} {:<10} {:>9} {:>9} {:>16} {:>16} {:>16} {:>14}",
+            "{:<10} {:<10} {:>9} {:>9} {:>16} {:>16} {:>16} {:>16} {:>14}",
             row.writer.as_str(),
             row.load.to_string(),
             row.runs.iter().map(|run| run.oom_kills).sum::<u64>(),
             row.runs.iter().map(|run| run.evictions).sum::<usize>(),
+            times(|run| run.known_to_capped_ms),
             times(|run| run.capped_ms),
             times(|run| run.stopped_ms),
             times(|run| run.reached_ms),

@@ -224,6 +224,14 @@ impl Agent {
         self.child.id()
     }
 
+    /// The processes that it has started and that run.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| parent(*pid) == Some(self.pid()))
+            .collect()
+    }
+
     /// Its socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
@@ -342,4 +350,11 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The process that has started this one, while both run.
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent?.trim().parse().ok()
 }

@@ -148,13 +148,13 @@ pub(crate) fn expected(snapshot: &Snapshot, mounts: &Mounts) -> BTreeMap<CgroupN
             .clone()
             .filter_map(|setting| file_value(setting, page, mounts))
             .collect();
-        let limit = settings.filter_map(|setting| match setting {
+        let mut limits = settings.filter_map(|setting| match setting {
             Setting::MemoryLimit(limit) => limit.bound(),
             _ => None,
         });
         if tiers.contains(&cgroup.name)
             && mounts.is_on_v2(Controller::Memory)
-            && let Some(limit) = limit.last()
+            && let Some(limit) = limits.next()
         {
             let high = limit.saturating_sub(HIGH_BELOW_LIMIT).round_down(page);
             said.insert("memory.high".to_owned(), high.0.to_string());

@@ -7,11 +7,11 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, TierConvergence};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use self::scene::{Load, Scene, TARGET, Writer, hard_limit, oom_kills};
 use super::{Case, Context, case, portable, skip};
-use crate::harness::{Agent, Cgroup, Mounts, Options, PodSpec, eventually};
+use crate::harness::{Agent, Cgroup, Mounts, Node, Options, PodSpec, eventually, monotonic};
 
 pub(super) const CASES: &[Case] = &[
     case("converge_anonymous", |context| {
@@ -45,7 +45,9 @@ fn converges(context: &Context, load: Load) -> Result<()> {
     let mut scene = Scene::new(context, Writer::Podwarden, load, rate, "")?;
     if load != Load::Anonymous && !can_drop_cache(&scene) {
         drop(scene);
-        return skip("page cache cannot be dropped here: cgroup v1, or /var/tmp is not on a disk");
+        return skip(
+            "page cache cannot be dropped here: v2 without memory.reclaim, or /var/tmp is not on a disk",
+        );
     }
     let outcome = scene.play(context, |scene| {
         // Where there is page cache enough, the gap is over when that is dropped.
@@ -63,7 +65,12 @@ fn converges(context: &Context, load: Load) -> Result<()> {
         })
     })?;
     ensure!(outcome.oom_kills == 0, "{outcome:?}");
+    ensure!(
+        outcome.known_to_capped_ms.is_some(),
+        "the agent does not tell when it capped the tier: {outcome:?}"
+    );
     for (name, value) in [
+        ("known_to_capped", outcome.known_to_capped_ms),
         ("capped", outcome.capped_ms),
         ("stopped", outcome.stopped_ms),
         ("reached", outcome.reached_ms),
@@ -107,51 +114,92 @@ fn converges(context: &Context, load: Load) -> Result<()> {
     scene.end()
 }
 
-/// Whether the agent can have the kernel drop page cache of the tier.
+/// Whether the agent can have the kernel drop page cache of the tier: v1 does it for a lower limit.
 fn can_drop_cache(scene: &Scene) -> bool {
-    let reclaim = hard_limit(&scene.tier).with_file_name("memory.reclaim");
-    reclaim.exists()
+    let limit = hard_limit(&scene.tier);
+    let on_v1 = limit.ends_with("memory.limit_in_bytes");
+    (on_v1 || limit.with_file_name("memory.reclaim").exists())
         && scene
             .node
             .as_ref()
             .is_some_and(|node| super::memory::is_on_disk(node.sandbox.dir()).unwrap_or(false))
 }
 
-/// An agent that is killed in the gap leaves its limits; the next one knows that they are not what was
-/// found, goes on, and puts back what was.
+/// An agent that is killed in the gap: its guard puts back what was found. With the guard killed too the
+/// limits stay; the next agent knows that they are not what was found, sees to it that they leave room,
+/// goes on, and puts back what was.
 fn after_kill(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context, Writer::Podwarden, Load::Anonymous, 50, "")?;
+    let limit = context.limit(5);
     let node = scene.node.as_mut().context("there is no agent")?;
     // What the operator had there before.
     node.agent.stop(Signal::TERM, node.limit())?;
     let found = limits(&scene.tier);
-    let config = |exit: &str| Options {
-        memory: "640Mi".to_owned(),
-        config: format!("{}convergence: {{onExit: {exit}}}\n", scene::CONFIG),
-        ..Options::default()
+    node.manifest(&PodSpec::guaranteed("arrives", "384Mi"))?;
+    let restored = || {
+        let now = limits(&scene.tier);
+        ensure!(now == found, "found {found:?}, left {now:?}");
+        Ok(())
     };
-    let spec = PodSpec::guaranteed("arrives", "384Mi");
-    node.manifest(&spec)?;
-    for _ in 0..2 {
-        node.agent = Agent::spawn(context.agent(), &node.sandbox, &config("restore"))?;
+    let start = |node: &mut Node| -> Result<()> {
+        let options = Options {
+            memory: "640Mi".to_owned(),
+            config: scene::CONFIG.to_owned(),
+            ..Options::default()
+        };
+        node.agent = Agent::spawn(context.agent(), &node.sandbox, &options)?;
         context.watch(&node.agent.log);
         node.agent.wait_ready(context.limit(30))?;
-        eventually(context.limit(5), || {
+        eventually(limit, || {
             ensure!(limits(&scene.tier) != found, "nothing is capped");
             Ok(())
-        })?;
-        node.agent.signal(Signal::KILL)?;
-        node.agent.wait(node.limit())?;
+        })
+    };
+    start(node)?;
+    let killed = monotonic();
+    kill(node)?;
+    eventually(limit, restored).context("by the guard")?;
+    context.figure("restored", (monotonic() - killed) as f64 / 1e6, "ms");
+    for _ in 0..2 {
+        start(node)?;
+        let guards = node.agent.children();
+        ensure!(guards.len() == 1, "{} guards", guards.len());
+        for guard in guards {
+            let pid = i32::try_from(guard).ok().and_then(Pid::from_raw);
+            kill_process(pid.context("a process id")?, Signal::KILL)?;
+        }
+        kill(node)?;
         ensure!(limits(&scene.tier) != found, "somebody else restored it");
     }
-    node.agent = Agent::spawn(context.agent(), &node.sandbox, &config("restore"))?;
-    context.watch(&node.agent.log);
-    node.agent.wait_ready(context.limit(30))?;
+    let on_v1 = !Mounts::detect()?.memory_on_v2();
+    if on_v1 {
+        // Between the two writes that drop page cache.
+        fs::write(
+            hard_limit(&scene.tier),
+            scene.tier.memory()?.usage.to_string(),
+        )?;
+    }
+    start(node)?;
+    eventually(limit, || {
+        let held = scene::limit(&hard_limit(&scene.tier));
+        let usage = scene.tier.memory()?.usage;
+        // What the kernel charges ahead for each CPU comes and goes.
+        ensure!(
+            held >= usage + scene::MARGIN - (1 << 20),
+            "{held} at {usage}"
+        );
+        Ok(())
+    })?;
     ensure!(oom_kills(&scene.tier)? == 0, "somebody was killed");
     node.agent.stop(Signal::TERM, context.limit(20))?;
-    let left = limits(&scene.tier);
-    ensure!(left == found, "found {found:?}, left {left:?}");
-    Ok(())
+    restored()
+}
+
+/// Ends the agent as nothing that it could see coming.
+fn kill(node: &mut Node) -> Result<()> {
+    node.agent.signal(Signal::KILL)?;
+    let limit = node.limit();
+    node.agent.wait(limit).map(drop)
 }
 
 /// `onExit: keep` leaves the limits as they are.

@@ -88,7 +88,10 @@ pub(crate) struct Outcome {
     pub(crate) oom_kills: u64,
     /// Pods that podwarden evicted.
     pub(crate) evictions: usize,
-    /// From the pod's arrival until a file of the tier kept it from growing.
+    /// From when the agent knew of the pod, its source having told of it, until it had written the
+    /// limit that keeps the tier from growing; by the agent's own clock.
+    pub(crate) known_to_capped_ms: Option<f64>,
+    /// From the pod's arrival (its manifest is in place) until a file of the tier kept it from growing.
     pub(crate) capped_ms: Option<f64>,
     /// From the pod's arrival until the tier grew by less than a tenth of what it asked for.
     pub(crate) stopped_ms: Option<f64>,
@@ -114,7 +117,7 @@ struct Watch {
 }
 
 /// A limit's file; `max` and what is no limit on v1 are the largest number.
-fn limit(path: &Path) -> u64 {
+pub(crate) fn limit(path: &Path) -> u64 {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.trim().parse().unwrap_or(u64::MAX)
 }
@@ -325,15 +328,24 @@ impl Scene {
         if self.node.is_some() {
             reached?;
         }
-        let outcome = measure(
-            &samples,
-            arrived,
-            self.rate,
-            oom_kills(&self.tier)?,
-            self.evictions()?,
-        );
         ensure!(!samples.is_empty(), "nothing was seen");
-        Ok(outcome)
+        Ok(Outcome {
+            oom_kills: oom_kills(&self.tier)?,
+            evictions: self.evictions()?,
+            known_to_capped_ms: self.known_to_capped()?,
+            ..measure(&samples, arrived, self.rate)
+        })
+    }
+
+    /// By the agent's figures, which are published at intervals.
+    fn known_to_capped(&self) -> Result<Option<f64>> {
+        let Some(node) = &self.node else {
+            return Ok(None);
+        };
+        let tiers = node.agent.node()?.tiers;
+        let tier = tiers.into_iter().find(|tier| tier.name == "besteffort");
+        let nanos = tier.and_then(|tier| tier.convergence?.cap_nano_seconds);
+        Ok(nanos.map(|nanos| nanos as f64 / 1e6))
     }
 
     /// Ends every process and then the agent, and looks that it left nothing.
@@ -363,13 +375,8 @@ fn naive(tier: &Cgroup) {
     }
 }
 
-fn measure(
-    samples: &[Sample],
-    arrived: u64,
-    rate: u64,
-    oom_kills: u64,
-    evictions: usize,
-) -> Outcome {
+/// What is seen from outside.
+fn measure(samples: &[Sample], arrived: u64, rate: u64) -> Outcome {
     let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
     let after: Vec<_> = samples
         .iter()
@@ -395,8 +402,9 @@ fn measure(
     let peak = before.iter().map(|sample| sample.usage).max();
     let reached = after.iter().find(|sample| sample.max == TARGET);
     Outcome {
-        oom_kills,
-        evictions,
+        oom_kills: 0,
+        evictions: 0,
+        known_to_capped_ms: None,
         capped_ms: capped.map(|sample| ms(arrived, sample.at)),
         stopped_ms: stopped.map(|(_, sample)| ms(arrived, sample.at)),
         grown_mib: peak.unwrap_or(start).saturating_sub(start) as f64 / MIB as f64,
