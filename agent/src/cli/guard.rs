@@ -23,6 +23,8 @@ pub struct Args {
 /// # Errors
 /// What keeps it from finding the tree.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // What ps shows, which is otherwise the name of the link that it was started by.
+    let _ = rustix::thread::set_name(c"podwarden-guard");
     // Whoever ends the agent by a signal to all its processes has the agent take its limits back.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // SAFETY: to ignore a signal runs no code of ours.
