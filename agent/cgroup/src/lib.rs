@@ -51,7 +51,7 @@ pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThresho
 pub use kill::{KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits, Reclaims};
 pub use lock::{AgentLock, TreeLock};
-pub use memory::{MemoryReader, MemoryStat, UsageReader};
+pub use memory::{MemoryReader, MemoryStat, PageCache, UsageReader};
 pub use rustix::io::Errno;
 pub use systemd::{Systemd, SystemdError, is_slice_path};
 pub use tree::{Attach, Created, Entry, Identity, Tree};

@@ -41,10 +41,23 @@ pub struct MemoryReader {
     keys: StatKeys,
 }
 
+/// Page cache on both of the kernel's lists, bytes: `inactive_file` and `active_file` (v1: `total_`
+/// before each).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageCache {
+    /// All of it.
+    pub all: u64,
+    /// What is not to be written to a disk first: `file_dirty` and `file_writeback` (v1: `total_dirty`,
+    /// `total_writeback`) taken off.
+    pub clean: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct StatKeys {
     inactive_file: &'static [u8],
     active_file: &'static [u8],
+    dirty: &'static [u8],
+    writeback: &'static [u8],
     rss: &'static [u8],
     file: &'static [u8],
 }
@@ -55,12 +68,16 @@ pub(crate) const V1_USAGE: &str = "memory.usage_in_bytes";
 const V1_KEYS: StatKeys = StatKeys {
     inactive_file: b"total_inactive_file",
     active_file: b"total_active_file",
+    dirty: b"total_dirty",
+    writeback: b"total_writeback",
     rss: b"total_rss",
     file: b"total_cache",
 };
 const V2_KEYS: StatKeys = StatKeys {
     inactive_file: b"inactive_file",
     active_file: b"active_file",
+    dirty: b"file_dirty",
+    writeback: b"file_writeback",
     rss: b"anon",
     file: b"file",
 };
@@ -150,18 +167,14 @@ impl MemoryReader {
         Ok(MemoryStat { inactive_file, rss })
     }
 
-    /// Page cache that the kernel could drop, on both lists, bytes: `inactive_file` and `active_file`
-    /// (v2), with `total_` before (v1). As old as [`MemoryReader::stat`].
+    /// Page cache that the kernel could drop. As old as [`MemoryReader::stat`].
     ///
     /// # Errors
     /// As [`MemoryReader::stat`].
-    pub fn page_cache(&self) -> Result<u64> {
+    pub fn page_cache(&self) -> Result<PageCache> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
-        let keys = [self.keys.inactive_file, self.keys.active_file];
-        let [inactive, active] =
-            find(text, keys).ok_or_else(|| self.stat.malformed("file pages"))?;
-        Ok(inactive.saturating_add(active))
+        page_cache(text, self.keys).ok_or_else(|| self.stat.malformed("file pages"))
     }
 
     /// The limit of this cgroup itself, in bytes; `None` when there is none. Those above it may be
@@ -208,6 +221,24 @@ pub(crate) const fn usage_file(is_v2: bool) -> &'static str {
     if is_v2 { "memory.current" } else { V1_USAGE }
 }
 
+/// `None` when a field is missing.
+fn page_cache(text: &[u8], keys: StatKeys) -> Option<PageCache> {
+    let StatKeys {
+        inactive_file,
+        active_file,
+        dirty,
+        writeback,
+        ..
+    } = keys;
+    let [inactive, active, dirty, writeback] =
+        find(text, [inactive_file, active_file, dirty, writeback])?;
+    let all = inactive.saturating_add(active);
+    Some(PageCache {
+        all,
+        clean: all.saturating_sub(dirty.saturating_add(writeback)),
+    })
+}
+
 /// The values of these keys; `None` when one is missing.
 fn find<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> Option<[u64; N]> {
     let mut found = [None; N];
@@ -234,6 +265,22 @@ fn find<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> Option<[u64; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_cache_that_is_to_be_written_cannot_be_dropped() {
+        let v1 = b"dirty 1\ntotal_dirty 20\ntotal_writeback 3\ntotal_inactive_file 100\n\
+                   total_active_file 50\n";
+        let clean = |text, keys| Some(page_cache(text, keys)?.clean);
+        assert_eq!(clean(v1, V1_KEYS), Some(127));
+        assert_eq!(page_cache(v1, V1_KEYS).unwrap().all, 150);
+        let v2 = b"file_dirty 200\nfile_writeback 0\ninactive_file 100\nactive_file 50\n";
+        assert_eq!(
+            clean(v2, V2_KEYS),
+            Some(0),
+            "shared memory can be dirty as well"
+        );
+        assert_eq!(clean(b"inactive_file 1\nactive_file 1\n", V2_KEYS), None);
+    }
 
     #[test]
     fn stat_fields_are_found_by_their_whole_name() {

@@ -94,7 +94,8 @@ impl Terms {
 pub struct Reading {
     /// Memory charged to the tier.
     pub usage: Bytes,
-    /// Page cache of it, on both lists; zero while that was not read.
+    /// Page cache of it, on v1 that which need not be written to a disk first; zero while that was not
+    /// read.
     pub cache: Bytes,
     /// The hard limit.
     pub max: Limit<Bytes>,

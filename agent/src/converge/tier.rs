@@ -178,7 +178,10 @@ impl Tier {
         }
         let mut decision = self.machine.next(&reading, &terms);
         if decision.look == Look::Soon && terms.drops_cache() {
-            reading.cache = Bytes(self.memory.page_cache()?);
+            let cache = self.memory.page_cache()?;
+            // On v1 somebody may have to find some at once.
+            let is_v1 = self.found.high.is_none();
+            reading.cache = Bytes(if is_v1 { cache.clean } else { cache.all });
             decision = self.machine.next(&reading, &terms);
         }
         Ok((reading, decision))
