@@ -349,16 +349,7 @@ impl SlowLoop {
         let version = sense::version(tree);
         let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
         published.publish_planned(planned);
-        self.hand_over(&judgement);
-        let Parts {
-            tree,
-            naming,
-            actor,
-            ..
-        } = &mut self.parts;
-        let (performed, findings) = drift::carry_out(&mut self.drift, judgement, |actions| {
-            actor.reconcile(tree, naming, actions)
-        });
+        let (performed, findings) = self.carry_out(judgement, Actor::reconcile);
         self.pace.passed(Instant::now(), performed.is_incomplete());
         self.follow(desired);
         self.tell(findings);

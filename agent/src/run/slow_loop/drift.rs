@@ -2,31 +2,45 @@
 
 use std::collections::BTreeMap;
 
+use podwarden_cgroup::Tree;
 use podwarden_policy::{desired::Desired, drift::Judgement, name, plan::Action};
 
 use super::{Parts, SlowLoop};
 use crate::{
-    act::Performed,
+    act::{Actor, Performed},
     api::EventKind,
     clock,
     drift::{Drift, Finding, WatchError},
-    error, sense,
+    error,
+    sense::{self, Naming},
 };
 
-/// Carries out what a judgement admits; see [`Drift::carry_out`].
-pub(super) fn carry_out(
-    drift: &mut Option<Drift>,
-    judgement: Judgement,
-    perform: impl FnOnce(&[Action]) -> Performed,
-) -> (Performed, Vec<Finding>) {
-    if let Some(drift) = drift {
-        return drift.carry_out(judgement, perform);
-    }
-    let (actions, _): (Vec<_>, Vec<_>) = judgement.admitted.into_iter().unzip();
-    (perform(&actions), Vec::new())
-}
+/// Of the actor: a pass over the whole tree, or what undoes a foreign write.
+type Perform = fn(&mut Actor, &Tree, &Naming, &[Action]) -> Performed;
 
 impl SlowLoop {
+    /// Carries out what a judgement admits, also what is the converger's to write; see
+    /// [`Drift::carry_out`].
+    pub(super) fn carry_out(
+        &mut self,
+        judgement: Judgement,
+        perform: Perform,
+    ) -> (Performed, Vec<Finding>) {
+        self.hand_over(&judgement);
+        let Parts {
+            tree,
+            naming,
+            actor,
+            ..
+        } = &mut self.parts;
+        let mut perform = |actions: &[Action]| perform(actor, tree, naming, actions);
+        if let Some(drift) = &mut self.drift {
+            return drift.carry_out(judgement, perform);
+        }
+        let (actions, _): (Vec<_>, Vec<_>) = judgement.admitted.into_iter().unzip();
+        (perform(&actions), Vec::new())
+    }
+
     /// Begins to notice foreign writes.
     pub(super) fn notice_writes(&mut self) {
         let kubepods = self.parts.naming.kubepods.clone();
@@ -81,18 +95,11 @@ impl SlowLoop {
         let Some(drift) = &mut self.drift else {
             return;
         };
-        let Parts {
-            tree,
-            naming,
-            actor,
-            ..
-        } = &mut self.parts;
         let judgement = drift.judge(&observed);
         if judgement == Judgement::default() {
             return;
         }
-        let (_, findings) =
-            drift.carry_out(judgement, |actions| actor.correct(tree, naming, actions));
+        let (_, findings) = self.carry_out(judgement, Actor::correct);
         self.tell(findings);
     }
 
