@@ -161,6 +161,8 @@ pub struct Tier {
     skipped: u32,
     /// See [`Tier::inherit`]; until the first look.
     inherited: Option<Limit<Bytes>>,
+    /// What `memory.high` holds may be of our making.
+    presses: bool,
 }
 
 impl Tier {
@@ -170,6 +172,7 @@ impl Tier {
     /// raised once.
     pub fn inherit(&mut self, found: Limit<Bytes>) {
         self.inherited = Some(found);
+        self.presses = true;
     }
 
     /// What the tier is to have from now on; `None` where it is somebody else's business.
@@ -224,7 +227,7 @@ impl Tier {
         let inherited = self.inherited.take();
         let (step, rest) = match self.target {
             None => (None, Look::OnChange),
-            Some(Limit::Unlimited) => (Self::release(reading, terms), Look::OnChange),
+            Some(Limit::Unlimited) => (self.release(reading, terms), Look::OnChange),
             Some(Limit::At(target)) => {
                 let relief = inherited.and_then(|found| relief(target, found, reading, terms));
                 match relief {
@@ -241,6 +244,9 @@ impl Tier {
             }
             _ => {}
         }
+        if let Some(Step::High(_)) = step {
+            self.presses = true;
+        }
         let look = if step.is_some() { Look::Again } else { rest };
         Decision { step, look }
     }
@@ -250,11 +256,18 @@ impl Tier {
         !matches!(step, Step::Max(_)) || self.left.is_none_or(|left| left == reading.max)
     }
 
-    fn release(reading: &Reading, terms: &Terms) -> Option<Step> {
+    fn release(&mut self, reading: &Reading, terms: &Terms) -> Option<Step> {
         if reading.max != Limit::Unlimited {
             return Some(Step::Max(Limit::Unlimited));
         }
-        at(reading.high, terms.high_at_rest)
+        self.stop_pressing(reading, terms)
+    }
+
+    /// Takes back what was written to `memory.high` here; what others have there is theirs.
+    fn stop_pressing(&mut self, reading: &Reading, terms: &Terms) -> Option<Step> {
+        let step = at(reading.high, terms.high_at_rest).filter(|_| self.presses);
+        self.presses = step.is_some();
+        step
     }
 
     fn towards(&mut self, target: Bytes, reading: &Reading, terms: &Terms) -> (Option<Step>, Look) {
@@ -275,12 +288,11 @@ impl Tier {
         }
         (self.dropping, self.skip, self.skipped) = (false, 0, 0);
         let high = if terms.steps.memory_high {
-            Limit::At(target.saturating_sub(terms.margin))
+            at(reading.high, Limit::At(target.saturating_sub(terms.margin)))
         } else {
-            terms.high_at_rest
+            self.stop_pressing(reading, terms)
         };
         let max = (reading.max != Limit::At(target)).then_some(Step::Max(Limit::At(target)));
-        let high = at(reading.high, high);
         // What slows goes first on the way down and last on the way up.
         let lowers = matches!((high, reading.high), (Some(Step::High(to)), Some(now)) if to < now);
         let step = if lowers { high.or(max) } else { max.or(high) };
@@ -344,8 +356,8 @@ fn cap(floor: Bytes, reading: &Reading, terms: &Terms) -> Option<Step> {
     (reading.max > Limit::At(grain)).then_some(Step::Max(Limit::At(cap)))
 }
 
-/// The level to arm the reactor with where the tier's own would be `level` and it uses `used`: a level
-/// that comes down upon a tier evicts nobody by that alone, only growth does. `in_force` is the level
+/// The level to arm the reactor with where the tier's own would be `level` and it uses `used` that is no
+/// page cache: a level that comes down upon a tier evicts nobody by that alone, only growth does. `in_force` is the level
 /// that is armed now, if any; usage that has reached that one is past it still.
 pub fn hold(
     level: Bytes,

@@ -228,6 +228,32 @@ fn raised_at_once_hard_limit_first() {
 }
 
 #[test]
+fn memory_high_is_taken_back_where_it_was_written_and_else_left_to_others() {
+    let terms = terms(V2);
+    let set = Some(at(300));
+    let mut reading = Reading {
+        high: set,
+        ..tier(V2, mib(100), 0)
+    };
+    // Nobody gave it to us.
+    let unlimited = || aimed(Limit::Unlimited);
+    assert_eq!(settle(&mut unlimited(), &mut reading, &terms).0, []);
+    let mut ours = aimed(at(200));
+    settle(&mut ours, &mut reading, &terms);
+    assert_eq!(reading.high, Some(at(184)));
+    ours.aim(Some(Limit::Unlimited));
+    settle(&mut ours, &mut reading, &terms);
+    assert_eq!(reading.high, Some(Limit::Unlimited));
+    reading.high = set;
+    assert_eq!(settle(&mut ours, &mut reading, &terms).0, [], "once");
+    // Of an agent that was killed.
+    let mut heir = unlimited();
+    heir.inherit(Limit::Unlimited);
+    settle(&mut heir, &mut reading, &terms);
+    assert_eq!(reading.high, Some(Limit::Unlimited));
+}
+
+#[test]
 fn a_foreign_hard_limit_is_left_until_it_is_admitted() {
     let (terms, mut reading) = (terms(V2), tier(V2, mib(100), 0));
     let mut tier = aimed(at(200));
