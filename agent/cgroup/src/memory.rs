@@ -14,8 +14,12 @@ const STAT_BUFFER: usize = 8192;
 pub struct MemoryStat {
     /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1).
     pub inactive_file: u64,
+    /// File pages on the active list: `active_file` (v2), `total_active_file` (v1).
+    pub active_file: u64,
     /// Anonymous memory: `anon` (v2), `total_rss` (v1).
     pub rss: u64,
+    /// Shared memory and tmpfs, which is on neither list of file pages: `shmem` (v2), `total_shmem` (v1).
+    pub shmem: u64,
 }
 
 impl MemoryStat {
@@ -23,6 +27,17 @@ impl MemoryStat {
     /// inactive file pages, never below 0.
     pub fn working_set(&self, usage: u64) -> u64 {
         usage.saturating_sub(self.inactive_file)
+    }
+
+    /// What is left of `usage` bytes when all page cache is dropped, be it in use.
+    pub fn without_cache(&self, usage: u64) -> u64 {
+        self.working_set(usage).saturating_sub(self.active_file)
+    }
+
+    /// What processes have filled themselves: of this nothing is dropped, and page cache that is in usage
+    /// already but not yet on a list is not in it.
+    pub const fn filled(&self) -> u64 {
+        self.rss.saturating_add(self.shmem)
     }
 }
 
@@ -59,6 +74,7 @@ struct StatKeys {
     dirty: &'static [u8],
     writeback: &'static [u8],
     rss: &'static [u8],
+    shmem: &'static [u8],
     file: &'static [u8],
 }
 
@@ -71,6 +87,7 @@ const V1_KEYS: StatKeys = StatKeys {
     dirty: b"total_dirty",
     writeback: b"total_writeback",
     rss: b"total_rss",
+    shmem: b"total_shmem",
     file: b"total_cache",
 };
 const V2_KEYS: StatKeys = StatKeys {
@@ -79,6 +96,7 @@ const V2_KEYS: StatKeys = StatKeys {
     dirty: b"file_dirty",
     writeback: b"file_writeback",
     rss: b"anon",
+    shmem: b"shmem",
     file: b"file",
 };
 
@@ -161,10 +179,24 @@ impl MemoryReader {
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
-        let keys = [self.keys.inactive_file, self.keys.rss];
-        let [inactive_file, rss] =
-            find(text, keys).ok_or_else(|| self.stat.malformed("inactive file and rss"))?;
-        Ok(MemoryStat { inactive_file, rss })
+        let StatKeys {
+            inactive_file,
+            active_file,
+            rss,
+            shmem,
+            ..
+        } = self.keys;
+        let [inactive_file, active_file, rss, shmem] =
+            find(text, [inactive_file, active_file, rss, shmem]).ok_or_else(|| {
+                self.stat
+                    .malformed("inactive and active file, rss and shmem")
+            })?;
+        Ok(MemoryStat {
+            inactive_file,
+            active_file,
+            rss,
+            shmem,
+        })
     }
 
     /// Page cache that the kernel could drop. As old as [`MemoryReader::stat`].
@@ -280,6 +312,19 @@ mod tests {
             "shared memory can be dirty as well"
         );
         assert_eq!(clean(b"inactive_file 1\nactive_file 1\n", V2_KEYS), None);
+    }
+
+    #[test]
+    fn what_stays_without_page_cache_and_what_was_filled() {
+        let stat = MemoryStat {
+            inactive_file: 30,
+            active_file: 20,
+            rss: 40,
+            shmem: 5,
+        };
+        assert_eq!((stat.working_set(100), stat.without_cache(100)), (70, 50));
+        assert_eq!(stat.without_cache(40), 0);
+        assert_eq!(stat.filled(), 45);
     }
 
     #[test]

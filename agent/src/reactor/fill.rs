@@ -83,9 +83,11 @@ impl Fill {
                 working_set: usage,
             });
         }
+        let stat = scope.memory.stat().ok()?;
+        let working_set = scope.used(&stat, usage);
         // Page cache that grows does not fill anything.
-        let working_set = scope.memory.stat().ok()?.working_set(usage);
-        self.working_set.observe(at, working_set, costs.ahead);
+        self.working_set
+            .observe(at, scope.filled(&stat, usage), costs.ahead);
         self.settle(scope, costs, (at, usage), self.working_set.at(at), &likely);
         Some(Look {
             at,
@@ -108,7 +110,7 @@ impl Fill {
             return;
         }
         // Read now: limits are moved while the agent runs.
-        let Some(limit) = scope.memory.limit().ok().flatten() else {
+        let Some(limit) = scope.limit() else {
             return;
         };
         let level = |victim| {

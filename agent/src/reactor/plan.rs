@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, PsiKind};
+use podwarden_cgroup::{
+    KillHandle, MemoryEvents, MemoryReader, MemoryStat, MemoryThresholds, PsiKind,
+};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
@@ -20,9 +22,9 @@ use super::free::FreeMemory;
 pub struct Scope {
     /// Which.
     pub name: ScopeName,
-    /// Working set at which the reactor acts, bytes.
+    /// Of what counts against it (see [`Scope::used`]), where the reactor acts, bytes.
     pub level: u64,
-    /// Once it has acted it goes on until the working set is below this, at most `level`, bytes
+    /// Once it has acted it goes on until that is below this, at most `level`, bytes
     /// (`evictionMinimumReclaim`).
     pub target: u64,
     /// Its usage.
@@ -33,6 +35,38 @@ pub struct Scope {
     pub notice: Notice,
     /// Signalled by the kernel (cgroup v2) at `memory.high` and `memory.max` of it or below it.
     pub events: Option<MemoryEvents>,
+}
+
+impl Scope {
+    /// What of `usage` counts against the level. A tier's level is there so that the reactor comes before
+    /// the kernel's OOM killer at the tier's hard limit, where the kernel drops page cache before it kills:
+    /// page cache counts for nothing there, be it in use. Everywhere else it is the working set, as for the
+    /// kubelet.
+    pub fn used(&self, stat: &MemoryStat, usage: u64) -> u64 {
+        match self.name {
+            ScopeName::Burstable | ScopeName::BestEffort => stat.without_cache(usage),
+            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => stat.working_set(usage),
+        }
+    }
+
+    /// What of that grows when processes fill memory.
+    pub(super) fn filled(&self, stat: &MemoryStat, usage: u64) -> u64 {
+        match self.name {
+            ScopeName::Burstable | ScopeName::BestEffort => stat.filled(),
+            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => stat.working_set(usage),
+        }
+    }
+
+    /// The hard limit, as far as it is one to stay below. One of a tier's below its level does not stand:
+    /// v1 drops page cache by it (`crate::converge`), or another wrote it and it is put right.
+    pub(super) fn limit(&self) -> Option<u64> {
+        let limit = self.memory.limit().ok().flatten()?;
+        let stands = match self.name {
+            ScopeName::Burstable | ScopeName::BestEffort => limit >= self.level,
+            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => true,
+        };
+        stands.then_some(limit)
+    }
 }
 
 /// A notice that the kernel takes tens of milliseconds to take on: a plan is armed without it, and a

@@ -24,7 +24,8 @@ pub(super) struct Look {
     pub(super) at: u64,
     /// Memory charged.
     pub(super) usage: u64,
-    /// Usage minus inactive file pages. May be given as usage when that is below the level already.
+    /// What of it counts against the level, see [`super::plan::Scope::used`]: usage minus inactive file
+    /// pages, of a tier minus all page cache. May be given as usage when that is below the level already.
     pub(super) working_set: u64,
 }
 

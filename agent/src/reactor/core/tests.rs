@@ -105,7 +105,12 @@ impl Fake {
     }
 
     fn caches(&self, rel: &str, inactive_file: u64) {
-        let text = format!("anon 0\ninactive_file {inactive_file}\n");
+        self.holds(rel, 0, inactive_file, 0);
+    }
+
+    fn holds(&self, rel: &str, anon: u64, inactive: u64, active: u64) {
+        let text =
+            format!("anon {anon}\nshmem 0\ninactive_file {inactive}\nactive_file {active}\n");
         fs::write(self.path(rel, "memory.stat"), text).unwrap();
     }
 
@@ -421,6 +426,13 @@ const MIB: u64 = 1 << 20;
 /// A level of 400 MiB with the limit right above it, and usage that comes close within some milliseconds;
 /// `inactive` of it is page cache.
 fn burst(limit: Option<u64>, inactive: u64) -> Vec<Report> {
+    burst_of(ScopeName::Kubepods, limit, |fake| {
+        fake.caches("kubepods", inactive);
+    })
+}
+
+/// The same of any scope, which `holds` something then.
+fn burst_of(scope: ScopeName, limit: Option<u64>, holds: impl FnOnce(&Fake)) -> Vec<Report> {
     let mut fake = Fake::new(60, 64);
     for (rel, mib) in [("kubepods", 200), ("a", 100), ("b", 300)] {
         fake.cgroup(rel, mib * MIB);
@@ -429,11 +441,11 @@ fn burst(limit: Option<u64>, inactive: u64) -> Vec<Report> {
         fake.limits("kubepods", limit);
     }
     let level = 400 * MIB;
-    fake.arm_at(level, &["a", "b"], level, true);
+    fake.arm_scope(scope, "kubepods", level, &["a", "b"], level, true);
     assert_eq!(fake.step(), []);
     std::thread::sleep(Duration::from_millis(3));
     fake.uses("kubepods", level - MIB / 2);
-    fake.caches("kubepods", inactive);
+    holds(&fake);
     fake.step()
 }
 
@@ -461,6 +473,49 @@ fn without_a_limit_a_burst_may_reach_the_level() {
 #[test]
 fn page_cache_that_fills_up_is_no_burst() {
     assert_eq!(burst(Some(401 * MIB), 200 * MIB), []);
+}
+
+#[test]
+fn page_cache_of_a_tier_costs_nobody_be_it_in_use() {
+    let is_crossed = |scope, anon: u64| {
+        let mut fake = Fake::new(60, 64);
+        for (rel, mib) in [("kubepods", 410), ("a", 100), ("b", 300)] {
+            fake.cgroup(rel, mib * MIB);
+        }
+        let active = 400 - anon;
+        fake.holds("kubepods", anon * MIB, 10 * MIB, active * MIB);
+        fake.arm_scope(scope, "kubepods", 390 * MIB, &["a", "b"], 390 * MIB, true);
+        !fake.step().is_empty()
+    };
+    for tier in [ScopeName::Burstable, ScopeName::BestEffort] {
+        assert!(!is_crossed(tier, 160));
+        assert!(is_crossed(tier, 390));
+    }
+    assert!(is_crossed(ScopeName::Kubepods, 160), "its working set");
+}
+
+#[test]
+fn page_cache_that_comes_back_is_no_burst_before_it_is_on_a_list() {
+    let burst = |anon: u64| {
+        let reports = burst_of(ScopeName::BestEffort, Some(401 * MIB), |fake| {
+            fake.holds("kubepods", anon * MIB, 0, 0);
+        });
+        chosen(&reports)
+    };
+    assert_eq!(burst(200), []);
+    assert_eq!(burst(399), [(2, true)]);
+}
+
+#[test]
+fn a_tiers_limit_below_its_level_is_on_its_way() {
+    let burst = |scope| {
+        let reports = burst_of(scope, Some(300 * MIB), |fake| {
+            fake.holds("kubepods", 399 * MIB, 0, 0);
+        });
+        chosen(&reports)
+    };
+    assert_eq!(burst(ScopeName::BestEffort), []);
+    assert_eq!(burst(ScopeName::Kubepods), [(2, true)]);
 }
 
 #[test]

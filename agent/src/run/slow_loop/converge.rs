@@ -107,12 +107,12 @@ impl SlowLoop {
             };
             let armed = before.scopes.iter().find(|armed| armed.name == scope);
             let used = match armed {
-                Some(armed) => working_set(&armed.memory),
+                Some(armed) => without_cache(&armed.memory),
                 None => {
                     let rel = parts.naming.rel(&parts.naming.kubepods.tier(class));
                     MemoryReader::open(&parts.tree, &rel)
                         .ok()
-                        .and_then(|memory| working_set(&memory))
+                        .and_then(|memory| without_cache(&memory))
                 }
             };
             let held = policy::hold(
@@ -256,10 +256,10 @@ pub(super) fn add_figures(converger: &Converger, tiers: &mut [TierStats]) {
     }
 }
 
-/// `None` for what cannot be read.
-fn working_set(memory: &MemoryReader) -> Option<u64> {
+/// What the reactor compares a tier's level with; `None` for what cannot be read.
+fn without_cache(memory: &MemoryReader) -> Option<u64> {
     let usage = memory.usage().ok()?;
-    Some(usage.saturating_sub(memory.stat().ok()?.inactive_file))
+    Some(memory.stat().ok()?.without_cache(usage))
 }
 
 /// No tier has a target yet.
