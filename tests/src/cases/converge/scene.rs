@@ -290,13 +290,14 @@ impl Scene {
         self.held = None;
     }
 
-    fn evictions(&self) -> Result<usize> {
-        let Some(node) = &self.node else { return Ok(0) };
-        let events = node.agent.events(0)?;
-        let evictions = events
-            .iter()
-            .filter(|event| matches!(event.kind, EventKind::Eviction(_)));
-        Ok(evictions.count())
+    /// What podwarden told of each pod that it evicted.
+    pub(crate) fn evictions(&self) -> Result<Vec<EventKind>> {
+        let Some(node) = &self.node else {
+            return Ok(Vec::new());
+        };
+        let events = node.agent.events(0)?.into_iter().map(|event| event.kind);
+        let evictions = events.filter(|kind| matches!(kind, EventKind::Eviction(_)));
+        Ok(evictions.collect())
     }
 
     /// Plays it through. `meanwhile` is called while the tier is above its target.
@@ -331,7 +332,7 @@ impl Scene {
         ensure!(!samples.is_empty(), "nothing was seen");
         Ok(Outcome {
             oom_kills: oom_kills(&self.tier)?,
-            evictions: self.evictions()?,
+            evictions: self.evictions()?.len(),
             known_to_capped_ms: self.known_to_capped()?,
             ..measure(&samples, arrived, self.rate)
         })
