@@ -84,6 +84,8 @@ fn cpu_mixed_20_pods(context: &Context) -> Result<()> {
     }
     let worst = all_close(&node, &pods)?;
     context.figure("largest_cpu_difference", worst as f64 / 1e6, "ms");
+    let untraced = node.agent.node()?.drops.untraced_switches;
+    context.figure("untraced_switches", untraced as f64, "");
     let total = pods
         .iter()
         .map(|pod| pod.cgroup.cpu_ns())

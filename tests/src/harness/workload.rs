@@ -1,19 +1,26 @@
 //! Processes inside a container's cgroup.
 
-use std::ffi::CString;
-use std::io::Read as _;
-use std::os::unix::ffi::OsStringExt as _;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use rustix::fs::{Mode, OFlags};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::cgroup::Cgroup;
 use super::wait::eventually;
 use crate::workload::Done;
+
+/// What a new process is told once it is in its cgroup, and what it is told where that failed.
+const ENTERED: u8 = 1;
+const REFUSED: u8 = 0;
+/// A process that has nothing more to do than to wait sleeps long before.
+const FALLS_ASLEEP: Duration = Duration::from_secs(20);
 
 /// One started process; ended when this goes away.
 #[derive(Debug)]
@@ -23,12 +30,10 @@ pub(crate) struct Workload {
 
 impl Workload {
     /// Starts `e2e workload ARGS` as a member of `cgroup`: it is one before it executes anything, so
-    /// that no CPU time and no memory of its is charged elsewhere.
+    /// that no CPU time and no memory of its is charged elsewhere. As container runtimes do, it is moved
+    /// while it sleeps: of a process that runs, what it has used since the last tick goes to either side.
     pub(crate) fn start(cgroup: &Cgroup, args: &[&str]) -> Result<Self> {
-        let files = cgroup
-            .dirs()
-            .map(|dir| CString::new(dir.join("cgroup.procs").into_os_string().into_vec()))
-            .collect::<Result<Vec<_>, _>>()?;
+        let (gate, child_side) = UnixStream::pair().context("make a pair of sockets")?;
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("e2e")
@@ -38,19 +43,40 @@ impl Workload {
             .stdout(Stdio::piped());
         let enter = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            for file in &files {
-                let file = rustix::fs::open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-                rustix::io::write(&file, b"0")?;
+            let pid = rustix::process::getpid().as_raw_nonzero().get();
+            rustix::io::write(&child_side, &pid.to_ne_bytes())?;
+            let mut answer = [0];
+            rustix::io::read(&child_side, &mut answer)?;
+            match answer {
+                [ENTERED] => Ok(()),
+                _ => Err(io::Error::from(io::ErrorKind::Interrupted)),
             }
-            Ok(())
         };
-        // SAFETY: between fork and exec, where only async-signal-safe calls are allowed, `enter`
-        // makes system calls on paths that were built before and allocates nothing.
+        // SAFETY: between fork and exec, where only async-signal-safe calls are allowed, `enter` makes
+        // system calls on sockets that were there before and allocates nothing.
         unsafe { command.pre_exec(enter) };
-        let child = command
-            .spawn()
-            .with_context(|| format!("start {args:?} in {}", cgroup.path()))?;
-        Ok(Self { child })
+        let (child, moved) = thread::scope(|scope| {
+            // `spawn` returns when the child executes, which waits for this.
+            let mover = scope.spawn(|| move_asleep(&gate, cgroup));
+            let child = command.spawn();
+            if child.is_err() {
+                // It may not have got as far as to ask.
+                let _ = gate.shutdown(Shutdown::Both);
+            }
+            (child, mover.join())
+        });
+        let context = || format!("start {args:?} in {}", cgroup.path());
+        let mut this = child.map(|child| Self { child });
+        match moved {
+            Ok(Ok(())) => this.with_context(context),
+            Ok(Err(error)) => {
+                if let Ok(workload) = &mut this {
+                    workload.kill();
+                }
+                Err(error).with_context(context)
+            }
+            Err(_) => anyhow::bail!("the thread that moves {args:?} has panicked"),
+        }
     }
 
     /// Its process id.
@@ -87,6 +113,26 @@ impl Workload {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The other side of a new process: moves it to `cgroup` once it sleeps, and wakes it.
+fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<()> {
+    let mut pid = [0; 4];
+    gate.read_exact(&mut pid).context("it did not start")?;
+    let pid = u32::from_ne_bytes(pid);
+    let moved = eventually(FALLS_ASLEEP, || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // `pid (comm) state`; the name may have any character.
+        let asleep = stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('S'));
+        ensure!(asleep, "it does not sleep: {stat}");
+        Ok(())
+    })
+    .and_then(|()| cgroup.attach(pid));
+    let answer = if moved.is_ok() { ENTERED } else { REFUSED };
+    gate.write_all(&[answer]).context("wake it")?;
+    moved
 }
 
 impl Drop for Workload {
