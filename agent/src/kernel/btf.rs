@@ -1,6 +1,6 @@
 //! Facts from the running kernel's BTF: where structure members are, what tracepoints hand over.
 
-use std::path::Path;
+use std::{cell::RefCell, collections::HashMap, path::Path};
 
 use btf_rs::{Backend, Btf, BtfType, Struct, Type};
 
@@ -17,7 +17,11 @@ pub struct BtfError {
 }
 
 /// The kernel's types. Parsed data is dropped with it: load, ask, drop.
-pub struct KernelBtf(Btf);
+pub struct KernelBtf {
+    btf: Btf,
+    /// Looking for a name is a walk through all of the types, some 100,000.
+    ids: RefCell<HashMap<String, Vec<u32>>>,
+}
 
 impl std::fmt::Debug for KernelBtf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -42,7 +46,7 @@ impl KernelBtf {
         // Mapped where the kernel allows it (sysfs BTF since 6.16), else read.
         Btf::from_file_with_backend(path, Backend::Mmap)
             .or_else(|_| Btf::from_file(path))
-            .map(Self)
+            .map(Self::new)
             .map_err(|source| BtfError {
                 path: path.display().to_string(),
                 source,
@@ -54,18 +58,42 @@ impl KernelBtf {
     /// # Errors
     /// When they are malformed.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, BtfError> {
-        Btf::from_bytes(bytes).map(Self).map_err(|source| BtfError {
-            path: name.to_owned(),
-            source,
-        })
+        Btf::from_bytes(bytes)
+            .map(Self::new)
+            .map_err(|source| BtfError {
+                path: name.to_owned(),
+                source,
+            })
+    }
+
+    fn new(btf: Btf) -> Self {
+        Self {
+            btf,
+            ids: RefCell::default(),
+        }
+    }
+
+    /// The ids of all types of a name.
+    fn ids(&self, name: &str) -> Vec<u32> {
+        if let Some(known) = self.ids.borrow().get(name) {
+            return known.clone();
+        }
+        // A name that no type has is an error to the library.
+        let found = self.btf.resolve_ids_by_name(name).unwrap_or_default();
+        let mut ids = self.ids.borrow_mut();
+        ids.entry(name.to_owned()).or_insert(found).clone()
+    }
+
+    fn types(&self, name: &str) -> impl Iterator<Item = Type> {
+        let ids = self.ids(name).into_iter();
+        ids.filter_map(|id| self.btf.resolve_type_by_id(id).ok())
     }
 
     /// Byte offset of a member, such as `("task_struct", "sched_info.last_queued")`; members of anonymous
     /// structures and unions are found as C finds them. `None` when there is no such member, or it
     /// is a bit field.
     pub fn offset(&self, structure: &str, path: &str) -> Option<u32> {
-        let types = self.0.resolve_types_by_name(structure).ok()?;
-        let mut candidates = types.into_iter().filter_map(|t| match t {
+        let mut candidates = self.types(structure).filter_map(|t| match t {
             Type::Struct(s) | Type::Union(s) => Some(s),
             _ => None,
         });
@@ -94,11 +122,11 @@ impl KernelBtf {
             return None;
         }
         for member in &structure.members {
-            let found = self.0.resolve_name(member).unwrap_or_default();
+            let found = self.btf.resolve_name(member).unwrap_or_default();
             if !found.is_empty() && found != name {
                 continue;
             }
-            let ty = self.stripped(self.0.resolve_chained_type(member).ok()?)?;
+            let ty = self.stripped(self.btf.resolve_chained_type(member).ok()?)?;
             if found == name {
                 let bit_field = member.bitfield_size().is_some_and(|bits| bits > 0);
                 return (!bit_field).then(|| (member.bit_offset(), ty));
@@ -123,7 +151,7 @@ impl KernelBtf {
                 | Type::Restrict(_)
                 | Type::TypeTag(_)
         ) {
-            ty = self.0.resolve_chained_type(ty.as_btf_type()?).ok()?;
+            ty = self.btf.resolve_chained_type(ty.as_btf_type()?).ok()?;
         }
         Some(ty)
     }
@@ -131,13 +159,11 @@ impl KernelBtf {
     /// The arguments of a tracepoint as C would write them (`bool`, `task_struct *`); `None` when the
     /// kernel has no such tracepoint.
     pub fn tracepoint_args(&self, name: &str) -> Option<Vec<String>> {
-        let types = self
-            .0
-            .resolve_types_by_name(&format!("btf_trace_{name}"))
-            .ok()?;
-        let typedef = types.into_iter().find(|t| matches!(t, Type::Typedef(_)))?;
-        let pointer = self.0.resolve_chained_type(typedef.as_btf_type()?).ok()?;
-        let Type::FuncProto(proto) = self.0.resolve_chained_type(pointer.as_btf_type()?).ok()?
+        let typedef = self
+            .types(&format!("btf_trace_{name}"))
+            .find(|t| matches!(t, Type::Typedef(_)))?;
+        let pointer = self.btf.resolve_chained_type(typedef.as_btf_type()?).ok()?;
+        let Type::FuncProto(proto) = self.btf.resolve_chained_type(pointer.as_btf_type()?).ok()?
         else {
             return None;
         };
@@ -148,14 +174,14 @@ impl KernelBtf {
 
     fn describe(&self, parameter: &dyn BtfType) -> String {
         let mut stars = 0;
-        let mut ty = self.0.resolve_chained_type(parameter).ok();
+        let mut ty = self.btf.resolve_chained_type(parameter).ok();
         while let Some(t) = ty {
             match &t {
                 Type::Ptr(_) => stars += 1,
                 Type::Const(_) | Type::Volatile(_) | Type::Restrict(_) | Type::TypeTag(_) => {}
                 Type::Void => return format!("void {}", "*".repeat(stars)),
                 _ => {
-                    let name = t.as_btf_type().and_then(|t| self.0.resolve_name(t).ok());
+                    let name = t.as_btf_type().and_then(|t| self.btf.resolve_name(t).ok());
                     let name = name.unwrap_or_default();
                     let gap = if stars > 0 { " " } else { "" };
                     return format!("{name}{gap}{}", "*".repeat(stars));
@@ -163,7 +189,7 @@ impl KernelBtf {
             }
             ty = t
                 .as_btf_type()
-                .and_then(|t| self.0.resolve_chained_type(t).ok());
+                .and_then(|t| self.btf.resolve_chained_type(t).ok());
         }
         // `void *` ends the chain without a type.
         format!("void {}", "*".repeat(stars))
@@ -172,10 +198,9 @@ impl KernelBtf {
     /// The value of an enumerator, such as `("cgroup_subsys_id", "memory_cgrp_id")`. `None` when
     /// there is no such enumerator, or its value does not fit.
     pub fn enum_value(&self, name: &str, variant: &str) -> Option<i64> {
-        let types = self.0.resolve_types_by_name(name).ok()?;
-        types.into_iter().find_map(|t| {
+        self.types(name).find_map(|t| {
             let named =
-                |member: &dyn BtfType| self.0.resolve_name(member).is_ok_and(|n| n == variant);
+                |member: &dyn BtfType| self.btf.resolve_name(member).is_ok_and(|n| n == variant);
             match t {
                 Type::Enum(e) => {
                     let value = e.members.iter().find(|m| named(*m))?.val();
@@ -216,9 +241,9 @@ impl KernelBtf {
     }
 
     fn id_where(&self, name: &str, is: impl Fn(&Type) -> bool) -> Option<u32> {
-        let ids = self.0.resolve_ids_by_name(name).ok()?;
-        ids.into_iter()
-            .find(|id| self.0.resolve_type_by_id(*id).is_ok_and(|t| is(&t)))
+        self.ids(name)
+            .into_iter()
+            .find(|id| self.btf.resolve_type_by_id(*id).is_ok_and(|t| is(&t)))
     }
 }
 

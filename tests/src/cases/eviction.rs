@@ -190,7 +190,7 @@ impl Times {
 }
 
 fn eviction_enforce(context: &Context) -> Result<()> {
-    let runs = if context.emulated() { 2 } else { 20 };
+    let runs = context.repetitions(if context.emulated() { 1 } else { 6 });
     let mut times = Times::default();
     for run in 1..=runs {
         let mut scene = Scene::new(context, &small("enforce"))?;

@@ -92,7 +92,7 @@ pub(super) fn evictions(node: &Node) -> Result<Vec<Eviction>> {
 
 /// Six CPU hogs beside the victim, which has a BestEffort pod's shares.
 fn reaping_saturated(context: &Context) -> Result<()> {
-    let runs = if context.emulated() { 1 } else { 5 };
+    let runs = context.repetitions(if context.emulated() { 1 } else { 2 });
     for (shape, processes, mib) in [("single", 1, 256), ("sixteen", 16, 16)] {
         let (mut killed, mut freed) = (Vec::new(), Vec::new());
         for _ in 0..runs {
@@ -164,7 +164,7 @@ fn reaping_sandbox(context: &Context) -> Result<()> {
 
 /// Nobody escapes by forking.
 fn reaping_fork_bomb(context: &Context) -> Result<()> {
-    let runs = if context.emulated() { 1 } else { 5 };
+    let runs = context.repetitions(if context.emulated() { 1 } else { 3 });
     for _ in 0..runs {
         let scene = Scene::new(context, &options())?;
         scene.victim.cgroup.limit_pids(64)?;
