@@ -14,7 +14,9 @@ use podwarden::api::EventKind;
 use serde::Serialize;
 
 use crate::cases::Context;
-use crate::harness::{Cgroup, Node, Options, PodSpec, Sandbox, Workload, monotonic, sleep, until};
+use crate::harness::{
+    Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, monotonic, sleep, until,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -333,20 +335,23 @@ impl Scene {
         Ok(Outcome {
             oom_kills: oom_kills(&self.tier)?,
             evictions: self.evictions()?.len(),
-            known_to_capped_ms: self.known_to_capped()?,
+            known_to_capped_ms: self.known_to_capped(context)?,
             ..measure(&samples, arrived, self.rate)
         })
     }
 
-    /// By the agent's figures, which are published at intervals.
-    fn known_to_capped(&self) -> Result<Option<f64>> {
+    /// By the agent's figures, which are published at intervals: those that are there at once may be older.
+    fn known_to_capped(&self, context: &Context) -> Result<Option<f64>> {
         let Some(node) = &self.node else {
             return Ok(None);
         };
-        let tiers = node.agent.node()?.tiers;
-        let tier = tiers.into_iter().find(|tier| tier.name == "besteffort");
-        let nanos = tier.and_then(|tier| tier.convergence?.cap_nano_seconds);
-        Ok(nanos.map(|nanos| nanos as f64 / 1e6))
+        eventually(context.limit(5), || {
+            let tiers = node.agent.node()?.tiers;
+            let tier = tiers.into_iter().find(|tier| tier.name == "besteffort");
+            let nanos = tier.and_then(|tier| tier.convergence?.cap_nano_seconds);
+            let nanos = nanos.context("the agent does not tell when it capped the tier")?;
+            Ok(Some(nanos as f64 / 1e6))
+        })
     }
 
     /// Ends every process and then the agent, and looks that it left nothing.
