@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::cases::Context;
-use crate::cases::converge::scene::{Load, Outcome, Scene, Writer};
+use crate::cases::converge::scene::{Growth, Load, Outcome, Scene, Writer};
 use crate::harness::check_interrupt;
 
 #[derive(Debug, clap::Args)]
@@ -106,7 +106,7 @@ impl Converge {
     }
 
     fn once(&self, context: &Context, writer: Writer, load: Load) -> Result<Outcome> {
-        let mut scene = Scene::new(context, writer, load, self.rate, "")?;
+        let mut scene = Scene::new(context, writer, load, Growth::beyond(self.rate), "")?;
         let outcome = scene.play(context, |_| Ok(()))?;
         scene.end()?;
         Ok(outcome)

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, TierConvergence};
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::scene::{Load, Scene, TARGET, Writer, hard_limit, oom_kills};
+use self::scene::{Growth, Load, Scene, TARGET, Writer, hard_limit, oom_kills};
 use super::{Case, Context, case, portable, skip};
 use crate::harness::{Agent, Cgroup, Mounts, Node, Options, PodSpec, eventually, monotonic};
 
@@ -42,7 +42,12 @@ fn converges(context: &Context, load: Load) -> Result<()> {
     // On v1 nothing slows it: slow enough that it is not evicted before the gap was seen.
     let on_v2 = Mounts::detect()?.memory_on_v2();
     let rate = if on_v2 { 50 } else { 5 };
-    let mut scene = Scene::new(context, Writer::Podwarden, load, rate, "")?;
+    let growth = match load {
+        Load::Anonymous => Growth::beyond(rate),
+        // With the page cache gone there is room, and with less than this nobody is to be evicted.
+        Load::Cache | Load::Mixed => Growth { mib: 48, rate },
+    };
+    let mut scene = Scene::new(context, Writer::Podwarden, load, growth, "")?;
     if load != Load::Anonymous && !can_drop_cache(&scene) {
         drop(scene);
         return skip(
@@ -129,7 +134,13 @@ fn can_drop_cache(scene: &Scene) -> bool {
 /// limits stay; the next agent knows that they are not what was found, sees to it that they leave room,
 /// goes on, and puts back what was.
 fn after_kill(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context, Writer::Podwarden, Load::Anonymous, 50, "")?;
+    let mut scene = Scene::new(
+        context,
+        Writer::Podwarden,
+        Load::Anonymous,
+        Growth::beyond(50),
+        "",
+    )?;
     let limit = context.limit(5);
     let node = scene.node.as_mut().context("there is no agent")?;
     // What the operator had there before.
@@ -206,7 +217,13 @@ fn kill(node: &mut Node) -> Result<()> {
 /// `onExit: keep` leaves the limits as they are.
 fn keeps_on_exit(context: &Context) -> Result<()> {
     let config = "convergence: {onExit: keep}\n";
-    let mut scene = Scene::new(context, Writer::Podwarden, Load::Anonymous, 50, config)?;
+    let mut scene = Scene::new(
+        context,
+        Writer::Podwarden,
+        Load::Anonymous,
+        Growth::beyond(50),
+        config,
+    )?;
     scene.let_go();
     let node = scene.node.as_mut().context("there is no agent")?;
     node.manifest(&PodSpec::guaranteed("arrives", "384Mi"))?;

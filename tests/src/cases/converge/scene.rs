@@ -82,6 +82,22 @@ impl Writer {
     }
 }
 
+/// What the tier wants more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Growth {
+    /// So much in all, MiB.
+    pub(crate) mib: u64,
+    /// So fast, MiB a second.
+    pub(crate) rate: u64,
+}
+
+impl Growth {
+    /// More than there is room for, whatever becomes of page cache.
+    pub(crate) fn beyond(rate: u64) -> Self {
+        Self { mib: 320, rate }
+    }
+}
+
 /// What came of it. Times in milliseconds, sizes in MiB.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -187,8 +203,7 @@ pub(crate) struct Scene {
     pub(crate) node: Option<Node>,
     sandbox: Option<Sandbox>,
     pub(crate) tier: Cgroup,
-    /// How fast the tier wants more, MiB a second.
-    rate: u64,
+    growth: Growth,
     held: Option<Workload>,
     base: Workload,
     grows: Option<Workload>,
@@ -201,7 +216,7 @@ impl Scene {
         context: &Context,
         writer: Writer,
         load: Load,
-        rate: u64,
+        growth: Growth,
         config: &str,
     ) -> Result<Self> {
         let specs = || vec![PodSpec::best_effort("held"), PodSpec::best_effort("grows")];
@@ -252,7 +267,7 @@ impl Scene {
             node,
             sandbox,
             tier,
-            rate,
+            growth,
             held: Some(first),
             base,
             grows: None,
@@ -267,8 +282,9 @@ impl Scene {
 
     /// The tier begins to grow.
     fn grow(&mut self) -> Result<()> {
-        let rate = self.rate.to_string();
-        let args = ["fill", "--mib", "320", "--rate", &rate, "--step-kib", "64"];
+        let Growth { mib, rate } = self.growth;
+        let (mib, rate) = (mib.to_string(), rate.to_string());
+        let args = ["fill", "--mib", &mib, "--rate", &rate, "--step-kib", "64"];
         self.grows = Some(Workload::start(&self.grower, &args)?);
         Ok(())
     }
@@ -336,7 +352,7 @@ impl Scene {
             oom_kills: oom_kills(&self.tier)?,
             evictions: self.evictions()?.len(),
             known_to_capped_ms: self.known_to_capped(context)?,
-            ..measure(&samples, arrived, self.rate)
+            ..measure(&samples, arrived, self.growth.rate)
         })
     }
 
