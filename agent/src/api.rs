@@ -90,6 +90,9 @@ pub struct ContainerStats {
     pub name: String,
     /// The runtime's id, or the cgroup's name.
     pub id: String,
+    /// The runtime says that it is the pod's sandbox; it is called `POD` then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandbox: bool,
     /// CPU.
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
@@ -109,7 +112,7 @@ pub struct PodStats {
     pub pod_ref: PodRef,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: String,
-    /// How podwarden knows of it: `apiserver`, `manifest` or `cgroup`.
+    /// How podwarden knows of it: `apiserver`, `kubelet`, `manifest`, `runtime` or `cgroup`.
     pub source: String,
     /// `Running`, or `Evicted` once podwarden has killed it.
     pub phase: String,
@@ -302,6 +305,26 @@ pub struct NodeStats {
     /// Where pods come from; empty where they are known from their cgroups alone.
     #[serde(default)]
     pub sources: Vec<SourceStats>,
+    /// The container runtime; absent where none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeStats>,
+}
+
+/// The container runtime, and how the agent gets on with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeStats {
+    /// Its socket.
+    pub endpoint: String,
+    /// `containerd`, `cri-o`; absent until it has answered once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its version; absent likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What keeps it from answering; what it told before stays in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// What others wrote to files that podwarden keeps, since the agent started.

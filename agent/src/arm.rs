@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Tree};
+use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Told, Tree};
 use podwarden_policy::{
     Node, Pod, QosClass,
     evict::{Immunity, Ranking, Standing},
@@ -21,6 +21,7 @@ use crate::{
     figures::TierInfo,
     ledger::PodBook,
     reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
+    runtime::Truth,
     sense::Naming,
 };
 
@@ -176,6 +177,8 @@ pub struct Inputs<'a> {
     pub pods: &'a [&'a Pod],
     /// Where the pods' cgroups are, by uid.
     pub books: &'a BTreeMap<String, PodBook>,
+    /// Which of their containers are sandboxes, as far as a runtime has told.
+    pub runtime: &'a Truth,
     /// From how much waiting for memory on somebody is evicted.
     pub pressure: PressureConfig,
     /// Who is never evicted.
@@ -272,11 +275,14 @@ fn victim(
     // Where it is, which is not where its manifest would have it when that changed since.
     let book = inputs.books.get(uid)?;
     let token = tokens.of(uid);
-    let files = match open.get(&token) {
-        Some(files) if files.rel == book.rel => Arc::clone(files),
-        _ => match victim_files(inputs.tree, &book.rel) {
+    let told = inputs.runtime.told(uid, book);
+    let before = open.get(&token).filter(|files| files.rel == book.rel);
+    let files = match before {
+        Some(files) if *files.kill.told() == told => Arc::clone(files),
+        _ => match victim_files(inputs.tree, &book.rel, told) {
             Ok(files) => {
-                if inputs.mode == Mode::Enforce {
+                // One that is in the plan already may be frozen by the reactor, right now.
+                if inputs.mode == Mode::Enforce && before.is_none() {
                     thaw(&files);
                 }
                 Arc::new(files)
@@ -298,11 +304,15 @@ fn victim(
     })
 }
 
-fn victim_files(tree: &Tree, rel: &str) -> Result<VictimFiles, podwarden_cgroup::Error> {
+fn victim_files(
+    tree: &Tree,
+    rel: &str,
+    told: Told,
+) -> Result<VictimFiles, podwarden_cgroup::Error> {
     Ok(VictimFiles {
         rel: rel.to_owned(),
         memory: MemoryReader::open(tree, rel)?,
-        kill: KillHandle::open(tree, rel)?,
+        kill: KillHandle::open(tree, rel)?.knowing(told),
     })
 }
 

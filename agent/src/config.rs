@@ -262,6 +262,8 @@ pub struct Config {
     pub apiserver: ApiserverConfig,
     /// Where the kubelet is. Default: it is not asked.
     pub kubelet: Option<KubeletConfig>,
+    /// Unix socket of the container runtime, which speaks CRI v1. Default: none is asked.
+    pub container_runtime_endpoint: Option<PathBuf>,
     /// Address of the HTTP API. Default: none, the unix socket alone.
     pub listen: Option<SocketAddr>,
     /// Unix socket of the HTTP API. Default: [`DEFAULT_API_SOCKET`].
@@ -327,6 +329,8 @@ pub struct Overrides {
     pub kubeconfig: Option<PathBuf>,
     /// `--no-apiserver`.
     pub no_apiserver: bool,
+    /// `--cri-socket`.
+    pub cri_socket: Option<String>,
     /// `--listen`.
     pub listen: Option<SocketAddr>,
     /// `--api-socket`.

@@ -21,6 +21,9 @@ pub trait Names {
 
     /// A container's name by the runtime's id, where one was told.
     fn container(&self, uid: &str, id: &str) -> Option<&str>;
+
+    /// Whether a container is its pod's sandbox, as far as a runtime has told.
+    fn is_sandbox(&self, uid: &str, id: &str) -> bool;
 }
 
 /// See [`Names`].
@@ -142,6 +145,7 @@ impl Sampler {
                 if let Some(name) = names.container(uid, id) {
                     name.clone_into(&mut stats.name);
                 }
+                stats.sandbox = names.is_sandbox(uid, id);
                 containers.push(stats);
             }
         }
@@ -180,6 +184,7 @@ impl Sampler {
         ContainerStats {
             name: id.to_owned(),
             id: id.to_owned(),
+            sandbox: false,
             cpu: self.cpu(pass, &format!("{uid}/{id}"), account),
             memory: self.memory(pass, tree, &book.rel),
             stall: stall(account),

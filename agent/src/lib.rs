@@ -19,6 +19,7 @@
 //! | `sense` | gathers a policy snapshot; decides nothing | cgroup files, reading |
 //! | `act` | the only interpreter of actions; observe mode | cgroup files, writing |
 //! | `drift` | notices what others write to our files | inotify |
+//! | `runtime` | who is behind a container; how a pod is taken down | the runtime's socket |
 //! | `converge` | brings the tiers' memory limits to their targets | the tiers' memory files, writing |
 //! | `oom_score` | gives containers' processes their `oom_score_adj` | /proc |
 //! | `arm` | makes the reactor's plan | opens files |
@@ -52,4 +53,5 @@ pub mod reactor;
 pub mod recorded;
 pub mod recorder;
 pub mod run;
+pub mod runtime;
 pub mod sense;

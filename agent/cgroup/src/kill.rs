@@ -28,6 +28,7 @@ use rustix::{
 use crate::{Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
 use sandbox::Name;
+pub use sandbox::Told;
 
 /// Passes over the processes at most: two where nobody forks, one that finds them and one that finds
 /// nothing more. Without a freezer, a fork may run ahead of each pass.
@@ -68,6 +69,7 @@ pub struct KillHandle {
     directory: OwnedFd,
     path: Arc<Path>,
     is_v2: bool,
+    told: Told,
 }
 
 #[derive(Debug)]
@@ -114,9 +116,21 @@ impl KillHandle {
             path: path.into(),
             method,
             is_v2,
+            told: Told::default(),
         };
         handle.refuse_our_own()?;
         Ok(handle)
+    }
+
+    /// With what the container runtime has told of the pod's containers.
+    #[must_use]
+    pub fn knowing(self, told: Told) -> Self {
+        Self { told, ..self }
+    }
+
+    /// What was told.
+    pub fn told(&self) -> &Told {
+        &self.told
     }
 
     /// Frozen together with the victim we would never thaw.
@@ -154,9 +168,9 @@ impl KillHandle {
         self.kill_but(None, &mut |_| {})
     }
 
-    /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child
-    /// with one process, called `pause`, and next to no memory. Without it the runtime could not take
-    /// the pod's network down any more. `found` gets every process, before or right after it is
+    /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child that
+    /// the runtime told of ([`Told`]), else the one with one process, called `pause`, and next to no
+    /// memory. Without it the runtime could not take the pod's network down any more. `found` gets every process, before or right after it is
     /// killed.
     ///
     /// # Errors
@@ -243,7 +257,8 @@ impl KillHandle {
     }
 
     fn sandbox(&self) -> Option<Name> {
-        sandbox::find(self.directory.as_fd(), memory::usage_file(self.is_v2))
+        let usage = memory::usage_file(self.is_v2);
+        sandbox::find(self.directory.as_fd(), usage, &self.told)
     }
 
     fn kill_but(&self, spared: Option<&Name>, found: &mut dyn FnMut(u32)) -> Result<Killed> {

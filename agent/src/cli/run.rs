@@ -46,6 +46,10 @@ pub struct Args {
     /// Name of this node, as its Node object has it [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
+    /// Unix socket of the container runtime (CRI v1), such as /run/containerd/containerd.sock
+    /// [default: none is asked]
+    #[arg(long, value_name = "PATH")]
+    cri_socket: Option<String>,
     /// Address of the HTTP API, beside its unix socket [default: none]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -66,6 +70,7 @@ impl Args {
             pods_dir: self.pods_dir,
             kubeconfig: self.kubeconfig,
             no_apiserver: self.no_apiserver,
+            cri_socket: self.cri_socket,
             listen: self.listen,
             api_socket: self.api_socket,
             cgroup_root: self.cgroup_root,

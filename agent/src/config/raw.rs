@@ -31,6 +31,7 @@ pub(crate) struct RawConfig {
     pub(super) kubeconfig: Option<PathBuf>,
     #[serde(default)]
     pub(super) kubelet: RawKubelet,
+    pub(super) container_runtime_endpoint: Option<Text>,
     pub(super) listen: Option<Text>,
     pub(super) api_socket: Option<PathBuf>,
     pub(super) cgroup_root: Option<Text>,

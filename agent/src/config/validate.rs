@@ -231,6 +231,21 @@ fn absolute_file(text: &str) -> Result<PathBuf, &'static str> {
     Err("not the absolute path of a file")
 }
 
+/// A kubelet's endpoint; a plain path too, as its `--container-runtime-endpoint` takes one.
+fn unix_socket(text: &str) -> Result<PathBuf, String> {
+    if let Some((scheme, _)) = text.split_once("://")
+        && scheme != "unix"
+    {
+        return Err(format!("{scheme} is no unix socket"));
+    }
+    let path = absolute_file(text.strip_prefix("unix://").unwrap_or(text))?;
+    // `sun_path` of unix(7), with the byte that ends it.
+    if path.as_os_str().len() >= 108 {
+        return Err("a socket's path has at most 107 bytes".to_owned());
+    }
+    Ok(path)
+}
+
 fn log_size(text: &str) -> Result<Bytes, String> {
     let size = quantity::parse_memory(text).map_err(|e| e.to_string())?;
     if (Bytes::mebi(1)..=Bytes::gibi(1)).contains(&size) {
@@ -276,6 +291,20 @@ pub(super) fn check(
         static_pod_url: file.static_pod_url(&raw)?,
         kubelet: file.kubelet(&raw.kubelet, &node_name)?,
         node_name,
+        container_runtime_endpoint: match overrides.cri_socket {
+            Some(socket) => Some(from_command_line(
+                "--cri-socket",
+                &socket,
+                unix_socket,
+                SOCKET,
+            )?),
+            None => file.read(
+                "containerRuntimeEndpoint",
+                raw.container_runtime_endpoint.as_ref(),
+                unix_socket,
+                SOCKET,
+            )?,
+        },
         listen: overrides.listen.or(listen),
         cgroup_root: match overrides.cgroup_root {
             Some(root) => from_command_line("--cgroup-root", &root, cgroup_root, ROOT)?,
@@ -347,6 +376,8 @@ pub(super) fn check(
 }
 
 const LISTEN: &str = "write an address and a port such as 127.0.0.1:9595";
+const SOCKET: &str =
+    "write a unix socket's absolute path, such as unix:///run/containerd/containerd.sock";
 const DRIVER: &str = "write auto, cgroupfs or systemd";
 const ROOT: &str = "write a path below the controllers' mount points such as / or /kubelet";
 const NODE_NAME: &str = "write the name of the Node object, such as node-1.example.org";

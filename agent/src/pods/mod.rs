@@ -8,14 +8,17 @@
 //!
 //! [`Identities`] remembers who is behind a uid for as long as its cgroup may still be seen.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use podwarden_policy::{PodUid, QosClass};
 
-use crate::api::PodRef;
+use crate::{api::PodRef, runtime::Runtime};
 
 pub mod apiserver;
-mod backoff;
+pub(crate) mod backoff;
 pub mod checkpoint;
 pub mod convert;
 pub mod error;
@@ -82,6 +85,8 @@ pub enum KnownBy {
     Apiserver,
     /// The kubelet.
     Kubelet,
+    /// The container runtime, which knows its name and not its spec.
+    Runtime,
     /// Only its cgroup.
     Cgroup,
 }
@@ -93,6 +98,7 @@ impl KnownBy {
             Self::Manifest => "manifest",
             Self::Apiserver => "apiserver",
             Self::Kubelet => "kubelet",
+            Self::Runtime => "runtime",
             Self::Cgroup => "cgroup",
         }
     }
@@ -126,6 +132,15 @@ impl PodIdentity {
         }
     }
 
+    /// Of a pod that no source has named.
+    fn of_runtime(pod: &PodRef) -> Self {
+        Self {
+            pod: pod.clone(),
+            qos: None,
+            known_by: KnownBy::Runtime,
+        }
+    }
+
     /// Of a pod that only its cgroup tells of.
     pub fn of_cgroup(uid: &str) -> Self {
         Self {
@@ -140,9 +155,13 @@ impl PodIdentity {
     }
 }
 
-/// uid -> identity, of every pod that a source named and that was not forgotten since.
+/// uid -> identity, of every pod that a source named and that was not forgotten since, or that the
+/// container runtime knows.
 #[derive(Debug, Default)]
-pub struct Identities(HashMap<PodUid, Known>);
+pub struct Identities {
+    sources: HashMap<PodUid, Known>,
+    runtime: Arc<Runtime>,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -160,27 +179,49 @@ impl Identities {
                 identity: PodIdentity::of(pod),
                 containers: pod.containers.clone(),
             };
-            self.0.insert(pod.pod.uid.clone(), known);
+            self.sources.insert(pod.pod.uid.clone(), known);
         }
     }
 
-    /// Who is behind a uid; the uid itself where no source named it.
+    /// Learns what the runtime knows, in the place of what it knew.
+    pub fn learn_runtime(&mut self, runtime: Arc<Runtime>) {
+        self.runtime = runtime;
+    }
+
+    /// Who is behind a uid; the uid itself where nobody named it.
     pub fn get(&self, uid: &str) -> PodIdentity {
-        match self.0.get(&PodUid::from(uid)) {
+        match self.sources.get(&PodUid::from(uid)) {
             Some(known) => known.identity.clone(),
-            None => PodIdentity::of_cgroup(uid),
+            None => match self.runtime.truth.pod(uid) {
+                Some(pod) => PodIdentity::of_runtime(pod),
+                None => PodIdentity::of_cgroup(uid),
+            },
         }
     }
 
-    /// What a container is called, where a source told it.
+    /// What a container is called, where the runtime or a source told it.
     pub fn container(&self, uid: &str, id: &str) -> Option<&str> {
-        let known = self.0.get(&PodUid::from(uid))?;
+        if let Some(known) = self.runtime.truth.container(uid, id) {
+            return Some(&known.name);
+        }
+        let known = self.sources.get(&PodUid::from(uid))?;
         known.containers.get(id).map(String::as_str)
+    }
+
+    /// True where the runtime says that it is its pod's sandbox.
+    pub fn is_sandbox(&self, uid: &str, id: &str) -> bool {
+        let known = self.runtime.truth.container(uid, id);
+        known.is_some_and(|known| known.is_sandbox)
+    }
+
+    /// What the runtime knows.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// A pod's cgroup is gone, and no source tells of it.
     pub fn forget(&mut self, uid: &str) {
-        self.0.remove(&PodUid::from(uid));
+        self.sources.remove(&PodUid::from(uid));
     }
 }
 

@@ -7,6 +7,7 @@ mod oom_score;
 mod pace;
 mod recording;
 mod records;
+mod runtime;
 mod vigil;
 
 use std::{
@@ -25,7 +26,7 @@ use tokio::{
     sync::watch,
 };
 
-use self::{notices::Notices, pace::Pace};
+use self::{notices::Notices, pace::Pace, runtime::Teardowns};
 use super::{
     evictions::{Evictions, KnownNames},
     soft::Soft,
@@ -48,6 +49,7 @@ use crate::{
     reactor::{Reactor, plan::ScopeName, report::Chosen},
     recorded::Recorded,
     recorder::{Draft, Recorder},
+    runtime::Follower,
     sense::{self, Naming, Wanted},
 };
 
@@ -73,6 +75,8 @@ pub(super) struct Parts {
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
     /// `None` in observe mode, and where it has no thread.
     pub(super) converger: Option<Converger>,
+    /// `None` where no runtime is configured.
+    pub(super) runtime: Option<Follower>,
     /// The parts of the node's figures that do not change.
     pub(super) stats: NodeStats,
 }
@@ -98,6 +102,9 @@ pub(super) struct SlowLoop {
     recorder: Option<Recorder>,
     /// The set of pods or cgroups changed: reconcile and arm before waiting again.
     stale: bool,
+    /// What victims are killed by changed: arm before waiting again.
+    rearm: bool,
+    teardowns: Teardowns,
     /// What is wrong with pods, so that it is said once.
     pod_errors: Vec<SourceError>,
     pods_open: bool,
@@ -114,6 +121,7 @@ enum Woke {
     Notices,
     Convergence(Report),
     Pods,
+    Runtime,
     Time,
 }
 
@@ -135,6 +143,8 @@ impl SlowLoop {
             scores_settled: None,
             recorder: recording::start(&parts),
             stale: true,
+            rearm: false,
+            teardowns: Teardowns::default(),
             pod_errors: Vec::new(),
             pods_open: true,
             reactor_ended: false,
@@ -163,8 +173,11 @@ impl SlowLoop {
         loop {
             if self.stale {
                 self.reconcile();
+            }
+            if self.stale || self.rearm {
                 self.arm();
                 self.stale = false;
+                self.rearm = false;
             }
             if self.sampling_due().is_zero() {
                 tokio::task::block_in_place(|| self.sample());
@@ -180,6 +193,7 @@ impl SlowLoop {
                     self.settle_all(true);
                     self.stale = true;
                 }
+                Woke::Runtime => self.take_runtime(),
                 Woke::Time => {}
             }
             self.settle_all(false);
@@ -228,6 +242,7 @@ impl SlowLoop {
             accounting,
             pods,
             published,
+            runtime,
             ..
         } = &mut self.parts;
         tokio::select! {
@@ -241,6 +256,7 @@ impl SlowLoop {
                 self.pods_open = changed.is_ok();
                 Woke::Pods
             }
+            () = runtime::changed(runtime.as_mut()) => Woke::Runtime,
             () = published.demanded(), if idle => Woke::Time,
             () = tokio::time::sleep(due.min(other)) => Woke::Time,
         }
@@ -300,6 +316,7 @@ impl SlowLoop {
                 converger.look();
             }
         }
+        self.tear_down_evicted();
     }
 
     /// Brings the cgroups to what the pods need.
@@ -344,8 +361,9 @@ impl SlowLoop {
             Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
             None => Judgement::of(actions),
         };
-        self.notices
-            .update(sense::shortcomings(tree, naming, &snapshot), published);
+        let mut shortcomings = self.runtime_problem();
+        shortcomings.extend(sense::shortcomings(tree, naming, &snapshot));
+        self.notices.update(shortcomings, published);
         let version = sense::version(tree);
         let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
         published.publish_planned(planned);
@@ -372,6 +390,7 @@ impl SlowLoop {
         let inputs = arm::Inputs {
             tree: &parts.tree,
             books: parts.accounting.ledger.pods(),
+            runtime: &self.identities.runtime().truth,
             naming: &parts.naming,
             levels: self.levels,
             minimum_reclaim: parts.config.minimum_reclaim(&parts.node),
@@ -409,7 +428,10 @@ impl SlowLoop {
         }
         let mut stats = parts.stats.clone();
         stats.degradations.extend(self.notices.iter().cloned());
+        let runtime = self.runtime_stats();
+        let parts = &mut self.parts;
         let node = NodeStats {
+            runtime,
             time: clock::now_text(),
             cpus: std::thread::available_parallelism()
                 .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),

@@ -29,6 +29,7 @@ use crate::{
     pods::{DirError, PodSet, SourcedPod, feed},
     published::{Figures, Published},
     reactor::{self, KernelLevels, Reactor},
+    runtime::{Client, Follower, RuntimeError},
     sense::{self, Naming, Wanted},
 };
 
@@ -71,6 +72,9 @@ pub enum StartError {
     /// The hierarchies.
     #[error("finding the cgroup hierarchies")]
     Cgroup(#[source] podwarden_cgroup::Error),
+    /// The container runtime's socket cannot be one.
+    #[error("finding the container runtime")]
+    Runtime(#[source] RuntimeError),
     /// Manifests.
     #[error("watching the manifest directory")]
     Pods(#[source] DirError),
@@ -124,6 +128,12 @@ pub(super) async fn agent(
         let directory = |tree: &Tree| tree.path(Controller::Memory, &rel);
         let directory = looked_at.as_ref().ok().map(directory);
         directory.is_some_and(|path| path.is_ok_and(|path| path.is_dir()))
+    };
+    let runtime = match &config.container_runtime_endpoint {
+        Some(socket) => Some(Follower::start(
+            Client::new(socket).map_err(StartError::Runtime)?,
+        )),
+        None => None,
     };
     let feed = feed::start(&config, exists).map_err(StartError::Pods)?;
     published.set_sources(feed.sources);
@@ -218,6 +228,7 @@ pub(super) async fn agent(
             reactor,
             pods,
             converger,
+            runtime,
             stats,
         },
         changes,

@@ -1,10 +1,11 @@
 //! Which child of a pod's cgroup holds its sandbox container.
 //!
-//! No file says so. A sandbox is told by what it is for: it runs one process, `pause`, which holds the
-//! pod's namespaces and no memory worth having. A workload may give itself that name, so what it
-//! uses counts as well.
+//! The container runtime knows ([`Told`]). Where it has not told of a child, no file says so, and a sandbox
+//! is recognised by what it is for: it runs one process, `pause`, which holds the pod's namespaces and no
+//! memory worth having. A workload may give itself that name, so what it uses counts as well.
 
 use std::{
+    collections::BTreeSet,
     ffi::CStr,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd},
@@ -24,6 +25,30 @@ const MOST_MEMORY: u64 = 8 << 20;
 
 /// The name of every runtime's sandbox process (`comm`, see proc_pid_comm(5)).
 const PAUSE: &[u8] = b"pause";
+
+/// What the runtime has told of the children of a pod's cgroup, by their names. What it has not told of is
+/// in neither set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Sandboxes: at most one of them holds processes at a time.
+    pub sandboxes: BTreeSet<String>,
+    /// Workload containers: none is spared, whatever it calls itself.
+    pub workloads: BTreeSet<String>,
+}
+
+impl Told {
+    /// Whether it is a sandbox, where it was told.
+    fn is_sandbox(&self, name: &CStr) -> Option<bool> {
+        let among = |names: &BTreeSet<String>| {
+            let name = name.to_bytes();
+            names.iter().any(|known| known.as_bytes() == name)
+        };
+        match among(&self.sandboxes) {
+            true => Some(true),
+            false => among(&self.workloads).then_some(false),
+        }
+    }
+}
 
 /// A child cgroup's name, on the stack.
 #[derive(Clone, Copy)]
@@ -49,9 +74,11 @@ impl Name {
     }
 }
 
-/// The child of a pod's memory cgroup that holds its sandbox; `None` when none is recognised. Costs
-/// four system calls for a child, and three more for one with a single process.
-pub(super) fn find(pod: BorrowedFd<'_>, usage: &str) -> Option<Name> {
+/// The child of a pod's memory cgroup that holds its sandbox; `None` when there is none: one that was told
+/// and has a process, else one that was not told and looks like it. Costs four system calls for a child,
+/// and three more for one with a single process that was not told.
+pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, told: &Told) -> Option<Name> {
+    let mut likely = None;
     let listing = walk::open(pod, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     let mut buffer = [MaybeUninit::uninit(); ENTRIES];
     let mut entries = RawDir::new(listing, &mut buffer);
@@ -65,14 +92,26 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &str) -> Option<Name> {
         let Ok(child) = retry_on_intr(|| openat(pod, name, flags, Mode::empty())) else {
             continue;
         };
-        if is_sandbox(child.as_fd(), usage) {
-            return Name::new(name);
+        match told.is_sandbox(name) {
+            Some(true) if has_process(child.as_fd()) => return Name::new(name),
+            None if likely.is_none() && looks_like_one(child.as_fd(), usage) => {
+                likely = Name::new(name);
+            }
+            _ => {}
         }
     }
-    None
+    likely
 }
 
-fn is_sandbox(child: BorrowedFd<'_>, usage: &str) -> bool {
+/// Whether somebody runs in it. One that died by itself is not spared any more: another may have taken
+/// its place.
+fn has_process(child: BorrowedFd<'_>) -> bool {
+    let mut any = false;
+    let listed = walk::processes(child, None, &mut |_| any = true);
+    any && listed.is_ok()
+}
+
+fn looks_like_one(child: BorrowedFd<'_>, usage: &str) -> bool {
     let (mut only, mut count) = (0, 0);
     let listed = walk::processes(child, None, &mut |pid| {
         only = pid;
@@ -151,6 +190,16 @@ mod tests {
         let name = Name::new(c"cri-containerd-1").unwrap();
         assert!(name.is(c"cri-containerd-1"));
         assert!(!name.is(c"cri-containerd-12") && !name.is(c"cri-containerd-"));
+    }
+
+    #[test]
+    fn what_was_told_is_told_apart_from_what_was_not() {
+        let told = Told {
+            sandboxes: ["s".to_owned()].into(),
+            workloads: ["w".to_owned()].into(),
+        };
+        let answers = [c"s", c"w", c"x", c"ss"].map(|name| told.is_sandbox(name));
+        assert_eq!(answers, [Some(true), Some(false), None, None]);
     }
 
     #[test]

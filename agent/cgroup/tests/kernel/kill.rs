@@ -1,6 +1,6 @@
 use std::{fs, thread::sleep, time::Duration};
 
-use podwarden_cgroup::{Controller, Error, KillHandle, Killed, Tree};
+use podwarden_cgroup::{Controller, Error, KillHandle, Killed, Told, Tree};
 
 use crate::support::{Sandbox, Victim, eventually};
 
@@ -252,6 +252,48 @@ fn a_workload_does_not_hide_behind_the_sandboxs_name() {
     let killed = killed.unwrap();
     assert_eq!((killed.processes, killed.spared), (1, false));
     assert_eq!(hog.ended_by(), Some(libc::SIGKILL));
+}
+
+/// What the runtime says counts for more than what a process calls itself.
+#[test]
+fn the_sandbox_that_was_told_is_left_alive() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    sandbox.cgroup("pod/told");
+    let told = Victim::sleeper(&tree.open_attach("pod/told").unwrap());
+    let impostor = called_pause(&sandbox, "pod/workload", sandbox_process);
+    sandbox.cgroup("pod/died");
+    let handle = KillHandle::open(tree, "pod").unwrap().knowing(Told {
+        sandboxes: ["told".to_owned(), "died".to_owned()].into(),
+        workloads: ["workload".to_owned()].into(),
+    });
+    let killed = handle.kill_workload(&mut |_| {}).unwrap();
+    assert_eq!((killed.processes, killed.spared), (1, true));
+    assert_eq!(impostor.ended_by(), Some(libc::SIGKILL));
+    assert!(told.is_running());
+}
+
+/// One that died by itself may have a successor that was not told yet.
+#[test]
+fn a_sandbox_that_was_not_told_is_recognised_beside_one_that_died() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    sandbox.cgroup("pod/died");
+    sandbox.cgroup("pod/workload");
+    let workload = Victim::sleeper(&tree.open_attach("pod/workload").unwrap());
+    let successor = called_pause(&sandbox, "pod/successor", sandbox_process);
+    let handle = KillHandle::open(tree, "pod").unwrap().knowing(Told {
+        sandboxes: ["died".to_owned()].into(),
+        workloads: ["workload".to_owned()].into(),
+    });
+    let killed = handle.kill_workload(&mut |_| {}).unwrap();
+    assert_eq!((killed.processes, killed.spared), (1, true));
+    assert_eq!(workload.ended_by(), Some(libc::SIGKILL));
+    assert!(successor.is_running());
 }
 
 /// What an agent leaves that is killed between freezing and thawing.

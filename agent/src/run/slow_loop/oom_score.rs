@@ -61,9 +61,14 @@ impl SlowLoop {
         let Some((uid, id)) = self.oom_scores.owner(rel) else {
             return;
         };
+        // The runtime gives a sandbox a value of its own (the kubelet's -998).
+        if self.identities.is_sandbox(uid, id) {
+            return;
+        }
         let pods = parts.pods.borrow();
         let pod = pods.pods.iter().find(|p| p.pod.uid.as_str() == uid);
-        let Some(score) = pod.and_then(|p| score_of(&p.pod, id, &parts.node)) else {
+        let name = self.identities.container(uid, id).unwrap_or(id);
+        let Some(score) = pod.and_then(|p| score_of(&p.pod, name, &parts.node)) else {
             return;
         };
         drop(pods);

@@ -52,6 +52,7 @@ impl SlowLoop {
             }
             Change::ContainerAppeared { uid, container } => {
                 self.container_appeared(&uid, &container);
+                self.seek_container(&uid, &container);
                 (uid, EventKind::ContainerStarted { container })
             }
             Change::ContainerGone {

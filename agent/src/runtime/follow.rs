@@ -1,0 +1,266 @@
+//! Keeps what the runtime knows: asked at the start, and again when a container is seen that it has not
+//! told of. Never on a timer of its own: a node where nothing starts has no calls.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+
+use super::{
+    client::Client,
+    cri::VersionResponse,
+    error::RuntimeError,
+    truth::{Runtime, Truth},
+};
+use crate::{error, pods::backoff::Backoff};
+
+/// Between two questions at least.
+const APART: Duration = Duration::from_millis(200);
+
+/// How often a container is asked about that the runtime does not list. A sandbox's cgroup is there before
+/// the runtime lists it: its network has to be made first. What no answer tells of is not the runtime's.
+/// The pauses double: 25 s in all, and a network that takes longer is told with the pod's containers.
+const TRIES: u32 = 7;
+
+/// The runtime as the slow loop has it.
+#[derive(Debug)]
+pub struct Follower {
+    client: Client,
+    known: watch::Receiver<Arc<Runtime>>,
+    seek: mpsc::UnboundedSender<String>,
+    task: JoinHandle<()>,
+}
+
+impl Follower {
+    /// Begins to ask.
+    pub fn start(client: Client) -> Self {
+        let (publish, known) = watch::channel(Arc::default());
+        let (seek, sought) = mpsc::unbounded_channel();
+        let task = tokio::spawn(follow(client.clone(), sought, publish));
+        Self {
+            client,
+            known,
+            seek,
+            task,
+        }
+    }
+
+    /// A container was seen: asks for it if the runtime has not told of it.
+    pub fn seen(&self, id: &str) {
+        if !self.known.borrow().truth.knows(id) {
+            // Without the task there is nobody to ask.
+            let _ = self.seek.send(id.to_owned());
+        }
+    }
+
+    /// What is known now.
+    pub fn known(&self) -> Arc<Runtime> {
+        Arc::clone(&self.known.borrow())
+    }
+
+    /// Completes when more is known than when this completed last.
+    pub async fn changed(&mut self) {
+        if self.known.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// For calls of one's own.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What is asked for, and when. Times are arguments.
+#[derive(Debug, Default)]
+struct Schedule {
+    /// Ids that no answer has told of, and in how many they were missing.
+    missing: BTreeMap<String, u32>,
+    backoff: Backoff,
+    asked: Option<Instant>,
+    /// After a failure: when it is tried again.
+    again: Option<Instant>,
+}
+
+impl Schedule {
+    fn seek(&mut self, id: String) {
+        self.missing.entry(id).or_default();
+    }
+
+    /// When to ask next; `None` while there is nothing to ask for.
+    fn due(&self) -> Option<Instant> {
+        let Some(asked) = self.asked else {
+            return Some(Instant::now());
+        };
+        if self.again.is_some() {
+            return self.again;
+        }
+        let least = self.missing.values().min()?;
+        Some(asked + APART.saturating_mul(2_u32.saturating_pow(*least)))
+    }
+
+    fn answered(&mut self, truth: &Truth, now: Instant) {
+        self.asked = Some(now);
+        self.again = None;
+        self.backoff = Backoff::default();
+        self.missing.retain(|id, tries| {
+            *tries += 1;
+            !truth.knows(id) && *tries < TRIES
+        });
+    }
+
+    fn failed(&mut self, now: Instant, spread: f64) {
+        self.asked = Some(now);
+        self.again = Some(now + self.backoff.next(spread));
+    }
+}
+
+async fn follow(
+    client: Client,
+    mut sought: mpsc::UnboundedReceiver<String>,
+    publish: watch::Sender<Arc<Runtime>>,
+) {
+    let mut schedule = Schedule::default();
+    loop {
+        let wait = async {
+            match schedule.due() {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            id = sought.recv() => {
+                let Some(id) = id else { return };
+                // Told meanwhile.
+                if !publish.borrow().truth.knows(&id) {
+                    schedule.seek(id);
+                }
+                continue;
+            }
+            () = wait => {}
+        }
+        let before = Arc::clone(&publish.borrow());
+        let answer = ask(&client, &before).await;
+        let now = Instant::now();
+        let known = match answer {
+            Ok((version, truth)) => {
+                schedule.answered(&truth, now);
+                if before.version.is_none() || before.problem.is_some() {
+                    tracing::info!(
+                        runtime = version.runtime_name,
+                        version = version.runtime_version,
+                        socket = %client.socket().display(),
+                        "the container runtime answers"
+                    );
+                }
+                Runtime {
+                    truth,
+                    version: Some(version),
+                    problem: None,
+                }
+            }
+            Err(error) => {
+                schedule.failed(now, fastrand::f64());
+                Runtime {
+                    problem: Some(error::chain(&error)),
+                    ..(*before).clone()
+                }
+            }
+        };
+        publish.send_if_modified(|current| {
+            let changed = **current != known;
+            if changed {
+                *current = Arc::new(known);
+            }
+            changed
+        });
+    }
+}
+
+/// One question. Who answers is asked again after a failure: it may be another by then.
+async fn ask(client: &Client, known: &Runtime) -> Result<(VersionResponse, Truth), RuntimeError> {
+    let version = match (&known.version, &known.problem) {
+        (Some(version), None) => version.clone(),
+        _ => client.version().await?,
+    };
+    // The containers first: the sandbox of each of them is in the later list.
+    let containers = client.containers().await?;
+    let sandboxes = client.sandboxes().await?;
+    Ok((version, Truth::new(&sandboxes, &containers)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cri::Container;
+    use super::*;
+
+    #[test]
+    fn it_is_asked_at_the_start_and_then_for_what_is_missing_alone() {
+        let mut schedule = Schedule::default();
+        assert!(schedule.due().is_some());
+        let now = Instant::now();
+        schedule.answered(&Truth::default(), now);
+        assert_eq!(schedule.due(), None);
+        schedule.seek("a".to_owned());
+        assert_eq!(schedule.due(), Some(now + APART));
+        // Asked about again and again, ever later, and then no more.
+        let mut pauses = Vec::new();
+        for _ in 0..TRIES {
+            pauses.push(schedule.due().unwrap() - now);
+            schedule.answered(&Truth::default(), now);
+        }
+        assert!(
+            pauses.windows(2).all(|pair| pair[1] == 2 * pair[0]),
+            "{pauses:?}"
+        );
+        assert_eq!(schedule.due(), None);
+    }
+
+    #[test]
+    fn a_new_container_does_not_wait_for_one_that_nobody_knows() {
+        let mut schedule = Schedule::default();
+        let now = Instant::now();
+        schedule.seek("unknown".to_owned());
+        for _ in 0..TRIES - 1 {
+            schedule.answered(&Truth::default(), now);
+        }
+        assert!(schedule.due().unwrap() > now + 10 * APART);
+        schedule.seek("new".to_owned());
+        assert_eq!(schedule.due(), Some(now + APART));
+    }
+
+    #[test]
+    fn what_was_told_is_asked_for_no_more() {
+        let mut schedule = Schedule::default();
+        schedule.seek("c".to_owned());
+        let labels = [("io.kubernetes.pod.uid".to_owned(), "a".to_owned())];
+        let container = Container {
+            id: "c".to_owned(),
+            labels: labels.into(),
+            ..Container::default()
+        };
+        schedule.answered(&Truth::new(&[], &[container]), Instant::now());
+        assert_eq!(schedule.due(), None);
+    }
+
+    #[test]
+    fn failures_are_repeated_ever_later_whatever_is_missing() {
+        let mut schedule = Schedule::default();
+        let now = Instant::now();
+        schedule.failed(now, 0.0);
+        let first = schedule.due().unwrap();
+        schedule.failed(now, 0.0);
+        schedule.seek("c".to_owned());
+        assert!(schedule.due().unwrap() > first && first > now);
+    }
+}

@@ -1,0 +1,80 @@
+//! Takes a pod down through the runtime: its containers first, then its sandboxes, so that CNI DEL sees the
+//! network namespace. Idempotent: whoever else does the same, as a kubelet, does no harm by it.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{
+    client::Client,
+    cri::{ContainerState, SandboxState},
+    error::RuntimeError,
+    truth::{uid_of_container, uid_of_sandbox},
+};
+use crate::{error, pods::backoff::Backoff};
+
+/// What was stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TornDown {
+    /// Containers that had not ended.
+    pub containers: usize,
+    /// Sandboxes that were ready.
+    pub ready: usize,
+    /// Sandboxes that had ended and were not removed.
+    pub not_ready: usize,
+    /// How often it was begun.
+    pub tries: u32,
+}
+
+/// Stops every container of a pod, with `grace` between SIGTERM and SIGKILL (0 for what was evicted), then
+/// every sandbox of it. Tried again, ever later, until the runtime has agreed to all of it; drop it to give
+/// up. A pod that the runtime does not know is torn down.
+pub async fn teardown(client: &Client, uid: &str, grace: Duration) -> TornDown {
+    let mut backoff = Backoff::default();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match once(client, uid, grace).await {
+            Ok(done) => return TornDown { tries, ..done },
+            Err(error) => {
+                let pause = backoff.next(fastrand::f64());
+                let error = error::chain(&error);
+                tracing::warn!(uid, ?pause, "the pod is not torn down yet: {error}");
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+/// One try. No sandbox is stopped while a container of the pod could not be: it may still use the network.
+async fn once(client: &Client, uid: &str, grace: Duration) -> Result<TornDown, RuntimeError> {
+    let all = client.containers().await?;
+    let sandboxes = client.sandboxes().await?;
+    let running: Vec<_> = all
+        .iter()
+        .filter(|container| uid_of_container(container, &sandboxes) == Some(uid))
+        .filter(|container| container.state != ContainerState::Exited as i32)
+        .collect();
+    let stops = running
+        .iter()
+        .map(|container| client.stop_container(&container.id, grace));
+    for stopped in join_all(stops).await {
+        stopped?;
+    }
+    let mut done = TornDown {
+        containers: running.len(),
+        ..TornDown::default()
+    };
+    // Also one that is not ready any more: its process may have died by itself, its network has not.
+    let own = sandboxes
+        .iter()
+        .filter(|sandbox| uid_of_sandbox(sandbox) == Some(uid));
+    for sandbox in own {
+        client.stop_sandbox(&sandbox.id).await?;
+        match sandbox.state == SandboxState::Ready as i32 {
+            true => done.ready += 1,
+            false => done.not_ready += 1,
+        }
+    }
+    Ok(done)
+}

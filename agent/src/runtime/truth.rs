@@ -1,0 +1,228 @@
+//! What the runtime knows: which container is whose. Values only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use podwarden_cgroup::Told;
+
+use super::cri::{Container, PodSandbox, VersionResponse};
+use crate::{api::PodRef, ledger::PodBook};
+
+/// The kubelet writes the pod's uid on all that it has made (`pkg/kubelet/types/labels.go`).
+const POD_UID: &str = "io.kubernetes.pod.uid";
+/// And the container's name.
+const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// What a sandbox is called among its pod's containers, as cAdvisor and dockershim called it. No container
+/// of a spec can have that name: theirs are in lower case.
+pub const SANDBOX_NAME: &str = "POD";
+
+/// One container or sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownContainer {
+    /// The pod's uid.
+    pub uid: String,
+    /// As in the pod's spec; [`SANDBOX_NAME`] for a sandbox.
+    pub name: String,
+    /// It is its pod's sandbox.
+    pub is_sandbox: bool,
+}
+
+/// Everything that the runtime listed, also what has ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Truth {
+    containers: BTreeMap<String, KnownContainer>,
+    pods: BTreeMap<String, PodRef>,
+}
+
+impl Truth {
+    /// From the lists. What belongs to no pod is left out.
+    pub fn new(sandboxes: &[PodSandbox], containers: &[Container]) -> Self {
+        let mut truth = Self::default();
+        for sandbox in sandboxes {
+            let Some(uid) = uid_of_sandbox(sandbox) else {
+                continue;
+            };
+            if let Some(metadata) = &sandbox.metadata {
+                let pod = PodRef {
+                    name: metadata.name.clone(),
+                    namespace: metadata.namespace.clone(),
+                    uid: uid.to_owned(),
+                };
+                truth.pods.insert(uid.to_owned(), pod);
+            }
+            let known = KnownContainer {
+                uid: uid.to_owned(),
+                name: SANDBOX_NAME.to_owned(),
+                is_sandbox: true,
+            };
+            truth.containers.insert(sandbox.id.clone(), known);
+        }
+        for container in containers {
+            let Some(uid) = uid_of_container(container, sandboxes) else {
+                continue;
+            };
+            let metadata = container.metadata.as_ref().map(|metadata| &metadata.name);
+            let label = container.labels.get(CONTAINER_NAME);
+            let name = [metadata, label]
+                .into_iter()
+                .flatten()
+                .find(|n| !n.is_empty());
+            let known = KnownContainer {
+                uid: uid.to_owned(),
+                name: name.unwrap_or(&container.id).clone(),
+                is_sandbox: false,
+            };
+            truth.containers.insert(container.id.clone(), known);
+        }
+        truth
+    }
+
+    /// True when the runtime has told of it.
+    pub fn knows(&self, id: &str) -> bool {
+        self.containers.contains_key(id)
+    }
+
+    /// A container of a pod; `None` also where the runtime says that it is another pod's.
+    pub fn container(&self, uid: &str, id: &str) -> Option<&KnownContainer> {
+        self.containers.get(id).filter(|known| known.uid == uid)
+    }
+
+    /// Who is behind a uid.
+    pub fn pod(&self, uid: &str) -> Option<&PodRef> {
+        self.pods.get(uid)
+    }
+
+    /// Which cgroups below a pod's are its sandbox's and which its workload's.
+    pub fn told(&self, uid: &str, book: &PodBook) -> Told {
+        let mut told = Told::default();
+        for (id, container) in &book.containers {
+            let Some(known) = self.container(uid, id) else {
+                continue;
+            };
+            let Some(name) = container.rel.rsplit('/').next().filter(|n| !n.is_empty()) else {
+                continue;
+            };
+            let names: &mut BTreeSet<String> = match known.is_sandbox {
+                true => &mut told.sandboxes,
+                false => &mut told.workloads,
+            };
+            names.insert(name.to_owned());
+        }
+        told
+    }
+}
+
+/// The pod that a sandbox is of.
+pub(super) fn uid_of_sandbox(sandbox: &PodSandbox) -> Option<&str> {
+    let label = sandbox.labels.get(POD_UID);
+    let metadata = sandbox.metadata.as_ref().map(|metadata| &metadata.uid);
+    let mut found = [label, metadata].into_iter().flatten();
+    found.find(|uid| !uid.is_empty()).map(String::as_str)
+}
+
+/// The pod that a container is of.
+pub(super) fn uid_of_container<'a>(
+    container: &'a Container,
+    sandboxes: &'a [PodSandbox],
+) -> Option<&'a str> {
+    let label = container.labels.get(POD_UID).map(String::as_str);
+    label.filter(|uid| !uid.is_empty()).or_else(|| {
+        let id = &container.pod_sandbox_id;
+        uid_of_sandbox(sandboxes.iter().find(|sandbox| sandbox.id == *id)?)
+    })
+}
+
+/// What is known of the runtime now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Runtime {
+    /// What it told last; stays in force while it does not answer.
+    pub truth: Truth,
+    /// Who it is; `None` until it has answered once.
+    pub version: Option<VersionResponse>,
+    /// What keeps it from answering.
+    pub problem: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cri::{ContainerMetadata, PodSandboxMetadata};
+    use super::*;
+
+    fn sandbox(id: &str, uid: &str, labelled: bool) -> PodSandbox {
+        let labels = labelled.then(|| (POD_UID.to_owned(), uid.to_owned()));
+        PodSandbox {
+            id: id.to_owned(),
+            metadata: Some(PodSandboxMetadata {
+                name: format!("pod-{uid}"),
+                uid: uid.to_owned(),
+                namespace: "ns".to_owned(),
+                attempt: 0,
+            }),
+            labels: labels.into_iter().collect(),
+            ..PodSandbox::default()
+        }
+    }
+
+    fn container(id: &str, sandbox: &str, name: &str) -> Container {
+        Container {
+            id: id.to_owned(),
+            pod_sandbox_id: sandbox.to_owned(),
+            metadata: Some(ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
+            ..Container::default()
+        }
+    }
+
+    #[test]
+    fn containers_are_their_pods_and_have_their_names() {
+        let sandboxes = [sandbox("s1", "a", true), sandbox("s2", "b", false)];
+        let mut labelled = container("c1", "gone", "web");
+        labelled.labels.insert(POD_UID.to_owned(), "a".to_owned());
+        let stray = container("c3", "gone", "who");
+        let containers = [labelled, container("c2", "s2", "db"), stray];
+        let truth = Truth::new(&sandboxes, &containers);
+        let name = |uid, id| truth.container(uid, id).map(|known| known.name.as_str());
+        assert_eq!(name("a", "s1"), Some("POD"));
+        assert_eq!(name("a", "c1"), Some("web"));
+        assert_eq!(name("b", "c2"), Some("db"));
+        assert_eq!(name("a", "c2"), None, "another pod's");
+        assert!(!truth.knows("c3"), "nobody's");
+        assert_eq!(truth.pod("b").map(|pod| pod.name.as_str()), Some("pod-b"));
+    }
+
+    #[test]
+    fn a_pods_cgroups_are_told_apart_by_their_names_on_disk() {
+        let truth = Truth::new(
+            &[sandbox("s1", "a", true), sandbox("s2", "b", true)],
+            &[container("c1", "s1", "web")],
+        );
+        let mut ledger = crate::ledger::Ledger::new(1, "kubepods", podwarden_abi::NO_SLOT);
+        let names = [
+            (1, 2, "poda"),
+            (2, 3, "cri-containerd-s1.scope"),
+            (2, 4, "c1"),
+            (2, 5, "unknown"),
+            // Not this pod's sandbox, whatever its cgroup's place.
+            (2, 6, "s2"),
+        ];
+        for (parent, id, name) in names {
+            let change = crate::kernel::events::CgroupChange {
+                time_ns: 0,
+                id,
+                parent,
+                slot: podwarden_abi::NO_SLOT,
+                depth: 1,
+                name: name.to_owned(),
+            };
+            ledger.created(&change).unwrap();
+        }
+        let told = truth.told("a", &ledger.pods()["a"]);
+        assert_eq!(
+            told.sandboxes,
+            ["cri-containerd-s1.scope".to_owned()].into()
+        );
+        assert_eq!(told.workloads, ["c1".to_owned()].into());
+    }
+}
