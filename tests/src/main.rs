@@ -5,6 +5,7 @@
 //!  cases     what podwarden promises, one function each; `e2e run`
 //!  harness   a private cgroup root, the agent, pods, and the kernel's own figures to compare with
 //!  apiserver a stand-in for the API server, with its faults
+//!  containerd a real container runtime, with a network plugin
 //!  workload  the processes inside the pods; `e2e workload`, started by the cases
 //!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
 //!  bench     what podwarden costs; `e2e bench`
@@ -18,6 +19,7 @@ use clap::{Parser, Subcommand};
 mod apiserver;
 mod bench;
 mod cases;
+mod containerd;
 mod demo;
 mod harness;
 pub mod init;

@@ -12,6 +12,7 @@ use crate::harness::Log;
 
 mod api;
 mod apiserver;
+mod containerd;
 pub(crate) mod converge;
 mod cpu;
 mod daemonset;
@@ -121,6 +122,7 @@ pub(crate) fn all() -> Vec<Case> {
         kubelet::CASES,
         static_url::CASES,
         daemonset::CASES,
+        containerd::CASES,
         scale::CASES,
         faults::CASES,
         stuck::CASES,

@@ -32,7 +32,7 @@ pub(crate) use manifest::{PodSpec, Qos, fresh_uid};
 pub(crate) use mounts::Mounts;
 pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
-pub(crate) use sandbox::{OWNER, Sandbox, owner, remove_stale};
+pub(crate) use sandbox::{OWNER, Sandbox, owner, private_dir, remove_stale};
 pub(crate) use server::Server;
 pub(crate) use standstill::{Standstill, state_of};
 pub(crate) use trace::{Call, Traced, call_name, thread_id};

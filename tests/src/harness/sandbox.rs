@@ -59,10 +59,7 @@ impl Sandbox {
         let mounts = Mounts::detect()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = Cgroup::new(&mounts, &name(owner(), number));
-        std::fs::create_dir_all(FILES).with_context(|| format!("create {FILES}"))?;
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}{}-", owner()))
-            .tempdir_in(FILES)?;
+        let dir = private_dir()?;
         let sandbox = Self { root, mounts, dir };
         std::fs::create_dir(sandbox.pods_dir()).context("create the manifests' directory")?;
         Ok(sandbox)
@@ -115,6 +112,15 @@ impl Drop for Sandbox {
         }
         remove_locks(self.root.path());
     }
+}
+
+/// A directory for the owner's files.
+pub(crate) fn private_dir() -> Result<TempDir> {
+    std::fs::create_dir_all(FILES).with_context(|| format!("create {FILES}"))?;
+    let dir = tempfile::Builder::new()
+        .prefix(&format!("{PREFIX}{}-", owner()))
+        .tempdir_in(FILES)?;
+    Ok(dir)
 }
 
 /// Kills what runs below `root` and removes it from every hierarchy.

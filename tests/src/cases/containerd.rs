@@ -1,0 +1,240 @@
+//! The agent beside a real containerd.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::{EventKind, PodStats};
+
+use super::{Case, Context, case};
+use crate::containerd::{Containerd, RunningPod, WORKLOAD};
+use crate::harness::{Node, Options, PodSpec, eventually, until};
+
+pub(super) const CASES: &[Case] = &[
+    case("containerd_pods_named", containerd_pods_named),
+    case("containerd_eviction", containerd_eviction),
+    case("containerd_sandbox_killed", containerd_sandbox_killed),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// How often a case does what it is about, unless it is told.
+const RUNS: u32 = 2;
+
+/// A node of 512 MiB that evicts with 128 MiB left, and asks this runtime.
+fn options(containerd: &Containerd) -> Options {
+    Options {
+        memory: "512Mi".to_owned(),
+        eviction_hard: Some("128Mi".to_owned()),
+        config: format!(
+            "containerRuntimeEndpoint: unix://{}\n",
+            containerd.socket().display()
+        ),
+        ..Options::default()
+    }
+}
+
+/// A node, and a pod on it that does something once it may.
+struct Scene {
+    node: Node,
+    spec: PodSpec,
+    pod: RunningPod,
+}
+
+impl Scene {
+    fn new(context: &Context, containerd: &Containerd) -> Result<Self> {
+        let node = Node::start(context, &options(containerd))?;
+        let go = node.sandbox.dir().join("go");
+        fs::create_dir(&go)?;
+        let spec = PodSpec::best_effort("hog");
+        let cgroup = node.manifest(&spec)?;
+        until(node.limit(), "the pod's cgroup", || cgroup.exists())?;
+        let mib = node.level()? / MIB + 96;
+        // As process 1 of its namespace this program would take itself for a machine's first.
+        let script = format!(
+            "exec 2> /go/said; while [ ! -e /go/now ]; do usleep 10000; done; \
+             /e2e workload fill --mib {mib} --rate 500 --step-kib 64; true"
+        );
+        let pod = containerd.run_pod(&spec, &cgroup, &go, &script)?;
+        let scene = Self { node, spec, pod };
+        scene.named()?;
+        Ok(scene)
+    }
+
+    /// Waits until the agent knows the pod's containers by name.
+    fn named(&self) -> Result<PodStats> {
+        self.node.expect(&self.spec.uid, |stats| {
+            let mut found: Vec<_> = stats
+                .containers
+                .iter()
+                .map(|one| (one.name.as_str(), one.id.as_str(), one.sandbox))
+                .collect();
+            found.sort_unstable();
+            let wanted = [
+                ("POD", self.pod.sandbox.as_str(), true),
+                (WORKLOAD, self.pod.container.as_str(), false),
+            ];
+            ensure!(found == wanted, "its containers are {found:?}");
+            Ok(())
+        })
+    }
+
+    /// Has the pod fill memory.
+    fn go(&self) -> Result<()> {
+        fs::write(self.node.sandbox.dir().join("go/now"), "").context("let the pod go on")
+    }
+
+    /// Waits until the eviction is over: the pod's memory is free.
+    fn evicted(&self) -> Result<()> {
+        eventually(self.node.limit(), || {
+            let events = self.node.agent.events(0)?;
+            let mut evictions = events.iter().filter_map(|event| match &event.kind {
+                EventKind::Eviction(eviction) => Some(eviction),
+                _ => None,
+            });
+            let eviction = evictions.next().with_context(|| {
+                let said = fs::read_to_string(self.node.sandbox.dir().join("go/said"));
+                format!("no eviction is reported; the pod said {said:?}")
+            })?;
+            ensure!(evictions.next().is_none(), "more than one eviction");
+            ensure!(eviction.pod.uid == self.spec.uid, "{eviction:?}");
+            ensure!(eviction.timeline.freed_nanos.is_some(), "{eviction:?}");
+            Ok(())
+        })
+    }
+
+    /// Waits until the pod is torn down, and looks that it was in the right order and that nothing is left
+    /// but what only the runtime's owner removes.
+    fn torn_down(&self, containerd: &Containerd) -> Result<()> {
+        eventually(self.node.limit(), || {
+            let state = containerd.state_of(&self.pod)?;
+            ensure!(state == (false, false), "ready and running: {state:?}");
+            let log = self.node.agent.log.text();
+            ensure!(log.contains("torn down"), "the agent does not say so");
+            Ok(())
+        })?;
+        let asked = containerd.asked()?;
+        let own = asked.iter().filter(|one| one.sandbox == self.pod.sandbox);
+        let own: Vec<_> = own
+            .map(|one| (one.command.as_str(), one.has_namespace))
+            .collect();
+        ensure!(
+            own == [("ADD", true), ("DEL", true)],
+            "the network plugin saw {own:?}"
+        );
+        let left = self.pod.cgroup.children();
+        let left: Vec<_> = left.iter().map(|one| (one.path(), one.procs())).collect();
+        ensure!(left.is_empty(), "cgroups are left: {left:?}");
+        Ok(())
+    }
+
+    fn finish(self, containerd: &Containerd) -> Result<()> {
+        containerd.remove(&self.pod)?;
+        self.node.finish()
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// A pod of a manifest and one that only the runtime has heard of.
+fn containerd_pods_named(context: &Context) -> Result<()> {
+    let containerd = Containerd::start(context)?;
+    let scene = Scene::new(context, &containerd)?;
+    let stats = scene.named()?;
+    let workload = stats.containers.iter().find(|one| one.name == WORKLOAD);
+    let workload = workload.context("it has no workload")?;
+    ensure!(workload.cpu.context_switches > 0, "{:?}", workload.cpu);
+
+    let spec = PodSpec::best_effort("stranger").in_namespace("elsewhere");
+    let cgroup = scene.node.cgroup_of(&spec);
+    cgroup.create()?;
+    let go = scene.node.sandbox.dir().join("go");
+    let stranger = containerd.run_pod(&spec, &cgroup, &go, "sleep 1000")?;
+    let stats = scene.node.expect(&spec.uid, |stats| {
+        ensure!(stats.containers.len() == 2, "{:?}", stats.containers);
+        ensure!(stats.source == "runtime", "known by {}", stats.source);
+        Ok(())
+    })?;
+    let named = (
+        stats.pod_ref.name.as_str(),
+        stats.pod_ref.namespace.as_str(),
+    );
+    ensure!(named == ("stranger", "elsewhere"), "it is called {named:?}");
+    let told = scene
+        .node
+        .agent
+        .node()?
+        .runtime
+        .context("no runtime is told of")?;
+    ensure!(told.name.as_deref() == Some("containerd"), "{told:?}");
+    ensure!(told.problem.is_none(), "{told:?}");
+    containerd.remove(&stranger)?;
+    eventually(scene.node.limit(), || cgroup.remove())?;
+    scene.finish(&containerd)
+}
+
+/// The runtime hangs while the pod is evicted: the workload dies all the same, the sandbox stays alive, and
+/// once the runtime goes on the pod is torn down.
+fn containerd_eviction(context: &Context) -> Result<()> {
+    let containerd = Containerd::start(context)?;
+    for run in 1..=context.repetitions(RUNS) {
+        evict_once(context, &containerd).with_context(|| format!("run {run}"))?;
+    }
+    Ok(())
+}
+
+fn evict_once(context: &Context, containerd: &Containerd) -> Result<()> {
+    let scene = Scene::new(context, containerd)?;
+    let sandbox = scene.pod.sandbox_pid()?;
+    containerd.hang(true)?;
+    let result = scene.go().and_then(|()| scene.evicted());
+    let alive = is_running(sandbox);
+    let workload: Vec<_> = scene
+        .pod
+        .workload()
+        .into_iter()
+        .filter(|pid| is_running(*pid))
+        .collect();
+    containerd.hang(false)?;
+    result?;
+    ensure!(alive, "the sandbox died with its workload");
+    ensure!(workload.is_empty(), "processes {workload:?} live on");
+    scene.torn_down(containerd)?;
+    ensure!(!is_running(sandbox), "the sandbox lives on");
+    scene.finish(containerd)
+}
+
+/// The sandbox is dead before the pod is evicted: its network is taken down all the same.
+fn containerd_sandbox_killed(context: &Context) -> Result<()> {
+    let containerd = Containerd::start(context)?;
+    for run in 1..=context.repetitions(RUNS) {
+        let scene = Scene::new(context, &containerd)?;
+        let with_run = || format!("run {run}");
+        kill_sandbox_and_evict(&scene, &containerd).with_context(with_run)?;
+        scene.finish(&containerd).with_context(with_run)?;
+    }
+    Ok(())
+}
+
+fn kill_sandbox_and_evict(scene: &Scene, containerd: &Containerd) -> Result<()> {
+    let sandbox = scene.pod.sandbox_pid()?;
+    let pid = i32::try_from(sandbox)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.context("process 0")?, rustix::process::Signal::KILL)?;
+    eventually(scene.node.limit(), || {
+        let (ready, running) = containerd.state_of(&scene.pod)?;
+        ensure!(!ready, "the runtime has not noticed");
+        ensure!(running, "the workload died with its sandbox");
+        Ok(())
+    })?;
+    scene.go()?;
+    scene.evicted()?;
+    scene.torn_down(containerd)
+}

@@ -1,0 +1,196 @@
+//! Pods that run through CRI, as a kubelet has them run: below the pod's cgroup, with its labels.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::runtime::cri::{
+    Container, ContainerMetadata, ContainerState, Nothing, PodSandbox, PodSandboxMetadata,
+    SandboxState,
+};
+
+use super::Containerd;
+use super::cri::{
+    ContainerConfig, CreateContainerRequest, Id, ImageSpec, LinuxContainerConfig,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
+    NamespaceOption, OF_CONTAINER, PodSandboxConfig, RunPodSandboxRequest, method,
+};
+use super::image;
+use crate::harness::{Cgroup, PodSpec};
+
+/// What the one container is called.
+pub(crate) const WORKLOAD: &str = "main";
+
+/// A pod with one container.
+#[derive(Debug)]
+pub(crate) struct RunningPod {
+    /// The pod's cgroup.
+    pub(crate) cgroup: Cgroup,
+    /// The sandbox's id.
+    pub(crate) sandbox: String,
+    /// The container's id.
+    pub(crate) container: String,
+}
+
+impl RunningPod {
+    /// Its sandbox's process.
+    pub(crate) fn sandbox_pid(&self) -> Result<u32> {
+        only_process(&self.cgroup.child(&self.sandbox))
+    }
+
+    /// Processes of its container.
+    pub(crate) fn workload(&self) -> Vec<u32> {
+        self.cgroup.child(&self.container).procs()
+    }
+}
+
+fn only_process(cgroup: &Cgroup) -> Result<u32> {
+    let procs = cgroup.procs();
+    ensure!(
+        procs.len() == 1,
+        "{} has the processes {procs:?}",
+        cgroup.path()
+    );
+    Ok(procs[0])
+}
+
+impl Containerd {
+    /// Runs a pod below `cgroup`, which must be there. Its container runs `script` in a shell; what is in
+    /// the machine's directory `go` it sees in `/go`, and this program is `/e2e`.
+    pub(crate) fn run_pod(
+        &self,
+        spec: &PodSpec,
+        cgroup: &Cgroup,
+        go: &Path,
+        script: &str,
+    ) -> Result<RunningPod> {
+        let config = sandbox_config(spec, cgroup);
+        let Id { id: sandbox } = self.call(
+            method::RUN_POD_SANDBOX,
+            RunPodSandboxRequest {
+                config: Some(config.clone()),
+            },
+        )?;
+        let Id { id: container } = self.call(
+            method::CREATE_CONTAINER,
+            CreateContainerRequest {
+                pod_sandbox_id: sandbox.clone(),
+                config: Some(container_config(spec, go, script)?),
+                sandbox_config: Some(config),
+            },
+        )?;
+        let Nothing {} = self.call(
+            method::START_CONTAINER,
+            Id {
+                id: container.clone(),
+            },
+        )?;
+        Ok(RunningPod {
+            cgroup: cgroup.clone(),
+            sandbox,
+            container,
+        })
+    }
+
+    /// What the runtime says of a pod's sandbox and container: ready, running.
+    pub(crate) fn state_of(&self, pod: &RunningPod) -> Result<(bool, bool)> {
+        let (sandboxes, containers): (Vec<PodSandbox>, Vec<Container>) =
+            self.ask(async |client| Ok((client.sandboxes().await?, client.containers().await?)))?;
+        let sandbox = sandboxes.iter().find(|sandbox| sandbox.id == pod.sandbox);
+        let container = containers.iter().find(|one| one.id == pod.container);
+        Ok((
+            sandbox.context("the sandbox is gone")?.state == SandboxState::Ready as i32,
+            container.context("the container is gone")?.state == ContainerState::Running as i32,
+        ))
+    }
+
+    /// Stops and removes a pod, as a kubelet does in the end.
+    pub(crate) fn remove(&self, pod: &RunningPod) -> Result<()> {
+        self.ask(async |client| client.stop_sandbox(&pod.sandbox).await)?;
+        let Nothing {} = self.call(
+            method::REMOVE_POD_SANDBOX,
+            Id {
+                id: pod.sandbox.clone(),
+            },
+        )?;
+        Ok(())
+    }
+}
+
+fn own_pids() -> Option<NamespaceOption> {
+    Some(NamespaceOption { pid: OF_CONTAINER })
+}
+
+/// `pkg/kubelet/types/labels.go`.
+fn labels(spec: &PodSpec) -> BTreeMap<String, String> {
+    [
+        ("io.kubernetes.pod.name", spec.name.as_str()),
+        ("io.kubernetes.pod.namespace", spec.namespace),
+        ("io.kubernetes.pod.uid", &spec.uid),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
+}
+
+fn sandbox_config(spec: &PodSpec, cgroup: &Cgroup) -> PodSandboxConfig {
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: spec.name.clone(),
+            uid: spec.uid.clone(),
+            namespace: spec.namespace.to_owned(),
+            attempt: 0,
+        }),
+        hostname: spec.name.clone(),
+        labels: labels(spec),
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: format!("/{}", cgroup.path()),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: own_pids(),
+            }),
+        }),
+    }
+}
+
+fn container_config(spec: &PodSpec, go: &Path, script: &str) -> Result<ContainerConfig> {
+    let program = fs::canonicalize("/proc/self/exe").context("find this program")?;
+    let go = go.display().to_string();
+    let program = program.display().to_string();
+    // This program is linked to the machine's libraries.
+    let mounts = [
+        ("/usr/lib", "/usr/lib"),
+        ("/lib", "/lib"),
+        ("/lib64", "/lib64"),
+        (&go, "/go"),
+        (&program, "/e2e"),
+    ];
+    let mut labels = labels(spec);
+    labels.insert(
+        "io.kubernetes.container.name".to_owned(),
+        WORKLOAD.to_owned(),
+    );
+    Ok(ContainerConfig {
+        metadata: Some(ContainerMetadata {
+            name: WORKLOAD.to_owned(),
+            attempt: 0,
+        }),
+        image: Some(ImageSpec {
+            image: image::NAME.to_owned(),
+        }),
+        command: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+        mounts: mounts
+            .into_iter()
+            .map(|(host_path, container_path)| Mount {
+                container_path: container_path.to_owned(),
+                host_path: host_path.to_owned(),
+                readonly: container_path != "/go",
+            })
+            .collect(),
+        labels,
+        linux: Some(LinuxContainerConfig {
+            security_context: Some(LinuxContainerSecurityContext {
+                namespace_options: own_pids(),
+            }),
+        }),
+    })
+}
