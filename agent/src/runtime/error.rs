@@ -1,6 +1,6 @@
 //! What can go wrong between the agent and the container runtime.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
 use tonic::{Code, Status};
 
@@ -72,6 +72,7 @@ impl RuntimeError {
         let socket = Arc::clone(socket);
         match status.code() {
             Code::Unavailable => Self::Unreachable { socket, reason },
+            _ if is_of_transport(status) => Self::Unreachable { socket, reason },
             Code::Unimplemented => Self::NoV1 { socket, reason },
             code => Self::Refused {
                 method,
@@ -93,17 +94,27 @@ impl RuntimeError {
     }
 }
 
+/// What caused it; nothing where the runtime itself has answered.
+fn sources(status: &Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(status.source(), |error: &&(dyn Error + 'static)| {
+        (*error).source()
+    })
+}
+
+/// Tonic gives a connection that broke the code `Unknown`.
+fn is_of_transport(status: &Status) -> bool {
+    sources(status).any(|error| error.is::<tonic::transport::Error>())
+}
+
 /// The message with what caused it: a transport's message alone is "transport error".
 fn reason(status: &Status) -> String {
     let mut text = status.message().to_owned();
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
+    for error in sources(status) {
         let more = error.to_string();
         if !text.contains(&more) {
             text.push_str(": ");
             text.push_str(&more);
         }
-        source = error.source();
     }
     text
 }
