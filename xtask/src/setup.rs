@@ -33,6 +33,8 @@ enum For {
     Machines,
     /// The machine with systemd: without it its tests are skipped.
     Systemd,
+    /// The cases with a real container runtime: without it they are skipped.
+    Runtime,
 }
 
 /// One thing that must be on the machine.
@@ -105,7 +107,38 @@ const NEEDS: &[Need] = &[
         newer: false,
         elsewhere: "run the tests with systemd on Debian",
     },
+    Need {
+        what: "containerd and runc",
+        purpose: For::Runtime,
+        found: |_| {
+            path_of("ctr")?;
+            path_of("runc")?;
+            path_of("containerd")
+        },
+        debian: &["containerd", "runc"],
+        newer: false,
+        elsewhere: "install containerd and runc; the tests start one of their own",
+    },
+    Need {
+        what: "network plugins",
+        purpose: For::Runtime,
+        found: |_| {
+            let directories = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
+            let found = directories
+                .into_iter()
+                .find(|dir| Path::new(dir).join("ptp").is_file());
+            found.map(str::to_owned)
+        },
+        debian: &["containernetworking-plugins"],
+        newer: false,
+        elsewhere: "install the CNI project's plugins in /opt/cni/bin",
+    },
 ];
+
+/// True where installing this would start a daemon that watches the whole machine.
+fn would_start(need: &Need) -> bool {
+    need.debian.contains(&"containerd") && Path::new("/run/systemd/system").is_dir()
+}
 
 /// What the command line asks for.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -115,7 +148,18 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.check {
         bail!("not everything is here: `cargo xtask setup` installs what is missing");
     }
-    ensure(workspace, |_| true)
+    ensure(workspace, |purpose| purpose != For::Runtime)?;
+    for_runtime(workspace);
+    Ok(())
+}
+
+/// Sees to what the cases with a real container runtime take; they are skipped without it, so that nothing
+/// fails here.
+pub(crate) fn for_runtime(workspace: &Workspace) {
+    let of_runtime = |purpose| purpose == For::Runtime;
+    if let Err(error) = ensure(workspace, of_runtime) {
+        line(Mark::Skipped, &format!("{error:#}"));
+    }
 }
 
 /// Sees to what building takes; prints nothing when all is there.
@@ -166,7 +210,7 @@ fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
     if missing().next().is_some() && apt::usable() {
         let packages = |newer| -> Vec<&str> {
             missing()
-                .filter(|need| need.newer == newer)
+                .filter(|need| need.newer == newer && !would_start(need))
                 .flat_map(|n| n.debian)
                 .copied()
                 .collect()
@@ -187,7 +231,13 @@ fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
 }
 
 fn remedy(need: &Need) -> String {
-    let how = if apt::is_debian() && !rustix::process::geteuid().is_root() {
+    let how = if would_start(need) && apt::is_debian() {
+        format!(
+            "as root: apt-get install {}; the package starts a containerd, which nobody here needs: \
+             systemctl disable --now containerd",
+            need.debian.join(" ")
+        )
+    } else if apt::is_debian() && !rustix::process::geteuid().is_root() {
         format!(
             "as root: apt-get install {}; or {}",
             need.debian.join(" "),

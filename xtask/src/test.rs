@@ -11,7 +11,7 @@ use crate::guest::{GUESTS, Guest};
 use crate::paths::Workspace;
 use crate::report::{Counts, Report, begin};
 use crate::tally::Tally;
-use crate::{build, cmd, machines};
+use crate::{build, cmd, machines, setup};
 
 /// When a virtual machine is killed, in seconds.
 const VM_TIMEOUT: u64 = 1800;
@@ -218,6 +218,7 @@ fn on_this_kernel(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         );
         return Ok(());
     }
+    setup::for_runtime(workspace);
     let stage = begin(NAME);
     let dir = workspace.results().join("native");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
