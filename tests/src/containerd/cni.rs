@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Where Debian has the plugins.
-const PLUGINS: &str = "/usr/lib/cni";
+/// Where Debian has the plugins, Fedora, and everybody else.
+const PLUGINS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
 
 /// `nsfs` is the file system that a namespace's file is of, once it is bound to a name.
 const SHIM: &str = r#"#!/bin/sh
 namespace=$(stat -f -c %T "$CNI_NETNS" 2>/dev/null) || namespace=missing
 echo "$CNI_COMMAND $CNI_CONTAINERID $namespace" >> "$LOG"
-exec /usr/lib/cni/ptp
+exec $PLUGIN
 "#;
 
 /// One request.
@@ -28,18 +28,27 @@ pub(crate) struct Asked {
     pub(crate) has_namespace: bool,
 }
 
+/// Where the plugins are, if all that are needed are.
+pub(super) fn plugins() -> Option<PathBuf> {
+    let needed = ["ptp", "host-local", "loopback"];
+    let mut places = PLUGINS.into_iter().map(PathBuf::from);
+    places.find(|dir| needed.iter().all(|name| dir.join(name).is_file()))
+}
+
 /// Puts plugins and configuration below `dir`. The range of addresses is the one for benchmarks (RFC 2544):
 /// nobody's, and only the namespace of these processes has it.
-pub(super) fn install(dir: &Path) -> Result<()> {
+pub(super) fn install(plugins: &Path, dir: &Path) -> Result<()> {
     let (bin, conf) = (dir.join("bin"), dir.join("net.d"));
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(&conf)?;
     for plugin in ["host-local", "loopback"] {
-        symlink(format!("{PLUGINS}/{plugin}"), bin.join(plugin))?;
+        symlink(plugins.join(plugin), bin.join(plugin))?;
     }
     let shim = bin.join("shim");
     let log = log(dir).display().to_string();
-    fs::write(&shim, SHIM.replace("$LOG", &log)).context("write the shim")?;
+    let plugin = plugins.join("ptp").display().to_string();
+    let text = SHIM.replace("$LOG", &log).replace("$PLUGIN", &plugin);
+    fs::write(&shim, text).context("write the shim")?;
     fs::set_permissions(&shim, Permissions::from_mode(0o755))?;
     let plugin = serde_json::json!({
         "type": "shim",

@@ -24,7 +24,8 @@ pub(super) fn build(dir: &Path) -> Result<PathBuf> {
     ] {
         fs::create_dir_all(root.join(directory))?;
     }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).context("copy busybox")?;
+    let busybox = super::find("busybox").context("there is no busybox")?;
+    fs::copy(busybox, root.join("bin/busybox")).context("copy busybox")?;
     for applet in APPLETS {
         symlink("busybox", root.join("bin").join(applet))?;
     }

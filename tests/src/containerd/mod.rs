@@ -32,15 +32,16 @@ use crate::harness::{eventually, private_dir};
 pub(crate) use self::cni::Asked;
 pub(crate) use self::pods::{RunningPod, WORKLOAD};
 
-/// What has to be on the machine.
-const PROGRAMS: [&str; 7] = [
-    "/usr/bin/containerd",
-    "/usr/bin/ctr",
-    "/usr/sbin/runc",
-    "/usr/bin/unshare",
-    "/usr/lib/cni/ptp",
-    "/usr/lib/cni/host-local",
-    "/bin/busybox",
+/// What has to be on the machine, besides the network plugins.
+const PROGRAMS: [&str; 8] = [
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "runc",
+    "unshare",
+    "busybox",
+    "tar",
+    "sha256sum",
 ];
 
 /// How long a call of the cases' own may take: it may start processes and make a network.
@@ -63,12 +64,16 @@ impl Containerd {
         if context.emulated() {
             skip("the test machine has no containerd")?;
         }
-        if let Some(missing) = PROGRAMS.iter().find(|path| !Path::new(path).exists()) {
+        if let Some(missing) = PROGRAMS.iter().find(|name| find(name).is_none()) {
             skip(format!("there is no {missing}: see `cargo xtask setup`"))?;
         }
+        if cni::plugins().is_none() {
+            skip("there are no network plugins: see `cargo xtask setup`")?;
+        }
+        let plugins = cni::plugins().context("the network plugins are gone")?;
         let dir = private_dir()?;
         let image = image::build(&dir.path().join("image"))?;
-        cni::install(&dir.path().join("cni"))?;
+        cni::install(&plugins, &dir.path().join("cni"))?;
         let config = dir.path().join("config.toml");
         fs::write(&config, configuration(dir.path()))
             .context("write containerd's configuration")?;
@@ -162,6 +167,16 @@ impl Drop for Containerd {
             let _ = self.outer.wait();
         }
     }
+}
+
+/// A program of the machine, also where only root looks for it.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let also = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut files = std::env::split_paths(&path)
+        .chain(also)
+        .map(|dir| dir.join(name));
+    files.find(|file| file.is_file())
 }
 
 fn socket(dir: &Path) -> PathBuf {
