@@ -370,6 +370,40 @@ fn the_event_log_is_off_until_it_has_a_path() {
 }
 
 #[test]
+fn the_runtime_is_where_the_operator_says() {
+    let socket = |text: &str| parse(text).unwrap().container_runtime_endpoint;
+    assert_eq!(socket(""), None);
+    let path = Some("/run/containerd/containerd.sock".into());
+    for written in [
+        "unix:///run/containerd/containerd.sock",
+        "/run/containerd/containerd.sock",
+    ] {
+        assert_eq!(
+            socket(&format!("containerRuntimeEndpoint: {written}")),
+            path
+        );
+    }
+    let overrides = Overrides {
+        cri_socket: Some("unix:///run/crio/crio.sock".to_owned()),
+        ..Overrides::default()
+    };
+    let config = Config::load(None, overrides).unwrap();
+    let crio = Some("/run/crio/crio.sock".into());
+    assert_eq!(config.container_runtime_endpoint, crio);
+    let long = format!("unix:///{}", "x".repeat(107));
+    for (written, problem) in [
+        ("tcp://127.0.0.1:1", "tcp is no unix socket"),
+        ("containerd.sock", "not the absolute path of a file"),
+        ("unix://run/containerd.sock", "not the absolute path"),
+        (&long, "at most 107 bytes"),
+    ] {
+        let text = error(&format!("containerRuntimeEndpoint: {written}"));
+        assert!(text.contains(problem), "{text}");
+        assert!(text.contains("containerRuntimeEndpoint is `"), "{text}");
+    }
+}
+
+#[test]
 fn nothing_is_kept_until_there_is_a_place_for_it() {
     assert_eq!(parse("").unwrap().state_dir, None);
     let kept = parse("stateDir: /var/lib/podwarden").unwrap();

@@ -103,7 +103,7 @@ fn sources(status: &Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
 
 /// Tonic gives a connection that broke the code `Unknown`.
 fn is_of_transport(status: &Status) -> bool {
-    sources(status).any(|error| error.is::<tonic::transport::Error>())
+    sources(status).any(<dyn Error>::is::<tonic::transport::Error>)
 }
 
 /// The message with what caused it: a transport's message alone is "transport error".

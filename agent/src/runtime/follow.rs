@@ -64,7 +64,8 @@ impl Follower {
     /// Completes when more is known than when this completed last.
     pub async fn changed(&mut self) {
         if self.known.changed().await.is_err() {
-            std::future::pending().await
+            // Its task has ended.
+            std::future::pending::<()>().await;
         }
     }
 
