@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::{Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
-use sandbox::Name;
+use sandbox::Spared;
 pub use sandbox::Told;
 
 /// Passes over the processes at most: two where nobody forks, one that finds them and one that finds
@@ -170,13 +170,14 @@ impl KillHandle {
 
     /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child that
     /// the runtime told of ([`Told`]), else the one with one process, called `pause`, and next to no
-    /// memory. Without it the runtime could not take the pod's network down any more. `found` gets every process, before or right after it is
+    /// memory. Without it the runtime could not take the pod's network down any more. CRI-O's monitors
+    /// (`crio-conmon-*`) stay as well: they end with their containers. `found` gets every process, before or right after it is
     /// killed.
     ///
     /// # Errors
     /// As [`KillHandle::kill`].
     pub fn kill_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
-        self.kill_but(self.sandbox().as_ref(), found)
+        self.kill_but(self.spared().as_ref(), found)
     }
 
     /// Calls `found` with every process that [`KillHandle::kill_workload`] would kill. Those that are
@@ -187,9 +188,9 @@ impl KillHandle {
     /// # Errors
     /// [`Error::Gone`] when the cgroup was removed.
     pub fn processes(&self, found: &mut dyn FnMut(u32)) -> Result<()> {
-        let sandbox = self.sandbox();
+        let spared = self.spared();
         for directory in self.listed() {
-            walk::processes(directory.as_fd(), sandbox.as_ref(), found)
+            walk::processes(directory.as_fd(), spared.as_ref(), found)
                 .map_err(|e| self.error("list the processes of", e))?;
         }
         Ok(())
@@ -201,10 +202,10 @@ impl KillHandle {
     /// # Errors
     /// [`Error::Gone`] when the cgroup was removed.
     pub fn is_populated(&self) -> Result<Option<bool>> {
-        self.holds_somebody(self.sandbox().as_ref())
+        self.holds_somebody(self.spared().as_ref())
     }
 
-    fn holds_somebody(&self, spared: Option<&Name>) -> Result<Option<bool>> {
+    fn holds_somebody(&self, spared: Option<&Spared>) -> Result<Option<bool>> {
         if !self.is_v2 {
             return Ok(None);
         }
@@ -256,12 +257,12 @@ impl KillHandle {
         }
     }
 
-    fn sandbox(&self) -> Option<Name> {
+    fn spared(&self) -> Option<Spared> {
         let usage = memory::usage_file(self.is_v2);
         sandbox::find(self.directory.as_fd(), usage, &self.told)
     }
 
-    fn kill_but(&self, spared: Option<&Name>, found: &mut dyn FnMut(u32)) -> Result<Killed> {
+    fn kill_but(&self, spared: Option<&Spared>, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         let killed = match &self.method {
             Method::Kernel(file) => self.kill_by_kernel(file, spared, found),
             Method::Freeze { state, directory } => {
@@ -283,7 +284,7 @@ impl KillHandle {
         let killed = killed?;
         let dying = killed.processes == 0 && self.holds_somebody(spared)? == Some(true);
         Ok(Killed {
-            spared: spared.is_some(),
+            spared: spared.is_some_and(|spared| spared.sandbox.is_some()),
             dying,
             ..killed
         })
@@ -292,7 +293,7 @@ impl KillHandle {
     fn kill_by_kernel(
         &self,
         file: &OwnedFd,
-        spared: Option<&Name>,
+        spared: Option<&Spared>,
         found: &mut dyn FnMut(u32),
     ) -> Result<Killed> {
         let mut processes = 0;
@@ -326,7 +327,7 @@ impl KillHandle {
 
     /// Signals until a pass finds no process that was not signalled before; those that were stay
     /// listed while they die. False when there were new ones up to pass `passes`.
-    fn chase(&self, chase: &mut Chase<'_>, spared: Option<&Name>, passes: u32) -> Result<bool> {
+    fn chase(&self, chase: &mut Chase<'_>, spared: Option<&Spared>, passes: u32) -> Result<bool> {
         while chase.killed.passes < passes {
             let mut fresh = 0;
             let mut refused = false;

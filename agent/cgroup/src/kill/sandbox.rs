@@ -1,4 +1,5 @@
-//! Which child of a pod's cgroup holds its sandbox container.
+//! Which children of a pod's cgroup are left alive: its sandbox container, and what CRI-O has beside each
+//! container to see it end.
 //!
 //! The container runtime knows ([`Told`]). Where it has not told of a child, no file says so, and a sandbox
 //! is recognised by what it is for: it runs one process, `pause`, which holds the pod's namespaces and no
@@ -50,6 +51,30 @@ impl Told {
     }
 }
 
+/// What the cgroups of CRI-O's monitors begin with (`getPodCgroup`, `internal/config/cgmgr` of CRI-O). A
+/// monitor tells CRI-O of its container's end, and ends then by itself; CRI-O waits for one that was
+/// killed first.
+const MONITOR: &[u8] = b"crio-conmon-";
+
+/// The children that are left alive.
+#[derive(Clone, Copy)]
+pub(super) struct Spared {
+    /// The sandbox's, where one was found.
+    pub(super) sandbox: Option<Name>,
+    /// There are monitors.
+    monitors: bool,
+}
+
+impl Spared {
+    pub(super) fn is(&self, name: &CStr) -> bool {
+        self.monitors && is_monitor(name) || self.sandbox.is_some_and(|sandbox| sandbox.is(name))
+    }
+}
+
+fn is_monitor(name: &CStr) -> bool {
+    name.to_bytes().starts_with(MONITOR)
+}
+
 /// A child cgroup's name, on the stack.
 #[derive(Clone, Copy)]
 pub(super) struct Name {
@@ -74,18 +99,24 @@ impl Name {
     }
 }
 
-/// The child of a pod's memory cgroup that holds its sandbox; `None` when there is none: one that was told
-/// and has a process, else one that was not told and looks like it. Costs four system calls for a child,
-/// and three more for one with a single process that was not told.
-pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, told: &Told) -> Option<Name> {
-    let mut likely = None;
+/// The children of a pod's memory cgroup that are to be spared; `None` when there are none. The sandbox is
+/// the one that was told and has a process, else one that was not told and looks like it. Costs four system
+/// calls for a child, and three more for one with a single process that was not told.
+pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, told: &Told) -> Option<Spared> {
+    let (mut found, mut likely) = (None, None);
+    let mut monitors = false;
     let listing = walk::open(pod, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     let mut buffer = [MaybeUninit::uninit(); ENTRIES];
     let mut entries = RawDir::new(listing, &mut buffer);
     while let Some(entry) = entries.next() {
-        let entry = entry.ok()?;
+        // What was found so far counts for more than what could not be read.
+        let Ok(entry) = entry else { break };
         let name = entry.file_name();
         if entry.file_type() != FileType::Directory || matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if is_monitor(name) {
+            monitors = true;
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -93,14 +124,15 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, told: &Told) -> Option<Name
             continue;
         };
         match told.is_sandbox(name) {
-            Some(true) if has_process(child.as_fd()) => return Name::new(name),
+            Some(true) if has_process(child.as_fd()) => found = Name::new(name),
             None if likely.is_none() && looks_like_one(child.as_fd(), usage) => {
                 likely = Name::new(name);
             }
             _ => {}
         }
     }
-    likely
+    let sandbox = found.or(likely);
+    (monitors || sandbox.is_some()).then_some(Spared { sandbox, monitors })
 }
 
 /// Whether somebody runs in it. One that died by itself is not spared any more: another may have taken
@@ -200,6 +232,18 @@ mod tests {
         };
         let answers = [c"s", c"w", c"x", c"ss"].map(|name| told.is_sandbox(name));
         assert_eq!(answers, [Some(true), Some(false), None, None]);
+    }
+
+    #[test]
+    fn monitors_are_spared_where_there_are_any() {
+        let spared = Spared {
+            sandbox: Name::new(c"crio-1.scope"),
+            monitors: true,
+        };
+        for name in [c"crio-1.scope", c"crio-conmon-1.scope", c"crio-conmon-2"] {
+            assert!(spared.is(name), "{name:?}");
+        }
+        assert!(!spared.is(c"crio-2.scope"));
     }
 
     #[test]

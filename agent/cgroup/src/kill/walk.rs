@@ -10,7 +10,7 @@ use rustix::{
     io::{Errno, read, retry_on_intr},
 };
 
-use super::sandbox::Name;
+use super::sandbox::Spared;
 
 /// The v1 freezer's control file; the topmost cgroup has none.
 pub(super) const FREEZER_STATE: &str = "freezer.state";
@@ -29,7 +29,7 @@ const IDS: usize = 4096;
 /// it keeps for a second (`cgroup_pidlist_start`, `kernel/cgroup/cgroup-v1.c`).
 pub(super) fn processes(
     directory: BorrowedFd<'_>,
-    spared: Option<&Name>,
+    spared: Option<&Spared>,
     found: &mut dyn FnMut(u32),
 ) -> Result<bool, Errno> {
     each(directory, 0, spared, &mut |cgroup| {
@@ -54,7 +54,7 @@ pub(super) fn own_processes(
 /// children but that one. See "populated" of `cgroup.events` in `Documentation/admin-guide/cgroup-v2.rst`.
 pub(super) fn is_populated(
     directory: BorrowedFd<'_>,
-    spared: Option<&Name>,
+    spared: Option<&Spared>,
 ) -> Result<bool, Errno> {
     if spared.is_none() {
         return says_populated(directory);
@@ -79,7 +79,7 @@ fn says_populated(cgroup: BorrowedFd<'_>) -> Result<bool, Errno> {
 /// Calls `visit` with every child of a cgroup but `spared`. That one vanishes meanwhile is no error.
 pub(super) fn children(
     directory: BorrowedFd<'_>,
-    spared: Option<&Name>,
+    spared: Option<&Spared>,
     visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     below(directory, spared, &mut |child| visit(child).map(|()| true)).map(|_| ())
@@ -105,7 +105,7 @@ pub(super) fn open(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> Resu
 fn each(
     directory: BorrowedFd<'_>,
     depth: usize,
-    spared: Option<&Name>,
+    spared: Option<&Spared>,
     visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<bool, Errno> {
     visit(directory)?;
@@ -120,7 +120,7 @@ fn each(
 /// Calls `visit` with every child but `spared`; true when every call said so.
 fn below(
     directory: BorrowedFd<'_>,
-    spared: Option<&Name>,
+    spared: Option<&Spared>,
     visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<bool, Errno>,
 ) -> Result<bool, Errno> {
     // Opened anew, because the position in a directory belongs to the open file.

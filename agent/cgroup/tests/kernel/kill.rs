@@ -275,6 +275,24 @@ fn the_sandbox_that_was_told_is_left_alive() {
     assert!(told.is_running());
 }
 
+/// A monitor tells CRI-O of its container's end, also where the sandbox has died.
+#[test]
+fn monitors_are_left_alive() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let [monitor, workload] = ["pod/crio-conmon-1.scope", "pod/crio-1.scope"].map(|rel| {
+        sandbox.cgroup(rel);
+        Victim::sleeper(&tree.open_attach(rel).unwrap())
+    });
+    let handle = KillHandle::open(tree, "pod").unwrap();
+    let killed = handle.kill_workload(&mut |_| {}).unwrap();
+    assert_eq!((killed.processes, killed.spared), (1, false));
+    assert_eq!(workload.ended_by(), Some(libc::SIGKILL));
+    assert!(monitor.is_running());
+}
+
 /// One that died by itself may have a successor that was not told yet.
 #[test]
 fn a_sandbox_that_was_not_told_is_recognised_beside_one_that_died() {

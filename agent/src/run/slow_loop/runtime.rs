@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use podwarden_policy::name::parse_container;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::SlowLoop;
@@ -51,6 +52,10 @@ impl SlowLoop {
         let Some(runtime) = &self.parts.runtime else {
             return;
         };
+        // What CRI-O has beside its containers is none.
+        if parse_container(id).is_none() {
+            return;
+        }
         runtime.seen(id);
         // What was told before its cgroup was made is of use from now on.
         self.rearm |= runtime.known().truth.container(uid, id).is_some();
