@@ -109,7 +109,7 @@ impl Scene {
             let state = containerd.state_of(&self.pod)?;
             ensure!(state == (false, false), "ready and running: {state:?}");
             let log = self.node.agent.log.text();
-            ensure!(log.contains("torn down"), "the agent does not say so");
+            ensure!(log.contains(": torn down "), "the agent does not say so");
             Ok(())
         })?;
         let asked = containerd.asked()?;
@@ -193,21 +193,26 @@ fn evict_once(context: &Context, containerd: &Containerd) -> Result<()> {
     let scene = Scene::new(context, containerd)?;
     let sandbox = scene.pod.sandbox_pid()?;
     containerd.hang(true)?;
-    let result = scene.go().and_then(|()| scene.evicted());
-    let alive = is_running(sandbox);
-    let workload: Vec<_> = scene
-        .pod
-        .workload()
-        .into_iter()
-        .filter(|pid| is_running(*pid))
-        .collect();
+    let result = kill_while_it_hangs(&scene, sandbox);
     containerd.hang(false)?;
     result?;
-    ensure!(alive, "the sandbox died with its workload");
-    ensure!(workload.is_empty(), "processes {workload:?} live on");
     scene.torn_down(containerd)?;
     ensure!(!is_running(sandbox), "the sandbox lives on");
     scene.finish(containerd)
+}
+
+fn kill_while_it_hangs(scene: &Scene, sandbox: u32) -> Result<()> {
+    scene.go()?;
+    scene.evicted()?;
+    // Its memory is free a moment before it is gone.
+    eventually(scene.node.limit(), || {
+        let procs = scene.pod.workload().into_iter();
+        let running: Vec<_> = procs.filter(|pid| is_running(*pid)).collect();
+        ensure!(running.is_empty(), "processes {running:?} live on");
+        Ok(())
+    })?;
+    ensure!(is_running(sandbox), "the sandbox died with its workload");
+    Ok(())
 }
 
 /// The sandbox is dead before the pod is evicted: its network is taken down all the same.

@@ -51,7 +51,7 @@ impl Told {
     }
 }
 
-/// What the cgroups of CRI-O's monitors begin with (`getPodCgroup`, `internal/config/cgmgr` of CRI-O). A
+/// What the cgroups of CRI-O's monitors begin with (`MoveConmonToCgroup`, `internal/config/cgmgr` of CRI-O). A
 /// monitor tells CRI-O of its container's end, and ends then by itself; CRI-O waits for one that was
 /// killed first.
 const MONITOR: &[u8] = b"crio-conmon-";

@@ -171,7 +171,7 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
         }),
         context_switches_per_second: rate(|pod| pod.cpu.context_switches),
         exits: now.exits.clone(),
-        containers: now.containers.len(),
+        containers: now.containers.iter().filter(|one| !one.sandbox).count(),
     }
 }
 
