@@ -92,6 +92,7 @@ impl Scrape {
             allocatable_memory_bytes,
             drops,
             drift,
+            runtime,
             ..
         } = &self.figures.node;
         Family::open(encoder, &METRICS.info)?.info(&[
@@ -102,6 +103,10 @@ impl Scrape {
             ("cgroup_driver", cgroup_driver),
         ])?;
         Family::open(encoder, &METRICS.reactor_up)?.gauge(&[], u64::from(self.up))?;
+        if let Some(runtime) = runtime {
+            let up = runtime.name.is_some() && runtime.problem.is_none();
+            Family::open(encoder, &METRICS.runtime_up)?.gauge(&[], u64::from(up))?;
+        }
         let failing = self.event_log.iter().filter(|log| log.failing.is_some());
         let degradations = degradations.len() + failing.count();
         Family::open(encoder, &METRICS.degradations)?.gauge(&[], degradations as u64)?;

@@ -1,16 +1,19 @@
 //! The agent beside a real containerd.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, PodStats};
 
 use super::{Case, Context, case};
 use crate::containerd::{Containerd, RunningPod, WORKLOAD};
-use crate::harness::{Node, Options, PodSpec, eventually, until};
+use crate::harness::{Node, Options, PodSpec, Sandbox, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
     case("containerd_pods_named", containerd_pods_named),
+    case("containerd_comes_later", containerd_comes_later),
     case("containerd_eviction", containerd_eviction),
     case("containerd_sandbox_killed", containerd_sandbox_killed),
 ];
@@ -20,15 +23,12 @@ const MIB: u64 = 1 << 20;
 /// How often a case does what it is about, unless it is told.
 const RUNS: u32 = 2;
 
-/// A node of 512 MiB that evicts with 128 MiB left, and asks this runtime.
-fn options(containerd: &Containerd) -> Options {
+/// A node of 512 MiB that evicts with 128 MiB left, and asks the runtime at this socket.
+fn options(socket: &Path) -> Options {
     Options {
         memory: "512Mi".to_owned(),
         eviction_hard: Some("128Mi".to_owned()),
-        config: format!(
-            "containerRuntimeEndpoint: unix://{}\n",
-            containerd.socket().display()
-        ),
+        config: format!("containerRuntimeEndpoint: unix://{}\n", socket.display()),
         ..Options::default()
     }
 }
@@ -42,7 +42,13 @@ struct Scene {
 
 impl Scene {
     fn new(context: &Context, containerd: &Containerd) -> Result<Self> {
-        let node = Node::start(context, &options(containerd))?;
+        let node = Node::start(context, &options(&containerd.socket()))?;
+        let scene = Self::on(node, containerd)?;
+        scene.named()?;
+        Ok(scene)
+    }
+
+    fn on(node: Node, containerd: &Containerd) -> Result<Self> {
         let go = node.sandbox.dir().join("go");
         fs::create_dir(&go)?;
         let spec = PodSpec::best_effort("hog");
@@ -55,9 +61,7 @@ impl Scene {
              /e2e workload fill --mib {mib} --rate 500 --step-kib 64; true"
         );
         let pod = containerd.run_pod(&spec, &cgroup, &go, &script)?;
-        let scene = Self { node, spec, pod };
-        scene.named()?;
-        Ok(scene)
+        Ok(Self { node, spec, pod })
     }
 
     /// Waits until the agent knows the pod's containers by name.
@@ -176,6 +180,41 @@ fn containerd_pods_named(context: &Context) -> Result<()> {
     ensure!(told.problem.is_none(), "{told:?}");
     containerd.remove(&stranger)?;
     eventually(scene.node.limit(), || cgroup.remove())?;
+    scene.finish(&containerd)
+}
+
+/// The agent is there before the runtime: it works without names, says so, and learns them.
+fn containerd_comes_later(context: &Context) -> Result<()> {
+    let containerd = Containerd::start(context)?;
+    let sandbox = Sandbox::new()?;
+    let socket = sandbox.dir().join("runtime.sock");
+    let node = Node::on(context, sandbox, &options(&socket))?;
+    let scene = Scene::on(node, &containerd)?;
+    let node = &scene.node;
+    let is_missed = |missed: bool| {
+        eventually(node.limit(), || {
+            let told = node.agent.node()?;
+            let said = |text: &String| text.contains("containerRuntimeEndpoint");
+            let degraded = told.degradations.iter().any(said);
+            ensure!(degraded == missed, "degradations: {:?}", told.degradations);
+            let problem = told.runtime.context("no runtime is told of")?.problem;
+            ensure!(problem.is_some() == missed, "its problem: {problem:?}");
+            Ok(())
+        })
+    };
+    is_missed(true)?;
+    node.expect(&scene.spec.uid, |stats| {
+        let named = stats.containers.iter().all(|one| one.name == one.id);
+        ensure!(
+            named && stats.containers.len() == 2,
+            "{:?}",
+            stats.containers
+        );
+        Ok(())
+    })?;
+    symlink(containerd.socket(), &socket).context("put the socket in place")?;
+    scene.named()?;
+    is_missed(false)?;
     scene.finish(&containerd)
 }
 
