@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, PodStats};
@@ -19,6 +20,9 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const MIB: u64 = 1 << 20;
+
+/// How long a pod may take to be torn down: what the runtime refuses is tried again, ever later.
+const TEARDOWN: Duration = Duration::from_secs(60);
 
 /// How often a case does what it is about, unless it is told.
 const RUNS: u32 = 2;
@@ -109,7 +113,7 @@ impl Scene {
     /// Waits until the pod is torn down, and looks that it was in the right order and that nothing is left
     /// but what only the runtime's owner removes.
     fn torn_down(&self, containerd: &Containerd) -> Result<()> {
-        eventually(self.node.limit(), || {
+        eventually(TEARDOWN, || {
             let state = containerd.state_of(&self.pod)?;
             ensure!(state == (false, false), "ready and running: {state:?}");
             let log = self.node.agent.log.text();
