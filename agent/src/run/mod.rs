@@ -62,7 +62,8 @@ pub async fn run(
     };
     tracing::info!("shutting down");
     published.set_ready(false);
-    if let Some(slow_loop) = slow_loop {
+    if let Some(mut slow_loop) = slow_loop {
+        slow_loop.end_teardowns().await;
         slow_loop.finish();
     }
     let _ = stop.send(());

@@ -15,6 +15,10 @@ use crate::{
     runtime::{Follower, teardown},
 };
 
+/// How long pods that are being taken down keep the agent from ending: a runtime whose caller goes away
+/// gives up, and leaves a network half removed.
+const LAST: Duration = Duration::from_secs(5);
+
 /// Pods that are being taken down; all of it ends with this.
 #[derive(Debug, Default)]
 pub(super) struct Teardowns {
@@ -31,6 +35,14 @@ impl Teardowns {
         if let Some(before) = self.by_uid.insert(uid.to_owned(), task) {
             before.abort();
         }
+    }
+
+    /// Waits until all is done; the pods that are not after `limit`.
+    async fn end(&mut self, limit: Duration) -> Vec<String> {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(limit, all).await;
+        let left = self.by_uid.drain().filter(|(_, task)| !task.is_finished());
+        left.map(|(uid, _)| uid).collect()
     }
 }
 
@@ -88,6 +100,13 @@ impl SlowLoop {
         }
     }
 
+    /// Before the agent ends.
+    pub(in crate::run) async fn end_teardowns(&mut self) {
+        for uid in self.teardowns.end(LAST).await {
+            tracing::warn!(uid, "the pod is not torn down, and the agent ends");
+        }
+    }
+
     /// What is wrong with the runtime, for the notices.
     pub(super) fn runtime_problem(&self) -> BTreeSet<String> {
         let problem = self.identities.runtime().problem.as_ref();
@@ -118,5 +137,39 @@ pub(super) async fn changed(runtime: Option<&mut Follower>) {
     match runtime {
         Some(runtime) => runtime.changed().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pod_that_is_begun_anew_is_done_once() {
+        let mut teardowns = Teardowns::default();
+        let done = Arc::new(AtomicU32::new(0));
+        for uid in ["a", "a", "b"] {
+            let done = Arc::clone(&done);
+            teardowns.begin(uid, async move {
+                tokio::task::yield_now().await;
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert!(teardowns.end(LAST).await.is_empty());
+        assert_eq!(done.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn the_end_does_not_wait_for_ever() {
+        let mut teardowns = Teardowns::default();
+        teardowns.begin("done", async {});
+        teardowns.begin("stuck", std::future::pending());
+        let left = teardowns.end(Duration::from_millis(50)).await;
+        assert_eq!(left, ["stuck"]);
     }
 }
