@@ -19,17 +19,9 @@ pub(super) struct Evictions {
     open: HashMap<u64, (Chosen, PodRef, Draft)>,
     /// uids of pods that are dead.
     pub(super) done: BTreeSet<String>,
-    /// uids of pods that nothing is waited for any more: to be taken down.
-    ended: Vec<String>,
 }
 
 impl Evictions {
-    /// Pods whose processes were killed and whose memory is free, or is not going to be, since this was
-    /// asked last.
-    pub(super) fn take_ended(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.ended)
-    }
-
     /// Takes one report; true when a pod was killed, so that limits and levels may follow.
     pub(super) fn take(
         &mut self,
@@ -74,7 +66,6 @@ impl Evictions {
                         say_stuck(published, &chosen, &pod);
                     }
                     let id = publish_eviction(published, &chosen, &pod, at);
-                    self.ended.push(pod.uid.clone());
                     record(recorder, id, pod, draft.freed(at));
                 }
                 false

@@ -62,8 +62,7 @@ pub async fn run(
     };
     tracing::info!("shutting down");
     published.set_ready(false);
-    if let Some(mut slow_loop) = slow_loop {
-        slow_loop.end_teardowns().await;
+    if let Some(slow_loop) = slow_loop {
         slow_loop.finish();
     }
     let _ = stop.send(());

@@ -26,7 +26,7 @@ use tokio::{
     sync::watch,
 };
 
-use self::{notices::Notices, pace::Pace, runtime::Teardowns};
+use self::{notices::Notices, pace::Pace};
 use super::{
     evictions::{Evictions, KnownNames},
     soft::Soft,
@@ -104,7 +104,6 @@ pub(super) struct SlowLoop {
     stale: bool,
     /// What victims are killed by changed: arm before waiting again.
     rearm: bool,
-    teardowns: Teardowns,
     /// What is wrong with pods, so that it is said once.
     pod_errors: Vec<SourceError>,
     pods_open: bool,
@@ -144,7 +143,6 @@ impl SlowLoop {
             recorder: recording::start(&parts),
             stale: true,
             rearm: false,
-            teardowns: Teardowns::default(),
             pod_errors: Vec::new(),
             pods_open: true,
             reactor_ended: false,
@@ -316,7 +314,6 @@ impl SlowLoop {
                 converger.look();
             }
         }
-        self.tear_down_evicted();
     }
 
     /// Brings the cgroups to what the pods need.

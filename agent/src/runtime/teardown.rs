@@ -11,7 +11,6 @@ use super::{
     error::RuntimeError,
     truth::{uid_of_container, uid_of_sandbox},
 };
-use crate::{error, pods::backoff::Backoff};
 
 /// What was stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,32 +21,20 @@ pub struct TornDown {
     pub ready: usize,
     /// Sandboxes that had ended and were not removed.
     pub not_ready: usize,
-    /// How often it was begun.
-    pub tries: u32,
 }
 
 /// Stops every container of a pod, with `grace` between SIGTERM and SIGKILL (0 for what was evicted), then
-/// every sandbox of it. Tried again, ever later, until the runtime has agreed to all of it; drop it to give
-/// up. A pod that the runtime does not know is torn down.
-pub async fn teardown(client: &Client, uid: &str, grace: Duration) -> TornDown {
-    let mut backoff = Backoff::default();
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match once(client, uid, grace).await {
-            Ok(done) => return TornDown { tries, ..done },
-            Err(error) => {
-                let pause = backoff.next(fastrand::f64());
-                let error = error::chain(&error);
-                tracing::warn!(uid, ?pause, "the pod is not torn down yet: {error}");
-                tokio::time::sleep(pause).await;
-            }
-        }
-    }
-}
-
-/// One try. No sandbox is stopped while a container of the pod could not be: it may still use the network.
-async fn once(client: &Client, uid: &str, grace: Duration) -> Result<TornDown, RuntimeError> {
+/// every sandbox of it. To be called again until it succeeds. A pod that the runtime does not know is torn
+/// down.
+///
+/// # Errors
+/// When the runtime does not answer, or does not agree. No sandbox is stopped while a container of the pod
+/// could not be: it may still use the network.
+pub async fn teardown(
+    client: &Client,
+    uid: &str,
+    grace: Duration,
+) -> Result<TornDown, RuntimeError> {
     let all = client.containers().await?;
     let sandboxes = client.sandboxes().await?;
     let running: Vec<_> = all

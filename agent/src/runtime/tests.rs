@@ -17,7 +17,7 @@ use prost::Message as _;
 
 use self::server::{Place, Reply, Server};
 use super::{
-    Client, Follower, RuntimeError,
+    Client, Follower, RuntimeError, TornDown,
     cri::{
         Container, ContainerState, ListContainersResponse, ListPodSandboxResponse, Nothing,
         PodSandbox, PodSandboxMetadata, SandboxState, StopContainerRequest, StopPodSandboxRequest,
@@ -207,9 +207,9 @@ async fn a_pod_is_torn_down_in_order_and_no_other_pod_is() {
     });
     let _server = Server::start(&place.socket(), script);
     let client = Client::new(&place.socket()).unwrap();
-    let done = teardown(&client, "a", Duration::ZERO).await;
-    let counted = (done.containers, done.ready, done.not_ready, done.tries);
-    assert_eq!(counted, (2, 1, 1, 1));
+    let done = teardown(&client, "a", Duration::ZERO).await.unwrap();
+    let counted = (done.containers, done.ready, done.not_ready);
+    assert_eq!(counted, (2, 1, 1));
     let mut stopped = stopped.lock().unwrap().clone();
     stopped[..2].sort_unstable();
     assert_eq!(stopped, ["a-runs", "a-waits", "a-old", "a-new"]);
@@ -221,9 +221,9 @@ async fn what_is_gone_is_torn_down() {
     let script = with_two_pods(|_| Reply::Status(5, "not found"));
     let _server = Server::start(&place.socket(), script);
     let client = Client::new(&place.socket()).unwrap();
-    assert_eq!(teardown(&client, "a", Duration::ZERO).await.tries, 1);
+    teardown(&client, "a", Duration::ZERO).await.unwrap();
     let nobody = teardown(&client, "nobody", Duration::ZERO).await;
-    assert_eq!((nobody.containers, nobody.ready, nobody.tries), (0, 0, 1));
+    assert_eq!(nobody.unwrap(), TornDown::default());
 }
 
 #[tokio::test]
@@ -239,8 +239,14 @@ async fn no_sandbox_is_stopped_before_the_containers_are() {
     });
     let server = Server::start(&place.socket(), script);
     let client = Client::new(&place.socket()).unwrap();
-    let done = teardown(&client, "a", Duration::ZERO).await;
-    assert_eq!(done.tries, 2);
+    let refused = teardown(&client, "a", Duration::ZERO).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let calls = server.calls();
+    assert!(
+        !calls.iter().any(|call| call == "StopPodSandbox"),
+        "{calls:?}"
+    );
+    teardown(&client, "a", Duration::ZERO).await.unwrap();
     let calls = server.calls();
     let first = calls.iter().position(|call| call == "StopPodSandbox");
     let last = calls.iter().rposition(|call| call == "StopContainer");
