@@ -414,6 +414,10 @@ pub struct Eviction {
     /// log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+    /// True when the API server is to be told of it: should the agent end before that, its successor
+    /// does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub to_be_marked: bool,
     /// The steps.
     pub timeline: EvictionTimeline,
 }

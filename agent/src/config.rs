@@ -233,6 +233,18 @@ pub enum OnExit {
     Keep,
 }
 
+/// `marks.how`: how the API server learns of an eviction, besides by an Event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum MarksConfig {
+    /// As the kubelet tells it: the pod's status is Failed, for the reason Evicted.
+    #[default]
+    Status,
+    /// By an Eviction (`policy/v1`), which disruption budgets may refuse and which deletes the pod.
+    EvictionApi,
+    /// It does not, nor by an Event.
+    None,
+}
+
 /// Where evictions and OOM kills are kept past the agent's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLogConfig {
@@ -254,7 +266,8 @@ pub struct Config {
     pub node_name: String,
     /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
     pub pods_dir: Option<PathBuf>,
-    /// Where what outlives the agent is kept: the pods that the API server told of. Default: nowhere.
+    /// Where what outlives the agent is kept: the pods that the API server told of, and what it is to be told
+    /// of evictions. Default: nowhere.
     pub state_dir: Option<PathBuf>,
     /// Where manifests are besides. Default: nowhere.
     pub static_pod_url: Option<StaticPodUrl>,
@@ -314,6 +327,8 @@ pub struct Config {
     pub event_log: Option<EventLogConfig>,
     /// `convergence`.
     pub convergence: ConvergenceConfig,
+    /// `marks`. Default: `status`.
+    pub marks: MarksConfig,
 }
 
 /// What the command line says; each overrides the file.

@@ -27,6 +27,9 @@
 //! | `run` | brings all of it up and down; the slow loop | all of the above |
 //! | `published`, `api`, `http`, `client` | what is shown, and how it travels | sockets |
 //! | `recorder` | what led to an eviction, kept past the agent's end | usage files, the event log |
+//! | `workers` | one task per pod with something to do | nothing |
+//! | `marks` | tells the API server of evictions, from a queue on disk | the state directory, the API server |
+//! | `durable` | files that are there whole or not at all | files named by others |
 //! | `recorded` | a snapshot as a file: `plan --record` | nothing |
 //! | `clock` | the clocks, as numbers and text | the clocks |
 //! | `error` | errors as text | nothing |
@@ -41,11 +44,13 @@ pub mod clock;
 pub mod config;
 pub mod converge;
 pub mod drift;
+pub mod durable;
 pub mod error;
 pub mod figures;
 pub mod http;
 pub mod kernel;
 pub mod ledger;
+pub mod marks;
 pub mod oom_score;
 pub mod pods;
 pub mod published;
@@ -55,3 +60,4 @@ pub mod recorder;
 pub mod run;
 pub mod runtime;
 pub mod sense;
+pub mod workers;

@@ -75,6 +75,8 @@ pub(crate) struct RawConfig {
     pub(super) event_log: RawEventLog,
     #[serde(default)]
     pub(super) convergence: RawConvergence,
+    #[serde(default)]
+    pub(super) marks: RawMarks,
 }
 
 /// CPU and memory.
@@ -180,6 +182,13 @@ pub(super) struct RawConvergence {
     pub(super) memory_high: Option<bool>,
     pub(super) memory_reclaim: Option<bool>,
     pub(super) reclaim_step: Option<Text>,
+}
+
+/// `marks`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMarks {
+    pub(super) how: Option<Text>,
 }
 
 /// Parses the YAML and checks that it is meant for this agent.

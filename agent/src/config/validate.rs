@@ -3,6 +3,7 @@
 mod convergence;
 mod kubelet;
 mod limits;
+mod marks;
 mod pressure;
 mod static_pod_url;
 
@@ -356,6 +357,7 @@ pub(super) fn check(
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
         event_log: file.event_log(&raw.event_log)?,
         convergence: file.convergence(&raw.convergence)?,
+        marks: file.marks(&raw.marks)?,
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
         state_dir: file.read(
             "stateDir",

@@ -6,8 +6,7 @@
 //! until the server tells of it.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{PodSet, Source, SourcedPod};
-use crate::error::chain;
+use crate::{durable, error::chain};
 
 /// The file below the state directory.
 const NAME: &str = "pods.json";
@@ -98,19 +97,8 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Io`]; the file is then what it was.
     pub fn write(&self, set: &PodSet) -> Result<(), CheckpointError> {
-        self.replace(&text(set))
+        durable::replace(&self.0, &text(set))
             .map_err(|error| CheckpointError::Io(self.0.clone(), error))
-    }
-
-    fn replace(&self, text: &[u8]) -> io::Result<()> {
-        let dir = self.0.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(dir)?;
-        let draft = self.0.with_extension("json.new");
-        let mut file = File::create(&draft)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        fs::rename(&draft, &self.0)?;
-        File::open(dir)?.sync_all()
     }
 
     /// Writes it whenever what the API server told has changed, until there is nobody to tell any more.

@@ -18,12 +18,7 @@ use super::{
     poll::poll,
     url::Url,
 };
-use crate::{
-    api::SourceStats,
-    clock,
-    config::{ApiserverConfig, Config},
-    error::chain,
-};
+use crate::{api::SourceStats, clock, config::Config, error::chain};
 
 /// Changes that come this close to one another are one to the checkpoint.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -79,11 +74,7 @@ pub struct Feed {
 /// # Panics
 /// Outside a tokio runtime with IO enabled.
 pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Feed, DirError> {
-    let apiserver = match &config.apiserver {
-        ApiserverConfig::Off => None,
-        ApiserverConfig::Kubeconfig(path) => Some(Apiserver::Kubeconfig(path.clone())),
-        ApiserverConfig::Auto => Apiserver::detect(),
-    };
+    let apiserver = Apiserver::of(&config.apiserver);
     let mut sources = Vec::new();
     sources.extend(apiserver.as_ref().map(|_| Source::Apiserver));
     sources.extend(config.kubelet.as_ref().map(|_| Source::Kubelet));

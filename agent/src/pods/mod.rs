@@ -74,6 +74,15 @@ impl PodSet {
         let mut all = self.pods.iter().chain(&self.ended);
         all.any(|p| p.pod.uid.as_str() == uid)
     }
+
+    /// `metadata.uid` of the API's object for this pod, where it is from there that it is known.
+    pub fn object_of(&self, uid: &str) -> Option<String> {
+        let mut all = self.pods.iter().chain(&self.ended);
+        match &all.find(|p| p.pod.uid.as_str() == uid)?.origin {
+            Origin::Object { uid, .. } => Some(uid.clone()),
+            Origin::Manifest { .. } | Origin::Kubelet => None,
+        }
+    }
 }
 
 /// How podwarden knows of a pod.

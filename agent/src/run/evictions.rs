@@ -1,16 +1,31 @@
 //! The reactor's reports -> events and the set of evicted pods.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+use tokio::sync::watch;
 
 use crate::{
     api::{EventKind, Eviction, EvictionTimeline, PodRef},
     clock::{self, monotonic},
     figures::{Named, Names},
-    pods::Identities,
+    marks::Marks,
+    pods::{Identities, PodSet},
     published::Published,
     reactor::report::{Chosen, Crossing, Detector, Report},
     recorder::{Draft, Recorder},
 };
+
+/// Who is told what comes of the reports.
+pub(super) struct Listeners<'a> {
+    pub(super) published: &'a Published,
+    pub(super) recorder: &'a mut Option<Recorder>,
+    pub(super) marks: &'a mut Option<Marks>,
+    pub(super) pods: &'a watch::Receiver<Arc<PodSet>>,
+}
 
 /// Evictions under way and done.
 #[derive(Debug, Default)]
@@ -26,14 +41,17 @@ impl Evictions {
     pub(super) fn take(
         &mut self,
         report: Report,
-        published: &Published,
-        recorder: &mut Option<Recorder>,
+        listeners: &mut Listeners<'_>,
         pod_of: impl Fn(u64) -> Option<PodRef>,
         draft: impl Fn(&Chosen) -> Draft,
     ) -> bool {
+        let published = listeners.published;
         match report {
             Report::Crossed(crossing) => {
                 publish_crossing(published, &crossing);
+                if let Some(marks) = listeners.marks {
+                    marks.crossed(&crossing, Instant::now());
+                }
                 false
             }
             Report::NobodyLeft(crossing) => {
@@ -49,7 +67,7 @@ impl Evictions {
             }
             Report::Chosen(chosen) => {
                 let pod = pod_of(chosen.token).unwrap_or_default();
-                self.chosen(chosen, pod, draft(&chosen), published, recorder)
+                self.chosen(chosen, pod, draft(&chosen), listeners)
             }
             Report::NotKilled { token, crossing } => {
                 let message = format!(
@@ -65,8 +83,9 @@ impl Evictions {
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
                     }
-                    let id = publish_eviction(published, &chosen, &pod, at);
-                    record(recorder, id, pod, draft.freed(at));
+                    let eviction = eviction_of(&chosen, &pod, at, listeners.marks.is_some());
+                    let id = publish_eviction(published, &chosen, &pod, eviction);
+                    record(listeners.recorder, id, pod, draft.freed(at));
                 }
                 false
             }
@@ -78,12 +97,12 @@ impl Evictions {
         chosen: Chosen,
         pod: PodRef,
         draft: Draft,
-        published: &Published,
-        recorder: &mut Option<Recorder>,
+        listeners: &mut Listeners<'_>,
     ) -> bool {
         let Some(outcome) = chosen.outcome else {
-            let id = publish_eviction(published, &chosen, &pod, None);
-            record(recorder, id, pod, draft);
+            let eviction = eviction_of(&chosen, &pod, None, false);
+            let id = publish_eviction(listeners.published, &chosen, &pod, eviction);
+            record(listeners.recorder, id, pod, draft);
             return false;
         };
         if outcome.spared {
@@ -97,7 +116,11 @@ impl Evictions {
             );
         }
         let time = clock::text_of(outcome.killed);
-        published.begun(time, eviction_of(&chosen, &pod, None));
+        let eviction = eviction_of(&chosen, &pod, None, listeners.marks.is_some());
+        if let Some(marks) = listeners.marks {
+            marks.evicted(&time, &eviction, listeners.pods);
+        }
+        listeners.published.begun(time, eviction);
         self.done.insert(pod.uid.clone());
         self.open.insert(chosen.number, (chosen, pod, draft));
         true
@@ -158,7 +181,7 @@ fn at_level(crossing: &Crossing) -> String {
 }
 
 /// What is known of an eviction.
-fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>) -> Eviction {
+fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>, to_be_marked: bool) -> Eviction {
     let crossing = &chosen.crossing;
     let source = match crossing.detector {
         Detector::Charge | Detector::Switch => "kernel",
@@ -182,6 +205,7 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>) -> Eviction {
         dry_run: killed.is_none(),
         reason: chosen.rank.to_string(),
         interrupted: false,
+        to_be_marked,
         timeline: EvictionTimeline {
             crossing_nanos: crossing.crossed,
             crossing_source: source.to_owned(),
@@ -198,9 +222,8 @@ fn publish_eviction(
     published: &Published,
     chosen: &Chosen,
     pod: &PodRef,
-    freed: Option<u64>,
+    eviction: Eviction,
 ) -> u64 {
-    let eviction = eviction_of(chosen, pod, freed);
     tracing::info!(
         pod = pod.name,
         namespace = pod.namespace,

@@ -3,17 +3,28 @@
 use std::sync::Arc;
 
 use crate::{
-    api::EventKind,
+    api::{EventKind, Eviction},
     config::EventLogConfig,
     published::{EVENTS_KEPT, Published},
     recorder::log::{self, Begun, History, Log, LogFile},
 };
 
-/// The agent's outward state with the events of agents before it, and the log's thread where a log is
-/// configured. Whatever is wrong with the log is said and does not keep the agent from its work.
-pub(super) fn open(config: Option<&EventLogConfig>) -> (Arc<Published>, Option<Log>) {
+/// What the event log gives.
+#[derive(Default)]
+pub(super) struct Opened {
+    /// The agent's outward state with the events of agents before it.
+    pub(super) published: Arc<Published>,
+    /// The thread, where a log is configured.
+    pub(super) log: Option<Log>,
+    /// Evictions by agents before this one that the API server was to be told of, each with its time, the
+    /// oldest first.
+    pub(super) to_be_marked: Vec<(String, Eviction)>,
+}
+
+/// Opens it. Whatever is wrong with the log is said and does not keep the agent from its work.
+pub(super) fn open(config: Option<&EventLogConfig>) -> Opened {
     let Some(config) = config else {
-        return (Arc::default(), None);
+        return Opened::default();
     };
     let path = config.path.display();
     let history = log::read(&config.path, EVENTS_KEPT).unwrap_or_else(|error| {
@@ -27,6 +38,7 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> (Arc<Published>, Option<L
         );
     }
     tracing::info!(events = history.events.len(), "read the event log {path}");
+    let to_be_marked = to_be_marked(&history);
     let published = Arc::new(Published::after(history.events, history.last_id));
     let file = LogFile::new(config.path.clone(), config.max_size.as_u64());
     // The thread lives no longer than what it tells.
@@ -37,17 +49,36 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> (Arc<Published>, Option<L
             published.degraded(message);
         }
     };
-    match Log::start(file, history.last_id, say) {
+    let log = match Log::start(file, history.last_id, say) {
         Ok((log, logger)) => {
             published.set_logger(Some(logger));
             tell_interrupted(&published, history.interrupted);
-            (published, Some(log))
+            Some(log)
         }
         Err(error) => {
             tracing::warn!(%error, "no thread for the event log: nothing is written to {path}");
-            (published, None)
+            None
         }
+    };
+    Opened {
+        published,
+        log,
+        to_be_marked,
     }
+}
+
+fn to_be_marked(history: &History) -> Vec<(String, Eviction)> {
+    let whole = history.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Eviction(eviction) => Some((&event.time, &**eviction)),
+        _ => None,
+    });
+    let interrupted = history.interrupted.iter();
+    let interrupted = interrupted.map(|begun| (&begun.time, &begun.eviction));
+    whole
+        .chain(interrupted)
+        .filter(|(_, eviction)| eviction.to_be_marked)
+        .map(|(time, eviction)| (time.clone(), eviction.clone()))
+        .collect()
 }
 
 /// Evictions that the agent before this one had no time to tell of are events of this one.

@@ -45,7 +45,11 @@ pub async fn run(
         .await
         .map_err(StartError::Http)?;
     // Once the root is ours: nobody else writes to the log.
-    let (published, log) = history::open(config.event_log.as_ref());
+    let history::Opened {
+        published,
+        log,
+        to_be_marked,
+    } = history::open(config.event_log.as_ref());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(http::serve_on(Arc::clone(&published), listeners, async {
         let _ = stopped.await;
@@ -53,7 +57,7 @@ pub async fn run(
 
     let mut slow_loop = None;
     let working = async {
-        let started = start::agent(config, Arc::clone(&published)).await?;
+        let started = start::agent(config, Arc::clone(&published), to_be_marked).await?;
         match slow_loop.insert(started).run().await {}
     };
     let ended = tokio::select! {

@@ -28,7 +28,7 @@ use tokio::{
 
 use self::{notices::Notices, pace::Pace};
 use super::{
-    evictions::{Evictions, KnownNames},
+    evictions::{Evictions, KnownNames, Listeners},
     soft::Soft,
     watchdog::Watchdog,
 };
@@ -43,6 +43,7 @@ use crate::{
     drift::Drift,
     figures::Sampler,
     ledger::Change,
+    marks::Marks,
     oom_score::OomScores,
     pods::{Identities, PodSet, SourceError},
     published::{Figures, Published},
@@ -77,6 +78,8 @@ pub(super) struct Parts {
     pub(super) converger: Option<Converger>,
     /// `None` where no runtime is configured.
     pub(super) runtime: Option<Follower>,
+    /// `None` in observe mode, and where there is nobody to be told of evictions.
+    pub(super) marks: Option<Marks>,
     /// The parts of the node's figures that do not change.
     pub(super) stats: NodeStats,
 }
@@ -305,11 +308,17 @@ impl SlowLoop {
         }
         while let Some(report) = parts.reactor.next_report() {
             let pod_of = |token| Some(identities.get(tokens.uid(token)?).pod);
+            let mut listeners = Listeners {
+                published: &parts.published,
+                recorder,
+                marks: &mut parts.marks,
+                pods: &parts.pods,
+            };
             let draft = |chosen: &Chosen| {
                 let readings = parts.reactor.trace().read();
                 Draft::of_choice(chosen, &parts.reactor.armed(), readings, pod_of)
             };
-            self.stale |= evictions.take(report, &parts.published, recorder, pod_of, draft);
+            self.stale |= evictions.take(report, &mut listeners, pod_of, draft);
             if let Some(converger) = &self.converger {
                 converger.look();
             }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     accounting::{Accounting, AccountingError, KernelSide},
     act::{Actor, Backend, Counters, Files, Slices},
-    api::NodeStats,
+    api::{Eviction, NodeStats},
     arm,
     config::{Config, Machine, MachineError, Mode, Ownership},
     converge::{self, Converger},
@@ -26,7 +26,8 @@ use crate::{
         loader::{self, LoadOptions},
         support::{self, Profile},
     },
-    pods::{DirError, PodSet, SourcedPod, feed},
+    marks::{self, Marks},
+    pods::{Apiserver, DirError, Feed, PodSet, SourcedPod, feed},
     published::{Figures, Published},
     reactor::{self, KernelLevels, Reactor},
     runtime::{Client, Follower, RuntimeError},
@@ -109,6 +110,7 @@ pub(super) fn lock(config: &Config) -> Result<AgentLock, StartError> {
 pub(super) async fn agent(
     config: Config,
     published: Arc<Published>,
+    to_be_marked: Vec<(String, Eviction)>,
 ) -> Result<SlowLoop, StartError> {
     let machine = Machine::probe().map_err(StartError::Machine)?;
     let hierarchies = Hierarchies::detect().map_err(StartError::Cgroup)?;
@@ -136,8 +138,8 @@ pub(super) async fn agent(
         None => None,
     };
     let feed = feed::start(&config, exists).map_err(StartError::Pods)?;
-    published.set_sources(feed.sources);
-    let pods = feed.pods;
+    published.set_sources(feed.sources.clone());
+    let pods = feed.pods.clone();
     let stats = NodeStats {
         node_name: config.node_name.clone(),
         mode: config.mode.as_str().to_owned(),
@@ -211,8 +213,14 @@ pub(super) async fn agent(
         degradations,
         ..stats
     };
+    let sizes = marks::Sizes {
+        pods: reserve::allocatable(&node).kubepods_memory.as_u64(),
+        node: machine.memory.as_u64(),
+    };
+    let marks = enforce.then(|| marks(&config, feed, &published, sizes, to_be_marked));
     Ok(SlowLoop::new(
         Parts {
+            marks: marks.flatten(),
             node_level: config.node_level(&machine),
             immunity: Immunity {
                 own_pod: own_pod::find(),
@@ -282,6 +290,33 @@ fn converger(
             systemd,
         }),
         found,
+    })
+}
+
+/// What tells the API server of evictions.
+fn marks(
+    config: &Config,
+    feed: Feed,
+    published: &Arc<Published>,
+    sizes: marks::Sizes,
+    recorded: Vec<(String, Eviction)>,
+) -> Option<Marks> {
+    let started = Marks::start(marks::Parts {
+        how: config.marks,
+        apiserver: Apiserver::of(&config.apiserver),
+        node_name: config.node_name.clone(),
+        state_dir: config.state_dir.clone(),
+        sizes,
+        feed,
+        recorded,
+        teardown: None,
+        published: Arc::downgrade(published),
+    });
+    started.unwrap_or_else(|error| {
+        let problem = format!("the API server is not told of evictions: no thread ({error})");
+        tracing::warn!("{problem}");
+        published.degraded(problem);
+        None
     })
 }
 

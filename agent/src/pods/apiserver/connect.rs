@@ -7,6 +7,8 @@ use kube::{
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
+use crate::config::ApiserverConfig;
+
 /// No answer to a connection attempt for this long is none.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -20,8 +22,17 @@ pub enum Apiserver {
 }
 
 impl Apiserver {
+    /// As it is configured; `None` where there is none.
+    pub fn of(config: &ApiserverConfig) -> Option<Self> {
+        match config {
+            ApiserverConfig::Off => None,
+            ApiserverConfig::Kubeconfig(path) => Some(Self::Kubeconfig(path.clone())),
+            ApiserverConfig::Auto => Self::detect(),
+        }
+    }
+
     /// Where nothing is configured: the service account, if this runs in a pod that has one.
-    pub fn detect() -> Option<Self> {
+    fn detect() -> Option<Self> {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let in_cluster = set("KUBERNETES_SERVICE_HOST") && set("KUBERNETES_SERVICE_PORT");
         in_cluster.then_some(Self::InCluster)
@@ -30,7 +41,7 @@ impl Apiserver {
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::pods) enum ConnectError {
+pub(crate) enum ConnectError {
     #[error(
         "--kubeconfig {}: it cannot be used; write one with a current-context, as \
          `kubectl config view --minify --raw` prints it", path.display()
@@ -64,7 +75,7 @@ pub(in crate::pods) async fn client_of(file: Kubeconfig) -> Result<Client, Conne
 
 /// A client with the credentials as they are now, and the server's address. Read again for every
 /// connection after a failure: files are replaced when certificates and tokens are.
-pub(super) async fn client(apiserver: &Apiserver) -> Result<(Client, String), ConnectError> {
+pub(crate) async fn client(apiserver: &Apiserver) -> Result<(Client, String), ConnectError> {
     let config = match apiserver {
         Apiserver::InCluster => Config::incluster().map_err(ConnectError::InCluster)?,
         Apiserver::Kubeconfig(path) => {

@@ -9,7 +9,7 @@
 //! kube's own watcher lists from version 0 after every cut that the server's history does not cover, which
 //! may be older than what is known, and begins anew with every client; here the place outlives both.
 
-pub(super) mod connect;
+pub(crate) mod connect;
 mod follow;
 pub(super) mod object;
 
@@ -39,6 +39,7 @@ use super::{
 use crate::error::chain;
 
 pub use connect::Apiserver;
+pub(crate) use object::MIRROR;
 
 const PODS: &str = "/api/v1/pods";
 

@@ -16,7 +16,7 @@ use super::super::{Origin, Phase, Problem, Source, SourceError, SourcedPod, conv
 /// Kubelet `pkg/kubelet/types/pod_update.go`. The value of `mirror` is that of `config.hash`, which is
 /// the static pod's uid (`CreateMirrorPod` of `pkg/kubelet/pod/mirror_client.go`, `applyDefaults` of
 /// `pkg/kubelet/config/common.go`).
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 /// `file` and `http` are static pods' (the same file).
 const SOURCE: &str = "kubernetes.io/config.source";
 

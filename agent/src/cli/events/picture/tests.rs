@@ -61,6 +61,7 @@ pub(crate) fn example() -> EventRecord {
                 dry_run: false,
                 reason: "BestEffort, 577Mi over its memory request, priority 0".to_owned(),
                 interrupted: false,
+                to_be_marked: false,
                 timeline: EvictionTimeline {
                     crossing_nanos: origin,
                     crossing_source: "kernel".to_owned(),

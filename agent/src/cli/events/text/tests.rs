@@ -32,6 +32,7 @@ fn eviction() -> Eviction {
         dry_run: false,
         reason: "lowest class, largest usage".to_owned(),
         interrupted: false,
+        to_be_marked: false,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000_000,
             crossing_source: "kernel".to_owned(),

@@ -172,6 +172,7 @@ fn events() -> Vec<Event> {
         dry_run: false,
         reason: "lowest class".to_owned(),
         interrupted: false,
+        to_be_marked: false,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000,
             crossing_source: "kernel".to_owned(),

@@ -1,0 +1,202 @@
+//! Tells the API server of evictions, after the kill and never in its way.
+//!
+//! ```text
+//!  reactor's report ──> keeper ──> queue (a directory) ──> workers ──> Event, mark, teardown
+//!  event log, after a restart ──────┘                        └─ one for each pod, until it is done
+//! ```
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `entry` | one thing to tell |
+//! | `wording` | in which words; values only |
+//! | `queue` | what is still to be told, on disk |
+//! | `object` | whether what has the pod's name is the pod |
+//! | `server` | requests and answers |
+//! | `steps` | what is done for an evicted pod, in which order |
+//! | `follow` | what hurries it, and what makes it moot |
+//! | `keeper` | the thread that waits for the disk |
+
+mod entry;
+mod follow;
+mod keeper;
+mod object;
+mod queue;
+mod server;
+mod steps;
+mod wording;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::watch, task::JoinHandle};
+
+use self::{
+    entry::{About, Entry},
+    keeper::Keeper,
+    queue::{Queue, Shared},
+    server::Server,
+    steps::Steps,
+};
+use crate::{
+    api::{Eviction, PodRef},
+    clock,
+    config::MarksConfig,
+    pods::{Apiserver, Feed, PodSet},
+    published::Published,
+    reactor::report::Crossing,
+    workers::{Work, Workers},
+};
+
+pub use self::{steps::Teardown, wording::Sizes};
+
+/// A node that was under no pressure for this long is under pressure anew
+/// (`evictionPressureTransitionPeriod`, 5 min by default, of the kubelet).
+const CALM: Duration = Duration::from_secs(300);
+
+/// What marks are made with.
+pub struct Parts {
+    /// How.
+    pub how: MarksConfig,
+    /// Who is told; `None` for nobody.
+    pub apiserver: Option<Apiserver>,
+    /// The Node's name.
+    pub node_name: String,
+    /// Where the queue is kept; `None` for memory alone.
+    pub state_dir: Option<PathBuf>,
+    /// What there is to use.
+    pub sizes: Sizes,
+    /// The pods, and how their sources are.
+    pub feed: Feed,
+    /// Evictions that agents before this one have on record and that were to be marked, each with its time.
+    pub recorded: Vec<(String, Eviction)>,
+    /// `None` where there is no container runtime to be told.
+    pub teardown: Option<Teardown>,
+    /// Where trouble is told.
+    pub published: Weak<Published>,
+}
+
+/// The slow loop's end. What waits to be written is written before it goes away; what waits to be told is
+/// told by the next agent.
+pub struct Marks {
+    keeper: Keeper,
+    sizes: Sizes,
+    node_name: String,
+    /// The last crossing.
+    pressed: Option<Instant>,
+    tells: bool,
+    _following: Following,
+    _workers: Workers,
+}
+
+/// Ends with this.
+struct Following(JoinHandle<()>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Marks {
+    /// Reads the queue and begins to deliver; `None` where there is nobody to be told of anything.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(parts: Parts) -> std::io::Result<Option<Self>> {
+        let tells = parts.apiserver.is_some() && parts.how != MarksConfig::None;
+        if !tells && parts.teardown.is_none() {
+            return Ok(None);
+        }
+        let (mut queue, problems) = Queue::open(parts.state_dir.as_deref());
+        for problem in problems {
+            tracing::warn!("{problem}");
+            if let Some(published) = parts.published.upgrade() {
+                published.degraded(problem);
+            }
+        }
+        if tells && queue.dir().is_none() {
+            tracing::warn!(
+                "there is no stateDir: marks that are not delivered when the agent ends are lost"
+            );
+        }
+        recover(&mut queue, parts.recorded, &parts.sizes);
+        let waiting: Vec<_> = queue.entries().map(whose).collect();
+        if !waiting.is_empty() {
+            tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
+        }
+        let queue = Shared::new(queue);
+        let server = parts.apiserver.filter(|_| tells).map(Server::new);
+        let steps = Steps {
+            queue: queue.clone(),
+            server,
+            how: parts.how,
+            node_name: parts.node_name.clone(),
+            pods: parts.feed.pods.clone(),
+            teardown: parts.teardown,
+            published: parts.published.clone(),
+        };
+        let (workers, offers) = Workers::start(Arc::new(steps));
+        for (key, pod) in waiting {
+            offers.offer(&key, Work::Update(pod));
+        }
+        let following = follow::follow(parts.feed, queue.clone(), offers.clone());
+        Ok(Some(Self {
+            keeper: Keeper::start(queue, offers, parts.published)?,
+            sizes: parts.sizes,
+            node_name: parts.node_name,
+            pressed: None,
+            tells,
+            _following: Following(tokio::spawn(following)),
+            _workers: workers,
+        }))
+    }
+
+    /// A pod was killed at `time`. `set` is what is known of pods. Never waits.
+    pub fn evicted(&self, time: &str, eviction: &Eviction, set: &watch::Receiver<Arc<PodSet>>) {
+        let object = set.borrow().object_of(&eviction.pod.uid);
+        let entry = Entry::of_eviction(time, eviction, object, &self.sizes);
+        self.keeper.add(entry);
+    }
+
+    /// Usage was found at a level. Never waits.
+    pub fn crossed(&mut self, crossing: &Crossing, now: Instant) {
+        let before = self.pressed.replace(now);
+        let calm = before.is_none_or(|before| now.saturating_duration_since(before) >= CALM);
+        if calm && self.tells {
+            let time = clock::text_of(crossing.crossed);
+            let message = wording::pressure(crossing);
+            let entry = Entry::of_pressure(time, &self.node_name, crossing.crossed, message);
+            self.keeper.add(entry);
+        }
+    }
+}
+
+/// Whose worker an entry is for.
+fn whose(entry: &Entry) -> (String, PodRef) {
+    let pod = match &entry.about {
+        About::Pod { pod, .. } => pod.clone(),
+        About::Node { .. } => PodRef::default(),
+    };
+    (entry.key().to_owned(), pod)
+}
+
+/// Evictions that are on record and neither told nor about to be: the agent was killed between the two.
+fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, sizes: &Sizes) {
+    for (time, eviction) in recorded {
+        if queue.knows(&entry::id_of(&eviction)) {
+            continue;
+        }
+        tracing::warn!(
+            pod = eviction.pod.name,
+            uid = eviction.pod.uid,
+            "the agent before this one ended before it could mark this pod as evicted"
+        );
+        queue.add(Entry::of_eviction(&time, &eviction, None, sizes));
+    }
+}

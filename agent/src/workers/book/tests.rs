@@ -1,0 +1,190 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MOST: usize = 2;
+
+/// What happens to the workers.
+#[derive(Debug, Clone)]
+enum Step {
+    Update(u8),
+    Delete(u8),
+    /// Whoever is next.
+    Start,
+    /// One of those that run ends, well or not, or is told when to come again.
+    End(u8, Option<Option<u16>>),
+    Hurry,
+    Pass(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let failure = proptest::option::of(proptest::option::of(0..3000_u16));
+    prop_oneof![
+        4 => (0..4_u8).prop_map(Step::Update),
+        1 => (0..4_u8).prop_map(Step::Delete),
+        4 => Just(Step::Start),
+        4 => (any::<u8>(), failure).prop_map(|(who, how)| Step::End(who, how)),
+        1 => Just(Step::Hurry),
+        2 => (0..2000_u16).prop_map(Step::Pass),
+    ]
+}
+
+fn failure(wait: Option<u16>) -> Failure {
+    Failure {
+        problem: "no".to_owned(),
+        wait: wait.map(|ms| Duration::from_millis(ms.into())),
+    }
+}
+
+/// A book beside what it must hold to.
+struct Model {
+    book: Book<u32>,
+    now: Instant,
+    /// Counts the updates.
+    offered: u32,
+    running: BTreeMap<String, Work<u32>>,
+    /// The last word about a pod that is not done yet.
+    owed: BTreeMap<String, Work<u32>>,
+    /// What was done last for a pod.
+    done: BTreeMap<String, Work<u32>>,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            book: Book::new(MOST),
+            now: Instant::now(),
+            offered: 0,
+            running: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            done: BTreeMap::new(),
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Update(pod) => self.offer(pod, Work::Update),
+            Step::Delete(pod) => self.offer(pod, Work::Delete),
+            Step::Start => self.start(),
+            Step::End(who, how) => self.end(who, how),
+            Step::Hurry => self.book.hurry(self.now, || 0.5),
+            Step::Pass(ms) => self.now += Duration::from_millis(ms.into()),
+        }
+        assert!(self.running.len() <= MOST, "more than {MOST} at a time");
+    }
+
+    fn offer(&mut self, pod: u8, work: impl Fn(u32) -> Work<u32>) {
+        self.offered += 1;
+        let (uid, work) = (pod.to_string(), work(self.offered));
+        self.book.offer(&uid, work.clone(), self.now);
+        if !self.owed.get(&uid).is_some_and(Work::is_delete) {
+            self.owed.insert(uid, work);
+        }
+    }
+
+    fn start(&mut self) {
+        let due = self.book.due();
+        let Some((uid, work)) = self.book.start(self.now) else {
+            let later = due.is_none_or(|due| due > self.now);
+            assert!(later, "something is due and not given out");
+            return;
+        };
+        assert!(due <= Some(self.now), "given out before its time");
+        assert_eq!(self.owed.get(&uid), Some(&work), "not the last word");
+        assert!(self.running.insert(uid, work).is_none(), "two at once");
+    }
+
+    fn end(&mut self, who: u8, how: Option<Option<u16>>) {
+        let uids: Vec<_> = self.running.keys().cloned().collect();
+        let Some(uid) = uids.get(usize::from(who) % uids.len().max(1)) else {
+            return;
+        };
+        let work = self.running.remove(uid).unwrap();
+        let result = match how {
+            None => Ok(()),
+            Some(wait) => Err(failure(wait)),
+        };
+        if result.is_ok() {
+            if self.owed.get(uid) == Some(&work) {
+                self.owed.remove(uid);
+            }
+            self.done.insert(uid.clone(), work);
+        }
+        self.book.finished(uid, result, self.now, 0.5);
+    }
+
+    /// Nothing fails any more.
+    fn settle(&mut self) {
+        for _ in 0..1000 {
+            self.end(0, None);
+            self.start();
+            if let Some(due) = self.book.due() {
+                self.now = self.now.max(due);
+            } else if self.running.is_empty() {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+}
+
+proptest! {
+    #[test]
+    fn one_at_a_time_and_the_last_word_counts(steps in proptest::collection::vec(step(), 0..200)) {
+        let mut model = Model::new();
+        let mut last: BTreeMap<String, Work<u32>> = BTreeMap::new();
+        for step in steps {
+            model.take(step);
+            for (uid, work) in &model.owed {
+                last.insert(uid.clone(), work.clone());
+            }
+        }
+        model.settle();
+        prop_assert!(model.owed.is_empty(), "work was lost: {:?}", model.owed);
+        prop_assert!(model.book.pods.is_empty(), "somebody is remembered");
+        prop_assert_eq!(model.done, last);
+    }
+}
+
+#[test]
+fn a_deletion_ends_the_pause_and_an_update_does_not() {
+    let now = Instant::now();
+    let mut book = Book::new(MOST);
+    book.offer("a", Work::Update(1), now);
+    assert_eq!(book.start(now), Some(("a".to_owned(), Work::Update(1))));
+    let news = book.finished("a", Err(failure(None)), now, 0.0);
+    assert_eq!(news.as_deref(), Some("no"));
+    book.offer("a", Work::Update(2), now);
+    assert_eq!(book.start(now), None);
+    book.offer("a", Work::Delete(3), now);
+    assert_eq!(book.start(now), Some(("a".to_owned(), Work::Delete(3))));
+    assert_eq!(
+        book.finished("a", Err(failure(None)), now, 0.0),
+        None,
+        "it has been said"
+    );
+    let due = book.due().unwrap();
+    assert!(due > now);
+    book.hurry(now, || 0.0);
+    assert!(book.start(now).is_some());
+}
+
+#[test]
+fn the_time_that_the_other_side_names_is_kept() {
+    let now = Instant::now();
+    let mut book = Book::new(MOST);
+    for uid in ["asked", "pausing"] {
+        book.offer(uid, Work::Update(()), now);
+        book.start(now).unwrap();
+    }
+    book.finished("asked", Err(failure(Some(3000))), now, 0.0);
+    book.finished("pausing", Err(failure(None)), now, 0.0);
+    book.hurry(now, || 0.0);
+    let due: BTreeSet<_> = book.start(now).into_iter().map(|(uid, _)| uid).collect();
+    assert_eq!(due, BTreeSet::from(["pausing".to_owned()]));
+    assert_eq!(book.due(), Some(now + Duration::from_secs(3)));
+    assert_eq!(book.start(now + Duration::from_millis(2999)), None);
+    assert!(book.start(now + Duration::from_secs(3)).is_some());
+}

@@ -1,0 +1,177 @@
+//! One task for each pod with something to do.
+//!
+//! Never two at once for a pod; the newest update that was not taken up yet is the one that counts; what
+//! fails is tried again, each time later; and the end of a pod beats whatever was to be done for it. As
+//! the kubelet's `podWorkers` (`pkg/kubelet/pod_workers.go`), without what belongs to starting pods.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `book` | who is to be worked for and when; values only |
+//! | this one | the tasks |
+
+mod book;
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::mpsc,
+    task::{Id, JoinHandle, JoinSet},
+};
+
+use self::book::Book;
+pub use self::book::Work;
+
+/// Tasks at a time: after an outage many pods may have something to do, and the API server has other
+/// nodes to answer.
+const MOST: usize = 4;
+
+/// Why a job is to be done again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// One sentence.
+    pub problem: String,
+    /// Not before this time, as the other side asks; `None` leaves that to the workers.
+    pub wait: Option<Duration>,
+}
+
+impl Failure {
+    /// To be tried again as the workers see fit.
+    pub fn new(problem: impl Into<String>) -> Self {
+        Self {
+            problem: problem.into(),
+            wait: None,
+        }
+    }
+}
+
+/// What is done for a pod. It is done again after a failure, so it must bear being repeated.
+pub trait Job: Send + Sync + 'static {
+    /// What there is to know.
+    type Update: Clone + Send + 'static;
+
+    /// Does it for the pod `uid`.
+    fn run(
+        &self,
+        uid: &str,
+        work: Work<Self::Update>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// It has failed in another way than the last time.
+    fn failed(&self, uid: &str, problem: &str);
+}
+
+enum Message<U> {
+    Offer(String, Work<U>),
+    Hurry,
+}
+
+/// Takes what is to be done; never waits. Cheap to clone.
+#[derive(Debug)]
+pub struct Offers<U>(mpsc::UnboundedSender<Message<U>>);
+
+impl<U> Clone for Offers<U> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<U> Offers<U> {
+    /// There is something to do for a pod.
+    pub fn offer(&self, uid: &str, work: Work<U>) {
+        // An error says that the workers have ended, and the agent with them.
+        let _ = self.0.send(Message::Offer(uid.to_owned(), work));
+    }
+
+    /// What made the last tries fail may be over: those that wait are tried within a second, except where
+    /// the other side has named the time.
+    pub fn hurry(&self) {
+        let _ = self.0.send(Message::Hurry);
+    }
+}
+
+/// The tasks; all of them end where they are when this goes away.
+#[derive(Debug)]
+pub struct Workers(JoinHandle<()>);
+
+impl Workers {
+    /// Starts, with nothing to do.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start<J: Job>(job: Arc<J>) -> (Self, Offers<J::Update>) {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let running = Running {
+            job,
+            book: Book::new(MOST),
+            tasks: JoinSet::new(),
+            uids: HashMap::new(),
+        };
+        (Self(tokio::spawn(running.run(messages))), Offers(sender))
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Running<J: Job> {
+    job: Arc<J>,
+    book: Book<J::Update>,
+    tasks: JoinSet<Result<(), Failure>>,
+    uids: HashMap<Id, String>,
+}
+
+impl<J: Job> Running<J> {
+    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message<J::Update>>) {
+        loop {
+            while let Some((uid, work)) = self.book.start(Instant::now()) {
+                let (job, of) = (Arc::clone(&self.job), uid.clone());
+                let task = self.tasks.spawn(async move { job.run(&of, work).await });
+                self.uids.insert(task.id(), uid);
+            }
+            let due = self.book.due().map(tokio::time::Instant::from_std);
+            let timer = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = messages.recv() => match message {
+                    Some(Message::Offer(uid, work)) => self.book.offer(&uid, work, Instant::now()),
+                    Some(Message::Hurry) => self.book.hurry(Instant::now(), fastrand::f64),
+                    None => return,
+                },
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                () = timer => {}
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Result<(), Failure>), tokio::task::JoinError>) {
+        let (id, result) = match ended {
+            Ok(ended) => ended,
+            // Its panic has been printed; nobody aborts a single task.
+            Err(error) => (
+                error.id(),
+                Err(Failure::new("the task ended by itself (a panic)")),
+            ),
+        };
+        let Some(uid) = self.uids.remove(&id) else {
+            return;
+        };
+        let news = self
+            .book
+            .finished(&uid, result, Instant::now(), fastrand::f64());
+        if let Some(problem) = news {
+            self.job.failed(&uid, &problem);
+        }
+    }
+}
