@@ -4,11 +4,13 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `store` | objects, versions, history; no network |
+//! | `patch` | merge patches and strategic ones; values only |
 //! | `route` | paths and verbs -> what is asked for |
 //! | `serve` | answers, watches, and their faults |
 //!
 //! Left out: TLS, discovery, server-side apply, admission.
 
+mod patch;
 mod route;
 mod serve;
 mod store;
@@ -25,7 +27,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::store::{Key, Store};
+use self::store::{Key, Store, Wanted};
 use crate::harness::Server;
 
 pub(crate) use self::store::Refusal;
@@ -45,8 +47,9 @@ pub(crate) struct Manners {
     pub(crate) late: Duration,
     /// Answers to the next requests, whatever they ask for.
     pub(crate) refuse: VecDeque<Refusal>,
-    /// Evictions are refused with 429 while this is set, as by a disruption budget.
-    pub(crate) budget_spent: bool,
+    /// Evictions are refused with 429 while this is set, as by a disruption budget, until so many seconds
+    /// have passed.
+    pub(crate) budget_spent: Option<u32>,
 }
 
 impl Default for Manners {
@@ -58,7 +61,7 @@ impl Default for Manners {
             repeat: false,
             late: Duration::ZERO,
             refuse: VecDeque::new(),
-            budget_spent: false,
+            budget_spent: None,
         }
     }
 }
@@ -171,6 +174,21 @@ impl ApiServer {
             manifest["status"] = json!({"phase": "Pending"});
         }
         self.answered(self.shared.write(|store| store.create(key, manifest)))
+    }
+
+    /// A pod as it is now.
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Value> {
+        let store = locked(&self.shared.store);
+        self.answered(store.get(&pod_key(namespace, name)).cloned())
+    }
+
+    /// All Events, by namespace and name.
+    pub(crate) fn events(&self) -> Result<Vec<Value>> {
+        let wanted = Wanted::parse("events", None, "");
+        let wanted = wanted.map_err(|refusal| anyhow::anyhow!(refusal.message))?;
+        let all = locked(&self.shared.store).list(&wanted, 0);
+        let all = all.map_err(|refusal| anyhow::anyhow!(refusal.message))?;
+        Ok(all.into_iter().map(|(_, event)| event).collect())
     }
 
     /// Changes a pod.

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::patch;
 use super::route::{Query, Route, route};
 use super::store::{Key, Refusal, Store, Wanted};
 use super::{Seen, Shared, locked};
@@ -73,37 +74,41 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
         Route::Get(key) => ok(locked(&shared.store).get(&key)?),
         Route::Create(resource, namespace) => {
             let object = body()?;
+            named_as(&object, &namespace, None)?;
             let key = (resource, namespace, name_for(shared, &object)?);
             let made = shared.write(|store| store.create(key, object))?;
             Ok(json_of(StatusCode::CREATED, &made))
         }
         Route::Patch { key, status } => {
-            let merge = parts
+            let kind = parts
                 .headers
                 .get(header::CONTENT_TYPE)
                 .and_then(|v| v.to_str().ok());
-            if !matches!(
-                merge,
-                Some("application/merge-patch+json" | "application/strategic-merge-patch+json")
-            ) {
-                let message = format!("this server has no patches of type {merge:?}");
-                return Err(Refusal::new(415, "UnsupportedMediaType", message));
-            }
-            ok(&patch(shared, &key, &body()?, status)?)
+            let merge = match kind {
+                Some("application/merge-patch+json") => patch::merge,
+                Some("application/strategic-merge-patch+json") => patch::strategic,
+                _ => {
+                    let message = format!("this server has no patches of type {kind:?}");
+                    return Err(Refusal::new(415, "UnsupportedMediaType", message));
+                }
+            };
+            ok(&patched(shared, &key, &body()?, status, merge)?)
         }
         Route::Delete(key) => {
             let options = body().unwrap_or_default();
             ok(&shared.write(|store| delete(store, &key, &options))?)
         }
         Route::Evict(key) => {
-            if locked(&shared.manners).budget_spent {
+            if let Some(seconds) = locked(&shared.manners).budget_spent {
                 let message = "Cannot evict pod as it would violate the pod's disruption budget.";
                 return Err(Refusal {
-                    retry_after: Some(10),
+                    retry_after: Some(seconds),
                     ..Refusal::new(429, "TooManyRequests", message)
                 });
             }
-            let options = body()?["deleteOptions"].clone();
+            let eviction = body()?;
+            named_as(&eviction, &key.1, Some(&key.2))?;
+            let options = eviction["deleteOptions"].clone();
             shared.write(|store| delete(store, &key, &options))?;
             let done =
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201});
@@ -122,6 +127,20 @@ fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(401, "Unauthorized", "Unauthorized"))
+}
+
+/// An object has the namespace and the name of its path, as far as it says what it has.
+fn named_as(object: &Value, namespace: &str, name: Option<&str>) -> Result<(), Refusal> {
+    let differs = |field: &str, of_path: &str| {
+        let own = object["metadata"][field].as_str().unwrap_or_default();
+        !own.is_empty() && own != of_path
+    };
+    if differs("namespace", namespace) || name.is_some_and(|name| differs("name", name)) {
+        let message =
+            "the namespace or name of the provided object does not match that of the request";
+        return Err(Refusal::new(400, "BadRequest", message));
+    }
+    Ok(())
 }
 
 /// `metadata.name`, or one made of `metadata.generateName`.
@@ -166,8 +185,14 @@ fn place((_, namespace, name): &Key) -> String {
     format!("{namespace}/{name}")
 }
 
-/// A merge patch (RFC 7396). The status of an object and the rest of it are changed apart.
-fn patch(shared: &Shared, key: &Key, patch: &Value, status: bool) -> Result<Value, Refusal> {
+/// The status of an object and the rest of it are changed apart.
+fn patched(
+    shared: &Shared,
+    key: &Key,
+    patch: &Value,
+    status: bool,
+    merge: fn(&mut Value, &Value),
+) -> Result<Value, Refusal> {
     let preconditions = json!({
         "uid": patch["metadata"]["uid"],
         "resourceVersion": patch["metadata"]["resourceVersion"],
@@ -186,23 +211,6 @@ fn patch(shared: &Shared, key: &Key, patch: &Value, status: bool) -> Result<Valu
             }
         })
     })
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (field, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().map(|object| object.remove(field));
-        } else {
-            merge(&mut target[field], value);
-        }
-    }
 }
 
 /// A pod with time left is marked first; its kubelet removes it with a grace of nothing.

@@ -236,6 +236,15 @@ fn a_status_is_patched_apart_and_with_its_precondition() {
     assert_eq!(patch(&json!("another")).0, 409);
     let (code, after) = patch(&made["metadata"]["uid"]);
     assert_eq!(code, 200);
+    // The version that it had is not the one that it has, and whoever watches is told.
+    let old = json!({
+        "metadata": {"resourceVersion": made["metadata"]["resourceVersion"]},
+        "status": {"phase": "Running"},
+    });
+    assert_eq!(ask(&server, "PATCH", &path, merge, &old.to_string()).0, 409);
+    let (events, _) = watch(&server, "resourceVersion=1&timeoutSeconds=1");
+    assert_eq!(kinds(&events), ["MODIFIED"]);
+    assert_eq!(events[0]["object"], after);
     assert_eq!(
         after["status"],
         json!({"phase": "Failed", "reason": "Evicted"})
@@ -262,15 +271,38 @@ fn a_status_is_patched_apart_and_with_its_precondition() {
 #[test]
 fn evictions_respect_the_budget_and_give_time_to_end() {
     let server = ApiServer::start().unwrap();
-    server.create_pod("n1", pod("a")).unwrap();
+    let made = server.create_pod("n1", pod("a")).unwrap();
+    server.create_pod("n1", pod("b")).unwrap();
+    let of = |name: &str, uid: &Value| {
+        let path = format!("{SHOP}/a/eviction");
+        let body = json!({
+            "metadata": {"name": name, "namespace": "shop"},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        });
+        ask(&server, "POST", &path, "", &body.to_string()).0
+    };
+    assert_eq!(of("b", &made["metadata"]["uid"]), 400);
+    assert_eq!(of("a", &json!("another")), 409);
+    let nobody = ask(&server, "POST", &format!("{SHOP}/z/eviction"), "", "{}");
+    assert_eq!(nobody.0, 404);
     let path = format!("{SHOP}/a/eviction");
     let evict = || ask(&server, "POST", &path, "", r#"{"kind": "Eviction"}"#);
-    server.manners(|m| m.budget_spent = true);
+    server.manners(|m| m.budget_spent = Some(10));
     let (code, status) = evict();
     assert_eq!((code, &status["reason"]), (429, &json!("TooManyRequests")));
     assert_eq!(status["details"]["retryAfterSeconds"], 10);
-    server.manners(|m| m.budget_spent = false);
+    server.manners(|m| m.budget_spent = None);
+    let before = server.pod("shop", "a").unwrap();
     assert_eq!(evict().0, 201);
+    let (events, _) = watch(
+        &server,
+        &format!(
+            "timeoutSeconds=1&resourceVersion={}",
+            before["metadata"]["resourceVersion"].as_str().unwrap()
+        ),
+    );
+    // That of `b` came between.
+    assert_eq!(kinds(&events), ["ADDED", "MODIFIED"]);
     let (_, ending) = get(&server, &format!("{SHOP}/a"));
     assert!(ending["metadata"]["deletionTimestamp"].is_string());
     let (code, _) = ask(
@@ -298,6 +330,16 @@ fn events_are_made_and_nodes_are_read() {
         (code, &made["metadata"]["namespace"]),
         (201, &json!("shop"))
     );
+    let named = |namespace: &str| {
+        let event = json!({"metadata": {"name": "a.1", "namespace": namespace}}).to_string();
+        let path = "/api/v1/namespaces/shop/events";
+        let (code, answer) = ask(&server, "POST", path, "", &event);
+        (code, answer["reason"].clone())
+    };
+    assert_eq!(named("elsewhere").0, 400);
+    assert_eq!(named("shop").0, 201);
+    assert_eq!(named("shop"), (409, json!("AlreadyExists")));
+    assert_eq!(server.events().unwrap().len(), 2);
     let node = json!({"metadata": {"name": "n1"}}).to_string();
     assert_eq!(ask(&server, "POST", "/api/v1/nodes", "", &node).0, 201);
     assert_eq!(get(&server, "/api/v1/nodes/n1").0, 200);

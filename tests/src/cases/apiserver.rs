@@ -23,21 +23,30 @@ pub(super) const CASES: &[Case] = &[
     portable("apiserver_away_at_start", apiserver_away_at_start),
 ];
 
-const NAMESPACE: &str = "e2e";
+pub(super) const NAMESPACE: &str = "e2e";
 
 /// A server and an agent that takes its pods from it.
-struct World {
-    node: Node,
-    server: ApiServer,
+pub(super) struct World {
+    pub(super) node: Node,
+    pub(super) server: ApiServer,
     kubeconfig: PathBuf,
     /// What the agent was started with.
-    options: Options,
+    pub(super) options: Options,
 }
 
 impl World {
     /// The agent is not waited for: `before` may leave the server in a state that keeps it from being
     /// ready.
     fn start(context: &Context, before: impl FnOnce(&mut ApiServer) -> Result<()>) -> Result<Self> {
+        Self::with(context, Options::default(), before)
+    }
+
+    /// The same with other options. What is kept is in `state` of the sandbox's directory.
+    pub(super) fn with(
+        context: &Context,
+        options: Options,
+        before: impl FnOnce(&mut ApiServer) -> Result<()>,
+    ) -> Result<Self> {
         if context.emulated() {
             skip("what a source of pods does is seen on a machine that is not emulated")?;
         }
@@ -50,8 +59,8 @@ impl World {
         let state = sandbox.dir().join("state");
         let options = Options {
             kubeconfig: Some(kubeconfig.clone()),
-            config: format!("stateDir: {}\n", state.display()),
-            ..Options::default()
+            config: format!("stateDir: {}\n{}", state.display(), options.config),
+            ..options
         };
         let node = Node::unready(context, sandbox, &options)?;
         Ok(Self {
@@ -62,17 +71,17 @@ impl World {
         })
     }
 
-    fn ready(&mut self, context: &Context) -> Result<()> {
+    pub(super) fn ready(&mut self, context: &Context) -> Result<()> {
         self.node.agent.wait_ready(context.limit(30))
     }
 
-    fn add(&self, spec: &PodSpec) -> Result<Cgroup> {
+    pub(super) fn add(&self, spec: &PodSpec) -> Result<Cgroup> {
         self.server.create_pod(NODE, spec.manifest())?;
         Ok(self.node.cgroup_of(spec))
     }
 
     /// The verbs since the last call, each with how often.
-    fn verbs(&self) -> BTreeMap<String, usize> {
+    pub(super) fn verbs(&self) -> BTreeMap<String, usize> {
         let mut verbs = BTreeMap::new();
         for seen in self.server.take_seen() {
             *verbs

@@ -25,6 +25,7 @@ mod hierarchy;
 mod killed;
 mod kubelet;
 mod lifecycle;
+mod marks;
 mod memory;
 mod observe;
 mod profile;
@@ -119,6 +120,7 @@ pub(crate) fn all() -> Vec<Case> {
         pure_v1::CASES,
         api::CASES,
         apiserver::CASES,
+        marks::CASES,
         kubelet::CASES,
         static_url::CASES,
         daemonset::CASES,
