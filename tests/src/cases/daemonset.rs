@@ -118,6 +118,16 @@ fn daemonset_pod(context: &Context) -> Result<()> {
     let log = container.on_host("/var/log/podwarden/events.jsonl");
     ensure!(log.is_file(), "there is no {}", log.display());
 
+    // The API server has been told of it.
+    eventually(node.limit(), || {
+        let events = server.events()?;
+        ensure!(events.len() == 2, "{events:?}");
+        ensure!(
+            server.pod(hog.namespace, &hog.name)?["status"]["reason"] == "Evicted",
+            "it is not marked"
+        );
+        Ok(())
+    })?;
     let used: BTreeSet<String> = server
         .take_seen()
         .into_iter()
