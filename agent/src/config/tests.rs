@@ -401,6 +401,20 @@ fn the_runtime_is_where_the_operator_says() {
         assert!(text.contains(problem), "{text}");
         assert!(text.contains("containerRuntimeEndpoint is `"), "{text}");
     }
+fn evictions_are_marked_as_configured() {
+    for (text, how) in [
+        ("", MarksConfig::Status),
+        ("marks: {how: status}", MarksConfig::Status),
+        ("marks: {how: evictionApi}", MarksConfig::EvictionApi),
+        ("marks: {how: none}", MarksConfig::None),
+    ] {
+        assert_eq!(parse(text).unwrap().marks, how, "{text}");
+    }
+    let message = error("marks: {how: Status}");
+    assert!(
+        message.contains("marks.how is `Status`") && message.contains("evictionApi"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -159,6 +159,10 @@ impl Marks {
 
     /// A pod was killed at `time`. `set` is what is known of pods. Never waits.
     pub fn evicted(&self, time: &str, eviction: &Eviction, set: &watch::Receiver<Arc<PodSet>>) {
+        if eviction.pod.uid.is_empty() {
+            // Its cgroup went away before anybody could say whose it was.
+            return;
+        }
         let object = set.borrow().object_of(&eviction.pod.uid);
         let entry = Entry::of_eviction(time, eviction, object, &self.sizes);
         self.keeper.add(entry);

@@ -6,7 +6,7 @@
 //! told, which is harmless, or done.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -36,7 +36,48 @@ pub(super) struct Queue {
     /// By their numbers, the oldest first.
     entries: BTreeMap<u64, Entry>,
     next: u64,
-    done: VecDeque<String>,
+    done: Done,
+}
+
+/// Ids in the order in which they came.
+#[derive(Debug, Default)]
+struct Done {
+    order: VecDeque<String>,
+    all: HashSet<String>,
+}
+
+impl From<Vec<String>> for Done {
+    fn from(ids: Vec<String>) -> Self {
+        Self {
+            all: ids.iter().cloned().collect(),
+            order: ids.into(),
+        }
+    }
+}
+
+impl Done {
+    fn contains(&self, id: &str) -> bool {
+        self.all.contains(id)
+    }
+
+    /// Adds one; true when others were forgotten for it.
+    fn add(&mut self, id: &str) -> bool {
+        self.order.push_back(id.to_owned());
+        self.all.insert(id.to_owned());
+        let forgets = self.order.len() >= 2 * REMEMBERED;
+        if forgets {
+            let old = self.order.drain(..self.order.len() - REMEMBERED);
+            for id in old {
+                self.all.remove(&id);
+            }
+        }
+        forgets
+    }
+
+    /// A line for each.
+    fn text(&self) -> String {
+        self.order.iter().map(|id| format!("{id}\n")).collect()
+    }
 }
 
 /// A queue with many users.
@@ -78,7 +119,7 @@ impl Queue {
             dir: state_dir.map(|dir| dir.join(NAME)),
             entries: BTreeMap::new(),
             next: 1,
-            done: VecDeque::new(),
+            done: Done::default(),
         };
         let mut problems = Vec::new();
         if let Some(dir) = queue.dir.clone()
@@ -99,15 +140,23 @@ impl Queue {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        self.done = read_done(&dir.join(DONE))?;
+        let done = dir.join(DONE);
+        match read_done(&done) {
+            Ok(ids) => self.done = ids.into(),
+            Err(error) => problems.push(format!(
+                "{} cannot be read ({error}): evictions on record may be told again",
+                done.display()
+            )),
+        }
         for file in files {
             let path = file?.path();
             let name = path.file_name().and_then(|name| name.to_str());
             let Some(name) = name else { continue };
             let draft = name.strip_suffix(durable::DRAFT);
             if draft.is_some_and(|name| name == "done." || number(name, ".json.").is_some()) {
-                // Of a write that the end of an agent cut short.
-                fs::remove_file(&path)?;
+                // Of a write that the end of an agent cut short; where it cannot be removed it is in
+                // nobody's way.
+                let _ = fs::remove_file(&path);
                 continue;
             }
             let Some(number) = number(name, ".json") else {
@@ -155,7 +204,7 @@ impl Queue {
 
     /// True for an entry that waits or is done with.
     pub(super) fn knows(&self, id: &str) -> bool {
-        self.done.iter().any(|done| done == id) || self.entries.values().any(|entry| entry.id == id)
+        self.done.contains(id) || self.entries.values().any(|entry| entry.id == id)
     }
 
     /// One more.
@@ -206,16 +255,13 @@ impl Queue {
         let Some(entry) = self.entries.remove(&number) else {
             return Ok(());
         };
-        self.done.push_back(entry.id.clone());
+        let forgets = self.done.add(&entry.id);
         let Some(path) = self.path(number) else {
-            forget(&mut self.done);
             return Ok(());
         };
         let done = path.with_file_name(DONE);
-        if self.done.len() >= 2 * REMEMBERED {
-            forget(&mut self.done);
-            let ids: String = self.done.iter().map(|id| format!("{id}\n")).collect();
-            durable::replace(&done, ids.as_bytes())?;
+        if forgets {
+            durable::replace(&done, self.done.text().as_bytes())?;
         } else {
             let mut file = OpenOptions::new().create(true).append(true).open(&done)?;
             file.write_all(format!("{}\n", entry.id).as_bytes())?;
@@ -240,11 +286,6 @@ impl Queue {
     }
 }
 
-/// Forgets the oldest beyond [`REMEMBERED`].
-fn forget(done: &mut VecDeque<String>) {
-    done.drain(..done.len().saturating_sub(REMEMBERED));
-}
-
 /// The number in an entry's file name.
 fn number(name: &str, ending: &str) -> Option<u64> {
     let digits = name.strip_suffix(ending)?;
@@ -254,19 +295,24 @@ fn number(name: &str, ending: &str) -> Option<u64> {
 
 /// A last line that is not whole is of a write that was cut short: it is cut off, for the next to begin a
 /// line of its own.
-fn read_done(path: &Path) -> io::Result<VecDeque<String>> {
-    let text = match fs::read_to_string(path) {
+fn read_done(path: &Path) -> io::Result<Vec<String>> {
+    let text = match fs::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(VecDeque::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let whole = text
+        .iter()
+        .rposition(|c| *c == b'\n')
+        .map_or(0, |end| end + 1);
     if whole < text.len() {
         let file = File::options().write(true).open(path)?;
         file.set_len(whole as u64)?;
         file.sync_all()?;
     }
-    Ok(text[..whole].lines().map(str::to_owned).collect())
+    // What is no id, as of a bad disk, is none of ours.
+    let text = String::from_utf8_lossy(&text[..whole]);
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

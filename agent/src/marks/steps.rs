@@ -195,7 +195,8 @@ impl Steps {
     ) -> Result<Marked, Failure> {
         let (answer, asked) = match self.how {
             MarksConfig::None => return Ok(Marked::Is),
-            MarksConfig::Status if object.has_ended => return Ok(Marked::Is),
+            // It is not started again, and what it ended with is its own affair.
+            _ if object.has_ended => return Ok(Marked::Is),
             MarksConfig::Status => {
                 let patch = wording::status(entry, &object.uid, &object.version);
                 let answer = server
@@ -294,3 +295,6 @@ enum Marked {
     /// The object is not what it was a moment ago.
     Changed,
 }
+
+#[cfg(test)]
+mod tests;

@@ -133,7 +133,9 @@ impl<U: Clone> Book<U> {
         };
         pod.named = failure.wait.is_some();
         let pause = pod.failures.next(spread);
-        pod.due = now + failure.wait.map_or(pause, |wait| wait.min(LONGEST));
+        // Others may have been told the same time.
+        let named = |wait: Duration| wait.min(LONGEST) + SPREAD.mul_f64(spread.clamp(0.0, 1.0));
+        pod.due = now + failure.wait.map_or(pause, named);
         match &pod.waiting {
             None => pod.waiting = Some(done),
             // What failed may have been in the way of the end alone.

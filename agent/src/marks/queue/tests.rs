@@ -78,7 +78,7 @@ fn torn_files_cost_nothing_but_themselves() {
         .append(true)
         .open(marks.join(DONE))
         .unwrap();
-    done.write_all(b"0123").unwrap();
+    done.write_all(b"\xff\xff\n0123").unwrap();
     for name in ["0000000000000004.json.new", "done.new"] {
         fs::write(marks.join(name), b"{\"ver").unwrap();
     }
