@@ -418,6 +418,10 @@ pub struct Eviction {
     /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub to_be_marked: bool,
+    /// The kernel's number of the victim's cgroup: for as long as that is there, the pod is dead. Absent
+    /// where it was not known any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub victim_cgroup_id: Option<u64>,
     /// The steps.
     pub timeline: EvictionTimeline,
 }

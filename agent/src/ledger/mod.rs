@@ -355,6 +355,11 @@ impl PodBook {
         }
     }
 
+    /// The kernel's number of its cgroup, while there is one; of two the one that came last.
+    pub fn cgroup_id(&self) -> Option<u64> {
+        self.nodes.last().copied()
+    }
+
     /// Moves a node's last figures to its container's; true when that was the container's cgroup and
     /// it has no other by now. A container without any is dropped, and its figures become the pod's.
     fn retire_from(

@@ -1,17 +1,19 @@
 //! The reactor's reports -> events and the set of evicted pods.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Instant,
 };
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use crate::{
     api::{EventKind, Eviction, EvictionTimeline, PodRef},
     clock::{self, monotonic},
     figures::{Named, Names},
+    ledger::PodBook,
     marks::Marks,
     pods::{Identities, PodSet},
     published::Published,
@@ -25,18 +27,38 @@ pub(super) struct Listeners<'a> {
     pub(super) recorder: &'a mut Option<Recorder>,
     pub(super) marks: &'a mut Option<Marks>,
     pub(super) pods: &'a watch::Receiver<Arc<PodSet>>,
+    pub(super) books: &'a BTreeMap<String, PodBook>,
 }
 
 /// Evictions under way and done.
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
     /// Killed, and their memory not seen free yet.
-    open: HashMap<u64, (Chosen, PodRef, Draft)>,
+    open: HashMap<u64, (Chosen, Eviction, Draft)>,
     /// uids of pods that are dead.
     pub(super) done: BTreeSet<String>,
 }
 
 impl Evictions {
+    /// Of those that agents before this one have on record, each with its time: whose cgroup is still there
+    /// is as dead as it was.
+    pub(super) fn recall(
+        &mut self,
+        recorded: &[(String, Eviction)],
+        books: &BTreeMap<String, PodBook>,
+    ) {
+        for (time, eviction) in recorded {
+            let book = books.get(&eviction.pod.uid);
+            let cgroup = book.and_then(PodBook::cgroup_id);
+            if cgroup.is_some()
+                && cgroup == eviction.victim_cgroup_id
+                && is_of_this_boot(time, &eviction.timeline)
+            {
+                self.done.insert(eviction.pod.uid.clone());
+            }
+        }
+    }
+
     /// Takes one report; true when a pod was killed, so that limits and levels may follow.
     pub(super) fn take(
         &mut self,
@@ -79,12 +101,13 @@ impl Evictions {
                 false
             }
             Report::Freed { number, at } => {
-                if let Some((chosen, pod, draft)) = self.open.remove(&number) {
+                if let Some((chosen, mut eviction, draft)) = self.open.remove(&number) {
+                    let pod = eviction.pod.clone();
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
                     }
-                    let eviction = eviction_of(&chosen, &pod, at, listeners.marks.is_some());
-                    let id = publish_eviction(published, &chosen, &pod, eviction);
+                    eviction.timeline.freed_nanos = at;
+                    let id = publish_eviction(published, &chosen, eviction);
                     record(listeners.recorder, id, pod, draft.freed(at));
                 }
                 false
@@ -100,8 +123,8 @@ impl Evictions {
         listeners: &mut Listeners<'_>,
     ) -> bool {
         let Some(outcome) = chosen.outcome else {
-            let eviction = eviction_of(&chosen, &pod, None, false);
-            let id = publish_eviction(listeners.published, &chosen, &pod, eviction);
+            let eviction = eviction_of(&chosen, &pod);
+            let id = publish_eviction(listeners.published, &chosen, eviction);
             record(listeners.recorder, id, pod, draft);
             return false;
         };
@@ -116,13 +139,18 @@ impl Evictions {
             );
         }
         let time = clock::text_of(outcome.killed);
-        let eviction = eviction_of(&chosen, &pod, None, listeners.marks.is_some());
+        let book = listeners.books.get(&pod.uid);
+        let eviction = Eviction {
+            to_be_marked: listeners.marks.is_some(),
+            victim_cgroup_id: book.and_then(PodBook::cgroup_id),
+            ..eviction_of(&chosen, &pod)
+        };
         if let Some(marks) = listeners.marks {
             marks.evicted(&time, &eviction, listeners.pods);
         }
-        listeners.published.begun(time, eviction);
-        self.done.insert(pod.uid.clone());
-        self.open.insert(chosen.number, (chosen, pod, draft));
+        listeners.published.begun(time, eviction.clone());
+        self.done.insert(pod.uid);
+        self.open.insert(chosen.number, (chosen, eviction, draft));
         true
     }
 }
@@ -180,8 +208,8 @@ fn at_level(crossing: &Crossing) -> String {
     )
 }
 
-/// What is known of an eviction.
-fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>, to_be_marked: bool) -> Eviction {
+/// What the reactor tells of an eviction.
+fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
     let crossing = &chosen.crossing;
     let source = match crossing.detector {
         Detector::Charge | Detector::Switch => "kernel",
@@ -205,25 +233,22 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef, freed: Option<u64>, to_be_marked: 
         dry_run: killed.is_none(),
         reason: chosen.rank.to_string(),
         interrupted: false,
-        to_be_marked,
+        to_be_marked: false,
+        victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: crossing.crossed,
             crossing_source: source.to_owned(),
             wake_nanos: crossing.woke,
             verified_nanos: chosen.verified,
             killed_nanos: killed,
-            freed_nanos: freed,
+            freed_nanos: None,
         },
     }
 }
 
 /// Returns the event's id.
-fn publish_eviction(
-    published: &Published,
-    chosen: &Chosen,
-    pod: &PodRef,
-    eviction: Eviction,
-) -> u64 {
+fn publish_eviction(published: &Published, chosen: &Chosen, eviction: Eviction) -> u64 {
+    let pod = &eviction.pod;
     tracing::info!(
         pod = pod.name,
         namespace = pod.namespace,
@@ -240,6 +265,20 @@ fn publish_eviction(
         Some(pod.clone()),
         EventKind::Eviction(Box::new(eviction)),
     )
+}
+
+/// Numbers of cgroups begin anew with every boot, as does `CLOCK_MONOTONIC`. After a step of the wall clock
+/// by more than a minute the answer is no.
+fn is_of_this_boot(time: &str, timeline: &EvictionTimeline) -> bool {
+    const NEAR: SignedDuration = SignedDuration::from_secs(60);
+    let Some(killed) = timeline.killed_nanos.filter(|at| *at <= monotonic()) else {
+        return false;
+    };
+    let times = [time, &clock::text_of(killed)].map(str::parse::<Timestamp>);
+    match times {
+        [Ok(recorded), Ok(now)] => now.duration_since(recorded).abs() < NEAR,
+        _ => false,
+    }
 }
 
 /// Pods by what the manifests say and what was done to them.
@@ -264,5 +303,29 @@ impl Names for KnownNames<'_> {
 
     fn is_sandbox(&self, uid: &str, id: &str) -> bool {
         self.identities.is_sandbox(uid, id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_before_the_boot_is_not_of_this_boot() {
+        let now = monotonic();
+        let of = |killed, time: &str| {
+            let timeline = EvictionTimeline {
+                killed_nanos: killed,
+                ..EvictionTimeline::default()
+            };
+            is_of_this_boot(time, &timeline)
+        };
+        let before = now - 1_000_000;
+        assert!(of(Some(before), &clock::text_of(before)));
+        assert!(!of(Some(before), "2020-01-01T00:00:00.000000Z"));
+        // That the clock has not come to yet.
+        assert!(!of(Some(now + 3_600_000_000_000), &clock::now_text()));
+        assert!(!of(None, &clock::now_text()));
+        assert!(!of(Some(before), "yesterday"));
     }
 }

@@ -16,9 +16,8 @@ pub(super) struct Opened {
     pub(super) published: Arc<Published>,
     /// The thread, where a log is configured.
     pub(super) log: Option<Log>,
-    /// Evictions by agents before this one that the API server was to be told of, each with its time, the
-    /// oldest first.
-    pub(super) to_be_marked: Vec<(String, Eviction)>,
+    /// Evictions by agents before this one, each with its time.
+    pub(super) evictions: Vec<(String, Eviction)>,
 }
 
 /// Opens it. Whatever is wrong with the log is said and does not keep the agent from its work.
@@ -38,7 +37,7 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> Opened {
         );
     }
     tracing::info!(events = history.events.len(), "read the event log {path}");
-    let to_be_marked = to_be_marked(&history);
+    let evictions = evictions(&history);
     let published = Arc::new(Published::after(history.events, history.last_id));
     let file = LogFile::new(config.path.clone(), config.max_size.as_u64());
     // The thread lives no longer than what it tells.
@@ -63,11 +62,11 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> Opened {
     Opened {
         published,
         log,
-        to_be_marked,
+        evictions,
     }
 }
 
-fn to_be_marked(history: &History) -> Vec<(String, Eviction)> {
+fn evictions(history: &History) -> Vec<(String, Eviction)> {
     let whole = history.events.iter().filter_map(|event| match &event.kind {
         EventKind::Eviction(eviction) => Some((&event.time, &**eviction)),
         _ => None,
@@ -76,7 +75,7 @@ fn to_be_marked(history: &History) -> Vec<(String, Eviction)> {
     let interrupted = interrupted.map(|begun| (&begun.time, &begun.eviction));
     whole
         .chain(interrupted)
-        .filter(|(_, eviction)| eviction.to_be_marked)
+        .filter(|(_, eviction)| !eviction.dry_run)
         .map(|(time, eviction)| (time.clone(), eviction.clone()))
         .collect()
 }

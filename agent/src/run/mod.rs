@@ -48,7 +48,7 @@ pub async fn run(
     let history::Opened {
         published,
         log,
-        to_be_marked,
+        evictions,
     } = history::open(config.event_log.as_ref());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(http::serve_on(Arc::clone(&published), listeners, async {
@@ -57,7 +57,7 @@ pub async fn run(
 
     let mut slow_loop = None;
     let working = async {
-        let started = start::agent(config, Arc::clone(&published), to_be_marked).await?;
+        let started = start::agent(config, Arc::clone(&published), evictions).await?;
         match slow_loop.insert(started).run().await {}
     };
     let ended = tokio::select! {

@@ -35,7 +35,7 @@ use super::{
 use crate::{
     accounting::Accounting,
     act::Actor,
-    api::NodeStats,
+    api::{Eviction, NodeStats},
     arm::{self, Levels, Tokens},
     clock,
     config::{Config, Mode},
@@ -128,7 +128,12 @@ enum Woke {
 }
 
 impl SlowLoop {
-    pub(super) fn new(mut parts: Parts, changes: Vec<Change>) -> Self {
+    /// `recorded` are evictions by agents before this one, each with its time.
+    pub(super) fn new(
+        mut parts: Parts,
+        changes: Vec<Change>,
+        recorded: &[(String, Eviction)],
+    ) -> Self {
         let mut this = Self {
             converger: parts.converger.take(),
             targets: converge::NO_TARGETS,
@@ -161,6 +166,8 @@ impl SlowLoop {
         for change in changes {
             this.changed(change);
         }
+        let books = this.parts.accounting.ledger.pods();
+        this.evictions.recall(recorded, books);
         this
     }
 
@@ -313,6 +320,7 @@ impl SlowLoop {
                 recorder,
                 marks: &mut parts.marks,
                 pods: &parts.pods,
+                books: parts.accounting.ledger.pods(),
             };
             let draft = |chosen: &Chosen| {
                 let readings = parts.reactor.trace().read();

@@ -110,7 +110,7 @@ pub(super) fn lock(config: &Config) -> Result<AgentLock, StartError> {
 pub(super) async fn agent(
     config: Config,
     published: Arc<Published>,
-    to_be_marked: Vec<(String, Eviction)>,
+    recorded: Vec<(String, Eviction)>,
 ) -> Result<SlowLoop, StartError> {
     let machine = Machine::probe().map_err(StartError::Machine)?;
     let hierarchies = Hierarchies::detect().map_err(StartError::Cgroup)?;
@@ -217,7 +217,7 @@ pub(super) async fn agent(
         pods: reserve::allocatable(&node).kubepods_memory.as_u64(),
         node: machine.memory.as_u64(),
     };
-    let marks = enforce.then(|| marks(&config, feed, &published, sizes, to_be_marked));
+    let marks = enforce.then(|| marks(&config, feed, &published, sizes, &recorded));
     Ok(SlowLoop::new(
         Parts {
             marks: marks.flatten(),
@@ -240,6 +240,7 @@ pub(super) async fn agent(
             stats,
         },
         changes,
+        &recorded,
     ))
 }
 
@@ -299,8 +300,11 @@ fn marks(
     feed: Feed,
     published: &Arc<Published>,
     sizes: marks::Sizes,
-    recorded: Vec<(String, Eviction)>,
+    recorded: &[(String, Eviction)],
 ) -> Option<Marks> {
+    let recorded = recorded
+        .iter()
+        .filter(|(_, eviction)| eviction.to_be_marked);
     let started = Marks::start(marks::Parts {
         how: config.marks,
         apiserver: Apiserver::of(&config.apiserver),
@@ -308,7 +312,7 @@ fn marks(
         state_dir: config.state_dir.clone(),
         sizes,
         feed,
-        recorded,
+        recorded: recorded.cloned().collect(),
         teardown: None,
         published: Arc::downgrade(published),
     });

@@ -331,7 +331,7 @@ fn events_are_made_and_nodes_are_read() {
         (201, &json!("shop"))
     );
     let named = |namespace: &str| {
-        let event = json!({"metadata": {"name": "a.1", "namespace": namespace}}).to_string();
+        let event = json!({"metadata": {"name": "b", "namespace": namespace}}).to_string();
         let path = "/api/v1/namespaces/shop/events";
         let (code, answer) = ask(&server, "POST", path, "", &event);
         (code, answer["reason"].clone())

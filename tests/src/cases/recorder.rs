@@ -175,6 +175,14 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
     let socket = scene.node.agent.socket().display().to_string();
     let text = podwarden(context, &["events", "--api-socket", &socket])?;
     ensure!(text.contains("EVICTED e2e/hog"), "podwarden events: {text}");
+    // It stays evicted, the others do not become it.
+    for pod in scene.node.agent.pods()? {
+        let expected = match pod.pod_ref.uid == scene.hog.uid() {
+            true => "Evicted",
+            false => "Running",
+        };
+        ensure!(pod.phase == expected, "{:?}: {}", pod.pod_ref, pod.phase);
+    }
     // Its pod is a candidate again, and so is the log.
     let (again, _) = evict(context, &scene, last)?;
     ensure!(again > last, "ids went back: {again} after {last}");

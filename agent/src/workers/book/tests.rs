@@ -7,7 +7,7 @@ use super::*;
 const MOST: usize = 2;
 
 /// What happens to the workers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     Update(u8),
     Delete(u8),

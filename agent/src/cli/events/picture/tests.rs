@@ -62,6 +62,7 @@ pub(crate) fn example() -> EventRecord {
                 reason: "BestEffort, 577Mi over its memory request, priority 0".to_owned(),
                 interrupted: false,
                 to_be_marked: false,
+                victim_cgroup_id: None,
                 timeline: EvictionTimeline {
                     crossing_nanos: origin,
                     crossing_source: "kernel".to_owned(),

@@ -33,6 +33,7 @@ fn eviction() -> Eviction {
         reason: "lowest class, largest usage".to_owned(),
         interrupted: false,
         to_be_marked: false,
+        victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000_000,
             crossing_source: "kernel".to_owned(),

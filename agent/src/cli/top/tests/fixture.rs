@@ -173,6 +173,7 @@ fn events() -> Vec<Event> {
         reason: "lowest class".to_owned(),
         interrupted: false,
         to_be_marked: false,
+        victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000,
             crossing_source: "kernel".to_owned(),
