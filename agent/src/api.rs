@@ -302,6 +302,9 @@ pub struct NodeStats {
     /// The event log; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<EventLogStats>,
+    /// What the API server is told of evictions; absent where it is told nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marks: Option<MarkStats>,
     /// Where pods come from; empty where they are known from their cgroups alone.
     #[serde(default)]
     pub sources: Vec<SourceStats>,
@@ -325,6 +328,19 @@ pub struct RuntimeStats {
     /// What keeps it from answering; what it told before stays in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+/// What the API server is told of evictions, and of the node's pressure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkStats {
+    /// It has not been told yet.
+    pub waiting: u64,
+    /// It was told, since the agent started.
+    pub delivered: u64,
+    /// It will not be: the pod is gone, another has its name, or it refuses to be told; since the agent
+    /// started.
+    pub given_up: u64,
 }
 
 /// What others wrote to files that podwarden keeps, since the agent started.

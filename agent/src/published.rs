@@ -18,10 +18,10 @@ use tokio::sync::{Notify, broadcast, watch};
 use crate::{
     act::{Counters, Tally},
     api::{
-        Event, EventKind, EventLogStats, EventRecord, Eviction, Flight, NodeStats, PodRef,
-        PodStats, SourceStats,
+        Event, EventKind, EventLogStats, EventRecord, Eviction, Flight, MarkStats, NodeStats,
+        PodRef, PodStats, SourceStats,
     },
-    clock,
+    clock, marks,
     recorded::Recorded,
     recorder::{
         Shelf,
@@ -54,6 +54,7 @@ pub struct Published {
     logger: Mutex<Option<Logger>>,
     subscribers: broadcast::Sender<Event>,
     ready: AtomicBool,
+    marks: OnceLock<Arc<marks::Tally>>,
     sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
     trouble: ArcSwapOption<&'static str>,
     epoch: Instant,
@@ -74,6 +75,7 @@ impl Default for Published {
             logger: Mutex::default(),
             subscribers: broadcast::channel(1024).0,
             ready: AtomicBool::new(false),
+            marks: OnceLock::new(),
             sources: OnceLock::new(),
             trouble: ArcSwapOption::empty(),
             epoch: Instant::now(),
@@ -245,6 +247,16 @@ impl Published {
         let receiver = self.subscribers.subscribe();
         let kept = log.iter().filter(|e| e.id > id).cloned().collect();
         (kept, receiver)
+    }
+
+    /// Where marks are counted; only the first call counts.
+    pub fn set_marks(&self, tally: Arc<marks::Tally>) {
+        let _ = self.marks.set(tally);
+    }
+
+    /// What the API server was told of evictions; `None` where it is told nothing.
+    pub fn marks(&self) -> Option<MarkStats> {
+        self.marks.get().map(|tally| tally.stats())
     }
 
     /// Where the pods come from; once.

@@ -43,6 +43,7 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
     Json(NodeStats {
         degradations,
         event_log,
+        marks: shared.published.marks(),
         sources: shared.published.sources().to_vec(),
         cgroup_writes: done.writes(),
         reconciles: done.reconciles(),

@@ -27,7 +27,7 @@ use self::{
 use super::{Shared, api::Failure, tally::Counts};
 use crate::{
     act::{Operation, Outcome, Tally},
-    api::{DriftStats, EventLogStats, MemoryStats, NodeStats, PodStats, SourceStats},
+    api::{DriftStats, EventLogStats, MarkStats, MemoryStats, NodeStats, PodStats, SourceStats},
     published::Figures,
 };
 
@@ -40,6 +40,7 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Fa
         counts: shared.tally.counts(),
         up: shared.published.trouble().is_none(),
         event_log: shared.published.event_log(),
+        marks: shared.published.marks(),
         sources: shared.published.sources(),
     };
     let text = render(scrape)
@@ -64,6 +65,7 @@ struct Scrape {
     /// The reactor is at work.
     up: bool,
     event_log: Option<EventLogStats>,
+    marks: Option<MarkStats>,
     sources: Arc<Vec<SourceStats>>,
 }
 
@@ -75,7 +77,8 @@ impl Collector for Scrape {
         self.tiers(&mut encoder)?;
         self.pods(&mut encoder)?;
         self.events(&mut encoder)?;
-        self.event_log(&mut encoder)
+        self.event_log(&mut encoder)?;
+        self.marks(&mut encoder)
     }
 }
 
@@ -340,6 +343,16 @@ impl Scrape {
         family.counter(&[("result", "written")], log.written)?;
         family.counter(&[("result", "dropped")], log.dropped)?;
         Family::open(encoder, &METRICS.log_size)?.gauge(&[], log.size_bytes)
+    }
+
+    fn marks(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let Some(marks) = &self.marks else {
+            return Ok(());
+        };
+        Family::open(encoder, &METRICS.marks_waiting)?.gauge(&[], marks.waiting)?;
+        let mut family = Family::open(encoder, &METRICS.marks)?;
+        family.counter(&[("result", "delivered")], marks.delivered)?;
+        family.counter(&[("result", "given_up")], marks.given_up)
     }
 }
 

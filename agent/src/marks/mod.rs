@@ -14,6 +14,7 @@
 //! | `server` | requests and answers |
 //! | `steps` | what is done for an evicted pod, in which order |
 //! | `follow` | what hurries it, and what makes it moot |
+//! | `tally` | how many wait, and what became of the others |
 //! | `keeper` | the thread that waits for the disk |
 
 mod entry;
@@ -23,6 +24,7 @@ mod object;
 mod queue;
 mod server;
 mod steps;
+mod tally;
 mod wording;
 
 use std::{
@@ -50,7 +52,7 @@ use crate::{
     workers::{Work, Workers},
 };
 
-pub use self::{steps::Teardown, wording::Sizes};
+pub use self::{steps::Teardown, tally::Tally, wording::Sizes};
 
 /// A node that was under no pressure for this long is under pressure anew
 /// (`evictionPressureTransitionPeriod`, 5 min by default, of the kubelet).
@@ -113,6 +115,10 @@ impl Marks {
         if !tells && parts.teardown.is_none() {
             return Ok(None);
         }
+        let tally = Arc::new(Tally::default());
+        if let Some(published) = parts.published.upgrade() {
+            published.set_marks(Arc::clone(&tally));
+        }
         let (mut queue, problems) = Queue::open(parts.state_dir.as_deref());
         for problem in problems {
             tracing::warn!("{problem}");
@@ -130,7 +136,7 @@ impl Marks {
         if !waiting.is_empty() {
             tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
         }
-        let queue = Shared::new(queue);
+        let queue = Shared::new(queue, Arc::clone(&tally));
         let server = parts.apiserver.filter(|_| tells).map(Server::new);
         let steps = Steps {
             queue: queue.clone(),
@@ -140,6 +146,7 @@ impl Marks {
             pods: parts.feed.pods.clone(),
             teardown: parts.teardown,
             published: parts.published.clone(),
+            tally,
         };
         let (workers, offers) = Workers::start(Arc::new(steps));
         for (key, pod) in waiting {

@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::entry::Entry;
+use super::{entry::Entry, tally::Tally};
 use crate::durable;
 
 /// The directory below the state directory.
@@ -82,18 +82,29 @@ impl Done {
 
 /// A queue with many users.
 #[derive(Debug, Clone)]
-pub(super) struct Shared(Arc<Mutex<Queue>>);
+pub(super) struct Shared {
+    queue: Arc<Mutex<Queue>>,
+    tally: Arc<Tally>,
+}
 
 impl Shared {
-    pub(super) fn new(queue: Queue) -> Self {
-        Self(Arc::new(Mutex::new(queue)))
+    /// Those that wait are counted there from now on.
+    pub(super) fn new(queue: Queue, tally: Arc<Tally>) -> Self {
+        tally.waits(queue.entries.len());
+        Self {
+            queue: Arc::new(Mutex::new(queue)),
+            tally,
+        }
     }
 
     /// Does something to it. That may wait for a disk: on a runtime's thread its other tasks go on elsewhere
     /// meanwhile.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Queue) -> T) -> T {
         tokio::task::block_in_place(|| {
-            act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = act(&mut queue);
+            self.tally.waits(queue.entries.len());
+            result
         })
     }
 }

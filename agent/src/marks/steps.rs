@@ -17,6 +17,7 @@ use super::{
     object::{Found, Object},
     queue::Shared,
     server::{EVICT, PATCH, Refusal, Server, TELL},
+    tally::Tally,
     wording,
 };
 use crate::{
@@ -45,6 +46,7 @@ pub(super) struct Steps {
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
     pub(super) teardown: Option<Teardown>,
     pub(super) published: Weak<Published>,
+    pub(super) tally: Arc<Tally>,
 }
 
 /// What became of an entry.
@@ -253,6 +255,7 @@ impl Steps {
             ),
             None => tracing::info!(id, "the API server was told of {key}"),
         }
+        self.tally.over(moot.is_none());
         (entry.told, entry.marked) = (true, true);
         if self.teardown.is_some() {
             self.keep(number, &entry);

@@ -48,6 +48,8 @@ pub(super) struct Metrics {
     pub(super) crossings: Metric,
     pub(super) log_lines: Metric,
     pub(super) log_size: Metric,
+    pub(super) marks_waiting: Metric,
+    pub(super) marks: Metric,
 }
 
 const fn metric(
@@ -145,4 +147,8 @@ pub(super) const METRICS: Metrics = Metrics {
         "Lines for the event log, by result (written, dropped); no series without one"),
     log_size: metric(Gauge, "podwarden_event_log_size", Some(Bytes),
         "Size of the event log without the generation before; no series without one"),
+    marks_waiting: metric(Gauge, "podwarden_marks_waiting", None,
+        "What the API server has not been told yet of evictions; no series where it is told nothing"),
+    marks: metric(Counter, "podwarden_marks", None,
+        "What the API server was to be told of evictions, by result (delivered, given_up); no series where it is told nothing"),
 };

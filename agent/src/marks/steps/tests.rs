@@ -142,13 +142,14 @@ fn steps(how: MarksConfig, server: Option<Server>, teardown: Option<Teardown>) -
     let entry = Entry::of_eviction("2026-01-01T00:00:00Z", &eviction, None, &Sizes::default());
     assert!(matches!(queue.add(entry), Added::Kept));
     Steps {
-        queue: crate::marks::queue::Shared::new(queue),
+        queue: crate::marks::queue::Shared::new(queue, Arc::default()),
         server,
         how,
         node_name: "n1".to_owned(),
         pods: watch::channel(Arc::default()).1,
         teardown,
         published: Weak::new(),
+        tally: Arc::default(),
     }
 }
 
