@@ -13,7 +13,7 @@ use std::{
 use super::{
     entry::Entry,
     queue::{Added, MOST, Shared},
-    whose,
+    say, whose,
 };
 use crate::{
     api::PodRef,
@@ -112,12 +112,5 @@ fn keep_all(
             }
         }
         offers.offer(&key, Work::Update(pod));
-    }
-}
-
-fn say(published: &Weak<Published>, message: String) {
-    tracing::warn!("{message}");
-    if let Some(published) = published.upgrade() {
-        published.degraded(message);
     }
 }

@@ -13,7 +13,8 @@
 //! | `object` | whether what has the pod's name is the pod |
 //! | `server` | requests and answers |
 //! | `steps` | what is done for an evicted pod, in which order |
-//! | `follow` | what hurries it, and what makes it moot |
+//! | `follow` | what hurries it, what makes it moot, and what takes it back |
+//! | `recent` | marks that may be taken back yet; values only |
 //! | `tally` | how many wait, and what became of the others |
 //! | `keeper` | the thread that waits for the disk |
 
@@ -22,6 +23,7 @@ mod follow;
 mod keeper;
 mod object;
 mod queue;
+mod recent;
 mod server;
 mod steps;
 mod tally;
@@ -33,10 +35,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use self::{
     entry::{About, Entry},
+    follow::Follow,
     keeper::Keeper,
     queue::{Queue, Shared},
     server::Server,
@@ -121,10 +127,7 @@ impl Marks {
         }
         let (mut queue, problems) = Queue::open(parts.state_dir.as_deref());
         for problem in problems {
-            tracing::warn!("{problem}");
-            if let Some(published) = parts.published.upgrade() {
-                published.degraded(problem);
-            }
+            say(&parts.published, problem);
         }
         if tells && queue.dir().is_none() {
             tracing::warn!(
@@ -138,6 +141,7 @@ impl Marks {
         }
         let queue = Shared::new(queue, Arc::clone(&tally));
         let server = parts.apiserver.filter(|_| tells).map(Server::new);
+        let (marked, written) = mpsc::unbounded_channel();
         let steps = Steps {
             queue: queue.clone(),
             server,
@@ -147,19 +151,26 @@ impl Marks {
             teardown: parts.teardown,
             published: parts.published.clone(),
             tally,
+            written: marked,
         };
         let (workers, offers) = Workers::start(Arc::new(steps));
         for (key, pod) in waiting {
             offers.offer(&key, Work::Update(pod));
         }
-        let following = follow::follow(parts.feed, queue.clone(), offers.clone());
+        let following = Follow {
+            feed: parts.feed,
+            queue: queue.clone(),
+            offers: offers.clone(),
+            written,
+            published: parts.published.clone(),
+        };
         Ok(Some(Self {
             keeper: Keeper::start(queue, offers, parts.published)?,
             sizes: parts.sizes,
             node_name: parts.node_name,
             pressed: None,
             tells,
-            _following: Following(tokio::spawn(following)),
+            _following: Following(tokio::spawn(following.run())),
             _workers: workers,
         }))
     }
@@ -185,6 +196,14 @@ impl Marks {
             let entry = Entry::of_pressure(time, &self.node_name, crossing.crossed, message);
             self.keeper.add(entry);
         }
+    }
+}
+
+/// Says what is wrong, in the log and as an event.
+fn say(published: &Weak<Published>, message: String) {
+    tracing::warn!("{message}");
+    if let Some(published) = published.upgrade() {
+        published.degraded(message);
     }
 }
 

@@ -27,7 +27,12 @@ pub(super) struct Object {
     pub(super) version: String,
     /// It says that the pod has ended, by an eviction or otherwise: that is never taken back.
     pub(super) has_ended: bool,
+    /// Traffic may still be sent to it.
+    pub(super) ready: bool,
 }
+
+/// The conditions that say so.
+pub(super) const READY: [&str; 2] = ["Ready", "ContainersReady"];
 
 #[derive(Deserialize)]
 struct Pod {
@@ -49,6 +54,15 @@ struct Meta {
 struct Status {
     #[serde(default)]
     phase: String,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 /// What an answer is to the pod `uid`, whose object is `object` where that is known.
@@ -65,6 +79,10 @@ fn found(text: &[u8], uid: &str, object: Option<&str>) -> Result<Found, serde_js
         uid: metadata.uid,
         version: metadata.resource_version,
         has_ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
+        ready: status
+            .conditions
+            .iter()
+            .any(|c| READY.contains(&c.kind.as_str()) && c.status == "True"),
     }))
 }
 
@@ -95,18 +113,22 @@ mod tests {
         let pod = |uid: &str, of: Option<&str>, phase: &str| {
             let mut pod = json!({
                 "metadata": {"uid": uid, "resourceVersion": "7"},
-                "status": {"phase": phase},
+                "status": {"phase": phase, "conditions": [
+                    {"type": "Initialized", "status": "True"},
+                    {"type": "Ready", "status": if phase == "Running" { "True" } else { "False" }},
+                ]},
             });
             if let Some(of) = of {
                 pod["metadata"]["annotations"] = json!({MIRROR: of, "further": "1"});
             }
             pod.to_string()
         };
-        let is = |uid: &str, has_ended| {
+        let is = |uid: &str, has_ended: bool| {
             Found::Is(Object {
                 uid: uid.to_owned(),
                 version: "7".to_owned(),
                 has_ended,
+                ready: !has_ended,
             })
         };
         for (text, object, expected) in [
@@ -125,6 +147,9 @@ mod tests {
         }
         found(br#"{"metadata": {"uid": "a"}}"#, "a", None).unwrap_err();
         let starting = br#"{"metadata": {"uid": "a", "resourceVersion": "7"}}"#;
-        assert_eq!(found(starting, "a", None).unwrap(), is("a", false));
+        let Found::Is(object) = found(starting, "a", None).unwrap() else {
+            panic!("it is not found");
+        };
+        assert!(!object.has_ended && !object.ready);
     }
 }

@@ -246,6 +246,18 @@ impl Queue {
         written
     }
 
+    /// An entry that was done with has to be marked once more.
+    ///
+    /// # Errors
+    /// As [`Queue::update`].
+    pub(super) fn again(&mut self, mut entry: Entry) -> io::Result<()> {
+        let number = self.next;
+        self.next += 1;
+        entry.marked = false;
+        // Should the agent end now, the next one takes its file for one that is done with: it was.
+        self.update(number, entry)
+    }
+
     fn write(&self, number: u64, entry: &Entry) -> io::Result<()> {
         match self.path(number) {
             Some(path) => durable::replace(&path, &entry.text()),

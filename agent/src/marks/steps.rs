@@ -10,12 +10,13 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::{
     entry::{About, Entry},
     object::{Found, Object},
     queue::Shared,
+    say,
     server::{EVICT, PATCH, Refusal, Server, TELL},
     tally::Tally,
     wording,
@@ -47,12 +48,16 @@ pub(super) struct Steps {
     pub(super) teardown: Option<Teardown>,
     pub(super) published: Weak<Published>,
     pub(super) tally: Arc<Tally>,
+    /// Told of marks that were written to a status.
+    pub(super) written: mpsc::UnboundedSender<Entry>,
 }
 
 /// What became of an entry.
 enum Told {
     /// Everything was said.
     All,
+    /// The same, and its status was written for that.
+    Written,
     /// It has no object any more, as the sentence says.
     Moot(String),
 }
@@ -127,6 +132,11 @@ impl Steps {
         };
         match told {
             Told::All => self.over(number, entry, None),
+            Told::Written => {
+                self.over(number, entry.clone(), None);
+                // An error says that the agent ends.
+                let _ = self.written.send(entry);
+            }
             Told::Moot(why) => self.over(number, entry, Some(&why)),
         }
         Ok(())
@@ -181,6 +191,7 @@ impl Steps {
             }
             match self.mark(server, entry, pod, &object).await? {
                 Marked::Is => return Ok(Told::All),
+                Marked::Written => return Ok(Told::Written),
                 Marked::Not(why) => return Ok(Told::Moot(why)),
                 Marked::Changed => found = server.find(pod, Some(&object.uid)).await?,
             }
@@ -200,7 +211,7 @@ impl Steps {
             // It is not started again, and what it ended with is its own affair.
             _ if object.has_ended => return Ok(Marked::Is),
             MarksConfig::Status => {
-                let patch = wording::status(entry, &object.uid, &object.version);
+                let patch = wording::status(entry, object);
                 let answer = server
                     .patch_status(&pod.namespace, &pod.name, &patch)
                     .await?;
@@ -213,6 +224,7 @@ impl Steps {
             }
         };
         match answer {
+            Ok(_) if self.how == MarksConfig::Status => Ok(Marked::Written),
             Ok(_) => Ok(Marked::Is),
             Err(refusal) if matches!(refusal.code, 404 | 409) => Ok(Marked::Changed),
             Err(refusal) if refusal.for_good() => Ok(Marked::Not(refusal.sentence(asked))),
@@ -249,6 +261,7 @@ impl Steps {
     fn over(&self, number: u64, mut entry: Entry, moot: Option<&str>) {
         let (id, key) = (&entry.id, entry.key());
         match moot {
+            _ if self.server.is_none() => {}
             Some(why) => tracing::warn!(
                 id,
                 "the API server is not told of the eviction of {key}: {why}"
@@ -284,15 +297,14 @@ impl Steps {
     }
 
     fn say(&self, message: String) {
-        tracing::warn!("{message}");
-        if let Some(published) = self.published.upgrade() {
-            published.degraded(message);
-        }
+        say(&self.published, message);
     }
 }
 
 enum Marked {
     Is,
+    /// By a status that was written just now.
+    Written,
     /// Nor will it be.
     Not(String),
     /// The object is not what it was a moment ago.

@@ -4,7 +4,10 @@
 use podwarden_policy::Bytes;
 use serde_json::{Value, json};
 
-use super::entry::{About, Entry};
+use super::{
+    entry::{About, Entry},
+    object::{Object, READY},
+};
 use crate::{
     api::{Eviction, PodRef},
     reactor::report::Crossing,
@@ -75,22 +78,34 @@ pub(super) fn pressure(crossing: &Crossing) -> String {
     )
 }
 
-/// What is written to the status of `pod`, an object of the API in version `version`, and of no other.
-pub(super) fn status(entry: &Entry, uid: &str, version: &str) -> Value {
+/// What is written to the status of an object as it was found, and of no other.
+pub(super) fn status(entry: &Entry, object: &Object) -> Value {
+    let time = seconds(&entry.time);
+    let mut conditions = vec![json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        // What watches for this condition knows this reason.
+        "reason": "TerminationByKubelet",
+        "message": entry.message,
+        "lastTransitionTime": time,
+    })];
+    // No pod is ready that has failed (`mergePodStatus` of `pkg/kubelet/status/status_manager.go`).
+    let ready = READY.iter().filter(|_| object.ready);
+    conditions.extend(ready.map(|kind| {
+        json!({
+            "type": kind,
+            "status": "False",
+            "reason": "PodFailed",
+            "lastTransitionTime": time,
+        })
+    }));
     json!({
-        "metadata": {"uid": uid, "resourceVersion": version},
+        "metadata": {"uid": object.uid, "resourceVersion": object.version},
         "status": {
             "phase": "Failed",
             "reason": EVICTED,
             "message": entry.message,
-            "conditions": [{
-                "type": "DisruptionTarget",
-                "status": "True",
-                // What watches for this condition knows this reason.
-                "reason": "TerminationByKubelet",
-                "message": entry.message,
-                "lastTransitionTime": seconds(&entry.time),
-            }],
+            "conditions": conditions,
         },
     })
 }
@@ -265,8 +280,20 @@ mod tests {
         let request: policy::Eviction = typed(&eviction_request(&pod, "u2"));
         let options = request.delete_options.unwrap();
         assert_eq!(options.preconditions.unwrap().uid.as_deref(), Some("u2"));
-        let status: v1::PodStatus = typed(&status(&entry, "u2", "7")["status"]);
-        let conditions = status.conditions.unwrap();
+        let mut object = Object {
+            uid: "u2".to_owned(),
+            version: "7".to_owned(),
+            has_ended: false,
+            ready: true,
+        };
+        let of = |object: &Object| {
+            let status: v1::PodStatus = typed(&status(&entry, object)["status"]);
+            status.conditions.unwrap()
+        };
+        let kinds: Vec<_> = of(&object).into_iter().map(|c| c.type_).collect();
+        assert_eq!(kinds, ["DisruptionTarget", "Ready", "ContainersReady"]);
+        object.ready = false;
+        let conditions = of(&object);
         assert_eq!(conditions.len(), 1);
         assert_eq!(conditions[0].type_, "DisruptionTarget");
         let node = Entry::of_pressure(entry.time, "n1", 7, "short".to_owned());

@@ -22,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
     portable("mark_after_kill", mark_after_kill),
     portable("mark_replaced_pod", mark_replaced_pod),
     portable("mark_eviction_api", mark_eviction_api),
+    portable("mark_taken_back", mark_taken_back),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -140,7 +141,10 @@ fn mark_status(context: &Context) -> Result<()> {
     world.server.change_pod(NAMESPACE, &hog.name, |pod| {
         pod["status"] = json!({
             "phase": "Running",
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [
+                {"type": "Initialized", "status": "True"},
+                {"type": "Ready", "status": "True"},
+            ],
             "containerStatuses": containers,
         });
     })?;
@@ -159,7 +163,11 @@ fn mark_status(context: &Context) -> Result<()> {
     ensure!(marked["containerStatuses"] == containers, "{marked}");
     let conditions = marked["conditions"].as_array().context("no conditions")?;
     let condition = |kind: &str| conditions.iter().find(|c| c["type"] == kind);
-    ensure!(condition("Ready").is_some(), "{conditions:?}");
+    ensure!(
+        condition("Ready").is_some_and(|ready| ready["status"] == "False")
+            && condition("Initialized").is_some_and(|c| c["status"] == "True"),
+        "{conditions:?}"
+    );
     let target = condition("DisruptionTarget").context("no DisruptionTarget")?;
     ensure!(
         target["status"] == "True" && target["reason"] == "TerminationByKubelet",
@@ -351,5 +359,30 @@ fn mark_eviction_api(context: &Context) -> Result<()> {
             && !written.contains_key("patch pods/status"),
         "{written:?}"
     );
+    finish(world, &[&hog])
+}
+
+/// A kubelet that has not seen the mark writes its own status over it.
+fn mark_taken_back(context: &Context) -> Result<()> {
+    let hog = PodSpec::best_effort("hog");
+    let world = world(context, small("enforce"), &[&hog])?;
+    world.verbs();
+    evict(context, &world, &hog)?;
+    for _ in 0..2 {
+        expect_marks(&world, &[&hog])?;
+        // The agent has seen it.
+        world.node.empty()?;
+        world.node.expect_pods(&[])?;
+        world.server.change_pod(NAMESPACE, &hog.name, |pod| {
+            pod["status"] = json!({"phase": "Running"});
+        })?;
+    }
+    expect_marks(&world, &[&hog])?;
+    let thrice = BTreeMap::from([
+        ("create events".to_owned(), 2),
+        ("patch pods/status".to_owned(), 3),
+    ]);
+    let written = writes(&world);
+    ensure!(written == thrice, "{written:?}");
     finish(world, &[&hog])
 }

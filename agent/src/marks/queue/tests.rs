@@ -113,6 +113,21 @@ fn torn_files_cost_nothing_but_themselves() {
 }
 
 #[test]
+fn what_has_to_be_done_again_waits_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut queue = open(dir.path());
+    queue.add(entry("a", 1));
+    let (number, mut entry) = queue.of("a").remove(0);
+    (entry.told, entry.marked) = (true, true);
+    queue.done(number).unwrap();
+    queue.again(entry.clone()).unwrap();
+    let (number, again) = queue.of("a").remove(0);
+    assert!(again.told && !again.marked && again.id == entry.id);
+    queue.done(number).unwrap();
+    assert_eq!(uids(&open(dir.path())), Vec::<&str>::new());
+}
+
+#[test]
 fn it_is_bounded() {
     let mut queue = Queue::open(None).0;
     for killed in 0..MOST as u64 {

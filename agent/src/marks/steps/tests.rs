@@ -150,6 +150,7 @@ fn steps(how: MarksConfig, server: Option<Server>, teardown: Option<Teardown>) -
         teardown,
         published: Weak::new(),
         tally: Arc::default(),
+        written: mpsc::unbounded_channel().0,
     }
 }
 
