@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +14,7 @@ use super::apiserver::{NAMESPACE, World};
 use super::eviction::small;
 use super::recorder::{logging, restart};
 use super::{Case, Context, portable};
-use crate::harness::{NODE, Options, PodSpec, Workload, eventually, sleep, until};
+use crate::harness::{NODE, Options, PodSpec, Traced, Workload, eventually, sleep, until};
 
 pub(super) const CASES: &[Case] = &[
     portable("mark_status", mark_status),
@@ -23,9 +23,15 @@ pub(super) const CASES: &[Case] = &[
     portable("mark_replaced_pod", mark_replaced_pod),
     portable("mark_eviction_api", mark_eviction_api),
     portable("mark_taken_back", mark_taken_back),
+    portable("mark_killed_at_steps", mark_killed_at_steps),
 ];
 
 const MIB: u64 = 1 << 20;
+
+/// The thread that writes marks down, and in which of its steps the agent is killed unless every one is
+/// tried: in the middle of the node's entry, between the two, in the middle of the pod's.
+const KEEPER: &str = "marks";
+const FEW: [usize; 3] = [3, 11, 16];
 
 /// For what must not happen again.
 const A_WHILE: Duration = Duration::from_secs(1);
@@ -41,15 +47,20 @@ fn world(context: &Context, options: Options, specs: &[&PodSpec]) -> Result<Worl
     Ok(world)
 }
 
-/// Lets a pod be evicted.
-fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<Eviction> {
+/// Starts what is to be evicted.
+fn start_hog(world: &World, spec: &PodSpec) -> Result<Workload> {
     let cgroup = world.node.cgroup_of(spec);
     until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
     let main = cgroup.child("main");
     main.create()?;
     let mib = (world.node.level()? / MIB + 64).to_string();
     let args = ["fill", "--mib", &mib, "--rate", "800", "--step-kib", "64"];
-    let mut hog = Workload::start(&main, &args)?;
+    Workload::start(&main, &args)
+}
+
+/// Lets a pod be evicted.
+fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<Eviction> {
+    let mut hog = start_hog(world, spec)?;
     let status = hog.wait(context.limit(30)).context("it was not killed")?;
     ensure!(!status.success(), "it ended by itself");
     eventually(world.node.limit(), || {
@@ -385,4 +396,70 @@ fn mark_taken_back(context: &Context) -> Result<()> {
     let written = writes(&world);
     ensure!(written == thrice, "{written:?}");
     finish(world, &[&hog])
+}
+
+/// The agent is killed between two system calls of the thread that writes marks down, with the eviction on
+/// record: whatever of the queue is on disk then, the pod is marked, once.
+fn mark_killed_at_steps(context: &Context) -> Result<()> {
+    let home = tempfile::tempdir_in("/var/tmp")?;
+    let log = home.path().join("events.jsonl");
+    let mut world = world(context, logging(&log), &[])?;
+    let options = world.options.clone();
+    let steps: Vec<usize> = match context.include_slow() {
+        true => (0..40).collect(),
+        false => FEW.to_vec(),
+    };
+    let mut specs: Vec<PodSpec> = Vec::new();
+    for step in steps {
+        let spec = PodSpec::best_effort(&format!("step-{step}"));
+        let came = killed_before(context, &mut world, &spec, step, &log);
+        let came = came.with_context(|| format!("killed before step {step}"))?;
+        specs.push(spec);
+        restart(context, &mut world.node, &options)?;
+        let all: Vec<_> = specs.iter().collect();
+        expect_marks(&world, &all).with_context(|| format!("killed before step {step}"))?;
+        let patches = writes(&world).remove("patch pods/status");
+        ensure!(patches == Some(1), "step {step}: {patches:?} patches");
+        if !came {
+            context.figure("keeper_steps", step as f64, "");
+            break;
+        }
+    }
+    let all: Vec<_> = specs.iter().collect();
+    finish(world, &all)
+}
+
+/// False when the thread took fewer steps; the agent is killed all the same.
+fn killed_before(
+    context: &Context,
+    world: &mut World,
+    spec: &PodSpec,
+    step: usize,
+    log: &Path,
+) -> Result<bool> {
+    world.add(spec)?;
+    world.node.expect(&spec.uid, |_| Ok(()))?;
+    let mut keeper = Traced::thread(world.node.agent.pid(), KEEPER)?;
+    // Who was woken to be stopped is asleep again before anything happens.
+    while keeper.next_call(Duration::from_millis(20))?.is_some() {}
+    world.verbs();
+    let mut hog = start_hog(world, spec)?;
+    let mut taken = 0;
+    let mut came = true;
+    while taken <= step && came {
+        let patience = match taken {
+            0 => context.limit(20),
+            _ => context.limit(1) / 2,
+        };
+        came = keeper.next_call(patience)?.is_some();
+        taken += usize::from(came);
+    }
+    hog.wait(context.limit(20)).context("it was not killed")?;
+    until(world.node.limit(), "the eviction on record", || {
+        fs::read_to_string(log).is_ok_and(|log| log.contains(&spec.uid))
+    })?;
+    world.node.agent.signal(Signal::KILL)?;
+    keeper.killed()?;
+    world.node.agent.wait(world.node.limit())?;
+    Ok(came)
 }
