@@ -9,6 +9,9 @@ use crate::api::{Eviction, PodRef};
 /// Of the entry's form.
 const VERSION: u32 = 1;
 
+/// In the place of a uid for what is about the node: no pod's has a slash in it.
+pub(super) const NODE_KEY: &str = "node/";
+
 /// One thing to tell, as it is kept on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -91,8 +94,7 @@ impl Entry {
     pub(super) fn key(&self) -> &str {
         match &self.about {
             About::Pod { pod, .. } => &pod.uid,
-            // No pod's uid has a slash in it.
-            About::Node { .. } => "node/",
+            About::Node { .. } => NODE_KEY,
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    entry::{About, Entry},
+    entry::{About, Entry, NODE_KEY},
     object::{Found, Object},
     queue::Shared,
     say,
@@ -93,8 +93,11 @@ impl Job for Steps {
     }
 
     fn failed(&self, uid: &str, problem: &str) {
-        let message = format!("what is to be told of the eviction of pod {uid} waits: {problem}");
-        self.say(message);
+        let what = match uid {
+            NODE_KEY => "the node's pressure".to_owned(),
+            uid => format!("the eviction of pod {uid}"),
+        };
+        self.say(format!("what is to be told of {what} waits: {problem}"));
     }
 }
 

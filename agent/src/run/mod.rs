@@ -15,6 +15,7 @@ mod process;
 mod slow_loop;
 mod soft;
 mod start;
+mod telling;
 mod wait;
 mod watchdog;
 

@@ -10,7 +10,7 @@ use podwarden_policy::{QosClass, evict::Immunity, plan, reserve};
 use super::{
     own_pod, process,
     slow_loop::{Parts, SlowLoop},
-    wait,
+    telling, wait,
 };
 use crate::{
     accounting::{Accounting, AccountingError, KernelSide},
@@ -26,8 +26,7 @@ use crate::{
         loader::{self, LoadOptions},
         support::{self, Profile},
     },
-    marks::{self, Marks},
-    pods::{Apiserver, DirError, Feed, PodSet, SourcedPod, feed},
+    pods::{DirError, PodSet, SourcedPod, feed},
     published::{Figures, Published},
     reactor::{self, KernelLevels, Reactor},
     runtime::{Client, Follower, RuntimeError},
@@ -213,11 +212,10 @@ pub(super) async fn agent(
         degradations,
         ..stats
     };
-    let sizes = marks::Sizes {
-        pods: reserve::allocatable(&node).kubepods_memory.as_u64(),
-        node: machine.memory.as_u64(),
-    };
-    let marks = enforce.then(|| marks(&config, feed, &published, sizes, &recorded));
+    let marks = enforce.then(|| {
+        let sizes = telling::sizes(&node, &machine);
+        telling::start(&config, feed, &published, sizes, &recorded)
+    });
     Ok(SlowLoop::new(
         Parts {
             marks: marks.flatten(),
@@ -291,36 +289,6 @@ fn converger(
             systemd,
         }),
         found,
-    })
-}
-
-/// What tells the API server of evictions.
-fn marks(
-    config: &Config,
-    feed: Feed,
-    published: &Arc<Published>,
-    sizes: marks::Sizes,
-    recorded: &[(String, Eviction)],
-) -> Option<Marks> {
-    let recorded = recorded
-        .iter()
-        .filter(|(_, eviction)| eviction.to_be_marked);
-    let started = Marks::start(marks::Parts {
-        how: config.marks,
-        apiserver: Apiserver::of(&config.apiserver),
-        node_name: config.node_name.clone(),
-        state_dir: config.state_dir.clone(),
-        sizes,
-        feed,
-        recorded: recorded.cloned().collect(),
-        teardown: None,
-        published: Arc::downgrade(published),
-    });
-    started.unwrap_or_else(|error| {
-        let problem = format!("the API server is not told of evictions: no thread ({error})");
-        tracing::warn!("{problem}");
-        published.degraded(problem);
-        None
     })
 }
 

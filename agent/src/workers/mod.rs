@@ -175,3 +175,80 @@ impl<J: Job> Running<J> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Counts who is worked for; fails or panics at first.
+    #[derive(Default)]
+    struct Counting {
+        running: Mutex<Vec<String>>,
+        done: Mutex<Vec<(String, Work<u32>)>>,
+        said: Mutex<Vec<String>>,
+        tries: Mutex<HashMap<String, u32>>,
+    }
+
+    impl Job for Counting {
+        type Update = u32;
+
+        async fn run(&self, uid: &str, work: Work<u32>) -> Result<(), Failure> {
+            {
+                let mut running = self.running.lock().unwrap();
+                assert!(!running.iter().any(|other| other == uid), "two at once");
+                running.push(uid.to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.running.lock().unwrap().retain(|other| other != uid);
+            let first = {
+                let mut tries = self.tries.lock().unwrap();
+                let tries = tries.entry(uid.to_owned()).or_default();
+                *tries += 1;
+                *tries == 1
+            };
+            match uid {
+                "panics" if first => panic!("as it is meant to"),
+                "fails" if first => Err(Failure::new("not yet")),
+                _ => {
+                    self.done.lock().unwrap().push((uid.to_owned(), work));
+                    Ok(())
+                }
+            }
+        }
+
+        fn failed(&self, uid: &str, problem: &str) {
+            self.said.lock().unwrap().push(format!("{uid}: {problem}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_fails_or_panics_is_done_again_and_nobody_else_waits_for_it() {
+        let job = Arc::new(Counting::default());
+        let (_workers, offers) = Workers::start(Arc::clone(&job));
+        for number in 0..3 {
+            for uid in ["panics", "fails", "a", "b", "c", "d"] {
+                offers.offer(uid, Work::Update(number));
+            }
+        }
+        offers.offer("d", Work::Delete(3));
+        // Whoever comes last is done with last, or with what it came with before.
+        let all = ["panics", "fails", "a", "b", "c"].map(|uid| (uid, Work::Update(2)));
+        let all = all.into_iter().chain([("d", Work::Delete(3))]);
+        for (uid, work) in all {
+            while !job
+                .done
+                .lock()
+                .unwrap()
+                .contains(&(uid.to_owned(), work.clone()))
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                offers.hurry();
+            }
+        }
+        let said = job.said.lock().unwrap();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said.iter().any(|said| said == "fails: not yet"), "{said:?}");
+    }
+}
