@@ -401,6 +401,9 @@ fn the_runtime_is_where_the_operator_says() {
         assert!(text.contains(problem), "{text}");
         assert!(text.contains("containerRuntimeEndpoint is `"), "{text}");
     }
+}
+
+#[test]
 fn evictions_are_marked_as_configured() {
     for (text, how) in [
         ("", MarksConfig::Status),

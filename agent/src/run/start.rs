@@ -214,7 +214,8 @@ pub(super) async fn agent(
     };
     let marks = enforce.then(|| {
         let sizes = telling::sizes(&node, &machine);
-        telling::start(&config, feed, &published, sizes, &recorded)
+        let runtime = runtime.as_ref().map(Follower::client);
+        telling::start(&config, feed, runtime, &published, sizes, &recorded)
     });
     Ok(SlowLoop::new(
         Parts {

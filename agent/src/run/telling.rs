@@ -1,15 +1,18 @@
-//! What tells the API server of evictions, by the configuration.
+//! What tells the API server and the container runtime of evictions, by the configuration.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use podwarden_policy::{Node, reserve};
 
 use crate::{
     api::Eviction,
-    config::{Config, Machine},
-    marks::{Marks, Parts, Sizes},
+    config::{Config, Machine, MarksConfig, Ownership},
+    error,
+    marks::{Marks, Parts, Sizes, Teardown},
     pods::{Apiserver, Feed},
     published::Published,
+    runtime::{self, Client},
+    workers::Failure,
 };
 
 /// What there is to use on a node.
@@ -25,6 +28,7 @@ pub(super) fn sizes(node: &Node, machine: &Machine) -> Sizes {
 pub(super) fn start(
     config: &Config,
     feed: Feed,
+    runtime: Option<&Client>,
     published: &Arc<Published>,
     sizes: Sizes,
     recorded: &[(String, Eviction)],
@@ -32,15 +36,19 @@ pub(super) fn start(
     let recorded = recorded
         .iter()
         .filter(|(_, eviction)| eviction.to_be_marked);
+    let apiserver = Apiserver::of(&config.apiserver);
+    let is_marked = apiserver.is_some() && config.marks != MarksConfig::None;
+    // A kubelet that knows nothing of the eviction would make anew what was taken down.
+    let is_final = is_marked || config.ownership == Ownership::Own;
     let started = Marks::start(Parts {
         how: config.marks,
-        apiserver: Apiserver::of(&config.apiserver),
+        apiserver,
         node_name: config.node_name.clone(),
         state_dir: config.state_dir.clone(),
         sizes,
         feed,
         recorded: recorded.cloned().collect(),
-        teardown: None,
+        teardown: runtime.filter(|_| is_final).cloned().map(teardown),
         published: Arc::downgrade(published),
     });
     started.unwrap_or_else(|error| {
@@ -48,5 +56,30 @@ pub(super) fn start(
         tracing::warn!("{problem}");
         published.degraded(problem);
         None
+    })
+}
+
+/// Takes a pod down whose processes were killed.
+fn teardown(client: Client) -> Teardown {
+    Arc::new(move |pod| {
+        let client = client.clone();
+        Box::pin(async move {
+            let done = runtime::teardown(&client, &pod.uid, Duration::ZERO).await;
+            let done = done.map_err(|error| {
+                Failure::new(format!(
+                    "the pod is not torn down yet: {}",
+                    error::chain(&error)
+                ))
+            })?;
+            tracing::info!(
+                pod = pod.name,
+                namespace = pod.namespace,
+                uid = pod.uid,
+                containers = done.containers,
+                sandboxes = done.ready + done.not_ready,
+                "torn down"
+            );
+            Ok(())
+        })
     })
 }
