@@ -75,6 +75,9 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
         Route::Create(resource, namespace) => {
             let object = body()?;
             named_as(&object, &namespace, None)?;
+            if resource == "events" {
+                about_its_own(&object, &namespace)?;
+            }
             let key = (resource, namespace, name_for(shared, &object)?);
             let made = shared.write(|store| store.create(key, object))?;
             Ok(json_of(StatusCode::CREATED, &made))
@@ -141,6 +144,18 @@ fn named_as(object: &Value, namespace: &str, name: Option<&str>) -> Result<(), R
         return Err(Refusal::new(400, "BadRequest", message));
     }
     Ok(())
+}
+
+/// An Event is in the namespace of what it is about, or in `default` where that has none (`legacyValidateEvent`
+/// of Kubernetes `pkg/apis/core/validation/events.go`).
+fn about_its_own(event: &Value, namespace: &str) -> Result<(), Refusal> {
+    let about = event["involvedObject"]["namespace"].as_str();
+    let about = about.filter(|about| !about.is_empty()).unwrap_or("default");
+    if about == namespace {
+        return Ok(());
+    }
+    let message = "involvedObject.namespace: Invalid value: does not match event.namespace";
+    Err(Refusal::new(422, "Invalid", message))
 }
 
 /// `metadata.name`, or one made of `metadata.generateName`.

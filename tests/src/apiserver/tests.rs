@@ -318,7 +318,12 @@ fn evictions_respect_the_budget_and_give_time_to_end() {
 #[test]
 fn events_are_made_and_nodes_are_read() {
     let server = ApiServer::start().unwrap();
-    let event = json!({"metadata": {"generateName": "a."}, "reason": "Evicted"}).to_string();
+    let event = json!({
+        "metadata": {"generateName": "a."},
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "a"},
+        "reason": "Evicted",
+    });
+    let event = event.to_string();
     let (code, made) = ask(
         &server,
         "POST",
@@ -331,7 +336,11 @@ fn events_are_made_and_nodes_are_read() {
         (201, &json!("shop"))
     );
     let named = |namespace: &str| {
-        let event = json!({"metadata": {"name": "b", "namespace": namespace}}).to_string();
+        let event = json!({
+            "metadata": {"name": "b", "namespace": namespace},
+            "involvedObject": {"namespace": "shop"},
+        });
+        let event = event.to_string();
         let path = "/api/v1/namespaces/shop/events";
         let (code, answer) = ask(&server, "POST", path, "", &event);
         (code, answer["reason"].clone())
@@ -339,7 +348,16 @@ fn events_are_made_and_nodes_are_read() {
     assert_eq!(named("elsewhere").0, 400);
     assert_eq!(named("shop").0, 201);
     assert_eq!(named("shop"), (409, json!("AlreadyExists")));
-    assert_eq!(server.events().unwrap().len(), 2);
+    let of_node = json!({
+        "metadata": {"name": "c"},
+        "involvedObject": {"kind": "Node", "name": "n1"},
+    });
+    let in_namespace = |namespace: &str| {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        ask(&server, "POST", &path, "", &of_node.to_string()).0
+    };
+    assert_eq!((in_namespace("shop"), in_namespace("default")), (422, 201));
+    assert_eq!(server.events().unwrap().len(), 3);
     let node = json!({"metadata": {"name": "n1"}}).to_string();
     assert_eq!(ask(&server, "POST", "/api/v1/nodes", "", &node).0, 201);
     assert_eq!(get(&server, "/api/v1/nodes/n1").0, 200);
