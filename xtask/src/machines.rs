@@ -1,15 +1,14 @@
 //! The cases on other kernels, each in a virtual machine.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use crate::guest::Guest;
 use crate::paths::Workspace;
-use crate::report::{Counts, Report, begin};
+use crate::pool::{Job, Outcome};
+use crate::report::{Counts, Report};
 use crate::tally::Tally;
 use crate::vm::{Ended, Machine};
 use crate::{cmd, setup};
@@ -25,17 +24,6 @@ pub(crate) struct Run {
     pub(crate) cases: u64,
 }
 
-/// What to run.
-#[derive(Debug)]
-pub(crate) struct Plan<'a> {
-    /// The machines to boot.
-    pub(crate) runs: &'a [Run],
-    /// When a machine is killed.
-    pub(crate) timeout: Duration,
-    /// How many machines run at a time.
-    pub(crate) at_once: usize,
-}
-
 /// A machine that can be booted.
 struct Ready<'a> {
     run: &'a Run,
@@ -43,11 +31,17 @@ struct Ready<'a> {
     initramfs: PathBuf,
 }
 
-/// Boots each machine that is to be had here; each is a stage of `report`.
-pub(crate) fn run(workspace: &Workspace, plan: &Plan, report: &mut Report) -> Result<()> {
+/// Those of the machines that are to be had here, to be booted, and killed after `timeout`; of the others
+/// `report` says why not.
+pub(crate) fn jobs<'a>(
+    workspace: &'a Workspace,
+    runs: &'a [Run],
+    timeout: Duration,
+    report: &mut Report,
+) -> Vec<Job<'a>> {
     let supported = supported().and_then(|()| setup::for_machines(workspace));
     let mut ready: Vec<Ready> = Vec::new();
-    for run in plan.runs {
+    for run in runs {
         let name = stage(run.guest);
         if run.cases == 0 {
             let why = "none of the chosen cases concerns it".to_owned();
@@ -63,7 +57,11 @@ pub(crate) fn run(workspace: &Workspace, plan: &Plan, report: &mut Report) -> Re
             Err(why) => report.add(&name, Counts::skipped(run.cases), Some(why)),
         }
     }
-    boot_all(workspace, plan, &ready, report)
+    let job = |machine: Ready<'a>| Job {
+        name: stage(machine.run.guest),
+        run: Box::new(move || boot(workspace, &machine, timeout)),
+    };
+    ready.into_iter().map(job).collect()
 }
 
 /// Fetches and packs what the machine boots; machines with the same first process share a file
@@ -97,44 +95,8 @@ fn stage(guest: Guest) -> String {
     format!("kernel {}", guest.name)
 }
 
-/// Runs the machines, some at a time, and adds each to the report as it ends.
-fn boot_all(
-    workspace: &Workspace,
-    plan: &Plan,
-    ready: &[Ready],
-    report: &mut Report,
-) -> Result<()> {
-    let queue = Mutex::new(ready.iter());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    thread::scope(|scope| {
-        let (done, results) = mpsc::channel();
-        for _ in 0..plan.at_once.max(1) {
-            let done = done.clone();
-            scope.spawn(move || {
-                while let Some(machine) = next() {
-                    let stage = begin(&stage(machine.run.guest));
-                    let result = boot(workspace, machine, plan.timeout);
-                    if done.send((stage, result)).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(done);
-        for (stage, result) in results {
-            let (counts, reason) = result?;
-            report.ended(stage, counts, reason);
-        }
-        Ok(())
-    })
-}
-
-/// Runs one machine; what it counted, and what was wrong.
-fn boot(
-    workspace: &Workspace,
-    ready: &Ready,
-    timeout: Duration,
-) -> Result<(Counts, Option<String>)> {
+/// Runs one machine.
+fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outcome> {
     let name = ready.run.guest.name;
     let machine = Machine {
         kernel: &ready.kernel,

@@ -20,6 +20,7 @@ mod kernels;
 mod machines;
 mod paths;
 mod peers;
+mod pool;
 mod report;
 mod setup;
 mod step;

@@ -9,14 +9,15 @@ use anyhow::{Context as _, Result};
 
 use crate::guest::{GUESTS, Guest};
 use crate::paths::Workspace;
+use crate::pool::{self, Job, Outcome};
 use crate::report::{Counts, Report, begin};
 use crate::tally::Tally;
 use crate::{build, cmd, machines, setup};
 
 /// When a virtual machine is killed, in seconds.
 const VM_TIMEOUT: u64 = 1800;
-/// How many virtual machines run at a time. Each has two CPUs and waits for more than half of the time;
-/// what a case asks for does not depend on how fast a machine is.
+/// How many kernels run the cases at a time, this one among them. They wait for more than half of the time,
+/// and what a case asks for does not depend on how fast a machine is.
 const AT_ONCE: usize = 2;
 
 /// Where the end-to-end cases run.
@@ -85,9 +86,9 @@ pub(crate) struct Args {
     /// How often the cases that repeat themselves do so, instead of a few times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
-    /// Runs that many virtual machines at a time.
-    #[arg(long, default_value_t = AT_ONCE)]
-    vms: usize,
+    /// Runs the cases on that many kernels at a time, this one among them.
+    #[arg(long, value_name = "N", default_value_t = AT_ONCE)]
+    at_once: usize,
 }
 
 impl Args {
@@ -103,7 +104,7 @@ impl Args {
             vm_timeout: VM_TIMEOUT,
             retries: 2,
             repeat: None,
-            vms: AT_ONCE,
+            at_once: AT_ONCE,
         }
     }
 
@@ -149,32 +150,29 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         return Ok(());
     }
     build::release(workspace)?;
-    if native {
-        on_this_kernel(workspace, args, report)?;
-    }
-    if !guests.is_empty() && args.goes_on(report) {
-        let mut runs = guests
-            .into_iter()
-            .map(|guest| {
-                let arguments = guest.arguments(&args.cases());
-                let cases = count_cases(workspace, &arguments)?;
-                Ok(machines::Run {
-                    guest,
-                    arguments,
-                    cases,
-                })
+    let mut runs = guests
+        .into_iter()
+        .map(|guest| {
+            let arguments = guest.arguments(&args.cases());
+            let cases = count_cases(workspace, &arguments)?;
+            Ok(machines::Run {
+                guest,
+                arguments,
+                cases,
             })
-            .collect::<Result<Vec<_>>>()?;
-        // The longest first, so that the others run beside it.
-        runs.sort_by_key(|run| Reverse(run.cases));
-        let plan = machines::Plan {
-            runs: &runs,
-            timeout: Duration::from_secs(args.vm_timeout),
-            at_once: args.vms,
-        };
-        machines::run(workspace, &plan, report)?;
+        })
+        .collect::<Result<Vec<_>>>()?;
+    // The longest first, so that the others run beside it.
+    runs.sort_by_key(|run| Reverse(run.cases));
+    let timeout = Duration::from_secs(args.vm_timeout);
+    let mut jobs = match runs.is_empty() {
+        true => Vec::new(),
+        false => machines::jobs(workspace, &runs, timeout, report),
+    };
+    if native {
+        jobs.splice(..0, on_this_kernel(workspace, args, report)?);
     }
-    Ok(())
+    pool::run(jobs, args.at_once, args.keep_going, report)
 }
 
 /// `cargo test`, its output kept in a file.
@@ -206,20 +204,27 @@ fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The cases on the kernel that runs here.
-fn on_this_kernel(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+/// The cases on the kernel that runs here; `None` where they cannot, which `report` is told.
+fn on_this_kernel<'a>(
+    workspace: &'a Workspace,
+    args: &'a Args,
+    report: &mut Report,
+) -> Result<Option<Job<'a>>> {
     const NAME: &str = "this kernel";
     if !rustix::process::geteuid().is_root() {
         let cases = Counts::skipped(count_cases(workspace, &args.cases())?);
-        report.add(
-            NAME,
-            cases,
-            Some("loading kernel programs takes root".to_owned()),
-        );
-        return Ok(());
+        let why = "loading kernel programs takes root".to_owned();
+        report.add(NAME, cases, Some(why));
+        return Ok(None);
     }
     setup::for_runtime(workspace);
-    let stage = begin(NAME);
+    Ok(Some(Job {
+        name: NAME.to_owned(),
+        run: Box::new(|| here(workspace, args)),
+    }))
+}
+
+fn here(workspace: &Workspace, args: &Args) -> Result<Outcome> {
     let dir = workspace.results().join("native");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let mut tally = Tally::default();
@@ -230,12 +235,10 @@ fn on_this_kernel(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         .arg(dir.join("results.json"))
         .args(args.cases());
     let status = cmd::stream(&mut e2e, |text| {
-        println!("{text}");
+        println!("[native] {text}");
         tally.line(text);
     })?;
-    let (counts, reason) = tally.ended(status.code());
-    report.ended(stage, counts, reason);
-    Ok(())
+    Ok(tally.ended(status.code()))
 }
 
 /// How many cases there are, for those that cannot run.

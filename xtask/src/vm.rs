@@ -99,49 +99,52 @@ impl Machine<'_> {
         let program = cmd::find("qemu-system-x86_64").context("qemu-system-x86_64 is missing")?;
         let stderr = self.dir.join("qemu.log");
         let log = File::create(&stderr).with_context(|| format!("create {}", stderr.display()))?;
-        let mut qemu = Command::new(program);
-        qemu.args([
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-        ])
-        // Emulation works on every machine, also inside a virtual one.
-        .args([
-            "-accel",
-            "tcg,thread=multi",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-            "-m",
-            "2048",
-        ])
-        .arg("-kernel")
-        .arg(self.kernel)
-        .arg("-initrd")
-        .arg(self.initramfs)
-        .arg("-append")
-        .arg(format!(
-            "{KERNEL_ARGUMENTS} {} -- {}",
-            self.kernel_arguments,
-            self.arguments.join(" ")
-        ))
-        .arg("-serial")
-        .arg(format!("file:{}", console.display()))
-        .arg("-serial")
-        .arg(format!("file:{}", results.display()))
-        // NVMe: the one disk whose driver is built into all of the kernels.
-        .arg("-drive")
-        .arg(format!(
-            "if=none,id=disk,format=raw,cache=unsafe,file={}",
-            disk.display()
-        ))
-        .args(["-device", "nvme,drive=disk,serial=podwarden"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log);
+        // Behind the cases on this kernel, which may run at the same time and wait for less.
+        let mut qemu = Command::new("nice");
+        qemu.args(["-n", "10"])
+            .arg(program)
+            .args([
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-no-reboot",
+            ])
+            // Emulation works on every machine, also inside a virtual one.
+            .args([
+                "-accel",
+                "tcg,thread=multi",
+                "-cpu",
+                "max",
+                "-smp",
+                "2",
+                "-m",
+                "2048",
+            ])
+            .arg("-kernel")
+            .arg(self.kernel)
+            .arg("-initrd")
+            .arg(self.initramfs)
+            .arg("-append")
+            .arg(format!(
+                "{KERNEL_ARGUMENTS} {} -- {}",
+                self.kernel_arguments,
+                self.arguments.join(" ")
+            ))
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .arg("-serial")
+            .arg(format!("file:{}", results.display()))
+            // NVMe: the one disk whose driver is built into all of the kernels.
+            .arg("-drive")
+            .arg(format!(
+                "if=none,id=disk,format=raw,cache=unsafe,file={}",
+                disk.display()
+            ))
+            .args(["-device", "nvme,drive=disk,serial=podwarden"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         Ok(qemu)
     }
 }

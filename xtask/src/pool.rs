@@ -1,0 +1,115 @@
+//! Stages that run beside each other.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use anyhow::Result;
+
+use crate::report::{Counts, Report, begin};
+
+/// What a stage counted, and what was wrong with it.
+pub(crate) type Outcome = (Counts, Option<String>);
+
+/// A stage.
+pub(crate) struct Job<'a> {
+    /// What the report calls it.
+    pub(crate) name: String,
+    /// Runs it.
+    pub(crate) run: Box<dyn FnOnce() -> Result<Outcome> + Send + 'a>,
+}
+
+/// Takes them up in their order, at most `at_once` at a time, and adds each to the report as it ends. After
+/// one with a failure no other is taken up, unless told to keep going.
+pub(crate) fn run(
+    jobs: Vec<Job<'_>>,
+    at_once: usize,
+    keep_going: bool,
+    report: &mut Report,
+) -> Result<()> {
+    let queue = Mutex::new(VecDeque::from(jobs));
+    let locked = || queue.lock().unwrap_or_else(PoisonError::into_inner);
+    thread::scope(|scope| {
+        let (done, results) = mpsc::channel();
+        for _ in 0..at_once.max(1) {
+            let done = done.clone();
+            scope.spawn(move || {
+                loop {
+                    // A statement of its own: the next one waits for the job, not for the lock.
+                    let job = locked().pop_front();
+                    let Some(Job { name, run }) = job else { break };
+                    let stage = begin(&name);
+                    let result = run();
+                    let failed = result
+                        .as_ref()
+                        .map_or(true, |(counts, _)| counts.failed > 0);
+                    if failed && !keep_going {
+                        locked().clear();
+                    }
+                    if done.send((stage, result)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(done);
+        for (stage, result) in results {
+            let (counts, reason) = result?;
+            report.ended(stage, counts, reason);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn job<'a>(name: &str, run: impl FnOnce() -> Counts + Send + 'a) -> Job<'a> {
+        Job {
+            name: name.to_owned(),
+            run: Box::new(|| Ok((run(), None))),
+        }
+    }
+
+    #[test]
+    fn so_many_at_a_time_and_each_once() {
+        let (now, most, runs) = (
+            AtomicUsize::new(0),
+            AtomicUsize::new(0),
+            AtomicUsize::new(0),
+        );
+        let jobs = (0..6)
+            .map(|n| {
+                job(&n.to_string(), || {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Counts::PASSED
+                })
+            })
+            .collect();
+        let mut report = Report::default();
+        run(jobs, 2, false, &mut report).unwrap();
+        assert_eq!(report.total().passed, 6);
+        assert_eq!(runs.load(Ordering::SeqCst), 6);
+        assert!(most.load(Ordering::SeqCst) <= 2);
+    }
+
+    #[test]
+    fn a_failure_ends_it_unless_told_to_go_on() {
+        for (keep_going, expected) in [(false, 0), (true, 1)] {
+            let jobs = vec![
+                job("first", || Counts::FAILED),
+                job("second", || Counts::PASSED),
+            ];
+            let mut report = Report::default();
+            run(jobs, 1, keep_going, &mut report).unwrap();
+            let total = report.total();
+            assert_eq!((total.failed, total.passed), (1, expected));
+        }
+    }
+}
