@@ -1,4 +1,4 @@
-//! The agent beside a real containerd.
+//! The agent beside a real containerd, with its pods from an API server.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,9 +8,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, PodStats};
 
+use super::apiserver::{NAMESPACE, World};
+use super::marks::{expect_marks, expect_status};
 use super::{Case, Context, case};
 use crate::containerd::{Containerd, RunningPod, WORKLOAD};
-use crate::harness::{Node, Options, PodSpec, Sandbox, eventually, until};
+use crate::harness::{Node, Options, PodSpec, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
     case("containerd_pods_named", containerd_pods_named),
@@ -39,24 +41,27 @@ fn options(socket: &Path) -> Options {
 
 /// A node, and a pod on it that does something once it may.
 struct Scene {
-    node: Node,
+    world: World,
     spec: PodSpec,
     pod: RunningPod,
 }
 
 impl Scene {
     fn new(context: &Context, containerd: &Containerd) -> Result<Self> {
-        let node = Node::start(context, &options(&containerd.socket()))?;
-        let scene = Self::on(node, containerd)?;
+        let scene = Self::asking(context, containerd, &containerd.socket())?;
         scene.named()?;
         Ok(scene)
     }
 
-    fn on(node: Node, containerd: &Containerd) -> Result<Self> {
+    /// The agent asks the runtime at this socket.
+    fn asking(context: &Context, containerd: &Containerd, socket: &Path) -> Result<Self> {
+        let mut world = World::with(context, options(socket), |_| Ok(()))?;
+        world.ready(context)?;
+        let node = &world.node;
         let go = node.sandbox.dir().join("go");
         fs::create_dir(&go)?;
         let spec = PodSpec::best_effort("hog");
-        let cgroup = node.manifest(&spec)?;
+        let cgroup = world.add(&spec)?;
         until(node.limit(), "the pod's cgroup", || cgroup.exists())?;
         let mib = node.level()? / MIB + 96;
         // As process 1 of its namespace this program would take itself for a machine's first.
@@ -65,12 +70,16 @@ impl Scene {
              /e2e workload fill --mib {mib} --rate 500 --step-kib 64; true"
         );
         let pod = containerd.run_pod(&spec, &cgroup, &go, &script)?;
-        Ok(Self { node, spec, pod })
+        Ok(Self { world, spec, pod })
+    }
+
+    fn node(&self) -> &Node {
+        &self.world.node
     }
 
     /// Waits until the agent knows the pod's containers by name.
     fn named(&self) -> Result<PodStats> {
-        self.node.expect(&self.spec.uid, |stats| {
+        self.node().expect(&self.spec.uid, |stats| {
             let mut found: Vec<_> = stats
                 .containers
                 .iter()
@@ -88,19 +97,19 @@ impl Scene {
 
     /// Has the pod fill memory.
     fn go(&self) -> Result<()> {
-        fs::write(self.node.sandbox.dir().join("go/now"), "").context("let the pod go on")
+        fs::write(self.node().sandbox.dir().join("go/now"), "").context("let the pod go on")
     }
 
     /// Waits until the eviction is over: the pod's memory is free.
     fn evicted(&self) -> Result<()> {
-        eventually(self.node.limit(), || {
-            let events = self.node.agent.events(0)?;
+        eventually(self.node().limit(), || {
+            let events = self.node().agent.events(0)?;
             let mut evictions = events.iter().filter_map(|event| match &event.kind {
                 EventKind::Eviction(eviction) => Some(eviction),
                 _ => None,
             });
             let eviction = evictions.next().with_context(|| {
-                let said = fs::read_to_string(self.node.sandbox.dir().join("go/said"));
+                let said = fs::read_to_string(self.node().sandbox.dir().join("go/said"));
                 format!("no eviction is reported; the pod said {said:?}")
             })?;
             ensure!(evictions.next().is_none(), "more than one eviction");
@@ -116,7 +125,7 @@ impl Scene {
         eventually(TEARDOWN, || {
             let state = containerd.state_of(&self.pod)?;
             ensure!(state == (false, false), "ready and running: {state:?}");
-            let log = self.node.agent.log.text();
+            let log = self.node().agent.log.text();
             ensure!(log.contains(": torn down "), "the agent does not say so");
             Ok(())
         })?;
@@ -132,12 +141,15 @@ impl Scene {
         let left = self.pod.cgroup.children();
         let left: Vec<_> = left.iter().map(|one| (one.path(), one.procs())).collect();
         ensure!(left.is_empty(), "cgroups are left: {left:?}");
-        Ok(())
+        // Only now is there nothing left to do for it.
+        expect_marks(&self.world, &[&self.spec])
     }
 
     fn finish(self, containerd: &Containerd) -> Result<()> {
         containerd.remove(&self.pod)?;
-        self.node.finish()
+        self.world.server.remove_pod(NAMESPACE, &self.spec.name)?;
+        self.world.node.expect_pods(&[])?;
+        self.world.node.finish()
     }
 }
 
@@ -160,11 +172,11 @@ fn containerd_pods_named(context: &Context) -> Result<()> {
     ensure!(workload.cpu.context_switches > 0, "{:?}", workload.cpu);
 
     let spec = PodSpec::best_effort("stranger").in_namespace("elsewhere");
-    let cgroup = scene.node.cgroup_of(&spec);
+    let cgroup = scene.node().cgroup_of(&spec);
     cgroup.create()?;
-    let go = scene.node.sandbox.dir().join("go");
+    let go = scene.node().sandbox.dir().join("go");
     let stranger = containerd.run_pod(&spec, &cgroup, &go, "sleep 1000")?;
-    let stats = scene.node.expect(&spec.uid, |stats| {
+    let stats = scene.node().expect(&spec.uid, |stats| {
         ensure!(stats.containers.len() == 2, "{:?}", stats.containers);
         ensure!(stats.source == "runtime", "known by {}", stats.source);
         Ok(())
@@ -175,7 +187,7 @@ fn containerd_pods_named(context: &Context) -> Result<()> {
     );
     ensure!(named == ("stranger", "elsewhere"), "it is called {named:?}");
     let told = scene
-        .node
+        .node()
         .agent
         .node()?
         .runtime
@@ -183,18 +195,17 @@ fn containerd_pods_named(context: &Context) -> Result<()> {
     ensure!(told.name.as_deref() == Some("containerd"), "{told:?}");
     ensure!(told.problem.is_none(), "{told:?}");
     containerd.remove(&stranger)?;
-    eventually(scene.node.limit(), || cgroup.remove())?;
+    eventually(scene.node().limit(), || cgroup.remove())?;
     scene.finish(&containerd)
 }
 
 /// The agent is there before the runtime: it works without names, says so, and learns them.
 fn containerd_comes_later(context: &Context) -> Result<()> {
     let containerd = Containerd::start(context)?;
-    let sandbox = Sandbox::new()?;
-    let socket = sandbox.dir().join("runtime.sock");
-    let node = Node::on(context, sandbox, &options(&socket))?;
-    let scene = Scene::on(node, &containerd)?;
-    let node = &scene.node;
+    let place = tempfile::tempdir()?;
+    let socket = place.path().join("runtime.sock");
+    let scene = Scene::asking(context, &containerd, &socket)?;
+    let node = scene.node();
     let is_missed = |missed: bool| {
         eventually(node.limit(), || {
             let told = node.agent.node()?;
@@ -222,8 +233,8 @@ fn containerd_comes_later(context: &Context) -> Result<()> {
     scene.finish(&containerd)
 }
 
-/// The runtime hangs while the pod is evicted: the workload dies all the same, the sandbox stays alive, and
-/// once the runtime goes on the pod is torn down.
+/// The runtime hangs while the pod is evicted: the workload dies all the same, the pod is marked, the sandbox
+/// stays alive, and once the runtime goes on the pod is torn down.
 fn containerd_eviction(context: &Context) -> Result<()> {
     let containerd = Containerd::start(context)?;
     for run in 1..=context.repetitions(RUNS) {
@@ -248,12 +259,14 @@ fn kill_while_it_hangs(scene: &Scene, sandbox: u32) -> Result<()> {
     scene.go()?;
     scene.evicted()?;
     // Its memory is free a moment before it is gone.
-    eventually(scene.node.limit(), || {
+    eventually(scene.node().limit(), || {
         let procs = scene.pod.workload().into_iter();
         let running: Vec<_> = procs.filter(|pid| is_running(*pid)).collect();
         ensure!(running.is_empty(), "processes {running:?} live on");
         Ok(())
     })?;
+    // Before the runtime stops anything, or a kubelet would start it again.
+    expect_status(&scene.world, &scene.spec)?;
     ensure!(is_running(sandbox), "the sandbox died with its workload");
     Ok(())
 }
@@ -276,7 +289,7 @@ fn kill_sandbox_and_evict(scene: &Scene, containerd: &Containerd) -> Result<()> 
         .ok()
         .and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(pid.context("process 0")?, rustix::process::Signal::KILL)?;
-    eventually(scene.node.limit(), || {
+    eventually(scene.node().limit(), || {
         let (ready, running) = containerd.state_of(&scene.pod)?;
         ensure!(!ready, "the runtime has not noticed");
         ensure!(running, "the workload died with its sandbox");

@@ -102,17 +102,25 @@ fn waiting(world: &World) -> Result<Vec<PathBuf>> {
     Ok(waiting)
 }
 
-/// Waits until these pods are marked and told of, and nothing is left to tell.
-fn expect_marks(world: &World, specs: &[&PodSpec]) -> Result<()> {
+/// Waits until a pod is marked.
+pub(super) fn expect_status(world: &World, spec: &PodSpec) -> Result<()> {
     eventually(world.node.limit(), || {
-        for spec in specs {
-            let status = status(world, spec)?;
-            ensure!(
-                status["phase"] == "Failed" && status["reason"] == "Evicted",
-                "{}: {status}",
-                spec.name
-            );
-        }
+        let status = status(world, spec)?;
+        ensure!(
+            status["phase"] == "Failed" && status["reason"] == "Evicted",
+            "{}: {status}",
+            spec.name
+        );
+        Ok(())
+    })
+}
+
+/// Waits until these pods are marked and told of, and nothing is left to tell.
+pub(super) fn expect_marks(world: &World, specs: &[&PodSpec]) -> Result<()> {
+    for spec in specs {
+        expect_status(world, spec)?;
+    }
+    eventually(world.node.limit(), || {
         let about = events(world, "Evicted")?;
         let told = about.keys().map(String::as_str);
         let mut wanted: Vec<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
