@@ -4,13 +4,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 
+use crate::bench_vm;
 use crate::debian::{self, PEERS};
 use crate::kernels::Kernel;
 use crate::paths::Workspace;
+use crate::setup;
 use crate::vm::Machine;
-use crate::{build, cmd, setup};
 
 /// The machine's kernel.
 const SERIES: &str = "6.12";
@@ -29,55 +30,26 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// Builds all it takes, boots the machine and shows what it measured.
 pub(crate) fn main(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let arguments = arguments(args)?;
-    setup::for_machines(workspace)?;
     setup::for_systemd(workspace)?;
-    build::kernel_programs(workspace)?;
-    build::release(workspace)?;
+    bench_vm::prepare(workspace)?;
     let kernel = Kernel::of(SERIES)
         .with_context(|| format!("there is no kernel {SERIES}"))?
         .fetch(workspace)?;
-    let machine = Machine {
+    bench_vm::run(&Machine {
         kernel: &kernel,
         kernel_arguments: &debian::kernel_arguments(),
         initramfs: &debian::pack(workspace, &PEERS)?,
         dir: &workspace.results().join("bench-evict"),
         arguments: &arguments,
         timeout: TIMEOUT,
-    };
-    let ended = machine.run(|line| println!("{line}"))?;
-    match ended.exit_code {
-        Some(0) => println!("every run as JSON: {}", ended.results.display()),
-        Some(code) => bail!("the benchmark ended with exit code {code}"),
-        None => bail!(
-            "the benchmark did not come to an end{}; the end of {}:\n{}",
-            if ended.timed_out { " in time" } else { "" },
-            ended.console.display(),
-            cmd::tail(&ended.console)
-        ),
-    }
-    Ok(())
+    })
 }
 
-/// Words for a kernel's command line. Each option is one word with its value: systemd reads the words as
-/// well, and takes a 1 for a runlevel.
+/// What the benchmark in the machine is run with.
 fn arguments(args: &[OsString]) -> Result<Vec<String>> {
     // The machine is isolation enough, and systemd must know our process ids.
     let mut words = ["bench", "evict", "--isolated"].map(str::to_owned).to_vec();
-    let mut given: Vec<String> = Vec::new();
-    for arg in args {
-        let arg = arg.to_string_lossy();
-        ensure!(
-            !arg.contains(|c: char| c.is_whitespace() || c == '"'),
-            "{arg:?} does not fit on a kernel's command line"
-        );
-        match given.last_mut() {
-            Some(option) if !arg.starts_with("--") => {
-                option.push('=');
-                option.push_str(&arg);
-            }
-            _ => given.push(arg.into_owned()),
-        }
-    }
+    let given = bench_vm::words(args)?;
     for (option, value) in DEFAULTS {
         let prefix = format!("{option}=");
         if !given.iter().any(|word| word.starts_with(&prefix)) {

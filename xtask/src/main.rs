@@ -5,6 +5,7 @@ mod archive;
 mod bare;
 mod become_e2e;
 mod bench;
+mod bench_vm;
 mod build;
 mod ci;
 mod cmd;
