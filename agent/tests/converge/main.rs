@@ -29,7 +29,7 @@ use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod support;
 
-use support::{Sandbox, Victim, eventually};
+use support::{Sandbox, Victim, eat, eventually};
 
 const TIER: &str = "kubepods/besteffort";
 const MIB: u64 = 1 << 20;
@@ -160,24 +160,6 @@ impl Scene {
     }
 }
 
-/// Touches 64 MiB and then sleeps.
-fn eat_64_mib() -> ! {
-    // SAFETY: a private mapping of our own, written within its bounds.
-    unsafe {
-        let length = 64 << 20;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let memory = libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0);
-        if memory == libc::MAP_FAILED {
-            libc::_exit(1);
-        }
-        std::ptr::write_bytes(memory.cast::<u8>(), 1, length);
-        loop {
-            libc::pause();
-        }
-    }
-}
-
 /// The file that [`read_all`] reads.
 static CACHED: AtomicI32 = AtomicI32::new(-1);
 
@@ -228,7 +210,7 @@ fn kill(victim: &Victim) {
 #[test]
 fn a_tier_is_kept_from_growing_and_its_limit_follows_it_down() {
     let Some(scene) = Scene::new() else { return };
-    let victim = scene.run(eat_64_mib);
+    let victim = scene.run(eat::<64>);
     eventually("the tier's memory", || scene.usage() >= 64 * MIB);
     let (target, level) = (48 * MIB, 96 * MIB);
     scene.aim(target, level);
@@ -256,7 +238,7 @@ fn the_guard_puts_back_what_was_found_unless_it_is_dismissed() {
     let Some(mut scene) = Scene::with(OnExit::Keep) else {
         return;
     };
-    let victim = scene.run(eat_64_mib);
+    let victim = scene.run(eat::<64>);
     eventually("the tier's memory", || scene.usage() >= 64 * MIB);
     let level = 96 * MIB;
     scene.aim(48 * MIB, level);

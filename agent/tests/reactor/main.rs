@@ -38,7 +38,7 @@ use podwarden_policy::{
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod support;
 
-use support::{Sandbox, Victim, eventually};
+use support::{Sandbox, Victim, eat, eventually};
 
 /// Counts the calls of one thread.
 struct Counting;
@@ -154,26 +154,9 @@ fn victim_of(reports: &[Report]) -> Option<u64> {
     })
 }
 
-fn eat_32_mib() -> ! {
-    const LENGTH: usize = 32 << 20;
-    // SAFETY: a private mapping of our own, written within its bounds.
-    unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let memory = libc::mmap(std::ptr::null_mut(), LENGTH, protection, flags, -1, 0);
-        if memory == libc::MAP_FAILED {
-            libc::_exit(1);
-        }
-        std::ptr::write_bytes(memory.cast::<u8>(), 1, LENGTH);
-        loop {
-            libc::pause();
-        }
-    }
-}
-
 fn hog(sandbox: &Sandbox, rel: &str) -> Victim {
     sandbox.cgroup(rel);
-    let hog = Victim::spawn(&sandbox.tree.open_attach(rel).unwrap(), eat_32_mib);
+    let hog = Victim::spawn(&sandbox.tree.open_attach(rel).unwrap(), eat::<32>);
     let memory = MemoryReader::open(&sandbox.tree, rel).unwrap();
     eventually("it has eaten", || memory.usage().unwrap() >= 32 << 20);
     hog

@@ -1,7 +1,4 @@
-use crate::{
-    readers::eat_32_mib,
-    support::{Sandbox, Victim, eventually, is_ready},
-};
+use crate::support::{Sandbox, Victim, eat, eventually, is_ready};
 use podwarden_cgroup::{
     Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, MemoryThresholds,
     PsiKind, PsiResource, PsiThreshold, PsiTrigger,
@@ -25,7 +22,7 @@ fn a_memory_threshold_notices_the_crossing() {
         other => other.unwrap(),
     };
     assert!(!is_ready(&noticed, 0));
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
     assert!(is_ready(&noticed, 20));
     assert!(MemoryReader::open(tree, "pod").unwrap().usage().unwrap() >= level);
     assert!(notice("other").unwrap_err().is_gone());
@@ -87,7 +84,7 @@ fn a_limit_that_is_reached_is_noticed_on_v2() {
     let container = sandbox.cgroup("pod/container");
     let high = tree.path(Controller::Memory, container).unwrap();
     std::fs::write(high.join("memory.high"), "1M").unwrap();
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
     eventually("its excess is noticed", noticed);
     std::fs::write(high.join("memory.high"), "max").unwrap();
     eventually("silence", || {

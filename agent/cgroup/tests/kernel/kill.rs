@@ -144,7 +144,7 @@ fn the_dying_are_counted_once() {
     let container = sandbox.cgroup("pod/container");
     let attach = tree.open_attach(container).unwrap();
     let victims: Vec<_> = (0..20)
-        .map(|_| Victim::spawn(&attach, crate::readers::eat_32_mib))
+        .map(|_| Victim::spawn(&attach, crate::support::eat::<32>))
         .collect();
     eventually("all are inside", || everyone(tree, "pod") == 20);
     let killed = KillHandle::open(tree, "pod").unwrap().kill().unwrap();
@@ -171,7 +171,7 @@ fn sandbox_process() -> ! {
 
 fn hides_behind_the_name() -> ! {
     pause();
-    crate::readers::eat_32_mib()
+    crate::support::eat::<32>()
 }
 
 /// Starts a process in a new cgroup and waits until it is called `pause`.

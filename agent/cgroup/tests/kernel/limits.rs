@@ -4,10 +4,7 @@ use podwarden_cgroup::{
     Controller, CpuQuota, CpuShare, Errno, Error, MemoryReader, Reclaims, Version,
 };
 
-use crate::{
-    readers::eat_32_mib,
-    support::{Sandbox, Victim, eventually},
-};
+use crate::support::{Sandbox, Victim, eat, eventually};
 
 #[test]
 fn cpu_shares_are_read_back() {
@@ -194,7 +191,7 @@ fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_nobody() {
         println!("skipped in part: anonymous memory would go to swap");
         return;
     }
-    let victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    let victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
     let memory = MemoryReader::open(tree, "pod").unwrap();
     eventually("it has its memory", || memory.usage().unwrap() >= 32 << 20);
     assert!(!tree.reclaim_by_limit("pod", 0, None).unwrap(), "refused");

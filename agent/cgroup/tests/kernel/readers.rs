@@ -1,26 +1,8 @@
 use podwarden_cgroup::{Error, KernelCpu, MemoryReader};
 
-use crate::support::{Sandbox, Victim, eventually};
+use crate::support::{Sandbox, Victim, eat, eventually};
 
 const MIB: usize = 1 << 20;
-
-/// Touches 32 MiB and then sleeps.
-pub(crate) fn eat_32_mib() -> ! {
-    // SAFETY: a private mapping of our own, written within its bounds.
-    unsafe {
-        let length = 32 * MIB;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let memory = libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0);
-        if memory == libc::MAP_FAILED {
-            libc::_exit(1);
-        }
-        std::ptr::write_bytes(memory.cast::<u8>(), 1, length);
-        loop {
-            libc::pause();
-        }
-    }
-}
 
 fn burn() -> ! {
     loop {
@@ -69,7 +51,7 @@ fn memory_of_a_process_is_seen() {
     );
     assert!(pod.usage().unwrap() < 4 * MIB as u64);
 
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat_32_mib);
+    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
     eventually("usage holds the memory", || {
         pod.usage().unwrap() >= 32 * MIB as u64
     });

@@ -175,3 +175,21 @@ pub(crate) fn is_ready(fd: impl AsFd, seconds: i64) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     poll(&mut fds, Some(&timeout)).unwrap() == 1
 }
+
+/// Touches so many MiB and then sleeps; a body for [`Victim::spawn`].
+pub(crate) fn eat<const MIB: usize>() -> ! {
+    // SAFETY: a private mapping of our own, written within its bounds.
+    unsafe {
+        let length = MIB << 20;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        std::ptr::write_bytes(memory.cast::<u8>(), 1, length);
+        loop {
+            libc::pause();
+        }
+    }
+}
