@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, PodStats};
+use podwarden::api::PodStats;
 
 use super::apiserver::{NAMESPACE, World};
 use super::marks::{expect_marks, expect_status};
 use super::{Case, Context, case};
 use crate::containerd::{Containerd, RunningPod, WORKLOAD};
-use crate::harness::{Node, Options, PodSpec, eventually, until};
+use crate::harness::{Node, Options, PodSpec, eventually, state_of, until};
 
 pub(super) const CASES: &[Case] = &[
     case("containerd_pods_named", containerd_pods_named),
@@ -103,11 +103,7 @@ impl Scene {
     /// Waits until the eviction is over: the pod's memory is free.
     fn evicted(&self) -> Result<()> {
         eventually(self.node().limit(), || {
-            let events = self.node().agent.events(0)?;
-            let mut evictions = events.iter().filter_map(|event| match &event.kind {
-                EventKind::Eviction(eviction) => Some(eviction),
-                _ => None,
-            });
+            let mut evictions = self.node().agent.evictions()?.into_iter();
             let eviction = evictions.next().with_context(|| {
                 let said = fs::read_to_string(self.node().sandbox.dir().join("go/said"));
                 format!("no eviction is reported; the pod said {said:?}")
@@ -154,12 +150,7 @@ impl Scene {
 }
 
 fn is_running(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit(") ")
-        .next()
-        .and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    state_of(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// A pod of a manifest and one that only the runtime has heard of.

@@ -64,12 +64,9 @@ fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<Eviction> {
     let status = hog.wait(context.limit(30)).context("it was not killed")?;
     ensure!(!status.success(), "it ended by itself");
     eventually(world.node.limit(), || {
-        let events = world.node.agent.events(0)?;
-        let mut evictions = events.into_iter().filter_map(|event| match event.kind {
-            EventKind::Eviction(eviction) if eviction.pod.uid == spec.uid => Some(*eviction),
-            _ => None,
-        });
-        evictions.next().context("no eviction is reported")
+        let mut evictions = world.node.agent.evictions()?.into_iter();
+        let own = evictions.find(|eviction| eviction.pod.uid == spec.uid);
+        own.context("no eviction is reported")
     })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, Eviction};
+use podwarden::api::Eviction;
 
 use super::{Case, Context, case, portable, skip};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
@@ -69,7 +69,7 @@ impl Scene {
     /// The evictions so far, once there are `count`.
     pub(super) fn evictions(&self, count: usize) -> Result<Vec<Eviction>> {
         eventually(2 * self.node.limit(), || {
-            let evictions = evictions(&self.node)?;
+            let evictions = self.node.agent.evictions()?;
             ensure!(
                 evictions.len() >= count,
                 "{} evictions are reported",
@@ -78,16 +78,6 @@ impl Scene {
             Ok(evictions)
         })
     }
-}
-
-/// Every eviction so far.
-pub(super) fn evictions(node: &Node) -> Result<Vec<Eviction>> {
-    let events = node.agent.events(0)?.into_iter();
-    let evictions = events.filter_map(|event| match event.kind {
-        EventKind::Eviction(eviction) => Some(*eviction),
-        _ => None,
-    });
-    Ok(evictions.collect())
 }
 
 /// Six CPU hogs beside the victim, which has a BestEffort pod's shares.
@@ -183,7 +173,7 @@ fn reaping_fork_bomb(context: &Context) -> Result<()> {
         sleep(Duration::from_millis(100))?;
         let left = scene.victim.main.procs();
         ensure!(left.is_empty(), "it goes on forking: {left:?}");
-        let count = evictions(&scene.node)?.len();
+        let count = scene.node.agent.evictions()?.len();
         ensure!(
             filler.is_alive() && count == 1,
             "{count} evictions: the memory of the dead was not waited for"
@@ -225,7 +215,7 @@ fn reaping_page_cache(context: &Context) -> Result<()> {
         memory.is_ok_and(|memory| memory.usage < 32 * MIB)
     })?;
     ensure!(beside.is_alive(), "another pod was killed for it");
-    let count = evictions(&scene.node)?.len();
+    let count = scene.node.agent.evictions()?.len();
     ensure!(count == 1, "{count} evictions");
     drop((cache, beside, filler));
     scene.node.finish()

@@ -3,11 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::EventKind;
 
-use super::{
-    Case, Context, case,
-    eviction::small,
-    reaping::{Scene, evictions},
-};
+use super::{Case, Context, case, eviction::small, reaping::Scene};
 use crate::harness::{Options, Pod, PodSpec, Workload, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
@@ -91,7 +87,7 @@ fn relief_soft(context: &Context) -> Result<()> {
         Ok(())
     })?;
     ensure!(filler.is_alive(), "the Guaranteed pod was killed");
-    let count = evictions(&scene.node)?.len();
+    let count = scene.node.agent.evictions()?.len();
     ensure!(count == 1, "{count} evictions");
     drop((filler, workload));
     scene.node.finish()

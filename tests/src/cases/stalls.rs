@@ -43,7 +43,7 @@ fn stalls_evict(context: &Context) -> Result<()> {
     let path = file.display().to_string();
     let cache = reader.start(&["cache", "--mib", "96", "--file", &path, "--pause-ms", "0"])?;
     let eviction = eventually(context.limit(30), || {
-        let found = super::reaping::evictions(&node)?;
+        let found = node.agent.evictions()?;
         let first = found.into_iter().next();
         first.ok_or_else(|| anyhow::anyhow!("nobody was evicted"))
     })?;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::EventKind;
 
 use super::eviction::small;
-use super::reaping::{Scene, evictions};
+use super::reaping::Scene;
 use super::{Case, Context, portable, skip};
 use crate::harness::{
     Node, Options, PodSpec, Standstill, Traced, Workload, eventually, http_get, sleep, state_of,
@@ -117,7 +117,10 @@ fn stuck_victim_is_reaped(context: &Context) -> Result<()> {
     ensure!(beside.is_alive(), "another pod was killed for it");
     health(&scene.node, context, 200, 1)?;
     drop(waiting);
-    ensure!(evictions(&scene.node)?.len() == 1, "more than one eviction");
+    ensure!(
+        scene.node.agent.evictions()?.len() == 1,
+        "more than one eviction"
+    );
     drop((beside, filler));
     scene.node.finish()
 }

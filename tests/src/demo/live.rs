@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use podwarden::api::{EventKind, Eviction};
+use podwarden::api::Eviction;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Node, sleep};
@@ -91,11 +91,7 @@ pub(super) fn until_evicted(
 }
 
 fn eviction(node: &Node) -> Result<Option<Eviction>> {
-    let events = node.agent.events(0)?;
-    Ok(events.into_iter().find_map(|event| match event.kind {
-        EventKind::Eviction(eviction) => Some(*eviction),
-        _ => None,
-    }))
+    Ok(node.agent.evictions()?.into_iter().next())
 }
 
 /// Every pod's cores and memory in one line.

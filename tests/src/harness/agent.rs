@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podwarden::api::{Event, NodeStats, PodList, PodStats};
+use podwarden::api::{Event, EventKind, Eviction, NodeStats, PodList, PodStats};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde::de::DeserializeOwned;
@@ -268,6 +268,16 @@ impl Agent {
     /// `/v1/events`, those after `id`.
     pub(crate) fn events(&self, id: u64) -> Result<Vec<Event>> {
         self.get(&format!("/v1/events?after={id}"))
+    }
+
+    /// What is told of each eviction so far.
+    pub(crate) fn evictions(&self) -> Result<Vec<Eviction>> {
+        let events = self.events(0)?.into_iter();
+        let evictions = events.filter_map(|event| match event.kind {
+            EventKind::Eviction(eviction) => Some(*eviction),
+            _ => None,
+        });
+        Ok(evictions.collect())
     }
 
     /// Resident memory, bytes.

@@ -1,6 +1,5 @@
 //! Processes inside a container's cgroup.
 
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -13,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::cgroup::Cgroup;
+use super::standstill::state_of;
 use super::wait::eventually;
 use crate::workload::Done;
 
@@ -121,12 +121,8 @@ fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<()> {
     gate.read_exact(&mut pid).context("it did not start")?;
     let pid = u32::from_ne_bytes(pid);
     let moved = eventually(FALLS_ASLEEP, || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // `pid (comm) state`; the name may have any character.
-        let asleep = stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with('S'));
-        ensure!(asleep, "it does not sleep: {stat}");
+        let state = state_of(pid);
+        ensure!(state == Some('S'), "it does not sleep: {state:?}");
         Ok(())
     })
     .and_then(|()| cgroup.attach(pid));

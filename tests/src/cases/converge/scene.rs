@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::Eviction;
 use serde::Serialize;
 
 use crate::cases::Context;
@@ -309,13 +309,9 @@ impl Scene {
     }
 
     /// What podwarden told of each pod that it evicted.
-    pub(crate) fn evictions(&self) -> Result<Vec<EventKind>> {
-        let Some(node) = &self.node else {
-            return Ok(Vec::new());
-        };
-        let events = node.agent.events(0)?.into_iter().map(|event| event.kind);
-        let evictions = events.filter(|kind| matches!(kind, EventKind::Eviction(_)));
-        Ok(evictions.collect())
+    pub(crate) fn evictions(&self) -> Result<Vec<Eviction>> {
+        let node = self.node.as_ref();
+        node.map_or(Ok(Vec::new()), |node| node.agent.evictions())
     }
 
     /// Plays it through. `meanwhile` is called while the tier is above its target.
