@@ -17,10 +17,10 @@ use crate::{
     api::DropStats,
     error,
     kernel::{
-        accounts::AccountError,
+        accounts::{AccountError, Parent},
         events::{self, CgroupChange, Telemetry},
     },
-    ledger::{Change, Figures, Ledger},
+    ledger::{Change, Ledger, PodIdentity},
 };
 pub use kernel_side::KernelSide;
 
@@ -50,6 +50,12 @@ const PENDING: usize = 4096;
 
 /// How long they are kept.
 const PENDING_FOR: Duration = Duration::from_secs(5);
+
+/// What is above kubepods is not in scope.
+const NO_PARENT: Parent = Parent {
+    id: 0,
+    slot: NO_SLOT,
+};
 
 /// Why the accounts cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +130,7 @@ impl Accounting {
         levels_armed: bool,
     ) -> Result<(Self, Vec<Change>), AccountingError> {
         let id = tree.id(rel).map_err(AccountingError::Tree)?;
-        let slot = track(&mut kernel, id, 0, NO_SLOT)?.slot;
+        let slot = track(&mut kernel, id, NO_PARENT, 0)?.slot;
         let mut this = Self {
             come_back: Some(Instant::now() + COME_BACK),
             kernel,
@@ -136,6 +142,7 @@ impl Accounting {
             root: rel.to_owned(),
         };
         let changes = this.walk(tree)?;
+        this.inherit();
         if let Some(kernel) = &mut this.kernel {
             kernel.accounts.announce(levels_armed)?;
             // Who runs right now has not been seen switching in.
@@ -152,25 +159,25 @@ impl Accounting {
         let mut present = HashSet::new();
         let id = tree.id(&self.root).map_err(AccountingError::Tree)?;
         present.insert(id);
-        let slot = track(&mut self.kernel, id, 0, NO_SLOT)?.slot;
-        let mut stack = vec![(self.root.clone(), id, slot, 0)];
-        while let Some((rel, id, slot, depth)) = stack.pop() {
+        let slot = track(&mut self.kernel, id, NO_PARENT, 0)?.slot;
+        let mut stack = vec![(self.root.clone(), Parent { id, slot }, 0_u16)];
+        while let Some((rel, parent, depth)) = stack.pop() {
             // A child made after its parent came in scope is reported by the kernel; one made
             // before is listed here; one in between is both, which is fine.
             for (name, child) in children(tree, &rel)? {
                 present.insert(child);
-                let depth = depth + 1;
-                let tracked = track(&mut self.kernel, child, depth, slot)?;
+                let depth = depth.saturating_add(1);
+                let slot = track(&mut self.kernel, child, parent, depth)?.slot;
                 let change = CgroupChange {
                     time_ns: 0,
                     id: child,
-                    parent: id,
-                    slot: tracked.slot,
-                    depth,
+                    parent: parent.id,
+                    slot,
+                    depth: u32::from(depth),
                     name: name.clone(),
                 };
-                changes.extend(self.ledger.created(&change).unwrap_or_default());
-                stack.push((format!("{rel}/{name}"), child, tracked.slot, depth));
+                changes.extend(self.created(&change));
+                stack.push((format!("{rel}/{name}"), Parent { id: child, slot }, depth));
             }
         }
         let now = Instant::now();
@@ -178,6 +185,32 @@ impl Accounting {
             self.ledger.removed(id, now);
         }
         Ok(changes)
+    }
+
+    /// Enters a cgroup, and notes for the next agent which pod's it is.
+    fn created(&mut self, change: &CgroupChange) -> Vec<Change> {
+        let changes = self.ledger.created(change).unwrap_or_default();
+        if let Some(kernel) = &mut self.kernel {
+            for change_of_pod in &changes {
+                if let Change::PodAppeared { uid, class } = change_of_pod {
+                    let pod = PodIdentity::new(*class, uid);
+                    kernel.accounts.introduce(change.id, pod);
+                }
+            }
+        }
+        changes
+    }
+
+    /// What an agent before this one knew and the tree has no more. Cgroups do not move, and no id is used
+    /// twice: who is not found is gone.
+    fn inherit(&mut self) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        let inherited = kernel.accounts.take_inherited().into_iter();
+        let inherited =
+            inherited.map(|(id, tracked)| (id, tracked, kernel.accounts.introduced(id)));
+        self.ledger.inherit(inherited, Instant::now());
     }
 
     /// Completes when [`Accounting::drain`] has something to do.
@@ -243,7 +276,7 @@ impl Accounting {
     fn apply(&mut self, record: Telemetry, out: &mut Vec<Occurrence>) {
         match record {
             Telemetry::Created(change) => {
-                let changes = self.ledger.created(&change).unwrap_or_default();
+                let changes = self.created(&change);
                 out.extend(changes.into_iter().map(Occurrence::Changed));
             }
             Telemetry::Removed(change) => self.ledger.removed(change.id, Instant::now()),
@@ -313,18 +346,18 @@ impl Accounting {
         }
     }
 
-    /// Gives back what was lost with its records.
+    /// Enters what was lost with its records, as gone: it counts to whom it counted to.
     fn bury_orphans(&mut self, now: Instant) {
-        let Some(suspects) = self.orphans.take_due(now) else {
+        let (Some(suspects), Some(kernel)) = (self.orphans.take_due(now), &self.kernel) else {
             return;
         };
-        let table = self.table();
-        let ledger = &self.ledger;
-        let found = orphans::orphans(&suspects, &table, |id| ledger.knows(id), |s| ledger.uses(s));
-        for (id, own) in found {
-            tracing::debug!(id, own, "a cgroup that came and went unseen");
-            self.kernel.forget(id, own);
-        }
+        let table = kernel.accounts.table();
+        let found = orphans::orphans(&suspects, table, |id| self.ledger.knows(id));
+        let found = found.into_iter().map(|(id, tracked)| {
+            tracing::debug!(id, ?tracked, "a cgroup that came and went unseen");
+            (id, tracked, kernel.accounts.introduced(id))
+        });
+        self.ledger.inherit(found, now);
     }
 
     /// The kernel's table; empty where there is none.

@@ -202,7 +202,7 @@ impl Sampler {
         tiers: &[TierInfo],
     ) -> Vec<TierStats> {
         let of = |class| {
-            let mut sum = ledger.gone(class);
+            let mut sum = ledger.gone(class, figures);
             add(&mut sum, &live.get(&class).copied().unwrap_or_default());
             sum
         };

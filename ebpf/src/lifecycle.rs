@@ -26,15 +26,19 @@ pub(crate) fn mkdir(cgroup: Cgroup) {
     let Some(&parent) = (unsafe { TRACKED.get(parent_id) }) else {
         return;
     };
-    let depth = parent.depth + 1;
-    let own = if depth <= MAX_ACCOUNT_DEPTH {
+    let depth = parent.depth.saturating_add(1);
+    let own = if u32::from(depth) <= MAX_ACCOUNT_DEPTH {
         take_account()
     } else {
         NO_SLOT
     };
     let id = cgroup.id();
-    let slot = if own == NO_SLOT { parent.slot } else { own };
-    let tracked = Tracked { slot, depth };
+    let tracked = Tracked {
+        slot: if own == NO_SLOT { parent.slot } else { own },
+        depth,
+        own: u16::from(own != NO_SLOT),
+        parent: parent_id,
+    };
     if TRACKED.insert(id, tracked, u64::from(BPF_NOEXIST)).is_err() {
         // The agent's own walk was faster, or there is no room: the account goes back either way.
         if own != NO_SLOT {
@@ -46,7 +50,7 @@ pub(crate) fn mkdir(cgroup: Cgroup) {
         }
         return;
     }
-    report(cgroup, EventKind::Mkdir, id, parent_id, tracked);
+    report(cgroup, EventKind::Mkdir, id, tracked);
 }
 
 /// A free account; [`NO_SLOT`] when there is none, which is counted.
@@ -70,12 +74,12 @@ pub(crate) fn gone(cgroup: Cgroup, kind: EventKind) {
     if let Some(&tracked) = unsafe { TRACKED.get(id) }
         && cgroup.is_identity()
     {
-        report(cgroup, kind, id, cgroup.parent_id(), tracked);
+        report(cgroup, kind, id, tracked);
     }
 }
 
 #[inline(always)]
-fn report(cgroup: Cgroup, kind: EventKind, id: u64, parent: u64, tracked: Tracked) {
+fn report(cgroup: Cgroup, kind: EventKind, id: u64, tracked: Tracked) {
     let Some(mut record) = telemetry::reserve::<CgroupEvent>() else {
         return;
     };
@@ -85,8 +89,8 @@ fn report(cgroup: Cgroup, kind: EventKind, id: u64, parent: u64, tracked: Tracke
     // where no reader looks, and holds older records.
     unsafe {
         ptr::addr_of_mut!((*to).header).write(header);
-        ptr::addr_of_mut!((*to).parent).write(parent);
-        ptr::addr_of_mut!((*to).depth).write(tracked.depth);
+        ptr::addr_of_mut!((*to).parent).write(tracked.parent);
+        ptr::addr_of_mut!((*to).depth).write(u32::from(tracked.depth));
         let name = ptr::addr_of_mut!((*to).name).cast::<u8>();
         let len = cgroup.name_into(name, NAME_LEN as u32);
         ptr::addr_of_mut!((*to).name_len).write(len);

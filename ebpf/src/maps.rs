@@ -1,10 +1,13 @@
 //! The maps; every one is bounded, and the agent may resize those that it says it does.
+//!
+//! [`ACCOUNTS`], [`TRACKED`] and [`ENDED`] may be those of an agent before this one. Programs never outlive
+//! theirs, so nothing else is kept.
 
 use aya_ebpf::{
     btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
-use podwarden_abi::{Account, Control, CpuState, DropCounter, Level, Tracked};
+use podwarden_abi::{Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Tracked};
 
 use crate::task_storage::TaskStorage;
 
@@ -52,7 +55,7 @@ pub(crate) static OOM_VICTIMS: HashMap<u32, u64, 1024> = HashMap::new();
 /// Processes whose end has been reported, by start time and process id: both reports of one are
 /// milliseconds apart.
 #[btf_map]
-pub(crate) static ENDED: LruHashMap<[u64; 2], u8, 8192> = LruHashMap::new();
+pub(crate) static ENDED: LruHashMap<[u64; 2], u8, ENDED_ENTRIES> = LruHashMap::new();
 
 /// What was lost, by [`DropCounter`].
 #[btf_map]

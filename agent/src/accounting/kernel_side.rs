@@ -7,10 +7,10 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::AccountingError;
 use crate::{
     kernel::{
-        accounts::{AccountError, Accounts},
+        accounts::{AccountError, Accounts, Parent},
         loader::Programs,
     },
-    ledger::Figures,
+    ledger::{Figures, Heir},
 };
 
 /// The kernel programs with their figures.
@@ -23,14 +23,17 @@ pub struct KernelSide {
 /// Without kernel programs there are no figures, only a tree.
 impl Figures for Option<KernelSide> {
     fn read(&self, slot: u32) -> Option<Account> {
-        self.as_ref()?.accounts.read(slot).ok()
+        self.as_ref()?.accounts.read(slot)
     }
 
-    fn forget(&mut self, id: u64, own: Option<u32>) {
-        if let Some(kernel) = self
-            && let Err(error) = kernel.accounts.forget(id, own)
-        {
-            tracing::warn!(%error, id, "an account could not be given back");
+    fn retired(&self, heir: Heir) -> Account {
+        let kernel = self.as_ref();
+        kernel.map_or_else(Account::default, |kernel| kernel.accounts.retired(heir))
+    }
+
+    fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir) {
+        if let Some(kernel) = self {
+            kernel.accounts.retire(id, own, heir);
         }
     }
 }
@@ -66,15 +69,17 @@ impl KernelSide {
 pub(super) fn track(
     kernel: &mut Option<KernelSide>,
     id: u64,
-    depth: u32,
-    parent_slot: u32,
+    parent: Parent,
+    depth: u16,
 ) -> Result<Tracked, AccountError> {
     let Some(kernel) = kernel else {
         return Ok(Tracked {
             slot: NO_SLOT,
             depth,
+            own: 0,
+            parent: parent.id,
         });
     };
-    let own = depth <= MAX_ACCOUNT_DEPTH;
-    kernel.accounts.track(id, depth, parent_slot, own)
+    let own = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
+    kernel.accounts.track(id, parent, depth, own)
 }

@@ -1,4 +1,4 @@
-//! Accounts that nobody would give back.
+//! Cgroups of which no record told, whose accounts nobody would give back.
 //!
 //! A cgroup whose creation record was lost, and that was gone again before the tree was looked at, is
 //! in the kernel's table and in no book. Such a suspect that is still in no book a while later, when
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_abi::{NO_SLOT, Tracked};
+use podwarden_abi::Tracked;
 
 /// Longer than a record can wait to be read, and longer than the last task of a removed cgroup runs.
 const CERTAIN_AFTER: Duration = Duration::from_secs(3);
@@ -41,50 +41,38 @@ impl Orphans {
     }
 }
 
-/// The orphans among `suspects`, each with the account that it had to itself. `known` tells what is in
-/// the books by now, `used` which accounts something in the books counts to.
+/// The orphans among `suspects`, parents first. `known` tells what is in the books by now.
 pub(super) fn orphans(
     suspects: &BTreeSet<u64>,
-    table: &[(u64, Tracked)],
+    mut table: Vec<(u64, Tracked)>,
     known: impl Fn(u64) -> bool,
-    used: impl Fn(u32) -> bool,
-) -> Vec<(u64, Option<u32>)> {
-    let mut freed = BTreeSet::from([NO_SLOT]);
-    let orphans = table
-        .iter()
-        .filter(|(id, _)| suspects.contains(id) && !known(*id));
-    orphans
-        .map(|(id, Tracked { slot, .. })| {
-            (*id, (!used(*slot) && freed.insert(*slot)).then_some(*slot))
-        })
-        .collect()
+) -> Vec<(u64, Tracked)> {
+    table.retain(|(id, _)| suspects.contains(id) && !known(*id));
+    table.sort_unstable_by_key(|(id, tracked)| (tracked.depth, *id));
+    table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tracked(slot: u32) -> Tracked {
-        Tracked { slot, depth: 3 }
-    }
-
     #[test]
-    fn an_account_is_given_back_once_and_never_while_it_is_used() {
-        // 10 and its nested 11 share an account, 12 counts to its parent's, which lives; 13 has none.
-        let table = [
-            (10, tracked(5)),
-            (11, tracked(5)),
-            (12, tracked(6)),
-            (13, tracked(NO_SLOT)),
-            (14, tracked(7)),
-            (15, tracked(8)),
-        ];
-        let suspects = BTreeSet::from([10, 11, 12, 13, 14]);
-        let found = orphans(&suspects, &table, |id| id == 14, |slot| slot == 6);
+    fn orphans_are_suspects_that_nobody_knows_by_now() {
+        let at = |id, depth| {
+            let tracked = Tracked {
+                slot: 5,
+                depth,
+                ..Tracked::default()
+            };
+            (id, tracked)
+        };
+        let table = vec![at(10, 4), at(14, 3), at(13, 3), at(15, 3)];
+        let suspects = BTreeSet::from([10, 11, 13, 14]);
+        let found = orphans(&suspects, table, |id| id == 14);
         assert_eq!(
             found,
-            [(10, Some(5)), (11, None), (12, None), (13, None)],
-            "14 is in the books by now, 15 was never suspected"
+            [at(13, 3), at(10, 4)],
+            "14 is in the books by now, 15 was never suspected, 11 is in the table no more"
         );
     }
 

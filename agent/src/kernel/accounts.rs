@@ -1,13 +1,29 @@
 //! The accounts that the kernel programs keep: reading them, handing them out, taking them back.
 
+mod fold;
+mod maps;
+
+use std::mem::take;
+
 use aya::{
     Ebpf, Pod,
-    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, Queue},
+    maps::{Array, MapData, MapError, MapType, PerCpuArray},
 };
-use podwarden_abi::{Account, Control, CpuState, DropCounter, Level, NO_SLOT, Tracked};
+use podwarden_abi::{
+    Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Tracked,
+};
+use podwarden_policy::model::QosClass;
 
-use super::loader::{LoadError, take};
-use crate::api::DropStats;
+use super::{
+    loader::{self, LoadError},
+    pins::{Pins, Shape},
+};
+use crate::{
+    api::DropStats,
+    ledger::{Heir, PodIdentity},
+};
+use fold::{Maps as _, Record, Records};
+use maps::KernelMaps;
 
 /// `BPF_NOEXIST` of include/uapi/linux/bpf.h.
 const NO_EXIST: u64 = 1;
@@ -23,7 +39,7 @@ macro_rules! wire {
         unsafe impl Pod for Wire<$t> {}
     )* };
 }
-wire!(Account, Control, CpuState, Level, Tracked);
+wire!(Account, Control, CpuState, Level, Tracked, Record);
 
 /// A map operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,71 +61,156 @@ fn failed(operation: &'static str, map: &'static str) -> impl FnOnce(MapError) -
 
 /// The figures and who counts to what.
 pub struct Accounts {
-    accounts: PerCpuArray<MapData, Wire<Account>>,
-    free: Queue<MapData, u32>,
-    tracked: HashMap<MapData, u64, Wire<Tracked>>,
+    maps: KernelMaps,
+    records: Records,
+    inherited: Vec<(u64, Tracked)>,
     control: Array<MapData, Wire<Control>>,
     cpus: PerCpuArray<MapData, Wire<CpuState>>,
     drops: PerCpuArray<MapData, u64>,
     state: Control,
-    cpu_count: usize,
+}
+
+/// Cgroups in scope for one that has an account.
+const TRACKED_PER_ACCOUNT: u32 = 4;
+
+/// Entries of the table of cgroups in scope.
+pub(super) fn max_tracked(max_accounts: u32) -> u32 {
+    max_accounts.saturating_mul(TRACKED_PER_ACCOUNT)
+}
+
+/// Entries of the map of records: one for each cgroup in scope, and the constant ones.
+fn max_records(max_accounts: u32) -> u32 {
+    max_tracked(max_accounts).saturating_add(8)
+}
+
+/// What the maps are like that may outlive the agent.
+pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 4] {
+    let shape = |kind: MapType, key: usize, value: usize, entries, flags| Shape {
+        kind: kind as u32,
+        key: key as u32,
+        value: value as u32,
+        entries,
+        flags,
+    };
+    let accounts = shape(
+        MapType::PerCpuArray,
+        4,
+        size_of::<Account>(),
+        max_accounts,
+        0,
+    );
+    let tracked = shape(
+        MapType::Hash,
+        8,
+        size_of::<Tracked>(),
+        max_tracked(max_accounts),
+        0,
+    );
+    let ended = shape(MapType::LruHash, 16, 1, ENDED_ENTRIES as u32, 0);
+    let records = max_records(max_accounts);
+    let retired = shape(
+        MapType::Hash,
+        8,
+        size_of::<Record>(),
+        records,
+        maps::NO_PREALLOC,
+    );
+    [
+        ("accounts", accounts),
+        ("tracked", tracked),
+        ("ended", ended),
+        ("retired", retired),
+    ]
 }
 
 impl Accounts {
-    pub(super) fn new(ebpf: &mut Ebpf, max: u32) -> Result<Self, LoadError> {
+    /// Takes the maps over, and what an agent before this one left in them.
+    pub(super) fn new(ebpf: &mut Ebpf, max: u32, pins: Option<&Pins>) -> Result<Self, LoadError> {
         let map = |name| {
             move |e| LoadError::Map {
                 name,
                 source: Box::new(e),
             }
         };
-        let mut free: Queue<MapData, u32> = take(ebpf, "FREE_SLOTS")?;
-        for slot in NO_SLOT + 1..max {
-            free.push(slot, 0).map_err(map("FREE_SLOTS"))?;
+        let mut maps = KernelMaps {
+            accounts: loader::take(ebpf, "ACCOUNTS")?,
+            free: loader::take(ebpf, "FREE_SLOTS")?,
+            tracked: loader::take(ebpf, "TRACKED")?,
+            records: None,
+            cpu_count: aya::util::nr_cpus().map_err(|_| LoadError::Missing("count of CPUs"))?,
+            record_lost: false,
+        };
+        let mut records = match pins {
+            Some(pins) => maps
+                .keep_records(pins, max_records(max))
+                .map_err(|e| LoadError::Pins(pins.refused(e)))?,
+            None => Records::new(),
+        };
+        let table = maps.table();
+        let settled = fold::settle(&mut records, &mut maps, table, max);
+        if settled.wrong != 0 {
+            tracing::warn!(
+                entries = settled.wrong,
+                "the table that the last agent left contradicts itself: these cgroups begin anew"
+            );
         }
-        let cpu_count = aya::util::nr_cpus().map_err(|_| LoadError::Missing("count of CPUs"))?;
+        for slot in (NO_SLOT + 1..max).filter(|slot| !settled.used.contains(slot)) {
+            if pins.is_some() && maps.figures(slot) != Some(Account::default()) {
+                maps.clear(slot);
+            }
+            maps.free.push(slot, 0).map_err(map("FREE_SLOTS"))?;
+        }
         Ok(Self {
-            accounts: take(ebpf, "ACCOUNTS")?,
-            free,
-            tracked: take(ebpf, "TRACKED")?,
-            control: take(ebpf, "CONTROL")?,
-            cpus: take(ebpf, "CPUS")?,
-            drops: take(ebpf, "DROPS")?,
+            maps,
+            records,
+            inherited: settled.inherited,
+            control: loader::take(ebpf, "CONTROL")?,
+            cpus: loader::take(ebpf, "CPUS")?,
+            drops: loader::take(ebpf, "DROPS")?,
             state: Control::default(),
-            cpu_count,
         })
     }
 
+    /// Cgroups that an agent before this one knew, parents first; some are gone by now. Asked once.
+    pub fn take_inherited(&mut self) -> Vec<(u64, Tracked)> {
+        take(&mut self.inherited)
+    }
+
     /// Puts a cgroup that exists already in scope, with an account of its own if one is free and
-    /// `own` is set, otherwise with its parent's. Returns what it counts to now; the kernel side may
-    /// have been faster.
+    /// `own` is set, otherwise with its parent's. Returns what it counts to now; the kernel side, or an
+    /// agent before this one, may have been faster.
     ///
     /// # Errors
     /// When the table is full or refuses.
     pub fn track(
         &mut self,
         id: u64,
-        depth: u32,
-        parent_slot: u32,
+        parent: Parent,
+        depth: u16,
         own: bool,
     ) -> Result<Tracked, AccountError> {
-        if let Ok(Wire(tracked)) = self.tracked.get(&id, 0) {
+        if let Ok(Wire(tracked)) = self.maps.tracked.get(&id, 0) {
             return Ok(tracked);
         }
-        let fresh = if own { self.free.pop(0).ok() } else { None };
-        let tracked = Tracked {
-            slot: fresh.unwrap_or(parent_slot),
-            depth,
+        let fresh = if own {
+            self.maps.free.pop(0).ok()
+        } else {
+            None
         };
-        match self.tracked.insert(id, Wire(tracked), NO_EXIST) {
+        let tracked = Tracked {
+            slot: fresh.unwrap_or(parent.slot),
+            depth,
+            own: u16::from(fresh.is_some()),
+            parent: parent.id,
+        };
+        match self.maps.tracked.insert(id, Wire(tracked), NO_EXIST) {
             Ok(()) => Ok(tracked),
             Err(e) => {
                 if let Some(slot) = fresh {
-                    self.free
-                        .push(slot, 0)
-                        .map_err(failed("giving back", "FREE_SLOTS"))?;
+                    self.maps.free(slot);
                 }
-                self.tracked
+                self.maps
+                    .tracked
                     .get(&id, 0)
                     .map(|Wire(t)| t)
                     .map_err(|_| failed("inserting", "TRACKED")(e))
@@ -139,44 +240,49 @@ impl Accounts {
 
     /// Every cgroup in scope. One that comes or goes meanwhile may be missing.
     pub fn table(&self) -> Vec<(u64, Tracked)> {
-        let entries = self.tracked.iter().filter_map(Result::ok);
-        entries.map(|(id, Wire(tracked))| (id, tracked)).collect()
+        self.maps.table()
     }
 
-    /// The figures of an account, all CPUs added up.
-    ///
-    /// # Errors
-    /// When the map refuses.
-    pub fn read(&self, slot: u32) -> Result<Account, AccountError> {
-        let values = self
-            .accounts
-            .get(&slot, 0)
-            .map_err(failed("reading", "ACCOUNTS"))?;
-        let mut sum = Account::default();
-        for Wire(one) in values.iter() {
-            add(&mut sum, one);
-        }
-        Ok(sum)
+    /// The figures of an account, all CPUs added up; `None` where they cannot be read.
+    pub fn read(&self, slot: u32) -> Option<Account> {
+        self.maps.figures(slot)
     }
 
-    /// Takes a cgroup out of scope and, where the account was its own, frees that. No task may be in
-    /// the cgroup any more.
-    ///
-    /// # Errors
-    /// When a map refuses.
-    pub fn forget(&mut self, id: u64, own: Option<u32>) -> Result<(), AccountError> {
-        // Not there is as good as removed.
-        let _ = self.tracked.remove(&id);
-        let Some(slot) = own else { return Ok(()) };
-        let zero = PerCpuValues::try_from(vec![Wire(Account::default()); self.cpu_count]);
-        if let Ok(zero) = zero {
-            self.accounts
-                .set(slot, zero, 0)
-                .map_err(failed("clearing", "ACCOUNTS"))?;
+    /// What cgroups that are gone left to `heir`.
+    pub fn retired(&self, heir: Heir) -> Account {
+        let record = self.records.get(&key(heir));
+        record.map(|record| record.sum).unwrap_or_default()
+    }
+
+    /// Takes a cgroup out of scope, frees the account that it had to itself, and adds what it and those
+    /// before it counted to `heir`. No task may be in the cgroup any more.
+    pub fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir) {
+        fold::fold(&mut self.records, &mut self.maps, id, own, key(heir));
+    }
+
+    /// Notes for the next agent whose cgroup `id` is.
+    pub fn introduce(&mut self, id: u64, pod: PodIdentity) {
+        if self.maps.records.is_none() {
+            return;
         }
-        self.free
-            .push(slot, 0)
-            .map_err(failed("giving back", "FREE_SLOTS"))
+        let record = self.records.entry(id).or_default();
+        let (class, uid_hash) = (class_number(pod.class), pod.uid_hash);
+        if (record.class, record.uid_hash) != (class, uid_hash) {
+            (record.class, record.uid_hash) = (class, uid_hash);
+            self.maps.write(id, record);
+        }
+    }
+
+    /// Whose cgroup `id` was, as an agent noted.
+    pub fn introduced(&self, id: u64) -> Option<PodIdentity> {
+        let record = self.records.get(&id)?;
+        let class = QosClass::ALL
+            .into_iter()
+            .find(|class| class_number(*class) == record.class)?;
+        Some(PodIdentity {
+            class,
+            uid_hash: record.uid_hash,
+        })
     }
 
     /// CPUs whose running task is in scope, as far as has been seen.
@@ -211,6 +317,33 @@ impl Accounts {
             stalls: sum(DropCounter::Stalls)?,
             untraced_switches: sum(DropCounter::Untraced)?,
         })
+    }
+}
+
+/// A cgroup and what it counts to.
+#[derive(Debug, Clone, Copy)]
+pub struct Parent {
+    /// Its kernel id.
+    pub id: u64,
+    /// Its account.
+    pub slot: u32,
+}
+
+/// What a class is called in the kernel, not to be changed without [`podwarden_abi::PINNED_LAYOUT`].
+fn class_number(class: QosClass) -> u32 {
+    match class {
+        QosClass::Guaranteed => 1,
+        QosClass::Burstable => 2,
+        QosClass::BestEffort => 3,
+    }
+}
+
+/// The key of an heir's record.
+fn key(heir: Heir) -> u64 {
+    match heir {
+        Heir::Cgroup(id) => id,
+        Heir::Class(class) => fold::constant(class_number(class)),
+        Heir::Others => fold::constant(0),
     }
 }
 

@@ -4,16 +4,23 @@
 //! recorded as a [`MissingHook`]. Dropping [`Programs`] detaches everything.
 
 mod globals;
+mod maps;
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
+    Btf, Ebpf,
     maps::{MapData, RingBuf},
     programs::{BtfTracePoint, FEntry, RawTracePoint, RawTracePointRunOptions},
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{accounts::Accounts, btf::KernelBtf, levels::Levels};
+use super::{
+    accounts::Accounts,
+    btf::KernelBtf,
+    levels::Levels,
+    pins::{PinError, Place},
+};
 use crate::error::chain;
+use maps::Made;
 
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
@@ -34,6 +41,8 @@ pub struct LoadOptions {
     pub telemetry_bytes: u32,
     /// Whether to try the fentry programs.
     pub fentry: bool,
+    /// Where the accounts are to outlive the agent; `None` where they are not to.
+    pub pins: Option<Place>,
 }
 
 /// Why nothing runs in the kernel.
@@ -86,6 +95,9 @@ pub enum LoadError {
         #[source]
         source: Box<aya::maps::MapError>,
     },
+    /// Maps cannot be kept for the next agent.
+    #[error(transparent)]
+    Pins(#[from] PinError),
     /// The object lacks something it should have.
     #[error("the kernel programs' object has no {0}")]
     Missing(&'static str),
@@ -121,6 +133,8 @@ pub struct Loaded {
     pub decisions: RingBuf<MapData>,
     /// The telemetry ring, for the event loop.
     pub telemetry: RingBuf<MapData>,
+    /// Why the accounts end with the agent, where they were not to.
+    pub unpinned: Option<PinError>,
 }
 
 /// A tracepoint program: (program, tracepoint, what is lost without it).
@@ -178,25 +192,13 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     let victim = victim_program(&btf);
     drop(btf);
     let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
-    let mut loader = EbpfLoader::new();
-    loader
-        .btf(Some(&aya_btf))
-        // Task storage, which only the programs use.
-        .allow_unsupported_maps()
-        .map_max_entries("ACCOUNTS", options.max_accounts)
-        .map_max_entries("FREE_SLOTS", options.max_accounts)
-        .map_max_entries("TRACKED", options.max_accounts.saturating_mul(4))
-        .map_max_entries("TELEMETRY", options.telemetry_bytes);
-    for (name, value) in &globals {
-        loader.override_global(name, value, false);
-    }
-    let mut ebpf = loader
-        .load(OBJECT)
-        .map_err(|e| LoadError::Object(Box::new(e)))?;
+    let Made {
+        mut ebpf,
+        accounts,
+        unpinned,
+    } = maps::make(options, &globals, &aya_btf)?;
 
     follow_log(&mut ebpf);
-    // The maps before the programs: cgroups that appear from the first moment need free accounts.
-    let accounts = Accounts::new(&mut ebpf, options.max_accounts)?;
     let levels = Levels::new(&mut ebpf)?;
     let decisions = ring(&mut ebpf, "DECISIONS")?;
     let telemetry = ring(&mut ebpf, "TELEMETRY")?;
@@ -211,6 +213,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
         levels,
         decisions,
         telemetry,
+        unpinned,
     })
 }
 

@@ -5,4 +5,5 @@ pub mod btf;
 pub mod events;
 pub mod levels;
 pub mod loader;
+pub mod pins;
 pub mod support;

@@ -2,8 +2,9 @@
 //!
 //! Fed by the tree walk at the start and by kernel events from then on; never polls. The kernel side
 //! counts per cgroup; a pod's figure is the sum over the cgroups below it plus what cgroups that
-//! are gone had used (`retired`), so it never goes backwards.
+//! are gone had used ([`heirs`]), so it never goes backwards.
 
+mod heirs;
 mod role;
 
 use std::{
@@ -14,6 +15,7 @@ use std::{
 use podwarden_abi::{Account, NO_SLOT};
 use podwarden_policy::model::QosClass;
 
+pub use heirs::{Heir, PodIdentity};
 pub use role::Role;
 
 use crate::kernel::{accounts::add, events::CgroupChange};
@@ -27,8 +29,11 @@ const GRACE: Duration = Duration::from_secs(1);
 pub trait Figures {
     /// The account's figures; `None` where it cannot be read.
     fn read(&self, slot: u32) -> Option<Account>;
-    /// Cgroup `id` is gone for good; `own` is its account when it had one to itself.
-    fn forget(&mut self, id: u64, own: Option<u32>);
+    /// What cgroups that are gone left to `heir`.
+    fn retired(&self, heir: Heir) -> Account;
+    /// Cgroup `id` is gone for good; `own` is its account when it had one to itself. What it counted, and
+    /// what others left to it, goes to `heir`.
+    fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir);
 }
 
 /// A cgroup in scope.
@@ -46,7 +51,6 @@ struct Node {
 #[derive(Debug, Default, Clone)]
 pub struct ContainerBook {
     nodes: BTreeSet<u64>,
-    retired: Account,
     /// Its cgroup, relative to the root.
     pub rel: String,
     /// False once its cgroup is gone.
@@ -62,7 +66,6 @@ pub struct PodBook {
     pub rel: String,
     /// The pod's own cgroup; containers have theirs. Two while one replaces the other.
     nodes: BTreeSet<u64>,
-    retired: Account,
     /// By container id.
     pub containers: BTreeMap<String, ContainerBook>,
 }
@@ -110,10 +113,8 @@ pub struct Ledger {
     nodes: HashMap<u64, Node>,
     pods: BTreeMap<String, PodBook>,
     dying: VecDeque<(Instant, u64)>,
-    /// What pods that are gone had used, by class.
-    gone_pods: BTreeMap<QosClass, Account>,
-    /// What cgroups that belong to no pod had used.
-    gone_others: Account,
+    /// Those of [`Role::Former`].
+    former: BTreeSet<u64>,
 }
 
 impl Ledger {
@@ -201,37 +202,33 @@ impl Ledger {
         }
     }
 
-    /// Nothing can count to `id` any more: its figures move to its pod's retired ones.
+    /// Nothing can count to `id` any more: its figures go to whom they count to from now on.
     pub fn released(&mut self, id: u64, figures: &mut impl Figures) -> Vec<Change> {
         let Some(node) = self.nodes.remove(&id) else {
             return Vec::new();
         };
-        let last = if node.own {
-            figures.read(node.slot).unwrap_or_default()
-        } else {
-            Account::default()
-        };
-        figures.forget(id, node.own.then_some(node.slot));
-        self.retire(id, &node, &last)
+        let last = left(id, &node, figures);
+        let heir = self.heir(id, &node);
+        figures.retire(id, node.own.then_some(node.slot), heir);
+        self.leave(id, &node, last)
     }
 
-    fn retire(&mut self, id: u64, node: &Node, last: &Account) -> Vec<Change> {
+    /// Takes a node out of its pod's book; `last` is what it left.
+    fn leave(&mut self, id: u64, node: &Node, last: Account) -> Vec<Change> {
+        self.former.remove(&id);
         let Some((uid, container)) = node.role.owner() else {
-            add(&mut self.gone_others, last);
             return Vec::new();
         };
         let Some(book) = self.pods.get_mut(uid) else {
-            add(&mut self.gone_others, last);
             return Vec::new();
         };
         let mut changes = Vec::new();
         match container {
             None => {
                 book.nodes.remove(&id);
-                add(&mut book.retired, last);
             }
             Some(container) => {
-                if book.retire_from(container, id, last, &self.nodes) {
+                if book.leave(container, id, &self.nodes) {
                     changes.push(Change::ContainerGone {
                         uid: uid.to_owned(),
                         container: container.to_owned(),
@@ -241,16 +238,15 @@ impl Ledger {
             }
         }
         // Removals are not always learnt of in their order, and a pod may have been made anew under
-        // its uid before the old one was released: it is gone with the last of its cgroups.
+        // its uid before the old one was released: it is gone with the last of its cgroups, to which
+        // all the others have left what they had.
         if book.nodes.is_empty() && book.containers.is_empty() {
-            let total = book.retired;
-            add(self.gone_pods.entry(book.class).or_default(), &total);
             let rel = std::mem::take(&mut book.rel);
             self.pods.remove(uid);
             changes.push(Change::PodGone {
                 uid: uid.to_owned(),
                 rel,
-                total: Box::new(total),
+                total: Box::new(last),
             });
         }
         changes
@@ -284,15 +280,12 @@ impl Ledger {
         self.nodes.get(&id)?.role.owner()
     }
 
-    /// Cgroups in the books that are not in `present`.
+    /// Cgroups in the books that are not in `present`, children before their parents.
     pub fn missing_from(&self, present: &std::collections::HashSet<u64>) -> Vec<u64> {
-        let known = self.nodes.keys();
-        known.filter(|id| !present.contains(id)).copied().collect()
-    }
-
-    /// True when something in the books counts to the account.
-    pub fn uses(&self, slot: u32) -> bool {
-        self.nodes.values().any(|node| node.slot == slot)
+        let missing = self.nodes.iter().filter(|(id, _)| !present.contains(id));
+        let mut missing: Vec<_> = missing.map(|(id, node)| (node.rel.len(), *id)).collect();
+        missing.sort_unstable_by(|a, b| b.cmp(a));
+        missing.into_iter().map(|(_, id)| id).collect()
     }
 
     /// True when the cgroup is known.
@@ -300,15 +293,16 @@ impl Ledger {
         self.nodes.contains_key(&id)
     }
 
+    fn is_container(&self, id: u64) -> bool {
+        is_container(&self.nodes, id)
+    }
+
     /// What a set of cgroups has counted.
-    fn sum(&self, nodes: &BTreeSet<u64>, retired: &Account, figures: &impl Figures) -> Account {
-        let mut sum = *retired;
+    fn sum(&self, nodes: &BTreeSet<u64>, figures: &impl Figures) -> Account {
+        let mut sum = Account::default();
         for id in nodes {
-            if let Some(node) = self.nodes.get(id)
-                && node.own
-                && let Some(account) = figures.read(node.slot)
-            {
-                add(&mut sum, &account);
+            if let Some(node) = self.nodes.get(id) {
+                add(&mut sum, &left(*id, node, figures));
             }
         }
         sum
@@ -316,32 +310,42 @@ impl Ledger {
 
     /// A container's figures.
     pub fn container(&self, book: &ContainerBook, figures: &impl Figures) -> Account {
-        self.sum(&book.nodes, &book.retired, figures)
+        self.sum(&book.nodes, figures)
     }
 
     /// What counts to the pod's own cgroup and not to a container.
     pub fn pod_only(&self, book: &PodBook, figures: &impl Figures) -> Account {
-        self.sum(&book.nodes, &book.retired, figures)
-    }
-
-    /// What pods of a class that are gone had used.
-    pub fn gone(&self, class: QosClass) -> Account {
-        self.gone_pods.get(&class).copied().unwrap_or_default()
+        self.sum(&book.nodes, figures)
     }
 
     /// What belongs to no pod: tasks directly in kubepods, in a tier or in a foreign cgroup there.
     pub fn others(&self, figures: &impl Figures) -> Account {
-        let mut sum = self.gone_others;
-        for node in self.nodes.values() {
-            if node.own
-                && node.role.owner().is_none()
-                && let Some(account) = figures.read(node.slot)
-            {
-                add(&mut sum, &account);
+        let mut sum = figures.retired(Heir::Others);
+        self.add_former(&mut sum, None, figures);
+        for (id, node) in &self.nodes {
+            if matches!(node.role, Role::Root | Role::Tier(_) | Role::Other) {
+                add(&mut sum, &left(*id, node, figures));
             }
         }
         sum
     }
+}
+
+/// What a cgroup has counted, and what others have left to it.
+fn left(id: u64, node: &Node, figures: &impl Figures) -> Account {
+    let mut sum = figures.retired(Heir::Cgroup(id));
+    if node.own
+        && let Some(account) = figures.read(node.slot)
+    {
+        add(&mut sum, &account);
+    }
+    sum
+}
+
+fn is_container(nodes: &HashMap<u64, Node>, id: u64) -> bool {
+    nodes
+        .get(&id)
+        .is_some_and(|node| matches!(node.role, Role::Container { .. }))
 }
 
 impl PodBook {
@@ -350,7 +354,6 @@ impl PodBook {
             class,
             rel: String::new(),
             nodes: BTreeSet::new(),
-            retired: Account::default(),
             containers: BTreeMap::new(),
         }
     }
@@ -360,30 +363,17 @@ impl PodBook {
         self.nodes.last().copied()
     }
 
-    /// Moves a node's last figures to its container's; true when that was the container's cgroup and
-    /// it has no other by now. A container without any is dropped, and its figures become the pod's.
-    fn retire_from(
-        &mut self,
-        container: &str,
-        id: u64,
-        last: &Account,
-        nodes: &HashMap<u64, Node>,
-    ) -> bool {
+    /// Takes a node out of its container's; true when that was the container's cgroup and it has no
+    /// other by now. A container without any is dropped.
+    fn leave(&mut self, container: &str, id: u64, nodes: &HashMap<u64, Node>) -> bool {
         let Some(entry) = self.containers.get_mut(container) else {
-            add(&mut self.retired, last);
             return false;
         };
         entry.nodes.remove(&id);
-        add(&mut entry.retired, last);
-        let is_cgroup = |id| {
-            let node = nodes.get(id);
-            node.is_some_and(|n| matches!(n.role, Role::Container { .. }))
-        };
         let was_live = entry.live;
-        entry.live = entry.nodes.iter().any(is_cgroup);
+        entry.live = was_live && entry.nodes.iter().any(|id| is_container(nodes, *id));
         let stopped = was_live && !entry.live;
         if entry.nodes.is_empty() {
-            add(&mut self.retired, &entry.retired);
             self.containers.remove(container);
         }
         stopped

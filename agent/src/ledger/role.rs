@@ -32,6 +32,11 @@ pub enum Role {
     },
     /// Something else below kubepods or a tier.
     Other,
+    /// Of a pod, or of something else, that went while no agent ran.
+    Former {
+        /// The pod's class; `None` where it is not known, and for what was no pod's.
+        class: Option<QosClass>,
+    },
 }
 
 impl Role {
@@ -61,6 +66,7 @@ impl Role {
                 id: id.clone(),
             },
             Self::Other => Self::Other,
+            Self::Former { class } => Self::Former { class: *class },
         }
     }
 
@@ -69,7 +75,7 @@ impl Role {
         match self {
             Self::Pod { uid, .. } => Some((uid, None)),
             Self::Container { uid, id } | Self::Nested { uid, id } => Some((uid, Some(id))),
-            Self::Root | Self::Tier(_) | Self::Other => None,
+            Self::Root | Self::Tier(_) | Self::Other | Self::Former { .. } => None,
         }
     }
 }

@@ -1,12 +1,15 @@
 use std::collections::HashMap;
 
+use podwarden_abi::Tracked;
+
 use super::*;
 
 /// Accounts in a table.
 #[derive(Default)]
 struct Table {
     slots: HashMap<u32, Account>,
-    forgotten: Vec<(u64, Option<u32>)>,
+    retired: HashMap<Heir, Account>,
+    gone: Vec<(u64, Option<u32>)>,
 }
 
 impl Table {
@@ -19,10 +22,15 @@ impl Figures for Table {
     fn read(&self, slot: u32) -> Option<Account> {
         self.slots.get(&slot).copied()
     }
-    fn forget(&mut self, id: u64, own: Option<u32>) {
-        self.forgotten.push((id, own));
-        if let Some(slot) = own {
-            self.slots.remove(&slot);
+    fn retired(&self, heir: Heir) -> Account {
+        self.retired.get(&heir).copied().unwrap_or_default()
+    }
+    fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir) {
+        self.gone.push((id, own));
+        let before = self.retired.remove(&Heir::Cgroup(id));
+        let figures = own.and_then(|slot| self.slots.remove(&slot));
+        for left in [before, figures].into_iter().flatten() {
+            add(self.retired.entry(heir).or_default(), &left);
         }
     }
 }
@@ -98,7 +106,7 @@ fn a_container_that_is_gone_keeps_counting_for_its_pod() {
         }]
     );
     assert_eq!(pod_total(&ledger, "aaaa", &table), 100);
-    assert_eq!(table.forgotten, [(5, None), (4, Some(4))]);
+    assert_eq!(table.gone, [(5, None), (4, Some(4))]);
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn a_release_before_the_grace_is_over_is_final_and_counts_once() {
     }
     assert!(ledger.pods().is_empty());
     assert!(ledger.expire(now + GRACE, &mut table).is_empty());
-    assert_eq!(table.forgotten.len(), 3);
+    assert_eq!(table.gone.len(), 3);
 }
 
 #[test]
@@ -177,7 +185,7 @@ fn a_pod_is_gone_with_the_last_of_its_cgroups_in_whatever_order() {
             (rel.as_str(), total.cpu_ns),
             ("kubepods/besteffort/podaaaa", 11)
         );
-        assert_eq!(ledger.gone(QosClass::BestEffort).cpu_ns, 11);
+        assert_eq!(ledger.gone(QosClass::BestEffort, &table).cpu_ns, 11);
         assert_eq!(ledger.others(&table).cpu_ns, 0);
     }
 }
@@ -217,13 +225,115 @@ fn restarted_containers_leave_no_entry_and_lose_nothing() {
     assert_eq!(pod_total(&ledger, "aaaa", &table), 100);
 }
 
+fn tracked(parent: u64, slot: u32, depth: u16) -> Tracked {
+    Tracked {
+        slot,
+        depth,
+        own: u16::from(slot != 0),
+        parent,
+    }
+}
+
 #[test]
-fn an_account_is_used_while_anything_counts_to_it() {
+fn a_container_that_went_unseen_counts_to_its_pod_and_is_not_shown() {
     let mut ledger = small_tree();
     let mut table = Table::default();
-    assert!(ledger.uses(4));
-    ledger.released(4, &mut table);
-    assert!(ledger.uses(4), "the nested one counts to it too");
-    ledger.released(5, &mut table);
-    assert!(!ledger.uses(4));
+    let now = Instant::now();
+    table.cpu(4, 1);
+    table.cpu(6, 10);
+    table.cpu(7, 100);
+    // Two of the pod's containers, the second with a cgroup in it, and one inside the container that lives.
+    let gone = [
+        (6, tracked(3, 6, 3), None),
+        (8, tracked(3, 0, 3), None),
+        (7, tracked(8, 7, 4), None),
+        (9, tracked(4, 9, 4), None),
+    ];
+    ledger.inherit(gone, now);
+    table.cpu(9, 1000);
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 1111);
+    let book = &ledger.pods()["aaaa"];
+    assert_eq!(ledger.container(&book.containers["c"], &table).cpu_ns, 1001);
+    let live = book.containers.values().filter(|container| container.live);
+    assert_eq!(live.count(), 1);
+    assert_eq!(book.cgroup_id(), Some(3), "the pod's, not one that is gone");
+    assert_eq!(ledger.expire(now + GRACE, &mut table), []);
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 1111);
+    let book = &ledger.pods()["aaaa"];
+    assert_eq!(ledger.container(&book.containers["c"], &table).cpu_ns, 1001);
+    assert_eq!(book.containers.len(), 1);
+}
+
+#[test]
+fn a_pod_that_went_unseen_counts_to_its_class() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    let now = Instant::now();
+    // By its tier; by what was noted, although its tier is another by now; by neither.
+    let noted = PodIdentity::new(QosClass::Burstable, "gone");
+    let gone = [
+        (6, tracked(2, 6, 2), None),
+        (7, tracked(99, 7, 2), Some(noted)),
+        (8, tracked(7, 8, 3), None),
+        (9, tracked(99, 9, 2), None),
+    ];
+    ledger.inherit(gone, now);
+    for slot in [6, 7, 8, 9] {
+        table.cpu(slot, 10_u64.pow(slot - 6));
+    }
+    let look = |ledger: &Ledger, table: &Table| {
+        assert_eq!(ledger.gone(QosClass::BestEffort, table).cpu_ns, 1);
+        assert_eq!(ledger.gone(QosClass::Burstable, table).cpu_ns, 110);
+        assert_eq!(ledger.gone(QosClass::Guaranteed, table).cpu_ns, 0);
+        assert_eq!(ledger.others(table).cpu_ns, 1000);
+        assert_eq!(ledger.pods().len(), 1, "nobody is told of them");
+    };
+    look(&ledger, &table);
+    assert_eq!(ledger.expire(now + GRACE, &mut table), []);
+    look(&ledger, &table);
+}
+
+#[test]
+fn a_pod_made_anew_while_no_agent_ran_goes_on_under_its_uid() {
+    let mut ledger = small_tree();
+    let mut table = Table::default();
+    let now = Instant::now();
+    let same = PodIdentity::new(QosClass::BestEffort, "aaaa");
+    table.cpu(3, 1);
+    table.cpu(8, 70);
+    table.cpu(9, 5);
+    // Its cgroup before this one, with the container that was in it.
+    let gone = [
+        (1_000, tracked(2, 8, 2), Some(same)),
+        (1_001, tracked(1_000, 9, 3), None),
+    ];
+    ledger.inherit(gone, now);
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 76);
+    ledger.expire(now + GRACE, &mut table);
+    assert_eq!(pod_total(&ledger, "aaaa", &table), 76);
+    assert_eq!(ledger.gone(QosClass::BestEffort, &table).cpu_ns, 0);
+}
+
+#[test]
+fn children_leave_before_their_parents() {
+    let mut ledger = small_tree();
+    let missing = ledger.missing_from(&[ROOT, 2].into());
+    assert_eq!(missing, [5, 4, 3]);
+    let mut table = Table::default();
+    let now = Instant::now();
+    let gone = [
+        (10, tracked(2, 0, 2), None),
+        (11, tracked(10, 0, 3), None),
+        (12, tracked(11, 0, 4), None),
+    ];
+    ledger.inherit(gone, now);
+    ledger.expire(now + GRACE, &mut table);
+    assert_eq!(table.gone, [(12, None), (11, None), (10, None)]);
+}
+
+#[test]
+fn what_is_known_is_not_inherited() {
+    let mut ledger = small_tree();
+    ledger.inherit([(4, tracked(3, 4, 3), None)], Instant::now());
+    assert!(ledger.next_expiry().is_none(), "it is not gone");
 }

@@ -24,6 +24,7 @@ use crate::{
     kernel::{
         btf::KernelBtf,
         loader::{self, LoadOptions},
+        pins::{self, Place},
         support::{self, Profile},
     },
     pods::{DirError, PodSet, SourcedPod, feed},
@@ -47,6 +48,9 @@ const DISABLE: &str = "PODWARDEN_DISABLE";
 
 /// Size of the telemetry ring in bytes, for tests.
 const RING: &str = "PODWARDEN_TELEMETRY_BYTES";
+
+/// The BPF file system, for tests.
+const BPF_FS: &str = "PODWARDEN_BPF_FS";
 
 /// Why the agent could not start.
 #[derive(Debug, thiserror::Error)]
@@ -341,7 +345,7 @@ fn build(
     let kubepods = naming.rel(&naming.kubepods);
     let decision = support::decide(&support::probe(&config.cgroup_root));
     let mut degradations: Vec<_> = decision.degradations().collect();
-    let (kernel, levels, profile) = kernel_side(tree, &mut degradations)?;
+    let (kernel, levels, profile) = kernel_side(config, tree, &mut degradations)?;
     let any_level = config.eviction_soft.is_some()
         || config.eviction_hard.is_some()
         || arm::Levels::of(node, pods.pods.iter().map(|p| &p.pod)) != arm::Levels::default();
@@ -369,19 +373,26 @@ fn build(
 
 /// Loads the kernel programs; without them the agent still runs, from the files alone.
 fn kernel_side(
+    config: &Config,
     tree: &Tree,
     degradations: &mut Vec<String>,
 ) -> Result<(Option<KernelSide>, Option<KernelLevels>, Profile), StartError> {
     let disabled = std::env::var(DISABLE).unwrap_or_default();
     let disabled = |what| disabled.split(',').any(|d| d.trim() == what);
+    let hierarchy = identity_hierarchy(tree);
     let options = LoadOptions {
-        identity_hierarchy: identity_hierarchy(tree),
+        identity_hierarchy: hierarchy,
         max_accounts: MAX_ACCOUNTS,
         telemetry_bytes: std::env::var(RING)
             .ok()
             .and_then(|n| n.parse().ok())
             .unwrap_or(TELEMETRY_BYTES),
         fentry: !disabled("fentry"),
+        pins: config.state_dir.is_some().then(|| Place {
+            bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
+            cgroup_root: config.cgroup_root.clone(),
+            hierarchy,
+        }),
     };
     let loaded = if disabled("bpf") {
         Err("switched off".to_owned())
@@ -406,6 +417,12 @@ fn kernel_side(
                 missing.lost, missing.program, missing.why
             ));
         }
+    }
+    if let Some(why) = &loaded.unpinned {
+        degradations.push(format!(
+            "accounts begin anew with each agent, although there is a stateDir ({})",
+            error::chain(why)
+        ));
     }
     let profile = if loaded.programs.has_charge_hook() {
         Profile::Full

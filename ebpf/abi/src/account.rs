@@ -34,7 +34,8 @@ pub struct Account {
 }
 const _: () = assert!(size_of::<Account>() == 9 * 8 + WAIT_BUCKETS * 8);
 
-/// A cgroup in scope, keyed by its kernel id.
+/// A cgroup in scope, keyed by its kernel id. The table tells by itself what belongs where, so that it
+/// can be read when a cgroup that it names is gone.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
@@ -42,9 +43,20 @@ pub struct Tracked {
     /// no account was free.
     pub slot: u32,
     /// Levels below kubepods, which is 0.
-    pub depth: u32,
+    pub depth: u16,
+    /// 1 when it was given `slot` to itself.
+    pub own: u16,
+    /// Its parent's kernel id.
+    pub parent: u64,
 }
-const _: () = assert!(size_of::<Tracked>() == 8);
+const _: () = assert!(size_of::<Tracked>() == 16);
+
+impl Tracked {
+    /// The account that it was given to itself.
+    pub const fn own_slot(&self) -> Option<u32> {
+        if self.own == 0 { None } else { Some(self.slot) }
+    }
+}
 
 /// One line of a CPU's cache from cgroup id to account.
 #[repr(C)]

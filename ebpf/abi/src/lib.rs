@@ -21,5 +21,12 @@ pub use level::{Control, DropCounter, Level, LevelState, Source};
 /// Guaranteed pods, which have no tier above them, reach one nested level.
 pub const MAX_ACCOUNT_DEPTH: u32 = 3;
 
+/// How many ends of processes are remembered, so that none is counted twice.
+pub const ENDED_ENTRIES: usize = 8192;
+
+/// Version of what the maps that outlive the agent mean: [`Account`], [`Tracked`] and how the agent adds
+/// up what is gone. To be raised with each change of meaning; sizes are compared besides.
+pub const PINNED_LAYOUT: u32 = 1;
+
 /// The account that means "not accounted".
 pub const NO_SLOT: u32 = 0;

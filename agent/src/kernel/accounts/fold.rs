@@ -1,0 +1,155 @@
+//! What cgroups that are gone had counted, added to whom it counts to from then on.
+//!
+//! The maps may outlive the agent, and the agent may die between any two operations on them. Each operation
+//! is whole or not done at all, so a cgroup is folded in this order:
+//!
+//! 1. its heir's record becomes the old sum and its figures, *and says whose they are*, in one write;
+//! 2. its own record, of those before it, is erased;
+//! 3. it is taken out of the table of cgroups in scope;
+//! 4. its account is cleared, 5. and is free.
+//!
+//! Before 1 nothing has happened. After 1 and before 3 it is in the table and is the last that some record
+//! names: [`settle`] finishes it, and adds nothing. From 3 on only its account is left, which the next agent
+//! finds in nobody's hands and clears. One cgroup is folded at a time, so no record forgets a name too early.
+
+use std::collections::{HashMap, HashSet};
+
+use podwarden_abi::{Account, NO_SLOT, Tracked};
+
+use super::add;
+
+/// A record of what is gone, by the id of a cgroup that is there or by a key of [`Key`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// What was added up.
+    pub(super) sum: Account,
+    /// The cgroup whose figures were added last; 0 before the first.
+    pub(super) last: u64,
+    /// A pod's: [`crate::ledger::PodIdentity::uid_hash`].
+    pub(super) uid_hash: u64,
+    /// A pod's class, by [`class_number`]; 0 for what is no pod's.
+    pub(super) class: u32,
+    /// Unused.
+    pub(super) pad: u32,
+}
+const _: () = assert!(size_of::<Record>() == size_of::<Account>() + 24);
+
+/// The operations; each whole or not done.
+pub(super) trait Maps {
+    /// The figures of an account, all CPUs added up.
+    fn figures(&self, slot: u32) -> Option<Account>;
+    /// Writes a record.
+    fn write(&mut self, key: u64, record: &Record);
+    /// Erases a record.
+    fn erase(&mut self, key: u64);
+    /// Takes a cgroup out of the table.
+    fn untrack(&mut self, id: u64);
+    /// Sets the figures of an account to zero on every CPU.
+    fn clear(&mut self, slot: u32);
+    /// Gives an account back.
+    fn free(&mut self, slot: u32);
+}
+
+/// The records, as they are written.
+pub(super) type Records = HashMap<u64, Record>;
+
+/// Folds what `id` and those before it counted into `heir`; `own` is its account where it had one to itself.
+/// No task may be in it any more.
+pub(super) fn fold(
+    records: &mut Records,
+    maps: &mut impl Maps,
+    id: u64,
+    own: Option<u32>,
+    heir: u64,
+) {
+    let before = records.get(&id).map(|record| record.sum);
+    let mut left = before.unwrap_or_default();
+    if let Some(figures) = own.and_then(|slot| maps.figures(slot)) {
+        add(&mut left, &figures);
+    }
+    if left != Account::default() {
+        let record = records.entry(heir).or_default();
+        add(&mut record.sum, &left);
+        record.last = id;
+        maps.write(heir, record);
+    }
+    if records.remove(&id).is_some() {
+        maps.erase(id);
+    }
+    maps.untrack(id);
+    if let Some(slot) = own {
+        maps.clear(slot);
+        maps.free(slot);
+    }
+}
+
+/// What an agent left behind, made consistent.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// Every cgroup that the table or a record names, parents first; some are gone.
+    pub(super) inherited: Vec<(u64, Tracked)>,
+    /// Accounts that these have to themselves.
+    pub(super) used: HashSet<u32>,
+    /// Entries that could not be right: they are taken out.
+    pub(super) wrong: usize,
+}
+
+/// Finishes what the last agent was doing when it ended. `accounts` is how many there are.
+pub(super) fn settle(
+    records: &mut Records,
+    maps: &mut impl Maps,
+    mut table: Vec<(u64, Tracked)>,
+    accounts: u32,
+) -> Settled {
+    let folded: HashSet<u64> = records.values().map(|record| record.last).collect();
+    let mut settled = Settled::default();
+    table.sort_unstable_by_key(|(id, tracked)| (tracked.depth, *id));
+    for (id, tracked) in table {
+        if folded.contains(&id) {
+            if records.remove(&id).is_some() {
+                maps.erase(id);
+            }
+            maps.untrack(id);
+            continue;
+        }
+        // Two that count to one account would each be told the other's figures.
+        if let Some(slot) = tracked.own_slot()
+            && (slot == NO_SLOT || slot >= accounts || !settled.used.insert(slot))
+        {
+            settled.wrong += 1;
+            maps.untrack(id);
+            continue;
+        }
+        settled.inherited.push((id, tracked));
+    }
+    let known: HashSet<u64> = settled.inherited.iter().map(|(id, _)| *id).collect();
+    // Of a cgroup for which the table had no room.
+    let mut strays: Vec<u64> = records
+        .keys()
+        .filter(|key| !is_constant(**key) && !known.contains(key))
+        .copied()
+        .collect();
+    strays.sort_unstable();
+    settled
+        .inherited
+        .extend(strays.into_iter().map(|id| (id, Tracked::default())));
+    settled
+}
+
+/// Keys of what belongs to no cgroup that is there; no cgroup has such an id: they count up from 1 (kernel
+/// fs/kernfs/dir.c).
+const CONSTANTS: u64 = u64::MAX - 8;
+
+/// Whether a key is one of the constants.
+pub(super) fn is_constant(key: u64) -> bool {
+    key > CONSTANTS
+}
+
+/// The key of a class by its number; of number 0 that of what belongs to no pod.
+pub(super) fn constant(number: u32) -> u64 {
+    u64::MAX - u64::from(number)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! The object's maps: made, or those that an agent before this one left.
+
+use std::collections::HashMap;
+
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader, maps::MapError};
+
+use super::{LoadError, LoadOptions, OBJECT};
+use crate::kernel::{
+    accounts::{self, Accounts},
+    pins::{PinError, Pins},
+};
+
+/// What there is before any program is loaded.
+pub(super) struct Made {
+    pub(super) ebpf: Ebpf,
+    pub(super) accounts: Accounts,
+    /// Why the accounts end with the agent, where they were not to.
+    pub(super) unpinned: Option<PinError>,
+}
+
+/// Makes the maps, the accounts pinned where that is wanted and can be.
+pub(super) fn make(
+    options: &LoadOptions,
+    globals: &HashMap<&'static str, u64>,
+    btf: &Btf,
+) -> Result<Made, LoadError> {
+    let unpinned = match pinned(options, globals, btf) {
+        Ok(Some(made)) => return Ok(made),
+        Ok(None) => None,
+        Err(LoadError::Pins(error)) => Some(error),
+        Err(error) => return Err(error),
+    };
+    Ok(Made {
+        unpinned,
+        ..with(options, globals, btf, None)?
+    })
+}
+
+fn pinned(
+    options: &LoadOptions,
+    globals: &HashMap<&'static str, u64>,
+    btf: &Btf,
+) -> Result<Option<Made>, LoadError> {
+    let Some(place) = &options.pins else {
+        return Ok(None);
+    };
+    let pins = Pins::prepare(place, &accounts::shapes(options.max_accounts))?;
+    with(options, globals, btf, Some(&pins)).map(Some)
+}
+
+fn with(
+    options: &LoadOptions,
+    globals: &HashMap<&'static str, u64>,
+    btf: &Btf,
+    pins: Option<&Pins>,
+) -> Result<Made, LoadError> {
+    let mut ebpf = object(options, globals, btf, pins)?;
+    // The maps before the programs: cgroups that appear from the first moment need free accounts.
+    let accounts = Accounts::new(&mut ebpf, options.max_accounts, pins)?;
+    Ok(Made {
+        ebpf,
+        accounts,
+        unpinned: None,
+    })
+}
+
+fn object(
+    options: &LoadOptions,
+    globals: &HashMap<&'static str, u64>,
+    btf: &Btf,
+    pins: Option<&Pins>,
+) -> Result<Ebpf, LoadError> {
+    let mut loader = EbpfLoader::new();
+    loader
+        .btf(Some(btf))
+        // Task storage, which only the programs use.
+        .allow_unsupported_maps()
+        .map_max_entries("ACCOUNTS", options.max_accounts)
+        .map_max_entries("FREE_SLOTS", options.max_accounts)
+        .map_max_entries("TRACKED", accounts::max_tracked(options.max_accounts))
+        .map_max_entries("TELEMETRY", options.telemetry_bytes);
+    for (name, value) in globals {
+        loader.override_global(name, value, false);
+    }
+    if let Some(pins) = pins {
+        // aya opens what is pinned there and looks at nothing; `Pins::prepare` has.
+        for (map, file) in [
+            ("ACCOUNTS", "accounts"),
+            ("TRACKED", "tracked"),
+            ("ENDED", "ended"),
+        ] {
+            loader.map_pin_path(map, pins.path(file));
+        }
+    }
+    loader.load(OBJECT).map_err(|error| match (error, pins) {
+        (EbpfError::MapError(error @ MapError::PinError { .. }), Some(pins)) => {
+            LoadError::Pins(pins.refused(error))
+        }
+        (error, _) => LoadError::Object(Box::new(error)),
+    })
+}

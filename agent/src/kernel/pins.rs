@@ -1,0 +1,319 @@
+//! Maps that outlive the agent: where they are pinned, and whether what is pinned there can be gone on with.
+//!
+//! `/sys/fs/bpf/podwarden/<cgroup root>/<layout>/<map>`. Whoever holds the root's lock is the only one to
+//! look there. The programs and their links are not pinned: they end with the agent, and what pods use
+//! while none runs is not accounted. bpffs is memory of the kernel, so none of this outlives a boot, and
+//! ids of cgroups are not used twice within one.
+//!
+//! May touch: files below `podwarden` in the BPF file system, and there only maps of the names in
+//! [`NAMES`]. Anything else that is found is left as it is, and the agent does without.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{
+        fd::{AsFd as _, AsRawFd as _},
+        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use aya::maps::{MapData, MapError, MapInfo};
+use podwarden_abi::PINNED_LAYOUT;
+
+use crate::error::chain;
+
+/// Where the BPF file system is mounted on every node that has one.
+pub const BPF_FS: &str = "/sys/fs/bpf";
+
+/// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.
+const MAGIC: u32 = 0xcafe_4a11;
+
+/// What is pinned, by its file's name.
+pub const NAMES: [&str; 4] = ["accounts", "tracked", "ended", "retired"];
+
+/// Whose maps.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The BPF file system.
+    pub bpf_fs: PathBuf,
+    /// The agent's cgroup root.
+    pub cgroup_root: String,
+    /// The hierarchy whose ids the maps hold; ids of two hierarchies may be the same.
+    pub hierarchy: u32,
+}
+
+/// Why the accounts end with the agent.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// There is no file system that could keep them.
+    #[error("{} is no BPF file system: mount -t bpf bpf {}", path.display(), path.display())]
+    NotBpfFs {
+        /// Where one was looked for.
+        path: PathBuf,
+    },
+    /// A file operation failed.
+    #[error("{operation} {}", path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else could change the maps.
+    #[error("{} belongs to user {uid} with mode {mode:o}, not to the agent alone: remove it", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Something that the agent did not put there.
+    #[error("{} is not a map ({found}) and is left alone: remove it", path.display())]
+    NotAMap {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// The kernel refused to pin, or to open what is pinned.
+    #[error("pinning maps below {}", path.display())]
+    Kernel {
+        /// The directory.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The kernel's numbers of a map: what has to be the same for it to be gone on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// `enum bpf_map_type`.
+    pub kind: u32,
+    /// Bytes of a key.
+    pub key: u32,
+    /// Bytes of a value, on one CPU.
+    pub value: u32,
+    /// Entries at most.
+    pub entries: u32,
+    /// `BPF_F_*` of its creation.
+    pub flags: u32,
+}
+
+impl Shape {
+    fn of(info: &MapInfo) -> Result<Self, MapError> {
+        Ok(Self {
+            kind: info.map_type()? as u32,
+            key: info.key_size(),
+            value: info.value_size(),
+            entries: info.max_entries(),
+            flags: info.map_flags(),
+        })
+    }
+}
+
+/// A directory in which maps are pinned, or can be.
+#[derive(Debug)]
+pub struct Pins {
+    dir: PathBuf,
+}
+
+impl Pins {
+    /// Makes the directory and looks at what is in it. Maps of another shape than `wanted`, or not all of
+    /// them, or of another layout cannot be gone on with: they are unlinked, and a warning says so.
+    ///
+    /// # Errors
+    /// [`PinError`]; nothing is changed then that was there.
+    pub fn prepare(place: &Place, wanted: &[(&'static str, Shape)]) -> Result<Self, PinError> {
+        if !is_bpf_fs(&place.bpf_fs) {
+            return Err(PinError::NotBpfFs {
+                path: place.bpf_fs.clone(),
+            });
+        }
+        let of_root = place
+            .bpf_fs
+            .join("podwarden")
+            .join(escaped(&place.cgroup_root));
+        let dir = of_root.join(layout(place.hierarchy));
+        for part in [of_root.parent(), Some(&*of_root), Some(&*dir)] {
+            part.map_or(Ok(()), own_directory)?;
+        }
+        let pins = Self { dir };
+        if let Some(why) = pins.differs(wanted)? {
+            tracing::warn!(
+                path = %pins.dir.display(),
+                "accounts begin anew: what an agent before this one left is of another kind ({why})"
+            );
+            for name in NAMES {
+                unlink(&pins.path(name))?;
+            }
+        }
+        remove_other_layouts(&of_root, &pins.dir);
+        Ok(pins)
+    }
+
+    /// Where a map is pinned.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The map that is pinned as `name`, if there is one.
+    ///
+    /// # Errors
+    /// [`PinError::NotAMap`], [`PinError::Kernel`].
+    pub fn open(&self, name: &str) -> Result<Option<MapData>, PinError> {
+        open_map(&self.path(name))
+    }
+
+    /// An error about the directory.
+    pub fn refused(&self, source: impl std::error::Error + Send + Sync + 'static) -> PinError {
+        PinError::Kernel {
+            path: self.dir.clone(),
+            source: Box::new(source),
+        }
+    }
+
+    /// Why what is pinned is not what is wanted; `None` where it is, and where nothing is pinned.
+    fn differs(&self, wanted: &[(&'static str, Shape)]) -> Result<Option<String>, PinError> {
+        let mut found = Vec::with_capacity(wanted.len());
+        for (name, _) in wanted {
+            let shape = match self.open(name)? {
+                Some(map) => {
+                    let info = map.info().and_then(|info| Shape::of(&info));
+                    Some(info.map_err(|e| self.refused(e))?)
+                }
+                None => None,
+            };
+            found.push(shape);
+        }
+        Ok(difference(wanted, &found))
+    }
+}
+
+/// Why maps of the shapes `found` are not those that are `wanted`; none at all are as good as all.
+fn difference(wanted: &[(&'static str, Shape)], found: &[Option<Shape>]) -> Option<String> {
+    if found.iter().all(Option::is_none) {
+        return None;
+    }
+    wanted
+        .iter()
+        .zip(found)
+        .find_map(|((name, wanted), found)| match found {
+            None => Some(format!("{name} is missing")),
+            Some(found) if found == wanted => None,
+            Some(found) => Some(format!("{name} is {found:?}, this agent's {wanted:?}")),
+        })
+}
+
+/// Whether a BPF file system is mounted at `path`.
+pub fn is_bpf_fs(path: &Path) -> bool {
+    // The field is signed or not by architecture; the number has 32 bits.
+    rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u32 == MAGIC)
+}
+
+/// A root's name as one file name. The kernel keeps names with dots to itself (`bpf_lookup` in
+/// kernel/bpf/inode.c), so they are escaped as well.
+fn escaped(root: &str) -> String {
+    let escape = |text: &str, c: char| text.replace(c, &format!("%{:02X}", u32::from(c)));
+    let absolute = format!("/{}", root.trim_matches('/'));
+    ['%', '/', '.']
+        .into_iter()
+        .fold(absolute, |text, c| escape(&text, c))
+}
+
+fn layout(hierarchy: u32) -> String {
+    format!("v{PINNED_LAYOUT}-hierarchy{hierarchy}")
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PinError {
+    let path = path.to_owned();
+    move |source| PinError::File {
+        operation,
+        path,
+        source,
+    }
+}
+
+/// Makes a directory, or looks that nobody else can change what is in it.
+fn own_directory(path: &Path) -> Result<(), PinError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed("making the directory", path)(e));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(path).map_err(failed("looking at", path))?;
+    let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+    if !found.is_dir() || uid != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
+        return Err(PinError::Foreign {
+            path: path.to_owned(),
+            uid,
+            mode,
+        });
+    }
+    Ok(())
+}
+
+/// The map pinned at `path`; `None` where nothing is.
+fn open_map(path: &Path) -> Result<Option<MapData>, PinError> {
+    let not_a_map = |found: String| PinError::NotAMap {
+        path: path.to_owned(),
+        found,
+    };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed("looking at", path)(e)),
+        Ok(found) if !found.is_file() => return Err(not_a_map("no file".to_owned())),
+        Ok(_) => {}
+    }
+    let map = MapData::from_pin(path).map_err(|e| not_a_map(chain(&e)))?;
+    // A pinned program can be opened and asked the same way, and answers something else.
+    let link = format!("/proc/self/fd/{}", map.fd().as_fd().as_raw_fd());
+    let found = fs::read_link(link).map_err(failed("looking at", path))?;
+    if found != Path::new("anon_inode:bpf-map") {
+        return Err(not_a_map(found.display().to_string()));
+    }
+    Ok(Some(map))
+}
+
+/// Unlinks the map at `path`, if there is one.
+fn unlink(path: &Path) -> Result<(), PinError> {
+    if open_map(path)?.is_none() {
+        return Ok(());
+    }
+    fs::remove_file(path).map_err(failed("unlinking", path))
+}
+
+/// What agents of other layouts left holds accounts that nobody can go on with.
+fn remove_other_layouts(of_root: &Path, ours: &Path) {
+    let entries = fs::read_dir(of_root).into_iter().flatten().flatten();
+    for path in entries
+        .map(|entry| entry.path())
+        .filter(|path| path != ours)
+    {
+        let removed = NAMES
+            .iter()
+            .try_for_each(|name| unlink(&path.join(name)))
+            .and_then(|()| fs::remove_dir(&path).map_err(failed("removing", &path)));
+        match removed {
+            Ok(()) => tracing::warn!(
+                path = %path.display(),
+                "accounts begin anew: an agent of another version left these, which are removed"
+            ),
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "not this agent's, and left alone: what is below the pins of its cgroup root"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
