@@ -33,6 +33,7 @@ mod pure_v1;
 mod reaping;
 mod recorder;
 mod relief;
+mod restarts;
 mod scale;
 mod shutdown;
 mod stalls;
@@ -130,6 +131,7 @@ pub(crate) fn all() -> Vec<Case> {
         stuck::CASES,
         killed::CASES,
         shutdown::CASES,
+        restarts::CASES,
         systemd::CASES,
     ]
     .concat()

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::{Event, EventKind, Eviction, NodeStats, PodList, PodStats};
+use podwarden::kernel::pins::BPF_FS;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde::de::DeserializeOwned;
@@ -124,6 +125,8 @@ pub(crate) struct Agent {
     child: Child,
     reader: JoinHandle<()>,
     socket: PathBuf,
+    /// Where it pins maps.
+    bpf_fs: PathBuf,
     /// What it says.
     pub(crate) log: Log,
 }
@@ -149,6 +152,7 @@ impl Agent {
             .arg(sandbox.pods_dir())
             .args(["--node-name", NODE, "--mode", options.mode, "--api-socket"])
             .arg(&socket)
+            .env("PODWARDEN_BPF_FS", sandbox.bpf_fs())
             .envs(options.env.iter().cloned());
         match &options.kubeconfig {
             Some(kubeconfig) => command.arg("--kubeconfig").arg(kubeconfig),
@@ -166,7 +170,9 @@ impl Agent {
         };
         // SAFETY: only system calls between fork and exec, and no allocation.
         unsafe { command.pre_exec(prepare) };
-        Self::launch(command, &socket)
+        let mut agent = Self::launch(command, &socket)?;
+        agent.bpf_fs = sandbox.bpf_fs();
+        Ok(agent)
     }
 
     /// Starts it by this command, and does not wait; `socket` is where its API will be.
@@ -195,6 +201,7 @@ impl Agent {
             child,
             reader,
             socket: socket.to_owned(),
+            bpf_fs: BPF_FS.into(),
             log,
         })
     }
@@ -331,9 +338,10 @@ impl Agent {
         Ok(status)
     }
 
-    /// Ends it as an operator does, and looks that it left nothing: no kernel object, no socket.
+    /// Ends it as an operator does, and looks that it left nothing: no kernel object but pinned maps, no
+    /// socket.
     pub(crate) fn stop(&mut self, signal: Signal, limit: Duration) -> Result<()> {
-        let objects = Objects::of_process(self.pid())?;
+        let objects = Objects::of_process(self.pid())?.without_pinned(&self.bpf_fs);
         self.signal(signal)?;
         let status = self.wait(limit)?;
         ensure!(

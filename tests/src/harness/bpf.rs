@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::loaded_maps;
+use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::{loaded_links, loaded_programs};
 
 /// Ids of programs, links and maps.
@@ -43,6 +44,16 @@ impl Objects {
         Ok(found)
     }
 
+    /// The same without maps that are pinned below `dir`: they are to stay.
+    pub(crate) fn without_pinned(mut self, dir: &Path) -> Self {
+        for path in files_below(dir) {
+            if let Ok(info) = MapInfo::from_pin(&path) {
+                self.maps.remove(&info.id());
+            }
+        }
+        self
+    }
+
     /// How many programs.
     pub(crate) fn programs(&self) -> usize {
         self.programs.len()
@@ -73,4 +84,17 @@ impl Objects {
         }
         Ok(())
     }
+}
+
+/// Every file below a directory; none where it cannot be read.
+pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => found.extend(files_below(&path)),
+            false => found.push(path),
+        }
+    }
+    found
 }

@@ -22,7 +22,7 @@ mod workload;
 mod writes;
 
 pub(crate) use agent::{Agent, Log, NODE, Options};
-pub(crate) use bpf::Objects;
+pub(crate) use bpf::{Objects, files_below};
 pub(crate) use cgroup::{Cgroup, Memory};
 pub(crate) use clock::{monotonic, wall_nanos};
 pub(crate) use container::{Container, Shipped};

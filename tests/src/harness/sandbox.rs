@@ -7,7 +7,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use podwarden::kernel::pins::{self, is_bpf_fs};
 use podwarden_policy::name::{self, CgroupName};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
@@ -21,6 +23,8 @@ const SLICE_PREFIX: &str = "podwarden_e2e_";
 const FILES: &str = "/var/tmp";
 /// Where agents keep their locks.
 const LOCKS: &str = "/run/podwarden";
+/// The BPF file system's mount point in the private directory.
+const BPF_FS: &str = "bpf";
 /// Names another process as the owner of what is made here, by its id: one that started us in a PID
 /// namespace, where our own id means another process than outside.
 pub(crate) const OWNER: &str = "PODWARDEN_E2E_OWNER";
@@ -99,6 +103,19 @@ impl Sandbox {
         self.dir().join("pods")
     }
 
+    /// Where the agent takes the BPF file system to be; there is none unless one is mounted.
+    pub(crate) fn bpf_fs(&self) -> PathBuf {
+        self.dir().join(BPF_FS)
+    }
+
+    /// Mounts one of its own there, which goes with the sandbox and with it all that is pinned there.
+    pub(crate) fn mount_bpf_fs(&self) -> Result<PathBuf> {
+        let path = self.bpf_fs();
+        std::fs::create_dir(&path).context("create the BPF file system's mount point")?;
+        mount("bpf", &path, "bpf", MountFlags::empty(), None).context("mount a BPF file system")?;
+        Ok(path)
+    }
+
     /// The agent's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir().join("podwarden.sock")
@@ -111,6 +128,29 @@ impl Drop for Sandbox {
             eprintln!("left behind below {}: {error:#}", self.root.path());
         }
         remove_locks(self.root.path());
+        unmount_bpf_fs(self.dir());
+        remove_pins(self.root.path());
+    }
+}
+
+/// What an agent has pinned in the machine's own BPF file system, in a directory named after its root.
+fn remove_pins(root: &str) {
+    let escaped = root.trim_matches('/').replace('.', "%2E");
+    let all = Path::new(pins::BPF_FS).join("podwarden");
+    // Not there is as good as removed; others' stay.
+    let _ = std::fs::remove_dir_all(all.join(format!("%2F{escaped}")));
+    let _ = std::fs::remove_dir(all);
+}
+
+/// Unmounts the BPF file system in a private directory, if one is mounted there: the kernel drops what is
+/// pinned in it.
+fn unmount_bpf_fs(dir: &Path) {
+    let path = dir.join(BPF_FS);
+    while is_bpf_fs(&path) {
+        if let Err(error) = unmount(&path, UnmountFlags::DETACH) {
+            eprintln!("left mounted: {}: {error}", path.display());
+            return;
+        }
     }
 }
 
@@ -192,6 +232,7 @@ pub(crate) fn remove_stale() -> Result<()> {
         if is_stale(found.path().trim_matches('/')) {
             clear(&Cgroup::new(&mounts, found.path()))?;
             remove_locks(found.path());
+            remove_pins(found.path());
         }
     }
     for path in entries(FILES) {
@@ -200,6 +241,7 @@ pub(crate) fn remove_stale() -> Result<()> {
             .and_then(|name| name.to_str())
             .is_some_and(is_stale)
         {
+            unmount_bpf_fs(&path);
             std::fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
         }
     }

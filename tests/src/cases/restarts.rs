@@ -1,0 +1,416 @@
+//! The agent is ended and started again: the accounts go on where they were, and nothing is done twice.
+
+mod figures;
+mod load;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::Array;
+use podwarden::api::{Event, EventKind, PodStats};
+use rustix::process::Signal;
+
+use self::figures::Figures;
+use self::load::Load;
+use super::eviction::small;
+use super::recorder::{records, restart};
+use super::{Case, Context, case, skip};
+use crate::harness::{
+    Node, Options, Pod, PodSpec, Sandbox, Workload, eventually, files_below, monotonic, sleep,
+    until,
+};
+
+pub(super) const CASES: &[Case] = &[
+    case("restarts_continue", restarts_continue),
+    case("restarts_unseen", restarts_unseen),
+    case("restarts_unfit", restarts_unfit),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// A node whose accounts outlive its agent.
+struct Rig<'a> {
+    context: &'a Context,
+    node: Node,
+    options: Options,
+    log: PathBuf,
+    // The last to go: the agent keeps files there.
+    _home: tempfile::TempDir,
+}
+
+impl<'a> Rig<'a> {
+    fn new(context: &'a Context) -> Result<Self> {
+        let home = tempfile::tempdir_in("/var/tmp")?;
+        let log = home.path().join("events.jsonl");
+        let options = Options {
+            config: format!(
+                "stateDir: {}\neventLog: {{path: {}, maxSize: 16Mi}}\n",
+                home.path().join("state").display(),
+                log.display()
+            ),
+            ..small("enforce")
+        };
+        let sandbox = Sandbox::new()?;
+        sandbox.mount_bpf_fs()?;
+        let node = Node::on(context, sandbox, &options)?;
+        if node.agent.node()?.profile == "sampling" {
+            skip("no kernel programs run here, so nothing is pinned")?;
+        }
+        Ok(Self {
+            context,
+            node,
+            options,
+            log,
+            _home: home,
+        })
+    }
+
+    /// Ends the agent and waits until it has ended.
+    fn end(&mut self, signal: Signal) -> Result<()> {
+        self.node.agent.signal(signal)?;
+        self.node.agent.wait(self.context.limit(20))?;
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<()> {
+        restart(self.context, &mut self.node, &self.options)
+    }
+
+    /// Lines of the agent's log that hold a text.
+    fn says(&self, text: &str) -> bool {
+        self.node.agent.log.text().contains(text)
+    }
+
+    fn pinned(&self) -> Vec<PathBuf> {
+        files_below(&self.node.sandbox.bpf_fs().join("podwarden"))
+    }
+}
+
+/// A pod that fills memory past the level and stays there until it is evicted.
+struct Hog {
+    pod: Pod,
+    workload: Workload,
+    /// It was dead when an agent started.
+    was_dead: bool,
+}
+
+fn restarts_continue(context: &Context) -> Result<()> {
+    let seed = monotonic();
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut rig = Rig::new(context)?;
+    let pods = rig.node.pods(vec![
+        PodSpec::burstable("burns", "32Mi"),
+        PodSpec::best_effort("storms"),
+        PodSpec::guaranteed("nests", "64Mi"),
+        PodSpec::burstable("churns", "32Mi"),
+    ])?;
+    let load = Load::start(&pods)?;
+    let settings = |rig: &Rig, pods: &[Pod]| -> Result<Vec<_>> {
+        let mut all = Vec::new();
+        for tier in ["burstable", "besteffort"] {
+            all.extend(rig.node.tier(tier)?.settings());
+        }
+        all.extend(pods.iter().flat_map(|pod| pod.cgroup.settings()));
+        Ok(all)
+    };
+    let limits = settings(&rig, &pods)?;
+    let mut figures = Figures::default();
+    let mut hogs: BTreeMap<String, bool> = BTreeMap::new();
+    let rounds = context.repetitions(5);
+    let mut killed = 0;
+    for round in 0..rounds {
+        let mut hog = match round % 2 {
+            1 => Some(start_hog(&rig)?),
+            _ => None,
+        };
+        for _ in 0..random.u32(1..=3) {
+            sleep(Duration::from_millis(random.u64(0..400)))?;
+            figures.look(&rig.node.agent, &pods, &load)?;
+        }
+        let signal = match random.u8(0..3) {
+            0 => Signal::TERM,
+            _ => Signal::KILL,
+        };
+        killed += u32::from(signal == Signal::KILL);
+        rig.end(signal)?;
+        sleep(Duration::from_millis(random.u64(0..300)))?;
+        ensure!(
+            settings(&rig, &pods)? == limits,
+            "limits are not what they were"
+        );
+        if let Some(hog) = &mut hog {
+            hog.was_dead = !hog.workload.is_alive();
+        }
+        rig.start()?;
+        let told = figures.look(&rig.node.agent, &pods, &load);
+        told.with_context(|| format!("round {round}, ended by {signal:?}, seed {seed}"))?;
+        ensure!(
+            settings(&rig, &pods)? == limits,
+            "limits are not what they were before the agent was started again"
+        );
+        if let Some(mut hog) = hog {
+            hog.workload
+                .wait(context.limit(20))
+                .context("the hog was not evicted")?;
+            hogs.insert(hog.pod.uid().to_owned(), hog.was_dead);
+            take_away(&rig, &hog.pod)?;
+        }
+        load.ensure_goes_on()?;
+    }
+    let made = load.stop(context.limit(60))?;
+    figures.look_after(&rig.node, &pods, &made)?;
+    let unseen = figures.unseen_exits(&pods, &made);
+    let untold = ensure_evicted_once(&rig, &hogs)?;
+    counts_exactly(&rig, &pods)?;
+    for (name, count) in [
+        ("restarts", rounds as usize),
+        ("by_sigkill", killed as usize),
+        ("figures_compared", figures.compared()),
+        ("evictions", hogs.len()),
+        ("evictions_that_nobody_tells_of", untold),
+        ("exits_while_no_agent_ran", unseen),
+    ] {
+        context.figure(name, count as f64, "");
+    }
+    rig.node.finish()
+}
+
+fn start_hog(rig: &Rig) -> Result<Hog> {
+    let pod = rig.node.pod(PodSpec::best_effort("hog"))?;
+    let usage = rig.node.kubepods().memory()?.usage;
+    let mib = (rig.node.level()? + 24 * MIB).saturating_sub(usage) / MIB;
+    let workload = pod.start(&[
+        "fill",
+        "--mib",
+        &mib.to_string(),
+        "--rate",
+        "400",
+        "--step-kib",
+        "64",
+        "--hold-ms",
+        "600000",
+    ])?;
+    Ok(Hog {
+        pod,
+        workload,
+        was_dead: false,
+    })
+}
+
+/// Takes an idle pod off the node.
+fn take_away(rig: &Rig, pod: &Pod) -> Result<()> {
+    let manifest = rig.node.sandbox.pods_dir();
+    fs::remove_file(manifest.join(format!("{}.json", pod.uid()))).context("remove a manifest")?;
+    eventually(rig.node.limit(), || pod.main.remove())?;
+    until(rig.node.limit(), "the end of a pod's cgroup", || {
+        !pod.cgroup.exists()
+    })
+}
+
+/// No hog was evicted twice, and nobody else at all. The answer is how many nobody told of: the agent died
+/// between the last signal and the first line.
+fn ensure_evicted_once(rig: &Rig, hogs: &BTreeMap<String, bool>) -> Result<usize> {
+    let mut told: BTreeMap<String, u32> = BTreeMap::new();
+    for record in records(&rig.log)? {
+        let Event { pod, kind, .. } = record.event;
+        if let (Some(pod), EventKind::Eviction(_)) = (pod, kind) {
+            ensure!(
+                hogs.contains_key(&pod.uid),
+                "pod {} was evicted and is no hog",
+                pod.name
+            );
+            *told.entry(pod.uid).or_default() += 1;
+        }
+    }
+    let mut untold = 0;
+    for (uid, was_dead) in hogs {
+        match (told.get(uid), was_dead) {
+            (Some(1), _) => {}
+            (None, true) => untold += 1,
+            (count, _) => anyhow::bail!("hog {uid} was evicted {count:?} times"),
+        }
+    }
+    Ok(untold)
+}
+
+/// With the same agent all the time, every process counts once.
+fn counts_exactly(rig: &Rig, pods: &[Pod]) -> Result<()> {
+    for pod in pods {
+        let before = settled_exits(rig, pod)?;
+        let storm = ["storm", "--count", "50", "--busy-us", "200"];
+        pod.start(&storm)?.done(rig.context.limit(30))?;
+        rig.node.expect(pod.uid(), |stats| {
+            let exits = stats.exits.total;
+            ensure!(exits == before + 51, "{exits} exits, {before} before");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A pod's exits, once they no longer grow.
+fn settled_exits(rig: &Rig, pod: &Pod) -> Result<u64> {
+    let exits = || Ok::<_, anyhow::Error>(rig.node.agent.pod(pod.uid())?.exits.total);
+    let mut last = exits()?;
+    eventually(rig.node.limit(), || {
+        sleep(Duration::from_millis(1500))?;
+        let before = std::mem::replace(&mut last, exits()?);
+        ensure!(last == before, "{before} exits, then {last}");
+        Ok(last)
+    })
+}
+
+/// Starts processes in a container and waits until all of them are counted.
+fn storm(rig: &Rig, pod: &Pod, cgroup: &crate::harness::Cgroup, count: u64) -> Result<()> {
+    let before = rig.node.agent.pod(pod.uid()).map_or(0, |s| s.exits.total);
+    let args = ["storm", "--count", &count.to_string(), "--busy-us", "300"];
+    Workload::start(cgroup, &args)?.done(rig.context.limit(30))?;
+    rig.node.expect(pod.uid(), |stats| {
+        let exits = stats.exits.total;
+        ensure!(exits == before + count + 1, "{exits} exits after {before}");
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn exits_of(stats: &PodStats, container: &str) -> Option<u64> {
+    let mut found = stats.containers.iter().filter(|c| c.id == container);
+    Some(found.next()?.exits.total)
+}
+
+/// Cgroups go away while no agent runs: what they had used counts where it counted.
+fn restarts_unseen(context: &Context) -> Result<()> {
+    let mut rig = Rig::new(context)?;
+    let pods = rig.node.pods(vec![
+        PodSpec::burstable("stays", "32Mi"),
+        PodSpec::best_effort("goes"),
+    ])?;
+    let [stays, goes] = &*pods else {
+        anyhow::bail!("two specs make two pods");
+    };
+    let (second, third) = (stays.cgroup.child("second"), stays.cgroup.child("third"));
+    let nested = stays.main.child("nested");
+    let stay = stays.start(&["sleep"])?;
+    second.create()?;
+    nested.create()?;
+    storm(&rig, stays, &stays.main, 10)?;
+    storm(&rig, stays, &second, 20)?;
+    storm(&rig, stays, &nested, 5)?;
+    storm(&rig, goes, &goes.main, 30)?;
+    // What is gone before the kill has been folded, or not yet.
+    eventually(rig.node.limit(), || nested.remove())?;
+    let mut figures = Figures::default();
+    let look = |rig: &Rig, figures: &mut Figures, containers: &[(&str, u64)], total: u64| {
+        figures.look_at(&rig.node.agent)?;
+        rig.node.expect(stays.uid(), |stats| {
+            for (id, expected) in containers {
+                let exits = exits_of(stats, id);
+                ensure!(exits == Some(*expected), "{id}: {exits:?} of {expected}");
+            }
+            let exits = stats.exits.total;
+            ensure!(exits == total, "{exits} exits of {total}");
+            let shown = stats.containers.len();
+            ensure!(shown == containers.len(), "{shown} containers are shown");
+            Ok(())
+        })
+    };
+    look(&rig, &mut figures, &[("main", 17), ("second", 21)], 38)?;
+
+    rig.end(Signal::KILL)?;
+    eventually(rig.node.limit(), || second.remove())?;
+    let manifest = rig.node.sandbox.pods_dir();
+    fs::remove_file(manifest.join(format!("{}.json", goes.uid())))?;
+    eventually(rig.node.limit(), || goes.main.remove())?;
+    eventually(rig.node.limit(), || goes.cgroup.remove())?;
+    // Nobody is there to count these.
+    let args = ["storm", "--count", "7"];
+    stays.start(&args)?.done(context.limit(30))?;
+    rig.start()?;
+
+    look(&rig, &mut figures, &[("main", 17)], 38)?;
+    rig.node.expect_pods(&[&stays.spec])?;
+    // An account that is used again begins at nothing.
+    third.create()?;
+    storm(&rig, stays, &third, 8)?;
+    look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
+    // Long after what is gone has been folded, and through another end.
+    sleep(Duration::from_millis(2500))?;
+    look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
+    rig.end(Signal::TERM)?;
+    ensure!(rig.pinned().len() == 4, "pinned: {:?}", rig.pinned());
+    rig.start()?;
+    look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
+    // A pod whose cgroup is made anew is the same pod, by its uid.
+    rig.end(Signal::KILL)?;
+    drop(stay);
+    for cgroup in [&third, &stays.main, &stays.cgroup] {
+        eventually(rig.node.limit(), || cgroup.remove())?;
+    }
+    rig.start()?;
+    until(rig.node.limit(), "the pod's cgroup again", || {
+        stays.cgroup.exists()
+    })?;
+    look(&rig, &mut figures, &[], 47)?;
+    context.figure("figures_compared", figures.compared() as f64, "");
+    rig.node.finish()
+}
+
+/// What is pinned and does not fit is put aside, or left alone, and the agent runs.
+fn restarts_unfit(context: &Context) -> Result<()> {
+    let mut rig = Rig::new(context)?;
+    let pod = rig.node.pod(PodSpec::burstable("counted", "32Mi"))?;
+    let stay = pod.start(&["sleep"])?;
+    storm(&rig, &pod, &pod.main, 10)?;
+    let exits = |rig: &Rig, expected: u64| {
+        rig.node.expect(pod.uid(), |stats| {
+            let exits = stats.exits.total;
+            ensure!(exits == expected, "{exits} exits of {expected}");
+            Ok(())
+        })
+    };
+    let of = |rig: &Rig, name: &str| {
+        let pinned = rig.pinned();
+        let found = pinned.into_iter().find(|path| path.ends_with(name));
+        found.with_context(|| format!("no map {name} is pinned"))
+    };
+
+    // Another size: the accounts begin anew, and are kept from then on.
+    rig.end(Signal::KILL)?;
+    let accounts = of(&rig, "accounts")?;
+    fs::remove_file(&accounts)?;
+    Array::<_, u64>::create(16, 0)?.pin(&accounts)?;
+    rig.start()?;
+    ensure!(rig.says("accounts begin anew"), "it does not say so");
+    exits(&rig, 0)?;
+    storm(&rig, &pod, &pod.main, 4)?;
+    rig.end(Signal::KILL)?;
+    rig.start()?;
+    exits(&rig, 5)?;
+
+    // Another layout: the same.
+    rig.end(Signal::TERM)?;
+    let layout = accounts.parent().context("a map at the root")?;
+    let other = layout.with_file_name("v0-hierarchy0");
+    fs::rename(layout, &other)?;
+    rig.start()?;
+    ensure!(rig.says("of another version"), "it does not say so");
+    ensure!(!other.exists(), "{} is left", other.display());
+    exits(&rig, 0)?;
+
+    // What is no map is not the agent's: it runs without, and says where.
+    rig.end(Signal::KILL)?;
+    fs::remove_file(&accounts)?;
+    fs::create_dir(&accounts)?;
+    rig.start()?;
+    let said = rig.node.agent.node()?.degradations;
+    let path = accounts.display().to_string();
+    ensure!(said.iter().any(|s| s.contains(&path)), "{said:?}");
+    ensure!(accounts.is_dir(), "it was removed");
+    storm(&rig, &pod, &pod.main, 3)?;
+    drop(stay);
+    rig.node.finish()
+}
