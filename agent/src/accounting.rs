@@ -2,6 +2,7 @@
 //! kernel's records, and keeps the books.
 
 mod children;
+mod gone;
 mod kernel_side;
 mod orphans;
 
@@ -201,18 +202,6 @@ impl Accounting {
         changes
     }
 
-    /// What an agent before this one knew and the tree has no more. Cgroups do not move, and no id is used
-    /// twice: who is not found is gone.
-    fn inherit(&mut self) {
-        let Some(kernel) = &mut self.kernel else {
-            return;
-        };
-        let inherited = kernel.accounts.take_inherited().into_iter();
-        let inherited =
-            inherited.map(|(id, tracked)| (id, tracked, kernel.accounts.introduced(id)));
-        self.ledger.inherit(inherited, Instant::now());
-    }
-
     /// Completes when [`Accounting::drain`] has something to do.
     pub async fn ready(&self) {
         let timer = async {
@@ -344,20 +333,6 @@ impl Accounting {
         {
             tracing::warn!(%error, "what was found now may not be accounted");
         }
-    }
-
-    /// Enters what was lost with its records, as gone: it counts to whom it counted to.
-    fn bury_orphans(&mut self, now: Instant) {
-        let (Some(suspects), Some(kernel)) = (self.orphans.take_due(now), &self.kernel) else {
-            return;
-        };
-        let table = kernel.accounts.table();
-        let found = orphans::orphans(&suspects, table, |id| self.ledger.knows(id));
-        let found = found.into_iter().map(|(id, tracked)| {
-            tracing::debug!(id, ?tracked, "a cgroup that came and went unseen");
-            (id, tracked, kernel.accounts.introduced(id))
-        });
-        self.ledger.inherit(found, now);
     }
 
     /// The kernel's table; empty where there is none.

@@ -267,7 +267,8 @@ pub struct Config {
     /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
     pub pods_dir: Option<PathBuf>,
     /// Where what outlives the agent is kept: the pods that the API server told of, and what it is to be told
-    /// of evictions. Default: nowhere.
+    /// of evictions. Default: nowhere. Where it is set, the accounts outlive the agent too
+    /// ([`crate::kernel::pins`]).
     pub state_dir: Option<PathBuf>,
     /// Where manifests are besides. Default: nowhere.
     pub static_pod_url: Option<StaticPodUrl>,

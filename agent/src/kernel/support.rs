@@ -203,6 +203,8 @@ pub struct KernelSupport {
     pub real_time: Option<bool>,
     /// This process may lock its memory.
     pub memory_lock: Option<bool>,
+    /// A BPF file system is mounted on [`super::pins::BPF_FS`].
+    pub bpf_fs: Option<bool>,
     /// `kernel.bpf_stats_enabled` is on: every program is timed, which costs.
     pub bpf_stats: Option<bool>,
 }

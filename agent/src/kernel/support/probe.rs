@@ -12,7 +12,10 @@ use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
 
 use super::{CHARGE, CgroupFacts, KernelSupport, Lockdown, Release, TRACEPOINTS, trial};
 use crate::{
-    kernel::btf::{KernelBtf, VMLINUX},
+    kernel::{
+        btf::{KernelBtf, VMLINUX},
+        pins,
+    },
     reactor::realtime,
 };
 
@@ -37,6 +40,7 @@ pub fn probe(cgroup_root: &str) -> KernelSupport {
         psi: Path::new("/proc/pressure/memory").try_exists().ok(),
         real_time: real_time(),
         memory_lock: memory_lock(capabilities),
+        bpf_fs: Some(pins::is_bpf_fs(Path::new(pins::BPF_FS))),
         bpf_stats: flag(Path::new("/proc/sys/kernel/bpf_stats_enabled")),
     };
     match KernelBtf::load() {

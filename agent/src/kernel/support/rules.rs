@@ -359,7 +359,7 @@ fn privileges(support: &KernelSupport) -> impl Iterator<Item = Row> {
 }
 
 /// What makes the agent better and is nobody's foundation.
-fn aids(support: &KernelSupport) -> [Row; 4] {
+fn aids(support: &KernelSupport) -> [Row; 5] {
     let stats = Row {
         found: match support.bpf_stats {
             Some(true) => "on",
@@ -396,6 +396,14 @@ fn aids(support: &KernelSupport) -> [Row; 4] {
             "the reactor never waits for its own pages",
             "under memory pressure the reactor may wait for its own pages",
             Level::Degraded,
+        ),
+        // Only where there is a stateDir is it missed, and the agent says so then.
+        row(
+            "BPF file system",
+            support.bpf_fs,
+            "accounts outlive the agent where stateDir is set",
+            "accounts begin anew with each agent: mount -t bpf bpf /sys/fs/bpf",
+            Level::Ok,
         ),
         stats,
     ]

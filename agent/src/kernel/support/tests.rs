@@ -16,6 +16,7 @@ fn capable_host() -> KernelSupport {
         psi: Some(true),
         real_time: Some(true),
         memory_lock: Some(true),
+        bpf_fs: Some(true),
         bpf_stats: Some(false),
     }
 }
