@@ -1,5 +1,6 @@
 //! The agent is ended and started again: the accounts go on where they were, and nothing is done twice.
 
+mod each_step;
 mod figures;
 mod load;
 
@@ -25,6 +26,7 @@ use crate::harness::{
 
 pub(super) const CASES: &[Case] = &[
     case("restarts_continue", restarts_continue),
+    case("restarts_each_step", each_step::each_step),
     case("restarts_unseen", restarts_unseen),
     case("restarts_unfit", restarts_unfit),
 ];
@@ -214,24 +216,26 @@ fn take_away(rig: &Rig, pod: &Pod) -> Result<()> {
 /// No hog was evicted twice, and nobody else at all. The answer is how many nobody told of: the agent died
 /// between the last signal and the first line.
 fn ensure_evicted_once(rig: &Rig, hogs: &BTreeMap<String, bool>) -> Result<usize> {
-    let mut told: BTreeMap<String, u32> = BTreeMap::new();
+    let mut told: BTreeMap<String, BTreeMap<u64, String>> = BTreeMap::new();
     for record in records(&rig.log)? {
-        let Event { pod, kind, .. } = record.event;
-        if let (Some(pod), EventKind::Eviction(_)) = (pod, kind) {
+        let Event { pod, kind, id, .. } = record.event;
+        if let (Some(pod), EventKind::Eviction(eviction)) = (pod, kind) {
             ensure!(
                 hogs.contains_key(&pod.uid),
                 "pod {} was evicted and is no hog",
                 pod.name
             );
-            *told.entry(pod.uid).or_default() += 1;
+            // A line with its curves takes the place of the one before, of the same number.
+            let of_pod = told.entry(pod.uid).or_default();
+            of_pod.insert(id, format!("{eviction:?}"));
         }
     }
     let mut untold = 0;
     for (uid, was_dead) in hogs {
-        match (told.get(uid), was_dead) {
-            (Some(1), _) => {}
-            (None, true) => untold += 1,
-            (count, _) => anyhow::bail!("hog {uid} was evicted {count:?} times"),
+        match told.get(uid) {
+            Some(of_pod) if of_pod.len() == 1 => {}
+            None if *was_dead => untold += 1,
+            found => anyhow::bail!("hog {uid} is told of as evicted: {found:?}"),
         }
     }
     Ok(untold)

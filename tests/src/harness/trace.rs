@@ -23,6 +23,8 @@ const STEP: Duration = Duration::from_micros(20);
 pub(crate) struct Call {
     /// Its number.
     pub(crate) number: c_long,
+    /// Its first argument.
+    pub(crate) argument: u64,
     /// The file that its first argument names, where that is a descriptor: what the kernel calls it.
     pub(crate) file: String,
 }
@@ -189,6 +191,7 @@ impl Traced {
         let file = fs::read_link(fd).unwrap_or_default();
         Ok(Some(Call {
             number: c_long::try_from(entry.nr)?,
+            argument: entry.args[0],
             file: file.display().to_string(),
         }))
     }
