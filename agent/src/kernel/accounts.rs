@@ -35,7 +35,7 @@ pub(super) struct Wire<T>(pub(super) T);
 
 macro_rules! wire {
     ($($t:ty),*) => { $(
-        // SAFETY: repr(C), integers only, every padding byte named (sizes asserted in podwarden-abi).
+        // SAFETY: repr(C), integers only, every padding byte named (sizes asserted where they are declared).
         unsafe impl Pod for Wire<$t> {}
     )* };
 }

@@ -1,9 +1,11 @@
 //! Maps that outlive the agent: where they are pinned, and whether what is pinned there can be gone on with.
 //!
 //! `/sys/fs/bpf/podwarden/<cgroup root>/<layout>/<map>`. Whoever holds the root's lock is the only one to
-//! look there. The programs and their links are not pinned: they end with the agent, and what pods use
-//! while none runs is not accounted. bpffs is memory of the kernel, so none of this outlives a boot, and
-//! ids of cgroups are not used twice within one.
+//! look there, and the only one whose programs count: the kernel puts what a dead process had open last in,
+//! first out (`task_work_run` in kernel/task_work.c), so that its programs are detached before its lock,
+//! which it opened first, is free. The programs and their links are not pinned: they end with the agent,
+//! and what pods use while none runs is not accounted. bpffs is memory of the kernel, so none of this
+//! outlives a boot, and ids of cgroups are not used twice within one.
 //!
 //! May touch: files below `podwarden` in the BPF file system, and there only maps of the names in
 //! [`NAMES`]. Anything else that is found is left as it is, and the agent does without.

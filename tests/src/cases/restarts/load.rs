@@ -32,6 +32,9 @@ impl Made {
     }
 }
 
+/// Something that is done in a pod again and again; the number tells the turns apart.
+type Round = fn(&Pod, &Made, u64) -> Result<()>;
+
 /// See the module; ends when this goes away.
 #[derive(Debug)]
 pub(super) struct Load {
@@ -61,7 +64,7 @@ impl Load {
         made.add(burns, 1);
         stay.push(burns.start(&["burn", "--threads", "2", "--duty", "60"])?);
         let stop = Arc::<AtomicBool>::default();
-        let rounds: [(&Pod, fn(&Pod, &Made, u64) -> Result<()>); 4] = [
+        let rounds: [(&Pod, Round); 4] = [
             (burns, burn),
             (storms, storm),
             (nests, nest),
