@@ -2,16 +2,18 @@
 //! of its own below kubepods, with the rights of its service account.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::EventKind;
+use podwarden::kernel::pins;
 use serde_json::{Value, json};
 
 use super::{Case, Context, case, skip};
 use crate::apiserver::ApiServer;
 use crate::harness::{
-    Agent, Container, NODE, Node, PodSpec, Sandbox, Shipped, Workload, eventually,
+    Agent, Container, NODE, Node, PodSpec, Sandbox, Shipped, Workload, eventually, files_below,
 };
 
 pub(super) const CASES: &[Case] = &[case("daemonset_pod", daemonset_pod)];
@@ -77,6 +79,13 @@ fn daemonset_pod(context: &Context) -> Result<()> {
 
     let facts = node.agent.node()?;
     ensure!(facts.mode == "enforce", "{facts:?}");
+    // Where the machine has a file system for them, and kernel programs that count.
+    if pins::is_bpf_fs(Path::new(pins::BPF_FS)) && facts.profile != "sampling" {
+        let pinned = files_below(&Path::new(pins::BPF_FS).join("podwarden"));
+        let ours = |path: &PathBuf| path.display().to_string().contains(node.sandbox.root.path());
+        let count = pinned.iter().filter(|path| ours(path)).count();
+        ensure!(count == pins::NAMES.len(), "pinned: {pinned:?}");
+    }
     let mut beside = Workload::start(&place(&calm), &["anon", "--mib", "24"])?;
     node.expect(&calm.uid, |stats| {
         let names: Vec<_> = stats

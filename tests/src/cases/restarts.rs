@@ -18,17 +18,17 @@ use self::figures::Figures;
 use self::load::Load;
 use super::eviction::small;
 use super::recorder::{records, restart};
-use super::{Case, Context, case, skip};
+use super::{Case, Context, case, portable, skip};
 use crate::harness::{
     Node, Options, Pod, PodSpec, Sandbox, Workload, eventually, files_below, monotonic, sleep,
     until,
 };
 
 pub(super) const CASES: &[Case] = &[
-    case("restarts_continue", restarts_continue),
-    case("restarts_each_step", each_step::each_step),
+    portable("restarts_continue", restarts_continue),
+    portable("restarts_each_step", each_step::each_step),
     case("restarts_unseen", restarts_unseen),
-    case("restarts_unfit", restarts_unfit),
+    portable("restarts_unfit", restarts_unfit),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -122,7 +122,7 @@ fn restarts_continue(context: &Context) -> Result<()> {
     let limits = settings(&rig, &pods)?;
     let mut figures = Figures::default();
     let mut hogs: BTreeMap<String, bool> = BTreeMap::new();
-    let rounds = context.repetitions(5);
+    let rounds = context.repetitions(if context.emulated() { 2 } else { 5 });
     let mut killed = 0;
     for round in 0..rounds {
         let mut hog = match round % 2 {
