@@ -12,7 +12,7 @@
 //! | `cli` | one file per subcommand | terminal, files named on the command line |
 //! | `config` | what the operator wrote -> checked values with units | the configuration file |
 //! | `pods` | where pods come from | the manifest directory, the API server |
-//! | `kernel` | what this kernel can do; loading; records; figures | BPF, BTF |
+//! | `kernel` | what this kernel can do; loading; records; figures | BPF, BTF, what it has pinned |
 //! | `ledger` | which cgroup belongs to which pod | nothing |
 //! | `accounting` | the kernel's figures joined with the tree | `kernel`, cgroup directories |
 //! | `figures` | one sampling pass -> the API's figures | memory files |
