@@ -82,7 +82,11 @@ fn daemonset_pod(context: &Context) -> Result<()> {
     // Where the machine has a file system for them, and kernel programs that count.
     if pins::is_bpf_fs(Path::new(pins::BPF_FS)) && facts.profile != "sampling" {
         let pinned = files_below(&Path::new(pins::BPF_FS).join("podwarden"));
-        let ours = |path: &PathBuf| path.display().to_string().contains(node.sandbox.root.path());
+        let ours = |path: &PathBuf| {
+            path.display()
+                .to_string()
+                .contains(node.sandbox.root.path())
+        };
         let count = pinned.iter().filter(|path| ours(path)).count();
         ensure!(count == pins::NAMES.len(), "pinned: {pinned:?}");
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::eviction::{Scene, small};
 use super::{Case, Context, case, close_cpu, portable};
-use crate::harness::{Agent, Node, Options, PodSpec, Sandbox, eventually};
+use crate::harness::{Agent, Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually};
 
 pub(super) const CASES: &[Case] = &[
     case("check_names_profile", check_names_profile),
@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case("no_bpf_capability", no_bpf_capability),
     portable("unprivileged_user", unprivileged_user),
     case("ring_full", ring_full),
+    portable("ring_full_container_unseen", ring_full_container_unseen),
 ];
 
 /// The profile that this kernel should get, from its lockdown state alone: `integrity` refuses fentry.
@@ -285,5 +286,40 @@ fn ring_full(context: &Context) -> Result<()> {
         ensure!(told, "no event of a process that ended after the flood");
         Ok(())
     })?;
+    node.finish()
+}
+
+/// A container comes and goes, and the ring has no room to tell of it: what it used counts to its pod.
+fn ring_full_container_unseen(context: &Context) -> Result<()> {
+    let env = vec![("PODWARDEN_TELEMETRY_BYTES".to_owned(), "4096".to_owned())];
+    let options = Options {
+        env,
+        ..Options::default()
+    };
+    let node = Node::start(context, &options)?;
+    let pod = node.pod(PodSpec::burstable("one", "64Mi"))?;
+    let unseen = pod.cgroup.child("unseen");
+    let storm = |cgroup: &Cgroup, count: u64| {
+        let args = ["storm", "--count", &count.to_string(), "--busy-us", "100"];
+        Workload::start(cgroup, &args)?
+            .done(context.limit(60))
+            .map(drop)
+    };
+    node.agent.signal(Signal::STOP)?;
+    // The ring first, then who is not told of.
+    let ended = storm(&pod.main, 100)
+        .and_then(|()| unseen.create())
+        .and_then(|()| storm(&unseen, 20))
+        .and_then(|()| eventually(context.limit(10), || unseen.remove()));
+    node.agent.signal(Signal::CONT)?;
+    ended?;
+    node.expect(pod.uid(), |stats| {
+        let exits = stats.exits.total;
+        ensure!(exits == 101 + 21, "{exits} exits of 122");
+        ensure!(stats.containers.len() == 1, "{:?}", stats.containers);
+        close_cpu(stats.cpu.usage_core_nano_seconds, pod.cgroup.cpu_ns()?)
+    })?;
+    let drops = node.agent.node()?.drops;
+    ensure!(drops.telemetry > 0, "100 exits fitted into the ring");
     node.finish()
 }
