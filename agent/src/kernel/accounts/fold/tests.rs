@@ -394,9 +394,9 @@ fn choose(world: &World, which: usize, fits: impl Fn(&Cgroup) -> bool) -> Option
     found.get(which.checked_rem(found.len())?).copied()
 }
 
-fn take(world: &mut World, step: Step) {
+fn take(world: &mut World, step: &Step) {
     let name = |world: &World, prefix: &str| format!("{prefix}{}", world.next);
-    match step {
+    match *step {
         Step::Pod(which) => {
             let above = choose(world, which, |c| {
                 c.depth == 0 || (c.depth == 1 && c.pod.is_none())
@@ -438,7 +438,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_nor_counted_twice_whenever_the_agent_dies(steps in steps()) {
         let mut world = World::new();
-        for step in steps {
+        for step in &steps {
             take(&mut world, step);
         }
         // Everybody goes, and one more agent comes.
