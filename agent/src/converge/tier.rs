@@ -116,6 +116,7 @@ impl Tier {
         let falls = |to: Limit<Bytes>| self.machine.target().is_none_or(|now| to < now);
         if aim.target.is_some_and(falls) {
             self.lowered = Some(aim.told);
+            self.figures.cap_nano_seconds = None;
         }
         self.machine.aim(aim.target);
         self.level = aim.level;
@@ -215,6 +216,7 @@ impl Tier {
                 failed: false,
             });
         };
+        let begun = clock::monotonic();
         let done = self.carry_out(parts, ours, &reading, &step, tell);
         if done != Some(true) {
             self.machine.failed(&step);
@@ -226,11 +228,13 @@ impl Tier {
             Step::Max(_) if failed => ours.note(&self.rel, reading.max, Instant::now()),
             Step::High(_) if failed => {}
             Step::Max(_) => {
-                self.capped();
+                self.capped(clock::monotonic());
                 let answers = std::mem::take(&mut self.answers);
                 parts.counters.count_corrected(answers.into());
             }
-            Step::High(_) => self.capped(),
+            // In force from the first; the write returns only when the kernel has reclaimed what it can:
+            // `memory_high_write` of mm/memcontrol.c.
+            Step::High(_) => self.capped(begun),
         }
         tracing::debug!(
             tier = self.scope.as_str(),
@@ -246,13 +250,13 @@ impl Tier {
         })
     }
 
-    /// A limit is in place: notes how long that took, for the first under a lower target.
-    fn capped(&mut self) {
+    /// A limit is in force since `at`: notes how long that took, for the first under a lower target.
+    fn capped(&mut self, at: u64) {
         if let Some(told) = self.lowered.take()
             && self.open.is_some()
             && told > 0
         {
-            let took = clock::monotonic().saturating_sub(told);
+            let took = at.saturating_sub(told);
             self.figures.cap_nano_seconds = Some(took);
         }
     }
