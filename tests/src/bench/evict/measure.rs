@@ -70,6 +70,9 @@ pub(super) struct Figures {
     pub(super) victim_bytes: u64,
     /// How fast it filled in the last 200 ms before the crossing, MiB/s.
     pub(super) rate: f64,
+    /// The longest time between two samples from the crossing to the kill, nanoseconds. The sampler comes
+    /// before all but the daemons and looks every 0.1 or 0.5 ms: what is much longer was the machine's.
+    pub(super) unseen_nanos: u64,
 }
 
 impl fmt::Display for Outcome {
@@ -78,12 +81,13 @@ impl fmt::Display for Outcome {
             Self::Killed(figures) => write!(
                 f,
                 "overshoot {:.3} MiB, kill after {:.3} ms, freed after {:.1} ms, {:.0} MiB at \
-                 {:.0} MiB/s",
+                 {:.0} MiB/s, unseen {:.2} ms",
                 figures.overshoot_bytes as f64 / MIB as f64,
                 figures.kill_nanos as f64 / 1e6,
                 figures.freed_nanos as f64 / 1e6,
                 figures.victim_bytes as f64 / MIB as f64,
-                figures.rate
+                figures.rate,
+                figures.unseen_nanos as f64 / 1e6
             ),
             Self::WrongVictim { who } => write!(f, "killed {who}, not the victim"),
             Self::Failed { why } => write!(f, "failed: {why}"),
@@ -132,7 +136,18 @@ pub(super) fn measure(samples: &[Sample], processes: &[Process], sent: &[Sent]) 
         crossing_bytes: at_crossing.map_or(0, |sample| sample.victim),
         victim_bytes: at_kill.victim,
         rate: filled as f64 / MIB as f64 / (RATE_NANOS as f64 / 1e9),
+        unseen_nanos: unseen(samples, crossing, kill),
     })
+}
+
+/// The longest time between two samples of which one at least is in the time given.
+fn unseen(samples: &[Sample], from: u64, to: u64) -> u64 {
+    samples
+        .windows(2)
+        .filter(|pair| pair[1].nanos >= from && pair[0].nanos <= to)
+        .map(|pair| pair[1].nanos - pair[0].nanos)
+        .max()
+        .unwrap_or(0)
 }
 
 /// When the threshold was passed first: on the line between the two samples around it.
@@ -196,10 +211,20 @@ mod tests {
         assert_eq!(figures.kill_nanos, 11 * MS);
         assert_eq!(figures.overshoot_bytes, 23_500 - 13_000);
         assert_eq!(figures.freed_nanos, 28 * MS, "at a tenth of 10500");
+        assert_eq!(figures.unseen_nanos, 10 * MS);
         assert_eq!(
             (figures.crossing_bytes, figures.victim_bytes),
             (10_500, 10_500)
         );
+    }
+
+    #[test]
+    fn a_pause_counts_where_it_reaches_into_the_time() {
+        let samples = [0, 1, 9, 10, 14, 15, 40].map(|ms| sample(ms, 0, 0));
+        assert_eq!(unseen(&samples, 10 * MS, 12 * MS), 4 * MS);
+        assert_eq!(unseen(&samples, 5 * MS, 12 * MS), 8 * MS);
+        assert_eq!(unseen(&samples, 12 * MS, 20 * MS), 25 * MS);
+        assert_eq!(unseen(&[], 0, MS), 0);
     }
 
     #[test]

@@ -204,6 +204,7 @@ mod tests {
             crossing_bytes: 1,
             victim_bytes: 1,
             rate: 500.0,
+            unseen_nanos: 0,
         };
         for kill in [1, 200_000, 3_000_000_000] {
             report.add(Daemon::Podwarden, setting, Outcome::Killed(figures(kill)));
