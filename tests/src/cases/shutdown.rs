@@ -1,6 +1,6 @@
 //! Ends: whatever way the agent ends, the node is as it was.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
 use super::{Case, Context, case, portable};
@@ -101,8 +101,7 @@ fn killed_agent_can_restart(context: &Context) -> Result<()> {
     workload.kill();
     node.empty()?;
     // What the first one made is the next one's to remove.
-    let manifest = node.sandbox.pods_dir().join(format!("{}.json", pod.uid()));
-    std::fs::remove_file(manifest).context("remove a manifest")?;
+    node.withdraw(&pod.spec)?;
     until(node.limit(), "the end of the pod's cgroup", || {
         !pod.cgroup.exists()
     })?;

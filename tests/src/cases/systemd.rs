@@ -136,8 +136,7 @@ fn driver_adopts_slices(context: &Context) -> Result<()> {
 
     node.empty()?;
     for pod in &pods {
-        let path = node.sandbox.pods_dir().join(format!("{}.json", pod.uid()));
-        std::fs::remove_file(path).context("remove a manifest")?;
+        node.withdraw(&pod.spec)?;
     }
     for pod in &pods {
         until(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -136,9 +137,19 @@ impl Node {
         Ok(pods)
     }
 
+    /// Where a pod's manifest is.
+    fn manifest_file(&self, spec: &PodSpec) -> PathBuf {
+        self.sandbox.pods_dir().join(format!("{}.json", spec.uid))
+    }
+
+    /// Takes a manifest away and does not wait.
+    pub(crate) fn withdraw(&self, spec: &PodSpec) -> Result<()> {
+        fs::remove_file(self.manifest_file(spec)).context("take a manifest away")
+    }
+
     /// Puts a manifest in place and does not wait; the answer is the cgroup that the pod is to have.
     pub(crate) fn manifest(&self, spec: &PodSpec) -> Result<Cgroup> {
-        let manifest = self.sandbox.pods_dir().join(format!("{}.json", spec.uid));
+        let manifest = self.manifest_file(spec);
         // Renamed into place: a directory watcher must never see half a manifest.
         let draft = self.sandbox.dir().join("draft.json");
         fs::write(&draft, spec.manifest().to_string()).context("write a manifest")?;
