@@ -8,8 +8,12 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::cases::Context;
-use crate::cases::converge::scene::{Growth, Load, Outcome, Scene, Writer};
+use crate::cases::converge::scene::{Growth, Load, Scene, Writer};
+use crate::cases::converge::seen::Outcome;
 use crate::harness::check_interrupt;
+
+/// Runs of one writer with one load after each other, on one node.
+const IN_A_ROW: u32 = 10;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Converge {
@@ -65,16 +69,19 @@ impl Converge {
             })
             .collect();
         // In turn, so that the machine's drift meets all of them alike.
-        for run in 1..=self.runs {
+        let mut done = 0;
+        while done < self.runs {
+            let count = IN_A_ROW.min(self.runs - done);
             for row in &mut rows {
-                check_interrupt()?;
-                let outcome = self.once(&context, row.writer, row.load);
-                let outcome = outcome.with_context(|| {
-                    format!("run {run} of {}, {}", row.writer.as_str(), row.load)
+                let outcomes = self.some(&context, row.writer, row.load, count);
+                let outcomes = outcomes.with_context(|| {
+                    let (writer, load) = (row.writer.as_str(), row.load);
+                    format!("runs {} to {} of {writer}, {load}", done + 1, done + count)
                 })?;
-                row.runs.push(outcome);
+                row.runs.extend(outcomes);
             }
-            eprintln!("run {run} of {}", self.runs);
+            done += count;
+            eprintln!("{done} of {} runs", self.runs);
         }
         print(&rows);
         println!(
@@ -105,11 +112,31 @@ impl Converge {
         Ok(())
     }
 
-    fn once(&self, context: &Context, writer: Writer, load: Load) -> Result<Outcome> {
-        let mut scene = Scene::new(context, writer, load, Growth::beyond(self.rate), "")?;
-        let outcome = scene.play(context, |_| Ok(()))?;
+    /// So many runs on one node, or on one more after each eviction.
+    fn some(
+        &self,
+        context: &Context,
+        writer: Writer,
+        load: Load,
+        count: u32,
+    ) -> Result<Vec<Outcome>> {
+        let new = || Scene::new(context, writer, load, Growth::beyond(self.rate), "");
+        let mut scene = new()?;
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for _ in 0..count {
+            check_interrupt()?;
+            match outcomes.last() {
+                None => {}
+                Some(last) if last.evictions > 0 => {
+                    scene.end()?;
+                    scene = new()?;
+                }
+                Some(_) => scene.again(context)?,
+            }
+            outcomes.push(scene.play(context, |_| Ok(()))?);
+        }
         scene.end()?;
-        Ok(outcome)
+        Ok(outcomes)
     }
 }
 

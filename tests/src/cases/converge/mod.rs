@@ -2,6 +2,7 @@
 //! gets where it belongs, and what was found is put back.
 
 pub(crate) mod scene;
+pub(crate) mod seen;
 
 use std::fs;
 
@@ -9,7 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::{EventKind, TierConvergence};
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::scene::{Growth, Load, Scene, TARGET, Writer, hard_limit, oom_kills};
+use self::scene::{Growth, Load, Scene, TARGET, Writer, oom_kills};
+use self::seen::hard_limit;
 use super::{Case, Context, case, portable, skip};
 use crate::harness::{Agent, Cgroup, Mounts, Node, Options, PodSpec, eventually, monotonic};
 
@@ -193,7 +195,7 @@ fn after_kill(context: &Context) -> Result<()> {
     }
     start(node)?;
     eventually(limit, || {
-        let held = scene::limit(&hard_limit(&scene.tier));
+        let held = seen::limit(&hard_limit(&scene.tier));
         let usage = scene.tier.memory()?.usage;
         // What the kernel charges ahead for each CPU comes and goes.
         ensure!(

@@ -3,16 +3,14 @@
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::Eviction;
 use serde::Serialize;
 
+use super::seen::{Outcome, Watch, file, hard_limit, limit, measure};
 use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, monotonic, sleep, until,
@@ -30,8 +28,9 @@ const ARRIVES_MIB: u64 = 384;
 pub(crate) const TARGET: u64 = (NODE_MIB - ARRIVES_MIB) * MIB;
 /// What is kept between usage and a hard limit.
 pub(crate) const MARGIN: u64 = 16 * MIB;
-/// Between two readings from outside.
-const GRAIN: Duration = Duration::from_micros(500);
+/// Files whose page cache is the tier's memory.
+const HELD: &str = "held";
+const BASE: &str = "base";
 
 /// What the tier's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -98,88 +97,6 @@ impl Growth {
     }
 }
 
-/// What came of it. Times in milliseconds, sizes in MiB.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Outcome {
-    /// Processes that the kernel's OOM killer took from the tier.
-    pub(crate) oom_kills: u64,
-    /// Pods that podwarden evicted.
-    pub(crate) evictions: usize,
-    /// From when the agent knew of the pod, its source having told of it, until it had written the
-    /// limit that keeps the tier from growing; by the agent's own clock.
-    pub(crate) known_to_capped_ms: Option<f64>,
-    /// From the pod's arrival (its manifest is in place) until a file of the tier kept it from growing.
-    pub(crate) capped_ms: Option<f64>,
-    /// From the pod's arrival until the tier grew by less than a tenth of what it asked for.
-    pub(crate) stopped_ms: Option<f64>,
-    /// How much it grew after the pod's arrival.
-    pub(crate) grown_mib: f64,
-    /// From when the tier used a margin less than its target until that was its limit.
-    pub(crate) reached_ms: Option<f64>,
-}
-
-/// One reading from outside.
-#[derive(Debug, Clone, Copy)]
-struct Sample {
-    at: u64,
-    usage: u64,
-    max: u64,
-    high: u64,
-}
-
-/// The tier's files, read again and again.
-struct Watch {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Sample>>,
-}
-
-/// A limit's file; `max` and what is no limit on v1 are the largest number.
-pub(crate) fn limit(path: &Path) -> u64 {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.trim().parse().unwrap_or(u64::MAX)
-}
-
-fn file(tier: &Cgroup, v1: &str, v2: &str) -> PathBuf {
-    let mounts = tier.mounts();
-    let name = if mounts.memory_on_v2() { v2 } else { v1 };
-    mounts.memory().join(tier.path()).join(name)
-}
-
-/// The tier's hard limit.
-pub(crate) fn hard_limit(tier: &Cgroup) -> PathBuf {
-    file(tier, "memory.limit_in_bytes", "memory.max")
-}
-
-impl Watch {
-    fn start(tier: &Cgroup) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let usage = file(tier, "memory.usage_in_bytes", "memory.current");
-        let (max, high) = (hard_limit(tier), file(tier, "none", "memory.high"));
-        let thread = thread::spawn(move || {
-            let mut samples = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                samples.push(Sample {
-                    at: monotonic(),
-                    usage: limit(&usage),
-                    max: limit(&max),
-                    high: limit(&high),
-                });
-                thread::sleep(GRAIN);
-            }
-            samples
-        });
-        Self { stop, thread }
-    }
-
-    fn end(self) -> Result<Vec<Sample>> {
-        self.stop.store(true, Ordering::Relaxed);
-        let samples = self.thread.join();
-        samples.map_err(|_| anyhow::anyhow!("the thread that watches has panicked"))
-    }
-}
-
 /// Processes that the kernel's OOM killer took in a cgroup and below.
 pub(crate) fn oom_kills(cgroup: &Cgroup) -> Result<u64> {
     let text = fs::read_to_string(file(cgroup, "memory.oom_control", "memory.events"))?;
@@ -203,11 +120,21 @@ pub(crate) struct Scene {
     pub(crate) node: Option<Node>,
     sandbox: Option<Sandbox>,
     pub(crate) tier: Cgroup,
+    load: Load,
     growth: Growth,
-    held: Option<Workload>,
-    base: Workload,
-    grows: Option<Workload>,
+    /// The containers of the one and of the other.
+    holder: Cgroup,
     grower: Cgroup,
+    memory: Option<Memory>,
+    arrives: PodSpec,
+}
+
+/// The processes that have the tier's memory.
+struct Memory {
+    held: Option<Workload>,
+    /// Kept to the end.
+    _base: Workload,
+    grows: Option<Workload>,
 }
 
 impl Scene {
@@ -246,38 +173,88 @@ impl Scene {
                 (None, Some(sandbox), tier, containers)
             }
         };
-        let dir = match (&node, &sandbox) {
-            (Some(node), _) => node.sandbox.dir(),
-            (None, Some(sandbox)) => sandbox.dir(),
-            (None, None) => anyhow::bail!("neither an agent nor a sandbox"),
-        };
-        let [held, grower] = <[Cgroup; 2]>::try_from(containers)
+        let [holder, grower] = <[Cgroup; 2]>::try_from(containers)
             .map_err(|_| anyhow::anyhow!("two pods have two containers"))?;
-        let cache = |cgroup: &Cgroup, name: &str, mib: &str| {
-            let path = dir.join(name).display().to_string();
-            Workload::start(cgroup, &["cache", "--mib", mib, "--file", &path])
-        };
-        let anon = |cgroup: &Cgroup, mib: &str| Workload::start(cgroup, &["anon", "--mib", mib]);
-        let (first, base) = match load {
-            Load::Anonymous => (anon(&held, "160")?, anon(&grower, "160")?),
-            Load::Cache => (cache(&held, "held", "160")?, cache(&grower, "base", "160")?),
-            Load::Mixed => (anon(&held, "160")?, cache(&grower, "base", "160")?),
-        };
-        let scene = Self {
+        let mut scene = Self {
             node,
             sandbox,
             tier,
+            load,
             growth,
-            held: Some(first),
-            base,
-            grows: None,
+            holder,
             grower,
+            memory: None,
+            arrives: PodSpec::guaranteed("arrives", &format!("{ARRIVES_MIB}Mi")),
         };
-        until(context.limit(60), "the tier's memory", || {
-            let memory = scene.tier.memory();
-            memory.is_ok_and(|memory| memory.usage >= 320 * MIB)
-        })?;
+        scene.fill(context)?;
         Ok(scene)
+    }
+
+    /// The file of a cache.
+    fn file(&self, name: &str) -> Result<PathBuf> {
+        match (&self.node, &self.sandbox) {
+            (Some(node), _) => Ok(node.sandbox.dir().join(name)),
+            (None, Some(sandbox)) => Ok(sandbox.dir().join(name)),
+            (None, None) => anyhow::bail!("neither an agent nor a sandbox"),
+        }
+    }
+
+    fn fill(&mut self, context: &Context) -> Result<()> {
+        let cache = |cgroup: &Cgroup, name: &str| {
+            let path = self.file(name)?.display().to_string();
+            Workload::start(cgroup, &["cache", "--mib", "160", "--file", &path])
+        };
+        let anon = |cgroup: &Cgroup| Workload::start(cgroup, &["anon", "--mib", "160"]);
+        let (held, base) = match self.load {
+            Load::Anonymous => (anon(&self.holder)?, anon(&self.grower)?),
+            Load::Cache => (cache(&self.holder, HELD)?, cache(&self.grower, BASE)?),
+            Load::Mixed => (anon(&self.holder)?, cache(&self.grower, BASE)?),
+        };
+        self.memory = Some(Memory {
+            held: Some(held),
+            _base: base,
+            grows: None,
+        });
+        until(context.limit(60), "the tier's memory", || {
+            let memory = self.tier.memory();
+            memory.is_ok_and(|memory| memory.usage >= 320 * MIB)
+        })
+    }
+
+    /// As it was before the pod arrived, for one more time; not after an eviction.
+    pub(crate) fn again(&mut self, context: &Context) -> Result<()> {
+        self.memory = None;
+        for name in [HELD, BASE] {
+            // With the file goes its page cache.
+            match fs::remove_file(self.file(name)?) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error.into());
+                }
+                _ => {}
+            }
+        }
+        match &self.node {
+            Some(node) => node.withdraw(&self.arrives)?,
+            None => {
+                let none = if self.tier.mounts().memory_on_v2() {
+                    "max"
+                } else {
+                    "-1"
+                };
+                fs::write(hard_limit(&self.tier), none).context("take the tier's limit away")?;
+            }
+        }
+        eventually(context.limit(20), || {
+            let usage = self.tier.memory()?.usage;
+            let max = limit(&hard_limit(&self.tier));
+            let high = limit(&file(&self.tier, "none", "memory.high"));
+            ensure!(
+                usage < 32 * MIB && max.min(high) >= NODE_MIB * MIB - MARGIN,
+                "the tier has no room: usage {usage}, limit {max}, memory.high {high}"
+            );
+            Ok(())
+        })?;
+        self.fill(context)
     }
 
     /// The tier begins to grow.
@@ -285,7 +262,8 @@ impl Scene {
         let Growth { mib, rate } = self.growth;
         let (mib, rate) = (mib.to_string(), rate.to_string());
         let args = ["fill", "--mib", &mib, "--rate", &rate, "--step-kib", "64"];
-        self.grows = Some(Workload::start(&self.grower, &args)?);
+        let memory = self.memory.as_mut().context("nobody has memory")?;
+        memory.grows = Some(Workload::start(&self.grower, &args)?);
         Ok(())
     }
 
@@ -294,8 +272,7 @@ impl Scene {
         let at = monotonic();
         match &self.node {
             Some(node) => {
-                let memory = format!("{ARRIVES_MIB}Mi");
-                node.manifest(&PodSpec::guaranteed("arrives", &memory))?;
+                node.manifest(&self.arrives)?;
             }
             None => naive(&self.tier),
         }
@@ -304,8 +281,10 @@ impl Scene {
 
     /// The tier's memory falls below its target.
     pub(crate) fn let_go(&mut self) {
-        self.grows = None;
-        self.held = None;
+        if let Some(memory) = &mut self.memory {
+            memory.grows = None;
+            memory.held = None;
+        }
     }
 
     /// What podwarden told of each pod that it evicted.
@@ -320,6 +299,7 @@ impl Scene {
         context: &Context,
         meanwhile: impl FnOnce(&Self) -> Result<()>,
     ) -> Result<Outcome> {
+        let killed = oom_kills(&self.tier)?;
         let watch = Watch::start(&self.tier);
         self.grow()?;
         sleep(Duration::from_millis(if context.emulated() {
@@ -345,7 +325,7 @@ impl Scene {
         }
         ensure!(!samples.is_empty(), "nothing was seen");
         Ok(Outcome {
-            oom_kills: oom_kills(&self.tier)?,
+            oom_kills: oom_kills(&self.tier)? - killed,
             evictions: self.evictions()?.len(),
             known_to_capped_ms: self.known_to_capped(context)?,
             ..measure(&samples, arrived, self.growth.rate)
@@ -360,7 +340,9 @@ impl Scene {
         eventually(context.limit(5), || {
             let tiers = node.agent.node()?.tiers;
             let tier = tiers.into_iter().find(|tier| tier.name == "besteffort");
-            let nanos = tier.and_then(|tier| tier.convergence?.cap_nano_seconds);
+            let figures = tier.and_then(|tier| tier.convergence);
+            let figures = figures.filter(|figures| figures.target_bytes == Some(TARGET));
+            let nanos = figures.and_then(|figures| figures.cap_nano_seconds);
             let nanos = nanos.context("the agent does not tell when it capped the tier")?;
             Ok(Some(nanos as f64 / 1e6))
         })
@@ -371,12 +353,10 @@ impl Scene {
         let Self {
             node,
             sandbox,
-            held,
-            base,
-            grows,
+            memory,
             ..
         } = self;
-        drop((held, base, grows));
+        drop(memory);
         drop(sandbox);
         node.map_or(Ok(()), Node::finish)
     }
@@ -390,44 +370,5 @@ fn naive(tier: &Cgroup) {
     {
         // `EBUSY`: "retry with usage" of kubelet `pkg/kubelet/cm/qos_container_manager_linux.go`.
         let _ = fs::write(&path, memory.usage.to_string());
-    }
-}
-
-/// What is seen from outside.
-fn measure(samples: &[Sample], arrived: u64, rate: u64) -> Outcome {
-    let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
-    let after: Vec<_> = samples
-        .iter()
-        .filter(|s| s.at >= arrived)
-        .copied()
-        .collect();
-    let start = after.first().map_or(0, |sample| sample.usage);
-    let capped = after.iter().find(|sample| {
-        sample.high <= sample.usage || sample.max <= sample.usage.saturating_add(3 * MARGIN)
-    });
-    let fits = after.iter().find(|sample| sample.usage + MARGIN <= TARGET);
-    let until_fits = fits.map_or(u64::MAX, |sample| sample.at);
-    let before: Vec<_> = after.iter().filter(|s| s.at < until_fits).collect();
-    // A tenth of what it asks for, over a tenth of a second.
-    let window = 100_000_000;
-    let little = rate * MIB / 100;
-    let stopped = before.iter().enumerate().find(|(index, sample)| {
-        let later = before[*index..]
-            .iter()
-            .find(|later| later.at >= sample.at + window);
-        later.is_some_and(|later| later.usage.saturating_sub(sample.usage) < little)
-    });
-    let peak = before.iter().map(|sample| sample.usage).max();
-    let reached = after.iter().find(|sample| sample.max == TARGET);
-    Outcome {
-        oom_kills: 0,
-        evictions: 0,
-        known_to_capped_ms: None,
-        capped_ms: capped.map(|sample| ms(arrived, sample.at)),
-        stopped_ms: stopped.map(|(_, sample)| ms(arrived, sample.at)),
-        grown_mib: peak.unwrap_or(start).saturating_sub(start) as f64 / MIB as f64,
-        reached_ms: fits
-            .zip(reached)
-            .map(|(fits, reached)| ms(fits.at, reached.at)),
     }
 }
