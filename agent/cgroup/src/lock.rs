@@ -98,9 +98,8 @@ impl AsFd for TreeLock {
 }
 
 fn lock_file(directory: &Path, root: &str) -> Result<PathBuf> {
-    // Different roots must have different files.
-    let escaped = name::root(root)?.replace('%', "%25").replace('/', "%2F");
-    Ok(directory.join(format!("podwarden-{escaped}.lock")))
+    let name = name::root_as_file_name(&name::root(root)?);
+    Ok(directory.join(format!("podwarden-{name}.lock")))
 }
 
 /// True when the open file is the one that `path` names now, not one that was removed.

@@ -36,9 +36,22 @@ pub(crate) fn root(name: &str) -> Result<String> {
     Ok(trimmed.to_owned())
 }
 
+/// A cgroup root as the name of a file, different for different roots; slashes around it do not count.
+pub fn root_as_file_name(root: &str) -> String {
+    let root = root.trim_matches('/');
+    root.replace('%', "%25").replace('/', "%2F")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_names_of_roots_differ() {
+        assert_eq!(root_as_file_name("/a/b/"), "a%2Fb");
+        assert_ne!(root_as_file_name("a%2Fb"), root_as_file_name("a/b"));
+        assert_eq!(root_as_file_name("/"), "");
+    }
 
     #[test]
     fn names_that_leave_the_root_are_refused() {

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use podwarden_cgroup::root_as_file_name;
 use podwarden_policy::{Bytes, limits::Limit};
 use serde::{Deserialize, Serialize};
 
@@ -34,27 +35,22 @@ pub(super) struct Book {
 
 /// The name of the file for a cgroup root.
 pub fn file(directory: &Path, root: &str) -> PathBuf {
-    let escaped = root
-        .trim_matches('/')
-        .replace('%', "%25")
-        .replace('/', "%2F");
-    directory.join(format!("podwarden-{escaped}.limits.json"))
+    let name = root_as_file_name(root);
+    directory.join(format!("podwarden-{name}.limits.json"))
 }
 
 impl Book {
     /// Reads what an agent before this one has left. What cannot be read counts as nothing and is said.
     pub(super) fn open(path: PathBuf) -> Self {
-        let found = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                tracing::warn!(%error, "{} cannot be read: the limits that are there now count as found", path.display());
-                BTreeMap::new()
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => {
-                tracing::warn!(%error, "{} cannot be read: the limits that are there now count as found", path.display());
-                BTreeMap::new()
-            }
+        let read = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
         };
+        let found = read.unwrap_or_else(|error| {
+            tracing::warn!(%error, "{} cannot be read: the limits that are there now count as found", path.display());
+            BTreeMap::new()
+        });
         Self { path, found }
     }
 
