@@ -34,6 +34,8 @@ pub(crate) struct Outcome {
     pub(crate) stopped_ms: Option<f64>,
     /// How much it grew after the pod's arrival.
     pub(crate) grown_mib: f64,
+    /// How much of that after a file of the tier kept it from growing.
+    pub(crate) grown_capped_mib: Option<f64>,
     /// From when the tier used a margin less than its target until that was its limit.
     pub(crate) reached_ms: Option<f64>,
 }
@@ -124,6 +126,16 @@ pub(super) fn measure(samples: &[Sample], arrived: u64, rate: u64) -> Outcome {
         later.is_some_and(|later| later.usage.saturating_sub(sample.usage) < little)
     });
     let peak = before.iter().map(|sample| sample.usage).max();
+    let peak_capped = capped.and_then(|capped| {
+        let later = before.iter().filter(|sample| sample.at >= capped.at);
+        Some(
+            later
+                .map(|sample| sample.usage)
+                .max()?
+                .saturating_sub(capped.usage),
+        )
+    });
+    let mib = |bytes: u64| bytes as f64 / MIB as f64;
     let reached = after.iter().find(|sample| sample.max == TARGET);
     Outcome {
         oom_kills: 0,
@@ -131,9 +143,57 @@ pub(super) fn measure(samples: &[Sample], arrived: u64, rate: u64) -> Outcome {
         known_to_capped_ms: None,
         capped_ms: capped.map(|sample| ms(arrived, sample.at)),
         stopped_ms: stopped.map(|(_, sample)| ms(arrived, sample.at)),
-        grown_mib: peak.unwrap_or(start).saturating_sub(start) as f64 / MIB as f64,
+        grown_mib: mib(peak.unwrap_or(start).saturating_sub(start)),
+        grown_capped_mib: peak_capped.map(mib),
         reached_ms: fits
             .zip(reached)
             .map(|(fits, reached)| ms(fits.at, reached.at)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn sample(ms: u64, usage: u64, max: u64, high: u64) -> Sample {
+        Sample {
+            at: ms * MS,
+            usage: usage * MIB,
+            max: max * MIB,
+            high: high * MIB,
+        }
+    }
+
+    #[test]
+    fn growth_before_the_cap_and_after_it() {
+        let samples = [
+            sample(0, 320, 640, 640),
+            // The pod arrives at 10 ms.
+            sample(10, 330, 640, 640),
+            sample(20, 340, 640, 336),
+            sample(30, 342, 640, 336),
+            sample(150, 343, 640, 336),
+            // There is room below the target.
+            sample(200, 180, 640, 336),
+            sample(210, 180, 256, 240),
+        ];
+        let outcome = measure(&samples, 10 * MS, 1000);
+        assert_eq!(outcome.capped_ms, Some(10.0));
+        assert_eq!(outcome.stopped_ms, Some(10.0));
+        assert_eq!(
+            (outcome.grown_mib, outcome.grown_capped_mib),
+            (13.0, Some(3.0))
+        );
+        assert_eq!(outcome.reached_ms, Some(10.0));
+    }
+
+    #[test]
+    fn a_tier_that_is_never_capped_grows() {
+        let samples = [0, 10, 20].map(|ms| sample(ms, 320 + ms, 640, 640));
+        let outcome = measure(&samples, 0, 1000);
+        assert_eq!((outcome.capped_ms, outcome.stopped_ms), (None, None));
+        assert_eq!((outcome.grown_mib, outcome.grown_capped_mib), (20.0, None));
     }
 }
