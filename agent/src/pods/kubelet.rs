@@ -18,7 +18,7 @@ use super::{
         object::List,
     },
     mux::Event,
-    poll::{Ask, Last},
+    poll::Ask,
 };
 use crate::config::KubeletConfig;
 
@@ -58,20 +58,11 @@ fn explained(code: u16) -> &'static str {
 }
 
 /// See the module's text.
-pub(super) struct Kubelet {
-    config: KubeletConfig,
-    /// Until a failure: then with new credentials and certificates, should there be any.
-    client: Option<Client>,
-    last: Last,
-}
+pub(super) struct Kubelet(KubeletConfig);
 
 impl Kubelet {
     pub(super) fn new(config: KubeletConfig) -> Self {
-        Self {
-            config,
-            client: None,
-            last: Last::default(),
-        }
+        Self(config)
     }
 }
 
@@ -79,48 +70,40 @@ impl Ask for Kubelet {
     type Failure = Failure;
 
     fn interval(&self) -> Duration {
-        self.config.interval
+        self.0.interval
     }
 
-    async fn ask(&mut self) -> Result<Option<Event>, Failure> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => connect::client_of(kubeconfig(&self.config)).await?,
+    async fn client(&self) -> Result<Client, Failure> {
+        Ok(connect::client_of(kubeconfig(&self.0)).await?)
+    }
+
+    async fn text(&self, client: &Client) -> Result<String, Failure> {
+        let url = || self.0.url.clone();
+        let failed = |source| match source {
+            kube::Error::Api(status) => Failure::Refused {
+                url: url(),
+                code: status.code,
+            },
+            source => Failure::Request {
+                url: url(),
+                source: Box::new(source),
+            },
         };
-        let text = ask(&client, &self.config.url).await?;
-        self.client = Some(client);
-        if self.last.is(&text) {
-            return Ok(None);
-        }
-        let answer = |source| Failure::Answer {
-            url: self.config.url.clone(),
+        let request = Request::new(PODS).list(&ListParams::default());
+        let request = request.map_err(|e| failed(kube::Error::BuildRequest(e)))?;
+        let answer = tokio::time::timeout(TIME, client.request_text(request)).await;
+        let answer = answer.map_err(|_| Failure::Silent { url: url() })?;
+        answer.map_err(failed)
+    }
+
+    fn read(&mut self, text: &str) -> Result<Event, Failure> {
+        let list: List<'_> = serde_json::from_str(text).map_err(|source| Failure::Answer {
+            url: self.0.url.clone(),
             source,
-        };
-        let list: List<'_> = serde_json::from_str(&text).map_err(answer)?;
+        })?;
         let (pods, errors) = list.pods(Source::Kubelet);
-        self.last.set(&text);
-        Ok(Some(Event::Replace { pods, errors }))
+        Ok(Event::Replace { pods, errors })
     }
-}
-
-async fn ask(client: &Client, url: &str) -> Result<String, Failure> {
-    let failed = |source| match source {
-        kube::Error::Api(status) => Failure::Refused {
-            url: url.to_owned(),
-            code: status.code,
-        },
-        source => Failure::Request {
-            url: url.to_owned(),
-            source: Box::new(source),
-        },
-    };
-    let request = Request::new(PODS).list(&ListParams::default());
-    let request = request.map_err(|e| failed(kube::Error::BuildRequest(e)))?;
-    let answer = tokio::time::timeout(TIME, client.request_text(request)).await;
-    let silent = |_| Failure::Silent {
-        url: url.to_owned(),
-    };
-    answer.map_err(silent)?.map_err(failed)
 }
 
 /// The files are read anew with every client, and the token also in between.

@@ -1,6 +1,8 @@
-//! Sources that are asked again and again.
+//! Sources that are asked again and again, for one text each time.
 
 use std::{future::Future, time::Duration};
+
+use kube::Client;
 
 use super::{
     backoff::Backoff,
@@ -17,24 +19,36 @@ pub(super) trait Ask: Send {
     /// How long to wait after an answer.
     fn interval(&self) -> Duration;
 
-    /// What there is now; `None` where that is what it was.
-    fn ask(&mut self) -> impl Future<Output = Result<Option<Event>, Self::Failure>> + Send;
+    /// What to ask with: kept until a failure, and then made anew, with new credentials and certificates,
+    /// should there be any.
+    fn client(&self) -> impl Future<Output = Result<Client, Self::Failure>> + Send;
+
+    /// What there is now.
+    fn text(&self, client: &Client) -> impl Future<Output = Result<String, Self::Failure>> + Send;
+
+    /// What a text says that is not the one before it.
+    fn read(&mut self, text: &str) -> Result<Event, Self::Failure>;
 }
 
 /// Tells what `source` answers until nobody listens any more. Failures are told as well, and each in a row
 /// is waited after for longer.
-pub(super) async fn poll(mut source: impl Ask, speaker: Speaker) {
+pub(super) async fn poll(source: impl Ask, speaker: Speaker) {
+    let mut asked = Asked {
+        source,
+        client: None,
+        last: Last::default(),
+    };
     let polling = async {
         let mut backoff = Backoff::default();
         loop {
-            let pause = match source.ask().await {
+            let pause = match asked.ask().await {
                 Ok(event) => {
                     if let Some(event) = event {
                         speaker.say(Word::Event(event)).await;
                     }
                     speaker.say(Word::Well).await;
                     backoff = Backoff::default();
-                    source.interval()
+                    asked.source.interval()
                 }
                 Err(failure) => {
                     speaker.say(Word::Trouble(chain(&failure))).await;
@@ -50,18 +64,43 @@ pub(super) async fn poll(mut source: impl Ask, speaker: Speaker) {
     }
 }
 
+/// A source with what is kept of the last answer.
+struct Asked<S> {
+    source: S,
+    client: Option<Client>,
+    last: Last,
+}
+
+impl<S: Ask> Asked<S> {
+    /// What there is now; `None` where that is what it was.
+    async fn ask(&mut self) -> Result<Option<Event>, S::Failure> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => self.source.client().await?,
+        };
+        let text = self.source.text(&client).await?;
+        self.client = Some(client);
+        if self.last.is(&text) {
+            return Ok(None);
+        }
+        let event = self.source.read(&text)?;
+        self.last.set(&text);
+        Ok(Some(event))
+    }
+}
+
 /// Tells whether a text is another than the last time.
 #[derive(Debug, Default)]
-pub(super) struct Last(Option<u64>);
+struct Last(Option<u64>);
 
 impl Last {
     /// True where it is the same.
-    pub(super) fn is(&self, text: &str) -> bool {
+    fn is(&self, text: &str) -> bool {
         self.0 == Some(hash(text))
     }
 
     /// It has been understood.
-    pub(super) fn set(&mut self, text: &str) {
+    fn set(&mut self, text: &str) {
         self.0 = Some(hash(text));
     }
 }

@@ -11,7 +11,7 @@ use super::{
     feed::whole,
     manifests::{MOST, Reading},
     mux::Event,
-    poll::{Ask, Last},
+    poll::Ask,
 };
 use crate::config::StaticPodUrl;
 
@@ -40,8 +40,6 @@ pub(super) enum Failure {
 /// See the module's text.
 pub(super) struct Url {
     config: StaticPodUrl,
-    client: Option<Client>,
-    last: Last,
     manifests: Arc<Manifests>,
 }
 
@@ -49,13 +47,19 @@ impl Url {
     pub(super) fn new(config: StaticPodUrl) -> Self {
         Self {
             config,
-            client: None,
-            last: Last::default(),
             manifests: Arc::default(),
         }
     }
+}
 
-    fn client(&self) -> Result<Client, kube::Error> {
+impl Ask for Url {
+    type Failure = Failure;
+
+    fn interval(&self) -> Duration {
+        self.config.interval
+    }
+
+    async fn client(&self) -> Result<Client, Failure> {
         // The client puts its own URL's path before a request's, and drops its query.
         let mut server = self.config.url.clone().into_parts();
         server.path_and_query = Some(PathAndQuery::from_static("/"));
@@ -64,7 +68,10 @@ impl Url {
         config.headers.clone_from(&self.config.headers);
         config.connect_timeout = Some(TIME);
         config.default_retry = false;
-        Client::try_from(config)
+        Client::try_from(config).map_err(|source| Failure::Request {
+            url: self.config.url.to_string(),
+            source: Box::new(source),
+        })
     }
 
     async fn text(&self, client: &Client) -> Result<String, Failure> {
@@ -92,37 +99,15 @@ impl Url {
             _ => Err(Failure::TooLarge { url: url() }),
         }
     }
-}
-
-impl Ask for Url {
-    type Failure = Failure;
-
-    fn interval(&self) -> Duration {
-        self.config.interval
-    }
-
-    async fn ask(&mut self) -> Result<Option<Event>, Failure> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => self.client().map_err(|source| Failure::Request {
-                url: self.config.url.to_string(),
-                source: Box::new(source),
-            })?,
-        };
-        let text = self.text(&client).await?;
-        self.client = Some(client);
-        if self.last.is(&text) {
-            return Ok(None);
-        }
+    fn read(&mut self, text: &str) -> Result<Event, Failure> {
         let place = PathBuf::from(self.config.url.to_string());
         let mut reading = Reading::default();
-        reading.add(&place, &text);
+        reading.add(&place, text);
         if reading.errors() > 0 {
             // A text that was spoilt must not end its pods.
             reading.keep(&place, &self.manifests);
         }
         self.manifests = Arc::new(reading.done());
-        self.last.set(&text);
-        Ok(Some(whole(&self.manifests)))
+        Ok(whole(&self.manifests))
     }
 }
