@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::server::Server;
+use super::server::{GET, Server};
 use crate::{api::PodRef, pods::apiserver::MIRROR, workers::Failure};
 
 /// What has a pod's name.
@@ -89,15 +89,14 @@ fn found(text: &[u8], uid: &str, object: Option<&str>) -> Result<Found, serde_js
 impl Server {
     /// Looks for the object of a pod.
     pub(super) async fn find(&self, pod: &PodRef, object: Option<&str>) -> Result<Found, Failure> {
-        const ASKED: &str = "a get of the pod";
         match self.pod(&pod.namespace, &pod.name).await? {
             Ok(text) => found(&text, &pod.uid, object).map_err(|error| {
                 Failure::new(format!(
-                    "the API server's answer to {ASKED} is not one ({error})"
+                    "the API server's answer to {GET} is not one ({error})"
                 ))
             }),
             Err(refusal) if refusal.code == 404 => Ok(Found::Gone),
-            Err(refusal) => Err(refusal.failure(ASKED)),
+            Err(refusal) => Err(refusal.failure(GET)),
         }
     }
 }

@@ -116,7 +116,7 @@ impl Server {
     /// One pod.
     pub(super) async fn pod(&self, namespace: &str, name: &str) -> Answer {
         let request = Request::new(pods(namespace)).get(name, &GetParams::default());
-        self.ask(request, "a get of the pod").await
+        self.ask(request, GET).await
     }
 
     /// A patch of a pod's status.
@@ -183,6 +183,8 @@ impl Server {
 }
 
 /// What is asked for, for the errors.
+pub(super) const GET: &str = "a get of the pod";
+/// As above.
 pub(super) const PATCH: &str = "a patch of the pod's status";
 /// As above.
 pub(super) const EVICT: &str = "an eviction of the pod";
