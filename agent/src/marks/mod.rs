@@ -68,7 +68,7 @@ const CALM: Duration = Duration::from_secs(300);
 pub struct Parts {
     /// How.
     pub how: MarksConfig,
-    /// Who is told; `None` for nobody.
+    /// Who is told; `None` for nobody, as with [`MarksConfig::None`].
     pub apiserver: Option<Apiserver>,
     /// The Node's name.
     pub node_name: String,
@@ -117,7 +117,7 @@ impl Marks {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(parts: Parts) -> std::io::Result<Option<Self>> {
-        let tells = parts.apiserver.is_some() && parts.how != MarksConfig::None;
+        let tells = parts.apiserver.is_some();
         if !tells && parts.teardown.is_none() {
             return Ok(None);
         }
@@ -140,7 +140,7 @@ impl Marks {
             tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
         }
         let queue = Shared::new(queue, Arc::clone(&tally));
-        let server = parts.apiserver.filter(|_| tells).map(Server::new);
+        let server = parts.apiserver.map(Server::new);
         let (marked, written) = mpsc::unbounded_channel();
         let steps = Steps {
             queue: queue.clone(),

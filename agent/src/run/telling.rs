@@ -36,13 +36,12 @@ pub(super) fn start(
     let recorded = recorded
         .iter()
         .filter(|(_, eviction)| eviction.to_be_marked);
-    let apiserver = Apiserver::of(&config.apiserver);
-    let is_marked = apiserver.is_some() && config.marks != MarksConfig::None;
+    let told = Apiserver::of(&config.apiserver).filter(|_| config.marks != MarksConfig::None);
     // A kubelet that knows nothing of the eviction would make anew what was taken down.
-    let is_final = is_marked || config.ownership == Ownership::Own;
+    let is_final = told.is_some() || config.ownership == Ownership::Own;
     let started = Marks::start(Parts {
         how: config.marks,
-        apiserver,
+        apiserver: told,
         node_name: config.node_name.clone(),
         state_dir: config.state_dir.clone(),
         sizes,
