@@ -5,7 +5,8 @@
 //! - Never two at once: a pod that is worked for is not given out before that has ended.
 //! - The last word counts: once nothing fails any more, what was done last for a pod is the newest update
 //!   that was offered, or its deletion.
-//! - Deletion wins: from the moment it is offered until it is done, no update of the pod is given out.
+//! - Deletion wins: from the moment it is offered until it is done, no update of the pod is given out. One
+//!   that came after it is given out then: a static pod that is put back has the uid that it had.
 //! - No work is lost: what failed is given out again, unless something newer takes its place.
 
 use std::{
@@ -31,15 +32,11 @@ pub enum Work<U> {
     Delete(U),
 }
 
-impl<U> Work<U> {
-    fn is_delete(&self) -> bool {
-        matches!(self, Self::Delete(_))
-    }
-}
-
 #[derive(Debug)]
 struct Pod<U> {
     waiting: Option<Work<U>>,
+    /// After what waits, which is a deletion then.
+    later: Option<U>,
     running: Option<Work<U>>,
     failures: Backoff,
     problem: Option<String>,
@@ -51,50 +48,53 @@ struct Pod<U> {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Book<U> {
+pub(crate) struct Book<U> {
     pods: BTreeMap<String, Pod<U>>,
     most: usize,
 }
 
 impl<U: Clone> Book<U> {
     /// For at most so many at a time.
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self {
             pods: BTreeMap::new(),
             most,
         }
     }
 
-    /// There is something to do. It takes the place of what waits; a pause after a failure ends only for a
-    /// deletion, which nothing newer will follow.
-    pub(super) fn offer(&mut self, uid: &str, work: Work<U>, now: Instant) {
+    /// There is something to do. It takes the place of what waits, unless that is a deletion, which is done
+    /// first; a pause after a failure ends only for a deletion.
+    pub(crate) fn offer(&mut self, uid: &str, work: Work<U>, now: Instant) {
         let pod = self.pods.entry(uid.to_owned()).or_insert_with(|| Pod {
             waiting: None,
+            later: None,
             running: None,
             failures: Backoff::default(),
             problem: None,
             due: now,
             named: false,
         });
-        let ends = |work: &Option<Work<U>>| work.as_ref().is_some_and(Work::is_delete);
-        if ends(&pod.running) || ends(&pod.waiting) {
-            return;
+        match (&pod.waiting, work) {
+            (Some(Work::Delete(_)), Work::Update(update)) => pod.later = Some(update),
+            (_, work @ Work::Update(_)) => pod.waiting = Some(work),
+            (Some(Work::Delete(_)), work) => (pod.waiting, pod.later) = (Some(work), None),
+            (_, work @ Work::Delete(_)) => {
+                (pod.due, pod.named) = (now, false);
+                pod.waiting = Some(work);
+            }
         }
-        if work.is_delete() {
-            (pod.due, pod.named) = (now, false);
-        }
-        pod.waiting = Some(work);
     }
 
     /// The next that is due, which counts as being worked for until [`Book::finished`].
-    pub(super) fn start(&mut self, now: Instant) -> Option<(String, Work<U>)> {
+    pub(crate) fn start(&mut self, now: Instant) -> Option<(String, Work<U>)> {
         let (uid, pod) = self.next().filter(|(_, pod)| pod.due <= now)?;
         pod.running = pod.waiting.take();
+        pod.waiting = pod.later.take().map(Work::Update);
         Some((uid, pod.running.clone()?))
     }
 
     /// When the next is due; `None` when nobody waits, or nobody more may be worked for now.
-    pub(super) fn due(&mut self) -> Option<Instant> {
+    pub(crate) fn due(&mut self) -> Option<Instant> {
         Some(self.next()?.1.due)
     }
 
@@ -114,7 +114,7 @@ impl<U: Clone> Book<U> {
 
     /// It has ended. Gives the problem back when that is another than the last; `spread` is a random number
     /// from 0 to 1.
-    pub(super) fn finished(
+    pub(crate) fn finished(
         &mut self,
         uid: &str,
         result: Result<(), Failure>,
@@ -136,11 +136,14 @@ impl<U: Clone> Book<U> {
         // Others may have been told the same time.
         let named = |wait: Duration| wait.min(LONGEST) + SPREAD.mul_f64(spread.clamp(0.0, 1.0));
         pod.due = now + failure.wait.map_or(pause, named);
-        match &pod.waiting {
-            None => pod.waiting = Some(done),
+        match (pod.waiting.take(), done) {
+            (None, done) => pod.waiting = Some(done),
             // What failed may have been in the way of the end alone.
-            Some(work) if work.is_delete() => pod.due = now,
-            Some(_) => {}
+            (waiting @ Some(Work::Delete(_)), _) => (pod.waiting, pod.due) = (waiting, now),
+            (Some(Work::Update(update)), done @ Work::Delete(_)) => {
+                (pod.waiting, pod.later) = (Some(done), Some(update));
+            }
+            (waiting @ Some(Work::Update(_)), Work::Update(_)) => pod.waiting = waiting,
         }
         let news = pod.problem.as_ref() != Some(&failure.problem);
         pod.problem = Some(failure.problem.clone());
@@ -148,7 +151,7 @@ impl<U: Clone> Book<U> {
     }
 
     /// Ends the pauses after failures, but for those that the other side has asked for.
-    pub(super) fn hurry(&mut self, now: Instant, mut spread: impl FnMut() -> f64) {
+    pub(crate) fn hurry(&mut self, now: Instant, mut spread: impl FnMut() -> f64) {
         for pod in self.pods.values_mut().filter(|pod| !pod.named) {
             pod.failures = Backoff::default();
             pod.due = pod.due.min(now + SPREAD.mul_f64(spread()));

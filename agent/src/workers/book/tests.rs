@@ -38,6 +38,23 @@ fn failure(wait: Option<u16>) -> Failure {
     }
 }
 
+/// The last word about a pod, after a deletion that is not done yet.
+#[derive(Debug, Clone, Default)]
+struct Owed {
+    deletion: Option<Work<u32>>,
+    update: Option<Work<u32>>,
+}
+
+impl Owed {
+    fn next(&self) -> Option<&Work<u32>> {
+        self.deletion.as_ref().or(self.update.as_ref())
+    }
+
+    fn last(&self) -> Option<&Work<u32>> {
+        self.update.as_ref().or(self.deletion.as_ref())
+    }
+}
+
 /// A book beside what it must hold to.
 struct Model {
     book: Book<u32>,
@@ -45,8 +62,8 @@ struct Model {
     /// Counts the updates.
     offered: u32,
     running: BTreeMap<String, Work<u32>>,
-    /// The last word about a pod that is not done yet.
-    owed: BTreeMap<String, Work<u32>>,
+    /// What is not done yet.
+    owed: BTreeMap<String, Owed>,
     /// What was done last for a pod.
     done: BTreeMap<String, Work<u32>>,
 }
@@ -79,8 +96,10 @@ impl Model {
         self.offered += 1;
         let (uid, work) = (pod.to_string(), work(self.offered));
         self.book.offer(&uid, work.clone(), self.now);
-        if !self.owed.get(&uid).is_some_and(Work::is_delete) {
-            self.owed.insert(uid, work);
+        let owed = self.owed.entry(uid).or_default();
+        match work {
+            Work::Update(_) => owed.update = Some(work),
+            Work::Delete(_) => (owed.deletion, owed.update) = (Some(work), None),
         }
     }
 
@@ -92,7 +111,8 @@ impl Model {
             return;
         };
         assert!(due <= Some(self.now), "given out before its time");
-        assert_eq!(self.owed.get(&uid), Some(&work), "not the last word");
+        let expected = self.owed.get(&uid).and_then(Owed::next);
+        assert_eq!(expected, Some(&work), "not the last word");
         assert!(self.running.insert(uid, work).is_none(), "two at once");
     }
 
@@ -107,9 +127,12 @@ impl Model {
             Some(wait) => Err(failure(wait)),
         };
         if result.is_ok() {
-            if self.owed.get(uid) == Some(&work) {
-                self.owed.remove(uid);
+            if let Some(owed) = self.owed.get_mut(uid) {
+                for what in [&mut owed.deletion, &mut owed.update] {
+                    what.take_if(|what| *what == work);
+                }
             }
+            self.owed.retain(|_, owed| owed.last().is_some());
             self.done.insert(uid.clone(), work);
         }
         self.book.finished(uid, result, self.now, 0.5);
@@ -137,8 +160,8 @@ proptest! {
         let mut last: BTreeMap<String, Work<u32>> = BTreeMap::new();
         for step in steps {
             model.take(step);
-            for (uid, work) in &model.owed {
-                last.insert(uid.clone(), work.clone());
+            for (uid, owed) in &model.owed {
+                last.extend(owed.last().map(|work| (uid.clone(), work.clone())));
             }
         }
         model.settle();
@@ -169,6 +192,23 @@ fn a_deletion_ends_the_pause_and_an_update_does_not() {
     assert!(due > now);
     book.hurry(now, || 0.0);
     assert!(book.start(now).is_some());
+}
+
+#[test]
+fn a_pod_that_comes_back_is_worked_for_once_its_end_is_done() {
+    let now = Instant::now();
+    let mut book = Book::new(MOST);
+    let next = |book: &mut Book<u32>| book.start(now).map(|(_, work)| work);
+    book.offer("a", Work::Delete(1), now);
+    assert_eq!(next(&mut book), Some(Work::Delete(1)));
+    book.offer("a", Work::Update(2), now);
+    assert_eq!(next(&mut book), None, "two at once");
+    book.finished("a", Err(failure(Some(0))), now, 0.0);
+    assert_eq!(next(&mut book), Some(Work::Delete(1)));
+    book.finished("a", Ok(()), now, 0.0);
+    assert_eq!(next(&mut book), Some(Work::Update(2)));
+    book.finished("a", Ok(()), now, 0.0);
+    assert!(book.pods.is_empty());
 }
 
 #[test]
