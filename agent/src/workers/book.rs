@@ -150,10 +150,10 @@ impl<U: Clone> Book<U> {
         news.then_some(failure.problem)
     }
 
-    /// Ends the pauses after failures, but for those that the other side has asked for.
+    /// Ends the pauses after failures, but for those that the other side has asked for. What fails again waits
+    /// longer for all that: whoever calls this may have been wrong, again and again.
     pub(crate) fn hurry(&mut self, now: Instant, mut spread: impl FnMut() -> f64) {
         for pod in self.pods.values_mut().filter(|pod| !pod.named) {
-            pod.failures = Backoff::default();
             pod.due = pod.due.min(now + SPREAD.mul_f64(spread()));
         }
     }
