@@ -23,7 +23,7 @@ use tokio::{
     task::{Id, JoinHandle, JoinSet},
 };
 
-use self::book::Book;
+pub(crate) use self::book::Book;
 pub use self::book::Work;
 
 /// Tasks at a time: after an outage many pods may have something to do, and the API server has other
