@@ -33,6 +33,11 @@ fn text(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
+/// Now, by the clock that the runtime's timers go by: a test may hold that one still, and move it on.
+pub fn of_timers() -> std::time::Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 use super::{entry::Entry, tally::Tally};
 use crate::durable;
 
@@ -98,14 +100,18 @@ impl Shared {
     }
 
     /// Does something to it. That may wait for a disk: on a runtime's thread its other tasks go on elsewhere
-    /// meanwhile.
+    /// meanwhile, where there is another thread for them.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Queue) -> T) -> T {
-        tokio::task::block_in_place(|| {
+        let act = || {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             let result = act(&mut queue);
             self.tally.waits(queue.entries.len());
             result
-        })
+        };
+        match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::CurrentThread) => act(),
+            _ => tokio::task::block_in_place(act),
+        }
     }
 }
 

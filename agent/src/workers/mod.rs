@@ -11,12 +11,7 @@
 
 mod book;
 
-use std::{
-    collections::HashMap,
-    future::Future,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc,
@@ -25,6 +20,7 @@ use tokio::{
 
 pub(crate) use self::book::Book;
 pub use self::book::Work;
+use crate::clock;
 
 /// Tasks at a time: after an outage many pods may have something to do, and the API server has other
 /// nodes to answer.
@@ -131,7 +127,7 @@ struct Running<J: Job> {
 impl<J: Job> Running<J> {
     async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message<J::Update>>) {
         loop {
-            while let Some((uid, work)) = self.book.start(Instant::now()) {
+            while let Some((uid, work)) = self.book.start(clock::of_timers()) {
                 let (job, of) = (Arc::clone(&self.job), uid.clone());
                 let task = self.tasks.spawn(async move { job.run(&of, work).await });
                 self.uids.insert(task.id(), uid);
@@ -145,8 +141,8 @@ impl<J: Job> Running<J> {
             };
             tokio::select! {
                 message = messages.recv() => match message {
-                    Some(Message::Offer(uid, work)) => self.book.offer(&uid, work, Instant::now()),
-                    Some(Message::Hurry) => self.book.hurry(Instant::now(), fastrand::f64),
+                    Some(Message::Offer(uid, work)) => self.book.offer(&uid, work, clock::of_timers()),
+                    Some(Message::Hurry) => self.book.hurry(clock::of_timers(), fastrand::f64),
                     None => return,
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
@@ -169,7 +165,7 @@ impl<J: Job> Running<J> {
         };
         let news = self
             .book
-            .finished(&uid, result, Instant::now(), fastrand::f64());
+            .finished(&uid, result, clock::of_timers(), fastrand::f64());
         if let Some(problem) = news {
             self.job.failed(&uid, &problem);
         }
