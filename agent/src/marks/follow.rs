@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Weak,
-    time::Instant,
 };
 
 use tokio::sync::mpsc;
@@ -17,6 +16,7 @@ use super::{
 };
 use crate::{
     api::{PodRef, SourceStats},
+    clock,
     pods::{Feed, PodSet, Source},
     published::Published,
     workers::{Offers, Work},
@@ -39,7 +39,9 @@ impl Follow {
         let mut troubled = is_troubled(&self.feed.sources.borrow_and_update());
         let mut recent = Recent::default();
         loop {
-            let due = recent.due().map(tokio::time::Instant::from_std);
+            // While the source is away it says what was so before.
+            let due = recent.due().filter(|_| !troubled);
+            let due = due.map(tokio::time::Instant::from_std);
             let timer = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -53,7 +55,9 @@ impl Follow {
                     }
                     self.feed.pods.mark_unchanged();
                     known = self.gone(known);
-                    self.look(&mut recent);
+                    if !troubled {
+                        self.look(&mut recent);
+                    }
                 }
                 changed = self.feed.sources.changed() => {
                     if changed.is_err() {
@@ -62,12 +66,15 @@ impl Follow {
                     let now = is_troubled(&self.feed.sources.borrow_and_update());
                     if troubled && !now {
                         self.offers.hurry();
+                        recent.resumed(clock::of_timers());
                     }
                     troubled = now;
                 }
                 Some(entry) = self.written.recv() => {
-                    recent.written(entry, Instant::now());
-                    self.look(&mut recent);
+                    recent.written(entry, clock::of_timers());
+                    if !troubled {
+                        self.look(&mut recent);
+                    }
                 }
                 () = timer => self.look(&mut recent),
             }
@@ -106,7 +113,7 @@ impl Follow {
                 (false, false) => State::Gone,
             }
         };
-        for back in recent.look(Instant::now(), is) {
+        for back in recent.look(clock::of_timers(), is) {
             match back {
                 Back::Again(entry) => {
                     let (key, pod) = whose(&entry);

@@ -73,6 +73,16 @@ impl Recent {
         self.marks.insert(key, mark);
     }
 
+    /// The source of the states could not tell them for a while, and can now: what it has told is from before.
+    pub(super) fn resumed(&mut self, now: Instant) {
+        for mark in self.marks.values_mut() {
+            if !mark.seen {
+                mark.check = Some(now + CHECK);
+            }
+            mark.until = now + LONGEST;
+        }
+    }
+
     /// Looks at the pods: those whose marks were taken back.
     pub(super) fn look(&mut self, now: Instant, state: impl Fn(&str) -> State) -> Vec<Back> {
         let mut back = Vec::new();
@@ -162,6 +172,19 @@ mod tests {
         assert_eq!(recent.look(now + CHECK / 2, |_| State::Runs), []);
         assert_eq!(recent.look(now + CHECK, |_| State::Runs), again());
         assert_eq!(recent.due(), None);
+    }
+
+    #[test]
+    fn what_was_told_before_an_outage_does_not_count() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        recent.written(entry(), now);
+        let back = now + LONGEST * 2;
+        recent.resumed(back);
+        assert_eq!(recent.look(back, |_| State::Runs), []);
+        assert_eq!(recent.look(back, |_| State::Ended), []);
+        recent.resumed(back + CHECK);
+        // It was seen: there is no need to wait.
+        assert_eq!(recent.look(back + CHECK, |_| State::Runs), again());
     }
 
     #[test]

@@ -188,13 +188,11 @@ impl Watcher {
             Ask::Watch(version) => self.watch(server, &version).await,
         };
         match &result {
-            Err(Failure::Refused { status, .. }) if place_lost(status) => {
+            Err(failure @ Failure::Refused { status, .. }) if place_lost(status) => {
                 self.follow.lost_place();
-                tracing::info!(
-                    code = status.code,
-                    reason = status.reason,
-                    "pods are listed anew"
-                );
+                // Until then nobody knows what has happened.
+                let problem = format!("{}; pods are listed anew", chain(failure));
+                self.tell(Word::Trouble(problem)).await;
                 Ok(Progress::None)
             }
             // It would come again; a list tells every pod on its own.
