@@ -311,6 +311,9 @@ pub struct Config {
     pub eviction_soft: Option<(Amount, Duration)>,
     /// `evictionMinimumReclaim["memory.available"]`. Default: nothing.
     pub eviction_minimum_reclaim: Option<Amount>,
+    /// `evictionPressureTransitionPeriod`: a node that was under no pressure for this long is under pressure
+    /// anew, up to 24 h. Default, also for 0: 5 min.
+    pub eviction_pressure_transition_period: Duration,
     /// `qosReserved.memory`, percent, 0 to 100. Default: none.
     pub qos_reserved_memory: Option<u8>,
     /// Default: `qosFirst`.

@@ -52,6 +52,7 @@ pub(crate) struct RawConfig {
     pub(super) eviction_soft_grace_period: RawSignals,
     #[serde(default)]
     pub(super) eviction_minimum_reclaim: RawSignals,
+    pub(super) eviction_pressure_transition_period: Option<Text>,
     #[serde(default)]
     pub(super) qos_reserved: RawQosReserved,
     pub(super) pod_pids_limit: Option<Text>,

@@ -421,6 +421,25 @@ fn evictions_are_marked_as_configured() {
 }
 
 #[test]
+fn the_api_server_learns_of_the_node_as_configured() {
+    let minutes = |n: u64| Duration::from_secs(60 * n);
+    for (text, period) in [
+        ("", minutes(5)),
+        // As kubeadm writes it.
+        ("evictionPressureTransitionPeriod: 0s", minutes(5)),
+        ("evictionPressureTransitionPeriod: 2m0s", minutes(2)),
+    ] {
+        let config = parse(text).unwrap();
+        assert_eq!(config.eviction_pressure_transition_period, period, "{text}");
+    }
+    let message = error("evictionPressureTransitionPeriod: 25h");
+    assert!(
+        message.contains("evictionPressureTransitionPeriod is `25h`"),
+        "{message}"
+    );
+}
+
+#[test]
 fn nothing_is_kept_until_there_is_a_place_for_it() {
     assert_eq!(parse("").unwrap().state_dir, None);
     let kept = parse("stateDir: /var/lib/podwarden").unwrap();

@@ -344,6 +344,8 @@ pub(super) fn check(
             Amount::parse_reclaim,
             THRESHOLD,
         )?,
+        eviction_pressure_transition_period: file
+            .transition(raw.eviction_pressure_transition_period.as_ref())?,
         qos_reserved_memory: file.read(
             "qosReserved.memory",
             raw.qos_reserved.memory.as_ref(),

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::wording::{self, Sizes};
+use super::{
+    episode::Episode,
+    wording::{self, Sizes},
+};
 use crate::api::{Eviction, PodRef};
 
 /// Of the entry's form.
@@ -45,11 +48,23 @@ pub(super) enum About {
         /// `metadata.uid` of its object, where that is known: a mirror has one of its own.
         object: Option<String>,
     },
-    /// The node, which is short of memory.
+    /// The node, which is short of memory, or was.
     Node {
         /// Its name.
         name: String,
+        /// It is no longer; absent as long as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        past: Option<Past>,
     },
+}
+
+/// What is past.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Past {
+    /// When it began, RFC 3339.
+    pub(super) since: String,
+    /// How often a level was reached.
+    pub(super) crossings: u32,
 }
 
 impl Entry {
@@ -83,8 +98,29 @@ impl Entry {
             time,
             about: About::Node {
                 name: node.to_owned(),
+                past: None,
             },
             message,
+            told: false,
+            marked: true,
+        }
+    }
+
+    /// For a node that was under pressure, for the last time at `time`.
+    pub(super) fn of_relief(time: String, node: &str, episode: &Episode) -> Self {
+        Self {
+            version: VERSION,
+            // No node's name has a slash in it: the beginning has another id.
+            id: id(&format!("{NODE_KEY}{node}"), episode.at),
+            time,
+            about: About::Node {
+                name: node.to_owned(),
+                past: Some(Past {
+                    since: episode.since.clone(),
+                    crossings: episode.crossings,
+                }),
+            },
+            message: wording::relief(episode),
             told: false,
             marked: true,
         }
@@ -170,6 +206,13 @@ mod tests {
         assert_eq!(Entry::parse(&entry.text()).unwrap(), entry);
         let node = Entry::of_pressure("now".to_owned(), "n1", 3, "short".to_owned());
         assert_eq!(Entry::parse(&node.text()).unwrap(), node);
+        let episode = Episode {
+            at: 3,
+            ..Episode::default()
+        };
+        let relief = Entry::of_relief("later".to_owned(), "n1", &episode);
+        assert_eq!(Entry::parse(&relief.text()).unwrap(), relief);
+        assert_ne!(relief.id, node.id);
         let text = String::from_utf8(entry.text()).unwrap();
         for (from, to) in [
             ("\"version\":1", "\"version\":2"),

@@ -8,6 +8,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | `entry` | one thing to tell |
+//! | `episode` | how long the node is under pressure; values only |
 //! | `wording` | in which words; values only |
 //! | `queue` | what is still to be told, on disk |
 //! | `object` | whether what has the pod's name is the pod |
@@ -19,6 +20,7 @@
 //! | `keeper` | the thread that waits for the disk |
 
 mod entry;
+mod episode;
 mod follow;
 mod keeper;
 mod object;
@@ -42,6 +44,7 @@ use tokio::{
 
 use self::{
     entry::{About, Entry},
+    episode::Episodes,
     follow::Follow,
     keeper::Keeper,
     queue::{Queue, Shared},
@@ -60,10 +63,6 @@ use crate::{
 
 pub use self::{steps::Teardown, tally::Tally, wording::Sizes};
 
-/// A node that was under no pressure for this long is under pressure anew
-/// (`evictionPressureTransitionPeriod`, 5 min by default, of the kubelet).
-const CALM: Duration = Duration::from_secs(300);
-
 /// What marks are made with.
 pub struct Parts {
     /// How.
@@ -76,6 +75,8 @@ pub struct Parts {
     pub state_dir: Option<PathBuf>,
     /// What there is to use.
     pub sizes: Sizes,
+    /// A node that was under no pressure for this long is under pressure anew.
+    pub calm: Duration,
     /// The pods, and how their sources are.
     pub feed: Feed,
     /// Evictions that agents before this one have on record and that were to be marked, each with its time.
@@ -92,9 +93,8 @@ pub struct Marks {
     keeper: Keeper,
     sizes: Sizes,
     node_name: String,
-    /// The last crossing.
-    pressed: Option<Instant>,
-    tells: bool,
+    /// `None` where nobody is told.
+    episodes: Option<Episodes>,
     _following: Following,
     _workers: Workers,
 }
@@ -168,32 +168,68 @@ impl Marks {
             keeper: Keeper::start(queue, offers, parts.published)?,
             sizes: parts.sizes,
             node_name: parts.node_name,
-            pressed: None,
-            tells,
+            episodes: tells.then(|| Episodes::new(parts.calm)),
             _following: Following(tokio::spawn(following.run())),
             _workers: workers,
         }))
     }
 
     /// A pod was killed at `time`. `set` is what is known of pods. Never waits.
-    pub fn evicted(&self, time: &str, eviction: &Eviction, set: &watch::Receiver<Arc<PodSet>>) {
-        if eviction.pod.uid.is_empty() {
+    pub fn evicted(&mut self, time: &str, eviction: &Eviction, set: &watch::Receiver<Arc<PodSet>>) {
+        let pod = &eviction.pod;
+        if let Some(episodes) = &mut self.episodes {
+            let name = match pod.namespace.as_str() {
+                // Only its cgroup is known.
+                "" => pod.uid.clone(),
+                namespace => format!("{namespace}/{}", pod.name),
+            };
+            episodes.evicted(name, Instant::now());
+        }
+        if pod.uid.is_empty() {
             // Its cgroup went away before anybody could say whose it was.
             return;
         }
-        let object = set.borrow().object_of(&eviction.pod.uid);
+        let object = set.borrow().object_of(&pod.uid);
         let entry = Entry::of_eviction(time, eviction, object, &self.sizes);
         self.keeper.add(entry);
     }
 
     /// Usage was found at a level. Never waits.
     pub fn crossed(&mut self, crossing: &Crossing, now: Instant) {
-        let before = self.pressed.replace(now);
-        let calm = before.is_none_or(|before| now.saturating_duration_since(before) >= CALM);
-        if calm && self.tells {
-            let time = clock::text_of(crossing.crossed);
-            let message = wording::pressure(crossing);
+        let Some(episodes) = &mut self.episodes else {
+            return;
+        };
+        let time = clock::text_of(crossing.crossed);
+        if let Some(untold) = episodes.crossed(crossing.crossed, &time, now) {
+            let message = wording::pressure(crossing, untold);
             let entry = Entry::of_pressure(time, &self.node_name, crossing.crossed, message);
+            self.keeper.add(entry);
+        }
+    }
+
+    /// The node is still short of memory, or was until now.
+    pub fn pressed(&mut self, now: Instant) {
+        if let Some(episodes) = &mut self.episodes {
+            episodes.lasts(now);
+        }
+    }
+
+    /// How long until [`Marks::look`] has something to do; `None` while the node is under no pressure.
+    pub fn due(&self, now: Instant) -> Option<Duration> {
+        let due = self.episodes.as_ref()?.due()?;
+        Some(due.saturating_duration_since(now))
+    }
+
+    /// Tells of the pressure that is over by now. Never waits.
+    pub fn look(&mut self, now: Instant) {
+        let Some(episodes) = &mut self.episodes else {
+            return;
+        };
+        let last = episodes.last();
+        if let (Some(last), Some(episode)) = (last, episodes.ended(now)) {
+            let ago = clock::nanos(now.saturating_duration_since(last));
+            let time = clock::text_of(clock::monotonic().saturating_sub(ago));
+            let entry = Entry::of_relief(time, &self.node_name, &episode);
             self.keeper.add(entry);
         }
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     entry::{About, Entry},
+    episode::Episode,
     object::{Object, READY},
 };
 use crate::{
@@ -16,8 +17,11 @@ use crate::{
 /// `reason` of a pod's status and of the Event about it.
 pub(super) const EVICTED: &str = "Evicted";
 
-/// `reason` of the Event about the node.
+/// `reason` of the Event about a node that comes under pressure.
 const THRESHOLD_MET: &str = "EvictionThresholdMet";
+
+/// And about one that is relieved, for which the kubelet has no Event of its own.
+const RELIEVED: &str = "MemoryPressureRelieved";
 
 /// Who says so.
 const COMPONENT: &str = "podwarden";
@@ -68,14 +72,48 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
     message
 }
 
-/// What is said of a node at a level.
-pub(super) fn pressure(crossing: &Crossing) -> String {
+/// What is said of a node at a level, after `untold` times of which nothing was said.
+pub(super) fn pressure(crossing: &Crossing, untold: u32) -> String {
+    let before = match untold {
+        0 => String::new(),
+        n => format!(" (and {n} times before, of which nothing was said)"),
+    };
     format!(
-        "Attempting to reclaim memory: {} uses {}, its level is {}",
+        "Attempting to reclaim memory: {} uses {}, its level is {}{before}",
         crossing.scope.as_str(),
         Bytes(crossing.usage),
         Bytes(crossing.level + crossing.headroom),
     )
+}
+
+/// What is said of a node that was short of memory.
+pub(super) fn relief(episode: &Episode) -> String {
+    let Episode {
+        lasted,
+        crossings,
+        evicted,
+        names,
+        ..
+    } = episode;
+    let times = match crossings {
+        1 => "a level was reached once".to_owned(),
+        n => format!("a level was reached {n} times"),
+    };
+    let pods = match (evicted, evicted - names.len()) {
+        (0, _) => "no pod was evicted".to_owned(),
+        (1, _) => format!("evicted: {}", names.join(", ")),
+        (n, 0) => format!("{n} pods were evicted: {}", names.join(", ")),
+        (n, more) => format!(
+            "{n} pods were evicted: {}, and {more} more",
+            names.join(", ")
+        ),
+    };
+    let mut message = format!(
+        "Memory was short for {:.1} s: {times}, {pods}",
+        lasted.as_secs_f64()
+    );
+    truncate(&mut message, LONGEST);
+    message
 }
 
 /// What is written to the status of an object as it was found, and of no other.
@@ -123,23 +161,28 @@ pub(super) fn eviction_request(pod: &PodRef, uid: &str) -> Value {
 /// The Event for an entry, about the object `uid` of `pod`. Its name is the entry's: sent twice it is there
 /// already.
 pub(super) fn event(entry: &Entry, pod: &PodRef, uid: &str, node: &str) -> Value {
-    let (about, namespace, reason) = match &entry.about {
+    let time = seconds(&entry.time);
+    let (about, namespace) = match &entry.about {
         About::Pod { .. } => (
             json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "namespace": pod.namespace, "name": pod.name, "uid": uid,
             }),
             pod.namespace.as_str(),
-            EVICTED,
         ),
-        About::Node { name } => (
+        About::Node { name, .. } => (
             // The kubelet writes the node's name for its uid, and what shows a node's Events asks for that.
             json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}),
             "default",
-            THRESHOLD_MET,
         ),
     };
-    let time = seconds(&entry.time);
+    let (reason, kind, first, count) = match &entry.about {
+        About::Pod { .. } => (EVICTED, "Warning", time.clone(), 1),
+        About::Node { past: None, .. } => (THRESHOLD_MET, "Warning", time.clone(), 1),
+        About::Node {
+            past: Some(past), ..
+        } => (RELIEVED, "Normal", seconds(&past.since), past.crossings),
+    };
     json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -151,13 +194,13 @@ pub(super) fn event(entry: &Entry, pod: &PodRef, uid: &str, node: &str) -> Value
         "involvedObject": about,
         "reason": reason,
         "message": entry.message,
-        "type": "Warning",
+        "type": kind,
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,
         "reportingInstance": node,
-        "firstTimestamp": time,
+        "firstTimestamp": first,
         "lastTimestamp": time,
-        "count": 1,
+        "count": count,
     })
 }
 
@@ -187,129 +230,4 @@ fn truncate(text: &mut String, most: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::api::{core::v1, policy::v1 as policy};
-
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn an_eviction(scope: &str) -> Eviction {
-        Eviction {
-            pod: PodRef {
-                name: "web".to_owned(),
-                namespace: "shop".to_owned(),
-                uid: "u1".to_owned(),
-            },
-            qos_class: "BestEffort".to_owned(),
-            scope: scope.to_owned(),
-            level_bytes: 370 * MIB,
-            headroom_bytes: 14 * MIB,
-            usage_bytes: 400 * MIB,
-            victim_usage_bytes: 200 * MIB,
-            reason: "uses more than it requests".to_owned(),
-            ..Eviction::default()
-        }
-    }
-
-    const SIZES: Sizes = Sizes {
-        pods: 512 * MIB,
-        node: 1024 * MIB,
-    };
-
-    #[test]
-    fn the_message_has_the_signal_and_the_figures() {
-        let tail = "Pod was using 200Mi, of class BestEffort: uses more than it requests. ";
-        for (scope, why) in [
-            (
-                "kubepods",
-                "The node was low on resource: memory. Threshold quantity: 128Mi, available: 112Mi. ",
-            ),
-            (
-                "node",
-                "The node was low on resource: memory. Threshold quantity: 640Mi, available: 624Mi. ",
-            ),
-            (
-                "besteffort",
-                "The besteffort tier was low on resource: memory. qosReserved leaves it 384Mi, it used 400Mi. ",
-            ),
-            (
-                "pressure",
-                "The node had condition: [MemoryPressure]. Tasks waited for memory. ",
-            ),
-        ] {
-            let message = eviction(&an_eviction(scope), &SIZES);
-            assert_eq!(message, format!("{why}{tail}"));
-        }
-        let long = Eviction {
-            reason: "ä".repeat(2000),
-            ..an_eviction("node")
-        };
-        assert!(eviction(&long, &SIZES).len() <= LONGEST);
-    }
-
-    fn entry() -> Entry {
-        Entry::of_eviction(
-            "2026-01-02T03:04:05.678901Z",
-            &an_eviction("kubepods"),
-            None,
-            &SIZES,
-        )
-    }
-
-    /// What the API's type makes of it: a field that it does not know is lost.
-    fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(value: &Value) -> T {
-        let typed: T = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(serde_json::to_value(&typed).unwrap(), *value);
-        typed
-    }
-
-    #[test]
-    fn everything_is_what_the_api_knows() {
-        let entry = entry();
-        let pod = an_eviction("").pod;
-        let event: v1::Event = typed(&event(&entry, &pod, "u2", "n1"));
-        assert_eq!(event.metadata.namespace.as_deref(), Some("shop"));
-        assert_eq!(
-            (
-                event.involved_object.uid.as_deref(),
-                event.reason.as_deref()
-            ),
-            (Some("u2"), Some(EVICTED))
-        );
-        let request: policy::Eviction = typed(&eviction_request(&pod, "u2"));
-        let options = request.delete_options.unwrap();
-        assert_eq!(options.preconditions.unwrap().uid.as_deref(), Some("u2"));
-        let mut object = Object {
-            uid: "u2".to_owned(),
-            version: "7".to_owned(),
-            has_ended: false,
-            ready: true,
-        };
-        let of = |object: &Object| {
-            let status: v1::PodStatus = typed(&status(&entry, object)["status"]);
-            status.conditions.unwrap()
-        };
-        let kinds: Vec<_> = of(&object).into_iter().map(|c| c.type_).collect();
-        assert_eq!(kinds, ["DisruptionTarget", "Ready", "ContainersReady"]);
-        object.ready = false;
-        let conditions = of(&object);
-        assert_eq!(conditions.len(), 1);
-        assert_eq!(conditions[0].type_, "DisruptionTarget");
-        let node = Entry::of_pressure(entry.time, "n1", 7, "short".to_owned());
-        let about_node: v1::Event = typed(&super::event(&node, &PodRef::default(), "", "n1"));
-        // Of an object without a namespace.
-        assert_eq!(about_node.metadata.namespace.as_deref(), Some("default"));
-        assert_eq!(about_node.reason.as_deref(), Some(THRESHOLD_MET));
-    }
-
-    #[test]
-    fn names_of_events_are_names() {
-        let id = "0123456789abcdef";
-        assert_eq!(event_name(id, "web-0"), "web-0.0123456789abcdef");
-        let long = format!("{}-.{}", "a".repeat(235), "b".repeat(16));
-        let name = event_name(id, &long);
-        assert_eq!(name, format!("{}.{id}", "a".repeat(235)));
-        assert!(event_name(id, &"a".repeat(253)).len() <= 253);
-    }
-}
+mod tests;

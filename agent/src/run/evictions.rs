@@ -106,6 +106,9 @@ impl Evictions {
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
                     }
+                    if let Some(marks) = listeners.marks {
+                        marks.pressed(Instant::now());
+                    }
                     eviction.timeline.freed_nanos = at;
                     let id = publish_eviction(published, &chosen, eviction);
                     record(listeners.recorder, id, pod, draft.freed(at));

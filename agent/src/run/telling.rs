@@ -45,6 +45,7 @@ pub(super) fn start(
         node_name: config.node_name.clone(),
         state_dir: config.state_dir.clone(),
         sizes,
+        calm: config.eviction_pressure_transition_period,
         feed,
         recorded: recorded.cloned().collect(),
         teardown: runtime.filter(|_| is_final).cloned().map(teardown),

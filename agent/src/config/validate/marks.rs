@@ -1,7 +1,15 @@
-//! The keys of `marks`.
+//! What the API server is told, and when: the keys of `marks`, `evictionPressureTransitionPeriod`.
+
+use std::time::Duration;
 
 use super::File;
-use crate::config::{ConfigError, MarksConfig, raw::RawMarks};
+use crate::config::{
+    ConfigError, MarksConfig,
+    raw::{RawMarks, Text},
+};
+
+/// The kubelet's default (`pkg/kubelet/apis/config/v1beta1/defaults.go`), also for 0.
+const TRANSITION: Duration = Duration::from_secs(300);
 
 impl File<'_> {
     pub(super) fn marks(&self, raw: &RawMarks) -> Result<MarksConfig, ConfigError> {
@@ -12,6 +20,17 @@ impl File<'_> {
             "write status, evictionApi or none",
         )?;
         Ok(how.unwrap_or_default())
+    }
+
+    pub(super) fn transition(&self, text: Option<&Text>) -> Result<Duration, ConfigError> {
+        let period = self.duration(
+            "evictionPressureTransitionPeriod",
+            text,
+            Duration::ZERO..=Duration::from_secs(24 * 3600),
+        )?;
+        Ok(period
+            .filter(|period| !period.is_zero())
+            .unwrap_or(TRANSITION))
     }
 }
 

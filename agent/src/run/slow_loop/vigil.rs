@@ -1,9 +1,10 @@
-//! What the loop looks at by itself from time to time: the reactor's health and the soft threshold.
+//! What the loop looks at by itself from time to time: the reactor's health, the soft threshold, and whether
+//! pressure is over.
 
 use std::time::{Duration, Instant};
 
 use super::SlowLoop;
-use crate::run::watchdog::News;
+use crate::{api::TierStats, run::watchdog::News};
 
 /// What is said of a reactor that does not work; `/healthz` fails with it.
 const ENDED: &str = "the reactor has ended: nothing is evicted any more; restart the agent";
@@ -14,8 +15,9 @@ impl SlowLoop {
     /// How long until something here is to be looked at.
     pub(super) fn vigil_due(&self, now: Instant) -> Duration {
         let soft = self.soft.as_ref().map(|soft| soft.due(now));
-        let watchdog = self.watchdog.due(now);
-        soft.map_or(watchdog, |soft| soft.min(watchdog))
+        let marks = self.parts.marks.as_ref().and_then(|marks| marks.due(now));
+        let others = soft.into_iter().chain(marks);
+        others.fold(self.watchdog.due(now), Duration::min)
     }
 
     /// Looks at what is due.
@@ -29,6 +31,23 @@ impl SlowLoop {
             let naming = &self.parts.naming;
             let kubepods = naming.rel(&naming.kubepods);
             self.stale |= soft.look(&self.parts.tree, &kubepods, now);
+        }
+        if let Some(marks) = &mut self.parts.marks
+            && marks.due(now).is_some_and(|due| due.is_zero())
+        {
+            // Nothing is said of pressure that goes on and that nobody can be evicted for.
+            if self
+                .parts
+                .published
+                .latest()
+                .node
+                .tiers
+                .iter()
+                .any(is_at_level)
+            {
+                marks.pressed(now);
+            }
+            marks.look(now);
         }
     }
 
@@ -65,4 +84,10 @@ impl SlowLoop {
         self.parts.published.set_trouble(Some(message));
         self.parts.published.degraded(message.to_owned());
     }
+}
+
+fn is_at_level(tier: &TierStats) -> bool {
+    let used = tier.memory.as_ref().map(|memory| memory.working_set_bytes);
+    used.zip(tier.armed_level_bytes)
+        .is_some_and(|(used, level)| used >= level)
 }

@@ -1,0 +1,234 @@
+//! How long the node is short of memory in one piece, and what that costs. Values only: no IO, no clock.
+//!
+//! Properties, each with a test:
+//!
+//! - An episode begins with the first level that is reached, and ends with the last sign of pressure once none
+//!   came for the calm that is asked for.
+//! - Of an episode either both its beginning and its end are told, or neither.
+//! - No more is told than client-go's recorder would let through ([`Budget`]).
+
+use std::time::{Duration, Instant};
+
+/// So many Events about one object at once, and one more every five minutes (`defaultSpamBurst` and
+/// `defaultSpamQPS` of client-go `tools/record/events_cache.go`).
+const BURST: u32 = 25;
+const REFILL: Duration = Duration::from_secs(300);
+
+/// So many victims are named.
+const NAMED: usize = 5;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Episodes {
+    calm: Duration,
+    open: Option<Open>,
+    budget: Budget,
+    /// Episodes of which nothing was told since the last one that was.
+    untold: u32,
+}
+
+#[derive(Debug)]
+struct Open {
+    episode: Episode,
+    began: Instant,
+    /// The last sign of pressure.
+    last: Instant,
+    /// Its beginning was told.
+    told: bool,
+}
+
+/// One that is over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Episode {
+    /// When it began, RFC 3339.
+    pub(super) since: String,
+    /// The same, `CLOCK_MONOTONIC` nanoseconds.
+    pub(super) at: u64,
+    /// From its first sign to its last.
+    pub(super) lasted: Duration,
+    /// How often a level was reached.
+    pub(super) crossings: u32,
+    /// How many pods were evicted.
+    pub(super) evicted: usize,
+    /// The first of them, `namespace/name`.
+    pub(super) names: Vec<String>,
+}
+
+/// Tokens for Events.
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    /// Up to when it was refilled.
+    since: Option<Instant>,
+}
+
+impl Budget {
+    /// Takes so many, all or none.
+    fn take(&mut self, count: u32, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let passed = now.saturating_duration_since(since);
+        let more = u32::try_from(passed.as_secs() / REFILL.as_secs()).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_add(more).min(BURST);
+        self.since = Some(match self.left {
+            BURST => now,
+            _ => since + REFILL.saturating_mul(more),
+        });
+        let enough = self.left >= count;
+        if enough {
+            self.left -= count;
+        }
+        enough
+    }
+}
+
+impl Episodes {
+    /// A node that was under no pressure for `calm` is under pressure anew.
+    pub(super) fn new(calm: Duration) -> Self {
+        Self {
+            calm,
+            open: None,
+            budget: Budget {
+                left: BURST,
+                since: None,
+            },
+            untold: 0,
+        }
+    }
+
+    /// A level was reached, at `at` by `CLOCK_MONOTONIC`, which `time` says in words. Where an episode begins
+    /// that is to be told: how many before it were not.
+    pub(super) fn crossed(&mut self, at: u64, time: &str, now: Instant) -> Option<u32> {
+        if let Some(open) = &mut self.open {
+            open.episode.crossings = open.episode.crossings.saturating_add(1);
+            open.last = now;
+            return None;
+        }
+        // With its end.
+        let told = self.budget.take(2, now);
+        self.open = Some(Open {
+            episode: Episode {
+                since: time.to_owned(),
+                at,
+                crossings: 1,
+                ..Episode::default()
+            },
+            began: now,
+            last: now,
+            told,
+        });
+        if told {
+            return Some(std::mem::take(&mut self.untold));
+        }
+        self.untold = self.untold.saturating_add(1);
+        None
+    }
+
+    /// A pod was evicted.
+    pub(super) fn evicted(&mut self, pod: String, now: Instant) {
+        let Some(open) = &mut self.open else { return };
+        open.last = now;
+        open.episode.evicted += 1;
+        if open.episode.names.len() < NAMED {
+            open.episode.names.push(pod);
+        }
+    }
+
+    /// The pressure lasts.
+    pub(super) fn lasts(&mut self, now: Instant) {
+        if let Some(open) = &mut self.open {
+            open.last = now;
+        }
+    }
+
+    /// The last sign of the episode that is under way.
+    pub(super) fn last(&self) -> Option<Instant> {
+        Some(self.open.as_ref()?.last)
+    }
+
+    /// When the episode that is under way ends, if nothing more happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        Some(self.last()? + self.calm)
+    }
+
+    /// The episode that has ended by now, where that is to be told.
+    pub(super) fn ended(&mut self, now: Instant) -> Option<Episode> {
+        let open = self.open.take_if(|open| open.last + self.calm <= now)?;
+        let lasted = open.last.saturating_duration_since(open.began);
+        open.told.then_some(Episode {
+            lasted,
+            ..open.episode
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Duration = Duration::from_secs(300);
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn an_episode_lasts_from_the_first_sign_to_the_last() {
+        let (mut episodes, start) = (Episodes::new(CALM), Instant::now());
+        assert_eq!(episodes.due(), None);
+        assert_eq!(episodes.crossed(7, "then", start), Some(0));
+        assert_eq!(episodes.crossed(8, "later", start + seconds(200)), None);
+        for n in 0..7 {
+            episodes.evicted(format!("shop/{n}"), start + seconds(201));
+        }
+        episodes.lasts(start + seconds(202));
+        assert_eq!(episodes.due(), Some(start + seconds(502)));
+        assert_eq!(episodes.ended(start + seconds(501)), None);
+        let expected = Episode {
+            since: "then".to_owned(),
+            at: 7,
+            lasted: seconds(202),
+            crossings: 2,
+            evicted: 7,
+            names: (0..NAMED).map(|n| format!("shop/{n}")).collect(),
+        };
+        assert_eq!(episodes.ended(start + seconds(502)), Some(expected));
+        assert_eq!(
+            (episodes.due(), episodes.ended(start + CALM * 9)),
+            (None, None)
+        );
+        // Of none that is under way.
+        episodes.evicted("shop/late".to_owned(), start + CALM * 9);
+        assert_eq!(episodes.due(), None);
+    }
+
+    #[test]
+    fn of_many_episodes_some_are_told_whole_and_the_others_counted() {
+        let (mut episodes, mut now) = (Episodes::new(seconds(1)), Instant::now());
+        let mut told = Vec::new();
+        for at in 0..100 {
+            let begins = episodes.crossed(at, "then", now);
+            now += seconds(10);
+            let ends = episodes.ended(now).is_some();
+            assert_eq!(begins.is_some(), ends, "episode {at}");
+            told.extend(begins);
+        }
+        // 24 of the first 25, then one for every two that are refilled in 1,000 s.
+        assert_eq!(told[..12], [0; 12]);
+        assert_eq!(told.len(), 12 + 2, "{told:?}");
+        assert!(told[12..].iter().all(|untold| *untold > 10), "{told:?}");
+    }
+
+    #[test]
+    fn a_budget_that_nobody_uses_is_full_and_no_more() {
+        let mut budget = Budget {
+            left: 0,
+            since: None,
+        };
+        let now = Instant::now();
+        assert!(!budget.take(1, now));
+        assert!(!budget.take(1, now + REFILL - seconds(1)));
+        assert!(budget.take(1, now + REFILL));
+        assert!(budget.take(BURST, now + REFILL * 1000));
+        assert!(!budget.take(1, now + REFILL * 1000));
+    }
+}
