@@ -333,6 +333,8 @@ pub struct Config {
     pub convergence: ConvergenceConfig,
     /// `marks`. Default: `status`.
     pub marks: MarksConfig,
+    /// `nodeCondition`: whether the Node's status says how this agent is. Default: false.
+    pub node_condition: bool,
 }
 
 /// What the command line says; each overrides the file.

@@ -28,7 +28,7 @@
 //! | `published`, `api`, `http`, `client` | what is shown, and how it travels | sockets |
 //! | `recorder` | what led to an eviction, kept past the agent's end | usage files, the event log |
 //! | `workers` | one task per pod with something to do | nothing |
-//! | `marks` | tells the API server of evictions, from a queue on disk | the state directory, the API server |
+//! | `marks` | tells the API server of evictions, from a queue on disk, and of the node | the state directory, the API server |
 //! | `durable` | files that are there whole or not at all | files named by others |
 //! | `recorded` | a snapshot as a file: `plan --record` | nothing |
 //! | `clock` | the clocks, as numbers and text | the clocks |

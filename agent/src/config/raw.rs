@@ -78,6 +78,7 @@ pub(crate) struct RawConfig {
     pub(super) convergence: RawConvergence,
     #[serde(default)]
     pub(super) marks: RawMarks,
+    pub(super) node_condition: Option<bool>,
 }
 
 /// CPU and memory.

@@ -437,6 +437,8 @@ fn the_api_server_learns_of_the_node_as_configured() {
         message.contains("evictionPressureTransitionPeriod is `25h`"),
         "{message}"
     );
+    assert!(!parse("").unwrap().node_condition);
+    assert!(parse("nodeCondition: true").unwrap().node_condition);
 }
 
 #[test]

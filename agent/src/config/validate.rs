@@ -360,6 +360,7 @@ pub(super) fn check(
         event_log: file.event_log(&raw.event_log)?,
         convergence: file.convergence(&raw.convergence)?,
         marks: file.marks(&raw.marks)?,
+        node_condition: raw.node_condition.unwrap_or_default(),
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
         state_dir: file.read(
             "stateDir",

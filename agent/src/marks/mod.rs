@@ -18,7 +18,9 @@
 //! | `recent` | marks that may be taken back yet; values only |
 //! | `tally` | how many wait, and what became of the others |
 //! | `keeper` | the thread that waits for the disk |
+//! | `condition` | how the agent is, in the Node's status; has no part in the above |
 
+mod condition;
 mod entry;
 mod episode;
 mod follow;
@@ -61,7 +63,7 @@ use crate::{
     workers::{Work, Workers},
 };
 
-pub use self::{steps::Teardown, tally::Tally, wording::Sizes};
+pub use self::{condition::Condition, steps::Teardown, tally::Tally, wording::Sizes};
 
 /// What marks are made with.
 pub struct Parts {

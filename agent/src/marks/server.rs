@@ -81,6 +81,7 @@ impl Refusal {
         let remedy = match code {
             401 => "; the token or certificate is not known there or has expired; renew it",
             403 => "; grant it to this user (deploy/kubernetes.yaml has all that is needed)",
+            404 if asked == PATCH_NODE => "; set nodeName to what this node is called there",
             _ => "",
         };
         format!("the API server answered {code} to {asked} ({said}){remedy}")
@@ -126,6 +127,15 @@ impl Server {
         let request =
             Request::new(pods(namespace)).patch_subresource("status", name, &params, &patch);
         self.ask(request, PATCH).await
+    }
+
+    /// A patch of a node's status.
+    pub(super) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
+        let params = PatchParams::default();
+        let patch = Patch::Strategic(patch);
+        let request =
+            Request::new("/api/v1/nodes").patch_subresource("status", name, &params, &patch);
+        self.ask(request, PATCH_NODE).await
     }
 
     /// An eviction of a pod.
@@ -186,6 +196,8 @@ impl Server {
 pub(super) const GET: &str = "a get of the pod";
 /// As above.
 pub(super) const PATCH: &str = "a patch of the pod's status";
+/// As above.
+pub(super) const PATCH_NODE: &str = "a patch of the node's status";
 /// As above.
 pub(super) const EVICT: &str = "an eviction of the pod";
 /// As above.

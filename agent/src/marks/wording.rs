@@ -5,6 +5,7 @@ use podwarden_policy::Bytes;
 use serde_json::{Value, json};
 
 use super::{
+    condition::State,
     entry::{About, Entry},
     episode::Episode,
     object::{Object, READY},
@@ -22,6 +23,9 @@ const THRESHOLD_MET: &str = "EvictionThresholdMet";
 
 /// And about one that is relieved, for which the kubelet has no Event of its own.
 const RELIEVED: &str = "MemoryPressureRelieved";
+
+/// `type` of the Node's condition.
+const CONDITION: &str = "PodwardenReady";
 
 /// Who says so.
 const COMPONENT: &str = "podwarden";
@@ -146,6 +150,21 @@ pub(super) fn status(entry: &Entry, object: &Object) -> Value {
             "conditions": conditions,
         },
     })
+}
+
+/// The condition of the Node as it is at `time`; its status is what it is since `since`.
+pub(super) fn condition(state: &State, time: &str, since: &str) -> Value {
+    let mut message = state.message.clone();
+    truncate(&mut message, LONGEST);
+    let condition = json!({
+        "type": CONDITION,
+        "status": state.status,
+        "reason": state.reason,
+        "message": message,
+        "lastHeartbeatTime": seconds(time),
+        "lastTransitionTime": seconds(since),
+    });
+    json!({"status": {"conditions": [condition]}})
 }
 
 /// The eviction of an object of the API and of no other with its name.

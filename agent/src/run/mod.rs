@@ -56,6 +56,7 @@ pub async fn run(
         let _ = stopped.await;
     }));
 
+    let condition = telling::condition(&config, &published);
     let mut slow_loop = None;
     let working = async {
         let started = start::agent(config, Arc::clone(&published), evictions).await?;
@@ -67,8 +68,14 @@ pub async fn run(
     };
     tracing::info!("shutting down");
     published.set_ready(false);
+    // It is told while the rest is taken down.
+    let told = condition.map(|condition| tokio::spawn(condition.end()));
     if let Some(slow_loop) = slow_loop {
         slow_loop.finish();
+    }
+    if let Some(told) = told {
+        // Its panic has been printed.
+        let _ = told.await;
     }
     let _ = stop.send(());
     if let Ok(Err(error)) = serving.await {

@@ -8,12 +8,24 @@ use crate::{
     api::Eviction,
     config::{Config, Machine, MarksConfig, Ownership},
     error,
-    marks::{Marks, Parts, Sizes, Teardown},
+    marks::{Condition, Marks, Parts, Sizes, Teardown},
     pods::{Apiserver, Feed},
     published::Published,
     runtime::{self, Client},
     workers::Failure,
 };
+
+/// Begins to say in the Node's status how the agent is, where that is configured.
+pub(super) fn condition(config: &Config, published: &Arc<Published>) -> Option<Condition> {
+    if !config.node_condition {
+        return None;
+    }
+    let Some(apiserver) = Apiserver::of(&config.apiserver) else {
+        tracing::warn!("nodeCondition has no effect: there is no API server to tell");
+        return None;
+    };
+    Some(Condition::start(apiserver, &config.node_name, published))
+}
 
 /// What there is to use on a node.
 pub(super) fn sizes(node: &Node, machine: &Machine) -> Sizes {

@@ -125,6 +125,23 @@ fn everything_is_what_the_api_knows() {
 }
 
 #[test]
+fn a_condition_is_what_the_api_knows() {
+    let state = State {
+        status: "True",
+        reason: "Degraded",
+        message: "x".repeat(5000),
+    };
+    let (time, since) = ("2026-01-02T03:04:05.678901Z", "2026-01-02T03:00:00Z");
+    let patch = condition(&state, time, since);
+    let conditions = patch["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.len(), 1);
+    let condition: v1::NodeCondition = typed(&conditions[0]);
+    assert_eq!(condition.type_, CONDITION);
+    assert!(condition.last_transition_time < condition.last_heartbeat_time);
+    assert_eq!(condition.message.unwrap().len(), LONGEST);
+}
+
+#[test]
 fn a_relief_says_how_long_and_at_whose_cost() {
     let of = |crossings, evicted: usize, named: usize| {
         relief(&Episode {
