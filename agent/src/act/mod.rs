@@ -314,9 +314,10 @@ impl Actor {
         if !self.enforce {
             return;
         }
-        // Where there is nothing yet, there is nothing to take over.
-        let below = tree.list(kubepods).unwrap_or_default();
-        let names = below.into_iter().map(|entry| entry.rel);
+        let names = tree.names_anywhere(kubepods).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what an earlier agent made is not looked for");
+            BTreeSet::new()
+        });
         for rel in std::iter::once(String::new()).chain(names) {
             match self.backend.made_before(tree, &rel) {
                 Ok(created) if created.is_empty() => {}

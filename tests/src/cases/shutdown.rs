@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
 use super::{Case, Context, case, portable};
-use crate::harness::{Agent, Node, Objects, Options, PodSpec, eventually, until};
+use crate::harness::{Agent, Cgroup, Node, Objects, Options, PodSpec, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
     case(
@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
         "killed_agent_leaves_no_programs_and_can_restart",
         killed_agent_can_restart,
     ),
+    case("half_a_cgroup_is_the_next_agents", half_a_cgroup),
 ];
 
 fn loaded(node: &Node) -> Result<Objects> {
@@ -104,6 +105,59 @@ fn killed_agent_can_restart(context: &Context) -> Result<()> {
     node.withdraw(&pod.spec)?;
     until(node.limit(), "the end of the pod's cgroup", || {
         !pod.cgroup.exists()
+    })?;
+    node.agent.stop(Signal::TERM, node.limit())?;
+    node.ensure_nothing_left()
+}
+
+/// An agent that is killed while it makes or removes a pod's cgroup leaves it in some hierarchies: the next
+/// one removes it from those, and where the pod is still there, completes it and owns it whole.
+fn half_a_cgroup(context: &Context) -> Result<()> {
+    let mut node = Node::start(context, &Options::default())?;
+    let specs = ["gone", "stays"].map(PodSpec::best_effort);
+    let mut pods = Vec::new();
+    for spec in &specs {
+        pods.push(node.manifest(spec)?);
+    }
+    until(node.limit(), "the pods' cgroups", || {
+        pods.iter().all(Cgroup::exists)
+    })?;
+    if pods[0].dirs().count() < 2 {
+        super::skip("there is one hierarchy: a cgroup is there or not")?;
+    }
+    node.agent.signal(Signal::KILL)?;
+    node.agent.wait(node.limit())?;
+    for pod in &pods {
+        // That by which cgroups are known, and others.
+        for dir in pod.dirs().step_by(2).chain([pod.memory_usage_file()]) {
+            let dir = if dir.is_file() {
+                dir.parent()
+                    .context("a file is in no directory")?
+                    .to_owned()
+            } else {
+                dir
+            };
+            if dir.exists() {
+                std::fs::remove_dir(&dir).with_context(|| format!("remove {}", dir.display()))?;
+            }
+        }
+    }
+    let manifest = |spec: &PodSpec| node.sandbox.pods_dir().join(format!("{}.json", spec.uid));
+    let manifests = specs.each_ref().map(manifest);
+    std::fs::remove_file(&manifests[0]).context("remove a manifest")?;
+
+    node.agent = Agent::spawn(context.agent(), &node.sandbox, &Options::default())?;
+    context.watch(&node.agent.log);
+    node.agent.wait_ready(context.limit(30))?;
+    let somewhere = |pod: &Cgroup| pod.dirs().any(|dir| dir.exists());
+    until(
+        node.limit(),
+        "the end of one, the rest of the other",
+        || !somewhere(&pods[0]) && pods[1].exists(),
+    )?;
+    std::fs::remove_file(&manifests[1]).context("remove a manifest")?;
+    until(node.limit(), "the end of both", || {
+        !pods.iter().any(somewhere)
     })?;
     node.agent.stop(Signal::TERM, node.limit())?;
     node.ensure_nothing_left()

@@ -1,6 +1,7 @@
-//! Walking the identity hierarchy.
+//! Walking the identity hierarchy, or all of them.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::DirEntryExt,
     path::{Path, PathBuf},
@@ -41,6 +42,31 @@ impl Tree {
             // Reversed, because the last one pushed is visited next.
             pending.extend(children(&entry, &path)?.into_iter().rev());
             found.push(entry);
+        }
+        Ok(found)
+    }
+
+    /// The names of a cgroup and of all below it in any hierarchy that is used, parents before children: who
+    /// is killed while it makes or removes a cgroup leaves it in some of them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`]; what the kernel refuses. What does not exist has no name.
+    pub fn names_anywhere(&self, rel: &str) -> Result<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        for hierarchy in &self.used {
+            let path = self.below(&hierarchy.mount, rel)?;
+            let id = match directory_id(&path) {
+                Ok(id) => id,
+                Err(error) if error.is_gone() => continue,
+                Err(error) => return Err(error),
+            };
+            let depth = 0;
+            let rel = rel.to_owned();
+            let mut pending = vec![(Entry { rel, id, depth }, path)];
+            while let Some((entry, path)) = pending.pop() {
+                pending.extend(children(&entry, &path)?);
+                found.insert(entry.rel);
+            }
         }
         Ok(found)
     }
