@@ -5,11 +5,15 @@
 //! |---|---|
 //! | `store` | objects, versions, history; no network |
 //! | `patch` | merge patches and strategic ones; values only |
+//! | `check` | objects that are refused; values only |
 //! | `route` | paths and verbs -> what is asked for |
 //! | `serve` | answers, watches, and their faults |
+//! | `outage` | ways of not answering at all |
 //!
 //! Left out: TLS, discovery, server-side apply, admission.
 
+mod check;
+mod outage;
 mod patch;
 mod route;
 mod serve;
@@ -20,6 +24,7 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +35,7 @@ use tokio::sync::watch;
 use self::store::{Key, Store, Wanted};
 use crate::harness::Server;
 
+pub(crate) use self::outage::Outage;
 pub(crate) use self::store::Refusal;
 
 /// How the server is unpleasant.
@@ -50,6 +56,8 @@ pub(crate) struct Manners {
     /// Evictions are refused with 429 while this is set, as by a disruption budget, until so many seconds
     /// have passed.
     pub(crate) budget_spent: Option<u32>,
+    /// It is away.
+    outage: Option<Outage>,
 }
 
 impl Default for Manners {
@@ -62,6 +70,7 @@ impl Default for Manners {
             late: Duration::ZERO,
             refuse: VecDeque::new(),
             budget_spent: None,
+            outage: None,
         }
     }
 }
@@ -75,12 +84,28 @@ pub(crate) struct Seen {
     pub(crate) resource: &'static str,
 }
 
+/// A write that was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Write {
+    /// As in [`Seen`].
+    pub(crate) verb: &'static str,
+    /// As in [`Seen`].
+    pub(crate) resource: &'static str,
+    /// `metadata.uid` of the object, or of what an Event is about.
+    pub(crate) about: String,
+    /// `reason` of an Event; empty elsewhere.
+    pub(crate) reason: String,
+}
+
 /// Everything behind the requests.
 #[derive(Debug)]
 struct Shared {
     store: Mutex<Store>,
     manners: Mutex<Manners>,
     seen: Mutex<Vec<Seen>>,
+    written: Mutex<Vec<Write>>,
+    /// Requests that came during an outage.
+    turned_away: AtomicU64,
     /// The store's version, for those who wait for it to change.
     version: watch::Sender<u64>,
 }
@@ -96,6 +121,22 @@ impl Shared {
         let result = act(&mut store);
         self.version.send_replace(store.version());
         result
+    }
+
+    /// Notes a write that was carried out, and made `object` what it is.
+    fn wrote(&self, verb: &'static str, resource: &'static str, object: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (about, reason) = match resource {
+            "events" => (&object["involvedObject"]["uid"], &object["reason"]),
+            _ => (&object["metadata"]["uid"], &Value::Null),
+        };
+        let (about, reason) = (text(about), text(reason));
+        locked(&self.written).push(Write {
+            verb,
+            resource,
+            about,
+            reason,
+        });
     }
 }
 
@@ -113,6 +154,8 @@ impl ApiServer {
             store: Mutex::default(),
             manners: Mutex::default(),
             seen: Mutex::default(),
+            written: Mutex::default(),
+            turned_away: AtomicU64::new(0),
             version: watch::Sender::new(0),
         };
         let mut server = Self {
@@ -133,6 +176,28 @@ impl ApiServer {
         let shared = Arc::clone(&self.shared);
         let started = self.server.start(|listener| serve::serve(listener, shared));
         started.context("serve the API")
+    }
+
+    /// Is away from now on, in this way; what was connected is cut off.
+    pub(crate) fn go_away(&mut self, outage: Outage) -> Result<()> {
+        self.stop();
+        self.manners(|m| m.outage = Some(outage));
+        match outage {
+            Outage::Refused => Ok(()),
+            Outage::Silent | Outage::Unavailable | Outage::Cut => self.resume(),
+        }
+    }
+
+    /// Ends an outage.
+    pub(crate) fn come_back(&mut self) -> Result<()> {
+        self.stop();
+        self.manners(|m| m.outage = None);
+        self.resume()
+    }
+
+    /// Requests that came during an outage so far.
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.shared.turned_away.load(Ordering::Relaxed)
     }
 
     /// Writes a kubeconfig for it, with a token where one is given.
@@ -164,6 +229,11 @@ impl ApiServer {
         std::mem::take(&mut *locked(&self.shared.seen))
     }
 
+    /// The writes that clients had it carry out since the last call, in their order.
+    pub(crate) fn take_written(&self) -> Vec<Write> {
+        std::mem::take(&mut *locked(&self.shared.written))
+    }
+
     /// Makes a pod, bound to `node`, out of a manifest.
     pub(crate) fn create_pod(&self, node: &str, mut manifest: Value) -> Result<Value> {
         let text = |value: &Value| value.as_str().unwrap_or("default").to_owned();
@@ -174,6 +244,21 @@ impl ApiServer {
             manifest["status"] = json!({"phase": "Pending"});
         }
         self.answered(self.shared.write(|store| store.create(key, manifest)))
+    }
+
+    /// Makes a node with this status.
+    pub(crate) fn create_node(&self, name: &str, status: &Value) -> Result<Value> {
+        let node = json!({"metadata": {}, "status": status});
+        self.answered(
+            self.shared
+                .write(|store| store.create(node_key(name), node)),
+        )
+    }
+
+    /// A node as it is now.
+    pub(crate) fn node(&self, name: &str) -> Result<Value> {
+        let store = locked(&self.shared.store);
+        self.answered(store.get(&node_key(name)).cloned())
     }
 
     /// A pod as it is now.
@@ -227,4 +312,8 @@ impl ApiServer {
 
 fn pod_key(namespace: &str, name: &str) -> Key {
     ("pods", namespace.to_owned(), name.to_owned())
+}
+
+fn node_key(name: &str) -> Key {
+    ("nodes", String::new(), name.to_owned())
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,6 +15,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::check::{about_its_own, named_as};
+use super::outage::cut;
 use super::patch;
 use super::route::{Query, Route, route};
 use super::store::{Key, Refusal, Store, Wanted};
@@ -55,6 +58,11 @@ fn json_of(code: StatusCode, value: &Value) -> Response {
 }
 
 async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refusal> {
+    let outage = locked(&shared.manners).outage;
+    if let Some(outage) = outage {
+        shared.turned_away.fetch_add(1, Ordering::Relaxed);
+        return outage.answer().await;
+    }
     let (parts, body) = request.into_parts();
     authenticate(shared, &parts.headers)?;
     if let Some(refusal) = locked(&shared.manners).refuse.pop_front() {
@@ -80,6 +88,7 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
             }
             let key = (resource, namespace, name_for(shared, &object)?);
             let made = shared.write(|store| store.create(key, object))?;
+            shared.wrote(verb, resource, &made);
             Ok(json_of(StatusCode::CREATED, &made))
         }
         Route::Patch { key, status } => {
@@ -95,11 +104,15 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
                     return Err(Refusal::new(415, "UnsupportedMediaType", message));
                 }
             };
-            ok(&patched(shared, &key, &body()?, status, merge)?)
+            let after = patched(shared, &key, &body()?, status, merge)?;
+            shared.wrote(verb, resource, &after);
+            ok(&after)
         }
         Route::Delete(key) => {
             let options = body().unwrap_or_default();
-            ok(&shared.write(|store| delete(store, &key, &options))?)
+            let deleted = shared.write(|store| delete(store, &key, &options))?;
+            shared.wrote(verb, resource, &deleted);
+            ok(&deleted)
         }
         Route::Evict(key) => {
             if let Some(seconds) = locked(&shared.manners).budget_spent {
@@ -112,7 +125,8 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
             let eviction = body()?;
             named_as(&eviction, &key.1, Some(&key.2))?;
             let options = eviction["deleteOptions"].clone();
-            shared.write(|store| delete(store, &key, &options))?;
+            let deleted = shared.write(|store| delete(store, &key, &options))?;
+            shared.wrote(verb, resource, &deleted);
             let done =
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201});
             Ok(json_of(StatusCode::CREATED, &done))
@@ -130,32 +144,6 @@ fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(401, "Unauthorized", "Unauthorized"))
-}
-
-/// An object has the namespace and the name of its path, as far as it says what it has.
-fn named_as(object: &Value, namespace: &str, name: Option<&str>) -> Result<(), Refusal> {
-    let differs = |field: &str, of_path: &str| {
-        let own = object["metadata"][field].as_str().unwrap_or_default();
-        !own.is_empty() && own != of_path
-    };
-    if differs("namespace", namespace) || name.is_some_and(|name| differs("name", name)) {
-        let message =
-            "the namespace or name of the provided object does not match that of the request";
-        return Err(Refusal::new(400, "BadRequest", message));
-    }
-    Ok(())
-}
-
-/// An Event is in the namespace of what it is about, or in `default` where that has none (`legacyValidateEvent`
-/// of Kubernetes `pkg/apis/core/validation/events.go`).
-fn about_its_own(event: &Value, namespace: &str) -> Result<(), Refusal> {
-    let about = event["involvedObject"]["namespace"].as_str();
-    let about = about.filter(|about| !about.is_empty()).unwrap_or("default");
-    if about == namespace {
-        return Ok(());
-    }
-    let message = "involvedObject.namespace: Invalid value: does not match event.namespace";
-    Err(Refusal::new(422, "Invalid", message))
 }
 
 /// `metadata.name`, or one made of `metadata.generateName`.
@@ -252,11 +240,6 @@ fn delete(store: &mut Store, key: &Key, options: &Value) -> Result<Value, Refusa
 }
 
 type Chunks = mpsc::Sender<Result<Bytes, io::Error>>;
-
-/// The cause of a cut: it ends the connection without the end of the answer.
-fn cut() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, "cut")
-}
 
 fn watch(shared: &Arc<Shared>, wanted: Wanted, query: &Query) -> Result<Response, Refusal> {
     let from = query.number("resourceVersion")?;

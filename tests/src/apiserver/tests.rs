@@ -366,6 +366,69 @@ fn events_are_made_and_nodes_are_read() {
 }
 
 #[test]
+fn a_condition_of_a_node_is_patched_beside_the_others() {
+    let server = ApiServer::start().unwrap();
+    let status =
+        json!({"conditions": [{"type": "Ready", "status": "True"}], "capacity": {"cpu": 2}});
+    server.create_node("n1", &status).unwrap();
+    let patch = |path: &str, status: &str| {
+        let kind = "content-type: application/strategic-merge-patch+json\r\n";
+        let condition = json!({"type": "Own", "status": status});
+        let body = json!({"spec": {"unschedulable": true}, "status": {"conditions": [condition]}});
+        ask(&server, "PATCH", path, kind, &body.to_string())
+    };
+    for status in ["False", "True"] {
+        let (code, node) = patch("/api/v1/nodes/n1/status", status);
+        let own = json!({"type": "Own", "status": status});
+        let conditions = json!([{"type": "Ready", "status": "True"}, own]);
+        assert_eq!((code, &node["status"]["conditions"]), (200, &conditions));
+        assert!(node["spec"].is_null() && node["status"]["capacity"]["cpu"] == 2);
+    }
+    assert_eq!(patch("/api/v1/nodes/n2/status", "True").0, 404);
+    let written = server.take_written();
+    assert_eq!(written.len(), 2, "{written:?}");
+    assert_eq!(
+        (written[0].verb, written[0].resource),
+        ("patch", "nodes/status")
+    );
+}
+
+#[test]
+fn a_server_that_is_away_does_nothing_of_what_it_is_asked() {
+    let mut server = ApiServer::start().unwrap();
+    server.create_pod("n1", pod("a")).unwrap();
+    let connects = |server: &ApiServer| TcpStream::connect(server.server.address()).is_ok();
+    server.go_away(Outage::Refused).unwrap();
+    assert!(!connects(&server));
+
+    server.go_away(Outage::Silent).unwrap();
+    let mut answer = send(&server, "DELETE", &format!("{SHOP}/a"), "", "{}");
+    let timeout = Some(Duration::from_millis(200));
+    answer.get_ref().set_read_timeout(timeout).unwrap();
+    let silence = answer.read_line(&mut String::new()).unwrap_err();
+    assert_eq!(silence.kind(), std::io::ErrorKind::WouldBlock);
+
+    server.go_away(Outage::Unavailable).unwrap();
+    let (code, status) = get(&server, &format!("{SHOP}/a"));
+    assert_eq!(
+        (code, &status["reason"]),
+        (503, &json!("ServiceUnavailable"))
+    );
+
+    server.go_away(Outage::Cut).unwrap();
+    let mut answer = send(&server, "GET", &format!("{SHOP}/a"), "", "");
+    assert_eq!(head(&mut answer).0, 200);
+    let mut text = String::new();
+    let _ = answer.read_to_string(&mut text);
+    assert!(!text.ends_with("0\r\n\r\n"), "it is whole: {text:?}");
+
+    assert_eq!(server.turned_away(), 3);
+    server.come_back().unwrap();
+    assert_eq!(get(&server, &format!("{SHOP}/a")).0, 200);
+    assert_eq!(server.take_written(), []);
+}
+
+#[test]
 fn after_a_restart_everything_is_as_it_was() {
     let mut server = ApiServer::start().unwrap();
     server.create_pod("n1", pod("a")).unwrap();
