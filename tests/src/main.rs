@@ -24,6 +24,8 @@ mod demo;
 mod harness;
 pub mod init;
 mod kubelet;
+#[cfg(test)]
+mod outage;
 mod runner;
 mod workload;
 
