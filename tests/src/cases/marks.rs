@@ -18,7 +18,6 @@ use crate::harness::{NODE, Options, PodSpec, Traced, Workload, eventually, sleep
 
 pub(super) const CASES: &[Case] = &[
     portable("mark_status", mark_status),
-    portable("marks_after_outage", marks_after_outage),
     portable("mark_after_kill", mark_after_kill),
     portable("mark_replaced_pod", mark_replaced_pod),
     portable("mark_eviction_api", mark_eviction_api),
@@ -34,10 +33,10 @@ const KEEPER: &str = "marks";
 const FEW: [usize; 3] = [3, 11, 16];
 
 /// For what must not happen again.
-const A_WHILE: Duration = Duration::from_secs(1);
+pub(super) const A_WHILE: Duration = Duration::from_secs(1);
 
 /// A server and an agent on a small node, with these pods.
-fn world(context: &Context, options: Options, specs: &[&PodSpec]) -> Result<World> {
+pub(super) fn world(context: &Context, options: Options, specs: &[&PodSpec]) -> Result<World> {
     let mut world = World::with(context, options, |_| Ok(()))?;
     world.ready(context)?;
     for spec in specs {
@@ -59,7 +58,7 @@ fn start_hog(world: &World, spec: &PodSpec) -> Result<Workload> {
 }
 
 /// Lets a pod be evicted.
-fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<Eviction> {
+pub(super) fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<Eviction> {
     let mut hog = start_hog(world, spec)?;
     let status = hog.wait(context.limit(30)).context("it was not killed")?;
     ensure!(!status.success(), "it ended by itself");
@@ -87,7 +86,7 @@ fn status(world: &World, spec: &PodSpec) -> Result<Value> {
 }
 
 /// Marks that wait on the agent's disk.
-fn waiting(world: &World) -> Result<Vec<PathBuf>> {
+pub(super) fn waiting(world: &World) -> Result<Vec<PathBuf>> {
     let files = fs::read_dir(world.node.sandbox.dir().join("state/marks"));
     let mut waiting = Vec::new();
     for file in files.into_iter().flatten() {
@@ -101,32 +100,37 @@ fn waiting(world: &World) -> Result<Vec<PathBuf>> {
 
 /// Waits until a pod is marked.
 pub(super) fn expect_status(world: &World, spec: &PodSpec) -> Result<()> {
-    eventually(world.node.limit(), || {
-        let status = status(world, spec)?;
-        ensure!(
-            status["phase"] == "Failed" && status["reason"] == "Evicted",
-            "{}: {status}",
-            spec.name
-        );
-        Ok(())
-    })
+    eventually(world.node.limit(), || is_marked(world, spec))
+}
+
+fn is_marked(world: &World, spec: &PodSpec) -> Result<()> {
+    let status = status(world, spec)?;
+    ensure!(
+        status["phase"] == "Failed" && status["reason"] == "Evicted",
+        "{}: {status}",
+        spec.name
+    );
+    Ok(())
 }
 
 /// Waits until these pods are marked and told of, and nothing is left to tell.
 pub(super) fn expect_marks(world: &World, specs: &[&PodSpec]) -> Result<()> {
+    eventually(world.node.limit(), || are_marked(world, specs))
+}
+
+/// These pods are marked and told of, no others are, and nothing is left to tell.
+pub(super) fn are_marked(world: &World, specs: &[&PodSpec]) -> Result<()> {
     for spec in specs {
-        expect_status(world, spec)?;
+        is_marked(world, spec)?;
     }
-    eventually(world.node.limit(), || {
-        let about = events(world, "Evicted")?;
-        let told = about.keys().map(String::as_str);
-        let mut wanted: Vec<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
-        wanted.sort_unstable();
-        ensure!(told.eq(wanted), "Events are about {:?}", about.keys());
-        let waiting = waiting(world)?;
-        ensure!(waiting.is_empty(), "{waiting:?} wait");
-        Ok(())
-    })
+    let about = events(world, "Evicted")?;
+    let told = about.keys().map(String::as_str);
+    let mut wanted: Vec<_> = specs.iter().map(|spec| spec.uid.as_str()).collect();
+    wanted.sort_unstable();
+    ensure!(told.eq(wanted), "Events are about {:?}", about.keys());
+    let waiting = waiting(world)?;
+    ensure!(waiting.is_empty(), "{waiting:?} wait");
+    Ok(())
 }
 
 /// What was written since the last look: how often each.
@@ -137,7 +141,7 @@ fn writes(world: &World) -> BTreeMap<String, usize> {
     verbs
 }
 
-fn finish(world: World, specs: &[&PodSpec]) -> Result<()> {
+pub(super) fn finish(world: World, specs: &[&PodSpec]) -> Result<()> {
     world.node.empty()?;
     for spec in specs {
         // It may have been deleted on the way.
@@ -227,41 +231,6 @@ fn mark_status(context: &Context) -> Result<()> {
     let written = writes(&world);
     ensure!(written.is_empty(), "{written:?}");
     finish(world, &[&hog, &calm])
-}
-
-fn marks_after_outage(context: &Context) -> Result<()> {
-    let (first, second) = (
-        PodSpec::best_effort("first"),
-        PodSpec::best_effort("second"),
-    );
-    let mut world = world(context, small("enforce"), &[&first, &second])?;
-    world.server.stop();
-    for spec in [&first, &second] {
-        let eviction = evict(context, &world, spec)?;
-        let killed = eviction.timeline.killed_nanos.context("not killed")?;
-        context.figure(
-            "kill_during_outage",
-            (killed - eviction.timeline.crossing_nanos) as f64 / 1e6,
-            "ms",
-        );
-    }
-    // One for each pod, and one for the node.
-    eventually(world.node.limit(), || {
-        let waiting = waiting(&world)?.len();
-        ensure!(waiting == 3, "{waiting} marks wait");
-        Ok(())
-    })?;
-    world.verbs();
-    world.server.resume()?;
-    expect_marks(&world, &[&first, &second])?;
-    sleep(A_WHILE)?;
-    let once = BTreeMap::from([
-        ("create events".to_owned(), 3),
-        ("patch pods/status".to_owned(), 2),
-    ]);
-    let written = writes(&world);
-    ensure!(written == once, "{written:?}");
-    finish(world, &[&first, &second])
 }
 
 /// The mark is on disk when the agent is killed; and it is not, and the eviction is on record.

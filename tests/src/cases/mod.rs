@@ -28,6 +28,7 @@ mod lifecycle;
 mod marks;
 mod memory;
 mod observe;
+mod outage;
 mod profile;
 mod pure_v1;
 mod reaping;
@@ -122,6 +123,7 @@ pub(crate) fn all() -> Vec<Case> {
         api::CASES,
         apiserver::CASES,
         marks::CASES,
+        outage::CASES,
         kubelet::CASES,
         static_url::CASES,
         daemonset::CASES,
