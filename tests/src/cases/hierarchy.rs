@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{Bytes, Container, MilliCpu, Pod, PodUid, QosClass, Resources};
 
-use super::{Case, Context, case, portable, systemd::needs_systemd};
+use super::{Case, Context, SEED, case, portable, systemd::needs_systemd};
 use crate::harness::fresh_uid;
 
 mod refusals;
@@ -27,9 +27,6 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// A number to choose everything by; what a failed run printed repeats its pods and their order.
-const SEED: &str = "PODWARDEN_E2E_SEED";
-
 /// Different pods in one run.
 const PODS: usize = 200;
 
@@ -42,12 +39,7 @@ fn churn_systemd(context: &Context) -> Result<()> {
 }
 
 fn churn(context: &Context, driver: &'static str) -> Result<()> {
-    let seed = match std::env::var(SEED) {
-        Ok(text) => text.parse().with_context(|| format!("{SEED}={text}"))?,
-        // Short enough to be copied, and to be a figure without loss.
-        Err(_) => u64::from(fastrand::u32(..)),
-    };
-    context.figure("seed", seed as f64, "");
+    let seed = context.seed()?;
     churn_with(context, driver, seed).with_context(|| format!("with {SEED}={seed}"))
 }
 

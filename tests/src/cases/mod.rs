@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::harness::Log;
@@ -31,6 +31,7 @@ mod observe;
 mod outage;
 mod profile;
 mod pure_v1;
+mod random_sources;
 mod reaping;
 mod recorder;
 mod relief;
@@ -84,6 +85,9 @@ const fn slow(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
     }
 }
 
+/// A number to choose everything by; what a failed run printed repeats what it did, in its order.
+const SEED: &str = "PODWARDEN_E2E_SEED";
+
 /// How far apart two CPU times are, nanoseconds.
 fn cpu_gap(found: u64, kernel: u64) -> u64 {
     found.abs_diff(kernel)
@@ -124,6 +128,7 @@ pub(crate) fn all() -> Vec<Case> {
         apiserver::CASES,
         marks::CASES,
         outage::CASES,
+        random_sources::CASES,
         kubelet::CASES,
         static_url::CASES,
         daemonset::CASES,
@@ -192,6 +197,17 @@ impl Context {
     /// How often to do what is done again and again: as asked for, or else `usual`.
     pub(crate) fn repetitions(&self, usual: u32) -> u32 {
         self.repetitions.unwrap_or(usual)
+    }
+
+    /// What to choose everything by, noted as a figure: as the environment tells it, or any.
+    pub(crate) fn seed(&self) -> Result<u64> {
+        let seed = match std::env::var(SEED) {
+            Ok(text) => text.parse().with_context(|| format!("{SEED}={text}"))?,
+            // Short enough to be copied, and to be a figure without loss.
+            Err(_) => u64::from(fastrand::u32(..)),
+        };
+        self.figure("seed", seed as f64, "");
+        Ok(seed)
     }
 
     /// How long to wait for something that takes `seconds` at the very most on a real machine.

@@ -22,14 +22,14 @@ pub(super) const CASES: &[Case] = &[portable("static_pod_url", static_pod_url)];
 type Answer = Arc<Mutex<(StatusCode, String)>>;
 
 /// A web server with one page, for those who know the word.
-struct Web {
+pub(super) struct Web {
     answer: Answer,
     address: SocketAddr,
     runtime: Option<Runtime>,
 }
 
 impl Web {
-    fn start() -> Result<Self> {
+    pub(super) fn start() -> Result<Self> {
         let answer: Answer = Arc::default();
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -50,7 +50,17 @@ impl Web {
         })
     }
 
-    fn serve(&self, code: StatusCode, text: &impl ToString) {
+    /// What makes an agent one of those, for its configuration.
+    pub(super) fn config(&self) -> String {
+        format!(
+            "staticPodURL: http://{}/pods.yaml?node=1\n\
+             staticPodURLHeader: {{X-Word: [sesame]}}\nhttpCheckFrequency: 1s\n",
+            self.address
+        )
+    }
+
+    /// From now on the page is this.
+    pub(super) fn serve(&self, code: StatusCode, text: &impl ToString) {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         *answer = (code, text.to_string());
     }
@@ -114,11 +124,7 @@ fn static_pod_url(context: &Context) -> Result<()> {
     );
     web.serve(StatusCode::OK, &first.manifest());
     let options = Options {
-        config: format!(
-            "staticPodURL: http://{}/pods.yaml?node=1\n\
-             staticPodURLHeader: {{X-Word: [sesame]}}\nhttpCheckFrequency: 1s\n",
-            web.address
-        ),
+        config: web.config(),
         ..Options::default()
     };
     let node = Node::on(context, Sandbox::new()?, &options)?;
