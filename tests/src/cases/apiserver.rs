@@ -231,9 +231,11 @@ fn apiserver_cut_off(context: &Context) -> Result<()> {
     let alive: Vec<_> = alive.iter().collect();
     world.node.expect_pods(&alive)?;
     world.ensure_no_list("watches were cut")?;
-    world
-        .server
-        .manners(|m| (m.cut_after, m.repeat) = (None, false));
+    world.server.manners(|m| {
+        (m.cut_after, m.repeat) = (None, false);
+        // With the first of a watch, pauses after failures begin anew.
+        m.bookmarks = Duration::from_millis(100);
+    });
 
     away_and_forgetful(&mut world, &alive)?;
     steady(&mut world)?;
@@ -246,7 +248,8 @@ fn apiserver_cut_off(context: &Context) -> Result<()> {
     world.node.finish()
 }
 
-/// Pods come, change and go while watches are cut and events are told late and twice.
+/// Pods come, change and go while watches are cut and events are told late and twice: a few of them, since
+/// after most cuts the agent waits a second.
 fn churn(world: &World) -> Result<Vec<PodSpec>> {
     world.server.manners(|m| {
         m.cut_after = Some(8);
@@ -254,7 +257,7 @@ fn churn(world: &World) -> Result<Vec<PodSpec>> {
         m.late = Duration::from_millis(2);
     });
     let mut alive: Vec<PodSpec> = Vec::new();
-    for turn in 0..80 {
+    for turn in 0..24 {
         match fastrand::u8(0..4) {
             0 | 1 => {
                 let spec = PodSpec::limited(&format!("churn-{turn}"), "32Mi");
@@ -319,14 +322,11 @@ fn steady(world: &mut World) -> Result<()> {
         retry_after: Some(1),
         ..Refusal::new(429, "TooManyRequests", "later")
     };
-    world.server.manners(|m| {
-        m.bookmarks = Duration::from_millis(100);
-        m.refuse.push_back(busy);
-    });
+    world.server.manners(|m| m.refuse.push_back(busy));
     restart(world)?;
     world.server.compact();
     // Some bookmarks.
-    sleep(Duration::from_secs(1))?;
+    sleep(Duration::from_millis(500))?;
     restart(world)?;
     world.ensure_no_list("bookmarks had kept the place")
 }
