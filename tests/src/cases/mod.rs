@@ -27,6 +27,7 @@ mod kubelet;
 mod lifecycle;
 mod marks;
 mod memory;
+mod node_told;
 mod observe;
 mod outage;
 mod profile;
@@ -128,6 +129,7 @@ pub(crate) fn all() -> Vec<Case> {
         apiserver::CASES,
         marks::CASES,
         outage::CASES,
+        node_told::CASES,
         random_sources::CASES,
         kubelet::CASES,
         static_url::CASES,

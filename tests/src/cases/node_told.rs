@@ -1,0 +1,144 @@
+//! What the API server learns of the node: how long it is short of memory, and how its agent is.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::EventKind;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::apiserver::World;
+use super::eviction::small;
+use super::marks;
+use super::recorder::restart;
+use super::{Case, Context, portable};
+use crate::apiserver::Write;
+use crate::harness::{NODE, Options, PodSpec, eventually, sleep};
+
+pub(super) const CASES: &[Case] = &[
+    portable("pressure_episode", pressure_episode),
+    portable("node_condition", node_condition),
+];
+
+/// The Events about the node for a reason, as they were made.
+fn about_node(world: &World, reason: &str) -> Result<Vec<Value>> {
+    let all = world.server.events()?.into_iter();
+    let own = all.filter(|e| e["involvedObject"]["name"] == NODE && e["reason"] == reason);
+    Ok(own.collect())
+}
+
+/// Two evictions soon one after the other are one episode; its end is told once the node is calm.
+fn pressure_episode(context: &Context) -> Result<()> {
+    let specs = ["first", "second"].map(PodSpec::best_effort);
+    let options = Options {
+        config: "evictionPressureTransitionPeriod: 4s\n".to_owned(),
+        ..small("enforce")
+    };
+    let world = marks::world(context, options, &specs.each_ref())?;
+    for spec in &specs {
+        marks::evict(context, &world, spec)?;
+    }
+    let relieved = eventually(world.node.limit(), || {
+        let relieved = about_node(&world, "MemoryPressureRelieved")?;
+        relieved.into_iter().next().context("no end is told")
+    })?;
+    let began = about_node(&world, "EvictionThresholdMet")?;
+    ensure!(began.len() == 1, "{began:?}");
+    let message = relieved["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.contains("reached 2 times, 2 pods were evicted: e2e/first, e2e/second")
+            && relieved["type"] == "Normal"
+            && relieved["count"] == 2
+            && relieved["firstTimestamp"] == began[0]["firstTimestamp"]
+            && relieved["lastTimestamp"].as_str() >= relieved["firstTimestamp"].as_str(),
+        "{relieved}"
+    );
+    eventually(world.node.limit(), || {
+        marks::are_marked(&world, &specs.each_ref())
+    })?;
+    sleep(marks::A_WHILE)?;
+    let relieved = about_node(&world, "MemoryPressureRelieved")?;
+    ensure!(relieved.len() == 1, "{relieved:?}");
+    marks::finish(world, &specs.each_ref())
+}
+
+/// The condition, once it is as it should be.
+fn condition(world: &World, status: &str, reasons: &[&str]) -> Result<Value> {
+    eventually(world.node.limit(), || {
+        let node = world.server.node(NODE)?;
+        let conditions = node["status"]["conditions"].as_array();
+        let conditions = conditions.context("the node has no conditions")?;
+        let kubelets = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
+        ensure!(conditions.contains(&kubelets), "{conditions:?}");
+        let own = conditions.iter().find(|c| c["type"] == "PodwardenReady");
+        let own = own.context("the condition is not there")?;
+        let reason = own["reason"].as_str().unwrap_or_default();
+        ensure!(
+            own["status"] == status && reasons.contains(&reason),
+            "{own}"
+        );
+        Ok(own.clone())
+    })
+}
+
+/// How often the node's status was written since the last look; nothing else was.
+fn patches(world: &World) -> Result<usize> {
+    let written = world.server.take_written();
+    let of_status = |write: &Write| (write.verb, write.resource) == ("patch", "nodes/status");
+    ensure!(written.iter().all(of_status), "{written:?}");
+    Ok(written.len())
+}
+
+/// From a Node that is not there yet to the agent's end, and to the next one.
+fn node_condition(context: &Context) -> Result<()> {
+    let options = Options {
+        config: "nodeCondition: true\n".to_owned(),
+        ..Options::default()
+    };
+    let mut world = World::with(context, options, |_| Ok(()))?;
+    world.ready(context)?;
+    eventually(world.node.limit(), || {
+        let events = world.node.agent.events(0)?;
+        let said = events.iter().any(|event| {
+            matches!(&event.kind, EventKind::Degraded { message }
+                if message.contains("answered 404") && message.contains("set nodeName"))
+        });
+        ensure!(said, "nothing is said of the missing Node");
+        Ok(())
+    })?;
+    let kubelets = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
+    let status = json!({"conditions": [kubelets]});
+    world.server.create_node(NODE, &status)?;
+
+    let missing = !world.node.agent.node()?.degradations.is_empty();
+    let well = if missing { "Degraded" } else { "Ready" };
+    let told = condition(&world, "True", &[well])?;
+    let message = told["message"].as_str().unwrap_or_default();
+    ensure!(message.starts_with("podwarden evicts; profile "), "{told}");
+    sleep(Duration::from_secs(2))?;
+    let written = patches(&world)?;
+    ensure!(written == 1, "{written} patches of what is so all the time");
+
+    world.node.agent.stop(Signal::TERM, context.limit(20))?;
+    condition(&world, "False", &["Stopped"])?;
+    // Another one, which only looks on.
+    let options = Options {
+        mode: "observe",
+        ..world.options.clone()
+    };
+    restart(context, &mut world.node, &options)?;
+    // It waits for whoever makes the tree.
+    let told = condition(&world, "True", &["Degraded"])?;
+    let message = told["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("evicts nothing"), "{told}");
+    let written = patches(&world)?;
+    ensure!(written == 2, "{written} patches for an end and a beginning");
+
+    // The end waits for nobody who does not answer.
+    world.server.stop();
+    world.node.agent.stop(Signal::TERM, context.limit(20))?;
+    world.server.resume()?;
+    let options = world.options.clone();
+    restart(context, &mut world.node, &options)?;
+    world.node.finish()
+}
