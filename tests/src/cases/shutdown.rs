@@ -1,6 +1,6 @@
 //! Ends: whatever way the agent ends, the node is as it was.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::{Case, Context, case, portable};
@@ -142,9 +142,7 @@ fn half_a_cgroup(context: &Context) -> Result<()> {
             }
         }
     }
-    let manifest = |spec: &PodSpec| node.sandbox.pods_dir().join(format!("{}.json", spec.uid));
-    let manifests = specs.each_ref().map(manifest);
-    std::fs::remove_file(&manifests[0]).context("remove a manifest")?;
+    node.withdraw(&specs[0])?;
 
     node.agent = Agent::spawn(context.agent(), &node.sandbox, &Options::default())?;
     context.watch(&node.agent.log);
@@ -155,7 +153,7 @@ fn half_a_cgroup(context: &Context) -> Result<()> {
         "the end of one, the rest of the other",
         || !somewhere(&pods[0]) && pods[1].exists(),
     )?;
-    std::fs::remove_file(&manifests[1]).context("remove a manifest")?;
+    node.withdraw(&specs[1])?;
     until(node.limit(), "the end of both", || {
         !pods.iter().any(somewhere)
     })?;
