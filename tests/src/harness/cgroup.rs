@@ -299,8 +299,14 @@ fn is_counter(file: &str) -> bool {
     FIGURES.iter().any(|end| file.ends_with(end))
 }
 
-/// Lets the children of `dir` have every controller that `dir` has.
+/// Lets the children of `dir` have every controller that `dir` has; none where it has processes of its own,
+/// which v2 does not let compete with children for anything, but in the root.
 fn enable_controllers(dir: &Path) -> Result<()> {
+    let is_root = !dir.join("cgroup.type").exists();
+    let processes = fs::read_to_string(dir.join("cgroup.procs"));
+    if !is_root && processes.is_ok_and(|processes| !processes.trim().is_empty()) {
+        return Ok(());
+    }
     let path = dir.join("cgroup.controllers");
     let list = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     for controller in list.split_whitespace() {
