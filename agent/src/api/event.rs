@@ -1,0 +1,269 @@
+//! What happened: `GET /v1/events`.
+
+use serde::{Deserialize, Serialize};
+
+use super::PodRef;
+
+/// One step of an eviction, all by `CLOCK_MONOTONIC`, nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionTimeline {
+    /// When usage passed the level (see `crossing_source`).
+    pub crossing_nanos: u64,
+    /// Where the crossing's time comes from: `kernel` (stamped by the kernel program), or `sampled`
+    /// (interpolated between the last two samples), or `notified` (no earlier than this; the
+    /// kernel's eventfd does not stamp).
+    pub crossing_source: String,
+    /// When the reactor woke.
+    pub wake_nanos: u64,
+    /// When it had re-read usage and chosen the victim.
+    pub verified_nanos: u64,
+    /// When the last SIGKILL was sent; absent in observe mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed_nanos: Option<u64>,
+    /// When the victim's memory was seen freed; absent until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freed_nanos: Option<u64>,
+}
+
+/// One eviction, or in observe mode one that would have been.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// The victim (`pod` is the event's own field).
+    #[serde(rename = "victim")]
+    pub pod: PodRef,
+    /// Its QoS class.
+    pub qos_class: String,
+    /// Whose level was crossed: `kubepods`, `burstable`, `besteffort`, or `node` for all that runs on the
+    /// node; `pressure` where tasks waited for memory (the level is then that from which memory is
+    /// short).
+    pub scope: String,
+    /// The level that was in force, bytes.
+    pub level_bytes: u64,
+    /// How far that was below the configured level because of how fast the scope filled, bytes.
+    #[serde(default)]
+    pub headroom_bytes: u64,
+    /// How fast the scope was seen to fill, bytes per second.
+    #[serde(default)]
+    pub fill_bytes_per_second: u64,
+    /// What noticed it first, as in `levelCrossed`.
+    #[serde(default)]
+    pub detected_by: String,
+    /// Usage of the scope when it was verified, bytes.
+    pub usage_bytes: u64,
+    /// Usage of the victim when it was chosen, bytes.
+    pub victim_usage_bytes: u64,
+    /// Processes that were sent SIGKILL; 0 in observe mode. On v2 `cgroup.kill` does it and the
+    /// count is that of the processes found just before.
+    pub processes: u32,
+    /// True in observe mode: nothing was done.
+    pub dry_run: bool,
+    /// Why this pod.
+    pub reason: String,
+    /// True when the agent ended before it saw what came of it: its successor found this in the event
+    /// log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
+    /// True when the API server is to be told of it: should the agent end before that, its successor
+    /// does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub to_be_marked: bool,
+    /// The kernel's number of the victim's cgroup: for as long as that is there, the pod is dead. Absent
+    /// where it was not known any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub victim_cgroup_id: Option<u64>,
+    /// The steps.
+    pub timeline: EvictionTimeline,
+}
+
+/// What happened; `type` names the variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum EventKind {
+    /// A pod's cgroup appeared, or its manifest was read.
+    PodAdded {
+        /// Its class.
+        qos_class: String,
+    },
+    /// A pod's cgroup is gone.
+    PodRemoved {
+        /// CPU time at the end, nanoseconds.
+        usage_core_nano_seconds: u64,
+        /// Exits at the end.
+        exits: u64,
+    },
+    /// A container's cgroup appeared.
+    ContainerStarted {
+        /// Its name or id.
+        container: String,
+    },
+    /// A container's cgroup is gone.
+    ContainerStopped {
+        /// Its name or id.
+        container: String,
+    },
+    /// A process ended.
+    ProcessExit {
+        /// Process id in the agent's namespace.
+        pid: u32,
+        /// `comm`.
+        command: String,
+        /// Exit code, when it ended by itself.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
+        /// Signal number, when a signal ended it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+        /// True when the kernel's OOM killer chose it.
+        oom_killed: bool,
+        /// From start to end, nanoseconds.
+        run_time_nanos: u64,
+        /// Largest resident set, bytes.
+        max_rss_bytes: u64,
+    },
+    /// The kernel's OOM killer chose a process.
+    KernelOom {
+        /// Its process id.
+        pid: u32,
+    },
+    /// A level was crossed.
+    LevelCrossed {
+        /// As in an eviction.
+        scope: String,
+        /// The level, bytes.
+        level_bytes: u64,
+        /// Usage seen, bytes.
+        usage_bytes: u64,
+        /// Which source reported it: `charge`, `switch`, `eventfd`, `memory.events`, `psi-some`, `psi-full` or
+        /// `sampler`.
+        detected_by: String,
+    },
+    /// A pod was evicted, or in observe mode would have been.
+    Eviction(Box<Eviction>),
+    /// A tier uses more than `qosReserved` leaves it: it is kept from growing, and its limit follows it
+    /// down.
+    GapOpened {
+        /// `burstable` or `besteffort`.
+        tier: String,
+        /// What it may use, bytes.
+        target_bytes: u64,
+        /// What it uses, bytes.
+        usage_bytes: u64,
+    },
+    /// A tier's hard limit is where `qosReserved` has it.
+    GapClosed {
+        /// As above.
+        tier: String,
+        /// As above.
+        target_bytes: u64,
+        /// What it used when the gap opened, bytes.
+        usage_before_bytes: u64,
+        /// What it uses now, bytes.
+        usage_bytes: u64,
+        /// Page cache that was dropped meanwhile, bytes.
+        reclaimed_bytes: u64,
+        /// Limits that were written meanwhile.
+        writes: u64,
+        /// For how long the gap was open, nanoseconds.
+        open_nanos: u64,
+    },
+    /// Somebody else changed a value that podwarden keeps.
+    Drift {
+        /// The cgroup, as the cgroupfs driver names it.
+        cgroup: String,
+        /// Which value.
+        property: String,
+        /// What it held.
+        found: String,
+        /// What podwarden wrote.
+        wanted: String,
+        /// False when the kernel refused it.
+        corrected: bool,
+    },
+    /// Somebody keeps changing a value: it is corrected at growing intervals from now on, at most once
+    /// a minute in the end.
+    DriftContested {
+        /// As above.
+        cgroup: String,
+        /// As above.
+        property: String,
+        /// As above.
+        found: String,
+        /// What podwarden will write.
+        wanted: String,
+    },
+    /// Nobody changes a value any more that was contested.
+    DriftSettled {
+        /// As above.
+        cgroup: String,
+        /// As above.
+        property: String,
+        /// How often it was corrected meanwhile.
+        corrections: u32,
+    },
+    /// Something is not as it should be; the text says what and what is lost.
+    Degraded {
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// One entry of `GET /v1/events`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// Counts up without a gap while the agent runs, in the order of publication; the SSE id. Begins at
+    /// 1, or with an event log above every id that an agent before gave out.
+    pub id: u64,
+    /// When it happened, RFC 3339.
+    pub time: String,
+    /// Which pod, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
+    /// What.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_reads_back_as_it_was_written() {
+        let pod = PodRef {
+            name: "a".to_owned(),
+            namespace: "b".to_owned(),
+            uid: "c".to_owned(),
+        };
+        let kinds = [
+            EventKind::Eviction(Box::new(Eviction {
+                pod: pod.clone(),
+                ..Eviction::default()
+            })),
+            EventKind::KernelOom { pid: 7 },
+            EventKind::PodAdded {
+                qos_class: "Burstable".to_owned(),
+            },
+        ];
+        for kind in kinds {
+            let event = Event {
+                id: 3,
+                time: "2026-01-01T00:00:00.000000Z".to_owned(),
+                pod: Some(pod.clone()),
+                kind,
+            };
+            let text = serde_json::to_string(&event).unwrap();
+            assert_eq!(
+                serde_json::from_str::<Event>(&text).unwrap(),
+                event,
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The node, its tiers, and how the agent itself is doing: `GET /v1/node`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CpuStats, EventLogStats, MemoryStats};
+
+/// Where pods come from, and how that is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceStats {
+    /// `apiserver` or `file`.
+    pub name: String,
+    /// It has told everything that it has at least once.
+    pub reported: bool,
+    /// Pods that it tells of.
+    pub pods: u64,
+    /// Changes that it told, beginning with its first list.
+    pub updates: u64,
+    /// What keeps it from its work; what it told before stays in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// One QoS tier's cgroup: `kubepods` itself, `burstable` or `besteffort`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TierStats {
+    /// `kubepods`, `burstable` or `besteffort`.
+    pub name: String,
+    /// The cgroup below the controllers' mount points.
+    pub cgroup: String,
+    /// CPU of everything below.
+    pub cpu: CpuStats,
+    /// Memory of everything below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStats>,
+    /// The level at which the reactor acts, bytes; absent when nothing is armed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub armed_level_bytes: Option<u64>,
+    /// How far its hard limit is from where `qosReserved` has it; absent without one, and in observe
+    /// mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub convergence: Option<TierConvergence>,
+}
+
+/// How a tier's hard limit follows its target.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TierConvergence {
+    /// What `qosReserved` leaves to the tier, bytes; absent while nothing limits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_bytes: Option<u64>,
+    /// What the tier uses above that, bytes.
+    pub gap_bytes: u64,
+    /// The hard limit is the target.
+    pub reached: bool,
+    /// `memory.high` of the tier, bytes; absent without such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_bytes: Option<u64>,
+    /// From when the pods became known that lowered the target last until a limit kept the tier, above
+    /// it, from growing, nanoseconds; absent until that was needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_nano_seconds: Option<u64>,
+    /// Page cache that was dropped, bytes.
+    pub reclaimed_bytes: u64,
+    /// Steps taken since the agent started.
+    pub steps: ConvergenceSteps,
+}
+
+/// How often each file of a tier was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConvergenceSteps {
+    /// The hard limit.
+    pub max: u64,
+    /// `memory.high`.
+    pub high: u64,
+    /// `memory.reclaim`; on v1 the hard limit, to drop page cache.
+    pub reclaim: u64,
+}
+
+/// What the kernel programs could not deliver, since the agent started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DropStats {
+    /// Decision events lost because their ring was full.
+    pub decisions: u64,
+    /// Telemetry events lost because their ring was full (figures are counted in maps and stay right).
+    pub telemetry: u64,
+    /// Cgroups that found no free account.
+    pub accounts: u64,
+    /// Reclaim begins that found no free entry.
+    pub stalls: u64,
+    /// Context switches that the kernel did not trace; their CPU time is found by other means.
+    pub untraced_switches: u64,
+}
+
+/// What the agent did to cgroups since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CgroupWrites {
+    /// Cgroups made.
+    pub created: u64,
+    /// Values written and read back.
+    pub updated: u64,
+    /// Cgroups removed.
+    pub removed: u64,
+    /// Any of these refused, or read back as something else; also page cache that was to be dropped.
+    pub failed: u64,
+    /// Of the values written, those that undid what somebody else had written.
+    pub corrected: u64,
+}
+
+/// One comparison of the whole tree with what it should be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReconcileStats {
+    /// What the plan asked for.
+    pub actions: u64,
+    /// Values written.
+    pub writes: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// How long carrying the plan out took.
+    pub duration_nano_seconds: u64,
+}
+
+/// `GET /v1/node`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStats {
+    /// `--node-name`, or the host's name.
+    pub node_name: String,
+    /// `observe` or `enforce`.
+    pub mode: String,
+    /// The profile that runs: `full`, `standard` or `sampling`.
+    pub profile: String,
+    /// `v1`, `hybrid` or `v2`.
+    pub cgroup_version: String,
+    /// `cgroupfs` or `systemd`.
+    pub cgroup_driver: String,
+    /// What this node cannot do, one sentence each.
+    pub degradations: Vec<String>,
+    /// When the agent started.
+    pub start_time: String,
+    /// When the figures were read.
+    pub time: String,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// Memory that pods may use, bytes.
+    pub allocatable_memory_bytes: u64,
+    /// kubepods and the two tiers.
+    pub tiers: Vec<TierStats>,
+    /// Lost events.
+    pub drops: DropStats,
+    /// What was done to cgroups.
+    #[serde(default)]
+    pub cgroup_writes: CgroupWrites,
+    /// How often the whole tree was compared with what it should be.
+    #[serde(default)]
+    pub reconciles: u64,
+    /// The last time; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reconcile: Option<ReconcileStats>,
+    /// What others wrote to files of ours.
+    #[serde(default)]
+    pub drift: DriftStats,
+    /// The event log; absent where none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log: Option<EventLogStats>,
+    /// What the API server is told of evictions; absent where it is told nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marks: Option<MarkStats>,
+    /// Where pods come from; empty where they are known from their cgroups alone.
+    #[serde(default)]
+    pub sources: Vec<SourceStats>,
+    /// The container runtime; absent where none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeStats>,
+}
+
+/// The container runtime, and how the agent gets on with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeStats {
+    /// Its socket.
+    pub endpoint: String,
+    /// `containerd`, `cri-o`; absent until it has answered once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its version; absent likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What keeps it from answering; what it told before stays in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// What the API server is told of evictions, and of the node's pressure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkStats {
+    /// It has not been told yet.
+    pub waiting: u64,
+    /// It was told, since the agent started.
+    pub delivered: u64,
+    /// It will not be: the pod is gone, another has its name, or it refuses to be told; since the agent
+    /// started.
+    pub given_up: u64,
+}
+
+/// What others wrote to files that podwarden keeps, since the agent started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftStats {
+    /// Cgroups whose files are watched; foreign writes to others are found by the timer.
+    pub watched_cgroups: u64,
+    /// Files that somebody keeps writing against podwarden, now.
+    pub contested: u64,
+    /// By property; those that nobody wrote are left out.
+    pub properties: Vec<DriftCount>,
+}
+
+/// What others wrote to files of one property.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftCount {
+    /// As in `explain`: `memory limit`, `cpu shares`.
+    pub property: String,
+    /// Foreign values that were replaced.
+    pub corrected: u64,
+    /// Foreign values that the kernel did not let podwarden replace.
+    pub refused: u64,
+    /// How often a file became contested.
+    pub contests: u64,
+}

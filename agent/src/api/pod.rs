@@ -1,0 +1,131 @@
+//! What a pod and its containers use: `GET /v1/pods` and `GET /v1/pods/{uid}`.
+
+use serde::{Deserialize, Serialize};
+
+/// Which pod; the same triple as the Summary API's `podRef`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PodRef {
+    /// `metadata.name`, or the uid where only the cgroup is known.
+    pub name: String,
+    /// `metadata.namespace`; empty where only the cgroup is known.
+    pub namespace: String,
+    /// `metadata.uid` as it stands in the cgroup's name.
+    pub uid: String,
+}
+
+/// CPU time and how long runnable tasks waited for a CPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuStats {
+    /// When the figures were read.
+    pub time: String,
+    /// CPU time since the cgroup was first seen, in nanoseconds.
+    pub usage_core_nano_seconds: u64,
+    /// CPU use over the last sampling window, in billionths of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_nano_cores: Option<u64>,
+    /// Time that runnable tasks spent waiting for a CPU, in nanoseconds.
+    pub run_queue_wait_nano_seconds: u64,
+    /// How many waits; bucket `i` counts waits in `[2^i, 2^(i+1))` microseconds, bucket 0 also
+    /// everything shorter, the last also everything longer.
+    pub run_queue_wait_histogram: Vec<u64>,
+    /// Context switches into the pod's tasks.
+    pub context_switches: u64,
+}
+
+/// Memory, from the memory controller.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryStats {
+    /// When the figures were read.
+    pub time: String,
+    /// `memory.current` (v2) or `memory.usage_in_bytes` (v1).
+    pub usage_bytes: u64,
+    /// Usage minus `inactive_file`, never below 0, as cAdvisor computes it.
+    pub working_set_bytes: u64,
+    /// Anonymous memory: `anon` (v2) or `total_rss` (v1).
+    pub rss_bytes: u64,
+    /// The limit in force on this cgroup; absent when there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+}
+
+/// Time that tasks spent reclaiming memory instead of running their program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StallStats {
+    /// In reclaim for the whole node (`mm_vmscan_direct_reclaim_*`), nanoseconds.
+    pub direct_reclaim_nano_seconds: u64,
+    /// In reclaim for a memory cgroup's own limit (`mm_vmscan_memcg_reclaim_*`), nanoseconds.
+    pub memcg_reclaim_nano_seconds: u64,
+}
+
+/// Processes that ended; processes, not threads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExitStats {
+    /// All of them.
+    pub total: u64,
+    /// Those with a non-zero exit code.
+    pub failed: u64,
+    /// Those ended by a signal.
+    pub signaled: u64,
+    /// Those that the kernel's OOM killer chose.
+    pub oom_killed: u64,
+}
+
+/// One container: a cgroup directly below its pod's.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStats {
+    /// The container's name where a manifest or runtime told it, else its id.
+    pub name: String,
+    /// The runtime's id, or the cgroup's name.
+    pub id: String,
+    /// The runtime says that it is the pod's sandbox; it is called `POD` then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandbox: bool,
+    /// CPU.
+    pub cpu: CpuStats,
+    /// Memory; absent when the cgroup went away while it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStats>,
+    /// Reclaim stalls.
+    pub stall: StallStats,
+    /// Exits.
+    pub exits: ExitStats,
+}
+
+/// One pod with all that is below it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStats {
+    /// Which pod.
+    pub pod_ref: PodRef,
+    /// `Guaranteed`, `Burstable` or `BestEffort`.
+    pub qos_class: String,
+    /// How podwarden knows of it: `apiserver`, `kubelet`, `manifest`, `runtime` or `cgroup`.
+    pub source: String,
+    /// `Running`, or `Evicted` once podwarden has killed it.
+    pub phase: String,
+    /// The pod's cgroup below the controllers' mount points.
+    pub cgroup: String,
+    /// CPU.
+    pub cpu: CpuStats,
+    /// Memory; absent when the cgroup went away while it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStats>,
+    /// Reclaim stalls.
+    pub stall: StallStats,
+    /// Exits.
+    pub exits: ExitStats,
+    /// Its containers, by name.
+    pub containers: Vec<ContainerStats>,
+}
+
+/// `GET /v1/pods`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PodList {
+    /// Every pod known, by tier, then namespace, then name.
+    pub pods: Vec<PodStats>,
+}
