@@ -155,7 +155,7 @@ impl Published {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_demand_ms.store(now.max(1), Ordering::Relaxed);
         self.demand.notify_one();
-        self.figures.load_full()
+        self.latest()
     }
 
     /// The same, for who only happens to be here: the sampler is not told.

@@ -22,6 +22,7 @@ use std::{
 
 use aya::maps::{MapData, MapError, MapInfo};
 use podwarden_abi::PINNED_LAYOUT;
+use podwarden_cgroup::root_as_file_name;
 
 use crate::error::chain;
 
@@ -139,10 +140,7 @@ impl Pins {
                 path: place.bpf_fs.clone(),
             });
         }
-        let of_root = place
-            .bpf_fs
-            .join("podwarden")
-            .join(escaped(&place.cgroup_root));
+        let of_root = of_root(&place.bpf_fs, &place.cgroup_root);
         let dir = of_root.join(layout(place.hierarchy));
         for part in [of_root.parent(), Some(&*of_root), Some(&*dir)] {
             part.map_or(Ok(()), own_directory)?;
@@ -220,14 +218,16 @@ pub fn is_bpf_fs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u32 == MAGIC)
 }
 
-/// A root's name as one file name. The kernel keeps names with dots to itself (`bpf_lookup` in
-/// kernel/bpf/inode.c), so they are escaped as well.
+/// Where the maps of the agents of a cgroup root are, in directories of their layouts.
+pub fn of_root(bpf_fs: &Path, cgroup_root: &str) -> PathBuf {
+    bpf_fs.join("podwarden").join(escaped(cgroup_root))
+}
+
+/// A root's name as one file name, which none is empty. The kernel keeps names with dots to itself
+/// (`bpf_lookup` in kernel/bpf/inode.c), so they are escaped as well.
 fn escaped(root: &str) -> String {
-    let escape = |text: &str, c: char| text.replace(c, &format!("%{:02X}", u32::from(c)));
-    let absolute = format!("/{}", root.trim_matches('/'));
-    ['%', '/', '.']
-        .into_iter()
-        .fold(absolute, |text, c| escape(&text, c))
+    let relative = root_as_file_name(root).replace('.', "%2E");
+    format!("%2F{relative}")
 }
 
 fn layout(hierarchy: u32) -> String {

@@ -18,7 +18,7 @@ use super::{
         object::List,
     },
     mux::Event,
-    poll::Ask,
+    poll::{self, Ask, Unanswered},
 };
 use crate::config::KubeletConfig;
 
@@ -64,6 +64,15 @@ impl Kubelet {
     pub(super) fn new(config: KubeletConfig) -> Self {
         Self(config)
     }
+
+    fn failure(&self, why: Unanswered) -> Failure {
+        let url = self.0.url.clone();
+        match why {
+            Unanswered::Refused(code) => Failure::Refused { url, code },
+            Unanswered::Silent => Failure::Silent { url },
+            Unanswered::Failed(source) => Failure::Request { url, source },
+        }
+    }
 }
 
 impl Ask for Kubelet {
@@ -78,22 +87,14 @@ impl Ask for Kubelet {
     }
 
     async fn text(&self, client: &Client) -> Result<String, Failure> {
-        let url = || self.0.url.clone();
-        let failed = |source| match source {
-            kube::Error::Api(status) => Failure::Refused {
-                url: url(),
-                code: status.code,
-            },
-            source => Failure::Request {
-                url: url(),
-                source: Box::new(source),
-            },
-        };
-        let request = Request::new(PODS).list(&ListParams::default());
-        let request = request.map_err(|e| failed(kube::Error::BuildRequest(e)))?;
-        let answer = tokio::time::timeout(TIME, client.request_text(request)).await;
-        let answer = answer.map_err(|_| Failure::Silent { url: url() })?;
-        answer.map_err(failed)
+        let request = Request::new(PODS)
+            .list(&ListParams::default())
+            .map_err(|e| {
+                self.failure(Unanswered::Failed(Box::new(kube::Error::BuildRequest(e))))
+            })?;
+        poll::answer(client, request, TIME)
+            .await
+            .map_err(|why| self.failure(why))
     }
 
     fn read(&mut self, text: &str) -> Result<Event, Failure> {

@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
+use axum::http::Request;
 use kube::Client;
 
 use super::{
@@ -28,6 +29,31 @@ pub(super) trait Ask: Send {
 
     /// What a text says that is not the one before it.
     fn read(&mut self, text: &str) -> Result<Event, Self::Failure>;
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// With this status.
+    Refused(u16),
+    /// Not in time.
+    Silent,
+    Failed(Box<kube::Error>),
+}
+
+/// What the server says to `request` within `time`.
+pub(super) async fn answer(
+    client: &Client,
+    request: Request<Vec<u8>>,
+    time: Duration,
+) -> Result<String, Unanswered> {
+    let answer = tokio::time::timeout(time, client.request_text(request)).await;
+    answer
+        .map_err(|_| Unanswered::Silent)?
+        .map_err(|error| match error {
+            kube::Error::Api(status) => Unanswered::Refused(status.code),
+            error => Unanswered::Failed(Box::new(error)),
+        })
 }
 
 /// Tells what `source` answers until nobody listens any more. Failures are told as well, and each in a row

@@ -11,7 +11,7 @@ use super::{
     feed::whole,
     manifests::{MOST, Reading},
     mux::Event,
-    poll::Ask,
+    poll::{self, Ask, Unanswered},
 };
 use crate::config::StaticPodUrl;
 
@@ -50,6 +50,15 @@ impl Url {
             manifests: Arc::default(),
         }
     }
+
+    fn failure(&self, why: Unanswered) -> Failure {
+        let url = self.config.url.to_string();
+        match why {
+            Unanswered::Refused(code) => Failure::Refused { url, code },
+            Unanswered::Silent => Failure::Silent { url },
+            Unanswered::Failed(source) => Failure::Request { url, source },
+        }
+    }
 }
 
 impl Ask for Url {
@@ -68,37 +77,24 @@ impl Ask for Url {
         config.headers.clone_from(&self.config.headers);
         config.connect_timeout = Some(TIME);
         config.default_retry = false;
-        Client::try_from(config).map_err(|source| Failure::Request {
-            url: self.config.url.to_string(),
-            source: Box::new(source),
-        })
+        Client::try_from(config).map_err(|e| self.failure(Unanswered::Failed(Box::new(e))))
     }
 
     async fn text(&self, client: &Client) -> Result<String, Failure> {
-        let url = || self.config.url.to_string();
-        let failed = |source| match source {
-            kube::Error::Api(status) => Failure::Refused {
-                url: url(),
-                code: status.code,
-            },
-            source => Failure::Request {
-                url: url(),
-                source: Box::new(source),
-            },
-        };
         let path = self.config.url.path_and_query().cloned();
         let mut request = Request::new(Vec::new());
         *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
-        let answer = tokio::time::timeout(TIME, client.request_text(request)).await;
-        let text = answer
-            .map_err(|_| Failure::Silent { url: url() })?
-            .map_err(failed)?;
+        let text = poll::answer(client, request, TIME)
+            .await
+            .map_err(|why| self.failure(why))?;
+        let url = self.config.url.to_string();
         match text.len() as u64 {
-            0 => Err(Failure::Empty { url: url() }),
+            0 => Err(Failure::Empty { url }),
             1..=MOST => Ok(text),
-            _ => Err(Failure::TooLarge { url: url() }),
+            _ => Err(Failure::TooLarge { url }),
         }
     }
+
     fn read(&mut self, text: &str) -> Result<Event, Failure> {
         let place = PathBuf::from(self.config.url.to_string());
         let mut reading = Reading::default();

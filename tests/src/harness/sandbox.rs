@@ -135,11 +135,10 @@ impl Drop for Sandbox {
 
 /// What an agent has pinned in the machine's own BPF file system, in a directory named after its root.
 fn remove_pins(root: &str) {
-    let escaped = root.trim_matches('/').replace('.', "%2E");
-    let all = Path::new(pins::BPF_FS).join("podwarden");
+    let dir = pins::of_root(Path::new(pins::BPF_FS), root);
     // Not there is as good as removed; others' stay.
-    let _ = std::fs::remove_dir_all(all.join(format!("%2F{escaped}")));
-    let _ = std::fs::remove_dir(all);
+    let _ = std::fs::remove_dir_all(&dir);
+    let _ = dir.parent().map(std::fs::remove_dir);
 }
 
 /// Unmounts the BPF file system in a private directory, if one is mounted there: the kernel drops what is

@@ -30,20 +30,7 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`] when `rel` does not exist; [`Error::InvalidName`].
     pub fn list(&self, rel: &str) -> Result<Vec<Entry>> {
-        let path = self.identity_path(rel)?;
-        let start = Entry {
-            rel: rel.to_owned(),
-            id: directory_id(&path)?,
-            depth: 0,
-        };
-        let mut found = Vec::new();
-        let mut pending = vec![(start, path)];
-        while let Some((entry, path)) = pending.pop() {
-            // Reversed, because the last one pushed is visited next.
-            pending.extend(children(&entry, &path)?.into_iter().rev());
-            found.push(entry);
-        }
-        Ok(found)
+        walk(rel, self.identity_path(rel)?)
     }
 
     /// The names of a cgroup and of all below it in any hierarchy that is used, parents before children: who
@@ -54,22 +41,31 @@ impl Tree {
     pub fn names_anywhere(&self, rel: &str) -> Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         for hierarchy in &self.used {
-            let path = self.below(&hierarchy.mount, rel)?;
-            let id = match directory_id(&path) {
-                Ok(id) => id,
-                Err(error) if error.is_gone() => continue,
+            match walk(rel, self.below(&hierarchy.mount, rel)?) {
+                Ok(entries) => found.extend(entries.into_iter().map(|entry| entry.rel)),
+                Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
-            };
-            let depth = 0;
-            let rel = rel.to_owned();
-            let mut pending = vec![(Entry { rel, id, depth }, path)];
-            while let Some((entry, path)) = pending.pop() {
-                pending.extend(children(&entry, &path)?);
-                found.insert(entry.rel);
             }
         }
         Ok(found)
     }
+}
+
+/// The cgroup `rel`, whose directory is `path`, and all below it, in the order of [`Tree::list`].
+fn walk(rel: &str, path: PathBuf) -> Result<Vec<Entry>> {
+    let start = Entry {
+        rel: rel.to_owned(),
+        id: directory_id(&path)?,
+        depth: 0,
+    };
+    let mut found = Vec::new();
+    let mut pending = vec![(start, path)];
+    while let Some((entry, path)) = pending.pop() {
+        // Reversed, because the last one pushed is visited next.
+        pending.extend(children(&entry, &path)?.into_iter().rev());
+        found.push(entry);
+    }
+    Ok(found)
 }
 
 fn children(parent: &Entry, path: &Path) -> Result<Vec<(Entry, PathBuf)>> {

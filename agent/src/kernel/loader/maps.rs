@@ -24,28 +24,19 @@ pub(super) fn make(
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
 ) -> Result<Made, LoadError> {
-    let unpinned = match pinned(options, globals, btf) {
-        Ok(Some(made)) => return Ok(made),
-        Ok(None) => None,
-        Err(LoadError::Pins(error)) => Some(error),
-        Err(error) => return Err(error),
-    };
-    Ok(Made {
-        unpinned,
-        ..with(options, globals, btf, None)?
-    })
-}
-
-fn pinned(
-    options: &LoadOptions,
-    globals: &HashMap<&'static str, u64>,
-    btf: &Btf,
-) -> Result<Option<Made>, LoadError> {
     let Some(place) = &options.pins else {
-        return Ok(None);
+        return with(options, globals, btf, None);
     };
-    let pins = Pins::prepare(place, &accounts::shapes(options.max_accounts))?;
-    with(options, globals, btf, Some(&pins)).map(Some)
+    let pinned = Pins::prepare(place, &accounts::shapes(options.max_accounts))
+        .map_err(LoadError::Pins)
+        .and_then(|pins| with(options, globals, btf, Some(&pins)));
+    match pinned {
+        Err(LoadError::Pins(error)) => Ok(Made {
+            unpinned: Some(error),
+            ..with(options, globals, btf, None)?
+        }),
+        made => made,
+    }
 }
 
 fn with(
