@@ -46,6 +46,8 @@ pub(super) struct Episode {
     pub(super) at: u64,
     /// From its first sign to its last.
     pub(super) lasted: Duration,
+    /// From its last sign until now.
+    pub(super) silent: Duration,
     /// How often a level was reached.
     pub(super) crossings: u32,
     /// How many pods were evicted.
@@ -140,22 +142,17 @@ impl Episodes {
         }
     }
 
-    /// The last sign of the episode that is under way.
-    pub(super) fn last(&self) -> Option<Instant> {
-        Some(self.open.as_ref()?.last)
-    }
-
     /// When the episode that is under way ends, if nothing more happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        Some(self.last()? + self.calm)
+        Some(self.open.as_ref()?.last + self.calm)
     }
 
     /// The episode that has ended by now, where that is to be told.
     pub(super) fn ended(&mut self, now: Instant) -> Option<Episode> {
         let open = self.open.take_if(|open| open.last + self.calm <= now)?;
-        let lasted = open.last.saturating_duration_since(open.began);
         open.told.then_some(Episode {
-            lasted,
+            lasted: open.last.saturating_duration_since(open.began),
+            silent: now.saturating_duration_since(open.last),
             ..open.episode
         })
     }
@@ -187,6 +184,7 @@ mod tests {
             since: "then".to_owned(),
             at: 7,
             lasted: seconds(202),
+            silent: CALM,
             crossings: 2,
             evicted: 7,
             names: (0..NAMED).map(|n| format!("shop/{n}")).collect(),

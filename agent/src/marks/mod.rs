@@ -227,9 +227,8 @@ impl Marks {
         let Some(episodes) = &mut self.episodes else {
             return;
         };
-        let last = episodes.last();
-        if let (Some(last), Some(episode)) = (last, episodes.ended(now)) {
-            let ago = clock::nanos(now.saturating_duration_since(last));
+        if let Some(episode) = episodes.ended(now) {
+            let ago = clock::nanos(episode.silent);
             let time = clock::text_of(clock::monotonic().saturating_sub(ago));
             let entry = Entry::of_relief(time, &self.node_name, &episode);
             self.keeper.add(entry);
