@@ -111,7 +111,17 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The cargo that runs us, of the pinned toolchain.
+/// The cargo that runs us, of the pinned toolchain, without what it tells us of our own package: build
+/// scripts ask for that, and would run anew after each build by hand.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if ours {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }

@@ -303,6 +303,8 @@ fn install_linker(workspace: &Workspace) -> Result<()> {
             BPF_LINKER,
             "--locked",
             "--force",
+            // Its own code is little beside LLVM's, and half of the time to build it.
+            "--debug",
         ])
         .args(["--no-default-features", "--features", "llvm-22", "--root"])
         .arg(workspace.tools())
