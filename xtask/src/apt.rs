@@ -53,6 +53,8 @@ fn os_release(key: &str) -> Option<String> {
 pub(crate) fn archive() -> Result<String> {
     let targets = cmd::capture(Command::new("apt-get").args([
         "indextargets",
+        // Also where no list was fetched yet.
+        "--no-release-info",
         "--format",
         "$(REPO_URI) $(RELEASE)",
         "Created-By: Packages",
