@@ -11,7 +11,7 @@ use crate::debian::{self, PEERS};
 use crate::kernels::Kernel;
 use crate::paths::Workspace;
 use crate::setup;
-use crate::vm::Machine;
+use crate::vm::{Clock, Machine};
 
 /// The machine's kernel.
 const SERIES: &str = "6.12";
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 /// What the machine's speed and size allow, unless the command line says otherwise.
 const DEFAULTS: &[(&str, &str)] = &[
     ("--peers", "oomd,systemd-oomd"),
-    ("--rate", "50"),
+    ("--rate", "100"),
     ("--hogs", "0"),
     ("--processes", "1"),
     ("--size", "25"),
@@ -41,6 +41,7 @@ pub(crate) fn main(workspace: &Workspace, args: &[OsString]) -> Result<()> {
         initramfs: &debian::pack(workspace, &PEERS)?,
         dir: &workspace.results().join("bench-evict"),
         arguments: &arguments,
+        clock: Clock::Instructions,
         timeout: TIMEOUT,
     })
 }

@@ -10,7 +10,7 @@ use crate::paths::Workspace;
 use crate::pool::{Job, Outcome};
 use crate::report::{Counts, Report};
 use crate::tally::Tally;
-use crate::vm::{Ended, Machine};
+use crate::vm::{Clock, Ended, Machine};
 use crate::{cmd, setup};
 
 /// The cases on one machine.
@@ -104,6 +104,7 @@ fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outco
         initramfs: &ready.initramfs,
         dir: &workspace.results().join(name),
         arguments: &ready.run.arguments,
+        clock: Clock::Host,
         timeout,
     };
     let mut tally = Tally::default();

@@ -32,6 +32,9 @@ pub(super) struct Converge {
     /// Also writes every run to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Set where time counts the emulator's instructions: nothing takes longer then than elsewhere.
+    #[arg(long, hide = true)]
+    counted: bool,
 }
 
 /// The file of `--json`.
@@ -40,6 +43,7 @@ pub(super) struct Converge {
 struct Report<'a> {
     kernel: String,
     emulated: bool,
+    counted: bool,
     rate_mib: u64,
     rows: &'a [Row],
 }
@@ -56,6 +60,12 @@ struct Row {
 impl Converge {
     pub(super) fn run(&self) -> Result<()> {
         let context = Context::new(&self.agent, true, None);
+        let emulated = context.emulated();
+        let context = if self.counted {
+            context.at_full_speed()
+        } else {
+            context
+        };
         let writers = [Writer::Podwarden, Writer::Naive];
         let kinds = self
             .load
@@ -73,7 +83,7 @@ impl Converge {
         while done < self.runs {
             let count = IN_A_ROW.min(self.runs - done);
             for row in &mut rows {
-                let outcomes = self.some(&context, row.writer, row.load, count);
+                let outcomes = self.some(&context, row.writer, row.load, done, count);
                 let outcomes = outcomes.with_context(|| {
                     let (writer, load) = (row.writer.as_str(), row.load);
                     format!("runs {} to {} of {writer}, {load}", done + 1, done + count)
@@ -81,20 +91,24 @@ impl Converge {
                 row.runs.extend(outcomes);
             }
             done += count;
-            eprintln!("{done} of {} runs", self.runs);
         }
         print(&rows);
         println!(
             "{} runs each; kernel {}{}; the tier wants {} MiB/s more",
             self.runs,
             release(),
-            if context.emulated() { ", emulated" } else { "" },
+            match (emulated, self.counted) {
+                (true, true) => ", emulated, an instruction a nanosecond",
+                (true, false) => ", emulated",
+                (false, _) => "",
+            },
             self.rate
         );
         if let Some(path) = &self.json {
             let report = Report {
                 kernel: release(),
-                emulated: context.emulated(),
+                emulated,
+                counted: self.counted,
                 rate_mib: self.rate,
                 rows: &rows,
             };
@@ -112,18 +126,19 @@ impl Converge {
         Ok(())
     }
 
-    /// So many runs on one node, or on one more after each eviction.
+    /// So many runs after those that are done, on one node, or on one more after each eviction.
     fn some(
         &self,
         context: &Context,
         writer: Writer,
         load: Load,
+        done: u32,
         count: u32,
     ) -> Result<Vec<Outcome>> {
         let new = || Scene::new(context, writer, load, Growth::beyond(self.rate), "");
         let mut scene = new()?;
         let mut outcomes: Vec<Outcome> = Vec::new();
-        for _ in 0..count {
+        for run in done + 1..=done + count {
             check_interrupt()?;
             match outcomes.last() {
                 None => {}
@@ -133,7 +148,13 @@ impl Converge {
                 }
                 Some(_) => scene.again(context)?,
             }
-            outcomes.push(scene.play(context, |_| Ok(()))?);
+            let outcome = scene.play(context, |_| Ok(()))?;
+            eprintln!(
+                "{}, {load}, run {run} of {}: {outcome}",
+                writer.as_str(),
+                self.runs
+            );
+            outcomes.push(outcome);
         }
         scene.end()?;
         Ok(outcomes)

@@ -191,6 +191,14 @@ impl Context {
         self.emulated
     }
 
+    /// The same where the machine's own clock is as slow as its CPUs.
+    pub(crate) fn at_full_speed(self) -> Self {
+        Self {
+            emulated: false,
+            ..self
+        }
+    }
+
     /// Whether long runs were asked for.
     pub(crate) fn include_slow(&self) -> bool {
         self.include_slow

@@ -1,5 +1,6 @@
 //! The tier's files, read again and again from outside, and what that shows of a limit that is to come down.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,6 +39,23 @@ pub(crate) struct Outcome {
     pub(crate) grown_capped_mib: Option<f64>,
     /// From when the tier used a margin less than its target until that was its limit.
     pub(crate) reached_ms: Option<f64>,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, ms) in [
+            ("capped", self.capped_ms),
+            ("stopped", self.stopped_ms),
+            ("reached", self.reached_ms),
+        ] {
+            match ms {
+                Some(ms) => write!(f, "{what} in {ms:.1} ms, ")?,
+                None => write!(f, "not {what}, ")?,
+            }
+        }
+        let (kills, evictions) = (self.oom_kills, self.evictions);
+        write!(f, "{kills} OOM kills, {evictions} evictions")
+    }
 }
 
 /// One reading from outside.
