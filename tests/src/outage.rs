@@ -106,12 +106,8 @@ async fn outage(server: &Server, way: Outage, forgets: bool) {
     let written = server.get().take_written();
     for name in ["early", "late"] {
         let own: Vec<_> = written.iter().filter(|w| w.about == name).collect();
-        let own: Vec<_> = own.into_iter().map(steps).collect();
-        let once = [
-            ("create", "events", "Evicted"),
-            ("patch", "pods/status", ""),
-        ];
-        assert_eq!(own, once, "{name}");
+        let own: Vec<_> = own.into_iter().map(Write::step).collect();
+        assert_eq!(own, Write::EVICTED, "{name}");
     }
     assert_eq!(written.len(), 4, "{written:?}");
     let mut ended = scene.ended();
@@ -122,10 +118,6 @@ async fn outage(server: &Server, way: Outage, forgets: bool) {
     let lists = seen.iter().filter(|seen| seen.verb == "list").count();
     assert_eq!(lists, usize::from(forgets), "{seen:?}");
     assert_eq!(scene.problem(), None);
-}
-
-fn steps(write: &Write) -> (&str, &str, &str) {
-    (write.verb, write.resource, &write.reason)
 }
 
 /// The stand-in, which must not be stopped where a runtime is at work.

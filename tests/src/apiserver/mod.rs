@@ -97,6 +97,19 @@ pub(crate) struct Write {
     pub(crate) reason: String,
 }
 
+impl Write {
+    /// What is written of an eviction, in [`Write::step`]s: that it happened, then the pod's end.
+    pub(crate) const EVICTED: [(&str, &str, &str); 2] = [
+        ("create", "events", "Evicted"),
+        ("patch", "pods/status", ""),
+    ];
+
+    /// Verb, resource and reason.
+    pub(crate) fn step(&self) -> (&str, &str, &str) {
+        (self.verb, self.resource, &self.reason)
+    }
+}
+
 /// Everything behind the requests.
 #[derive(Debug)]
 struct Shared {

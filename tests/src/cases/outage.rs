@@ -104,15 +104,8 @@ fn ensure_once(written: &[Write], specs: &[&PodSpec]) -> Result<()> {
     for spec in specs {
         let of_pod: Vec<_> = of_pods.clone().filter(|w| w.about == spec.uid).collect();
         own += of_pod.len();
-        let steps: Vec<_> = of_pod
-            .iter()
-            .map(|w| (w.verb, w.resource, w.reason.as_str()))
-            .collect();
-        let once = [
-            ("create", "events", "Evicted"),
-            ("patch", "pods/status", ""),
-        ];
-        ensure!(steps == once, "{}: {steps:?}", spec.name);
+        let steps: Vec<_> = of_pod.into_iter().map(Write::step).collect();
+        ensure!(steps == Write::EVICTED, "{}: {steps:?}", spec.name);
     }
     ensure!(of_pods.count() == own, "also written: {written:?}");
     Ok(())

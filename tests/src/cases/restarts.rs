@@ -6,7 +6,6 @@ mod load;
 mod unfit;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,8 +19,7 @@ use super::eviction::small;
 use super::recorder::{records, restart};
 use super::{Case, Context, case, portable, skip};
 use crate::harness::{
-    Node, Options, Pod, PodSpec, Sandbox, Workload, eventually, files_below, monotonic, sleep,
-    until,
+    Node, Options, Pod, PodSpec, Sandbox, Workload, eventually, files_below, sleep, until,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -100,8 +98,7 @@ struct Hog {
 }
 
 fn restarts_continue(context: &Context) -> Result<()> {
-    let seed = monotonic();
-    println!("seed {seed}");
+    let seed = context.seed()?;
     let mut random = fastrand::Rng::with_seed(seed);
     let mut rig = Rig::new(context)?;
     let pods = rig.node.pods(vec![
@@ -205,8 +202,7 @@ fn start_hog(rig: &Rig) -> Result<Hog> {
 
 /// Takes an idle pod off the node.
 fn take_away(rig: &Rig, pod: &Pod) -> Result<()> {
-    let manifest = rig.node.sandbox.pods_dir();
-    fs::remove_file(manifest.join(format!("{}.json", pod.uid()))).context("remove a manifest")?;
+    rig.node.withdraw(&pod.spec)?;
     eventually(rig.node.limit(), || pod.main.remove())?;
     until(rig.node.limit(), "the end of a pod's cgroup", || {
         !pod.cgroup.exists()
@@ -326,8 +322,7 @@ fn restarts_unseen(context: &Context) -> Result<()> {
 
     rig.end(Signal::KILL)?;
     eventually(rig.node.limit(), || second.remove())?;
-    let manifest = rig.node.sandbox.pods_dir();
-    fs::remove_file(manifest.join(format!("{}.json", goes.uid())))?;
+    rig.node.withdraw(&goes.spec)?;
     eventually(rig.node.limit(), || goes.main.remove())?;
     eventually(rig.node.limit(), || goes.cgroup.remove())?;
     // Nobody is there to count these.
