@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::{Curve, EventKind, EventLogStats, EventRecord, Eviction};
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 
 use super::eviction::{Scene, small};
 use super::{Case, Context, portable, skip};
-use crate::harness::{Agent, Node, Options, PodSpec, Traced, eventually};
+use crate::harness::{Agent, Node, Options, PodSpec, Traced, eventually, sleep};
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -44,19 +45,25 @@ pub(super) fn restart(context: &Context, node: &mut Node, options: &Options) -> 
     node.agent.wait_ready(context.limit(30))
 }
 
-/// Lets the hog be evicted; its id and what is said of it.
+/// For so long an evicted pod is looked after when nobody is left in it: who is there at the next look is
+/// taken for a fork of the evicted, and killed.
+const LOOKED_AFTER: Duration = Duration::from_millis(500);
+
+/// Lets the hog be evicted; its id and what is said of it. It may be evicted again then.
 fn evict(context: &Context, scene: &Scene, after: u64) -> Result<(u64, Eviction)> {
     let (mut hog, _stamps) = scene.start_hog(64 * MIB, 500)?;
     hog.wait(context.limit(30))
         .context("the hog was not killed")?;
-    eventually(scene.node.limit(), || {
+    let evicted = eventually(scene.node.limit(), || {
         let events = scene.node.agent.events(after)?;
         let found = events.into_iter().find_map(|event| match event.kind {
             EventKind::Eviction(eviction) => Some((event.id, *eviction)),
             _ => None,
         });
         found.context("no eviction is reported")
-    })
+    })?;
+    sleep(LOOKED_AFTER)?;
+    Ok(evicted)
 }
 
 /// The lines of a log that hold an event; an error when there is anything but whole lines.
@@ -284,7 +291,9 @@ fn kernel_oom(context: &Context) -> Result<()> {
         return skip("without kernel programs nobody tells of the kernel's OOM killer");
     }
     let pod = node.pod(PodSpec::limited("limited", "32Mi"))?;
-    let mut hog = pod.start(&["fill", "--mib", "64", "--rate", "100"])?;
+    // An emulated machine has the agent pause for longer between two looks at a pod.
+    let rate = if context.emulated() { "10" } else { "100" };
+    let mut hog = pod.start(&["fill", "--mib", "64", "--rate", rate])?;
     ensure!(!hog.wait(node.limit())?.success(), "it was not killed");
     let record = eventually(2 * node.limit(), || {
         let with_curves = |record: &EventRecord| record.flight.is_some();

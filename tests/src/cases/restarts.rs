@@ -107,7 +107,7 @@ fn restarts_continue(context: &Context) -> Result<()> {
         PodSpec::guaranteed("nests", "64Mi"),
         PodSpec::burstable("churns", "32Mi"),
     ])?;
-    let load = Load::start(&pods)?;
+    let mut load = Load::start(&pods)?;
     let settings = |rig: &Rig, pods: &[Pod]| -> Result<Vec<_>> {
         let mut all = Vec::new();
         for tier in ["burstable", "besteffort"] {

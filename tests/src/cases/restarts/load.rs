@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::harness::{Cgroup, Pod, Workload, eventually, until};
 
@@ -96,10 +96,12 @@ impl Load {
         self.made.started(uid)
     }
 
-    /// An error when some part of it has ended.
-    pub(super) fn ensure_goes_on(&self) -> Result<()> {
-        let ended = self.threads.iter().any(JoinHandle::is_finished);
-        ensure!(!ended, "a part of the load has ended");
+    /// An error when some part of it has ended: that part's own.
+    pub(super) fn ensure_goes_on(&mut self) -> Result<()> {
+        for ended in self.threads.extract_if(.., |thread| thread.is_finished()) {
+            ended.join().map_err(|_| anyhow!("a thread panicked"))??;
+            bail!("a part of the load has ended");
+        }
         Ok(())
     }
 
