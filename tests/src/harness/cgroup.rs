@@ -5,10 +5,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 use super::mounts::Mounts;
+use super::wait::eventually;
 
 /// One name in every hierarchy.
 #[derive(Debug, Clone)]
@@ -299,6 +301,9 @@ fn is_counter(file: &str) -> bool {
     FIGURES.iter().any(|end| file.ends_with(end))
 }
 
+/// For so long a process that has ended may be in the way of a cgroup's controllers.
+const ENDED: Duration = Duration::from_secs(5);
+
 /// Lets the children of `dir` have every controller that `dir` has; none where it has processes of its own,
 /// which v2 does not let compete with children for anything, but in the root.
 fn enable_controllers(dir: &Path) -> Result<()> {
@@ -309,13 +314,12 @@ fn enable_controllers(dir: &Path) -> Result<()> {
     }
     let path = dir.join("cgroup.controllers");
     let list = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    for controller in list.split_whitespace() {
-        write(
-            &dir.join("cgroup.subtree_control"),
-            &format!("+{controller}"),
-        )?;
-    }
-    Ok(())
+    let words: Vec<_> = list.split_whitespace().map(|c| format!("+{c}")).collect();
+    // In one line: some would be taken alone where a process is, and shut the others out. One that has ended
+    // is not listed any more, and is in the way for a moment longer.
+    eventually(ENDED, || {
+        write(&dir.join("cgroup.subtree_control"), &words.join(" "))
+    })
 }
 
 /// A v1 cpuset takes no task before it has CPUs and memory nodes; those of its parent.
