@@ -17,7 +17,7 @@ use super::sleep_ms;
 use super::stamps::{Stamp, Stamps};
 
 pub(super) const MIB: usize = 1 << 20;
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 #[derive(Debug, Args)]
 pub(crate) struct Cache {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::memory::{MIB, Region, monotonic_nanos};
+use super::memory::{MIB, PAGE, Region, monotonic_nanos};
 use super::stamps::{Stamp, Stamps};
-use super::{processes, sleep_ms};
+use super::{pin, processes, sleep_ms};
 
 /// What the first process is called; daemons are told to prefer it.
 pub(super) const NAME: &CStr = c"podwarden-fill";
@@ -62,7 +63,7 @@ impl Victim {
         let share = |mib: usize| mib * MIB / self.processes.max(1);
         let (held, total) = (share(self.hold_mib), share(self.hold_mib + self.fill_mib));
         let region = Region::map(total)?;
-        region.touch(0..held);
+        hold(&region, held)?;
         stamps.touched(held as u64);
         stamps.push(stamp(held));
         stamps.set_ready();
@@ -83,6 +84,22 @@ impl Victim {
         sleep_ms(600_000);
         Ok(())
     }
+}
+
+/// Takes so many bytes, a part on each CPU. A CPU sets freed pages aside, hundreds of MiB of them (`count` in
+/// `/proc/zoneinfo`), which no figure of free memory has: they are used up then, so that what the victim
+/// fills comes out of those figures.
+fn hold(region: &Region, held: usize) -> Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect();
+    let part = held.div_ceil(cpus.len().max(1)).next_multiple_of(PAGE);
+    for (cpu, from) in cpus.into_iter().zip((0..held).step_by(part.max(PAGE))) {
+        pin(Some(cpu))?;
+        region.touch(from..held.min(from + part));
+    }
+    Ok(sched_setaffinity(None, &allowed)?)
 }
 
 fn stamp(bytes: usize) -> Stamp {
