@@ -97,7 +97,7 @@ pub(crate) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
 }
 
 /// The Debian without anything of ours; built when there is none of this recipe.
-fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
+pub(crate) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     let suite = apt::debian_release()
         .context("the root with systemd is built of Debian's packages, and this is not Debian")?;
     let dir = workspace.kernels().join(debian.name);

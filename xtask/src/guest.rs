@@ -87,6 +87,18 @@ impl Guest {
             .fetch(workspace)
     }
 
+    /// Fetches all of it that does not take a build of this project.
+    pub(crate) fn fetch(self, workspace: &Workspace) -> Result<()> {
+        self.kernel(workspace)?;
+        match self.first {
+            First::Cases => Ok(()),
+            First::Systemd => {
+                setup::for_systemd(workspace)?;
+                debian::base(workspace, &debian::SYSTEMD).map(drop)
+            }
+        }
+    }
+
     /// The file system that it boots into, with the release binaries.
     pub(crate) fn initramfs(self, workspace: &Workspace) -> Result<PathBuf> {
         match self.first {

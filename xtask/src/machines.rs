@@ -31,6 +31,14 @@ struct Ready<'a> {
     initramfs: PathBuf,
 }
 
+/// Fetches what these machines boot, where nothing of this project is needed for that. What fails is tried
+/// again, and told, by [`jobs`].
+pub(crate) fn fetch(workspace: &Workspace, guests: &[Guest]) {
+    if !guests.is_empty() && prerequisites(workspace).is_ok() {
+        let _ = guests.iter().try_for_each(|guest| guest.fetch(workspace));
+    }
+}
+
 /// Those of the machines that are to be had here, to be booted, and killed after `timeout`; of the others
 /// `report` says why not.
 pub(crate) fn jobs<'a>(
@@ -39,7 +47,7 @@ pub(crate) fn jobs<'a>(
     timeout: Duration,
     report: &mut Report,
 ) -> Vec<Job<'a>> {
-    let supported = supported().and_then(|()| setup::for_machines(workspace));
+    let supported = prerequisites(workspace);
     let mut ready: Vec<Ready> = Vec::new();
     for run in runs {
         let name = stage(run.guest);
@@ -83,12 +91,12 @@ fn prepare<'a>(workspace: &Workspace, run: &'a Run, ready: &[Ready]) -> Result<R
 }
 
 /// The machine runs the same binaries as the host, and the kernels are of one architecture.
-fn supported() -> Result<()> {
+fn prerequisites(workspace: &Workspace) -> Result<()> {
     ensure!(
         cfg!(target_arch = "x86_64"),
         "the test kernels are for x86-64"
     );
-    Ok(())
+    setup::for_machines(workspace)
 }
 
 fn stage(guest: Guest) -> String {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fs;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -18,7 +19,7 @@ use crate::{build, cmd, machines, setup};
 const VM_TIMEOUT: u64 = 1800;
 /// How many kernels run the cases at a time, this one among them. They wait for more than half of the time,
 /// and what a case asks for does not depend on how fast a machine is.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 3;
 
 /// Where the end-to-end cases run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,13 +144,23 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         .collect();
     // First, since the agent embeds them: built later, they would have it built twice.
     build::kernel_programs(workspace)?;
-    if !args.skip_unit {
-        unit(workspace, args, report)?;
-    }
-    if (!native && guests.is_empty()) || !args.goes_on(report) {
+    let goes_on = thread::scope(|scope| -> Result<bool> {
+        // What takes the network, beside what takes the CPUs. A filter may leave a machine without cases.
+        if args.filter.is_none() {
+            scope.spawn(|| machines::fetch(workspace, &guests));
+        }
+        if !args.skip_unit {
+            unit(workspace, args, report)?;
+        }
+        let goes_on = (native || !guests.is_empty()) && args.goes_on(report);
+        if goes_on {
+            build::release(workspace)?;
+        }
+        Ok(goes_on)
+    })?;
+    if !goes_on {
         return Ok(());
     }
-    build::release(workspace)?;
     let mut runs = guests
         .into_iter()
         .map(|guest| {
