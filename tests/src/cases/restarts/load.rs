@@ -98,11 +98,12 @@ impl Load {
 
     /// An error when some part of it has ended: that part's own.
     pub(super) fn ensure_goes_on(&mut self) -> Result<()> {
-        for ended in self.threads.extract_if(.., |thread| thread.is_finished()) {
-            ended.join().map_err(|_| anyhow!("a thread panicked"))??;
-            bail!("a part of the load has ended");
-        }
-        Ok(())
+        let Some(ended) = self.threads.iter().position(JoinHandle::is_finished) else {
+            return Ok(());
+        };
+        let ended = self.threads.swap_remove(ended);
+        ended.join().map_err(|_| anyhow!("a thread panicked"))??;
+        bail!("a part of the load has ended")
     }
 
     /// Ends it; what stays in the pods goes as well.
