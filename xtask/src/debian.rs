@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::archive::Archive;
 use crate::paths::Workspace;
 use crate::step::step;
-use crate::{apt, cmd};
+use crate::{apt, cmd, setup};
 
 /// One such Debian.
 #[derive(Debug)]
@@ -110,6 +110,7 @@ pub(crate) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
         rustix::process::geteuid().is_root(),
         "debootstrap takes root to build the root with systemd"
     );
+    setup::for_systemd(workspace)?;
     step(&format!("Debian {suite} with {}", debian.packages), || {
         build(workspace, debian, &suite, &base)
     })?;

@@ -10,7 +10,6 @@ use crate::bench_vm;
 use crate::debian::{self, PEERS};
 use crate::kernels::Kernel;
 use crate::paths::Workspace;
-use crate::setup;
 use crate::vm::{Clock, Machine};
 
 /// The machine's kernel.
@@ -30,7 +29,6 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// Builds all it takes, boots the machine and shows what it measured.
 pub(crate) fn main(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let arguments = arguments(args)?;
-    setup::for_systemd(workspace)?;
     bench_vm::prepare(workspace)?;
     let kernel = Kernel::of(SERIES)
         .with_context(|| format!("there is no kernel {SERIES}"))?

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::kernels::Kernel;
 use crate::paths::Workspace;
-use crate::{debian, initramfs, setup};
+use crate::{debian, initramfs};
 
 /// What runs as PID 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,10 +92,7 @@ impl Guest {
         self.kernel(workspace)?;
         match self.first {
             First::Cases => Ok(()),
-            First::Systemd => {
-                setup::for_systemd(workspace)?;
-                debian::base(workspace, &debian::SYSTEMD).map(drop)
-            }
+            First::Systemd => debian::base(workspace, &debian::SYSTEMD).map(drop),
         }
     }
 
@@ -103,10 +100,7 @@ impl Guest {
     pub(crate) fn initramfs(self, workspace: &Workspace) -> Result<PathBuf> {
         match self.first {
             First::Cases => initramfs::pack(workspace),
-            First::Systemd => {
-                setup::for_systemd(workspace)?;
-                debian::pack(workspace, &debian::SYSTEMD)
-            }
+            First::Systemd => debian::pack(workspace, &debian::SYSTEMD),
         }
     }
 }

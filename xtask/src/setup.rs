@@ -179,7 +179,7 @@ pub(crate) fn for_machines(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Machines)
 }
 
-/// Sees to what the machine with systemd takes beyond that.
+/// Sees to what building the machine with systemd takes beyond that.
 pub(crate) fn for_systemd(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Systemd)
 }
