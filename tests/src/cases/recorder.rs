@@ -45,8 +45,8 @@ pub(super) fn restart(context: &Context, node: &mut Node, options: &Options) -> 
     node.agent.wait_ready(context.limit(30))
 }
 
-/// For so long an evicted pod is looked after when nobody is left in it: who is there at the next look is
-/// taken for a fork of the evicted, and killed.
+/// Until the agent has looked again at an evicted pod and found nobody: within 64 ms, and later where it is
+/// emulated. Who is there at that look is taken for a fork of the evicted, and killed.
 const LOOKED_AFTER: Duration = Duration::from_millis(500);
 
 /// Lets the hog be evicted; its id and what is said of it. It may be evicted again then.
