@@ -4,7 +4,7 @@ use podwarden_abi::{Account, CpuState, DropCounter, NO_SLOT, Split, WAIT_BUCKETS
 
 use crate::{
     atomic::{self, compare_and_swap},
-    kernel::{POSSIBLE_CPUS, Task},
+    kernel::{POSSIBLE_CPUS, STORAGE_RECURS, Task},
     level,
     maps::{ACCOUNTS, CONTROL, CPUS, TASKS, TRACKED, dropped},
 };
@@ -59,7 +59,7 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
 const OUTSIDE: u64 = u64::MAX;
 
 /// Up to where `task` remembers to have been accounted. Loading one word tells for most tasks that
-/// it remembers nothing.
+/// it remembers nothing; for the others this is what costs most of a context switch.
 #[inline(always)]
 fn memory_of<'a>(task: Task) -> Option<&'a mut u64> {
     if !task.has_storage() {
@@ -70,21 +70,26 @@ fn memory_of<'a>(task: Task) -> Option<&'a mut u64> {
     TASKS.get(task).map(|word| unsafe { &mut *word })
 }
 
-#[inline(always)]
-fn remember(task: Task, runtime: u64) {
-    if let Some(memory) = memory_of(task) {
-        *memory = runtime;
-    }
-}
-
 /// Accounts the task that leaves this CPU, or is flushed, up to now.
+///
+/// What it remembers is where that begins: that is earlier than where it was switched to when it has
+/// run unseen before.
 #[inline(always)]
 fn settle(state: &mut CpuState, task: Task) {
     if state.task != task.address() {
         return settle_untraced(state, task);
     }
+    let slot = CpuState::slot(state.current);
     let runtime = task.runtime();
     let mut done = state.accounted;
+    if slot != NO_SLOT
+        && let Some(memory) = memory_of(task)
+    {
+        if *memory != OUTSIDE {
+            done = *memory;
+        }
+        *memory = runtime;
+    }
     if state.split_count >> 32 == state.current >> 32 {
         let splits = state.split_count as u32 as usize;
         for i in 0..CpuState::MAX_SPLITS {
@@ -95,11 +100,7 @@ fn settle(state: &mut CpuState, task: Task) {
             }
         }
     }
-    let slot = CpuState::slot(state.current);
-    if slot != NO_SLOT {
-        count(slot, runtime.saturating_sub(done));
-        remember(task, runtime);
-    }
+    count(slot, runtime.saturating_sub(done));
 }
 
 /// `task` runs here although another one was last seen to: kernels that skip the tracepoint for some
@@ -175,15 +176,8 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
         }
         return;
     }
-    let runtime = task.runtime();
-    state.accounted = runtime;
-    if let Some(&mut memory) = memory_of(task) {
-        state.remembered = 1;
-        // Less when it has run unseen.
-        if memory < runtime {
-            state.accounted = memory;
-        }
-    }
+    state.accounted = task.runtime();
+    state.remembered = u64::from(task.has_storage());
 }
 
 /// A task has been created. It has not run yet.
@@ -200,26 +194,28 @@ pub(crate) fn born(task: Task) {
 #[inline(always)]
 pub(crate) fn leave(task: Task) {
     let Some(state) = this_cpu() else { return };
-    let (slot, done) = if state.task == task.address() {
-        if state.split_count >> 32 == state.current >> 32 && state.split_count as u32 != 0 {
-            return;
-        }
-        (CpuState::slot(state.current), &raw mut state.accounted)
+    let traced = state.task == task.address();
+    if traced && state.split_count >> 32 == state.current >> 32 && state.split_count as u32 != 0 {
+        return;
+    }
+    let slot = if traced {
+        CpuState::slot(state.current)
     } else {
-        let Some(memory) = memory_of(task) else {
-            return;
-        };
-        (tracked_slot(task.cgroup().id()), &raw mut *memory)
+        tracked_slot(task.cgroup().id())
     };
     if slot == NO_SLOT {
         return;
     }
+    let done = match memory_of(task) {
+        Some(memory) if *memory != OUTSIDE => &raw mut *memory,
+        _ if traced => &raw mut state.accounted,
+        _ => return,
+    };
     // SAFETY: aligned words of map values.
     unsafe {
         let (before, runtime) = (done.read_volatile(), task.runtime());
         if before < runtime && compare_and_swap(done, before, runtime) {
             count_atomically(slot, runtime - before);
-            remember(task, runtime);
         }
     }
 }
@@ -228,6 +224,12 @@ pub(crate) fn leave(task: Task) {
 #[inline(always)]
 fn wait(account: &mut Account, ns: u64) {
     account.wait_ns += ns;
+    // In 32 bits a division by a constant is a multiplication.
+    let ns = if ns > u64::from(u32::MAX) {
+        u32::MAX
+    } else {
+        ns as u32
+    };
     let bucket = log2(ns / 1000);
     account.wait_hist[if bucket < WAIT_BUCKETS {
         bucket
@@ -238,11 +240,8 @@ fn wait(account: &mut Account, ns: u64) {
 
 /// floor(log2(n)), 0 for 0. Branches on purpose: this target has no count-leading-zeros instruction.
 #[inline(always)]
-fn log2(mut n: u64) -> usize {
+fn log2(mut n: u32) -> usize {
     let mut bits = 0;
-    if n >= 1 << 32 {
-        return 32;
-    }
     if n >= 1 << 16 {
         n >>= 16;
         bits += 16;
@@ -268,11 +267,17 @@ fn log2(mut n: u64) -> usize {
 pub(crate) fn switch(prev: Task, next: Task) {
     let Some(state) = this_cpu() else { return };
     settle(state, prev);
-    if CpuState::slot(state.current) != NO_SLOT {
-        level::check_at_switch(state, prev, next);
-    }
+    let left = CpuState::slot(state.current);
     let slot = slot_of(state, next.cgroup().id());
     enter(state, next, slot);
+    if left == NO_SLOT && slot == NO_SLOT {
+        return;
+    }
+    // `next` is on this CPU's run queue; `prev` may have been moved on already.
+    let clock = next.queue_clock();
+    if left != NO_SLOT {
+        level::check_at_switch(state, prev, clock);
+    }
     if slot == NO_SLOT {
         return;
     }
@@ -280,7 +285,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
     account.switches += 1;
     let queued = next.last_queued();
     if queued != 0 {
-        wait(account, next.queue_clock().saturating_sub(queued));
+        wait(account, clock.saturating_sub(queued));
     }
 }
 
@@ -290,9 +295,12 @@ pub(crate) fn switch(prev: Task, next: Task) {
 pub(crate) fn flush() {
     let Some(state) = this_cpu() else { return };
     let task = Task::current();
-    // Before 6.2 a task's storage cannot be reached from an interrupt of a program that uses it:
-    // another time, then, or the same time would be counted twice.
-    if state.task == task.address() && state.remembered != 0 && memory_of(task).is_none() {
+    // Another time, then, or the same time would be counted twice.
+    if state.task == task.address()
+        && state.remembered != 0
+        && STORAGE_RECURS.load() == 0
+        && memory_of(task).is_none()
+    {
         return;
     }
     settle(state, task);

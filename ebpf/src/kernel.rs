@@ -23,6 +23,10 @@ pub(crate) const TASK_DEAD: u64 = 0x80;
 #[unsafe(no_mangle)]
 pub(crate) static EXIT_HAS_GROUP_DEAD: Global<u64> = Global::new(0);
 
+/// 0 where a task's storage cannot be reached from an interrupt of a program that uses it (before 6.2).
+#[unsafe(no_mangle)]
+pub(crate) static STORAGE_RECURS: Global<u64> = Global::new(0);
+
 /// `memory_cgrp_id` of this kernel.
 #[unsafe(no_mangle)]
 static MEMORY_CGRP_ID: Global<u64> = Global::new(0);

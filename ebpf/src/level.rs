@@ -22,15 +22,11 @@ fn any_armed() -> bool {
     CONTROL.get(0).is_some_and(|c| c.levels != 0)
 }
 
-/// Checks the outgoing task's levels, at most once per [`CHECK_INTERVAL_NS`].
+/// Checks the outgoing task's levels, at most once per [`CHECK_INTERVAL_NS`] of `clock`, the run
+/// queue's.
 #[inline(always)]
-pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, next: Task) {
-    if !any_armed() {
-        return;
-    }
-    // `next` is on this CPU's run queue; `prev` may have been moved on already.
-    let clock = next.queue_clock();
-    if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS {
+pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, clock: u64) {
+    if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS || !any_armed() {
         return;
     }
     state.last_check = clock;

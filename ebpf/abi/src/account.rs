@@ -91,11 +91,13 @@ pub struct CpuState {
     /// Low half: the account of the running task; high half: counts switches, so that another CPU
     /// can change the account by compare-and-swap for this very task only.
     pub current: u64,
-    /// `sum_exec_runtime` of the running task up to which it has been accounted, nanoseconds.
+    /// `sum_exec_runtime` of the running task up to which it has been accounted, nanoseconds, unless
+    /// the task remembers that itself.
     pub accounted: u64,
     /// The running `task_struct`'s address.
     pub task: u64,
-    /// 1 when the running task itself remembers up to where it has been accounted.
+    /// 1 when the running task itself remembers up to where it has been accounted, or another
+    /// program's value is stored with it.
     pub remembered: u64,
     /// Run-queue clock of the last level check, nanoseconds.
     pub last_check: u64,

@@ -41,6 +41,10 @@ pub(super) fn globals(
         .tracepoint_args("sched_process_exit")
         .unwrap_or_default();
     globals.insert("EXIT_HAS_GROUP_DEAD", u64::from(exit_arguments.len() >= 2));
+    globals.insert(
+        "STORAGE_RECURS",
+        u64::from(btf.func_exists("bpf_task_storage_get_recur")),
+    );
     let memory = btf
         .enum_value("cgroup_subsys_id", "memory_cgrp_id")
         .and_then(|v| u64::try_from(v).ok())
