@@ -26,6 +26,7 @@ mod scope;
 mod signals;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -156,7 +157,14 @@ impl Evict {
                 // In turn, so that what else the machine does meets all of them alike.
                 for &daemon in &daemons {
                     check_interrupt()?;
-                    let Some(outcome) = self.once(context, &signals, daemon, setting)? else {
+                    let plan = Plan {
+                        daemon,
+                        setting,
+                        percent: self.size,
+                        wait: wait_of(run.into()),
+                        root: &self.peers_root,
+                    };
+                    let Some(outcome) = once(context, &signals, plan)? else {
                         continue;
                     };
                     eprintln!(
@@ -169,31 +177,6 @@ impl Evict {
             }
         }
         Ok(())
-    }
-
-    /// One run, done again where something else on the machine spoiled it; none where it always did.
-    fn once(
-        &self,
-        context: &Context,
-        signals: &Signals,
-        daemon: Daemon,
-        setting: Setting,
-    ) -> Result<Option<Outcome>> {
-        let plan = Plan {
-            daemon,
-            setting,
-            percent: self.size,
-            root: &self.peers_root,
-        };
-        for _ in 0..TRIES {
-            match run::once(context, signals, plan)? {
-                Outcome::Spoiled(why) => {
-                    eprintln!("{setting}: {}: once more, since {why}", daemon.name());
-                }
-                outcome => return Ok(Some(outcome)),
-            }
-        }
-        Ok(None)
     }
 
     fn peers(&self) -> impl Iterator<Item = Daemon> {
@@ -223,9 +206,43 @@ impl Evict {
     }
 }
 
+/// One run, done again where something else on the machine spoiled it; none where it always did.
+fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<Option<Outcome>> {
+    for _ in 0..TRIES {
+        match run::once(context, signals, plan)? {
+            Outcome::Spoiled(why) => {
+                let Plan {
+                    daemon, setting, ..
+                } = plan;
+                eprintln!("{setting}: {}: once more, since {why}", daemon.name());
+            }
+            outcome => return Ok(Some(outcome)),
+        }
+    }
+    Ok(None)
+}
+
+/// The wait of one run: over all runs they fill a second evenly, however many there are.
+fn wait_of(run: u32) -> Duration {
+    /// The golden ratio: multiples of it lie evenly in any interval (Weyl, 1916).
+    const STEP: f64 = 0.618_033_988_749_895;
+    Duration::from_secs_f64((f64::from(run) * STEP).fract())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::rate;
+    use super::*;
+
+    #[test]
+    fn waits_fill_a_second_evenly() {
+        for runs in [5, 30] {
+            let mut waits: Vec<_> = (1..=runs).map(wait_of).collect();
+            waits.sort_unstable();
+            let gaps = waits.windows(2).map(|pair| pair[1] - pair[0]);
+            assert!(gaps.max().unwrap() < Duration::from_secs(2) / runs);
+            assert!(waits[runs as usize - 1] < Duration::from_secs(1));
+        }
+    }
 
     #[test]
     fn a_rate_is_a_number_or_full() {

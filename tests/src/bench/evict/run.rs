@@ -27,7 +27,8 @@ const STEP: Duration = Duration::from_millis(5);
 pub(in crate::bench) struct Sizes {
     /// Between the quiet node and the threshold.
     pub(super) lead: u64,
-    /// Past the threshold, where the benchmark ends the victim itself.
+    /// Past the threshold, where the benchmark ends the victim itself: more than a daemon that looks once a
+    /// second lets through in an emulated machine.
     pub(super) bound: u64,
     /// What the victim has at the threshold.
     pub(super) victim: u64,
@@ -45,7 +46,7 @@ impl Sizes {
         let reserve = mib(1024);
         Self {
             lead: mib(256),
-            bound: mib(768),
+            bound: mib(1600),
             victim,
             node: victim + others + reserve,
             reserve,
@@ -60,6 +61,9 @@ pub(super) struct Plan<'a> {
     pub(super) setting: Setting,
     /// Of the sizes.
     pub(super) percent: u64,
+    /// How long the victim waits for its turn when the daemon watches. Different in each run: a daemon that
+    /// looks once a second would else always be at the same point of its second.
+    pub(super) wait: Duration,
     /// Where the other daemons' packages are.
     pub(super) root: &'a Path,
 }
@@ -100,6 +104,7 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
             return Ok(Outcome::Spoiled(format!("{error:#}")));
         }
     };
+    sleep(plan.wait)?;
     signals.clear()?;
     if !ground.victim_is_alive() {
         return spoiled(

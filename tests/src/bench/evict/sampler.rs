@@ -19,6 +19,11 @@ use crate::harness::{Cgroup, monotonic};
 const CGROUP_PERIOD: Duration = Duration::from_micros(100);
 /// Between two samples of `/proc/meminfo`, which takes the kernel longer.
 const MEMINFO_PERIOD: Duration = Duration::from_micros(500);
+/// Between two samples while the victim's memory comes back, whoever killed it: what looking takes is not
+/// there for the freeing, and must be as much beside every daemon.
+const FREEING_PERIOD: Duration = Duration::from_micros(500);
+/// Its memory comes back once it has so much less than the most it had, percent.
+const FALLEN_PERCENT: u64 = 5;
 /// As many as are kept, twenty seconds' worth and more.
 const CAPACITY: usize = 400_000;
 /// Below the reactor's: it must never wait for us.
@@ -163,6 +168,7 @@ impl Task {
             samples: Vec::with_capacity(CAPACITY),
             guarded: false,
         };
+        let mut most = 0;
         while !stop.load(Ordering::Acquire) && seen.samples.len() < CAPACITY {
             let past = self.gauge.past(gauge.read()?, self.threshold);
             let sample = Sample {
@@ -182,7 +188,12 @@ impl Task {
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }
-            std::thread::sleep(self.gauge.period());
+            most = most.max(sample.victim);
+            std::thread::sleep(if sample.victim < most / 100 * (100 - FALLEN_PERCENT) {
+                FREEING_PERIOD
+            } else {
+                self.gauge.period()
+            });
         }
         Ok(seen)
     }
