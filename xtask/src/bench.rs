@@ -29,7 +29,7 @@ enum What {
         #[arg(long)]
         vm: bool,
         /// Handed to the benchmark: --peers earlyoom,nohang, --rate 100,500,full, --hogs 0,6,
-        /// --processes 1,16, --runs N, --json FILE, --svg FILE.
+        /// --processes 1,16, --runs N, --json FILE, --svg FILE, --show FILE,FILE.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },

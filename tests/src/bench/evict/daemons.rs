@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal, setpriority_process};
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::MIB;
@@ -30,7 +31,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(300);
 const BEGIN: Duration = Duration::from_secs(30);
 
 /// Who is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Daemon {
     /// This project's agent, always the first.
     Podwarden,
@@ -45,7 +47,7 @@ pub(super) enum Daemon {
 }
 
 impl Daemon {
-    /// As tables have it.
+    /// As tables have it, and JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Podwarden => "podwarden",

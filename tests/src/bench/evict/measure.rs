@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::MIB;
 use super::sampler::Sample;
@@ -33,7 +33,7 @@ impl Process {
 }
 
 /// How one run ended.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "outcome")]
 pub(super) enum Outcome {
     /// The victim was killed and its memory came back.
@@ -54,7 +54,7 @@ pub(super) enum Outcome {
 }
 
 /// The figures of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Figures {
     /// What the victim touched from the crossing to its end, bytes. Negative where it was killed that

@@ -74,6 +74,10 @@ pub(super) struct Evict {
     /// Sizes in percent of what they are otherwise, for small machines.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=100))]
     size: u64,
+    /// Measures nothing: shows what these files hold, which --json wrote on one machine, and for --svg
+    /// draws it.
+    #[arg(long, value_delimiter = ',', value_name = "FILE")]
+    show: Vec<PathBuf>,
     /// Writes every run and the machine to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -112,6 +116,9 @@ fn rate(text: &str) -> Result<Rate, String> {
 
 impl Evict {
     pub(super) fn run(&self) -> Result<()> {
+        if !self.show.is_empty() {
+            return self.give(&Report::of_files(&self.show)?);
+        }
         ensure!(
             rustix::process::geteuid().is_root(),
             "the benchmark makes cgroups and reads the kernel's trace: run it as root"
@@ -131,11 +138,12 @@ impl Evict {
         let mut report = Report::new(&context);
         // What was measured until then is worth a look all the same.
         let ended = self.measure(&context, &mut report);
-        self.show(&report)?;
+        self.give(&report)?;
         ended
     }
 
-    fn show(&self, report: &Report) -> Result<()> {
+    /// The table, and the files that are asked for.
+    fn give(&self, report: &Report) -> Result<()> {
         print!("{}", report.table());
         if let Some(path) = &self.json {
             let text = serde_json::to_string(report)? + "\n";

@@ -1,16 +1,18 @@
 //! What came of all runs: the table and the JSON.
 
 use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
 
 use super::daemons::Daemon;
 use super::measure::{Figures, Outcome};
 use super::{MIB, Rate};
-use crate::cases::Context;
+use crate::cases;
 
 /// What is the same for every daemon in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::bench) struct Setting {
     /// MiB/s; none is as fast as the victim can.
@@ -39,17 +41,12 @@ impl fmt::Display for Setting {
 }
 
 /// The runs of one daemon in one setting.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
-    #[serde(serialize_with = "name")]
     pub(super) daemon: Daemon,
     pub(super) setting: Setting,
     pub(super) runs: Vec<Outcome>,
-}
-
-fn name<S: Serializer>(daemon: &Daemon, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(daemon.name())
 }
 
 impl Row {
@@ -75,7 +72,7 @@ impl Row {
 }
 
 /// Everything that was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     kernel: String,
@@ -87,7 +84,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Of this machine, without a run.
-    pub(super) fn new(context: &Context) -> Self {
+    pub(super) fn new(context: &cases::Context) -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpuinfo.lines().find_map(|line| {
             let (_, model) = line.strip_prefix("model name")?.split_once(':')?;
@@ -103,6 +100,46 @@ impl Report {
             emulated: context.emulated(),
             rows: Vec::new(),
         }
+    }
+
+    /// What files hold, in their order.
+    pub(super) fn of_files(files: &[PathBuf]) -> Result<Self> {
+        let mut reports = files.iter().map(|path| Self::read(path));
+        let mut all = reports.next().context("no file is given")??;
+        for (report, path) in reports.zip(&files[1..]) {
+            let report = report?;
+            ensure!(
+                report.machine() == all.machine(),
+                "{}: measured on {}, and {} on {}: they are no runs beside one another",
+                path.display(),
+                report.machine(),
+                files[0].display(),
+                all.machine()
+            );
+            for row in report.rows {
+                for outcome in row.runs {
+                    all.add(row.daemon, row.setting, outcome);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is not what --json writes", path.display()))
+    }
+
+    fn machine(&self) -> String {
+        format!(
+            "Linux {}, {} x {}{}",
+            self.kernel,
+            self.cpus,
+            self.cpu,
+            if self.emulated { ", emulated" } else { "" }
+        )
     }
 
     /// Adds a run.
@@ -156,12 +193,9 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "Linux {}, {} x {}{}; times since the crossing; the n-th percentile is the smallest value \
-             that n % of the runs do not exceed",
-            self.kernel,
-            self.cpus,
-            self.cpu,
-            if self.emulated { ", emulated" } else { "" }
+            "{}; times since the crossing; the n-th percentile is the smallest value that n % of the runs \
+             do not exceed",
+            self.machine()
         );
         text
     }
@@ -210,6 +244,52 @@ pub(super) fn sample() -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let setting = |rate| Setting {
+            rate,
+            hogs: 6,
+            processes: 16,
+        };
+        let failed = |why: &str| Outcome::Failed {
+            why: why.to_owned(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, report: &Report| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, serde_json::to_string(report).unwrap()).unwrap();
+            path
+        };
+        let mut first = sample();
+        first.add(Daemon::SystemdOomd, setting(None), failed("one"));
+        let mut second = sample();
+        second.add(Daemon::SystemdOomd, setting(None), failed("two"));
+        second.add(Daemon::Podwarden, setting(Some(5)), failed("three"));
+        let files = [write("first", &first), write("second", &second)];
+        let all = Report::of_files(&files).unwrap();
+        let runs = |row: &Row| (row.daemon, row.setting, row.runs.len());
+        assert_eq!(
+            all.rows.iter().map(runs).collect::<Vec<_>>(),
+            [
+                (Daemon::SystemdOomd, setting(None), 2),
+                (Daemon::Podwarden, setting(Some(5)), 1)
+            ]
+        );
+
+        let other = Report {
+            cpus: 3,
+            ..sample()
+        };
+        let files = [write("first", &first), write("other", &other)];
+        let error = Report::of_files(&files).unwrap_err().to_string();
+        assert!(
+            error.contains("other: measured on Linux 6.18, 3 x CPU"),
+            "{error}"
+        );
+        let error = Report::of_files(&[dir.path().join("none")]).unwrap_err();
+        assert!(error.to_string().contains("none"), "{error}");
+    }
 
     #[test]
     fn percentiles_are_values_that_were_measured() {
