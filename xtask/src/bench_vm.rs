@@ -1,6 +1,7 @@
 //! A benchmark in a virtual machine: built, booted, and what it measured shown.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 
@@ -36,8 +37,8 @@ pub(crate) fn words(args: &[OsString]) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// Boots the machine, shows what is measured as it comes, and says where all of it is.
-pub(crate) fn run(machine: &Machine<'_>) -> Result<()> {
+/// Boots the machine, shows what is measured as it comes, and returns and says where all of it is.
+pub(crate) fn run(machine: &Machine<'_>) -> Result<PathBuf> {
     let ended = machine.run(|line| println!("{line}"))?;
     match ended.exit_code {
         Some(0) => println!("every run as JSON: {}", ended.results.display()),
@@ -49,7 +50,7 @@ pub(crate) fn run(machine: &Machine<'_>) -> Result<()> {
             cmd::tail(&ended.console)
         ),
     }
-    Ok(())
+    Ok(ended.results)
 }
 
 #[cfg(test)]

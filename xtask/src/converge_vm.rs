@@ -29,5 +29,6 @@ pub(crate) fn main(workspace: &Workspace, kernel: &str, args: &[OsString]) -> Re
         arguments: &arguments,
         clock: Clock::Instructions,
         timeout: TIMEOUT,
-    })
+    })?;
+    Ok(())
 }
