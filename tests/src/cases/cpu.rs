@@ -208,18 +208,6 @@ fn short_processes(context: &Context) -> Result<()> {
     node.finish()
 }
 
-/// How long the threads of a process have waited for a CPU, nanoseconds (`/proc/PID/task/TID/schedstat`,
-/// kernel `Documentation/scheduler/sched-stats.rst`).
-fn waited(workload: &Workload) -> Result<u64> {
-    let mut total = 0;
-    for task in fs::read_dir(format!("/proc/{}/task", workload.pid()))? {
-        let text = fs::read_to_string(task?.path().join("schedstat"))?;
-        let field = text.split(' ').nth(1).context("schedstat has one field")?;
-        total += field.trim().parse::<u64>()?;
-    }
-    Ok(total)
-}
-
 fn run_queue_wait_and_histogram(context: &Context) -> Result<()> {
     let node = Node::start(context, &Options::default())?;
     let pod = node.pod(PodSpec::burstable("two-on-one-cpu", "64Mi"))?;
@@ -237,7 +225,10 @@ fn run_queue_wait_and_histogram(context: &Context) -> Result<()> {
     // Asleep after their work, they wait no more and the kernel's figure stands still.
     let mut before = Vec::new();
     let kernel = eventually(context.limit(30), || {
-        let now = burners.iter().map(waited).collect::<Result<Vec<_>>>()?;
+        let now = burners
+            .iter()
+            .map(Workload::waited)
+            .collect::<Result<Vec<_>>>()?;
         let still = now == before && monotonic() - started > 3_000_000_000;
         before.clone_from(&now);
         sleep(Duration::from_millis(200))?;

@@ -1,9 +1,11 @@
 //! Processes inside a container's cgroup.
 
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -26,6 +28,8 @@ const FALLS_ASLEEP: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Workload {
     child: Child,
+    /// What it had waited for a CPU when it was moved into its cgroup, nanoseconds.
+    waited_before: u64,
 }
 
 impl Workload {
@@ -66,9 +70,16 @@ impl Workload {
             (child, mover.join())
         });
         let context = || format!("start {args:?} in {}", cgroup.path());
-        let mut this = child.map(|child| Self { child });
+        let mut this = child.map(|child| Self {
+            child,
+            waited_before: 0,
+        });
         match moved {
-            Ok(Ok(())) => this.with_context(context),
+            Ok(Ok(waited)) => {
+                let mut this = this.with_context(context)?;
+                this.waited_before = waited;
+                Ok(this)
+            }
             Ok(Err(error)) => {
                 if let Ok(workload) = &mut this {
                     workload.kill();
@@ -82,6 +93,15 @@ impl Workload {
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How long its threads have waited for a CPU since it is in its cgroup, nanoseconds.
+    pub(crate) fn waited(&self) -> Result<u64> {
+        let mut total = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            total += waited(&task?.path())?;
+        }
+        Ok(total.saturating_sub(self.waited_before))
     }
 
     /// Whether it has not ended; reaps it when it has.
@@ -115,8 +135,18 @@ impl Workload {
     }
 }
 
-/// The other side of a new process: moves it to `cgroup` once it sleeps, and wakes it.
-fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<()> {
+/// How long a task has waited for a CPU, nanoseconds (`schedstat` in its directory of proc,
+/// Documentation/scheduler/sched-stats.rst).
+fn waited(task: &Path) -> Result<u64> {
+    let path = task.join("schedstat");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let field = text.split(' ').nth(1).context("schedstat has one field")?;
+    Ok(field.trim().parse()?)
+}
+
+/// The other side of a new process: moves it to `cgroup` once it sleeps, and wakes it. How long it has
+/// waited for a CPU until then, nanoseconds.
+fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<u64> {
     let mut pid = [0; 4];
     gate.read_exact(&mut pid).context("it did not start")?;
     let pid = u32::from_ne_bytes(pid);
@@ -125,7 +155,8 @@ fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<()> {
         ensure!(state == Some('S'), "it does not sleep: {state:?}");
         Ok(())
     })
-    .and_then(|()| cgroup.attach(pid));
+    .and_then(|()| waited(Path::new(&format!("/proc/{pid}"))))
+    .and_then(|waited| cgroup.attach(pid).map(|()| waited));
     let answer = if moved.is_ok() { ENTERED } else { REFUSED };
     gate.write_all(&[answer]).context("wake it")?;
     moved
