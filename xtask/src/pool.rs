@@ -20,7 +20,7 @@ pub(crate) struct Job<'a> {
 }
 
 /// Takes them up in their order, at most `at_once` at a time, and adds each to the report as it ends. After
-/// one with a failure no other is taken up, unless told to keep going.
+/// one with a failure no other is taken up, unless told to keep going; those are told as one skipped each.
 pub(crate) fn run(
     jobs: Vec<Job<'_>>,
     at_once: usize,
@@ -29,6 +29,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     let queue = Mutex::new(VecDeque::from(jobs));
     let locked = || queue.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left_out = Vec::new();
     thread::scope(|scope| {
         let (done, results) = mpsc::channel();
         for _ in 0..at_once.max(1) {
@@ -43,22 +44,29 @@ pub(crate) fn run(
                     let failed = result
                         .as_ref()
                         .map_or(true, |(counts, _)| counts.failed > 0);
-                    if failed && !keep_going {
-                        locked().clear();
-                    }
-                    if done.send((stage, result)).is_err() {
+                    let left = match failed && !keep_going {
+                        true => std::mem::take(&mut *locked()),
+                        false => VecDeque::new(),
+                    };
+                    if done.send((stage, result, left)).is_err() {
                         break;
                     }
                 }
             });
         }
         drop(done);
-        for (stage, result) in results {
+        for (stage, result, left) in results {
             let (counts, reason) = result?;
             report.ended(stage, counts, reason);
+            left_out.extend(left.into_iter().map(|job| job.name));
         }
-        Ok(())
-    })
+        anyhow::Ok(())
+    })?;
+    for name in left_out {
+        let why = "not run after a failure; --keep-going runs every stage".to_owned();
+        report.add(&name, Counts::skipped(1), Some(why));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -110,6 +118,7 @@ mod tests {
             run(jobs, 1, keep_going, &mut report).unwrap();
             let total = report.total();
             assert_eq!((total.failed, total.passed), (1, expected));
+            assert_eq!(total.skipped, 1 - expected, "what was not run is told");
         }
     }
 }
