@@ -295,7 +295,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
 pub(crate) fn flush() {
     let Some(state) = this_cpu() else { return };
     let task = Task::current();
-    // Another time, then, or the same time would be counted twice.
+    // What it remembers is out of reach: another time, then, or the same time would be counted twice.
     if state.task == task.address()
         && state.remembered != 0
         && STORAGE_RECURS.load() == 0

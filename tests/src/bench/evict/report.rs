@@ -158,7 +158,7 @@ impl Report {
     /// As text.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
-            "{:<32} {:<10} {:>4} {:>26} {:>19} {:>19} {:>6} {:>6}\n{:<48} {:>26} {:>19} {:>19}\n",
+            "{:<32} {:<12} {:>4} {:>26} {:>19} {:>19} {:>6} {:>6}\n{:<50} {:>26} {:>19} {:>19}\n",
             "SETTING",
             "DAEMON",
             "RUNS",
@@ -180,7 +180,7 @@ impl Report {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "{:<32} {:<10} {:>4} {:>26} {:>19} {:>19} {:>6} {:>6}",
+                "{:<32} {:<12} {:>4} {:>26} {:>19} {:>19} {:>6} {:>6}",
                 row.setting.to_string(),
                 row.daemon.name(),
                 row.runs.len(),
