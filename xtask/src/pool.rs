@@ -1,6 +1,7 @@
 //! Stages that run beside each other.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
@@ -29,40 +30,40 @@ pub(crate) fn run(
 ) -> Result<()> {
     let queue = Mutex::new(VecDeque::from(jobs));
     let locked = || queue.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut left_out = Vec::new();
+    let stop = AtomicBool::new(false);
+    let next = || match stop.load(Ordering::SeqCst) {
+        true => None,
+        false => locked().pop_front(),
+    };
     thread::scope(|scope| {
         let (done, results) = mpsc::channel();
         for _ in 0..at_once.max(1) {
             let done = done.clone();
-            scope.spawn(move || {
-                loop {
-                    // A statement of its own: the next one waits for the job, not for the lock.
-                    let job = locked().pop_front();
-                    let Some(Job { name, run }) = job else { break };
+            scope.spawn(|| {
+                let done = done;
+                while let Some(Job { name, run }) = next() {
                     let stage = begin(&name);
                     let result = run();
                     let failed = result
                         .as_ref()
                         .map_or(true, |(counts, _)| counts.failed > 0);
-                    let left = match failed && !keep_going {
-                        true => std::mem::take(&mut *locked()),
-                        false => VecDeque::new(),
-                    };
-                    if done.send((stage, result, left)).is_err() {
+                    if failed && !keep_going {
+                        stop.store(true, Ordering::SeqCst);
+                    }
+                    if done.send((stage, result)).is_err() {
                         break;
                     }
                 }
             });
         }
         drop(done);
-        for (stage, result, left) in results {
+        for (stage, result) in results {
             let (counts, reason) = result?;
             report.ended(stage, counts, reason);
-            left_out.extend(left.into_iter().map(|job| job.name));
         }
         anyhow::Ok(())
     })?;
-    for name in left_out {
+    for Job { name, .. } in std::mem::take(&mut *locked()) {
         let why = "not run after a failure; --keep-going runs every stage".to_owned();
         report.add(&name, Counts::skipped(1), Some(why));
     }
