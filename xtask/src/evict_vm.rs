@@ -50,7 +50,10 @@ pub(crate) fn main(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     if let Some(json) = json {
         fs::copy(&results, &json).with_context(|| format!("write {}", json.display()))?;
     }
-    svg.map_or(Ok(()), |svg| draw(workspace, &results, &svg))
+    if let Some(svg) = svg {
+        draw(workspace, &results, &svg)?;
+    }
+    Ok(())
 }
 
 /// Takes a file's name out of the words: it is to be on this machine, not in the one that measures.
