@@ -6,10 +6,9 @@ use axum::{
     http::{Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
 
 use super::Shared;
-use crate::api::{ErrorBody, NodeStats, PodStats};
+use crate::api::{ErrorBody, NodeStats};
 
 /// An answer with a status of 400 or above.
 #[derive(Debug)]
@@ -25,12 +24,6 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         (self.0, Json(ErrorBody { error: self.1 })).into_response()
     }
-}
-
-/// `PodList`, borrowed: a thousand pods are written straight from the snapshot.
-#[derive(Serialize)]
-struct Pods<'a> {
-    pods: &'a [PodStats],
 }
 
 pub(super) async fn node(State(shared): State<Shared>) -> Response {
@@ -53,12 +46,12 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
     .into_response()
 }
 
-pub(super) async fn pods(State(shared): State<Shared>) -> Response {
+pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, Failure> {
     let figures = shared.published.figures();
-    Json(Pods {
-        pods: &figures.pods,
-    })
-    .into_response()
+    let json = figures
+        .listed()
+        .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 pub(super) async fn pod(

@@ -242,15 +242,13 @@ mod tests {
 
     fn of(mode: &str, degradations: &[&str]) -> State {
         let published = Published::default();
-        published.publish(Figures {
-            node: NodeStats {
-                mode: mode.to_owned(),
-                profile: "full".to_owned(),
-                degradations: degradations.iter().map(|&d| d.to_owned()).collect(),
-                ..NodeStats::default()
-            },
-            pods: Vec::new(),
-        });
+        let node = NodeStats {
+            mode: mode.to_owned(),
+            profile: "full".to_owned(),
+            degradations: degradations.iter().map(|&d| d.to_owned()).collect(),
+            ..NodeStats::default()
+        };
+        published.publish(Figures::new(node, Vec::new()));
         published.set_ready(true);
         State::of(&published)
     }

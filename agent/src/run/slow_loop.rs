@@ -361,10 +361,7 @@ impl SlowLoop {
             drift: self.drift.as_ref().map(Drift::stats).unwrap_or_default(),
             ..stats
         };
-        parts.published.publish(Figures {
-            node,
-            pods: sample.pods,
-        });
+        parts.published.publish(Figures::new(node, sample.pods));
         self.sampled = Some(Instant::now());
         parts.published.set_ready(true);
     }

@@ -296,14 +296,12 @@ fn announce_waiting(
         config.cgroup_root
     );
     tracing::warn!("{waiting}");
-    published.publish(Figures {
-        node: NodeStats {
-            time: crate::clock::now_text(),
-            degradations: vec![waiting],
-            ..stats.clone()
-        },
-        pods: Vec::new(),
-    });
+    let node = NodeStats {
+        time: crate::clock::now_text(),
+        degradations: vec![waiting],
+        ..stats.clone()
+    };
+    published.publish(Figures::new(node, Vec::new()));
     published.set_ready(true);
 }
 

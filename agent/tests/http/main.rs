@@ -78,10 +78,8 @@ async fn metrics_say_what_the_figures_say() {
     let api = Api::start().await;
     let mut named = pod(0);
     named.pod_ref.name = "a\"b\\c".to_owned();
-    api.published.publish(Figures {
-        node: node(),
-        pods: vec![named, pod(1)],
-    });
+    let pods = vec![named, pod(1)];
+    api.published.publish(Figures::new(node(), pods));
     let eviction = EventKind::Eviction(Box::new(Eviction {
         qos_class: "BestEffort".to_owned(),
         scope: "kubepods".to_owned(),

@@ -64,10 +64,8 @@ impl Api {
     }
 
     pub(crate) fn publish(&self, pods: usize) {
-        self.published.publish(Figures {
-            node: node(),
-            pods: (0..pods).map(pod).collect(),
-        });
+        let pods = (0..pods).map(pod).collect();
+        self.published.publish(Figures::new(node(), pods));
     }
 
     pub(crate) fn happen(&self, pid: u32) -> u64 {
