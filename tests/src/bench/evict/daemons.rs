@@ -268,3 +268,21 @@ fn wait_for(lines: &Receiver<String>, begun: &str) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_the_names_that_tables_have() {
+        for daemon in [
+            Daemon::Podwarden,
+            Daemon::Earlyoom,
+            Daemon::Nohang,
+            Daemon::Oomd,
+            Daemon::SystemdOomd,
+        ] {
+            assert_eq!(serde_json::to_value(daemon).unwrap(), daemon.name());
+        }
+    }
+}

@@ -169,7 +169,7 @@ impl Evict {
                         daemon,
                         setting,
                         percent: self.size,
-                        wait: wait_of(run.into()),
+                        wait: wait_of(run),
                         root: &self.peers_root,
                     };
                     let Some(outcome) = once(context, &signals, plan)? else {
@@ -231,7 +231,7 @@ fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<Option<Outco
 }
 
 /// The wait of one run: over all runs they fill a second evenly, however many there are.
-fn wait_of(run: u32) -> Duration {
+fn wait_of(run: u16) -> Duration {
     /// The golden ratio: multiples of it lie evenly in any interval (Weyl, 1916).
     const STEP: f64 = 0.618_033_988_749_895;
     Duration::from_secs_f64((f64::from(run) * STEP).fract())
@@ -247,8 +247,8 @@ mod tests {
             let mut waits: Vec<_> = (1..=runs).map(wait_of).collect();
             waits.sort_unstable();
             let gaps = waits.windows(2).map(|pair| pair[1] - pair[0]);
-            assert!(gaps.max().unwrap() < Duration::from_secs(2) / runs);
-            assert!(waits[runs as usize - 1] < Duration::from_secs(1));
+            assert!(gaps.max().unwrap() < Duration::from_secs(2) / u32::from(runs));
+            assert!(waits[usize::from(runs) - 1] < Duration::from_secs(1));
         }
     }
 

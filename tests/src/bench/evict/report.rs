@@ -3,13 +3,13 @@
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::daemons::Daemon;
 use super::measure::{Figures, Outcome};
 use super::{MIB, Rate};
-use crate::cases;
+use crate::cases::Context;
 
 /// What is the same for every daemon in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Of this machine, without a run.
-    pub(super) fn new(context: &cases::Context) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpuinfo.lines().find_map(|line| {
             let (_, model) = line.strip_prefix("model name")?.split_once(':')?;
@@ -104,16 +104,18 @@ impl Report {
 
     /// What files hold, in their order.
     pub(super) fn of_files(files: &[PathBuf]) -> Result<Self> {
-        let mut reports = files.iter().map(|path| Self::read(path));
-        let mut all = reports.next().context("no file is given")??;
-        for (report, path) in reports.zip(&files[1..]) {
-            let report = report?;
+        let [first, others @ ..] = files else {
+            bail!("no file is given");
+        };
+        let mut all = Self::read(first)?;
+        for path in others {
+            let report = Self::read(path)?;
             ensure!(
                 report.machine() == all.machine(),
                 "{}: measured on {}, and {} on {}: they are no runs beside one another",
                 path.display(),
                 report.machine(),
-                files[0].display(),
+                first.display(),
                 all.machine()
             );
             for row in report.rows {

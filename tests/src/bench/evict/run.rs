@@ -113,12 +113,17 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
             "the level was crossed before the victim went",
         );
     }
+    let bound = match daemon {
+        // Short of the kernel's own limit.
+        Daemon::Podwarden => sizes.bound.min(sizes.reserve * 3 / 4),
+        _ => sizes.bound,
+    };
     let sampler = Sampler::start(Task {
         gauge,
         threshold,
         victim: ground.pod.clone(),
         pid,
-        bound: sizes.bound,
+        bound,
     })?;
     ground.let_go();
     let rate = setting.rate.unwrap_or(1024);
@@ -143,10 +148,7 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
         let who = who.to_owned();
         Outcome::WrongVictim { who }
     } else if seen.guarded {
-        let why = format!(
-            "{} MiB past the threshold nobody was killed",
-            sizes.bound / MIB
-        );
+        let why = format!("{} MiB past the threshold nobody was killed", bound / MIB);
         Outcome::Failed { why }
     } else {
         measure(&seen.samples, &ground.processes(), &signals.read()?)
