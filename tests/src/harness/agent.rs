@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use super::bpf::Objects;
 use super::http;
 use super::sandbox::Sandbox;
+use super::schedstat::SchedStat;
 use super::wait::{eventually, until};
 
 const LINES_KEPT: usize = 400;
@@ -305,19 +306,9 @@ impl Agent {
         Ok(kib * 1024)
     }
 
-    /// CPU time of all its threads, nanoseconds (the first figure of schedstat).
+    /// CPU time of all its threads, nanoseconds.
     pub(crate) fn cpu_ns(&self) -> Result<u64> {
-        let dir = format!("/proc/{}/task", self.pid());
-        let mut total = 0;
-        for task in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
-            let text = fs::read_to_string(task?.path().join("schedstat"))?;
-            total += text
-                .split(' ')
-                .next()
-                .and_then(|n| n.parse::<u64>().ok())
-                .unwrap_or(0);
-        }
-        Ok(total)
+        Ok(SchedStat::of_process(self.pid())?.ran)
     }
 
     /// Sends a signal.

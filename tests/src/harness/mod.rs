@@ -13,6 +13,7 @@ mod mounts;
 mod node;
 mod random_pods;
 mod sandbox;
+mod schedstat;
 mod server;
 mod standstill;
 mod trace;

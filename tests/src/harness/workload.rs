@@ -1,11 +1,9 @@
 //! Processes inside a container's cgroup.
 
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::cgroup::Cgroup;
+use super::schedstat::SchedStat;
 use super::standstill::state_of;
 use super::wait::eventually;
 use crate::workload::Done;
@@ -97,11 +96,8 @@ impl Workload {
 
     /// How long its threads have waited for a CPU since it is in its cgroup, nanoseconds.
     pub(crate) fn waited(&self) -> Result<u64> {
-        let mut total = 0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            total += waited(&task?.path())?;
-        }
-        Ok(total.saturating_sub(self.waited_before))
+        let waited = SchedStat::of_process(self.pid())?.waited;
+        Ok(waited.saturating_sub(self.waited_before))
     }
 
     /// Whether it has not ended; reaps it when it has.
@@ -135,15 +131,6 @@ impl Workload {
     }
 }
 
-/// How long a task has waited for a CPU, nanoseconds (`schedstat` in its directory of proc,
-/// Documentation/scheduler/sched-stats.rst).
-fn waited(task: &Path) -> Result<u64> {
-    let path = task.join("schedstat");
-    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let field = text.split(' ').nth(1).context("schedstat has one field")?;
-    Ok(field.trim().parse()?)
-}
-
 /// The other side of a new process: moves it to `cgroup` once it sleeps, and wakes it. How long it has
 /// waited for a CPU until then, nanoseconds.
 fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<u64> {
@@ -155,8 +142,8 @@ fn move_asleep(mut gate: &UnixStream, cgroup: &Cgroup) -> Result<u64> {
         ensure!(state == Some('S'), "it does not sleep: {state:?}");
         Ok(())
     })
-    .and_then(|()| waited(Path::new(&format!("/proc/{pid}"))))
-    .and_then(|waited| cgroup.attach(pid).map(|()| waited));
+    .and_then(|()| SchedStat::of_thread(pid))
+    .and_then(|stat| cgroup.attach(pid).map(|()| stat.waited));
     let answer = if moved.is_ok() { ENTERED } else { REFUSED };
     gate.write_all(&[answer]).context("wake it")?;
     moved
