@@ -242,13 +242,10 @@ fn run_queue_wait_and_histogram(context: &Context) -> Result<()> {
     let untraced = node.agent.node()?.drops.untraced_switches;
     let stats = node.expect(pod.uid(), |stats| {
         let found = stats.cpu.run_queue_wait_nano_seconds;
-        let waits: u64 = stats.cpu.run_queue_wait_histogram.iter().sum();
-        // A switch that the kernel does not trace hides a wait.
-        let hidden = untraced * (found / waits.max(1));
         let allowed = (kernel / 50).max(20_000_000);
         ensure!(
-            found <= kernel + allowed && kernel <= found + hidden + allowed,
-            "waited {found} ns in {waits} waits, {untraced} may be hidden, the kernel says {kernel} ns"
+            found.abs_diff(kernel) <= allowed,
+            "waited {found} ns, the kernel says {kernel} ns; {untraced} switches were not traced"
         );
         Ok(())
     })?;
