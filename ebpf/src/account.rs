@@ -1,6 +1,6 @@
 //! CPU time and run-queue wait: who runs, and which account it counts to.
 
-use podwarden_abi::{Account, CpuState, DropCounter, NO_SLOT, Split, WAIT_BUCKETS};
+use podwarden_abi::{Account, CpuState, DropCounter, NO_SLOT, Split, Used, WAIT_BUCKETS};
 
 use crate::{
     atomic::{self, compare_and_swap},
@@ -55,19 +55,19 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
     CPUS.get_ptr_mut(0).map(|s| unsafe { &mut *s })
 }
 
-/// What a task outside the scope remembers: later than any runtime, so that nothing is owed.
+/// The runtime that a task outside the scope remembers; how long it had waited means nothing then.
 const OUTSIDE: u64 = u64::MAX;
 
 /// Up to where `task` remembers to have been accounted. Loading one word tells for most tasks that
 /// it remembers nothing; for the others this is what costs most of a context switch.
 #[inline(always)]
-fn memory_of<'a>(task: Task) -> Option<&'a mut u64> {
+fn memory_of<'a>(task: Task) -> Option<&'a mut Used> {
     if !task.has_storage() {
         return None;
     }
     // SAFETY: the task's own value. Its writers are this CPU with interrupts off while the task runs
     // here, a move (under the kernel's lock for moves) and the task's own exit by compare-and-swap.
-    TASKS.get(task).map(|word| unsafe { &mut *word })
+    TASKS.get(task).map(|used| unsafe { &mut *used })
 }
 
 /// Accounts the task that leaves this CPU, or is flushed, up to now.
@@ -80,27 +80,27 @@ fn settle(state: &mut CpuState, task: Task) {
         return settle_untraced(state, task);
     }
     let slot = CpuState::slot(state.current);
-    let runtime = task.runtime();
+    let used = task.used();
     let mut done = state.accounted;
     if slot != NO_SLOT
         && let Some(memory) = memory_of(task)
     {
-        if *memory != OUTSIDE {
+        if memory.runtime != OUTSIDE {
             done = *memory;
         }
-        *memory = runtime;
+        *memory = used;
     }
     if state.split_count >> 32 == state.current >> 32 {
         let splits = state.split_count as u32 as usize;
         for i in 0..CpuState::MAX_SPLITS {
             if i < splits {
                 let split = state.splits[i];
-                count(split.slot, split.runtime.saturating_sub(done));
-                done = split.runtime;
+                count(split.slot, done, split.used);
+                done = split.used;
             }
         }
     }
-    count(slot, runtime.saturating_sub(done));
+    count(slot, done, used);
 }
 
 /// `task` runs here although another one was last seen to: kernels that skip the tracepoint for some
@@ -117,13 +117,17 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
     if slot == NO_SLOT {
         return;
     }
-    let runtime = task.runtime();
+    count_switch(slot);
+    let used = task.used();
     if let Some(memory) = memory_of(task) {
-        count(slot, runtime.saturating_sub(*memory));
-        *memory = runtime;
+        if memory.runtime != OUTSIDE {
+            count(slot, *memory, used);
+        }
+        *memory = used;
     } else if state.task != 0 && task.is_fair() {
-        // Before the first switch seen on this CPU nothing is known.
-        count(slot, runtime.saturating_sub(task.runtime_when_picked()));
+        // Before the first switch seen on this CPU nothing is known, and of its wait nothing now.
+        let runtime = task.runtime_when_picked();
+        count(slot, Used { runtime, ..used }, used);
     }
 }
 
@@ -133,28 +137,47 @@ fn settle_forgetful(state: &CpuState) {
     let slot = CpuState::slot(state.current);
     if slot != NO_SLOT
         && state.remembered == 0
-        && let Some((runtime, picked)) = Task::runtimes_at(state.task)
+        && let Some((used, picked)) = Task::used_at(state.task)
     {
-        // Picked again elsewhere since? Then what it used here ends where that begins.
-        let until = if picked > state.accounted {
-            picked
+        let done = state.accounted;
+        // Picked again elsewhere since? Then what it used here ends where that begins, and how long it
+        // has waited is counted there.
+        let until = if picked > done.runtime {
+            Used {
+                runtime: picked,
+                ..done
+            }
         } else {
-            runtime
+            used
         };
-        count(slot, until.saturating_sub(state.accounted));
+        count(slot, done, until);
     }
 }
 
+/// Counts what a task has used from `done` on.
 #[inline(always)]
-fn count(slot: u32, ns: u64) {
+fn count(slot: u32, done: Used, used: Used) {
     if slot != NO_SLOT
         && let Some(account) = account(slot)
     {
-        account.cpu_ns += ns;
+        account.cpu_ns += used.runtime.saturating_sub(done.runtime);
+        if used.waited > done.waited {
+            wait(account, used.waited - done.waited);
+        }
     }
 }
 
-/// [`count`] for a program that a context switch or an interrupt may cut in two.
+/// Counts a switch to a task.
+#[inline(always)]
+fn count_switch(slot: u32) {
+    if slot != NO_SLOT
+        && let Some(account) = account(slot)
+    {
+        account.switches += 1;
+    }
+}
+
+/// Counts CPU time, in a program that a context switch or an interrupt may cut in two.
 #[inline(always)]
 fn count_atomically(slot: u32, ns: u64) {
     if let Some(account) = account(slot) {
@@ -172,11 +195,11 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
     state.remembered = 0;
     if slot == NO_SLOT {
         if let Some(memory) = memory_of(task) {
-            *memory = OUTSIDE;
+            memory.runtime = OUTSIDE;
         }
         return;
     }
-    state.accounted = task.runtime();
+    state.accounted = task.used();
     state.remembered = u64::from(task.has_storage());
 }
 
@@ -185,12 +208,16 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
 pub(crate) fn born(task: Task) {
     if tracked_slot(task.cgroup().id()) != NO_SLOT {
         // Without memory it is accounted by what is seen of its switches.
-        let _ = TASKS.get_or_insert(task, 0);
+        let used = Used {
+            runtime: 0,
+            waited: task.waited(),
+        };
+        let _ = TASKS.get_or_insert(task, used);
     }
 }
 
-/// `task`, which runs here, exits: accounts it up to the last tick, should its last switch not be
-/// seen.
+/// `task`, which runs here, exits: accounts its CPU time up to the last tick, should its last switch
+/// not be seen.
 #[inline(always)]
 pub(crate) fn leave(task: Task) {
     let Some(state) = this_cpu() else { return };
@@ -207,8 +234,8 @@ pub(crate) fn leave(task: Task) {
         return;
     }
     let done = match memory_of(task) {
-        Some(memory) if *memory != OUTSIDE => &raw mut *memory,
-        _ if traced => &raw mut state.accounted,
+        Some(memory) if memory.runtime != OUTSIDE => &raw mut memory.runtime,
+        _ if traced => &raw mut state.accounted.runtime,
         _ => return,
     };
     // SAFETY: aligned words of map values.
@@ -261,8 +288,9 @@ fn log2(mut n: u32) -> usize {
     bits + (n >> 1) as usize
 }
 
-/// A context switch. The tracepoint fires before the kernel consumes `sched_info.last_queued`
-/// (`sched_info_arrive`) and after it has charged `prev` (`put_prev_task`).
+/// A context switch. The tracepoint fires after the kernel has charged `prev` (`put_prev_task`) and
+/// before it notes how long `next` has waited (`sched_info_arrive`): that counts when `next` leaves, or
+/// is flushed.
 #[inline(always)]
 pub(crate) fn switch(prev: Task, next: Task) {
     let Some(state) = this_cpu() else { return };
@@ -270,23 +298,11 @@ pub(crate) fn switch(prev: Task, next: Task) {
     let left = CpuState::slot(state.current);
     let slot = slot_of(state, next.cgroup().id());
     enter(state, next, slot);
-    if left == NO_SLOT && slot == NO_SLOT {
-        return;
-    }
-    // `next` is on this CPU's run queue; `prev` may have been moved on already.
-    let clock = next.queue_clock();
     if left != NO_SLOT {
-        level::check_at_switch(state, prev, clock);
+        // `next` is on this CPU's run queue; `prev` may have been moved on already.
+        level::check_at_switch(state, prev, next.queue_clock());
     }
-    if slot == NO_SLOT {
-        return;
-    }
-    let Some(account) = account(slot) else { return };
-    account.switches += 1;
-    let queued = next.last_queued();
-    if queued != 0 {
-        wait(account, clock.saturating_sub(queued));
-    }
+    count_switch(slot);
 }
 
 /// Accounts the running task up to the kernel's last tick, picks up a change of its scope, and
@@ -317,11 +333,10 @@ pub(crate) fn flush() {
 pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
     if to == NO_SLOT {
         if let Some(memory) = memory_of(task) {
-            *memory = OUTSIDE;
+            memory.runtime = OUTSIDE;
         }
-    } else if let Some(memory) = TASKS.get_or_insert(task, OUTSIDE) {
-        // SAFETY: as in `memory_of`.
-        unsafe { compare_and_swap(memory, OUTSIDE, task.runtime()) };
+    } else {
+        remember(task);
     }
     let tgid = task.tgid();
     for cpu in 0..POSSIBLE_CPUS.load() as u32 {
@@ -349,12 +364,35 @@ pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
             if !same || CpuState::slot(from) == to {
                 continue;
             }
-            if let Some((runtime, _)) = Task::runtimes_at(running) {
-                hand_over(state, from, runtime, to);
+            if let Some((used, _)) = Task::used_at(running) {
+                hand_over(state, from, used, to);
             }
             if running == task.address() {
                 (*state).remembered = 1;
             }
+        }
+    }
+}
+
+/// `task` comes into the scope: from here on it is accounted, unless it remembers from where already.
+#[inline(always)]
+fn remember(task: Task) {
+    let outside = Used {
+        runtime: OUTSIDE,
+        waited: 0,
+    };
+    let Some(memory) = TASKS.get_or_insert(task, outside) else {
+        return;
+    };
+    // SAFETY: aligned words of a map value. It may run and be settled elsewhere meanwhile, and what that
+    // writes stands.
+    unsafe {
+        let waited = &raw mut (*memory).waited;
+        let runtime = &raw mut (*memory).runtime;
+        let before = waited.read_volatile();
+        if runtime.read_volatile() == OUTSIDE {
+            compare_and_swap(waited, before, task.waited());
+            compare_and_swap(runtime, OUTSIDE, task.runtime());
         }
     }
 }
@@ -365,24 +403,24 @@ pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
 /// # Safety
 /// `state` must be a value of [`CPUS`].
 #[inline(always)]
-unsafe fn hand_over(state: *mut CpuState, from: u64, runtime: u64, to: u32) {
+unsafe fn hand_over(state: *mut CpuState, from: u64, used: Used, to: u32) {
     let switch = from >> 32;
     // SAFETY: aligned words of a map value, by the caller's word. The switch count in the high half
     // makes the last step fail if that CPU has switched since, and the splits mean nothing then.
     unsafe {
         let before = (*state).split_count;
-        let used = if before >> 32 == switch {
+        let splits = if before >> 32 == switch {
             before as u32 as usize
         } else {
             0
         };
-        if used < CpuState::MAX_SPLITS {
-            (*state).splits[used] = Split {
+        if splits < CpuState::MAX_SPLITS {
+            (*state).splits[splits] = Split {
                 slot: CpuState::slot(from),
                 pad: 0,
-                runtime,
+                used,
             };
-            let after = (switch << 32) | (used as u64 + 1);
+            let after = (switch << 32) | (splits as u64 + 1);
             compare_and_swap(&raw mut (*state).split_count, before, after);
         }
         let new = (from & !0xffff_ffff) | u64::from(to);

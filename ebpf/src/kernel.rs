@@ -5,6 +5,7 @@
 //! globals that the agent fills from BTF; the verifier folds them into constants.
 
 use aya_ebpf::{Global, helpers};
+use podwarden_abi::Used;
 
 macro_rules! offsets {
     ($($name:ident: $structure:literal, $path:literal;)*) => {
@@ -85,6 +86,22 @@ impl Task {
         member(self.0, OFF_TASK_RUNTIME.load())
     }
 
+    /// How long the task has waited for CPUs so far. The wait that ends with the switch that is being
+    /// traced is not in it yet (`sched_info_arrive`, kernel/sched/stats.h).
+    #[inline(always)]
+    pub(crate) fn waited(self) -> u64 {
+        member(self.0, OFF_TASK_RUN_DELAY.load())
+    }
+
+    /// [`Task::runtime`] and [`Task::waited`].
+    #[inline(always)]
+    pub(crate) fn used(self) -> Used {
+        Used {
+            runtime: self.runtime(),
+            waited: self.waited(),
+        }
+    }
+
     /// [`Task::runtime`] when the task was last picked to run; fair tasks only (`set_next_entity`,
     /// kernel/sched/fair.c).
     #[inline(always)]
@@ -100,23 +117,19 @@ impl Task {
         member::<i32>(self.0, OFF_TASK_PRIO.load()) >= MAX_RT_PRIO
     }
 
-    /// [`Task::runtime`] and [`Task::runtime_when_picked`] of a task by its address only.
+    /// [`Task::used`] and [`Task::runtime_when_picked`] of a task by its address only.
     #[inline(always)]
-    pub(crate) fn runtimes_at(address: u64) -> Option<(u64, u64)> {
+    pub(crate) fn used_at(address: u64) -> Option<(Used, u64)> {
         let at = |offset: u64| (address + offset) as *const u64;
         // SAFETY: a bad address is an error, not a fault.
         unsafe {
-            Some((
-                helpers::bpf_probe_read_kernel(at(OFF_TASK_RUNTIME.load())).ok()?,
-                helpers::bpf_probe_read_kernel(at(OFF_TASK_PICKED_RUNTIME.load())).ok()?,
-            ))
+            let used = Used {
+                runtime: helpers::bpf_probe_read_kernel(at(OFF_TASK_RUNTIME.load())).ok()?,
+                waited: helpers::bpf_probe_read_kernel(at(OFF_TASK_RUN_DELAY.load())).ok()?,
+            };
+            let picked = helpers::bpf_probe_read_kernel(at(OFF_TASK_PICKED_RUNTIME.load())).ok()?;
+            Some((used, picked))
         }
-    }
-
-    /// Run-queue clock at which the task became runnable; 0 when it was not waiting.
-    #[inline(always)]
-    pub(crate) fn last_queued(self) -> u64 {
-        member(self.0, OFF_TASK_LAST_QUEUED.load())
     }
 
     /// The clock of the run queue that the task is on.

@@ -7,7 +7,7 @@ use aya_ebpf::{
     btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
-use podwarden_abi::{Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Tracked};
+use podwarden_abi::{Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Tracked, Used};
 
 use crate::task_storage::TaskStorage;
 
@@ -27,10 +27,10 @@ pub(crate) static TRACKED: HashMap<u64, Tracked, 16384> = HashMap::new();
 #[btf_map]
 pub(crate) static CPUS: PerCpuArray<CpuState, 1> = PerCpuArray::new();
 
-/// The `sum_exec_runtime` up to which a task in scope has been accounted, so that a context switch that
-/// the kernel does not trace loses nothing; see `account`.
+/// Up to where a task in scope has been accounted, so that a context switch that the kernel does not
+/// trace loses nothing; see `account`.
 #[btf_map]
-pub(crate) static TASKS: TaskStorage<u64> = TaskStorage::new();
+pub(crate) static TASKS: TaskStorage<Used> = TaskStorage::new();
 
 /// The agent's switches.
 #[btf_map]

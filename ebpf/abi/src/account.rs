@@ -13,7 +13,7 @@ pub const WAIT_BUCKETS: usize = 20;
 pub struct Account {
     /// CPU time of tasks that have been switched out or flushed, nanoseconds.
     pub cpu_ns: u64,
-    /// Time between becoming runnable and running, nanoseconds.
+    /// Time that these tasks had waited for a CPU before they ran, nanoseconds.
     pub wait_ns: u64,
     /// Switches to a task of this cgroup.
     pub switches: u64,
@@ -71,7 +71,19 @@ pub struct CacheLine {
 }
 const _: () = assert!(size_of::<CacheLine>() == 16);
 
-/// The running task was moved to another account: what it ran up to here counts to `slot`.
+/// What the kernel has noted of a task since its birth.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Used {
+    /// `sum_exec_runtime`: CPU time, nanoseconds.
+    pub runtime: u64,
+    /// `sched_info.run_delay`: time on run queues without a CPU, up to when it last got one or changed
+    /// the queue, nanoseconds.
+    pub waited: u64,
+}
+const _: () = assert!(size_of::<Used>() == 16);
+
+/// The running task was moved to another account: what it used up to here counts to `slot`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Split {
@@ -79,10 +91,10 @@ pub struct Split {
     pub slot: u32,
     /// Padding.
     pub pad: u32,
-    /// The task's `sum_exec_runtime` at the move, nanoseconds.
-    pub runtime: u64,
+    /// By the task, at the move.
+    pub used: Used,
 }
-const _: () = assert!(size_of::<Split>() == 16);
+const _: () = assert!(size_of::<Split>() == 24);
 
 /// What one CPU is doing.
 #[repr(C)]
@@ -91,9 +103,8 @@ pub struct CpuState {
     /// Low half: the account of the running task; high half: counts switches, so that another CPU
     /// can change the account by compare-and-swap for this very task only.
     pub current: u64,
-    /// `sum_exec_runtime` of the running task up to which it has been accounted, nanoseconds, unless
-    /// the task remembers that itself.
-    pub accounted: u64,
+    /// Up to where the running task has been accounted, unless the task remembers that itself.
+    pub accounted: Used,
     /// The running `task_struct`'s address.
     pub task: u64,
     /// 1 when the running task itself remembers up to where it has been accounted, or another
@@ -111,7 +122,7 @@ pub struct CpuState {
     /// Direct-mapped by the low bits of the cgroup id.
     pub cache: [CacheLine; CpuState::CACHE_LINES],
 }
-const CACHE_OFFSET: usize = 7 * 8 + 16 * CpuState::MAX_SPLITS;
+const CACHE_OFFSET: usize = 8 * 8 + 24 * CpuState::MAX_SPLITS;
 const _: () = assert!(size_of::<CpuState>() == CACHE_OFFSET + 16 * CpuState::CACHE_LINES);
 const _: () = assert!(offset_of!(CpuState, cache) == CACHE_OFFSET);
 

@@ -21,7 +21,7 @@ macro_rules! for_each_offset {
             OFF_TASK_PICKED_RUNTIME: "task_struct", "se.prev_sum_exec_runtime";
             OFF_TASK_PRIO: "task_struct", "prio";
             OFF_TASK_CFS_RQ: "task_struct", "se.cfs_rq";
-            OFF_TASK_LAST_QUEUED: "task_struct", "sched_info.last_queued";
+            OFF_TASK_RUN_DELAY: "task_struct", "sched_info.run_delay";
             OFF_TASK_BPF_STORAGE: "task_struct", "bpf_storage";
             OFF_CFS_RQ_RQ: "cfs_rq", "rq";
             OFF_RQ_CLOCK: "rq", "clock";

@@ -10,7 +10,7 @@ mod event;
 mod layout;
 mod level;
 
-pub use account::{Account, CacheLine, CpuState, Split, Tracked, WAIT_BUCKETS};
+pub use account::{Account, CacheLine, CpuState, Split, Tracked, Used, WAIT_BUCKETS};
 pub use event::{
     CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent, TASK_COMM_LEN,
 };
