@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Signal, nice, set_parent_process_death_signal};
 
 use crate::cmd;
 
@@ -24,6 +26,8 @@ const DISK_BYTES: u64 = 512 << 20;
 /// An instruction takes a nanosecond (2 to the power of this). While nobody works, time passes as it does on
 /// the host: a disk answers by that.
 const INSTRUCTION: &str = "shift=0,sleep=on";
+/// Of a machine's CPUs.
+const NICE: i32 = 10;
 /// How often a running machine is looked at.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -127,17 +131,9 @@ impl Machine<'_> {
         let program = cmd::find("qemu-system-x86_64").context("qemu-system-x86_64 is missing")?;
         let stderr = self.dir.join("qemu.log");
         let log = File::create(&stderr).with_context(|| format!("create {}", stderr.display()))?;
-        // Behind the cases on this kernel, which may run at the same time and wait for less.
-        let mut qemu = Command::new("nice");
-        qemu.args(["-n", "10"])
-            .arg(program)
-            .args([
-                "-nodefaults",
-                "-no-user-config",
-                "-display",
-                "none",
-                "-no-reboot",
-            ])
+        let mut qemu = Command::new(program);
+        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot"])
+            .args(["-display", "none"])
             // Emulation works on every machine, also inside a virtual one.
             .args(self.clock.arguments())
             .args(["-cpu", CPU, "-smp", "2", "-m", "2048"])
@@ -165,6 +161,16 @@ impl Machine<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        // SAFETY: between fork and exec only two system calls are made.
+        unsafe {
+            qemu.pre_exec(|| {
+                // Also where a signal ends this process alone.
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                // Behind the cases on this kernel, which may run at the same time and wait for less.
+                nice(NICE)?;
+                Ok(())
+            });
+        }
         Ok(qemu)
     }
 }
