@@ -46,6 +46,17 @@ impl Mounts {
         })
     }
 
+    /// The other v1 hierarchies, in which container runtimes make their cgroups too.
+    pub(crate) fn others(&self) -> Vec<PathBuf> {
+        let mounted = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let v1 = mounted.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let path = PathBuf::from(fields.next()?);
+            (fields.next()? == "cgroup").then_some(path)
+        });
+        v1.filter(|path| !self.all.contains(path)).collect()
+    }
+
     /// A controller's mount.
     pub(crate) fn of(&self, controller: Controller) -> Option<&Path> {
         self.controllers.get(&controller).map(PathBuf::as_path)
