@@ -26,7 +26,7 @@ const DISK_BYTES: u64 = 512 << 20;
 /// An instruction takes a nanosecond (2 to the power of this). While nobody works, time passes as it does on
 /// the host: a disk answers by that.
 const INSTRUCTION: &str = "shift=0,sleep=on";
-/// Of a machine's CPUs.
+/// How far behind other processes a machine comes, nice(2).
 const NICE: i32 = 10;
 /// How often a running machine is looked at.
 const POLL: Duration = Duration::from_millis(200);

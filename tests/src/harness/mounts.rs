@@ -46,15 +46,18 @@ impl Mounts {
         })
     }
 
-    /// The other v1 hierarchies, in which container runtimes make their cgroups too.
-    pub(crate) fn others(&self) -> Vec<PathBuf> {
-        let mounted = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    /// The other v1 hierarchies instead of these: container runtimes make their cgroups there too.
+    pub(crate) fn elsewhere(&self) -> Result<Self> {
+        let mounted = std::fs::read_to_string("/proc/self/mounts")?;
         let v1 = mounted.lines().filter_map(|line| {
             let mut fields = line.split(' ').skip(1);
             let path = PathBuf::from(fields.next()?);
             (fields.next()? == "cgroup").then_some(path)
         });
-        v1.filter(|path| !self.all.contains(path)).collect()
+        Ok(Self {
+            all: v1.filter(|path| !self.all.contains(path)).collect(),
+            ..self.clone()
+        })
     }
 
     /// A controller's mount.

@@ -127,7 +127,6 @@ impl Drop for Sandbox {
         if let Err(error) = clear(&self.root) {
             eprintln!("left behind below {}: {error:#}", self.root.path());
         }
-        remove_elsewhere(&self.mounts, self.root.path());
         remove_locks(self.root.path());
         unmount_bpf_fs(self.dir());
         remove_pins(self.root.path());
@@ -166,6 +165,7 @@ pub(crate) fn private_dir() -> Result<TempDir> {
 /// Kills what runs below `root` and removes it from every hierarchy.
 pub(crate) fn clear(root: &Cgroup) -> Result<()> {
     let mut result = Ok(());
+    let elsewhere = Cgroup::new(&root.mounts().elsewhere()?, root.path());
     if root.path().ends_with(".slice") && root.dirs().any(|dir| dir.is_dir()) {
         // What is in it is stopped with it; what that leaves is removed below.
         kill_below(root);
@@ -176,7 +176,7 @@ pub(crate) fn clear(root: &Cgroup) -> Result<()> {
     // Processes may fork while they are being killed, and leave their cgroup a while after.
     for _ in 0..500 {
         kill_below(root);
-        result = remove_below(root);
+        result = remove_below(root).and_then(|()| remove_below(&elsewhere));
         if result.is_ok() {
             break;
         }
@@ -205,24 +205,6 @@ fn remove_below(cgroup: &Cgroup) -> Result<()> {
     cgroup.remove()
 }
 
-/// What a container runtime has made below `root` where podwarden makes nothing.
-fn remove_elsewhere(mounts: &Mounts, root: &str) {
-    for mount in mounts.others() {
-        remove_dirs(&mount.join(root.trim_matches('/')));
-    }
-}
-
-/// Removes a cgroup and those below it, as far as nobody is in them.
-fn remove_dirs(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_dirs(&entry.path());
-        }
-    }
-    // Not there is as good as removed.
-    let _ = std::fs::remove_dir(dir);
-}
-
 /// An agent that was killed could not remove its lock, which names the root.
 fn remove_locks(root: &str) {
     for path in entries(LOCKS) {
@@ -249,7 +231,6 @@ pub(crate) fn remove_stale() -> Result<()> {
     for found in Cgroup::new(&mounts, "").children() {
         if is_stale(found.path().trim_matches('/')) {
             clear(&Cgroup::new(&mounts, found.path()))?;
-            remove_elsewhere(&mounts, found.path());
             remove_locks(found.path());
             remove_pins(found.path());
         }
