@@ -3,61 +3,38 @@
 //! ```text
 //!  manifests ──> pods ─┐                       ┌─> act ──────> cgroups
 //!                      ├─> sense ──> policy ───┤
-//!  cgroups, usage ─────┘       (slow loop)     └─> arm ──────> reactor ──> SIGKILL
-//!  kernel programs ──> accounting ──> figures ──> published ──> http      (fast loop)
+//!  cgroups, usage ─────┘      (reconciler)     └─> arm ──────> reactor ──> SIGKILL
+//!  kernel programs ──> accounting ──> figures ──> published ──> server     (fast loop)
 //! ```
+//!
+//! The order of imports: a module imports only modules below it in this table. `cargo xtask ci` reads the
+//! first column and fails on an import against it.
 //!
 //! | module | what it is for | what it may touch |
 //! |---|---|---|
 //! | `cli` | one file per subcommand | terminal, files named on the command line |
+//! | `agent` | start, the reconciler, shutdown | all of the below |
+//! | `api` | published state, server, client | sockets |
+//! | `eviction` | what follows a kill: recorder, teardown, status in the API | the state directory, the API server, the event log |
+//! | `hierarchy` | what cgroups hold: sense, act, drift, converge, oom_score | cgroup files, /proc |
+//! | `reactor` | the fast loop: watch, choose, kill, reap | usage files, SIGKILL, `process_mrelease` |
+//! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files |
+//! | `pods` | sources -> one set of pods | the manifest directory, the API server, the kubelet |
+//! | `runtime` | container state from the CRI; how a pod is taken down | the runtime's socket |
+//! | `kernel` | what this kernel can do; hooks, loader, records | BPF, BTF, what it has pinned |
 //! | `config` | what the operator wrote -> checked values with units | the configuration file |
-//! | `pods` | where pods come from | the manifest directory, the API server |
-//! | `kernel` | what this kernel can do; loading; records; figures | BPF, BTF, what it has pinned |
-//! | `ledger` | which cgroup belongs to which pod | nothing |
-//! | `accounting` | the kernel's figures joined with the tree | `kernel`, cgroup directories |
-//! | `figures` | one sampling pass -> the API's figures | memory files |
-//! | `sense` | gathers a policy snapshot; decides nothing | cgroup files, reading |
-//! | `act` | the only interpreter of actions; observe mode | cgroup files, writing |
-//! | `drift` | notices what others write to our files | inotify |
-//! | `runtime` | who is behind a container; how a pod is taken down | the runtime's socket |
-//! | `converge` | brings the tiers' memory limits to their targets | the tiers' memory files, writing |
-//! | `oom_score` | gives containers' processes their `oom_score_adj` | /proc |
-//! | `arm` | makes the reactor's plan | opens files |
-//! | `reactor` | the fast loop, and the threads that free what it killed | usage files, SIGKILL, `process_mrelease` |
-//! | `run` | brings all of it up and down; the slow loop | all of the above |
-//! | `published`, `api`, `http`, `client` | what is shown, and how it travels | sockets |
-//! | `recorder` | what led to an eviction, kept past the agent's end | usage files, the event log |
-//! | `workers` | one task per pod with something to do | nothing |
-//! | `marks` | tells the API server of evictions, from a queue on disk, and of the node | the state directory, the API server |
-//! | `durable` | files that are there whole or not at all | files named by others |
-//! | `recorded` | a snapshot as a file: `plan --record` | nothing |
-//! | `clock` | the clocks, as numbers and text | the clocks |
-//! | `error` | errors as text | nothing |
+//! | `api::types` | the data of `/v1` | nothing |
+//! | `base` | clocks, durable files, errors as text, pauses | files named by others |
 
 pub mod accounting;
-pub mod act;
+pub mod agent;
 pub mod api;
-pub mod arm;
+pub mod base;
 pub mod cli;
-pub mod client;
-pub mod clock;
 pub mod config;
-pub mod converge;
-pub mod drift;
-pub mod durable;
-pub mod error;
-pub mod figures;
-pub mod http;
+pub mod eviction;
+pub mod hierarchy;
 pub mod kernel;
-pub mod ledger;
-pub mod marks;
-pub mod oom_score;
 pub mod pods;
-pub mod published;
 pub mod reactor;
-pub mod recorded;
-pub mod recorder;
-pub mod run;
 pub mod runtime;
-pub mod sense;
-pub mod workers;

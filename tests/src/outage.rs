@@ -7,11 +7,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use podwarden::api::{Eviction, PodRef};
+use podwarden::api::published::Published;
+use podwarden::api::types::{Eviction, PodRef};
 use podwarden::config::{Config, MarksConfig, Overrides};
-use podwarden::marks::{Marks, Parts, Sizes, Teardown};
+use podwarden::eviction::status::{Marks, Parts, Sizes, Teardown};
 use podwarden::pods::{Apiserver, Feed, feed};
-use podwarden::published::Published;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::advance;

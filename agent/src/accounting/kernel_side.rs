@@ -6,11 +6,11 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::AccountingError;
 use crate::{
+    accounting::index::{Figures, Heir},
     kernel::{
         accounts::{AccountError, Accounts, Parent},
         loader::Programs,
     },
-    ledger::{Figures, Heir},
 };
 
 /// The kernel programs with their figures.

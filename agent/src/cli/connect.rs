@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use crate::{
-    client::{Client, Endpoint},
+    api::client::{Client, Endpoint},
     config::DEFAULT_API_SOCKET,
 };
 

@@ -12,10 +12,12 @@ use clap::ValueEnum;
 
 use super::connect::Connect;
 use crate::{
-    api::{Event, EventRecord},
-    client::Update,
-    http::Missed,
-    recorder::log,
+    api::{
+        client::Update,
+        server::Missed,
+        types::{Event, EventRecord},
+    },
+    eviction::recorder::log,
 };
 
 mod picture;

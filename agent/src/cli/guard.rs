@@ -1,8 +1,8 @@
-//! `podwarden guard`: what the agent starts beside itself, see [`crate::converge::guard`].
+//! `podwarden guard`: what the agent starts beside itself, see [`crate::hierarchy::converge::guard`].
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::converge::guard::{self, Place};
+use crate::hierarchy::converge::guard::{self, Place};
 
 /// Arguments of `podwarden guard`; the agent gives them.
 #[derive(Debug, clap::Args)]

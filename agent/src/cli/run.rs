@@ -90,7 +90,7 @@ impl Args {
 /// A configuration that cannot be used, or whatever keeps the agent from starting.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
-    crate::run::run(config, shutdown_signal()?).await?;
+    crate::agent::run(config, shutdown_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,9 +18,9 @@ use self::{
     layout::Layout,
 };
 use super::{connect::Connect, events::is_broken_pipe};
-use crate::{
-    api::{NodeStats, PodList},
+use crate::api::{
     client::{Client, ClientError},
+    types::{NodeStats, PodList},
 };
 
 mod columns;

@@ -19,8 +19,8 @@ use super::{
     pins::{Pins, Shape},
 };
 use crate::{
-    api::DropStats,
-    ledger::{Heir, PodIdentity},
+    accounting::index::{Heir, PodIdentity},
+    api::types::DropStats,
 };
 use fold::{Maps as _, Record, Records};
 use maps::KernelMaps;

@@ -19,7 +19,7 @@ use super::{
     levels::Levels,
     pins::{PinError, Place},
 };
-use crate::error::chain;
+use crate::base::error::chain;
 use maps::Made;
 
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.

@@ -6,4 +6,5 @@ pub mod events;
 pub mod levels;
 pub mod loader;
 pub mod pins;
+pub mod realtime;
 pub mod support;

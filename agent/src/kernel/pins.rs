@@ -24,7 +24,7 @@ use aya::maps::{MapData, MapError, MapInfo};
 use podwarden_abi::PINNED_LAYOUT;
 use podwarden_cgroup::root_as_file_name;
 
-use crate::error::chain;
+use crate::base::error::chain;
 
 /// Where the BPF file system is mounted on every node that has one.
 pub const BPF_FS: &str = "/sys/fs/bpf";

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{PodSet, Source, SourcedPod};
-use crate::{durable, error::chain};
+use crate::base::{durable, error::chain};
 
 /// The file below the state directory.
 const NAME: &str = "pods.json";

@@ -18,7 +18,11 @@ use super::{
     poll::poll,
     url::Url,
 };
-use crate::{api::SourceStats, clock, config::Config, error::chain};
+use crate::{
+    api::types::SourceStats,
+    base::{clock, error::chain},
+    config::Config,
+};
 
 /// Changes that come this close to one another are one to the checkpoint.
 const SETTLE: Duration = Duration::from_secs(1);

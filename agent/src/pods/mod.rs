@@ -15,10 +15,9 @@ use std::{
 
 use podwarden_policy::{PodUid, QosClass};
 
-use crate::{api::PodRef, runtime::Runtime};
+use crate::{api::types::PodRef, runtime::Runtime};
 
 pub mod apiserver;
-pub(crate) mod backoff;
 pub mod checkpoint;
 pub mod convert;
 pub mod error;

@@ -5,12 +5,13 @@ use std::{future::Future, time::Duration};
 use axum::http::Request;
 use kube::Client;
 
+use crate::base::backoff::Backoff;
+
 use super::{
-    backoff::Backoff,
     feed::{Speaker, Word},
     mux::Event,
 };
-use crate::error::chain;
+use crate::base::error::chain;
 
 /// Somebody who can be asked.
 pub(super) trait Ask: Send {

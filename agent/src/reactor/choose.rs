@@ -9,7 +9,7 @@ use super::{
     plan::{ArmedPlan, ScopeName, Victim},
     trace::Trace,
 };
-use crate::clock::monotonic as now;
+use crate::base::clock::monotonic as now;
 
 /// Who goes first, and why.
 #[derive(Debug, Clone, Copy)]

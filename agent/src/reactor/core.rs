@@ -34,7 +34,7 @@ use super::{
     watch::{Look, Next, Watch},
 };
 use crate::{
-    clock::{monotonic as now, nanos},
+    base::clock::{monotonic as now, nanos},
     config::ReactorConfig,
 };
 

@@ -10,7 +10,7 @@ use podwarden_policy::{
 };
 
 use super::{plan::Scope, watch::Look};
-use crate::clock::monotonic as now;
+use crate::base::clock::monotonic as now;
 
 /// From the crossing of a level to SIGKILL, nanoseconds: on an idle node 99 in 100 are faster.
 const DETECTION_NS: u64 = 5_000_000;

@@ -26,7 +26,6 @@ mod freeing;
 mod noticing;
 pub mod plan;
 mod poll;
-pub mod realtime;
 mod reap;
 pub mod report;
 mod restraint;
@@ -41,9 +40,11 @@ use arc_swap::ArcSwap;
 use aya::maps::{MapData, RingBuf};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{config::ReactorConfig, kernel::levels::Levels};
+use crate::{
+    config::ReactorConfig,
+    kernel::{levels::Levels, realtime::Realtime},
+};
 use plan::ArmedPlan;
-use realtime::Realtime;
 use report::Report;
 use trace::Trace;
 

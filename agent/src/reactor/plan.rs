@@ -58,7 +58,7 @@ impl Scope {
     }
 
     /// The hard limit, as far as it is one to stay below. One of a tier's below its level does not stand:
-    /// v1 drops page cache by it (`crate::converge`), or another wrote it and it is put right.
+    /// v1 drops page cache by it (`crate::hierarchy::converge`), or another wrote it and it is put right.
     pub(super) fn limit(&self) -> Option<u64> {
         let limit = self.memory.limit().ok().flatten()?;
         let stands = match self.name {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use podwarden_policy::{Bytes, pressure};
 
 use super::{plan::Pressure, report::Detector};
-use crate::clock::nanos;
+use crate::base::clock::nanos;
 
 /// A decision that changed nothing (observe mode, nobody to evict) stands for this long, nanoseconds:
 /// the kernel notices once a window for as long as tasks wait.

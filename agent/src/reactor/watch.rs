@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use super::{report::Detector, sampler};
-use crate::clock::nanos;
+use crate::base::clock::nanos;
 
 /// Usage of a scope at one moment; times are `CLOCK_MONOTONIC` nanoseconds, sizes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

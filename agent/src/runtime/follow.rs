@@ -15,7 +15,7 @@ use super::{
     error::RuntimeError,
     truth::{Runtime, Truth},
 };
-use crate::{error, pods::backoff::Backoff};
+use crate::base::{backoff::Backoff, error};
 
 /// Between two questions at least.
 const APART: Duration = Duration::from_millis(200);

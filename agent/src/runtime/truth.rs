@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use podwarden_cgroup::Told;
 
 use super::cri::{Container, PodSandbox, VersionResponse};
-use crate::{api::PodRef, ledger::PodBook};
+use crate::{accounting::index::PodBook, api::types::PodRef};
 
 /// The kubelet writes the pod's uid on all that it has made (`pkg/kubelet/types/labels.go`).
 const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -198,7 +198,8 @@ mod tests {
             &[sandbox("s1", "a", true), sandbox("s2", "b", true)],
             &[container("c1", "s1", "web")],
         );
-        let mut ledger = crate::ledger::Ledger::new(1, "kubepods", podwarden_abi::NO_SLOT);
+        let mut ledger =
+            crate::accounting::index::Ledger::new(1, "kubepods", podwarden_abi::NO_SLOT);
         let names = [
             (1, 2, "poda"),
             (2, 3, "cri-containerd-s1.scope"),

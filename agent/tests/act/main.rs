@@ -4,10 +4,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use podwarden::{
-    act::{Actor, Files, Operation, Outcome, Performed},
-    api::CgroupWrites,
+    api::types::CgroupWrites,
     config::{Config, Machine, Overrides},
-    sense::{self, Naming, Wanted},
+    hierarchy::{
+        act::{Actor, Files, Operation, Outcome, Performed},
+        sense::{self, Naming, Wanted},
+    },
 };
 use podwarden_cgroup::{Controller, CpuQuota, Driver, Hierarchies, Tree};
 use podwarden_policy::{

@@ -16,10 +16,12 @@ use std::{
 };
 
 use podwarden::{
-    act::{Counters, Files, Operation, Outcome},
-    api::TierConvergence,
+    api::types::TierConvergence,
     config::{ConvergenceConfig, OnExit},
-    converge::{Aim, Converger, Parts, Whose},
+    hierarchy::{
+        act::{Counters, Files, Operation, Outcome},
+        converge::{Aim, Converger, Parts, Whose},
+    },
     reactor::plan::ScopeName,
 };
 use podwarden_cgroup::{Controller, Error, MemoryReader, Tree};

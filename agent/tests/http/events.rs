@@ -1,10 +1,12 @@
 //! `/v1/events`, kept and live.
 
 use podwarden::{
-    api::{Event, EventRecord, Flight},
-    client::{EventStream, Update},
-    published::Published,
-    recorder::log::{Log, LogFile, read},
+    api::{
+        client::{EventStream, Update},
+        published::Published,
+        types::{Event, EventRecord, Flight},
+    },
+    eviction::recorder::log::{Log, LogFile, read},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -159,7 +161,7 @@ async fn a_follower_over_a_restart_misses_nothing_that_was_kept() {
     let before = Published::default();
     before.set_logger(Some(logger));
     let event = |published: &Published, pid| {
-        let kind = podwarden::api::EventKind::KernelOom { pid };
+        let kind = podwarden::api::types::EventKind::KernelOom { pid };
         published.event("2026-11-21T08:57:48.123456Z".to_owned(), None, kind)
     };
     let seen = event(&before, 1);

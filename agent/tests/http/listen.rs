@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use podwarden::http::{HttpError, Listen, Listeners};
+use podwarden::api::server::{HttpError, Listen, Listeners};
 
 use crate::support::Api;
 

@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use podwarden::{
-    act::{Counters, Operation, Outcome},
-    api::{ErrorBody, EventKind, Eviction, NodeStats, PodList, PodStats},
-    client::{Client, ClientError, Endpoint},
-    published::Figures,
+    api::{
+        client::{Client, ClientError, Endpoint},
+        published::Figures,
+        types::{ErrorBody, EventKind, Eviction, NodeStats, PodList, PodStats},
+    },
+    hierarchy::act::{Counters, Operation, Outcome},
 };
 
 use support::{Api, node, pod};
@@ -181,7 +183,7 @@ fn blocking_code_can_ask_too() {
     let api = runtime.block_on(Api::start());
     api.publish(1);
     let endpoint = Endpoint::Unix(api.socket.clone());
-    let list: PodList = podwarden::client::blocking::get(&endpoint, "/v1/pods").unwrap();
+    let list: PodList = podwarden::api::client::blocking::get(&endpoint, "/v1/pods").unwrap();
     assert_eq!(list.pods, [pod(0)]);
     runtime.block_on(api.stop());
 }

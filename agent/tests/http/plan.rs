@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Output};
 
-use podwarden::recorded::{Recorded, Version};
+use podwarden::hierarchy::recorded::{Recorded, Version};
 use podwarden_cgroup::Driver;
 use podwarden_policy::{Bytes, MilliCpu, Node, Pod, name::CgroupName, plan::Snapshot};
 use serde_json::Value;

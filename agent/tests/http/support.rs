@@ -2,14 +2,14 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use podwarden::{
-    api::{
+use podwarden::api::{
+    client::{Client, Endpoint},
+    published::{Figures, Published},
+    server::{HttpError, Listen, Listeners, serve_on},
+    types::{
         ConvergenceSteps, CpuStats, EventKind, MemoryStats, NodeStats, PodRef, PodStats,
         TierConvergence, TierStats,
     },
-    client::{Client, Endpoint},
-    http::{HttpError, Listen, Listeners, serve_on},
-    published::{Figures, Published},
 };
 use tempfile::TempDir;
 use tokio::{

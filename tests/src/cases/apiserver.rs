@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::PodStats;
+use podwarden::api::types::PodStats;
 
 use super::apiserver::{NAMESPACE, World};
 use super::marks::{expect_marks, expect_status};

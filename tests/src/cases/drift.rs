@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{DriftStats, Event, EventKind};
+use podwarden::api::types::{DriftStats, Event, EventKind};
 use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
 use podwarden_policy::{Bytes, reserve};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, Eviction};
+use podwarden::api::types::{EventKind, Eviction};
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};

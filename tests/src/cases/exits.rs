@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 
 use super::{Case, Context, case, close_cpu, cpu_gap};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podwarden::api::{Event, EventKind, Eviction};
+use podwarden::api::types::{Event, EventKind, Eviction};
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 use rustix::process::Signal;
 
 use super::{Case, Context, case, close_cpu};
@@ -67,7 +67,7 @@ fn pod_created_and_removed_within_10ms(context: &Context) -> Result<()> {
     node.finish()
 }
 
-fn removed(events: &[podwarden::api::Event], uid: &str) -> Option<(u64, u64)> {
+fn removed(events: &[podwarden::api::types::Event], uid: &str) -> Option<(u64, u64)> {
     events.iter().find_map(|event| match event.kind {
         EventKind::PodRemoved {
             usage_core_nano_seconds,

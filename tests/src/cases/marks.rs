@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, Eviction};
+use podwarden::api::types::{EventKind, Eviction};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

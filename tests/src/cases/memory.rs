@@ -3,7 +3,7 @@
 use std::thread::available_parallelism;
 
 use anyhow::{Result, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 
 use super::{Case, Context, case, skip};
 use crate::harness::{Memory, Node, Options, PodSpec, until};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{CgroupWrites, Eviction};
+use podwarden::api::types::{CgroupWrites, Eviction};
 use podwarden_policy::plan::Snapshot;
 use serde::Deserialize;
 

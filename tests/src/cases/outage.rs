@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::Eviction;
+use podwarden::api::types::Eviction;
 
 use super::eviction::small;
 use super::marks::{self, A_WHILE};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podwarden::api::{Curve, EventKind, EventLogStats, EventRecord, Eviction};
+use podwarden::api::types::{Curve, EventKind, EventLogStats, EventRecord, Eviction};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 

@@ -1,7 +1,7 @@
 //! How much is evicted, and when: minimum reclaim, soft threshold, the limit in a minute.
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 
 use super::{Case, Context, case, eviction::small, reaping::Scene};
 use crate::harness::{Options, Pod, PodSpec, Workload, eventually, until};

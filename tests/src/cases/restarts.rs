@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{Event, EventKind, PodStats};
+use podwarden::api::types::{Event, EventKind, PodStats};
 use rustix::process::Signal;
 
 use self::figures::Figures;

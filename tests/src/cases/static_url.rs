@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

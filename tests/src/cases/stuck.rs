@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podwarden::api::EventKind;
+use podwarden::api::types::EventKind;
 
 use super::eviction::small;
 use super::reaping::Scene;

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use podwarden::api::Eviction;
+use podwarden::api::types::Eviction;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Node, sleep};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use podwarden::api::{Eviction, NodeStats};
+use podwarden::api::types::{Eviction, NodeStats};
 use serde::Serialize;
 
 use crate::workload::stamps::Stamp;
@@ -207,7 +207,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use podwarden::api::{EvictionTimeline, PodRef};
+    use podwarden::api::types::{EvictionTimeline, PodRef};
 
     use super::*;
 

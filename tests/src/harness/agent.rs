@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podwarden::api::{Event, EventKind, Eviction, NodeStats, PodList, PodStats};
+use podwarden::api::types::{Event, EventKind, Eviction, NodeStats, PodList, PodStats};
 use podwarden::kernel::pins::BPF_FS;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};

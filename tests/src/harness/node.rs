@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{PodStats, SourceStats};
+use podwarden::api::types::{PodStats, SourceStats};
 use podwarden_policy::name::parse_pod;
 use rustix::process::Signal;
 

@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::{
-    api::{Curve, EventRecord, Flight},
+    api::types::{Curve, EventRecord, Flight},
     cli::human,
 };
 

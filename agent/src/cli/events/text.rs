@@ -1,7 +1,7 @@
 //! An event in words.
 
 use crate::{
-    api::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
+    api::types::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
     cli::human,
 };
 

@@ -18,7 +18,7 @@ use super::{
     class,
 };
 use crate::{
-    api::PodRef,
+    api::types::PodRef,
     cli::plan::{
         files::{File, container_files, files},
         input::Input,

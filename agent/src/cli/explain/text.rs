@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use super::explanation::{Asked, Candidate, Cgroup, Eviction, Explained, Explanation, Neighbour};
 use crate::{
-    api::PodRef,
+    api::types::PodRef,
     cli::{human, plan::report::columns},
 };
 

@@ -9,7 +9,7 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::recorded::Version;
+use crate::hierarchy::recorded::Version;
 
 /// A file below a cgroup's directory, and its text.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,9 +23,11 @@ use super::{
 };
 use crate::{
     config::{API_VERSION, Config, Machine, Overrides},
+    hierarchy::{
+        recorded::{KIND, Version},
+        sense::Naming,
+    },
     pods::{ManifestError, Problem, manifest},
-    recorded::{KIND, Version},
-    sense::Naming,
 };
 
 /// What is planned for, beside the pods; each overrides what the snapshot says.

@@ -11,7 +11,7 @@ use podwarden_policy::{
 use serde::Serialize;
 
 use super::{files::files, input::Input};
-use crate::{api::PodRef, cli::human};
+use crate::{api::types::PodRef, cli::human};
 
 /// What `-o json` prints.
 #[derive(Debug, Serialize)]

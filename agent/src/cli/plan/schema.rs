@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     config::{Machine, RawConfig, Text, origin},
-    recorded::Version,
+    hierarchy::recorded::Version,
 };
 
 /// The document.

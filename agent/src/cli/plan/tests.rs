@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    recorded::{Recorded, Version},
+    hierarchy::recorded::{Recorded, Version},
 };
 
 const HEAD: &str = "apiVersion: podwarden.io/v1alpha1\nkind: Snapshot\n";

@@ -12,7 +12,7 @@ use podwarden_policy::{
     threshold::Threshold,
 };
 
-use crate::{cli::select, config::Config, recorded::Version};
+use crate::{cli::select, config::Config, hierarchy::recorded::Version};
 
 /// Notes that a pod uses so much. A pod that uses memory has a cgroup: where the snapshot has none
 /// for it, it gets one as the kernel makes it.

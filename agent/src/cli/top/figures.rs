@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::{ExitStats, NodeStats, PodRef, PodStats};
+use crate::api::types::{ExitStats, NodeStats, PodRef, PodStats};
 
 /// The agent's figures at one moment.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use super::{
     figures::{PodRow, Tier},
 };
 use crate::{
-    api::{NodeStats, TierStats},
+    api::types::{NodeStats, TierStats},
     cli::{events::text, human},
 };
 

@@ -18,9 +18,9 @@ use super::{
     state::{Command, State},
     view,
 };
-use crate::{
-    api::Event,
+use crate::api::{
     client::{Client, ClientError},
+    types::Event,
 };
 
 /// How many lines a page key moves.

@@ -4,7 +4,7 @@ use super::{
     figures::{PodRow, Tier},
     layout::{self, Layout},
 };
-use crate::api::NodeStats;
+use crate::api::types::NodeStats;
 
 pub(super) fn render(node: &NodeStats, rows: &[PodRow], layout: &Layout) -> String {
     let mut lines = vec![layout::summary(node), layout::memory(node)];

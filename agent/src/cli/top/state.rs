@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::figures::{self, PodRow, Sample, SortKey};
-use crate::api::{Event, EventKind, NodeStats};
+use crate::api::types::{Event, EventKind, NodeStats};
 
 /// How many events the footer can show.
 const EVENTS: usize = 64;

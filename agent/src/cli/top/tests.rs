@@ -8,7 +8,7 @@ use super::{
     state::{Command, State},
     view,
 };
-use crate::api::{ExitStats, PodRef};
+use crate::api::types::{ExitStats, PodRef};
 
 use fixture::{MI, sample, state, time};
 

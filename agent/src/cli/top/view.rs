@@ -15,7 +15,7 @@ use super::{
     state::State,
 };
 use crate::{
-    api::{Event, EventKind},
+    api::types::{Event, EventKind},
     cli::{events::text, human},
 };
 

@@ -26,7 +26,7 @@ pub(super) struct Record {
     pub(super) sum: Account,
     /// The cgroup whose figures were added last; 0 before the first.
     pub(super) last: u64,
-    /// A pod's: [`crate::ledger::PodIdentity::uid_hash`].
+    /// A pod's: [`crate::accounting::index::PodIdentity::uid_hash`].
     pub(super) uid_hash: u64,
     /// A pod's class, by [`class_number`]; 0 for what is no pod's.
     pub(super) class: u32,

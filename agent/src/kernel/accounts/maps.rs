@@ -7,7 +7,7 @@ use super::{
     Wire, add,
     fold::{Maps, Record, Records},
 };
-use crate::{error::chain, kernel::pins::Pins};
+use crate::{base::error::chain, kernel::pins::Pins};
 
 /// `BPF_F_NO_PREALLOC` of include/uapi/linux/bpf.h: only entries that exist take memory.
 pub(super) const NO_PREALLOC: u32 = 1;

@@ -11,12 +11,9 @@ use podwarden_cgroup::{Controller, DriverFacts, Hierarchies, Systemd};
 use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
 
 use super::{CHARGE, CgroupFacts, KernelSupport, Lockdown, Release, TRACEPOINTS, trial};
-use crate::{
-    kernel::{
-        btf::{KernelBtf, VMLINUX},
-        pins,
-    },
-    reactor::realtime,
+use crate::kernel::{
+    btf::{KernelBtf, VMLINUX},
+    pins, realtime,
 };
 
 /// What the agent locks at most: its own pages, well below this.

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::pods::backoff::Backoff;
+use crate::base::backoff::Backoff;
 
 /// What to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]

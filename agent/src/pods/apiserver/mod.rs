@@ -36,7 +36,7 @@ use super::{
     feed::{Speaker, Word},
     mux::Event,
 };
-use crate::error::chain;
+use crate::base::error::chain;
 
 pub use connect::Apiserver;
 pub(crate) use object::MIRROR;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Choice, Core, Dying, choose};
 use crate::{
-    clock::monotonic as now,
+    base::clock::monotonic as now,
     reactor::{
         freeing::{Freeing, Outlook},
         plan::ArmedPlan,

@@ -7,7 +7,7 @@ pub(crate) mod seen;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{EventKind, TierConvergence};
+use podwarden::api::types::{EventKind, TierConvergence};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::scene::{Growth, Load, Scene, TARGET, Writer, oom_kills};
@@ -106,7 +106,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
         let figures = figures(&scene)?;
         ensure!(figures.reached && figures.gap_bytes == 0, "{figures:?}");
         let events = node.agent.events(0)?;
-        let tier = |event: &&podwarden::api::Event| {
+        let tier = |event: &&podwarden::api::types::Event| {
             matches!(&event.kind, EventKind::GapClosed { tier, target_bytes, .. }
                 if tier == "besteffort" && *target_bytes == TARGET)
         };

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::Eviction;
+use podwarden::api::types::Eviction;
 use serde::Serialize;
 
 use super::seen::{Outcome, Watch, file, hard_limit, limit, measure};

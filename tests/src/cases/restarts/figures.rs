@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::{CpuStats, ExitStats, PodStats, StallStats};
+use podwarden::api::types::{CpuStats, ExitStats, PodStats, StallStats};
 
 use super::load::{Load, Made};
 use crate::harness::{Agent, Node, Pod, eventually};

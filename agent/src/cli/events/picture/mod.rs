@@ -9,9 +9,9 @@ mod panel;
 use panel::{Frame, Panel, View};
 
 use crate::{
-    api::{Curve, EventKind, EventRecord, Eviction, Flight},
+    api::types::{Curve, EventKind, EventRecord, Eviction, Flight},
     cli::{events::text, human},
-    recorder::log,
+    eviction::recorder::log,
 };
 
 /// Size of the picture.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::{Event, EvictionTimeline, Exit, Level, PodRef, Ranked};
+use crate::api::types::{Event, EvictionTimeline, Exit, Level, PodRef, Ranked};
 
 const MIB: u64 = 1 << 20;
 

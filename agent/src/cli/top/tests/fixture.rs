@@ -4,7 +4,7 @@ use super::super::{
     figures::{Sample, SortKey},
     state::State,
 };
-use crate::api::{
+use crate::api::types::{
     ContainerStats, CpuStats, DropStats, Event, EventKind, Eviction, EvictionTimeline, ExitStats,
     MemoryStats, NodeStats, PodRef, PodStats, StallStats, TierStats,
 };

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    accounting::index::{Change, Figures, Heir, Ledger, PodIdentity},
     kernel::{accounts, events::CgroupChange},
-    ledger::{Change, Figures, Heir, Ledger, PodIdentity},
 };
 
 const SLOTS: u32 = 64;

@@ -8,7 +8,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::workers::{Book, Failure, Work};
+use crate::eviction::pod_workers::{Book, Failure, Work};
 
 /// Workers at a time.
 const MOST: usize = 4;

@@ -1,0 +1,333 @@
+//! One sampling pass: the books and the memory controller's files -> the figures of the API.
+
+use std::{collections::HashMap, time::Instant};
+
+use podwarden_abi::Account;
+use podwarden_cgroup::{KernelCpu, MemoryReader, Tree};
+use podwarden_policy::model::QosClass;
+
+use crate::{
+    accounting::index::{ContainerBook, Figures, Ledger, PodBook},
+    api::types::{
+        ContainerStats, CpuStats, ExitStats, MemoryStats, PodRef, PodStats, StallStats, TierStats,
+    },
+    kernel::accounts::add,
+};
+
+/// What pods and containers are called, where a source says so.
+pub trait Names {
+    /// The pod's name and namespace, and `manifest` or `cgroup`; its class where the manifest tells.
+    fn pod(&self, uid: &str) -> Named;
+
+    /// A container's name by the runtime's id, where one was told.
+    fn container(&self, uid: &str, id: &str) -> Option<&str>;
+
+    /// Whether a container is its pod's sandbox, as far as a runtime has told.
+    fn is_sandbox(&self, uid: &str, id: &str) -> bool;
+}
+
+/// See [`Names`].
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// Which pod.
+    pub pod: PodRef,
+    /// `manifest` or `cgroup`.
+    pub source: &'static str,
+    /// True once it has been evicted.
+    pub evicted: bool,
+}
+
+/// Keeps open files and the last figures between passes.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    readers: HashMap<String, MemoryReader>,
+    /// CPU time by the kernel's files; only where there are no kernel programs.
+    cpu: Option<HashMap<String, KernelCpu>>,
+    last: HashMap<String, (Instant, u64)>,
+    seen: HashMap<String, (Instant, u64)>,
+}
+
+/// The figures of one pass without the node's own.
+#[derive(Debug, Default)]
+pub struct Sample {
+    /// Pods by tier, then namespace, then name.
+    pub pods: Vec<PodStats>,
+    /// kubepods, burstable, besteffort.
+    pub tiers: Vec<TierStats>,
+}
+
+/// A tier's cgroup and the level armed on it.
+#[derive(Debug, Clone)]
+pub struct TierInfo {
+    /// `kubepods`, `burstable` or `besteffort`.
+    pub name: &'static str,
+    /// Its cgroup, relative to the root.
+    pub rel: String,
+    /// The level, bytes.
+    pub level: Option<u64>,
+}
+
+impl Sampler {
+    /// Without kernel programs CPU time is read from the cgroups' files.
+    pub fn new(cpu_from_files: bool) -> Self {
+        Self {
+            cpu: cpu_from_files.then(HashMap::new),
+            ..Self::default()
+        }
+    }
+
+    /// CPU time of a cgroup by its file, nanoseconds, where that is the source.
+    fn file_cpu(&mut self, tree: &Tree, rel: &str) -> Option<u64> {
+        let readers = self.cpu.as_mut()?;
+        if !readers.contains_key(rel) {
+            readers.insert(rel.to_owned(), KernelCpu::open(tree, rel).ok()?);
+        }
+        let used = readers.get(rel)?.usage_nanos().ok();
+        if used.is_none() {
+            readers.remove(rel);
+        }
+        used
+    }
+
+    /// Reads everything once.
+    pub fn sample(
+        &mut self,
+        tree: &Tree,
+        ledger: &Ledger,
+        figures: &impl Figures,
+        names: &impl Names,
+        tiers: &[TierInfo],
+    ) -> Sample {
+        let pass = Pass {
+            now: Instant::now(),
+            time: crate::base::clock::now_text(),
+        };
+        let mut sums: HashMap<QosClass, Account> = HashMap::new();
+        let mut pods = Vec::with_capacity(ledger.pods().len());
+        for (uid, book) in ledger.pods() {
+            let (pod, total) = self.pod(&pass, tree, ledger, figures, names, uid, book);
+            add(sums.entry(book.class).or_default(), &total);
+            pods.push(pod);
+        }
+        pods.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
+        let tiers = self.tiers(&pass, tree, ledger, figures, &sums, tiers);
+        self.last = std::mem::take(&mut self.seen);
+        Sample { pods, tiers }
+    }
+
+    /// A cgroup is gone: close its files, which hold its memory in the kernel.
+    pub fn close(&mut self, rel: &str) {
+        self.readers.remove(rel);
+        if let Some(cpu) = &mut self.cpu {
+            cpu.remove(rel);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one pass's inputs, all borrowed")]
+    fn pod(
+        &mut self,
+        pass: &Pass,
+        tree: &Tree,
+        ledger: &Ledger,
+        figures: &impl Figures,
+        names: &impl Names,
+        uid: &str,
+        book: &PodBook,
+    ) -> (PodStats, Account) {
+        let named = names.pod(uid);
+        let mut total = ledger.pod_only(book, figures);
+        let mut containers = Vec::with_capacity(book.containers.len());
+        for (id, container) in &book.containers {
+            let account = ledger.container(container, figures);
+            add(&mut total, &account);
+            if container.live {
+                let mut stats = self.container(pass, tree, uid, id, container, &account);
+                if let Some(name) = names.container(uid, id) {
+                    name.clone_into(&mut stats.name);
+                }
+                stats.sandbox = names.is_sandbox(uid, id);
+                containers.push(stats);
+            }
+        }
+        if let Some(used) = self.file_cpu(tree, &book.rel) {
+            total.cpu_ns = used;
+        }
+        let stats = PodStats {
+            pod_ref: named.pod,
+            qos_class: book.class.to_string(),
+            source: named.source.to_owned(),
+            phase: if named.evicted { "Evicted" } else { "Running" }.to_owned(),
+            cgroup: below_mount(tree, &book.rel),
+            cpu: self.cpu(pass, uid, &total),
+            memory: self.memory(pass, tree, &book.rel),
+            stall: stall(&total),
+            exits: exits(&total),
+            containers,
+        };
+        (stats, total)
+    }
+
+    fn container(
+        &mut self,
+        pass: &Pass,
+        tree: &Tree,
+        uid: &str,
+        id: &str,
+        book: &ContainerBook,
+        account: &Account,
+    ) -> ContainerStats {
+        let mut account = *account;
+        if let Some(used) = self.file_cpu(tree, &book.rel) {
+            account.cpu_ns = used;
+        }
+        let account = &account;
+        ContainerStats {
+            name: id.to_owned(),
+            id: id.to_owned(),
+            sandbox: false,
+            cpu: self.cpu(pass, &format!("{uid}/{id}"), account),
+            memory: self.memory(pass, tree, &book.rel),
+            stall: stall(account),
+            exits: exits(account),
+        }
+    }
+
+    fn tiers(
+        &mut self,
+        pass: &Pass,
+        tree: &Tree,
+        ledger: &Ledger,
+        figures: &impl Figures,
+        live: &HashMap<QosClass, Account>,
+        tiers: &[TierInfo],
+    ) -> Vec<TierStats> {
+        let of = |class| {
+            let mut sum = ledger.gone(class, figures);
+            add(&mut sum, &live.get(&class).copied().unwrap_or_default());
+            sum
+        };
+        tiers
+            .iter()
+            .map(|tier| {
+                let mut account = match tier.name {
+                    "burstable" => of(QosClass::Burstable),
+                    "besteffort" => of(QosClass::BestEffort),
+                    _ => {
+                        let mut all = ledger.others(figures);
+                        for class in [
+                            QosClass::Guaranteed,
+                            QosClass::Burstable,
+                            QosClass::BestEffort,
+                        ] {
+                            add(&mut all, &of(class));
+                        }
+                        all
+                    }
+                };
+                if let Some(used) = self.file_cpu(tree, &tier.rel) {
+                    account.cpu_ns = used;
+                }
+                TierStats {
+                    name: tier.name.to_owned(),
+                    cgroup: below_mount(tree, &tier.rel),
+                    cpu: self.cpu(pass, &format!("tier {}", tier.name), &account),
+                    memory: self.memory(pass, tree, &tier.rel),
+                    armed_level_bytes: tier.level,
+                    convergence: None,
+                }
+            })
+            .collect()
+    }
+
+    /// CPU figures; the rate is over the time since the same key's last pass.
+    fn cpu(&mut self, pass: &Pass, key: &str, account: &Account) -> CpuStats {
+        let rate = self.last.get(key).and_then(|(then, ns)| {
+            let window = u64::try_from(pass.now.duration_since(*then).as_nanos()).ok()?;
+            let used = account.cpu_ns.saturating_sub(*ns);
+            let nano_cores = u128::from(used) * 1_000_000_000
+                / u128::from(std::num::NonZero::new(window)?.get());
+            u64::try_from(nano_cores).ok()
+        });
+        self.seen.insert(key.to_owned(), (pass.now, account.cpu_ns));
+        CpuStats {
+            time: pass.time.clone(),
+            usage_core_nano_seconds: account.cpu_ns,
+            usage_nano_cores: rate,
+            run_queue_wait_nano_seconds: account.wait_ns,
+            run_queue_wait_histogram: account.wait_hist.to_vec(),
+            context_switches: account.switches,
+        }
+    }
+
+    /// Memory figures; `None` when the cgroup is gone.
+    fn memory(&mut self, pass: &Pass, tree: &Tree, rel: &str) -> Option<MemoryStats> {
+        if rel.is_empty() {
+            return None;
+        }
+        if !self.readers.contains_key(rel) {
+            let reader = MemoryReader::open(tree, rel).ok()?;
+            self.readers.insert(rel.to_owned(), reader);
+        }
+        let stats = self.readers.get(rel).and_then(|r| read(pass, r));
+        if stats.is_none() {
+            // Gone, or made anew under the same name: open again next time.
+            self.readers.remove(rel);
+        }
+        stats
+    }
+}
+
+struct Pass {
+    now: Instant,
+    time: String,
+}
+
+fn read(pass: &Pass, reader: &MemoryReader) -> Option<MemoryStats> {
+    let (usage, stat) = (reader.usage().ok()?, reader.stat().ok()?);
+    Some(MemoryStats {
+        time: pass.time.clone(),
+        usage_bytes: usage,
+        working_set_bytes: stat.working_set(usage),
+        rss_bytes: stat.rss,
+        limit_bytes: reader.limit().ok()?,
+    })
+}
+
+/// A cgroup's path below the controllers' mount points.
+fn below_mount(tree: &Tree, rel: &str) -> String {
+    match tree.root() {
+        "" => format!("/{rel}"),
+        root => format!("/{root}/{rel}"),
+    }
+}
+
+fn stall(account: &Account) -> StallStats {
+    StallStats {
+        direct_reclaim_nano_seconds: account.direct_stall_ns,
+        memcg_reclaim_nano_seconds: account.memcg_stall_ns,
+    }
+}
+
+fn exits(account: &Account) -> ExitStats {
+    ExitStats {
+        total: account.exits,
+        failed: account.exits_failed,
+        signaled: account.exits_signaled,
+        oom_killed: account.exits_oom,
+    }
+}
+
+/// Guaranteed, Burstable, BestEffort; then by name.
+fn sort_key(pod: &PodStats) -> (u8, &str, &str, &str) {
+    let tier = match pod.qos_class.as_str() {
+        "Guaranteed" => 0,
+        "Burstable" => 1,
+        _ => 2,
+    };
+    let PodRef {
+        name,
+        namespace,
+        uid,
+    } = &pod.pod_ref;
+    (tier, namespace, name, uid)
+}

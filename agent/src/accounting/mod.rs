@@ -1,0 +1,379 @@
+//! The kernel's figures joined with the tree: finds what is there at the start, then follows the
+//! kernel's records, and keeps the books.
+
+mod children;
+pub mod figures;
+mod gone;
+pub mod index;
+mod kernel_side;
+mod orphans;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use podwarden_abi::{ExitEvent, NO_SLOT, OomEvent, Tracked};
+use podwarden_cgroup::Tree;
+
+use crate::{
+    accounting::index::{Change, Ledger, PodIdentity},
+    api::types::DropStats,
+    base::error,
+    kernel::{
+        accounts::{AccountError, Parent},
+        events::{self, CgroupChange, Telemetry},
+    },
+};
+pub use kernel_side::KernelSide;
+
+use children::children;
+use kernel_side::track;
+use orphans::Orphans;
+
+/// After a wake-up a CPU's programs stay silent for 20 ms (`ebpf/src/telemetry.rs`); coming back
+/// later than that finds what they left.
+const COME_BACK: Duration = Duration::from_millis(25);
+
+/// When to read again without being woken, after a reading at `now` that found something or nothing. What
+/// was due later stays due: a wake-up may find what another reading took already, and its CPU is silent
+/// from then on all the same.
+fn come_back(due: Option<Instant>, any: bool, now: Instant) -> Option<Instant> {
+    if any {
+        return Some(now + COME_BACK);
+    }
+    due.filter(|due| *due > now)
+}
+
+/// How often the tree is looked at where no kernel program reports changes.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Exits whose cgroup is not known yet that are kept.
+const PENDING: usize = 4096;
+
+/// How long they are kept.
+const PENDING_FOR: Duration = Duration::from_secs(5);
+
+/// What is above kubepods is not in scope.
+const NO_PARENT: Parent = Parent {
+    id: 0,
+    slot: NO_SLOT,
+};
+
+/// Why the accounts cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountingError {
+    /// A map refused.
+    #[error(transparent)]
+    Map(#[from] AccountError),
+    /// The tree could not be read.
+    #[error("looking for the pods that are there")]
+    Tree(#[source] podwarden_cgroup::Error),
+    /// A cgroup is there and could not be listed.
+    #[error("listing the cgroups in {path}")]
+    List {
+        /// Its directory.
+        path: std::path::PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The ring cannot be waited for.
+    #[error("waiting for the kernel's records")]
+    Ring(#[source] std::io::Error),
+}
+
+/// Something that happened, with its time where the kernel stamped it.
+#[derive(Debug)]
+pub enum Occurrence {
+    /// The books changed.
+    Changed(Change),
+    /// A process of a pod ended.
+    Exit {
+        /// The pod's uid.
+        uid: String,
+        /// The record.
+        event: ExitEvent,
+    },
+    /// The OOM killer chose a process; the uid where it is known.
+    Oom {
+        /// The pod's uid.
+        uid: Option<String>,
+        /// The record.
+        event: OomEvent,
+    },
+}
+
+/// See the module's text.
+pub struct Accounting {
+    /// The kernel's side; `None` where it could not be loaded. The tree is then looked at every
+    /// [`LOOK_AGAIN`].
+    pub kernel: Option<KernelSide>,
+    /// The books.
+    pub ledger: Ledger,
+    pending: VecDeque<(Instant, ExitEvent)>,
+    come_back: Option<Instant>,
+    drops_seen: u64,
+    /// The tree is to be looked at again: what was made while it was first walked, below a cgroup that
+    /// was not in scope yet, neither the walk nor the kernel may have seen.
+    look_once_more: bool,
+    orphans: Orphans,
+    root: String,
+}
+
+impl Accounting {
+    /// Puts the kubepods cgroup `rel`, which must exist, and all below it in scope.
+    ///
+    /// # Errors
+    /// [`AccountingError`].
+    pub fn start(
+        mut kernel: Option<KernelSide>,
+        tree: &Tree,
+        rel: &str,
+        levels_armed: bool,
+    ) -> Result<(Self, Vec<Change>), AccountingError> {
+        let id = tree.id(rel).map_err(AccountingError::Tree)?;
+        let slot = track(&mut kernel, id, NO_PARENT, 0)?.slot;
+        let mut this = Self {
+            come_back: Some(Instant::now() + COME_BACK),
+            kernel,
+            ledger: Ledger::new(id, rel, slot),
+            pending: VecDeque::new(),
+            drops_seen: 0,
+            look_once_more: true,
+            orphans: Orphans::default(),
+            root: rel.to_owned(),
+        };
+        let changes = this.walk(tree)?;
+        this.inherit();
+        if let Some(kernel) = &mut this.kernel {
+            kernel.accounts.announce(levels_armed)?;
+            // Who runs right now has not been seen switching in.
+            for cpu in aya::util::online_cpus().unwrap_or_default() {
+                kernel.flush_cpu(cpu);
+            }
+        }
+        Ok((this, changes))
+    }
+
+    /// Enters everything below the root that is not in the books; takes out what no longer exists.
+    fn walk(&mut self, tree: &Tree) -> Result<Vec<Change>, AccountingError> {
+        let mut changes = Vec::new();
+        let mut present = HashSet::new();
+        let id = tree.id(&self.root).map_err(AccountingError::Tree)?;
+        present.insert(id);
+        let slot = track(&mut self.kernel, id, NO_PARENT, 0)?.slot;
+        let mut stack = vec![(self.root.clone(), Parent { id, slot }, 0_u16)];
+        while let Some((rel, parent, depth)) = stack.pop() {
+            // A child made after its parent came in scope is reported by the kernel; one made
+            // before is listed here; one in between is both, which is fine.
+            for (name, child) in children(tree, &rel)? {
+                present.insert(child);
+                let depth = depth.saturating_add(1);
+                let slot = track(&mut self.kernel, child, parent, depth)?.slot;
+                let change = CgroupChange {
+                    time_ns: 0,
+                    id: child,
+                    parent: parent.id,
+                    slot,
+                    depth: u32::from(depth),
+                    name: name.clone(),
+                };
+                changes.extend(self.created(&change));
+                stack.push((format!("{rel}/{name}"), Parent { id: child, slot }, depth));
+            }
+        }
+        let now = Instant::now();
+        for id in self.ledger.missing_from(&present) {
+            self.ledger.removed(id, now);
+        }
+        Ok(changes)
+    }
+
+    /// Enters a cgroup, and notes for the next agent which pod's it is.
+    fn created(&mut self, change: &CgroupChange) -> Vec<Change> {
+        let changes = self.ledger.created(change).unwrap_or_default();
+        if let Some(kernel) = &mut self.kernel {
+            for change_of_pod in &changes {
+                if let Change::PodAppeared { uid, class } = change_of_pod {
+                    let pod = PodIdentity::new(*class, uid);
+                    kernel.accounts.introduce(change.id, pod);
+                }
+            }
+        }
+        changes
+    }
+
+    /// Completes when [`Accounting::drain`] has something to do.
+    pub async fn ready(&self) {
+        let timer = async {
+            let due = [
+                self.come_back,
+                self.ledger.next_expiry(),
+                self.orphans.due(),
+            ];
+            match due.into_iter().flatten().min() {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let records = async {
+            match &self.kernel {
+                Some(kernel) => {
+                    if let Ok(mut guard) = kernel.telemetry.readable().await {
+                        guard.clear_ready();
+                    }
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = records => {}
+            () = timer => {}
+        }
+    }
+
+    /// Reads every record there is and brings the books up to date.
+    pub fn drain(&mut self, tree: &Tree) -> Vec<Occurrence> {
+        let mut occurrences = Vec::new();
+        let mut any = false;
+        while let Some(record) = self.next_record() {
+            any = true;
+            match record {
+                Ok(record) => self.apply(record, &mut occurrences),
+                Err(error) => tracing::warn!(%error, "a kernel record could not be read"),
+            }
+        }
+        let now = Instant::now();
+        if self.kernel.is_none() {
+            self.come_back = Some(now + LOOK_AGAIN);
+            self.look(tree, &mut occurrences);
+        } else {
+            self.come_back = come_back(self.come_back, any, now);
+            self.resync_after_loss(tree, now, &mut occurrences);
+            self.bury_orphans(now);
+        }
+        let expired = self.ledger.expire(now, &mut self.kernel);
+        occurrences.extend(expired.into_iter().map(Occurrence::Changed));
+        self.retry_pending(now, &mut occurrences);
+        occurrences
+    }
+
+    fn next_record(&mut self) -> Option<Result<Telemetry, events::DecodeError>> {
+        let ring = self.kernel.as_mut()?.telemetry.get_mut();
+        ring.next().map(|record| events::telemetry(&record))
+    }
+
+    fn apply(&mut self, record: Telemetry, out: &mut Vec<Occurrence>) {
+        match record {
+            Telemetry::Created(change) => {
+                let changes = self.created(&change);
+                out.extend(changes.into_iter().map(Occurrence::Changed));
+            }
+            Telemetry::Removed(change) => self.ledger.removed(change.id, Instant::now()),
+            Telemetry::Released(change) => {
+                let changes = self.ledger.released(change.id, &mut self.kernel);
+                out.extend(changes.into_iter().map(Occurrence::Changed));
+            }
+            Telemetry::Exit(event) => {
+                if self.ledger.knows(event.header.cgroup) {
+                    self.exit(event, out);
+                } else if self.pending.len() < PENDING {
+                    self.pending.push_back((Instant::now(), event));
+                }
+            }
+            Telemetry::Oom(event) => {
+                let uid = self.ledger.owner(event.header.cgroup);
+                let uid = uid.map(|(uid, _)| uid.to_owned());
+                out.push(Occurrence::Oom { uid, event });
+            }
+        }
+    }
+
+    fn exit(&self, event: ExitEvent, out: &mut Vec<Occurrence>) {
+        if let Some((uid, _)) = self.ledger.owner(event.header.cgroup) {
+            let uid = uid.to_owned();
+            out.push(Occurrence::Exit { uid, event });
+        }
+    }
+
+    /// Exits that came before their cgroup was known.
+    fn retry_pending(&mut self, now: Instant, out: &mut Vec<Occurrence>) {
+        for (since, event) in std::mem::take(&mut self.pending) {
+            if self.ledger.knows(event.header.cgroup) {
+                self.exit(event, out);
+            } else if now.duration_since(since) < PENDING_FOR {
+                self.pending.push_back((since, event));
+            }
+        }
+    }
+
+    /// A full ring may have cost a creation or removal: look at the tree itself.
+    fn resync_after_loss(&mut self, tree: &Tree, now: Instant, out: &mut Vec<Occurrence>) {
+        let lost = self.drops().telemetry;
+        if lost != self.drops_seen || self.look_once_more {
+            self.drops_seen = lost;
+            self.look_once_more = false;
+            self.look(tree, out);
+            let table = self.table();
+            let unknown = table.iter().map(|(id, _)| *id);
+            let unknown = unknown.filter(|id| !self.ledger.knows(*id)).collect();
+            self.orphans.suspect(unknown, now);
+        }
+    }
+
+    fn look(&mut self, tree: &Tree, out: &mut Vec<Occurrence>) {
+        match self.walk(tree) {
+            Ok(changes) => out.extend(changes.into_iter().map(Occurrence::Changed)),
+            Err(error) => {
+                tracing::warn!(error = error::chain(&error), "the tree could not be read");
+            }
+        }
+        // A CPU may have noted one that was entered now as out of scope.
+        if let Some(kernel) = &mut self.kernel
+            && let Err(error) = kernel.accounts.invalidate()
+        {
+            tracing::warn!(%error, "what was found now may not be accounted");
+        }
+    }
+
+    /// The kernel's table; empty where there is none.
+    fn table(&self) -> Vec<(u64, Tracked)> {
+        let kernel = self.kernel.as_ref();
+        kernel.map(|k| k.accounts.table()).unwrap_or_default()
+    }
+
+    /// What was lost since the start.
+    pub fn drops(&self) -> DropStats {
+        let kernel = self.kernel.as_ref();
+        kernel
+            .and_then(|k| k.accounts.drops().ok())
+            .unwrap_or_default()
+    }
+
+    /// Accounts what is running up to the kernel's last tick. Call before reading figures.
+    pub fn flush(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            for cpu in kernel.accounts.busy_cpus().unwrap_or_default() {
+                kernel.flush_cpu(cpu);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_that_finds_nothing_puts_no_reading_off() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let due = come_back(None, true, start);
+        assert_eq!(due, Some(after(25)));
+        assert_eq!(come_back(due, false, after(1)), due);
+        assert_eq!(come_back(due, true, after(20)), Some(after(45)));
+        assert_eq!(come_back(due, false, after(25)), None);
+        assert_eq!(come_back(None, false, start), None);
+    }
+}

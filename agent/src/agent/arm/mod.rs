@@ -1,0 +1,411 @@
+//! Makes the reactor's plan: which levels, which victims, with their files open.
+
+pub(super) mod pressure;
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Told, Tree};
+use podwarden_policy::{
+    Node, Pod, QosClass,
+    evict::{Immunity, Ranking, Standing},
+    limits,
+    plan::DEFAULT_MARGIN,
+    qos, reserve,
+};
+
+use crate::{
+    accounting::{figures::TierInfo, index::PodBook},
+    config::{Mode, PressureConfig},
+    hierarchy::sense::Naming,
+    reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
+    runtime::Truth,
+};
+
+/// The levels of a node, bytes; `None` where none is configured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Levels {
+    /// Usage of all pods at which `memory.available` for pods falls below its threshold.
+    pub kubepods: Option<u64>,
+    /// Just below the burstable tier's limit under `qosReserved`.
+    pub burstable: Option<u64>,
+    /// Just below the besteffort tier's limit under `qosReserved`.
+    pub besteffort: Option<u64>,
+    /// Working set of the whole node at which its `memory.available` falls below the threshold.
+    pub node: Option<u64>,
+}
+
+impl Levels {
+    /// The levels for these pods.
+    pub(super) fn of<'a>(node: &Node, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
+        let allocatable = reserve::allocatable(node);
+        // Without a limit on kubepods nothing is available below it, as for the kubelet.
+        let threshold = node.eviction_hard_memory.as_u64() > 0 && node.enforce.pods;
+        let mut levels = Self {
+            kubepods: threshold.then_some(allocatable.memory.as_u64()),
+            ..Self::default()
+        };
+        if let Some(percent) = node.qos_reserved_memory_percent {
+            let mut requests: HashMap<QosClass, podwarden_policy::Bytes> = HashMap::new();
+            for pod in pods {
+                let sum = requests.entry(qos::classify(pod)).or_default();
+                *sum = sum.saturating_add(limits::pod_requests(pod).memory);
+            }
+            let of = |class| requests.get(&class).copied().unwrap_or_default();
+            let tiers = reserve::tier_limits(
+                allocatable.kubepods_memory,
+                of(QosClass::Guaranteed),
+                of(QosClass::Burstable),
+                percent,
+            );
+            // The tier's limit is there too: below it the reactor comes before the kernel.
+            let below = |limit: podwarden_policy::Bytes| limit.saturating_sub(DEFAULT_MARGIN);
+            levels.burstable = Some(below(tiers.burstable).as_u64());
+            levels.besteffort = Some(below(tiers.besteffort).as_u64());
+        }
+        levels
+    }
+
+    /// kubepods and the tiers with their cgroups.
+    pub(super) fn tiers(&self, naming: &Naming) -> [TierInfo; 3] {
+        let tier = |scope: ScopeName| TierInfo {
+            name: scope.as_str(),
+            rel: scope_rel(naming, scope),
+            level: self.of_scope(scope),
+        };
+        [
+            tier(ScopeName::Kubepods),
+            tier(ScopeName::Burstable),
+            tier(ScopeName::BestEffort),
+        ]
+    }
+
+    /// Puts another level in the place of a scope's; the scope that has none of its own gets none.
+    pub(crate) fn set(&mut self, scope: ScopeName, level: u64) {
+        let place = match scope {
+            ScopeName::Kubepods => &mut self.kubepods,
+            ScopeName::Burstable => &mut self.burstable,
+            ScopeName::BestEffort => &mut self.besteffort,
+            ScopeName::Node => &mut self.node,
+            ScopeName::Pressure => return,
+        };
+        *place = Some(level);
+    }
+
+    /// The level of a scope.
+    pub(crate) fn of_scope(&self, scope: ScopeName) -> Option<u64> {
+        match scope {
+            ScopeName::Kubepods => self.kubepods,
+            ScopeName::Burstable => self.burstable,
+            ScopeName::BestEffort => self.besteffort,
+            ScopeName::Node => self.node,
+            // Not a level of its own.
+            ScopeName::Pressure => None,
+        }
+    }
+}
+
+fn scope_rel(naming: &Naming, scope: ScopeName) -> String {
+    naming.rel(&match scope {
+        // The node's counts where pods' does: what room it has is room for pods.
+        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => naming.kubepods.clone(),
+        ScopeName::Burstable => naming.kubepods.tier(QosClass::Burstable),
+        ScopeName::BestEffort => naming.kubepods.tier(QosClass::BestEffort),
+    })
+}
+
+/// Pods that are gone whose tokens are still understood.
+const REMEMBERED: usize = 256;
+
+/// A number for each pod, which the reactor names it by.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    by_uid: HashMap<String, u64>,
+    by_token: HashMap<u64, String>,
+    /// Tokens of pods that are gone, the latest last: the reactor may still speak of them.
+    forgotten: VecDeque<u64>,
+    last: u64,
+}
+
+impl Tokens {
+    fn of(&mut self, uid: &str) -> u64 {
+        if let Some(token) = self.by_uid.get(uid) {
+            return *token;
+        }
+        self.last += 1;
+        self.by_uid.insert(uid.to_owned(), self.last);
+        self.by_token.insert(self.last, uid.to_owned());
+        self.last
+    }
+
+    /// The pod behind a token.
+    pub(super) fn uid(&self, token: u64) -> Option<&str> {
+        self.by_token.get(&token).map(String::as_str)
+    }
+
+    /// The pod's cgroup is gone or another; one made anew under its uid gets another token.
+    pub(super) fn forget(&mut self, uid: &str) {
+        let Some(token) = self.by_uid.remove(uid) else {
+            return;
+        };
+        self.forgotten.push_back(token);
+        if self.forgotten.len() > REMEMBERED
+            && let Some(oldest) = self.forgotten.pop_front()
+        {
+            self.by_token.remove(&oldest);
+        }
+    }
+}
+
+/// What a plan is made from.
+#[derive(Debug)]
+pub(super) struct Inputs<'a> {
+    /// The tree.
+    pub tree: &'a Tree,
+    /// Its names.
+    pub naming: &'a Naming,
+    /// The levels.
+    pub levels: Levels,
+    /// Once kubepods is at its level, how much below it usage is brought, bytes
+    /// (`evictionMinimumReclaim`).
+    pub minimum_reclaim: u64,
+    /// The pods that a source vouches for. One that only its cgroup tells of is never a victim: it may
+    /// be critical.
+    pub pods: &'a [&'a Pod],
+    /// Where the pods' cgroups are, by uid.
+    pub books: &'a BTreeMap<String, PodBook>,
+    /// Which of their containers are sandboxes, as far as a runtime has told.
+    pub runtime: &'a Truth,
+    /// From how much waiting for memory on somebody is evicted.
+    pub pressure: PressureConfig,
+    /// Who is never evicted.
+    pub immunity: &'a Immunity,
+    /// Who goes first.
+    pub ranking: Ranking,
+    /// Whether to act.
+    pub mode: Mode,
+}
+
+/// Opens what is not open in `before`, the plan in force. A scope or pod whose cgroup is not there is
+/// left out.
+pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens) -> ArmedPlan {
+    // The node first: how much room it has bounds how much kubepods has.
+    let scopes = [
+        ScopeName::Node,
+        ScopeName::Kubepods,
+        ScopeName::Burstable,
+        ScopeName::BestEffort,
+    ];
+    let open: HashMap<u64, &Arc<VictimFiles>> =
+        before.victims.iter().map(|v| (v.token, &v.files)).collect();
+    ArmedPlan {
+        scopes: scopes
+            .into_iter()
+            .filter_map(|name| scope(inputs, before, name))
+            .collect(),
+        victims: inputs
+            .pods
+            .iter()
+            .filter_map(|pod| victim(inputs, &open, pod, tokens))
+            .collect(),
+        pressure: pressure::arm(inputs, before),
+        ranking: inputs.ranking,
+        enforce: inputs.mode == Mode::Enforce,
+    }
+}
+
+fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc<Scope>> {
+    let level = inputs.levels.of_scope(name)?;
+    let target = match name {
+        // The kubelet's thresholds are about all pods; those of the tiers are ours.
+        ScopeName::Kubepods | ScopeName::Node => level.saturating_sub(inputs.minimum_reclaim),
+        ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pressure => level,
+    };
+    let rel = scope_rel(inputs.naming, name);
+    let memory_id = inputs.tree.memory_id(&rel).ok()?;
+    // Its notice took the kernel a grace period to register, so it is kept where it can be.
+    let same = |s: &&Arc<Scope>| {
+        (s.name, s.level, s.target, s.memory_id) == (name, level, target, memory_id)
+    };
+    if let Some(scope) = before.scopes.iter().find(same) {
+        return Some(Arc::clone(scope));
+    }
+    // The kernel gives notices of cgroups, and the node is none.
+    let of_node = name == ScopeName::Node;
+    let memory = match of_node {
+        true => MemoryReader::open_node(inputs.tree.hierarchies()),
+        false => MemoryReader::open(inputs.tree, &rel),
+    };
+    let cgroup = (!of_node).then_some(&*rel);
+    match memory {
+        Ok(memory) => Some(Arc::new(Scope {
+            name,
+            level,
+            target,
+            memory,
+            memory_id,
+            // The v1 controller's own notice; v2 has none.
+            notice: Notice::of(cgroup.and_then(|rel| MemoryThresholds::of(inputs.tree, rel).ok())),
+            // And v2's.
+            events: cgroup.and_then(|rel| MemoryEvents::open(inputs.tree, rel).ok()),
+        })),
+        Err(error) => {
+            if !error.is_gone() {
+                tracing::warn!(%error, cgroup = rel, "its level cannot be watched");
+            }
+            None
+        }
+    }
+}
+
+fn victim(
+    inputs: &Inputs<'_>,
+    open: &HashMap<u64, &Arc<VictimFiles>>,
+    pod: &Pod,
+    tokens: &mut Tokens,
+) -> Option<Victim> {
+    let uid = pod.uid.as_str();
+    // One that was evicted stays in: it has nothing to kill, or new processes.
+    if inputs.immunity.of(pod).is_some() {
+        return None;
+    }
+    // Where it is, which is not where its manifest would have it when that changed since.
+    let book = inputs.books.get(uid)?;
+    let token = tokens.of(uid);
+    let told = inputs.runtime.told(uid, book);
+    let before = open.get(&token).filter(|files| files.rel == book.rel);
+    let files = match before {
+        Some(files) if *files.kill.told() == told => Arc::clone(files),
+        _ => match victim_files(inputs.tree, &book.rel, told) {
+            Ok(files) => {
+                // One that is in the plan already may be frozen by the reactor, right now.
+                if inputs.mode == Mode::Enforce && before.is_none() {
+                    thaw(&files);
+                }
+                Arc::new(files)
+            }
+            Err(error) => {
+                if !error.is_gone() {
+                    tracing::warn!(%error, uid, "the pod cannot be a victim");
+                }
+                return None;
+            }
+        },
+    };
+    Some(Victim {
+        token,
+        uid: uid.into(),
+        place: book.class,
+        standing: Standing::of(pod, None),
+        files,
+    })
+}
+
+fn victim_files(
+    tree: &Tree,
+    rel: &str,
+    told: Told,
+) -> Result<VictimFiles, podwarden_cgroup::Error> {
+    Ok(VictimFiles {
+        rel: rel.to_owned(),
+        memory: MemoryReader::open(tree, rel)?,
+        kill: KillHandle::open(tree, rel)?.knowing(told),
+    })
+}
+
+/// An agent that was killed in the middle of an eviction leaves its victim frozen (v1): it could
+/// neither run nor end.
+fn thaw(files: &VictimFiles) {
+    match files.kill.thaw_left_frozen() {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            cgroup = files.rel,
+            "thawed a pod that an agent before this one had left frozen in the middle of an eviction"
+        ),
+        Err(error) if error.is_gone() => {}
+        Err(error) => tracing::warn!(%error, "cannot tell whether the pod was left frozen"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podwarden_policy::{Bytes, Container, Resources, units::MilliCpu};
+
+    use super::*;
+
+    fn node(percent: Option<u8>) -> Node {
+        Node {
+            cpu_capacity: MilliCpu(4000),
+            memory_capacity: Bytes::gibi(10),
+            eviction_hard_memory: Bytes::gibi(1),
+            qos_reserved_memory_percent: percent,
+            ..Node::default()
+        }
+    }
+
+    fn pod(name: &str, memory: u64, cpu: Option<u64>) -> Pod {
+        let resources = Resources {
+            memory_request: Some(Bytes::gibi(memory)),
+            memory_limit: cpu.map(|_| Bytes::gibi(memory)),
+            cpu_request: cpu.map(MilliCpu),
+            cpu_limit: cpu.map(MilliCpu),
+            ..Resources::default()
+        };
+        Pod {
+            uid: name.into(),
+            name: name.to_owned(),
+            containers: vec![Container {
+                resources,
+                ..Container::default()
+            }],
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn kubepods_level_leaves_the_eviction_threshold_free() {
+        let levels = Levels::of(&node(None), []);
+        assert_eq!(levels.kubepods, Some(9 << 30));
+        assert_eq!((levels.burstable, levels.besteffort), (None, None));
+        let none = Node {
+            eviction_hard_memory: Bytes(0),
+            ..node(None)
+        };
+        assert_eq!(Levels::of(&none, []), Levels::default());
+    }
+
+    #[test]
+    fn tiers_keep_what_higher_classes_asked_for() {
+        let pods = [pod("g", 2, Some(500)), pod("b", 4, None)];
+        let levels = Levels::of(&node(Some(50)), &pods);
+        let margin = DEFAULT_MARGIN.as_u64();
+        assert_eq!(
+            levels.burstable,
+            Some((9 << 30) - margin),
+            "10 GiB - 50 % of 2 GiB; the threshold for eviction is not taken off"
+        );
+        assert_eq!(
+            levels.besteffort,
+            Some((7 << 30) - margin),
+            "9 GiB - 50 % of 4 GiB"
+        );
+    }
+
+    #[test]
+    fn a_token_is_never_used_twice() {
+        let mut tokens = Tokens::default();
+        let first = tokens.of("a");
+        assert_eq!(tokens.of("a"), first);
+        tokens.forget("a");
+        assert_eq!(tokens.uid(first), Some("a"), "a report may be under way");
+        assert_ne!(tokens.of("a"), first);
+        for _ in 0..REMEMBERED {
+            tokens.of("b");
+            tokens.forget("b");
+        }
+        assert_eq!(tokens.uid(first), None);
+        assert_eq!(tokens.by_token.len(), 1 + REMEMBERED);
+    }
+}

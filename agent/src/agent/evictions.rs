@@ -1,0 +1,340 @@
+//! The reactor's reports -> events and the set of evicted pods.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+
+use crate::{
+    accounting::{
+        figures::{Named, Names},
+        index::PodBook,
+    },
+    api::{
+        published::Published,
+        types::{EventKind, Eviction, EvictionTimeline, PodRef},
+    },
+    base::clock::{self, monotonic},
+    eviction::{
+        recorder::{Draft, Recorder},
+        status::Marks,
+    },
+    pods::{Identities, PodSet},
+    reactor::report::{Chosen, Crossing, Detector, Report},
+};
+
+/// Who is told what comes of the reports.
+pub(super) struct Listeners<'a> {
+    pub(super) published: &'a Published,
+    pub(super) recorder: &'a mut Option<Recorder>,
+    pub(super) marks: &'a mut Option<Marks>,
+    pub(super) pods: &'a watch::Receiver<Arc<PodSet>>,
+    pub(super) books: &'a BTreeMap<String, PodBook>,
+}
+
+/// Evictions under way and done.
+#[derive(Debug, Default)]
+pub(super) struct Evictions {
+    /// Killed, and their memory not seen free yet.
+    open: HashMap<u64, (Chosen, Eviction, Draft)>,
+    /// uids of pods that are dead.
+    pub(super) done: BTreeSet<String>,
+}
+
+impl Evictions {
+    /// Of those that agents before this one have on record, each with its time: whose cgroup is still there
+    /// is as dead as it was.
+    pub(super) fn recall(
+        &mut self,
+        recorded: &[(String, Eviction)],
+        books: &BTreeMap<String, PodBook>,
+    ) {
+        for (time, eviction) in recorded {
+            let book = books.get(&eviction.pod.uid);
+            let cgroup = book.and_then(PodBook::cgroup_id);
+            if cgroup.is_some()
+                && cgroup == eviction.victim_cgroup_id
+                && is_of_this_boot(time, &eviction.timeline)
+            {
+                self.done.insert(eviction.pod.uid.clone());
+            }
+        }
+    }
+
+    /// Takes one report; true when a pod was killed, so that limits and levels may follow.
+    pub(super) fn take(
+        &mut self,
+        report: Report,
+        listeners: &mut Listeners<'_>,
+        pod_of: impl Fn(u64) -> Option<PodRef>,
+        draft: impl Fn(&Chosen) -> Draft,
+    ) -> bool {
+        let published = listeners.published;
+        match report {
+            Report::Crossed(crossing) => {
+                publish_crossing(published, &crossing);
+                if let Some(marks) = listeners.marks {
+                    marks.crossed(&crossing, Instant::now());
+                }
+                false
+            }
+            Report::NobodyLeft(crossing) => {
+                let message = at_level(&crossing) + ", and no pod may be evicted";
+                degraded(published, crossing.woke, None, message);
+                false
+            }
+            Report::Limited(crossing) => {
+                let message = at_level(&crossing)
+                    + ", and no pod is evicted for now: reactor.maxEvictionsPerMinute is reached";
+                degraded(published, crossing.woke, None, message);
+                false
+            }
+            Report::Chosen(chosen) => {
+                let pod = pod_of(chosen.token).unwrap_or_default();
+                self.chosen(chosen, pod, draft(&chosen), listeners)
+            }
+            Report::NotKilled { token, crossing } => {
+                let message = format!(
+                    "the pod could not be killed, although {} is at its level: another pid namespace, or no \
+                     right to signal its processes; the next one is tried",
+                    crossing.scope.as_str()
+                );
+                degraded(published, crossing.woke, pod_of(token), message);
+                false
+            }
+            Report::Freed { number, at } => {
+                if let Some((chosen, mut eviction, draft)) = self.open.remove(&number) {
+                    let pod = eviction.pod.clone();
+                    if at.is_none() {
+                        say_stuck(published, &chosen, &pod);
+                    }
+                    if let Some(marks) = listeners.marks {
+                        marks.pressed(Instant::now());
+                    }
+                    eviction.timeline.freed_nanos = at;
+                    let id = publish_eviction(published, &chosen, eviction);
+                    record(listeners.recorder, id, pod, draft.freed(at));
+                }
+                false
+            }
+        }
+    }
+
+    fn chosen(
+        &mut self,
+        chosen: Chosen,
+        pod: PodRef,
+        draft: Draft,
+        listeners: &mut Listeners<'_>,
+    ) -> bool {
+        let Some(outcome) = chosen.outcome else {
+            let eviction = eviction_of(&chosen, &pod);
+            let id = publish_eviction(listeners.published, &chosen, eviction);
+            record(listeners.recorder, id, pod, draft);
+            return false;
+        };
+        if outcome.spared {
+            tracing::debug!(pod = pod.name, uid = pod.uid, "its sandbox was left alive");
+        }
+        if !outcome.complete {
+            tracing::warn!(
+                pod = pod.name,
+                uid = pod.uid,
+                "the pod could not be killed whole"
+            );
+        }
+        let time = clock::text_of(outcome.killed);
+        let book = listeners.books.get(&pod.uid);
+        let eviction = Eviction {
+            to_be_marked: listeners.marks.is_some(),
+            victim_cgroup_id: book.and_then(PodBook::cgroup_id),
+            ..eviction_of(&chosen, &pod)
+        };
+        if let Some(marks) = listeners.marks {
+            marks.evicted(&time, &eviction, listeners.pods);
+        }
+        listeners.published.begun(time, eviction.clone());
+        self.done.insert(pod.uid);
+        self.open.insert(chosen.number, (chosen, eviction, draft));
+        true
+    }
+}
+
+fn record(recorder: &mut Option<Recorder>, id: u64, pod: PodRef, draft: Draft) {
+    if let Some(recorder) = recorder {
+        recorder.incident(id, pod, draft);
+    }
+}
+
+fn publish_crossing(published: &Published, crossing: &Crossing) {
+    published.event(
+        clock::text_of(crossing.crossed),
+        None,
+        EventKind::LevelCrossed {
+            scope: crossing.scope.as_str().to_owned(),
+            level_bytes: crossing.level,
+            usage_bytes: crossing.usage,
+            detected_by: crossing.detector.as_str().to_owned(),
+        },
+    );
+}
+
+/// The wait for a victim's memory has ended without it.
+fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
+    let name = if pod.name.is_empty() {
+        &pod.uid
+    } else {
+        &pod.name
+    };
+    let message = format!(
+        "pod {name} was killed and keeps its memory ({} bytes before): a process of it waits inside the \
+         kernel (state D in ps, /proc/PID/stack shows where) and ends when what it waits for comes, or is \
+         taken away; the pod is passed over for a minute and the next one is evicted if {} is still at \
+         its level",
+        chosen.usage,
+        chosen.crossing.scope.as_str()
+    );
+    degraded(published, monotonic(), Some(pod.clone()), message);
+}
+
+/// Says what keeps an eviction from helping, as an event at `at`.
+fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String) {
+    let uid = pod.as_ref().map(|pod| &pod.uid);
+    tracing::warn!(uid, "{message}");
+    published.event(clock::text_of(at), pod, EventKind::Degraded { message });
+}
+
+fn at_level(crossing: &Crossing) -> String {
+    format!(
+        "{} uses {} bytes, its level is {}",
+        crossing.scope.as_str(),
+        crossing.usage,
+        crossing.level
+    )
+}
+
+/// What the reactor tells of an eviction.
+fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
+    let crossing = &chosen.crossing;
+    let source = match crossing.detector {
+        Detector::Charge | Detector::Switch => "kernel",
+        Detector::EventFd | Detector::MemoryEvents | Detector::PsiSome | Detector::PsiFull => {
+            "notified"
+        }
+        Detector::Sampler => "sampled",
+    };
+    let killed = chosen.outcome.map(|o| o.killed);
+    Eviction {
+        pod: pod.clone(),
+        qos_class: chosen.class.to_string(),
+        scope: crossing.scope.as_str().to_owned(),
+        level_bytes: crossing.level,
+        headroom_bytes: crossing.headroom,
+        fill_bytes_per_second: crossing.fill_rate,
+        detected_by: crossing.detector.as_str().to_owned(),
+        usage_bytes: crossing.usage,
+        victim_usage_bytes: chosen.usage,
+        processes: chosen.outcome.map_or(0, |o| o.processes),
+        dry_run: killed.is_none(),
+        reason: chosen.rank.to_string(),
+        interrupted: false,
+        to_be_marked: false,
+        victim_cgroup_id: None,
+        timeline: EvictionTimeline {
+            crossing_nanos: crossing.crossed,
+            crossing_source: source.to_owned(),
+            wake_nanos: crossing.woke,
+            verified_nanos: chosen.verified,
+            killed_nanos: killed,
+            freed_nanos: None,
+        },
+    }
+}
+
+/// Returns the event's id.
+fn publish_eviction(published: &Published, chosen: &Chosen, eviction: Eviction) -> u64 {
+    let pod = &eviction.pod;
+    tracing::info!(
+        pod = pod.name,
+        namespace = pod.namespace,
+        uid = pod.uid,
+        scope = eviction.scope,
+        reason = eviction.reason,
+        dry_run = eviction.dry_run,
+        "evicted"
+    );
+    let killed = eviction.timeline.killed_nanos;
+    let time = clock::text_of(killed.unwrap_or(chosen.verified));
+    published.event(
+        time,
+        Some(pod.clone()),
+        EventKind::Eviction(Box::new(eviction)),
+    )
+}
+
+/// Numbers of cgroups begin anew with every boot, as does `CLOCK_MONOTONIC`. After a step of the wall clock
+/// by more than a minute the answer is no.
+fn is_of_this_boot(time: &str, timeline: &EvictionTimeline) -> bool {
+    const NEAR: SignedDuration = SignedDuration::from_secs(60);
+    let Some(killed) = timeline.killed_nanos.filter(|at| *at <= monotonic()) else {
+        return false;
+    };
+    let times = [time, &clock::text_of(killed)].map(str::parse::<Timestamp>);
+    match times {
+        [Ok(recorded), Ok(now)] => now.duration_since(recorded).abs() < NEAR,
+        _ => false,
+    }
+}
+
+/// Pods by what the manifests say and what was done to them.
+pub(super) struct KnownNames<'a> {
+    pub(super) identities: &'a Identities,
+    pub(super) evictions: &'a Evictions,
+}
+
+impl Names for KnownNames<'_> {
+    fn pod(&self, uid: &str) -> Named {
+        let identity = self.identities.get(uid);
+        Named {
+            pod: identity.pod,
+            source: identity.known_by.as_str(),
+            evicted: self.evictions.done.contains(uid),
+        }
+    }
+
+    fn container(&self, uid: &str, id: &str) -> Option<&str> {
+        self.identities.container(uid, id)
+    }
+
+    fn is_sandbox(&self, uid: &str, id: &str) -> bool {
+        self.identities.is_sandbox(uid, id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_before_the_boot_is_not_of_this_boot() {
+        let now = monotonic();
+        let of = |killed, time: &str| {
+            let timeline = EvictionTimeline {
+                killed_nanos: killed,
+                ..EvictionTimeline::default()
+            };
+            is_of_this_boot(time, &timeline)
+        };
+        let before = now - 1_000_000;
+        assert!(of(Some(before), &clock::text_of(before)));
+        assert!(!of(Some(before), "2020-01-01T00:00:00.000000Z"));
+        // That the clock has not come to yet.
+        assert!(!of(Some(now + 3_600_000_000_000), &clock::now_text()));
+        assert!(!of(None, &clock::now_text()));
+        assert!(!of(Some(before), "yesterday"));
+    }
+}

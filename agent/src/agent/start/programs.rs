@@ -1,0 +1,121 @@
+//! The kernel programs at the start: what they are told, and what it means where they do not load.
+
+use std::fs;
+
+use podwarden_cgroup::{Identity, Tree};
+
+use super::StartError;
+use crate::{
+    accounting::KernelSide,
+    base::error,
+    config::Config,
+    kernel::{
+        btf::KernelBtf,
+        loader::{self, LoadOptions},
+        pins::{self, Place},
+        support::Profile,
+    },
+    reactor::KernelLevels,
+};
+
+/// Accounts: cgroups down to containers. Enough for 1,000 pods of three containers.
+const MAX_ACCOUNTS: u32 = 4096;
+
+/// Telemetry that can wait for the agent: about 6,000 exits.
+const TELEMETRY_BYTES: u32 = 1 << 20;
+
+/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`.
+const DISABLE: &str = "PODWARDEN_DISABLE";
+
+/// Size of the telemetry ring in bytes, for tests.
+const RING: &str = "PODWARDEN_TELEMETRY_BYTES";
+
+/// The BPF file system, for tests.
+const BPF_FS: &str = "PODWARDEN_BPF_FS";
+
+/// Loads the kernel programs; without them the agent still runs, from the files alone.
+pub(super) fn load(
+    config: &Config,
+    tree: &Tree,
+    degradations: &mut Vec<String>,
+) -> Result<(Option<KernelSide>, Option<KernelLevels>, Profile), StartError> {
+    let disabled = std::env::var(DISABLE).unwrap_or_default();
+    let disabled = |what| disabled.split(',').any(|d| d.trim() == what);
+    let hierarchy = identity_hierarchy(tree);
+    let options = LoadOptions {
+        identity_hierarchy: hierarchy,
+        max_accounts: MAX_ACCOUNTS,
+        telemetry_bytes: std::env::var(RING)
+            .ok()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(TELEMETRY_BYTES),
+        fentry: !disabled("fentry"),
+        pins: config.state_dir.is_some().then(|| Place {
+            bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
+            cgroup_root: config.cgroup_root.clone(),
+            hierarchy,
+        }),
+    };
+    let loaded = if disabled("bpf") {
+        Err("switched off".to_owned())
+    } else {
+        try_load(&options)
+    };
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(why) => {
+            degradations.push(format!(
+                "no kernel programs: CPU and memory come from the cgroup files, pods are looked for every \
+                 second, and run-queue wait, stalls and exits are unknown ({why})"
+            ));
+            return Ok((None, None, Profile::Sampling));
+        }
+    };
+    for missing in &loaded.programs.missing {
+        // What the probe has found already is not said twice.
+        if !degradations.iter().any(|d| d.starts_with(missing.lost)) {
+            degradations.push(format!(
+                "{} (kernel program {}: {})",
+                missing.lost, missing.program, missing.why
+            ));
+        }
+    }
+    if let Some(why) = &loaded.unpinned {
+        degradations.push(format!(
+            "accounts begin anew with each agent, although there is a stateDir ({})",
+            error::chain(why)
+        ));
+    }
+    let profile = if loaded.programs.has_charge_hook() {
+        Profile::Full
+    } else {
+        Profile::Standard
+    };
+    let levels = KernelLevels {
+        levels: loaded.levels,
+        decisions: loaded.decisions,
+    };
+    let kernel = KernelSide::new(loaded.programs, loaded.accounts, loaded.telemetry)
+        .map_err(StartError::Accounting)?;
+    Ok((Some(kernel), Some(levels), profile))
+}
+
+fn try_load(options: &LoadOptions) -> Result<loader::Loaded, String> {
+    let btf = KernelBtf::load().map_err(|e| error::chain(&e))?;
+    loader::load(btf, options).map_err(|e| error::chain(&e))
+}
+
+/// The kernel's number of the hierarchy whose cgroups identify pods; see proc_pid_cgroup(5).
+fn identity_hierarchy(tree: &Tree) -> u32 {
+    match tree.identity() {
+        Identity::V2 => 0,
+        Identity::V1Memory => fs::read_to_string("/proc/cgroups")
+            .unwrap_or_default()
+            .lines()
+            .find_map(|line| {
+                let mut words = line.split_ascii_whitespace();
+                (words.next() == Some("memory")).then(|| words.next()?.parse().ok())?
+            })
+            .unwrap_or(0),
+    }
+}

@@ -1,0 +1,355 @@
+//! What the agent shows to the outside: the latest figures and the recent events.
+//!
+//! Written by the sampler and the event loop, read by `http`. Readers never block writers: figures
+//! are swapped whole, events go to a bounded log and to whoever is subscribed.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::{Notify, broadcast, watch};
+
+use crate::{
+    api::types::{
+        Event, EventKind, EventLogStats, EventRecord, Eviction, Flight, MarkStats, NodeStats,
+        PodRef, PodStats, SourceStats,
+    },
+    base::clock,
+    eviction::{
+        recorder::{
+            Shelf,
+            log::{self, Begun, Logger},
+        },
+        status,
+    },
+    hierarchy::{
+        act::{Counters, Tally},
+        recorded::Recorded,
+    },
+};
+
+/// How many events `/v1/events` can replay.
+pub const EVENTS_KEPT: usize = 4096;
+
+/// Figures of one sampling pass.
+#[derive(Debug)]
+pub struct Figures {
+    /// The node and its tiers.
+    pub node: NodeStats,
+    /// Every pod, in the order `/v1/pods` lists them.
+    pub pods: Vec<PodStats>,
+    listed: serde_json::Result<Bytes>,
+}
+
+impl Figures {
+    /// Also writes the list of pods, so that no request waits for that: a thousand pods take
+    /// milliseconds.
+    pub fn new(node: NodeStats, pods: Vec<PodStats>) -> Self {
+        /// `PodList`, borrowed.
+        #[derive(Serialize)]
+        struct List<'a> {
+            pods: &'a [PodStats],
+        }
+        let listed = serde_json::to_vec(&List { pods: &pods }).map(Bytes::from);
+        Self { node, pods, listed }
+    }
+
+    /// What `GET /v1/pods` answers: a `PodList` in JSON.
+    ///
+    /// # Errors
+    /// What was wrong when it was written.
+    pub fn listed(&self) -> Result<Bytes, &serde_json::Error> {
+        self.listed.as_ref().cloned()
+    }
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Self::new(NodeStats::default(), Vec::new())
+    }
+}
+
+/// The agent's outward state; one per process, shared by `Arc`.
+#[derive(Debug)]
+pub struct Published {
+    figures: ArcSwap<Figures>,
+    planned: ArcSwapOption<Recorded>,
+    done: OnceLock<Arc<Counters>>,
+    events: Mutex<VecDeque<Event>>,
+    next_id: AtomicU64,
+    first_id: u64,
+    shelf: Shelf,
+    logger: Mutex<Option<Logger>>,
+    subscribers: broadcast::Sender<Event>,
+    ready: AtomicBool,
+    marks: OnceLock<Arc<status::Tally>>,
+    sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
+    trouble: ArcSwapOption<&'static str>,
+    epoch: Instant,
+    last_demand_ms: AtomicU64,
+    demand: Notify,
+}
+
+impl Default for Published {
+    fn default() -> Self {
+        Self {
+            figures: ArcSwap::default(),
+            planned: ArcSwapOption::empty(),
+            done: OnceLock::new(),
+            events: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            first_id: 1,
+            shelf: Shelf::default(),
+            logger: Mutex::default(),
+            subscribers: broadcast::channel(1024).0,
+            ready: AtomicBool::new(false),
+            marks: OnceLock::new(),
+            sources: OnceLock::new(),
+            trouble: ArcSwapOption::empty(),
+            epoch: Instant::now(),
+            last_demand_ms: AtomicU64::new(0),
+            demand: Notify::new(),
+        }
+    }
+}
+
+impl Published {
+    /// Begins with the events of agents before this one; ids go on after `last_id`.
+    pub fn after(history: Vec<Event>, last_id: u64) -> Self {
+        let first_id = last_id.saturating_add(1);
+        Self {
+            events: Mutex::new(history.into()),
+            next_id: AtomicU64::new(first_id),
+            first_id,
+            ..Self::default()
+        }
+    }
+
+    /// The id of the first event of this agent.
+    pub fn first_id(&self) -> u64 {
+        self.first_id
+    }
+
+    /// From now on what is to be kept is written to this log; `None` ends that.
+    pub fn set_logger(&self, logger: Option<Logger>) {
+        *self.logger.lock().unwrap_or_else(PoisonError::into_inner) = logger;
+    }
+
+    fn with_logger(&self, act: impl FnOnce(&Logger)) {
+        let logger = self.logger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(logger) = &*logger {
+            act(logger);
+        }
+    }
+
+    /// The event log; `None` where there is none.
+    pub fn event_log(&self) -> Option<EventLogStats> {
+        let mut stats = None;
+        self.with_logger(|logger| stats = Some(logger.state().stats()));
+        stats
+    }
+
+    /// Adds to event `id` what the flight recorder has of it; the recorder's call.
+    pub fn publish_flight(&self, id: u64, flight: Flight) {
+        // So many others came since that it is forgotten: its line in the log stays as it is.
+        let Some(event) = self.kept(id) else { return };
+        let record = EventRecord {
+            event,
+            flight: Some(flight),
+        };
+        self.with_logger(|logger| logger.write(&record));
+        self.shelf.put(record);
+    }
+
+    fn kept(&self, id: u64) -> Option<Event> {
+        let kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.binary_search_by_key(&id, |event| event.id).ok()?;
+        kept.get(at).cloned()
+    }
+
+    /// One event with what the flight recorder has of it, as far as that is in memory.
+    pub fn record(&self, id: u64) -> Option<EventRecord> {
+        self.shelf.get(id).or_else(|| {
+            let event = self.kept(id)?;
+            Some(EventRecord {
+                event,
+                flight: None,
+            })
+        })
+    }
+
+    /// The latest figures. Also tells the sampler that somebody is looking.
+    pub fn figures(&self) -> Arc<Figures> {
+        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_demand_ms.store(now.max(1), Ordering::Relaxed);
+        self.demand.notify_one();
+        self.latest()
+    }
+
+    /// The same, for who only happens to be here: the sampler is not told.
+    pub fn latest(&self) -> Arc<Figures> {
+        self.figures.load_full()
+    }
+
+    /// Replaces the figures; the sampler's call.
+    pub fn publish(&self, figures: Figures) {
+        self.figures.store(Arc::new(figures));
+    }
+
+    /// What the last plan was made from; `None` before the first.
+    pub fn planned(&self) -> Option<Arc<Recorded>> {
+        self.planned.load_full()
+    }
+
+    /// Replaces what the last plan was made from; the slow loop's call.
+    pub fn publish_planned(&self, planned: Recorded) {
+        self.planned.store(Some(Arc::new(planned)));
+    }
+
+    /// What was done to cgroups since the agent started.
+    pub fn done(&self) -> Tally {
+        let done = self.done.get();
+        done.map(|counters| counters.now()).unwrap_or_default()
+    }
+
+    /// Where what is done to cgroups is counted; only the first call counts.
+    pub fn set_counters(&self, counters: Arc<Counters>) {
+        let _ = self.done.set(counters);
+    }
+
+    /// How long ago somebody last asked for figures; `None` if nobody has.
+    pub fn since_demand(&self) -> Option<Duration> {
+        match self.last_demand_ms.load(Ordering::Relaxed) {
+            0 => None,
+            ms => Some(
+                self.epoch
+                    .elapsed()
+                    .saturating_sub(Duration::from_millis(ms)),
+            ),
+        }
+    }
+
+    /// Completes when somebody asks for figures.
+    pub async fn demanded(&self) {
+        self.demand.notified().await;
+    }
+
+    /// Appends an event and hands it to every subscriber; returns its id.
+    pub fn event(&self, time: String, pod: Option<PodRef>, kind: EventKind) -> u64 {
+        let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let event = Event {
+            id,
+            time,
+            pod,
+            kind,
+        };
+        if kept.len() == EVENTS_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(event.clone());
+        self.with_logger(|logger| {
+            logger.given_out(id);
+            if log::is_kept(&event.kind) {
+                logger.write(&EventRecord {
+                    event: event.clone(),
+                    flight: None,
+                });
+            }
+        });
+        // An error only says that nobody is subscribed.
+        let _ = self.subscribers.send(event);
+        id
+    }
+
+    /// Appends the event that something is worse than it should be.
+    pub fn degraded(&self, message: String) {
+        self.event(clock::now_text(), None, EventKind::Degraded { message });
+    }
+
+    /// Writes an eviction to the event log whose end is not known yet: should the agent end now, its
+    /// successor tells of it. [`Published::event`] tells once the end is known.
+    pub fn begun(&self, time: String, eviction: Eviction) {
+        self.with_logger(|logger| logger.begun(&Begun { time, eviction }));
+    }
+
+    /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or
+    /// a repeat between the two.
+    pub fn events_after(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        let log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = self.subscribers.subscribe();
+        let kept = log.iter().filter(|e| e.id > id).cloned().collect();
+        (kept, receiver)
+    }
+
+    /// Where marks are counted; only the first call counts.
+    pub fn set_marks(&self, tally: Arc<status::Tally>) {
+        let _ = self.marks.set(tally);
+    }
+
+    /// What the API server was told of evictions; `None` where it is told nothing.
+    pub fn marks(&self) -> Option<MarkStats> {
+        self.marks.get().map(|tally| tally.stats())
+    }
+
+    /// Where the pods come from; once.
+    pub fn set_sources(&self, sources: watch::Receiver<Arc<Vec<SourceStats>>>) {
+        // A second one would be another agent in the same process: there is none.
+        let _ = self.sources.set(sources);
+    }
+
+    /// How each source of pods is doing, now.
+    pub fn sources(&self) -> Arc<Vec<SourceStats>> {
+        let sources = self.sources.get();
+        sources.map(|s| Arc::clone(&s.borrow())).unwrap_or_default()
+    }
+
+    /// Set once the first figures are there; `/readyz` answers 200 from then on, if every source of pods
+    /// has told what it has.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    /// Why the agent does not do its work, for `/healthz`; `None` while it does.
+    pub fn set_trouble(&self, trouble: Option<&'static str>) {
+        self.trouble.store(trouble.map(Arc::new));
+    }
+
+    /// See [`Published::set_trouble`].
+    pub fn trouble(&self) -> Option<&'static str> {
+        self.trouble.load().as_deref().copied()
+    }
+
+    /// See [`Published::set_ready`]; the error says what is missing.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn ready(&self) -> Result<(), String> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Err("not ready: the first figures have not been read yet".to_owned());
+        }
+        let sources = self.sources();
+        let waiting = sources.iter().filter(|source| !source.reported);
+        let waiting: Vec<_> = waiting
+            .map(|source| match &source.problem {
+                None => source.name.clone(),
+                Some(problem) => format!("{} ({problem})", source.name),
+            })
+            .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "not ready: waiting to be told of this node's pods by {}",
+            waiting.join(", ")
+        ))
+    }
+}

@@ -1,0 +1,117 @@
+//! Node, pods, health, and how errors look.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::{Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+
+use super::Shared;
+use crate::api::types::{ErrorBody, NodeStats};
+
+/// An answer with a status of 400 or above.
+#[derive(Debug)]
+pub(super) struct Failure(StatusCode, String);
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self(status, text.into())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(ErrorBody { error: self.1 })).into_response()
+    }
+}
+
+pub(super) async fn node(State(shared): State<Shared>) -> Response {
+    let node = &shared.published.figures().node;
+    let done = shared.published.done();
+    let event_log = shared.published.event_log();
+    let mut degradations = node.degradations.clone();
+    degradations.extend(event_log.as_ref().and_then(|log| log.failing.clone()));
+    // Counted as it happens, not once in a sampling pass.
+    Json(NodeStats {
+        degradations,
+        event_log,
+        marks: shared.published.marks(),
+        sources: shared.published.sources().to_vec(),
+        cgroup_writes: done.writes(),
+        reconciles: done.reconciles(),
+        last_reconcile: done.last().copied(),
+        ..node.clone()
+    })
+    .into_response()
+}
+
+pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, Failure> {
+    let figures = shared.published.figures();
+    let json = figures
+        .listed()
+        .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
+}
+
+pub(super) async fn pod(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+) -> Result<Response, Failure> {
+    let figures = shared.published.figures();
+    let found = figures.pods.iter().find(|pod| pod.pod_ref.uid == uid);
+    found.map(|pod| Json(pod).into_response()).ok_or_else(|| {
+        Failure::new(
+            StatusCode::NOT_FOUND,
+            format!("no pod with uid {uid:?} is known here; GET /v1/pods lists those that are"),
+        )
+    })
+}
+
+pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, Failure> {
+    let planned = shared.published.planned();
+    planned
+        .map(|plan| Json(&*plan).into_response())
+        .ok_or_else(|| {
+            Failure::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "nothing has been planned yet; ask again once /readyz answers 200",
+            )
+        })
+}
+
+pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, Failure> {
+    match shared.published.trouble() {
+        None => Ok(plain("ok\n")),
+        Some(trouble) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, trouble)),
+    }
+}
+
+pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, Failure> {
+    match shared.published.ready() {
+        Ok(()) => Ok(plain("ok\n")),
+        Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, why)),
+    }
+}
+
+pub(super) async fn no_such_route(uri: Uri) -> Failure {
+    Failure::new(
+        StatusCode::NOT_FOUND,
+        format!(
+            "no such path: {}; there are /v1/node, /v1/pods, /v1/pods/{{uid}}, /v1/plan, \
+             /v1/events, /v1/events/{{id}}, /metrics, /healthz and /readyz",
+            uri.path()
+        ),
+    )
+}
+
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
+    Failure::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{method} {}: the API is read-only; use GET", uri.path()),
+    )
+}
+
+fn plain(text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}

@@ -1,0 +1,210 @@
+//! `/v1/events`: what is kept as a JSON array, or a stream that goes on.
+
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+use axum::{
+    Json,
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::{
+        IntoResponse, Response,
+        sse::{Event as Frame, KeepAlive, Sse},
+    },
+};
+use futures_util::stream::{self, Stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{broadcast, watch};
+
+use super::{Shared, api::Failure, closed};
+use crate::{
+    api::{
+        published::Published,
+        types::{Event, EventRecord},
+    },
+    eviction::recorder::log,
+};
+
+/// Often enough that a proxy or a client's idle timeout does not end a quiet stream.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Data of the stream's `missed` message: events that this reader will not get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missed {
+    /// How many.
+    pub missed: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    /// Only events with a higher id.
+    after: Option<u64>,
+    /// Stream, as `Accept: text/event-stream` does.
+    #[serde(default)]
+    follow: bool,
+}
+
+pub(super) async fn events(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(asked) = asked.map_err(|e| {
+        Failure::new(
+            StatusCode::BAD_REQUEST,
+            format!("{e}; known are after=ID and follow=true|false"),
+        )
+    })?;
+    if !asked.follow && !accepts_stream(&headers) {
+        let (kept, _) = shared.published.events_after(asked.after.unwrap_or(0));
+        return Ok(Json(kept).into_response());
+    }
+    // A browser that reconnects repeats the URL; what it has seen since then is in the header.
+    let after = last_event_id(&headers)?.or(asked.after);
+    let follower = Follower::new(&shared.published, after, shared.closing);
+    Ok(Sse::new(follower.into_stream())
+        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+        .into_response())
+}
+
+/// One event, with what the flight recorder has of it: from memory, else from the event log.
+pub(super) async fn event(
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    let number = id.parse().map_err(|_| {
+        let text = format!("{id:?} is not the id of an event (a whole number)");
+        Failure::new(StatusCode::BAD_REQUEST, text)
+    })?;
+    let known = shared.published.record(number);
+    if let Some(record) = known.as_ref().filter(|record| record.flight.is_some()) {
+        return Ok(Json(record).into_response());
+    }
+    let logged = match shared.published.event_log() {
+        Some(log) => from_log(log.path, number).await?,
+        None => None,
+    };
+    logged
+        .or(known)
+        .map(|record| Json(record).into_response())
+        .ok_or_else(|| {
+            let text = format!(
+                "event {number} is not kept any more, or there was none; GET /v1/events lists those that are"
+            );
+            Failure::new(StatusCode::NOT_FOUND, text)
+        })
+}
+
+/// Reads the whole file, on a thread that may.
+async fn from_log(path: String, id: u64) -> Result<Option<EventRecord>, Failure> {
+    let failed = |problem: &dyn std::fmt::Display| {
+        let text = format!("the event log {path} cannot be read: {problem}");
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    };
+    let file = path.clone();
+    let read = tokio::task::spawn_blocking(move || log::find(file.as_ref(), id)).await;
+    read.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
+}
+
+fn accepts_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| range.split(';').next())
+        .any(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(value) = headers.get("last-event-id").filter(|v| !v.is_empty()) else {
+        return Ok(None);
+    };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok());
+    id.map(Some).ok_or_else(|| {
+        Failure::new(
+            StatusCode::BAD_REQUEST,
+            format!("Last-Event-ID: {value:?} is not the id of an event (a whole number)"),
+        )
+    })
+}
+
+/// One reader of the stream.
+struct Follower {
+    /// Told first: how many events are gone for good.
+    missed: u64,
+    backlog: VecDeque<Event>,
+    live: broadcast::Receiver<Event>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Follower {
+    fn new(published: &Published, after: Option<u64>, closing: watch::Receiver<bool>) -> Self {
+        let (mut kept, mut live) = published.events_after(after.unwrap_or(0));
+        if after.is_some() && kept.is_empty() {
+            // Without an event log ids start at 1 with the agent. One from the future belongs to its
+            // predecessor: the reader has seen nothing of this one.
+            let (all, again) = published.events_after(0);
+            if all.last().map(|e| e.id) < after {
+                (kept, live) = (all, again);
+            }
+        }
+        // Only somebody who says where they were can have missed something.
+        let first_id = published.first_id();
+        let missed = match (after, kept.iter().find(|event| event.id >= first_id)) {
+            // What an agent before this one did not keep is not known, nor are its ids without a gap.
+            (Some(after), Some(first)) => first
+                .id
+                .saturating_sub(after.saturating_add(1).max(first_id)),
+            _ => 0,
+        };
+        Self {
+            missed,
+            backlog: kept.into(),
+            live,
+            closing,
+        }
+    }
+
+    fn into_stream(self) -> impl Stream<Item = Result<Frame, Infallible>> {
+        stream::unfold(self, |mut follower| async move {
+            let frame = follower.next().await?;
+            Some((Ok(frame), follower))
+        })
+    }
+
+    /// The next frame; `None` ends the stream.
+    async fn next(&mut self) -> Option<Frame> {
+        if self.missed > 0 {
+            return Some(missed(std::mem::take(&mut self.missed)));
+        }
+        if let Some(event) = self.backlog.pop_front() {
+            return Some(frame(&event));
+        }
+        tokio::select! {
+            () = closed(self.closing.clone()) => None,
+            received = self.live.recv() => match received {
+                Ok(event) => Some(frame(&event)),
+                Err(broadcast::error::RecvError::Lagged(count)) => Some(missed(count)),
+                Err(broadcast::error::RecvError::Closed) => None,
+            },
+        }
+    }
+}
+
+fn frame(event: &Event) -> Frame {
+    data(Frame::default().id(event.id.to_string()), event)
+}
+
+/// Without an id: a reader that reconnects must not take this for an event it has seen.
+fn missed(count: u64) -> Frame {
+    data(Frame::default().event("missed"), &Missed { missed: count })
+}
+
+fn data(frame: Frame, value: &impl Serialize) -> Frame {
+    // These types hold only strings, numbers and lists, which always serialise; a comment keeps
+    // the stream alive should that ever change.
+    frame
+        .json_data(value)
+        .unwrap_or_else(|e| Frame::default().comment(format!("not serialisable: {e}")))
+}

@@ -1,0 +1,142 @@
+//! The agent's HTTP API: `/v1`, `/metrics`, `/healthz`, `/readyz`.
+//!
+//! Reads [`Published`] and nothing else, so a request can slow neither the sampler nor the reactor.
+//! Read-only, without authentication, and therefore on loopback and a unix socket of mode 0600.
+
+mod api;
+mod error;
+mod events;
+mod listen;
+mod metrics;
+mod tally;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use axum::{Router, routing::get};
+use tokio::{sync::watch, task::JoinSet};
+
+pub use self::{
+    error::HttpError,
+    events::Missed,
+    listen::{Listen, Listeners},
+};
+use crate::api::published::Published;
+
+/// How long requests in flight may go on after a shutdown was asked for.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What every handler gets.
+#[derive(Debug, Clone)]
+struct Shared {
+    published: Arc<Published>,
+    tally: Arc<tally::Tally>,
+    /// True once the server is to end: streams of events close.
+    closing: watch::Receiver<bool>,
+}
+
+/// Opens the listeners and answers until `shutdown` completes; then removes the socket file.
+///
+/// # Errors
+/// [`HttpError`] when a listener cannot be opened, or fails.
+pub async fn serve(
+    published: Arc<Published>,
+    listen: Listen,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), HttpError> {
+    let listeners = Listeners::open(&listen).await?;
+    serve_on(published, listeners, shutdown).await
+}
+
+/// As [`serve`], with listeners that are open already, so that a caller learns of a taken address
+/// before it does anything else.
+///
+/// # Errors
+/// [`HttpError::Serve`] when a listener fails.
+pub async fn serve_on(
+    published: Arc<Published>,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), HttpError> {
+    let (close, closing) = watch::channel(false);
+    let shared = Shared {
+        tally: Arc::default(),
+        published,
+        closing,
+    };
+    // Removes the socket file at the end of this function, whichever way it is left.
+    let Listeners {
+        tcp,
+        unix,
+        file: _file,
+    } = listeners;
+    let mut background = JoinSet::new();
+    background.spawn(tally::follow(
+        shared.published.clone(),
+        shared.tally.clone(),
+    ));
+
+    let mut servers = JoinSet::new();
+    let app = routes(shared.clone());
+    if let Some(tcp) = tcp {
+        let server = axum::serve(tcp, app.clone());
+        servers.spawn(
+            server
+                .with_graceful_shutdown(closed(shared.closing.clone()))
+                .into_future(),
+        );
+    }
+    if let Some(unix) = unix {
+        let server = axum::serve(unix, app);
+        servers.spawn(
+            server
+                .with_graceful_shutdown(closed(shared.closing.clone()))
+                .into_future(),
+        );
+    }
+
+    tokio::pin!(shutdown);
+    tokio::select! {
+        () = &mut shutdown => {}
+        // Only a failure ends a server before it is told to.
+        Some(ended) = servers.join_next() => flatten(ended)?,
+    }
+    // An error says that no server listens any more.
+    let _ = close.send(true);
+    let drained = tokio::time::timeout(GRACE, async {
+        while let Some(ended) = servers.join_next().await {
+            flatten(ended)?;
+        }
+        Ok(())
+    });
+    drained.await.unwrap_or(Ok(()))
+}
+
+fn flatten(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<(), HttpError> {
+    ended
+        .unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)))
+        .map_err(|source| HttpError::Serve { source })
+}
+
+/// Completes when the server is to end.
+async fn closed(mut closing: watch::Receiver<bool>) {
+    if closing.wait_for(|closing| *closing).await.is_err() {
+        // The sender is gone without a word: nobody will ever ask.
+        std::future::pending::<()>().await;
+    }
+}
+
+fn routes(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/node", get(api::node))
+        .route("/v1/pods", get(api::pods))
+        .route("/v1/pods/{uid}", get(api::pod))
+        .route("/v1/plan", get(api::plan))
+        .route("/v1/events", get(events::events))
+        .route("/v1/events/{id}", get(events::event))
+        .route("/metrics", get(metrics::metrics))
+        .route("/healthz", get(api::healthz))
+        .route("/readyz", get(api::readyz))
+        .fallback(api::no_such_route)
+        .method_not_allowed_fallback(api::no_such_method)
+        .with_state(shared)
+}

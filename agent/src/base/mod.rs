@@ -1,0 +1,6 @@
+//! What every module may use and none of them owns: clocks, durable files, errors as text, pauses.
+
+pub(crate) mod backoff;
+pub mod clock;
+pub mod durable;
+pub mod error;

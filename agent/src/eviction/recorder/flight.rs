@@ -1,0 +1,101 @@
+//! An incident and the curves around it -> its flight.
+
+use super::{
+    Incident,
+    curve::{Point, part, thin},
+    follow::Curves,
+};
+use crate::{
+    api::types::{Curve, Flight, PodRef},
+    reactor::trace::{Reading, Subject},
+};
+
+/// How long before its origin a flight begins, nanoseconds.
+const BEFORE: u64 = 10_000_000_000;
+
+/// Other pods that are shown: those that used the most.
+const OTHERS: usize = 2;
+
+/// What is dense in a curve beyond the first and the last step, nanoseconds.
+const AROUND: u64 = 50_000_000;
+
+/// The flight; `readings` are the reactor's latest.
+pub(super) fn of(incident: Incident, curves: &Curves, readings: &[Reading]) -> Flight {
+    let draft = &incident.draft;
+    let origin = draft.origin;
+    let fine = |subject| {
+        let all = draft.readings.iter().chain(readings);
+        let own = all.filter(move |reading| reading.subject == subject);
+        own.map(|reading| (reading.at, reading.usage))
+    };
+    let busy = origin.saturating_sub(AROUND)..=draft.last_step.saturating_add(AROUND);
+    let shape = |points: Vec<Point>| -> (Vec<i64>, Vec<u64>) {
+        let points = part(points, origin.saturating_sub(BEFORE));
+        let offset = |at: u64| i64::try_from(i128::from(at) - i128::from(origin));
+        let shown = thin(&points, busy.clone()).into_iter();
+        shown
+            .map(|(at, usage)| (offset(at).unwrap_or(i64::MAX), usage))
+            .unzip()
+    };
+    let mut drawn = Vec::new();
+    for (scope, followed) in &curves.scopes {
+        let points = followed.ring.points().chain(fine(Subject::Scope(*scope)));
+        let (offset_nanos, usage_bytes) = shape(points.collect());
+        drawn.push(Curve {
+            scope: Some(scope.as_str().to_owned()),
+            pod: None,
+            offset_nanos,
+            usage_bytes,
+        });
+    }
+    let own = curves.pods.get(&incident.pod.uid);
+    let own = own.into_iter().flat_map(|followed| followed.ring.points());
+    let closely = draft.token.into_iter().flat_map(|t| fine(Subject::Pod(t)));
+    let pod_curve = |pod: PodRef, points: Vec<Point>| {
+        let (offset_nanos, usage_bytes) = shape(points);
+        Curve {
+            scope: None,
+            pod: Some(pod),
+            offset_nanos,
+            usage_bytes,
+        }
+    };
+    drawn.push(pod_curve(
+        incident.pod.clone(),
+        own.chain(closely).collect(),
+    ));
+    let name = |uid: &str| {
+        let ranked = draft.ranking.iter().find(|ranked| ranked.pod.uid == uid);
+        ranked.map_or_else(
+            || PodRef {
+                name: uid.to_owned(),
+                uid: uid.to_owned(),
+                ..PodRef::default()
+            },
+            |ranked| ranked.pod.clone(),
+        )
+    };
+    let mut others: Vec<_> = curves
+        .pods
+        .iter()
+        .filter(|(uid, _)| **uid != incident.pod.uid)
+        .filter_map(|(uid, followed)| Some((followed.ring.usage_at(origin)?, uid, followed)))
+        .collect();
+    others.sort_by_key(|(usage, uid, _)| (std::cmp::Reverse(*usage), *uid));
+    for (_, uid, followed) in others.into_iter().take(OTHERS) {
+        drawn.push(pod_curve(name(uid), followed.ring.points().collect()));
+    }
+    drawn.retain(|curve| !curve.offset_nanos.is_empty());
+    let draft = incident.draft;
+    let mut exits = incident.exits;
+    exits.sort_by_key(|exit| exit.at_nanos);
+    Flight {
+        signal: draft.signal.to_owned(),
+        origin_nanos: origin,
+        levels: draft.levels,
+        ranking: draft.ranking,
+        candidates: draft.candidates,
+        exits,
+        curves: drawn,
+    }
+}

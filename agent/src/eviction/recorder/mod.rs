@@ -1,0 +1,149 @@
+//! The flight recorder: what led to an eviction or an OOM kill, kept past the agent's own end.
+//!
+//! ```text
+//!  usage files ──> curves ─┐
+//!  reactor ──> trace ──────┼──> flight ──> log (a file)  ──> history, after a restart
+//!  exits, reports ─────────┘         └───> shelf (memory) ──> /v1/events/{id} ──> text, picture
+//! ```
+//!
+//! Nothing here decides anything, and nothing waits for a disk but the log's own thread: what it cannot
+//! take is dropped and counted.
+
+mod curve;
+mod draft;
+mod flight;
+mod follow;
+pub mod log;
+mod shelf;
+mod thread;
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc, Weak,
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::Tree;
+
+pub use self::{draft::Draft, follow::Wanted, shelf::Shelf};
+use crate::{
+    api::{
+        published::Published,
+        types::{Exit, PodRef},
+    },
+    reactor::trace::Trace,
+};
+
+/// Messages that may wait for the thread, which looks at least ten times a second.
+const WAITING: usize = 1024;
+
+/// How long after an event its curves go on.
+pub const AFTER: Duration = Duration::from_secs(1);
+
+/// Exits that are remembered, for those that are told before their event is.
+const RECENT: usize = 256;
+
+#[derive(Debug)]
+enum Message {
+    /// These are to be followed from now on, and no others.
+    Follow(Vec<Wanted>),
+    Incident(Box<Incident>),
+    Exit(String, Exit),
+    End,
+}
+
+/// An event whose curves are still being drawn.
+#[derive(Debug)]
+struct Incident {
+    id: u64,
+    pod: PodRef,
+    draft: Draft,
+    exits: Vec<Exit>,
+    due: Instant,
+}
+
+/// The end that tells: never waits.
+#[derive(Debug)]
+pub struct Recorder {
+    messages: SyncSender<Message>,
+    /// Pods whose exits belong to a flight, and until when.
+    watched: Vec<(String, Instant)>,
+    recent: VecDeque<(String, Exit)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// Starts the thread, with nothing to follow.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(tree: Tree, trace: Arc<Trace>, published: Weak<Published>) -> io::Result<Self> {
+        let (messages, waiting) = sync_channel(WAITING);
+        let thread = std::thread::Builder::new()
+            .name("recorder".to_owned())
+            .spawn(move || thread::run(&tree, &trace, &published, &waiting))?;
+        Ok(Self {
+            messages,
+            watched: Vec::new(),
+            recent: VecDeque::with_capacity(RECENT),
+            thread: Some(thread),
+        })
+    }
+
+    /// These cgroups are followed from now on.
+    pub fn follow(&self, wanted: Vec<Wanted>) {
+        self.tell(Message::Follow(wanted));
+    }
+
+    /// Event `id` is to have a flight; `draft` is what is known of it.
+    pub fn incident(&mut self, id: u64, pod: PodRef, draft: Draft) {
+        let now = Instant::now();
+        self.watched.retain(|(_, until)| *until > now);
+        self.watched.push((pod.uid.clone(), now + AFTER));
+        let recent = self.recent.iter();
+        let exits = recent
+            .filter(|(uid, exit)| *uid == pod.uid && exit.at_nanos >= draft.origin)
+            .map(|(_, exit)| exit.clone())
+            .collect();
+        self.tell(Message::Incident(Box::new(Incident {
+            id,
+            pod,
+            draft,
+            exits,
+            due: now + AFTER,
+        })));
+    }
+
+    /// A process of a pod ended.
+    pub fn exited(&mut self, uid: &str, exit: Exit) {
+        if self.watched.iter().any(|(of, _)| of == uid) {
+            self.tell(Message::Exit(uid.to_owned(), exit.clone()));
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((uid.to_owned(), exit));
+    }
+
+    fn tell(&self, message: Message) {
+        if self.messages.try_send(message).is_err() {
+            tracing::debug!("the flight recorder is behind: something is missing from a curve");
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // An error says that it has ended.
+        let _ = self.messages.send(Message::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The recorder's thread: reads usage, and finishes flights when their time has come.
+
+use std::{
+    sync::{
+        Weak,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::Instant,
+};
+
+use podwarden_cgroup::Tree;
+
+use super::{Incident, Message, flight, follow::Curves};
+use crate::{api::published::Published, reactor::trace::Trace};
+
+/// Incidents whose curves are drawn at the same time; more than these are events without a flight.
+const OPEN: usize = 16;
+
+/// Exits that one flight has at most.
+const EXITS: usize = 64;
+
+/// Runs until told to end; finishes then what is open.
+pub(super) fn run(
+    tree: &Tree,
+    trace: &Trace,
+    published: &Weak<Published>,
+    waiting: &Receiver<Message>,
+) {
+    let mut curves = Curves::default();
+    let mut open: Vec<Incident> = Vec::new();
+    let mut next = Instant::now();
+    loop {
+        let now = Instant::now();
+        let (done, left) = std::mem::take(&mut open)
+            .into_iter()
+            .partition(|incident| incident.due <= now);
+        open = left;
+        finish(done, trace, &curves, published);
+        if next <= now {
+            // While something is going on the others' curves matter as well.
+            next = now + curves.pass(tree, !open.is_empty());
+        }
+        match waiting.recv_timeout(next.saturating_duration_since(now)) {
+            Ok(Message::Follow(wanted)) => {
+                let needed = |uid: &str| open.iter().any(|incident| incident.pod.uid == uid);
+                curves.follow(wanted, needed);
+            }
+            Ok(Message::Incident(incident)) => {
+                if open.len() < OPEN && !is_repeated(&open, &incident) {
+                    open.push(*incident);
+                }
+            }
+            Ok(Message::Exit(uid, exit)) => {
+                let of_pod = open.iter_mut().filter(|incident| incident.pod.uid == uid);
+                for incident in of_pod.filter(|incident| incident.exits.len() < EXITS) {
+                    incident.exits.push(exit.clone());
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
+                finish(open, trace, &curves, published);
+                return;
+            }
+        }
+    }
+}
+
+/// The kernel chooses one process after another of a pod at its limit: the first flight shows all.
+fn is_repeated(open: &[Incident], new: &Incident) -> bool {
+    let is_oom = |incident: &Incident| incident.draft.scope.is_none();
+    is_oom(new) && open.iter().any(|i| is_oom(i) && i.pod == new.pod)
+}
+
+fn finish(done: Vec<Incident>, trace: &Trace, curves: &Curves, published: &Weak<Published>) {
+    if done.is_empty() {
+        return;
+    }
+    let Some(published) = published.upgrade() else {
+        return;
+    };
+    let readings = trace.read();
+    for incident in done {
+        let id = incident.id;
+        published.publish_flight(id, flight::of(incident, curves, &readings));
+    }
+}

@@ -1,0 +1,227 @@
+//! What the API server is to be told. Values only.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    episode::Episode,
+    wording::{self, Sizes},
+};
+use crate::api::types::{Eviction, PodRef};
+
+/// Of the entry's form.
+const VERSION: u32 = 1;
+
+/// In the place of a uid for what is about the node: no pod's has a slash in it.
+pub(super) const NODE_KEY: &str = "node/";
+
+/// One thing to tell, as it is kept on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Entry {
+    /// Of the form; an entry of another is set aside.
+    version: u32,
+    /// The same whenever it is made from the same eviction, and of no other.
+    pub(super) id: String,
+    /// When it happened, RFC 3339.
+    pub(super) time: String,
+    /// About whom.
+    pub(super) about: About,
+    /// What is said.
+    pub(super) message: String,
+    /// Its Event need not be sent again.
+    #[serde(default)]
+    pub(super) told: bool,
+    /// Nor the mark.
+    #[serde(default)]
+    pub(super) marked: bool,
+}
+
+/// About whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum About {
+    /// A pod that was evicted.
+    Pod {
+        /// Which. Where only its cgroup was known it has no namespace: who it is is asked again later.
+        pod: PodRef,
+        /// `metadata.uid` of its object, where that is known: a mirror has one of its own.
+        object: Option<String>,
+    },
+    /// The node, which is short of memory, or was.
+    Node {
+        /// Its name.
+        name: String,
+        /// It is no longer; absent as long as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        past: Option<Past>,
+    },
+}
+
+/// What is past.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Past {
+    /// When it began, RFC 3339.
+    pub(super) since: String,
+    /// How often a level was reached.
+    pub(super) crossings: u32,
+}
+
+impl Entry {
+    /// For an eviction that took place at `time`.
+    pub(super) fn of_eviction(
+        time: &str,
+        eviction: &Eviction,
+        object: Option<String>,
+        sizes: &Sizes,
+    ) -> Self {
+        let killed = eviction.timeline.killed_nanos.unwrap_or_default();
+        Self {
+            version: VERSION,
+            id: id(&eviction.pod.uid, killed),
+            time: time.to_owned(),
+            about: About::Pod {
+                pod: eviction.pod.clone(),
+                object,
+            },
+            message: wording::eviction(eviction, sizes),
+            told: false,
+            marked: false,
+        }
+    }
+
+    /// For a node that is under pressure since `at`, `CLOCK_MONOTONIC` nanoseconds.
+    pub(super) fn of_pressure(time: String, node: &str, at: u64, message: String) -> Self {
+        Self {
+            version: VERSION,
+            id: id(node, at),
+            time,
+            about: About::Node {
+                name: node.to_owned(),
+                past: None,
+            },
+            message,
+            told: false,
+            marked: true,
+        }
+    }
+
+    /// For a node that was under pressure, for the last time at `time`.
+    pub(super) fn of_relief(time: String, node: &str, episode: &Episode) -> Self {
+        Self {
+            version: VERSION,
+            // No node's name has a slash in it: the beginning has another id.
+            id: id(&format!("{NODE_KEY}{node}"), episode.at),
+            time,
+            about: About::Node {
+                name: node.to_owned(),
+                past: Some(Past {
+                    since: episode.since.clone(),
+                    crossings: episode.crossings,
+                }),
+            },
+            message: wording::relief(episode),
+            told: false,
+            marked: true,
+        }
+    }
+
+    /// Entries with the same key are delivered one after the other.
+    pub(super) fn key(&self) -> &str {
+        match &self.about {
+            About::Pod { pod, .. } => &pod.uid,
+            About::Node { .. } => NODE_KEY,
+        }
+    }
+
+    /// Reads an entry.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        let entry: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        if entry.version != VERSION {
+            return Err(format!("it has form {}, not {VERSION}", entry.version));
+        }
+        if entry.id.is_empty() || !entry.id.bytes().all(|c| c.is_ascii_hexdigit()) {
+            return Err(format!("its id is {:?}", entry.id));
+        }
+        Ok(entry)
+    }
+
+    /// As it is written.
+    pub(super) fn text(&self) -> Vec<u8> {
+        // Strings and flags: there is nothing in it that cannot be written.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// The id of the entry for an eviction. One pod is killed once at a time, and the clock has nanoseconds:
+/// no two boots of a machine give the same.
+pub(super) fn id_of(eviction: &Eviction) -> String {
+    id(
+        &eviction.pod.uid,
+        eviction.timeline.killed_nanos.unwrap_or_default(),
+    )
+}
+
+fn id(whom: &str, at: u64) -> String {
+    let mut hash = Sha256::new();
+    hash.update(whom.as_bytes());
+    hash.update(at.to_be_bytes());
+    let hash = hash.finalize();
+    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eviction(uid: &str, killed: u64) -> Eviction {
+        let mut eviction = Eviction::default();
+        uid.clone_into(&mut eviction.pod.uid);
+        eviction.timeline.killed_nanos = Some(killed);
+        eviction
+    }
+
+    #[test]
+    fn an_eviction_has_one_id_whenever_it_is_looked_at() {
+        let of = |uid: &str, killed| {
+            let eviction = eviction(uid, killed);
+            let entry = Entry::of_eviction("now", &eviction, None, &Sizes::default());
+            assert_eq!(entry.id, id_of(&eviction));
+            entry.id
+        };
+        assert_eq!(of("a", 7), of("a", 7));
+        assert_ne!(of("a", 7), of("a", 8));
+        assert_ne!(of("a", 7), of("b", 7));
+        assert_eq!(of("a", 7).len(), 16);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let eviction = eviction("a", 1);
+        let object = Some("mirror".to_owned());
+        let entry = Entry::of_eviction("now", &eviction, object, &Sizes::default());
+        assert_eq!(Entry::parse(&entry.text()).unwrap(), entry);
+        let node = Entry::of_pressure("now".to_owned(), "n1", 3, "short".to_owned());
+        assert_eq!(Entry::parse(&node.text()).unwrap(), node);
+        let episode = Episode {
+            at: 3,
+            ..Episode::default()
+        };
+        let relief = Entry::of_relief("later".to_owned(), "n1", &episode);
+        assert_eq!(Entry::parse(&relief.text()).unwrap(), relief);
+        assert_ne!(relief.id, node.id);
+        let text = String::from_utf8(entry.text()).unwrap();
+        for (from, to) in [
+            ("\"version\":1", "\"version\":2"),
+            ("\"time\"", "\"further\":1,\"time\""),
+            (entry.id.as_str(), "../etc"),
+        ] {
+            let error = Entry::parse(text.replace(from, to).as_bytes());
+            assert!(error.is_err(), "{from} -> {to}");
+        }
+        assert!(Entry::parse(&text.as_bytes()[..40]).is_err());
+    }
+}

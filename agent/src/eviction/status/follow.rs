@@ -1,0 +1,153 @@
+//! What hurries marks: the API server answers again. What makes them moot: the pod is gone. And what takes
+//! them back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Weak,
+};
+
+use tokio::sync::mpsc;
+
+use super::{
+    entry::Entry,
+    queue::Shared,
+    recent::{Back, Recent, State},
+    say, whose,
+};
+use crate::{
+    api::{
+        published::Published,
+        types::{PodRef, SourceStats},
+    },
+    base::clock,
+    eviction::pod_workers::{Offers, Work},
+    pods::{Feed, PodSet, Source},
+};
+
+/// See the module's text.
+pub(super) struct Follow {
+    pub(super) feed: Feed,
+    pub(super) queue: Shared,
+    pub(super) offers: Offers<PodRef>,
+    /// Marks that were written to a status just now.
+    pub(super) written: mpsc::UnboundedReceiver<Entry>,
+    pub(super) published: Weak<Published>,
+}
+
+impl Follow {
+    /// Follows the pods and their sources until those end.
+    pub(super) async fn run(mut self) {
+        let mut known = uids(&self.feed.pods.borrow_and_update());
+        let mut troubled = is_troubled(&self.feed.sources.borrow_and_update());
+        let mut recent = Recent::default();
+        loop {
+            // While the source is away it says what was so before.
+            let due = recent.due().filter(|_| !troubled);
+            let due = due.map(tokio::time::Instant::from_std);
+            let timer = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.feed.pods.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.feed.pods.mark_unchanged();
+                    known = self.gone(known);
+                    if !troubled {
+                        self.look(&mut recent);
+                    }
+                }
+                changed = self.feed.sources.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let now = is_troubled(&self.feed.sources.borrow_and_update());
+                    if troubled && !now {
+                        self.offers.hurry();
+                        recent.resumed(clock::of_timers());
+                    }
+                    troubled = now;
+                }
+                Some(entry) = self.written.recv() => {
+                    recent.written(entry, clock::of_timers());
+                    if !troubled {
+                        self.look(&mut recent);
+                    }
+                }
+                () = timer => self.look(&mut recent),
+            }
+        }
+    }
+
+    /// Ends what is to be told of pods that are `known` and gone; gives those that are known now.
+    fn gone(&self, mut known: BTreeSet<String>) -> BTreeSet<String> {
+        let set = self.feed.pods.borrow().clone();
+        let now = uids(&set);
+        if !set.waiting.is_empty() {
+            // Those that are not in it may not have been told yet.
+            known.extend(now);
+            return known;
+        }
+        let gone: BTreeSet<_> = known.difference(&now).map(String::as_str).collect();
+        let waiting: BTreeMap<_, _> = self.queue.with(|queue| {
+            let entries = queue.entries();
+            let entries = entries.filter(|entry| gone.contains(entry.key()));
+            entries.map(whose).collect()
+        });
+        for (uid, pod) in waiting {
+            self.offers.offer(&uid, Work::Delete(pod));
+        }
+        now
+    }
+
+    /// Has marks written again that were taken back.
+    fn look(&self, recent: &mut Recent) {
+        let set = self.feed.pods.borrow().clone();
+        let is = |uid: &str| {
+            let named = |known: &crate::pods::SourcedPod| known.pod.uid.as_str() == uid;
+            match (set.pods.iter().any(named), set.ended.iter().any(named)) {
+                (true, _) => State::Runs,
+                (_, true) => State::Ended,
+                (false, false) => State::Gone,
+            }
+        };
+        for back in recent.look(clock::of_timers(), is) {
+            match back {
+                Back::Again(entry) => {
+                    let (key, pod) = whose(&entry);
+                    tracing::warn!(
+                        uid = key,
+                        "the mark of an evicted pod was written over, as a kubelet does that has not seen it: \
+                         it is written again"
+                    );
+                    if let Err(error) = self.queue.with(|queue| queue.again(*entry)) {
+                        tracing::warn!(%error, "the queue of marks below stateDir cannot be written");
+                    }
+                    self.offers.offer(&key, Work::Update(pod));
+                }
+                Back::Enough(entry) => say(
+                    &self.published,
+                    format!(
+                        "the status of the evicted pod {} is written over again and again, and left as it is now: \
+                         something else than its kubelet insists that it runs",
+                        entry.key()
+                    ),
+                ),
+            }
+        }
+    }
+}
+
+fn uids(set: &PodSet) -> BTreeSet<String> {
+    let all = set.pods.iter().chain(&set.ended);
+    all.map(|known| known.pod.uid.to_string()).collect()
+}
+
+fn is_troubled(sources: &[SourceStats]) -> bool {
+    let mut sources = sources.iter();
+    sources.any(|source| source.name == Source::Apiserver.as_str() && source.problem.is_some())
+}

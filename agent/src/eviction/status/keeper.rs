@@ -1,0 +1,115 @@
+//! The thread that writes what is to be told to the disk, which may be slow: whoever has something to say
+//! never waits for it.
+
+use std::{
+    io,
+    sync::{
+        Weak,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use super::{
+    entry::Entry,
+    queue::{Added, MOST, Shared},
+    say, whose,
+};
+use crate::{
+    api::{published::Published, types::PodRef},
+    eviction::pod_workers::{Offers, Work},
+};
+
+/// Entries that may wait for the disk: two minutes of evictions at the usual fastest.
+const WAITING: usize = 128;
+
+enum Message {
+    Add(Box<Entry>),
+    End,
+}
+
+/// See the module's text; all that waits is written when this goes away.
+pub(super) struct Keeper {
+    messages: SyncSender<Message>,
+    thread: Option<JoinHandle<()>>,
+    published: Weak<Published>,
+}
+
+impl Keeper {
+    /// Starts the thread; it offers each entry to the workers once it is on disk.
+    pub(super) fn start(
+        queue: Shared,
+        offers: Offers<PodRef>,
+        published: Weak<Published>,
+    ) -> io::Result<Self> {
+        let (messages, waiting) = sync_channel(WAITING);
+        let told = published.clone();
+        let thread = std::thread::Builder::new()
+            .name("marks".to_owned())
+            .spawn(move || keep_all(&waiting, &queue, &offers, &told))?;
+        Ok(Self {
+            messages,
+            thread: Some(thread),
+            published,
+        })
+    }
+
+    /// Has an entry written.
+    pub(super) fn add(&self, entry: Entry) {
+        let (key, _) = whose(&entry);
+        if self
+            .messages
+            .try_send(Message::Add(Box::new(entry)))
+            .is_err()
+        {
+            let problem = format!(
+                "the API server will not be told of the eviction of {key}: the disk of stateDir does not answer"
+            );
+            say(&self.published, problem);
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // An error says that it has ended.
+        let _ = self.messages.send(Message::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep_all(
+    waiting: &Receiver<Message>,
+    queue: &Shared,
+    offers: &Offers<PodRef>,
+    published: &Weak<Published>,
+) {
+    for message in waiting {
+        let entry = match message {
+            Message::Add(entry) => *entry,
+            Message::End => return,
+        };
+        let (key, pod) = whose(&entry);
+        match queue.with(|queue| queue.add(entry)) {
+            Added::Kept | Added::Known => {}
+            Added::Forgetful(error) => say(
+                published,
+                format!(
+                    "the mark of {key} cannot be written below stateDir ({error}): it is lost when the agent ends \
+                     before the API server has it; make room there"
+                ),
+            ),
+            Added::Full => {
+                let problem = format!(
+                    "the API server will not be told of the eviction of {key}: {MOST} marks wait for it already"
+                );
+                say(published, problem);
+                continue;
+            }
+        }
+        offers.offer(&key, Work::Update(pod));
+    }
+}

@@ -1,0 +1,306 @@
+//! Tells the API server of evictions, after the kill and never in its way.
+//!
+//! ```text
+//!  reactor's report ──> keeper ──> queue (a directory) ──> workers ──> Event, mark, teardown
+//!  event log, after a restart ──────┘                        └─ one for each pod, until it is done
+//! ```
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `entry` | one thing to tell |
+//! | `episode` | how long the node is under pressure; values only |
+//! | `wording` | in which words; values only |
+//! | `queue` | what is still to be told, on disk |
+//! | `object` | whether what has the pod's name is the pod |
+//! | `server` | requests and answers |
+//! | `steps` | what is done for an evicted pod, in which order |
+//! | `follow` | what hurries it, what makes it moot, and what takes it back |
+//! | `recent` | marks that may be taken back yet; values only |
+//! | `tally` | how many wait, and what became of the others |
+//! | `keeper` | the thread that waits for the disk |
+//! | `condition` | how the agent is, in the Node's status; has no part in the above |
+
+mod condition;
+mod entry;
+mod episode;
+mod follow;
+mod keeper;
+mod object;
+mod queue;
+mod recent;
+mod server;
+mod steps;
+mod tally;
+mod wording;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+
+use self::{
+    entry::{About, Entry},
+    episode::Episodes,
+    follow::Follow,
+    keeper::Keeper,
+    queue::{Queue, Shared},
+    server::Server,
+    steps::Steps,
+};
+use crate::{
+    api::{
+        published::Published,
+        types::{Eviction, PodRef},
+    },
+    base::clock,
+    config::MarksConfig,
+    eviction::pod_workers::{Work, Workers},
+    pods::{Apiserver, Feed, PodSet},
+    reactor::report::Crossing,
+};
+
+pub use self::{condition::Condition, steps::Teardown, tally::Tally, wording::Sizes};
+
+/// What marks are made with.
+pub struct Parts {
+    /// How.
+    pub how: MarksConfig,
+    /// Who is told; `None` for nobody, as with [`MarksConfig::None`].
+    pub apiserver: Option<Apiserver>,
+    /// The Node's name.
+    pub node_name: String,
+    /// Where the queue is kept; `None` for memory alone.
+    pub state_dir: Option<PathBuf>,
+    /// What there is to use.
+    pub sizes: Sizes,
+    /// A node that was under no pressure for this long is under pressure anew.
+    pub calm: Duration,
+    /// The pods, and how their sources are.
+    pub feed: Feed,
+    /// Evictions that agents before this one have on record and that were to be marked, each with its time.
+    pub recorded: Vec<(String, Eviction)>,
+    /// `None` where there is no container runtime to be told.
+    pub teardown: Option<Teardown>,
+    /// Where trouble is told.
+    pub published: Weak<Published>,
+}
+
+/// The slow loop's end. What waits to be written is written before it goes away; what waits to be told is
+/// told by the next agent.
+pub struct Marks {
+    keeper: Keeper,
+    sizes: Sizes,
+    node_name: String,
+    /// `None` where nobody is told.
+    episodes: Option<Episodes>,
+    _following: Following,
+    _workers: Workers,
+}
+
+/// Ends with this.
+struct Following(JoinHandle<()>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Marks {
+    /// Reads the queue and begins to deliver; `None` where there is nobody to be told of anything.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(parts: Parts) -> std::io::Result<Option<Self>> {
+        let tells = parts.apiserver.is_some();
+        if !tells && parts.teardown.is_none() {
+            return Ok(None);
+        }
+        let tally = Arc::new(Tally::default());
+        if let Some(published) = parts.published.upgrade() {
+            published.set_marks(Arc::clone(&tally));
+        }
+        let (mut queue, problems) = Queue::open(parts.state_dir.as_deref());
+        for problem in problems {
+            say(&parts.published, problem);
+        }
+        if tells && queue.dir().is_none() {
+            tracing::warn!(
+                "there is no stateDir: marks that are not delivered when the agent ends are lost"
+            );
+        }
+        recover(&mut queue, parts.recorded, &parts.sizes);
+        let waiting: Vec<_> = queue.entries().map(whose).collect();
+        if !waiting.is_empty() {
+            tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
+        }
+        let queue = Shared::new(queue, Arc::clone(&tally));
+        let server = parts.apiserver.map(Server::new);
+        let (marked, written) = mpsc::unbounded_channel();
+        let steps = Steps {
+            queue: queue.clone(),
+            server,
+            how: parts.how,
+            node_name: parts.node_name.clone(),
+            pods: parts.feed.pods.clone(),
+            teardown: parts.teardown,
+            published: parts.published.clone(),
+            tally,
+            written: marked,
+        };
+        let (workers, offers) = Workers::start(Arc::new(steps));
+        for (key, pod) in waiting {
+            offers.offer(&key, Work::Update(pod));
+        }
+        let following = Follow {
+            feed: parts.feed,
+            queue: queue.clone(),
+            offers: offers.clone(),
+            written,
+            published: parts.published.clone(),
+        };
+        Ok(Some(Self {
+            keeper: Keeper::start(queue, offers, parts.published)?,
+            sizes: parts.sizes,
+            node_name: parts.node_name,
+            episodes: tells.then(|| Episodes::new(parts.calm)),
+            _following: Following(tokio::spawn(following.run())),
+            _workers: workers,
+        }))
+    }
+
+    /// A pod was killed at `time`. `set` is what is known of pods. Never waits.
+    pub fn evicted(&mut self, time: &str, eviction: &Eviction, set: &watch::Receiver<Arc<PodSet>>) {
+        let pod = &eviction.pod;
+        if let Some(episodes) = &mut self.episodes {
+            let name = match pod.namespace.as_str() {
+                // Only its cgroup is known.
+                "" => pod.uid.clone(),
+                namespace => format!("{namespace}/{}", pod.name),
+            };
+            episodes.evicted(name, Instant::now());
+        }
+        if pod.uid.is_empty() {
+            // Its cgroup went away before anybody could say whose it was.
+            return;
+        }
+        let object = set.borrow().object_of(&pod.uid);
+        let entry = Entry::of_eviction(time, eviction, object, &self.sizes);
+        self.keeper.add(entry);
+    }
+
+    /// Usage was found at a level. Never waits.
+    pub fn crossed(&mut self, crossing: &Crossing, now: Instant) {
+        let Some(episodes) = &mut self.episodes else {
+            return;
+        };
+        let time = clock::text_of(crossing.crossed);
+        if let Some(untold) = episodes.crossed(crossing.crossed, &time, now) {
+            let message = wording::pressure(crossing, untold);
+            let entry = Entry::of_pressure(time, &self.node_name, crossing.crossed, message);
+            self.keeper.add(entry);
+        }
+    }
+
+    /// The node is still short of memory, or was until now.
+    pub fn pressed(&mut self, now: Instant) {
+        if let Some(episodes) = &mut self.episodes {
+            episodes.lasts(now);
+        }
+    }
+
+    /// How long until [`Marks::look`] has something to do; `None` while the node is under no pressure.
+    pub fn due(&self, now: Instant) -> Option<Duration> {
+        let due = self.episodes.as_ref()?.due()?;
+        Some(due.saturating_duration_since(now))
+    }
+
+    /// Tells of the pressure that is over by now. Never waits.
+    pub fn look(&mut self, now: Instant) {
+        let Some(episodes) = &mut self.episodes else {
+            return;
+        };
+        if let Some(episode) = episodes.ended(now) {
+            let ago = clock::nanos(episode.silent);
+            let time = clock::text_of(clock::monotonic().saturating_sub(ago));
+            let entry = Entry::of_relief(time, &self.node_name, &episode);
+            self.keeper.add(entry);
+        }
+    }
+}
+
+/// Says what is wrong, in the log and as an event.
+fn say(published: &Weak<Published>, message: String) {
+    tracing::warn!("{message}");
+    if let Some(published) = published.upgrade() {
+        published.degraded(message);
+    }
+}
+
+/// Whose worker an entry is for.
+fn whose(entry: &Entry) -> (String, PodRef) {
+    let pod = match &entry.about {
+        About::Pod { pod, .. } => pod.clone(),
+        About::Node { .. } => PodRef::default(),
+    };
+    (entry.key().to_owned(), pod)
+}
+
+/// Evictions that are on record and neither told nor about to be: the agent was killed between the two.
+fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, sizes: &Sizes) {
+    for (time, eviction) in recorded {
+        if eviction.pod.uid.is_empty() || queue.knows(&entry::id_of(&eviction)) {
+            continue;
+        }
+        tracing::warn!(
+            pod = eviction.pod.name,
+            uid = eviction.pod.uid,
+            "the agent before this one ended before it could mark this pod as evicted"
+        );
+        queue.add(Entry::of_eviction(&time, &eviction, None, sizes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_record_is_told_unless_it_was_or_will_be() {
+        let recorded = |uid: &str, killed| {
+            let mut eviction = Eviction::default();
+            uid.clone_into(&mut eviction.pod.uid);
+            eviction.timeline.killed_nanos = Some(killed);
+            ("2026-01-01T00:00:00Z".to_owned(), eviction)
+        };
+        let sizes = Sizes::default();
+        let mut queue = Queue::open(None).0;
+        for (time, eviction) in [recorded("told", 1), recorded("waits", 2)] {
+            queue.add(Entry::of_eviction(&time, &eviction, None, &sizes));
+        }
+        queue.done(1).unwrap();
+        let all = vec![
+            recorded("told", 1),
+            recorded("waits", 2),
+            recorded("lost", 3),
+            // Once more, later.
+            recorded("told", 4),
+            // Nobody knew whose cgroup it was.
+            recorded("", 5),
+        ];
+        for _ in 0..2 {
+            recover(&mut queue, all.clone(), &sizes);
+            let waiting: Vec<_> = queue.entries().map(Entry::key).collect();
+            assert_eq!(waiting, ["waits", "lost", "told"]);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Marks that were just written, for as long as they may be taken back. Values only: no IO, no clock.
+//!
+//! A kubelet that has not seen a mark yet writes the status that it has computed itself over it (`syncBatch`
+//! with `needsReconcile`, every 10 s, of `pkg/kubelet/status/status_manager.go`; `mergePodStatus` there lets
+//! Running follow Failed). Once it has synced the pod with the mark it keeps to it. Taken back, the mark
+//! is written again.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use super::entry::Entry;
+
+/// A change may be missed where two come at once: then the state at this time counts. Past the kubelet's next
+/// turn.
+const CHECK: Duration = Duration::from_secs(15);
+
+/// For so long: a kubelet syncs every pod within a minute (`syncFrequency`).
+const LONGEST: Duration = Duration::from_secs(90);
+
+/// Who takes it back so often means it.
+const TIMES: u32 = 3;
+
+/// What a source says of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Runs,
+    Ended,
+    Gone,
+}
+
+#[derive(Debug)]
+struct Mark {
+    entry: Entry,
+    /// The mark was seen.
+    seen: bool,
+    check: Option<Instant>,
+    until: Instant,
+    times: u32,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    marks: BTreeMap<String, Mark>,
+    /// How often the mark of a pod was written.
+    times: BTreeMap<String, u32>,
+}
+
+/// A mark was taken back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// It is to be written again.
+    Again(Box<Entry>),
+    /// Once too often.
+    Enough(Box<Entry>),
+}
+
+impl Recent {
+    /// A mark was written.
+    pub(super) fn written(&mut self, entry: Entry, now: Instant) {
+        let key = entry.key().to_owned();
+        let times = self.times.entry(key.clone()).or_default();
+        *times += 1;
+        let mark = Mark {
+            entry,
+            seen: false,
+            check: Some(now + CHECK),
+            until: now + LONGEST,
+            times: *times,
+        };
+        self.marks.insert(key, mark);
+    }
+
+    /// The source of the states could not tell them for a while, and can now: what it has told is from before.
+    pub(super) fn resumed(&mut self, now: Instant) {
+        for mark in self.marks.values_mut() {
+            if !mark.seen {
+                mark.check = Some(now + CHECK);
+            }
+            mark.until = now + LONGEST;
+        }
+    }
+
+    /// Looks at the pods: those whose marks were taken back.
+    pub(super) fn look(&mut self, now: Instant, state: impl Fn(&str) -> State) -> Vec<Back> {
+        let mut back = Vec::new();
+        let Self { marks, times } = self;
+        marks.retain(|uid, mark| {
+            let checks = mark.check.is_some_and(|check| check <= now);
+            if checks {
+                mark.check = None;
+            }
+            let keep = match state(uid) {
+                State::Gone => false,
+                State::Ended => {
+                    mark.seen = true;
+                    now < mark.until
+                }
+                State::Runs if mark.seen || checks => {
+                    let entry = Box::new(mark.entry.clone());
+                    let again = mark.times < TIMES;
+                    back.push(match again {
+                        true => Back::Again(entry),
+                        false => Back::Enough(entry),
+                    });
+                    // How often it was written is remembered until it is written again.
+                    return false;
+                }
+                State::Runs => now < mark.until,
+            };
+            if !keep {
+                times.remove(uid);
+            }
+            keep
+        });
+        for enough in &back {
+            if let Back::Enough(entry) = enough {
+                times.remove(entry.key());
+            }
+        }
+        back
+    }
+
+    /// When to look again though nothing has changed.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let marks = self.marks.values();
+        marks.map(|mark| mark.check.unwrap_or(mark.until)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{api::types::Eviction, eviction::status::wording::Sizes};
+
+    fn entry() -> Entry {
+        let mut eviction = Eviction::default();
+        "a".clone_into(&mut eviction.pod.uid);
+        Entry::of_eviction("now", &eviction, None, &Sizes::default())
+    }
+
+    fn again() -> Vec<Back> {
+        vec![Back::Again(Box::new(entry()))]
+    }
+
+    #[test]
+    fn a_mark_that_was_seen_and_is_gone_was_taken_back() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        recent.written(entry(), now);
+        // What was told before the mark.
+        assert_eq!(recent.look(now, |_| State::Runs), []);
+        assert_eq!(recent.look(now, |_| State::Ended), []);
+        assert_eq!(recent.look(now, |_| State::Runs), again());
+        assert_eq!(recent.look(now, |_| State::Runs), [], "it was said");
+        recent.written(entry(), now);
+        assert_eq!(recent.look(now, |_| State::Ended), []);
+        assert_eq!(recent.look(now, |_| State::Runs), again());
+        recent.written(entry(), now);
+        assert_eq!(recent.look(now, |_| State::Ended), []);
+        let enough = vec![Back::Enough(Box::new(entry()))];
+        assert_eq!(recent.look(now, |_| State::Runs), enough);
+        assert!(recent.times.is_empty() && recent.marks.is_empty());
+    }
+
+    #[test]
+    fn where_it_was_not_seen_the_state_counts_after_a_while() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        recent.written(entry(), now);
+        assert_eq!(recent.due(), Some(now + CHECK));
+        assert_eq!(recent.look(now + CHECK / 2, |_| State::Runs), []);
+        assert_eq!(recent.look(now + CHECK, |_| State::Runs), again());
+        assert_eq!(recent.due(), None);
+    }
+
+    #[test]
+    fn what_was_told_before_an_outage_does_not_count() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        recent.written(entry(), now);
+        let back = now + LONGEST * 2;
+        recent.resumed(back);
+        assert_eq!(recent.look(back, |_| State::Runs), []);
+        assert_eq!(recent.look(back, |_| State::Ended), []);
+        recent.resumed(back + CHECK);
+        // It was seen: there is no need to wait.
+        assert_eq!(recent.look(back + CHECK, |_| State::Runs), again());
+    }
+
+    #[test]
+    fn a_mark_that_stands_is_forgotten_and_one_of_a_pod_that_is_gone_at_once() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        recent.written(entry(), now);
+        assert_eq!(recent.look(now + CHECK, |_| State::Ended), []);
+        assert_eq!(recent.due(), Some(now + LONGEST));
+        assert_eq!(recent.look(now + LONGEST, |_| State::Ended), []);
+        assert_eq!(recent.due(), None);
+        recent.written(entry(), now);
+        assert_eq!(recent.look(now, |_| State::Gone), []);
+        assert!(recent.times.is_empty() && recent.marks.is_empty());
+    }
+}

@@ -1,0 +1,226 @@
+//! Requests to the API server: what is asked, and what is answered.
+
+use std::time::Duration;
+
+use axum::http;
+use http_body_util::{BodyExt as _, Limited};
+use kube::{
+    Client,
+    client::Body,
+    core::{
+        Request,
+        params::{GetParams, Patch, PatchParams, PostParams},
+    },
+};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use crate::{
+    base::error::chain,
+    eviction::pod_workers::Failure,
+    pods::{Apiserver, apiserver::connect},
+};
+
+/// An answer has this long to come whole.
+const TIME: Duration = Duration::from_secs(15);
+
+/// The most that an answer may have: what an object may have in etcd, and something for its fields' history.
+const LARGEST: usize = 4 << 20;
+
+/// An answer that is no success.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Refusal {
+    /// HTTP status.
+    #[serde(skip)]
+    pub(super) code: u16,
+    /// Of the `Status`; empty where none came.
+    #[serde(default)]
+    pub(super) reason: String,
+    /// What is wrong.
+    #[serde(default)]
+    pub(super) message: String,
+    /// When to come again, if the server said so.
+    #[serde(skip)]
+    pub(super) wait: Option<Duration>,
+}
+
+impl Refusal {
+    fn of(code: u16, wait: Option<Duration>, text: &[u8]) -> Self {
+        // What stands between may answer with something else.
+        let refusal: Self = serde_json::from_slice(text).unwrap_or_else(|_| Self {
+            message: String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned(),
+            ..Self::default()
+        });
+        Self {
+            code,
+            wait,
+            ..refusal
+        }
+    }
+
+    /// The object is there already.
+    pub(super) fn already_exists(&self) -> bool {
+        self.code == 409 && self.reason == "AlreadyExists"
+    }
+
+    /// True where the same request can never succeed.
+    pub(super) fn for_good(&self) -> bool {
+        matches!(self.code, 400 | 405 | 406 | 413 | 415 | 422)
+    }
+
+    /// One sentence.
+    pub(super) fn sentence(&self, asked: &str) -> String {
+        let Self {
+            code,
+            reason,
+            message,
+            ..
+        } = self;
+        let said = if message.is_empty() { reason } else { message };
+        let remedy = match code {
+            401 => "; the token or certificate is not known there or has expired; renew it",
+            403 => "; grant it to this user (deploy/kubernetes.yaml has all that is needed)",
+            404 if asked == PATCH_NODE => "; set nodeName to what this node is called there",
+            _ => "",
+        };
+        format!("the API server answered {code} to {asked} ({said}){remedy}")
+    }
+
+    /// To be tried again.
+    pub(super) fn failure(&self, asked: &str) -> Failure {
+        Failure {
+            problem: self.sentence(asked),
+            wait: self.wait,
+        }
+    }
+}
+
+/// An answer, or none.
+pub(super) type Answer = Result<Result<Vec<u8>, Refusal>, Failure>;
+
+/// See the module's text.
+pub(super) struct Server {
+    apiserver: Apiserver,
+    connection: Mutex<Option<(Client, String)>>,
+}
+
+impl Server {
+    /// Nothing is connected yet.
+    pub(super) fn new(apiserver: Apiserver) -> Self {
+        Self {
+            apiserver,
+            connection: Mutex::default(),
+        }
+    }
+
+    /// One pod.
+    pub(super) async fn pod(&self, namespace: &str, name: &str) -> Answer {
+        let request = Request::new(pods(namespace)).get(name, &GetParams::default());
+        self.ask(request, GET).await
+    }
+
+    /// A patch of a pod's status.
+    pub(super) async fn patch_status(&self, namespace: &str, name: &str, patch: &Value) -> Answer {
+        let params = PatchParams::default();
+        let patch = Patch::Strategic(patch);
+        let request =
+            Request::new(pods(namespace)).patch_subresource("status", name, &params, &patch);
+        self.ask(request, PATCH).await
+    }
+
+    /// A patch of a node's status.
+    pub(super) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
+        let params = PatchParams::default();
+        let patch = Patch::Strategic(patch);
+        let request =
+            Request::new("/api/v1/nodes").patch_subresource("status", name, &params, &patch);
+        self.ask(request, PATCH_NODE).await
+    }
+
+    /// An eviction of a pod.
+    pub(super) async fn evict(&self, namespace: &str, name: &str, eviction: &Value) -> Answer {
+        let params = PostParams::default();
+        let text = eviction.to_string().into_bytes();
+        let request =
+            Request::new(pods(namespace)).create_subresource("eviction", name, &params, text);
+        self.ask(request, EVICT).await
+    }
+
+    /// A new Event.
+    pub(super) async fn tell(&self, namespace: &str, event: &Value) -> Answer {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let text = event.to_string().into_bytes();
+        let request = Request::new(path).create(&PostParams::default(), text);
+        self.ask(request, TELL).await
+    }
+
+    async fn ask(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+        asked: &str,
+    ) -> Answer {
+        let request = request.map_err(|error| {
+            Failure::new(format!("{asked} cannot be made up ({})", chain(&error)))
+        })?;
+        let (client, url) = self.client().await?;
+        let answered = tokio::time::timeout(TIME, send(&client, request)).await;
+        let problem = match answered {
+            Ok(Ok(Err(refusal))) if refusal.code == 401 => {
+                // With another token, should there be one.
+                self.connection.lock().await.take();
+                return Ok(Err(refusal));
+            }
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(problem)) => problem,
+            Err(_) => format!("no answer within {} s", TIME.as_secs()),
+        };
+        self.connection.lock().await.take();
+        Err(Failure::new(format!(
+            "the API server {url} cannot be asked for {asked} ({problem})"
+        )))
+    }
+
+    async fn client(&self) -> Result<(Client, String), Failure> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = &*connection {
+            return Ok(connection.clone());
+        }
+        let made = connect::client(&self.apiserver).await;
+        let made = made.map_err(|error| Failure::new(chain(&error)))?;
+        Ok(connection.insert(made).clone())
+    }
+}
+
+/// What is asked for, for the errors.
+pub(super) const GET: &str = "a get of the pod";
+/// As above.
+pub(super) const PATCH: &str = "a patch of the pod's status";
+/// As above.
+pub(super) const PATCH_NODE: &str = "a patch of the node's status";
+/// As above.
+pub(super) const EVICT: &str = "an eviction of the pod";
+/// As above.
+pub(super) const TELL: &str = "a new Event";
+
+fn pods(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+async fn send(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+) -> Result<Result<Vec<u8>, Refusal>, String> {
+    let answer = client.send(request.map(Body::from)).await;
+    let (head, body) = answer.map_err(|error| chain(&error))?.into_parts();
+    let body = Limited::new(body, LARGEST).collect().await;
+    let text = body.map_err(|error| error.to_string())?.to_bytes();
+    if head.status.is_success() {
+        return Ok(Ok(text.into()));
+    }
+    // Seconds; what stands between may write a date, which is not respected.
+    let wait = head.headers.get(http::header::RETRY_AFTER);
+    let wait = wait.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let wait = wait.map(Duration::from_secs);
+    Ok(Err(Refusal::of(head.status.as_u16(), wait, &text)))
+}

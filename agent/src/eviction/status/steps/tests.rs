@@ -1,0 +1,368 @@
+use std::{
+    collections::VecDeque,
+    fs,
+    net::Ipv4Addr,
+    sync::{Mutex, atomic::AtomicU32, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    response::IntoResponse as _,
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    api::types::Eviction,
+    eviction::status::{
+        queue::{Added, Queue},
+        wording::Sizes,
+    },
+    pods::{Apiserver, apiserver::MIRROR},
+};
+
+const POD: &str = "GET /api/v1/namespaces/shop/pods/web";
+const STATUS: &str = "PATCH /api/v1/namespaces/shop/pods/web/status";
+const EVICTION: &str = "POST /api/v1/namespaces/shop/pods/web/eviction";
+const EVENT: &str = "POST /api/v1/namespaces/shop/events";
+
+/// Answers in their order, and what was asked.
+#[derive(Default)]
+struct Script {
+    answers: VecDeque<(&'static str, u16, Value)>,
+    asked: Vec<(String, Value)>,
+}
+
+type Shared = Arc<Mutex<Script>>;
+
+async fn answer(State(script): State<Shared>, request: Request) -> axum::response::Response {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    let asked = format!("{} {}", head.method, head.uri.path());
+    let mut script = script.lock().unwrap();
+    let (expected, code, body_of_answer) =
+        script
+            .answers
+            .pop_front()
+            .unwrap_or(("nothing more", 500, json!({})));
+    let code = if asked == expected { code } else { 500 };
+    script
+        .asked
+        .push((asked, serde_json::from_slice(&body).unwrap_or_default()));
+    let headers = [(header::RETRY_AFTER, "7")];
+    (
+        StatusCode::from_u16(code).unwrap(),
+        headers,
+        body_of_answer.to_string(),
+    )
+        .into_response()
+}
+
+/// Steps with one entry, for the pod `u1`, and a server with these answers.
+struct Scene {
+    steps: Steps,
+    script: Shared,
+    _dir: tempfile::TempDir,
+}
+
+impl Scene {
+    async fn new(how: MarksConfig, answers: &[(&'static str, u16, Value)]) -> Self {
+        let script = Shared::default();
+        script.lock().unwrap().answers = answers.iter().cloned().collect();
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&script));
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        fs::write(&kubeconfig, text.to_string()).unwrap();
+        let server = Server::new(Apiserver::Kubeconfig(kubeconfig));
+        Self {
+            steps: steps(how, Some(server), None),
+            script,
+            _dir: dir,
+        }
+    }
+
+    async fn run(&self) -> Result<(), Failure> {
+        let done = self.steps.run("u1", Work::Update(pod())).await;
+        let left = self.script.lock().unwrap().answers.len();
+        assert_eq!(left, 0, "{left} answers were not asked for");
+        done
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let script = self.script.lock().unwrap();
+        script
+            .asked
+            .iter()
+            .map(|(asked, _)| asked.clone())
+            .collect()
+    }
+
+    fn body(&self, number: usize) -> Value {
+        self.script.lock().unwrap().asked[number].1.clone()
+    }
+
+    fn waiting(&self) -> Vec<Entry> {
+        waiting(&self.steps)
+    }
+}
+
+fn waiting(steps: &Steps) -> Vec<Entry> {
+    steps.queue.with(|queue| queue.entries().cloned().collect())
+}
+
+fn pod() -> PodRef {
+    PodRef {
+        name: "web".to_owned(),
+        namespace: "shop".to_owned(),
+        uid: "u1".to_owned(),
+    }
+}
+
+fn steps(how: MarksConfig, server: Option<Server>, teardown: Option<Teardown>) -> Steps {
+    let mut queue = Queue::open(None).0;
+    let eviction = Eviction {
+        pod: pod(),
+        ..Eviction::default()
+    };
+    let entry = Entry::of_eviction("2026-01-01T00:00:00Z", &eviction, None, &Sizes::default());
+    assert!(matches!(queue.add(entry), Added::Kept));
+    Steps {
+        queue: crate::eviction::status::queue::Shared::new(queue, Arc::default()),
+        server,
+        how,
+        node_name: "n1".to_owned(),
+        pods: watch::channel(Arc::default()).1,
+        teardown,
+        published: Weak::new(),
+        tally: Arc::default(),
+        written: mpsc::unbounded_channel().0,
+    }
+}
+
+fn object(uid: &str, version: &str) -> Value {
+    json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": {"phase": "Running"}})
+}
+
+fn refusal(reason: &str) -> Value {
+    json!({"kind": "Status", "reason": reason, "message": format!("because {reason}")})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_is_written_to_the_object_that_was_looked_at() {
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 201, json!({})),
+            // The kubelet was faster.
+            (STATUS, 409, refusal("Conflict")),
+            (POD, 200, object("u1", "8")),
+            (STATUS, 200, json!({})),
+        ],
+    )
+    .await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+    for (number, version) in [(2, "7"), (4, "8")] {
+        let expected = json!({"uid": "u1", "resourceVersion": version});
+        assert_eq!(scene.body(number)["metadata"], expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_replaced_meanwhile_is_left_alone() {
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 201, json!({})),
+            (STATUS, 409, refusal("Conflict")),
+            (POD, 200, object("u2", "9")),
+        ],
+    )
+    .await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+    let scene = Scene::new(MarksConfig::Status, &[(POD, 200, object("u2", "9"))]).await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+    let scene = Scene::new(MarksConfig::Status, &[(POD, 404, refusal("NotFound"))]).await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_pod_is_marked_by_its_mirror() {
+    let mut mirror = object("u9", "7");
+    mirror["metadata"]["annotations"] = json!({MIRROR: "u1"});
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, mirror),
+            (EVENT, 201, json!({})),
+            (STATUS, 200, json!({})),
+        ],
+    )
+    .await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.body(1)["involvedObject"]["uid"], "u9");
+    assert_eq!(scene.body(2)["metadata"]["uid"], "u9");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_is_not_done_again() {
+    let mut ended = object("u1", "8");
+    ended["status"]["phase"] = "Failed".into();
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            // It is there from a try whose answer got lost.
+            (EVENT, 409, refusal("AlreadyExists")),
+            (STATUS, 503, refusal("ServiceUnavailable")),
+        ],
+    )
+    .await;
+    let failure = scene.run().await.unwrap_err();
+    assert_eq!(failure.wait, Some(Duration::from_secs(7)));
+    assert!(failure.problem.contains("503"), "{failure:?}");
+    assert!(scene.waiting()[0].told && !scene.waiting()[0].marked);
+    // Its answer got lost as well.
+    scene.script.lock().unwrap().answers = VecDeque::from([(POD, 200, ended)]);
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_refused_is_in_nobodys_way_and_a_mark_that_never_can_be_is_given_up() {
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 403, refusal("Forbidden")),
+            (STATUS, 422, refusal("Invalid")),
+        ],
+    )
+    .await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+    // One that can be once the rights are granted is not.
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 201, json!({})),
+            (STATUS, 403, refusal("Forbidden")),
+        ],
+    )
+    .await;
+    let failure = scene.run().await.unwrap_err();
+    assert!(failure.problem.contains("grant it"), "{failure:?}");
+    assert_eq!(scene.waiting().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_eviction_waits_for_the_budget() {
+    let scene = Scene::new(
+        MarksConfig::EvictionApi,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 201, json!({})),
+            (EVICTION, 429, refusal("TooManyRequests")),
+        ],
+    )
+    .await;
+    let failure = scene.run().await.unwrap_err();
+    assert_eq!(failure.wait, Some(Duration::from_secs(7)));
+    let uid = &scene.body(2)["deleteOptions"]["preconditions"]["uid"];
+    assert_eq!(uid, "u1");
+    let answers = [(POD, 200, object("u1", "7")), (EVICTION, 201, json!({}))];
+    scene.script.lock().unwrap().answers = VecDeque::from(answers);
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_pod_that_is_gone_nothing_is_said() {
+    let scene = Scene::new(MarksConfig::Status, &[]).await;
+    let done = scene.steps.run("u1", Work::Delete(pod())).await;
+    done.unwrap();
+    assert_eq!(scene.asked(), Vec::<String>::new());
+    assert_eq!(scene.waiting(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
+    let scene = Scene::new(
+        MarksConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 201, json!({})),
+            (STATUS, 200, json!({})),
+        ],
+    )
+    .await;
+    let calls = Arc::new(AtomicU32::new(0));
+    let (counted, script) = (Arc::clone(&calls), Arc::clone(&scene.script));
+    let teardown: Teardown = Arc::new(move |pod| {
+        assert_eq!(pod.uid, "u1");
+        assert_eq!(script.lock().unwrap().asked.len(), 3, "before the mark");
+        let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+        Box::pin(async move {
+            match first {
+                true => Err(Failure::new("the runtime does not answer")),
+                false => Ok(()),
+            }
+        })
+    });
+    let scene = Scene {
+        steps: Steps {
+            teardown: Some(teardown),
+            ..scene.steps
+        },
+        ..scene
+    };
+    scene.run().await.unwrap_err();
+    // The next agent goes on with the teardown alone.
+    let waiting = scene.waiting();
+    assert!(waiting[0].told && waiting[0].marked, "{waiting:?}");
+    scene.run().await.unwrap();
+    assert_eq!((scene.waiting(), scene.asked().len()), (vec![], 3));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_name_is_not_known_is_asked_for_later() {
+    let steps = steps(MarksConfig::Status, None, None);
+    let nameless = PodRef {
+        name: "u1".to_owned(),
+        namespace: String::new(),
+        uid: "u1".to_owned(),
+    };
+    assert_eq!(steps.who(&nameless).unwrap(), None, "nobody knows it");
+    let waiting = PodSet {
+        waiting: vec![Source::Apiserver],
+        ..PodSet::default()
+    };
+    let steps = Steps {
+        pods: watch::channel(Arc::new(waiting)).1,
+        ..steps
+    };
+    steps.who(&nameless).unwrap_err();
+    assert_eq!(steps.who(&pod()).unwrap(), Some(pod()));
+}

@@ -1,0 +1,252 @@
+//! What the API server is told, in the kubelet's words where it has any
+//! (`pkg/kubelet/eviction/helpers.go`, `eviction_manager.go`). Values only.
+
+use podwarden_policy::Bytes;
+use serde_json::{Value, json};
+
+use super::{
+    condition::State,
+    entry::{About, Entry},
+    episode::Episode,
+    object::{Object, READY},
+};
+use crate::{
+    api::types::{Eviction, PodRef},
+    reactor::report::Crossing,
+};
+
+/// `reason` of a pod's status and of the Event about it.
+pub(super) const EVICTED: &str = "Evicted";
+
+/// `reason` of the Event about a node that comes under pressure.
+const THRESHOLD_MET: &str = "EvictionThresholdMet";
+
+/// And about one that is relieved, for which the kubelet has no Event of its own.
+const RELIEVED: &str = "MemoryPressureRelieved";
+
+/// `type` of the Node's condition.
+const CONDITION: &str = "PodwardenReady";
+
+/// Who says so.
+const COMPONENT: &str = "podwarden";
+
+/// The most that the message of a status or an Event should have (`noteLengthLimit` of Kubernetes
+/// `pkg/apis/core/validation/events.go`).
+const LONGEST: usize = 1024;
+
+/// What the pods and the node have in all, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// What pods together may use.
+    pub pods: u64,
+    /// The machine's memory.
+    pub node: u64,
+}
+
+/// What is said of an eviction.
+pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
+    let level = eviction.level_bytes + eviction.headroom_bytes;
+    let (usage, scope) = (eviction.usage_bytes, eviction.scope.as_str());
+    let low = |size: u64| {
+        format!(
+            "The node was low on resource: memory. Threshold quantity: {}, available: {}. ",
+            Bytes(size.saturating_sub(level)),
+            Bytes(size.saturating_sub(usage)),
+        )
+    };
+    let why = match scope {
+        "kubepods" => low(sizes.pods),
+        "node" => low(sizes.node),
+        "pressure" => {
+            "The node had condition: [MemoryPressure]. Tasks waited for memory. ".to_owned()
+        }
+        tier => format!(
+            "The {tier} tier was low on resource: memory. qosReserved leaves it {}, it used {}. ",
+            Bytes(level),
+            Bytes(usage),
+        ),
+    };
+    let mut message = format!(
+        "{why}Pod was using {}, of class {}: {}. ",
+        Bytes(eviction.victim_usage_bytes),
+        eviction.qos_class,
+        eviction.reason,
+    );
+    truncate(&mut message, LONGEST);
+    message
+}
+
+/// What is said of a node at a level, after `untold` times of which nothing was said.
+pub(super) fn pressure(crossing: &Crossing, untold: u32) -> String {
+    let before = match untold {
+        0 => String::new(),
+        n => format!(" (and {n} times before, of which nothing was said)"),
+    };
+    format!(
+        "Attempting to reclaim memory: {} uses {}, its level is {}{before}",
+        crossing.scope.as_str(),
+        Bytes(crossing.usage),
+        Bytes(crossing.level + crossing.headroom),
+    )
+}
+
+/// What is said of a node that was short of memory.
+pub(super) fn relief(episode: &Episode) -> String {
+    let Episode {
+        lasted,
+        crossings,
+        evicted,
+        names,
+        ..
+    } = episode;
+    let times = match crossings {
+        1 => "a level was reached once".to_owned(),
+        n => format!("a level was reached {n} times"),
+    };
+    let pods = match (evicted, evicted - names.len()) {
+        (0, _) => "no pod was evicted".to_owned(),
+        (1, _) => format!("evicted: {}", names.join(", ")),
+        (n, 0) => format!("{n} pods were evicted: {}", names.join(", ")),
+        (n, more) => format!(
+            "{n} pods were evicted: {}, and {more} more",
+            names.join(", ")
+        ),
+    };
+    let mut message = format!(
+        "Memory was short for {:.1} s: {times}, {pods}",
+        lasted.as_secs_f64()
+    );
+    truncate(&mut message, LONGEST);
+    message
+}
+
+/// What is written to the status of an object as it was found, and of no other.
+pub(super) fn status(entry: &Entry, object: &Object) -> Value {
+    let time = seconds(&entry.time);
+    let mut conditions = vec![json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        // What watches for this condition knows this reason.
+        "reason": "TerminationByKubelet",
+        "message": entry.message,
+        "lastTransitionTime": time,
+    })];
+    // No pod is ready that has failed (`mergePodStatus` of `pkg/kubelet/status/status_manager.go`).
+    let ready = READY.iter().filter(|_| object.ready);
+    conditions.extend(ready.map(|kind| {
+        json!({
+            "type": kind,
+            "status": "False",
+            "reason": "PodFailed",
+            "lastTransitionTime": time,
+        })
+    }));
+    json!({
+        "metadata": {"uid": object.uid, "resourceVersion": object.version},
+        "status": {
+            "phase": "Failed",
+            "reason": EVICTED,
+            "message": entry.message,
+            "conditions": conditions,
+        },
+    })
+}
+
+/// The condition of the Node as it is at `time`; its status is what it is since `since`.
+pub(super) fn condition(state: &State, time: &str, since: &str) -> Value {
+    let mut message = state.message.clone();
+    truncate(&mut message, LONGEST);
+    let condition = json!({
+        "type": CONDITION,
+        "status": state.status,
+        "reason": state.reason,
+        "message": message,
+        "lastHeartbeatTime": seconds(time),
+        "lastTransitionTime": seconds(since),
+    });
+    json!({"status": {"conditions": [condition]}})
+}
+
+/// The eviction of an object of the API and of no other with its name.
+pub(super) fn eviction_request(pod: &PodRef, uid: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": {"uid": uid}},
+    })
+}
+
+/// The Event for an entry, about the object `uid` of `pod`. Its name is the entry's: sent twice it is there
+/// already.
+pub(super) fn event(entry: &Entry, pod: &PodRef, uid: &str, node: &str) -> Value {
+    let time = seconds(&entry.time);
+    let (about, namespace) = match &entry.about {
+        About::Pod { .. } => (
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "namespace": pod.namespace, "name": pod.name, "uid": uid,
+            }),
+            pod.namespace.as_str(),
+        ),
+        About::Node { name, .. } => (
+            // The kubelet writes the node's name for its uid, and what shows a node's Events asks for that.
+            json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}),
+            "default",
+        ),
+    };
+    let (reason, kind, first, count) = match &entry.about {
+        About::Pod { .. } => (EVICTED, "Warning", time.clone(), 1),
+        About::Node { past: None, .. } => (THRESHOLD_MET, "Warning", time.clone(), 1),
+        About::Node {
+            past: Some(past), ..
+        } => (RELIEVED, "Normal", seconds(&past.since), past.crossings),
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": event_name(&entry.id, about["name"].as_str().unwrap_or_default()),
+            "namespace": namespace,
+            "annotations": {"starved_resource": "memory"},
+        },
+        "involvedObject": about,
+        "reason": reason,
+        "message": entry.message,
+        "type": kind,
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+        "firstTimestamp": first,
+        "lastTimestamp": time,
+        "count": count,
+    })
+}
+
+/// A DNS subdomain, as names of Events are: at most 253 characters.
+fn event_name(id: &str, whose: &str) -> String {
+    let mut name = whose.to_owned();
+    truncate(&mut name, 252 - id.len());
+    let name = name.trim_end_matches(['.', '-']);
+    format!("{name}.{id}")
+}
+
+/// `metav1.Time` has whole seconds.
+fn seconds(time: &str) -> String {
+    match time.parse::<jiff::Timestamp>() {
+        Ok(time) => format!("{time:.0}"),
+        // An entry that somebody has written by hand: the server says what is wrong with it.
+        Err(_) => time.to_owned(),
+    }
+}
+
+fn truncate(text: &mut String, most: usize) {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,370 @@
+//! The only interpreter of [`Action`]. Observe mode lives here: the same actions, recorded and not
+//! carried out.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `backend` | who makes, sets and removes: the files, or systemd |
+//! | `write` | the one function through which every value goes |
+//! | `tally` | how many operations, what became of them, how long they took |
+//! | `refusal` | what the kernel refused, for people; said once for as long as it stays the same |
+//!
+//! There is one [`Actor`] and it is only used through `&mut`: that is the lock over all its writes. What it
+//! does not write is the tiers' memory, once that is left to `converge`; both count in one [`Counters`].
+
+mod backend;
+mod refusal;
+mod tally;
+mod write;
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::{Created, Error, Tree};
+use podwarden_policy::{
+    PodUid, QosClass,
+    name::{self, CgroupName},
+    plan::Action,
+    settings::Setting,
+};
+
+use crate::{
+    api::types::ReconcileStats, base::clock::nanos, hierarchy::sense::Naming, pods::PodSet,
+};
+
+use self::refusal::{Refusal, Refusals};
+pub use self::{
+    backend::{Backend, Files, Slices},
+    tally::{Counters, Counts, Durations, Operation, Outcome, Tally},
+    write::setting,
+};
+
+/// What came of a list of actions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Performed {
+    /// Carried out.
+    pub done: u32,
+    /// Refused by the kernel; said in the log.
+    pub failed: u32,
+    /// Nothing to do: a cgroup to be made that is there.
+    pub unchanged: u32,
+    /// Not yet: a cgroup to be removed that is still in use.
+    pub postponed: u32,
+    /// Not carried out because of observe mode.
+    pub withheld: u32,
+    /// Where, among the actions, the kernel did not take a value. One that it took and that somebody
+    /// else overwrote at once has failed too and is not among these.
+    pub refused: Vec<usize>,
+}
+
+impl Performed {
+    /// True when trying the same again later may do more.
+    pub fn is_incomplete(&self) -> bool {
+        self.failed + self.postponed > 0
+    }
+}
+
+/// Carries actions out and remembers what it made, so that nothing else is ever removed.
+#[derive(Debug)]
+pub struct Actor {
+    /// False in observe mode.
+    enforce: bool,
+    backend: Arc<dyn Backend>,
+    /// The cgroups whose hard memory limit is not written here.
+    left: BTreeSet<String>,
+    made: BTreeSet<String>,
+    created: Created,
+    refusals: Refusals,
+    counters: Arc<Counters>,
+    /// Of that what was done here since the call that is under way began.
+    recent: Tally,
+}
+
+impl Actor {
+    /// `enforce` is false in observe mode.
+    pub fn new(enforce: bool, backend: Arc<dyn Backend>) -> Self {
+        Self {
+            enforce,
+            backend,
+            left: BTreeSet::new(),
+            made: BTreeSet::new(),
+            created: Created::default(),
+            refusals: Refusals::default(),
+            counters: Arc::default(),
+            recent: Tally::default(),
+        }
+    }
+
+    /// From now on the hard memory limits of these cgroups are somebody else's to write.
+    pub fn leave(&mut self, rels: BTreeSet<String>) {
+        self.left = rels;
+    }
+
+    /// True for a write that is somebody else's.
+    fn is_left(&self, rel: &str, setting: &Setting) -> bool {
+        matches!(setting, Setting::MemoryLimit(_)) && self.left.contains(rel)
+    }
+
+    /// True for a cgroup that this agent made.
+    pub fn made(&self, rel: &str) -> bool {
+        self.made.contains(rel)
+    }
+
+    /// The pods whose cgroups this agent made and has not removed, whole.
+    pub fn made_pods(&self) -> impl Iterator<Item = (QosClass, PodUid)> {
+        let made = self.made.iter();
+        made.filter_map(|rel| name::parse_pod_path(rel))
+    }
+
+    /// What was done since the agent started.
+    pub fn tally(&self) -> Tally {
+        self.counters.now()
+    }
+
+    /// Where it is counted, for who else writes to cgroups and who shows it.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Learns what pods are called, for errors.
+    pub fn learn(&mut self, pods: &PodSet) {
+        let made: Vec<_> = self.made_pods().map(|(_, uid)| uid.to_string()).collect();
+        self.refusals.learn(pods, made);
+    }
+
+    /// A pass over the whole tree: carries out `actions`, everything that a plan asks for.
+    pub fn reconcile(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+        let start = Instant::now();
+        let performed = self.perform(tree, naming, actions);
+        self.refusals.end_of_pass();
+        let took = start.elapsed();
+        let done = self.recent.writes();
+        let pass = ReconcileStats {
+            actions: actions.len() as u64,
+            writes: done.updated,
+            failed: done.failed,
+            duration_nano_seconds: nanos(took),
+        };
+        if performed.done + performed.failed > 0 {
+            tracing::info!(
+                created = done.created,
+                updated = pass.writes,
+                removed = done.removed,
+                failed = pass.failed,
+                postponed = performed.postponed,
+                ?took,
+                "reconciled"
+            );
+        }
+        self.counters.count_pass(pass);
+        performed
+    }
+
+    /// Carries out `actions` that undo what somebody else wrote to values of ours.
+    pub fn correct(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+        let performed = self.perform(tree, naming, actions);
+        self.counters.count_corrected(self.recent.writes().updated);
+        performed
+    }
+
+    /// Carries out `actions` in order; what one of them could not do does not stop the others.
+    pub fn perform(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+        let mut performed = Performed::default();
+        self.recent = Tally::default();
+        for (at, action) in actions.iter().enumerate() {
+            if !self.enforce {
+                tracing::debug!(?action, "observe mode: not carried out");
+                performed.withheld += 1;
+                continue;
+            }
+            let Some((outcome, refused)) = self.one(tree, naming, action, &actions[at + 1..])
+            else {
+                continue;
+            };
+            performed.refused.extend(refused.then_some(at));
+            match outcome {
+                Outcome::Done => performed.done += 1,
+                Outcome::Failed => performed.failed += 1,
+                Outcome::Unchanged if matches!(action, Action::RemoveCgroup { .. }) => {
+                    performed.postponed += 1;
+                }
+                Outcome::Unchanged => performed.unchanged += 1,
+            }
+        }
+        performed
+    }
+
+    /// What came of it, and whether the kernel refused it; `None` for what is not done here. `next`
+    /// are the actions that follow.
+    fn one(
+        &mut self,
+        tree: &Tree,
+        naming: &Naming,
+        action: &Action,
+        next: &[Action],
+    ) -> Option<(Outcome, bool)> {
+        let start = Instant::now();
+        let (operation, cgroup, outcome) = match action {
+            Action::EnsureCgroup { cgroup, .. } => {
+                let first: Vec<_> = next.iter().map_while(|a| written_to(a, cgroup)).collect();
+                let made = self.create(tree, &naming.rel(cgroup), &first);
+                (Operation::Create, cgroup, made)
+            }
+            Action::Write {
+                cgroup, setting, ..
+            } => {
+                let rel = naming.rel(cgroup);
+                if self.is_left(&rel, setting) {
+                    return None;
+                }
+                let written = self.backend.write(tree, &rel, setting);
+                (Operation::Update, cgroup, written.map(|()| Outcome::Done))
+            }
+            Action::RemoveCgroup { cgroup, .. } => {
+                let removed = self.remove(tree, &naming.rel(cgroup));
+                (Operation::Delete, cgroup, removed)
+            }
+            // The reactor evicts: it re-reads usage first.
+            Action::Evict { .. } => return None,
+        };
+        let took = start.elapsed();
+        let rel = naming.rel(cgroup);
+        let refused = matches!(&outcome, Err(error) if !matches!(error, Error::NotKept { .. }));
+        let outcome = self.record(tree, &rel, operation, action, outcome, took);
+        Some((outcome, refused))
+    }
+
+    fn record(
+        &mut self,
+        tree: &Tree,
+        rel: &str,
+        operation: Operation,
+        action: &Action,
+        outcome: Result<Outcome, Error>,
+        took: Duration,
+    ) -> Outcome {
+        let setting = match action {
+            Action::Write { setting, .. } => Some(setting),
+            _ => None,
+        };
+        let outcome = match outcome {
+            Ok(outcome) => {
+                self.refusals.resolved(rel, operation, setting);
+                outcome
+            }
+            Err(error) => {
+                let exists = tree.id(rel).is_ok();
+                let refusal = Refusal::new(rel, operation, setting, exists, error);
+                self.refusals.say(refusal);
+                Outcome::Failed
+            }
+        };
+        self.counters.count(operation, outcome, took);
+        self.recent.count(operation, outcome, took);
+        tracing::debug!(
+            cgroup = rel,
+            operation = operation.as_str(),
+            outcome = outcome.as_str(),
+            setting = setting.map(tracing::field::display),
+            reason = %reason(action),
+            ?took,
+            "cgroup operation"
+        );
+        outcome
+    }
+
+    fn create(&mut self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Outcome, Error> {
+        let created = self.backend.create(tree, rel, first)?;
+        if created.is_empty() {
+            return Ok(Outcome::Unchanged);
+        }
+        self.made.insert(rel.to_owned());
+        self.created.extend(created);
+        Ok(Outcome::Done)
+    }
+
+    /// Processes are gone first, and so are cgroups below it, which are not ours: until then it
+    /// stays, and a later pass tries again.
+    fn remove(&mut self, tree: &Tree, rel: &str) -> Result<Outcome, Error> {
+        if !self.made.contains(rel) || tree.is_in_use(rel)? {
+            return Ok(Outcome::Unchanged);
+        }
+        let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.created.directories)
+            .into_iter()
+            .partition(|directory| directory.ends_with(rel));
+        let ours = Created { directories: ours };
+        let removed = self.backend.remove(tree, rel, &ours);
+        self.created.directories = others;
+        match removed {
+            Ok(()) => {
+                // Whoever makes it anew keeps it.
+                self.made.remove(rel);
+                Ok(Outcome::Done)
+            }
+            Err(error) => {
+                self.created.extend(ours);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes over what an earlier agent made and left behind because it was killed: the tree's root
+    /// and all from `kubepods` on.
+    pub fn adopt(&mut self, tree: &Tree, kubepods: &str) {
+        if !self.enforce {
+            return;
+        }
+        let names = tree.names_anywhere(kubepods).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what an earlier agent made is not looked for");
+            BTreeSet::new()
+        });
+        for rel in std::iter::once(String::new()).chain(names) {
+            match self.backend.made_before(tree, &rel) {
+                Ok(created) if created.is_empty() => {}
+                Ok(created) => {
+                    self.created.extend(created);
+                    self.made.insert(rel);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, cgroup = rel, "not taken over from an earlier agent");
+                }
+            }
+        }
+        if !self.made.is_empty() {
+            tracing::info!(
+                cgroups = self.made.len(),
+                "taken over from an earlier agent"
+            );
+        }
+    }
+
+    /// Removes what this agent made and nobody uses. What still holds processes stays as it is.
+    pub fn remove_unused(&mut self, tree: &Tree) {
+        let mut rest = std::mem::take(&mut self.created.directories);
+        // Parents before children, whatever the order of their making.
+        rest.sort();
+        self.backend.remove_unused(tree, rest);
+        self.made.retain(|rel| tree.id(rel).is_ok());
+    }
+}
+
+/// What an action writes to this very cgroup.
+fn written_to(action: &Action, wanted: &CgroupName) -> Option<Setting> {
+    match action {
+        Action::Write {
+            cgroup, setting, ..
+        } if cgroup == wanted => Some(*setting),
+        _ => None,
+    }
+}
+
+fn reason(action: &Action) -> &podwarden_policy::reason::Reason {
+    match action {
+        Action::EnsureCgroup { reason, .. }
+        | Action::Write { reason, .. }
+        | Action::RemoveCgroup { reason, .. }
+        | Action::Evict { reason, .. } => reason,
+    }
+}

@@ -1,0 +1,266 @@
+//! What could not be done, for people: which pod, cgroup, file and value, and what to do about it.
+//! It is counted each time and said once, for as long as it stays the same.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use podwarden_cgroup::{Errno, Error};
+use podwarden_policy::{name, settings::Setting};
+
+use super::Operation;
+use crate::{base::error::chain, pods::PodSet};
+
+/// What is remembered together: a cgroup and what is done to it. An empty cgroup stands for the
+/// node.
+type Key = (String, &'static str);
+
+/// One action that could not be carried out.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    key: Key,
+    /// The pod's uid as it stands in the cgroup's name.
+    uid: Option<String>,
+    what: String,
+    error: Error,
+    remedy: &'static str,
+}
+
+impl Refusal {
+    /// `exists` tells whether the cgroup is there: a file that is missing from it is a controller
+    /// that is not enabled, which is said for the node and not for every pod.
+    pub(super) fn new(
+        rel: &str,
+        operation: Operation,
+        setting: Option<&Setting>,
+        exists: bool,
+        error: Error,
+    ) -> Self {
+        let no_controller = match error {
+            Error::NoController { .. } => true,
+            Error::NotFound { .. } => exists && setting.is_some(),
+            _ => false,
+        };
+        let subject = subject(operation, setting);
+        let cgroup = if no_controller { "" } else { rel };
+        let what = match (operation, setting) {
+            (_, Some(setting)) if no_controller => {
+                format!("{} is not written on this node", setting.property())
+            }
+            (_, Some(setting)) => format!("{setting} of {rel} is not in force"),
+            (Operation::Delete, None) => format!("{rel} stays behind"),
+            (_, None) => format!("{rel} is not there"),
+        };
+        Self {
+            key: (cgroup.to_owned(), subject),
+            uid: name::parse_pod_path(rel)
+                .filter(|_| !no_controller)
+                .map(|(_, uid)| uid.to_string()),
+            what,
+            remedy: if no_controller {
+                "enable the controller (kernel option or boot parameter, and cgroup.subtree_control \
+                 of every cgroup above)"
+            } else {
+                remedy(operation, setting, &error)
+            },
+            error,
+        }
+    }
+
+    /// One line.
+    fn text(&self, names: &HashMap<String, String>) -> String {
+        let pod = self.uid.as_ref().map_or_else(String::new, |uid| {
+            let name = names.get(uid).map_or("unknown name", String::as_str);
+            format!("pod {name} (uid {uid}): ")
+        });
+        format!(
+            "{pod}{}: {}; {}",
+            self.what,
+            chain(&self.error),
+            self.remedy
+        )
+    }
+}
+
+fn subject(operation: Operation, setting: Option<&Setting>) -> &'static str {
+    setting.map_or(operation.as_str(), Setting::property)
+}
+
+/// What the operator can do.
+fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'static str {
+    if let Error::InternalProcesses { .. } = error {
+        return "move the processes of the cgroup above into a cgroup of their own";
+    }
+    if error.is_permission() {
+        return "run as root, with the cgroup file systems mounted writable";
+    }
+    if error.is_gone() {
+        return "somebody removed it; the next pass makes it again if it is still wanted";
+    }
+    let errno = error.errno();
+    match (operation, setting) {
+        (_, Some(Setting::MemoryLimit(_))) if errno == Some(Errno::BUSY) => {
+            "more is in use than can be reclaimed; the next pass tries again"
+        }
+        (_, Some(Setting::MemoryLimit(_))) if errno == Some(Errno::INVAL) => {
+            "memory.memsw.limit_in_bytes of the same cgroup is lower: raise it first"
+        }
+        (_, Some(Setting::CpuMax(_))) if errno == Some(Errno::INVAL) => {
+            "a cgroup above has a lower quota, or one below a higher one: see their cpu.cfs_quota_us"
+        }
+        (Operation::Create, None)
+            if matches!(errno, Some(Errno::NOSPC | Errno::AGAIN | Errno::NOMEM)) =>
+        {
+            "the kernel has no room for another cgroup: see /proc/cgroups, cgroup.max.descendants \
+             and cgroup.max.depth of the cgroups above"
+        }
+        (Operation::Delete, None) if errno == Some(Errno::BUSY) => {
+            "something is in it again or mounted on it; the next pass tries again"
+        }
+        _ if matches!(error, Error::NotKept { .. }) => {
+            "somebody else writes this file, or the kernel does not take this value"
+        }
+        _ => "the next pass tries again",
+    }
+}
+
+/// What is refused at present, and what pods are called.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    names: HashMap<String, String>,
+    said: BTreeMap<Key, String>,
+    met: BTreeSet<Key>,
+}
+
+impl Refusals {
+    /// Learns the names of all pods; those of `kept`, whose cgroups are still to be removed, stay known.
+    pub(super) fn learn(&mut self, pods: &PodSet, kept: Vec<String>) {
+        let mut before = std::mem::take(&mut self.names);
+        let kept = kept.into_iter().filter_map(|uid| before.remove_entry(&uid));
+        self.names = kept.collect();
+        self.names.extend(pods.pods.iter().map(|p| {
+            let name = format!("{}/{}", p.pod.namespace, p.pod.name);
+            (p.pod.uid.to_string(), name)
+        }));
+    }
+
+    /// Logs a refusal unless the same was the last word on it. The value does not count: it may
+    /// follow usage and be another one in every pass.
+    pub(super) fn say(&mut self, refusal: Refusal) {
+        let cause = chain(&refusal.error);
+        if self.said.get(&refusal.key) != Some(&cause) {
+            tracing::warn!("{}", refusal.text(&self.names));
+            self.said.insert(refusal.key.clone(), cause);
+        }
+        self.met.insert(refusal.key);
+    }
+
+    /// What was refused is now done.
+    pub(super) fn resolved(&mut self, rel: &str, operation: Operation, setting: Option<&Setting>) {
+        if self.said.is_empty() {
+            return;
+        }
+        let subject = subject(operation, setting);
+        if self.said.remove(&(rel.to_owned(), subject)).is_some() {
+            tracing::info!(cgroup = rel, "{subject}: no longer refused");
+        }
+    }
+
+    /// What was not refused again in a whole pass is not wanted any more, or somebody else did it.
+    pub(super) fn end_of_pass(&mut self) {
+        let met = std::mem::take(&mut self.met);
+        self.said.retain(|key, _| met.contains(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use podwarden_policy::{Bytes, Pod, QosClass, limits::Limit};
+
+    use super::*;
+    use crate::pods::{Origin, SourcedPod};
+
+    const POD: &str = "kubepods/burstable/pod12-34";
+    const LIMIT: Setting = Setting::MemoryLimit(Limit::At(Bytes::mebi(64)));
+
+    fn busy() -> Error {
+        Error::Os {
+            operation: "write",
+            path: Path::new("/c/memory/kubepods/burstable/pod12-34/memory.limit_in_bytes").into(),
+            source: Errno::BUSY,
+        }
+    }
+
+    fn no_file() -> Error {
+        Error::NotFound {
+            operation: "open",
+            path: Path::new("/c/kubepods/memory.max").into(),
+        }
+    }
+
+    fn refused(rel: &str, exists: bool, error: Error) -> Refusal {
+        Refusal::new(rel, Operation::Update, Some(&LIMIT), exists, error)
+    }
+
+    #[test]
+    fn it_names_pod_cgroup_file_value_and_remedy() {
+        let mut refusals = Refusals::default();
+        let pods = PodSet {
+            pods: vec![SourcedPod::of_manifest(
+                Pod {
+                    uid: "12-34".into(),
+                    name: "web".to_owned(),
+                    namespace: "shop".to_owned(),
+                    ..Pod::default()
+                },
+                QosClass::Burstable,
+                Origin::Manifest {
+                    file: "web.yaml".into(),
+                    document: 1,
+                },
+            )],
+            ..PodSet::default()
+        };
+        refusals.learn(&pods, Vec::new());
+        let text = refused(POD, true, busy()).text(&refusals.names);
+        for part in [
+            "shop/web",
+            "uid 12-34",
+            POD,
+            "memory.limit_in_bytes",
+            "memory limit 64Mi",
+            "busy",
+            "the next pass tries again",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        assert!(!text.contains('\n'));
+    }
+
+    #[test]
+    fn a_missing_controller_is_the_nodes_and_a_missing_cgroup_the_pods() {
+        let refusals = Refusals::default();
+        let other = "kubepods/podother";
+        let keys = [POD, other].map(|rel| refused(rel, true, no_file()).key);
+        assert_eq!(keys[0], keys[1]);
+        let text = refused(POD, true, no_file()).text(&refusals.names);
+        assert!(!text.contains("12-34"), "{text}");
+        assert!(text.contains("enable the controller"), "{text}");
+        let keys = [POD, other].map(|rel| refused(rel, false, no_file()).key);
+        assert_ne!(keys[0], keys[1]);
+    }
+
+    #[test]
+    fn it_is_remembered_until_it_is_resolved_or_not_met_again() {
+        let mut refusals = Refusals::default();
+        refusals.say(refused(POD, true, busy()));
+        refusals.end_of_pass();
+        assert_eq!(refusals.said.len(), 1);
+        refusals.resolved(POD, Operation::Update, Some(&LIMIT));
+        assert_eq!(refusals.said.len(), 0);
+        refusals.say(refused(POD, true, busy()));
+        refusals.end_of_pass();
+        refusals.end_of_pass();
+        assert_eq!(refusals.said.len(), 0);
+    }
+}

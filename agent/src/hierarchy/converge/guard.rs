@@ -1,0 +1,146 @@
+//! Takes the agent's limits back when it is killed: a process of its own that sleeps until the agent's end
+//! of a pipe is closed.
+//!
+//! What the agent leaves on the way to a target would otherwise stay: on v2 a `memory.high` that slows the
+//! tier down for as long as nobody raises it, on v1 a hard limit below which nobody evicts any more, so
+//! that the kernel kills who reaches it. An agent that ends by itself takes its limits back itself, and
+//! dismisses the guard after that. One that starts anew before the guard is done waits for it, by
+//! [`TreeLock`]; where it came first, the limits are its own to take back.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use podwarden_cgroup::{Error, Hierarchies, Systemd, Tree, TreeLock};
+
+use super::{Parts, found::Book, writes};
+use crate::{
+    config::ConvergenceConfig,
+    hierarchy::act::{Backend, Files, Slices},
+};
+
+/// The subcommand, which is not for people.
+pub const COMMAND: &str = "guard";
+
+/// How often it is tried to have the tree to oneself, and the pause in between: the kernel closes the files
+/// of a killed process one after another, and another agent may have come first.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the agent says when nothing is left to do.
+const DISMISSED: &[u8] = b"dismissed";
+
+/// What the guard is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Parent of kubepods, relative to each controller's mount point.
+    pub cgroup_root: String,
+    /// The file of what was found, see [`super::found_file`].
+    pub found: PathBuf,
+    /// Values are set through systemd.
+    pub systemd: bool,
+}
+
+/// The agent's end; the guard acts once this is closed without [`Guard::dismiss`].
+#[derive(Debug)]
+pub(super) struct Guard(Child);
+
+impl Guard {
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub(super) fn start(place: &Place) -> io::Result<Self> {
+        // What runs, also where the file has been replaced since.
+        let mut command = Command::new("/proc/self/exe");
+        command.args([COMMAND, "--cgroup-root", &place.cgroup_root]);
+        command.arg("--found").arg(&place.found);
+        if place.systemd {
+            command.arg("--systemd");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        command.spawn().map(Self)
+    }
+
+    /// The limits are as they are to be left.
+    pub(super) fn dismiss(mut self) {
+        if let Some(mut pipe) = self.0.stdin.take() {
+            // Nobody is there to be told then.
+            let _ = pipe.write_all(DISMISSED);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The guard's own process: waits until `agent` is closed, and returns when there is nothing left to do.
+///
+/// # Errors
+/// What keeps it from finding the tree.
+pub fn run(place: Place, agent: impl io::Read) -> Result<(), Error> {
+    let mut said = Vec::new();
+    // An error is an end as well.
+    let _ = agent.take(64).read_to_end(&mut said);
+    if said == DISMISSED {
+        return Ok(());
+    }
+    let tree = Tree::new(Hierarchies::detect()?, &place.cgroup_root)?;
+    let Some(_lock) = wait_for(&tree)? else {
+        tracing::info!("another agent is there already: it takes the limits back");
+        return Ok(());
+    };
+    let book = Book::open(place.found.clone());
+    let parts = Parts {
+        backend: backend(place.systemd),
+        tree,
+        counters: Arc::default(),
+        config: ConvergenceConfig::default(),
+        found: place.found,
+        guard: None,
+    };
+    restore(&parts, book);
+    tracing::warn!("the agent was killed: the tiers have the limits again that it found");
+    Ok(())
+}
+
+fn backend(systemd: bool) -> Arc<dyn Backend> {
+    if systemd {
+        match Systemd::connect() {
+            Ok(systemd) => return Arc::new(Slices(systemd)),
+            Err(error) => tracing::warn!(%error, "only the files of systemd's slices are written"),
+        }
+    }
+    Arc::new(Files)
+}
+
+/// Has the tree to oneself; `None` where another agent has it.
+pub(super) fn wait_for(tree: &Tree) -> Result<Option<TreeLock>, Error> {
+    for _ in 0..TRIES {
+        if let Some(lock) = TreeLock::try_acquire(tree)? {
+            return Ok(Some(lock));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(None)
+}
+
+/// Puts everything back that is in the book, and closes it once all of that is done.
+pub(super) fn restore(parts: &Parts, book: Book) {
+    let mut whole = true;
+    for (rel, found) in book.all() {
+        match writes::restore(parts, rel, found) {
+            Ok(()) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                tracing::warn!(%error, cgroup = rel, "its limits are not what was found");
+                whole = false;
+            }
+        }
+    }
+    if whole {
+        book.close();
+    }
+}

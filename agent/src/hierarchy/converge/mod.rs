@@ -1,0 +1,227 @@
+//! Brings the tiers' memory limits to what `qosReserved` leaves them, see [`podwarden_policy::converge`].
+//!
+//! ```text
+//!  slow loop ── targets, levels, foreign values to answer ──> thread ── limits, memory.reclaim
+//!            <── opened, fell, closed ────────────────────────┘  └──> ours: what drift is not
+//! ```
+//!
+//! The thread is its own because writing to `memory.high` and `memory.reclaim` may wait for the kernel to
+//! reclaim. It alone writes these files of the tiers, counts that where all writes are counted, and reads
+//! them anew before each write. It sleeps
+//! until it is told something; only while a tier is above its target does it look by itself, at most
+//! [`thread::LONGEST`] apart.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `thread` | waits, looks, tells |
+//! | `tier` | one tier: its files read, a step decided, what came of it |
+//! | `writes` | every write to a tier's files |
+//! | `found` | what the files held before podwarden wrote to them, kept past a kill |
+//! | `guard` | puts that back when the agent is killed |
+//! | `ours` | what was written here lately, for whoever notices the writes |
+
+mod found;
+pub mod guard;
+mod ours;
+mod thread;
+mod tier;
+mod writes;
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+use podwarden_cgroup::Tree;
+use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+pub use self::{
+    found::file as found_file,
+    ours::{Ours, Whose},
+};
+use crate::{
+    api::types::TierConvergence,
+    config::{ConvergenceConfig, OnExit},
+    hierarchy::act::{Backend, Counters},
+    reactor::plan::ScopeName,
+};
+
+/// What a tier is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aim {
+    /// Which tier.
+    pub scope: ScopeName,
+    /// Its cgroup below the tree's root.
+    pub rel: String,
+    /// Its hard limit; `None` where somebody else decides about it.
+    pub target: Option<Limit<Bytes>>,
+    /// The level at which the reactor evicts from it.
+    pub level: Option<Bytes>,
+    /// When the pods became known that the target follows from, `CLOCK_MONOTONIC` nanoseconds.
+    pub told: u64,
+    /// This agent made the cgroup: nobody else has set a limit.
+    pub made: bool,
+}
+
+/// What the slow loop is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// A tier uses more than its target leaves it.
+    Opened(Gap),
+    /// Its usage has fallen: the reactor's level may follow.
+    Fell(ScopeName),
+    /// Its hard limit is where it belongs.
+    Closed {
+        /// As when it opened.
+        gap: Gap,
+        /// What it uses now, bytes.
+        usage: u64,
+        /// When, `CLOCK_MONOTONIC` nanoseconds.
+        at: u64,
+        /// Page cache that was dropped meanwhile, bytes.
+        reclaimed: u64,
+        /// Limits that were written meanwhile.
+        writes: u64,
+    },
+    /// The kernel refuses a step; told once for as long as it does.
+    Refused(String),
+}
+
+/// A tier above its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// Which tier.
+    pub scope: ScopeName,
+    /// Since when, `CLOCK_MONOTONIC` nanoseconds.
+    pub since: u64,
+    /// Its target, bytes.
+    pub target: u64,
+    /// What it used then, bytes.
+    pub usage: u64,
+}
+
+#[derive(Debug)]
+enum Message {
+    Aim(Vec<Aim>),
+    /// Whatever somebody else wrote to this tier's hard limit, it may be overwritten.
+    Answer(String),
+    /// Usage may have fallen.
+    Look,
+    End,
+}
+
+/// Figures of each tier that has a target.
+type Figures = Arc<Mutex<Vec<(ScopeName, TierConvergence)>>>;
+
+/// What the thread works on.
+pub struct Parts {
+    /// The tree.
+    pub tree: Tree,
+    /// Who sets values.
+    pub backend: Arc<dyn Backend>,
+    /// Where writes are counted.
+    pub counters: Arc<Counters>,
+    /// Configuration.
+    pub config: ConvergenceConfig,
+    /// The file in which it is kept what was found, see [`found_file`].
+    pub found: PathBuf,
+    /// What the guard is told; `None` for none.
+    pub guard: Option<guard::Place>,
+}
+
+/// The slow loop's end of the thread.
+#[derive(Debug)]
+pub struct Converger {
+    messages: Sender<Message>,
+    reports: UnboundedReceiver<Report>,
+    ours: Arc<Ours>,
+    figures: Figures,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Converger {
+    /// Starts the thread, with nothing to do.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(parts: Parts) -> io::Result<Self> {
+        let (messages, waiting) = channel();
+        let (tell, reports) = unbounded_channel();
+        let ours = Arc::new(Ours::default());
+        let figures = Figures::default();
+        let thread = thread::Thread::new(parts, Arc::clone(&ours), tell, Arc::clone(&figures));
+        let thread = std::thread::Builder::new()
+            .name("converge".to_owned())
+            .spawn(move || thread.run(&waiting))?;
+        Ok(Self {
+            messages,
+            reports,
+            ours,
+            figures,
+            thread: Some(thread),
+        })
+    }
+
+    /// The tiers' targets and levels from now on.
+    pub fn aim(&self, aims: Vec<Aim>) {
+        self.tell(Message::Aim(aims));
+    }
+
+    /// Usage may have fallen.
+    pub fn look(&self) {
+        self.tell(Message::Look);
+    }
+
+    /// The next report.
+    pub async fn report(&mut self) -> Option<Report> {
+        self.reports.recv().await
+    }
+
+    /// What was written here lately.
+    pub fn ours(&self) -> &Ours {
+        &self.ours
+    }
+
+    /// How far each tier has come.
+    pub fn figures(&self) -> Vec<(ScopeName, TierConvergence)> {
+        let figures = self.figures.lock();
+        figures.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Somebody else wrote `found` to the hard limit of this cgroup, and that is to be put right.
+    pub fn answer(&self, rel: &str, found: Limit<Bytes>) {
+        self.ours.answer(rel, found);
+        self.tell(Message::Answer(rel.to_owned()));
+    }
+
+    fn tell(&self, message: Message) {
+        // An error says that the thread has ended, which it does last of all.
+        let _ = self.messages.send(message);
+    }
+}
+
+/// Ends the thread; the limits are what [`OnExit`] says by then.
+impl Drop for Converger {
+    fn drop(&mut self) {
+        self.tell(Message::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a hard limit stays above usage.
+const MARGIN: Bytes = DEFAULT_MARGIN;
+
+impl OnExit {
+    const fn restores(self) -> bool {
+        matches!(self, Self::Restore)
+    }
+}

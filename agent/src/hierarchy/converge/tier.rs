@@ -1,0 +1,388 @@
+//! One tier: its files read, a step decided and carried out, what came of it.
+
+use std::time::Instant;
+
+use podwarden_cgroup::{Error, MemoryReader, Reclaims, Tree};
+use podwarden_policy::{
+    Bytes,
+    converge::{self, Decision, Kernel, Look, Reading, Step, Terms},
+    limits::Limit,
+};
+
+use super::{Aim, Gap, MARGIN, Parts, Report, found::Found, ours::Ours, writes};
+use crate::{
+    api::types::TierConvergence, base::clock, hierarchy::act::Outcome, reactor::plan::ScopeName,
+};
+
+/// What the reactor's level may be above usage and the margin before it is worth lowering it.
+const LEVEL_GRAIN: u64 = MARGIN.0 / 2;
+
+/// What was done since the gap opened.
+#[derive(Debug)]
+struct Open {
+    gap: Gap,
+    reclaimed: u64,
+    writes: u64,
+    /// Usage when the slow loop was last told that it fell.
+    told: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Tier {
+    pub(super) rel: String,
+    scope: ScopeName,
+    machine: converge::Tier,
+    memory: MemoryReader,
+    reclaims: Reclaims,
+    level: Option<Bytes>,
+    pub(super) found: Found,
+    open: Option<Open>,
+    pub(super) figures: TierConvergence,
+    /// A lower target is not answered yet; since when it is known.
+    lowered: Option<u64>,
+    /// The next hard limit overwrites a foreign one.
+    answers: bool,
+    /// What was refused last, so that it is said once.
+    refused: Option<String>,
+}
+
+/// What came of a look.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) look: Look,
+    /// A step was carried out.
+    pub(super) stepped: bool,
+    /// The kernel refused it.
+    pub(super) failed: bool,
+}
+
+impl Tier {
+    /// Opens a tier's files; `found` is given what they hold and tells what they held at first, and
+    /// whether an agent before this one found that.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] while there is no such cgroup.
+    pub(super) fn open(
+        parts: &Parts,
+        aim: &Aim,
+        found: impl FnOnce(Found) -> (Found, bool),
+    ) -> Result<Self, Error> {
+        let tree = &parts.tree;
+        let memory = MemoryReader::open(tree, &aim.rel)?;
+        let is_v2 = tree.memory_high(&aim.rel).is_ok();
+        let now = Found {
+            id: tree.memory_id(&aim.rel)?,
+            max: match aim.made {
+                true => Limit::Unlimited,
+                false => bytes(memory.limit()?),
+            },
+            high: match (is_v2, aim.made) {
+                (false, _) => None,
+                (true, true) => Some(Limit::Unlimited),
+                (true, false) => Some(bytes(tree.memory_high(&aim.rel)?)),
+            },
+        };
+        let (found, inherited) = found(now);
+        let mut machine = converge::Tier::default();
+        if inherited {
+            machine.inherit(found.max);
+        }
+        Ok(Self {
+            rel: aim.rel.clone(),
+            scope: aim.scope,
+            machine,
+            memory,
+            reclaims: tree.reclaims(&aim.rel),
+            level: None,
+            found,
+            open: None,
+            figures: TierConvergence::default(),
+            lowered: None,
+            answers: false,
+            refused: None,
+        })
+    }
+
+    /// Whether it is still the cgroup of this name.
+    pub(super) fn is_current(&self, tree: &Tree) -> bool {
+        tree.memory_id(&self.rel)
+            .is_ok_and(|id| id == self.found.id)
+    }
+
+    pub(super) const fn scope(&self) -> ScopeName {
+        self.scope
+    }
+
+    pub(super) fn aim(&mut self, aim: &Aim) {
+        let falls = |to: Limit<Bytes>| self.machine.target().is_none_or(|now| to < now);
+        if aim.target.is_some_and(falls) {
+            self.lowered = Some(aim.told);
+            self.figures.cap_nano_seconds = None;
+        }
+        self.machine.aim(aim.target);
+        self.level = aim.level;
+        self.figures.target_bytes = target(&self.machine);
+    }
+
+    /// Another's value in the hard limit is to be overwritten.
+    pub(super) fn answer(&mut self) {
+        self.answers = true;
+        self.machine.admit();
+    }
+
+    fn terms(&self, parts: &Parts) -> Terms {
+        let swaps = rustix::system::sysinfo().totalswap > 0;
+        let kernel = match self.found.high {
+            None => Kernel::V1 {
+                reclaims_cache: !swaps,
+            },
+            Some(_) => Kernel::V2 {
+                reclaims_cache: match self.reclaims {
+                    Reclaims::Nothing => false,
+                    Reclaims::Anything => !swaps,
+                    Reclaims::CacheAlone => true,
+                },
+                swaps,
+            },
+        };
+        Terms {
+            steps: parts.config.steps,
+            kernel,
+            page_size: Bytes(rustix::param::page_size() as u64),
+            margin: MARGIN,
+            piece: parts.config.reclaim_step,
+            high_at_rest: self.found.high.unwrap_or(Limit::Unlimited),
+        }
+    }
+
+    /// All but the page cache, which costs ten times as much to read.
+    fn read(&self, tree: &Tree) -> Result<Reading, Error> {
+        Ok(Reading {
+            usage: Bytes(self.memory.usage()?),
+            cache: Bytes::ZERO,
+            max: bytes(self.memory.limit()?),
+            high: match self.found.high {
+                Some(_) => Some(bytes(tree.memory_high(&self.rel)?)),
+                None => None,
+            },
+            level: self.level,
+        })
+    }
+
+    /// What to do of what is read now. Page cache is looked at last: to stop the tier's growth waits for
+    /// nothing.
+    fn decide(&mut self, parts: &Parts, ours: &Ours) -> Result<(Reading, Decision), Error> {
+        let terms = self.terms(parts);
+        let mut reading = self.read(&parts.tree)?;
+        if ours.has(&self.rel, reading.max, Instant::now()) {
+            // One of ours, be it not the last.
+            self.machine.admit();
+        }
+        let mut decision = self.machine.next(&reading, &terms);
+        if decision.look == Look::Soon && terms.drops_cache() {
+            let cache = self.memory.page_cache()?;
+            // On v1 somebody may have to find some at once.
+            let is_v1 = self.found.high.is_none();
+            reading.cache = Bytes(if is_v1 { cache.clean } else { cache.all });
+            decision = self.machine.next(&reading, &terms);
+        }
+        Ok((reading, decision))
+    }
+
+    /// Reads, decides and carries out one step at most.
+    ///
+    /// # Errors
+    /// When the files cannot be read: the cgroup is gone, most likely.
+    pub(super) fn look(
+        &mut self,
+        parts: &Parts,
+        ours: &Ours,
+        tell: &mut impl FnMut(Report),
+    ) -> Result<Looked, Error> {
+        let (reading, Decision { step, look }) = self.decide(parts, ours)?;
+        self.account(&reading, tell);
+        if let Some(left) = self.machine.left() {
+            // Before the write, so that nobody sees the value and does not know it.
+            ours.note(&self.rel, left, Instant::now());
+        }
+        let Some(step) = step else {
+            self.answers = false;
+            if look == Look::OnChange {
+                // It fits: there is nothing to keep from growing.
+                self.lowered = None;
+            }
+            return Ok(Looked {
+                look,
+                stepped: false,
+                failed: false,
+            });
+        };
+        let begun = clock::monotonic();
+        let done = self.carry_out(parts, ours, &reading, &step, tell);
+        if done != Some(true) {
+            self.machine.failed(&step);
+        }
+        let failed = done.is_none();
+        match step {
+            Step::Reclaim(_) => {}
+            // As it was, for whoever looks.
+            Step::Max(_) if failed => ours.note(&self.rel, reading.max, Instant::now()),
+            Step::High(_) if failed => {}
+            Step::Max(_) => {
+                self.capped(clock::monotonic());
+                let answers = std::mem::take(&mut self.answers);
+                parts.counters.count_corrected(answers.into());
+            }
+            // In force from the first; the write returns only when the kernel has reclaimed what it can:
+            // `memory_high_write` of mm/memcontrol.c.
+            Step::High(_) => self.capped(begun),
+        }
+        tracing::debug!(
+            tier = self.scope.as_str(),
+            ?step,
+            usage = reading.usage.0,
+            failed,
+            "convergence"
+        );
+        Ok(Looked {
+            look,
+            stepped: true,
+            failed,
+        })
+    }
+
+    /// A limit is in force since `at`: notes how long that took, for the first under a lower target.
+    fn capped(&mut self, at: u64) {
+        if let Some(told) = self.lowered.take()
+            && self.open.is_some()
+            && told > 0
+        {
+            let took = at.saturating_sub(told);
+            self.figures.cap_nano_seconds = Some(took);
+        }
+    }
+
+    /// Keeps figures, and tells when a gap opens, shrinks and closes.
+    fn account(&mut self, reading: &Reading, tell: &mut impl FnMut(Report)) {
+        let usage = reading.usage.0;
+        let gap = self.machine.gap(reading.usage).0;
+        self.figures.gap_bytes = gap;
+        self.figures.high_bytes = reading.high.and_then(Limit::bound).map(|high| high.0);
+        let Some(target) = target(&self.machine) else {
+            self.close(usage, tell);
+            return;
+        };
+        let reached = reading.max <= Limit::At(Bytes(target));
+        self.figures.reached = reached;
+        match &mut self.open {
+            None if gap > 0 && !reached => {
+                let gap = Gap {
+                    scope: self.scope,
+                    since: clock::monotonic(),
+                    target,
+                    usage,
+                };
+                self.open = Some(Open {
+                    gap,
+                    reclaimed: 0,
+                    writes: 0,
+                    told: usage,
+                });
+                tell(Report::Opened(gap));
+            }
+            Some(_) if reached => self.close(usage, tell),
+            Some(open) if usage.saturating_add(LEVEL_GRAIN) < open.told => {
+                open.told = usage;
+                tell(Report::Fell(self.scope));
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, usage: u64, tell: &mut impl FnMut(Report)) {
+        if let Some(open) = self.open.take() {
+            tell(Report::Closed {
+                gap: open.gap,
+                usage,
+                at: clock::monotonic(),
+                reclaimed: open.reclaimed,
+                writes: open.writes,
+            });
+        }
+    }
+
+    /// False when the kernel had no page cache to give, `None` when it refused the step.
+    fn carry_out(
+        &mut self,
+        parts: &Parts,
+        ours: &Ours,
+        reading: &Reading,
+        step: &Step,
+        tell: &mut impl FnMut(Report),
+    ) -> Option<bool> {
+        let result = match *step {
+            Step::Max(max) => writes::max(parts, &self.rel, max),
+            Step::High(high) => writes::high(parts, &self.rel, high),
+            Step::Reclaim(piece) if self.found.high.is_some() => {
+                writes::reclaim(parts, &self.rel, piece, self.reclaims)
+            }
+            Step::Reclaim(piece) => {
+                let below = Limit::At(reading.usage.saturating_sub(piece));
+                // It stands there for a moment, and after it the one that is there now.
+                ours.note(&self.rel, below, Instant::now());
+                ours.note(&self.rel, reading.max, Instant::now());
+                writes::reclaim_by_limit(parts, &self.rel, below, reading.max)
+            }
+        };
+        match result {
+            Ok(outcome) => {
+                let done = outcome == Outcome::Done;
+                self.count(step, done);
+                self.refused = None;
+                Some(done)
+            }
+            Err(error) if error.is_gone() => None,
+            Err(error) => {
+                let said = format!(
+                    "the {} tier does not converge: {}",
+                    self.scope.as_str(),
+                    crate::base::error::chain(&error)
+                );
+                if self.refused.as_ref() != Some(&said) {
+                    tell(Report::Refused(said.clone()));
+                    self.refused = Some(said);
+                }
+                None
+            }
+        }
+    }
+
+    fn count(&mut self, step: &Step, done: bool) {
+        let steps = &mut self.figures.steps;
+        let mut limits = 0;
+        let mut reclaimed = 0;
+        match *step {
+            Step::Max(_) => (steps.max, limits) = (steps.max + 1, 1),
+            Step::High(_) => (steps.high, limits) = (steps.high + 1, 1),
+            Step::Reclaim(bytes) => {
+                steps.reclaim += 1;
+                reclaimed = if done { bytes.0 } else { 0 };
+            }
+        }
+        self.figures.reclaimed_bytes += reclaimed;
+        if let Some(open) = &mut self.open {
+            open.writes += limits;
+            open.reclaimed += reclaimed;
+        }
+    }
+}
+
+fn target(machine: &converge::Tier) -> Option<u64> {
+    machine.target()?.bound().map(Bytes::as_u64)
+}
+
+/// A limit as it was read.
+pub(super) fn bytes(limit: Option<u64>) -> Limit<Bytes> {
+    limit.map(Bytes).into()
+}

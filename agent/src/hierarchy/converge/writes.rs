@@ -1,0 +1,103 @@
+//! Every write to a tier's files, counted where all writes are counted.
+
+use podwarden_cgroup::{Error, MemoryReader, Reclaims};
+use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
+
+use super::{MARGIN, Parts, found::Found, tier::bytes};
+use crate::hierarchy::act::{Operation, Outcome};
+
+const fn number(limit: Limit<Bytes>) -> Option<u64> {
+    match limit {
+        Limit::At(bytes) => Some(bytes.0),
+        Limit::Unlimited => None,
+    }
+}
+
+/// The hard limit.
+///
+/// # Errors
+/// What the kernel refuses, and a value that reads back as another.
+pub(super) fn max(parts: &Parts, rel: &str, max: Limit<Bytes>) -> Result<Outcome, Error> {
+    parts.counters.counted(Operation::Update, || {
+        let setting = Setting::MemoryLimit(max);
+        parts.backend.write(&parts.tree, rel, &setting)?;
+        Ok(Outcome::Done)
+    })
+}
+
+/// `memory.high`.
+///
+/// # Errors
+/// As [`max`].
+pub(super) fn high(parts: &Parts, rel: &str, high: Limit<Bytes>) -> Result<Outcome, Error> {
+    parts.counters.counted(Operation::Update, || {
+        parts.tree.set_memory_high(rel, number(high))?;
+        Ok(Outcome::Done)
+    })
+}
+
+/// `memory.reclaim`: drops a piece of the page cache; [`Outcome::Unchanged`] when there is no more.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn reclaim(
+    parts: &Parts,
+    rel: &str,
+    piece: Bytes,
+    how: Reclaims,
+) -> Result<Outcome, Error> {
+    parts.counters.counted(Operation::Reclaim, || {
+        parts.tree.reclaim(rel, piece.0, how).map(outcome)
+    })
+}
+
+/// The same on v1, by a limit `below` usage that `after` follows at once.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn reclaim_by_limit(
+    parts: &Parts,
+    rel: &str,
+    below: Limit<Bytes>,
+    after: Limit<Bytes>,
+) -> Result<Outcome, Error> {
+    let below = number(below).unwrap_or(u64::MAX);
+    parts.counters.counted(Operation::Reclaim, || {
+        let had = parts.tree.reclaim_by_limit(rel, below, number(after));
+        had.map(outcome)
+    })
+}
+
+const fn outcome(had: bool) -> Outcome {
+    if had {
+        Outcome::Done
+    } else {
+        Outcome::Unchanged
+    }
+}
+
+/// Puts back what was found in a cgroup, the hard limit no lower than a margin above usage. One that was
+/// made anew holds nothing of ours.
+///
+/// # Errors
+/// The first write that the kernel refuses.
+pub(super) fn restore(parts: &Parts, rel: &str, found: &Found) -> Result<(), Error> {
+    let tree = &parts.tree;
+    if tree.memory_id(rel)? != found.id {
+        return Ok(());
+    }
+    let memory = MemoryReader::open(tree, rel)?;
+    let floor = Bytes(memory.usage()?)
+        .saturating_add(MARGIN)
+        .round_up(Bytes(rustix::param::page_size() as u64));
+    let wanted = found.max.max(Limit::At(floor));
+    if bytes(memory.limit()?) != wanted {
+        max(parts, rel, wanted)?;
+    }
+    if let Some(wanted) = found.high
+        && bytes(tree.memory_high(rel)?) != wanted
+    {
+        high(parts, rel, wanted)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What the cgroups below `kubepods` hold: read ([`sense`]), written ([`act`]), kept against other writers
+//! ([`drift`]), brought to the tiers' targets ([`converge`]).
+
+pub mod act;
+pub mod converge;
+pub mod drift;
+pub mod oom_score;
+pub mod recorded;
+pub mod sense;

@@ -1,0 +1,329 @@
+//! Gathers a policy [`Snapshot`]: pods, node and what the cgroups hold. Decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use podwarden_cgroup::{Controller, CpuShare as TreeShare, Driver, MemoryReader, Tree};
+use podwarden_policy::{
+    Bytes, CpuShares, CpuWeight, Node, Pod, convert,
+    limits::{CpuMax, Limit},
+    name::{self, CgroupName},
+    plan::{self, Controllers, Snapshot},
+    pressure, reserve,
+    settings::{CpuShare, Observed},
+};
+
+use crate::{config::Config, hierarchy::recorded::Version, pods::PodSet};
+
+/// How the tree is named, and where kubepods is in it.
+#[derive(Debug, Clone)]
+pub struct Naming {
+    /// Who names the cgroups.
+    pub driver: Driver,
+    /// The `kubepods` cgroup.
+    pub kubepods: CgroupName,
+    /// What the names of all cgroups begin with and their paths below the tree's root do not.
+    root: String,
+}
+
+impl Naming {
+    /// Names below the tree's root. The systemd driver repeats a root that is a slice in all of them,
+    /// as it does with a kubelet's `cgroupRoot`: `/a.slice` holds `a-kubepods.slice`.
+    pub fn new(driver: Driver, root: &str) -> Self {
+        let root = root.trim_matches('/');
+        let name = match driver {
+            Driver::Systemd if podwarden_cgroup::is_slice_path(root) => {
+                CgroupName::parse_systemd(root)
+            }
+            _ => CgroupName::root(),
+        };
+        Self {
+            driver,
+            kubepods: name::kubepods(&name),
+            root: name.to_systemd(),
+        }
+    }
+
+    /// Names below the mount points.
+    pub fn of(driver: Driver, kubepods: CgroupName) -> Self {
+        Self {
+            driver,
+            kubepods,
+            root: CgroupName::root().to_systemd(),
+        }
+    }
+
+    /// A cgroup's path relative to the tree's root.
+    pub fn rel(&self, name: &CgroupName) -> String {
+        let path = match self.driver {
+            Driver::Cgroupfs => name.to_cgroupfs(),
+            Driver::Systemd => name.to_systemd(),
+        };
+        let below = path.strip_prefix(&self.root).unwrap_or(&path);
+        below.trim_start_matches('/').to_owned()
+    }
+}
+
+/// What is to run, as far as it is known.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// The pods.
+    pub pods: Vec<Pod>,
+    /// There may be more of them.
+    pub incomplete: bool,
+}
+
+impl From<&PodSet> for Wanted {
+    fn from(set: &PodSet) -> Self {
+        Self {
+            pods: set.pods.iter().map(|p| p.pod.clone()).collect(),
+            incomplete: !set.waiting.is_empty(),
+        }
+    }
+}
+
+/// Everything a plan depends on, read now. `existing` are the pods' cgroups that are there; `ours`
+/// tells which of them podwarden made.
+pub fn snapshot(
+    tree: &Tree,
+    naming: &Naming,
+    config: &Config,
+    node: &Node,
+    Wanted { pods, incomplete }: Wanted,
+    existing: &[CgroupName],
+    ours: impl Fn(&str) -> bool,
+) -> Snapshot {
+    let mut snapshot = Snapshot::new(node.clone(), naming.kubepods.clone());
+    config.decide(&mut snapshot);
+    snapshot.controllers = controllers(tree, &naming.rel(&naming.kubepods));
+    snapshot.page_size = Bytes(rustix::param::page_size() as u64);
+    let classes = podwarden_policy::QosClass::ALL;
+    let mut wanted = BTreeSet::from(classes.map(|c| naming.kubepods.tier(c)));
+    wanted.extend(pods.iter().map(|pod| {
+        let class = podwarden_policy::qos::classify(pod);
+        naming.kubepods.pod(class, &pod.uid)
+    }));
+    wanted.extend(node.enforce.cgroups().cloned());
+    let left_over: BTreeSet<_> = existing.iter().filter(|n| !wanted.contains(n)).collect();
+    snapshot.pods = pods;
+    snapshot.incomplete = incomplete;
+    snapshot.cgroups = wanted
+        .iter()
+        .chain(left_over.iter().copied())
+        .filter_map(|name| {
+            let rel = naming.rel(name);
+            // What is wanted and not whole is made whole; what is left over in any hierarchy is there.
+            let there =
+                tree.id(&rel).is_ok() || (left_over.contains(name) && tree.is_anywhere(&rel));
+            if !there {
+                return None;
+            }
+            let observed = observe(tree, &rel, ours(&rel));
+            Some((name.clone(), observed))
+        })
+        .collect();
+    let pods_use = snapshot.cgroups.get(&naming.kubepods);
+    let pods_use = pods_use.and_then(|kubepods| kubepods.memory_working_set);
+    snapshot.crossing = pressure::crossed_by_pods(node, pods_use);
+    snapshot
+}
+
+/// Which files the cgroups have, by the CPU controller's hierarchy.
+pub fn version(tree: &Tree) -> Version {
+    if tree.hierarchies().is_on_v2(Controller::Cpu) {
+        Version::V2
+    } else {
+        Version::V1
+    }
+}
+
+/// What can be written to cgroups: the controllers that are mounted and, once there is a `kubepods`,
+/// enabled for it. A setting of any other is not planned, so that it is missed once and not for
+/// every pod; [`shortcomings`] says so.
+fn controllers(tree: &Tree, kubepods: &str) -> Controllers {
+    let has = |part: &Part| part.is_mounted(tree) && part.is_enabled(tree, kubepods) != Some(false);
+    Controllers {
+        cpu: has(&Part::SHARES),
+        cpu_bandwidth: has(&Part::QUOTA),
+        memory: has(&Part::MEMORY),
+        memory_protection: tree.hierarchies().is_on_v2(Controller::Memory)
+            && has(&Part::PROTECTION),
+        pids: has(&Part::PIDS),
+        hugetlb: has(&Part::HUGETLB),
+    }
+}
+
+/// What of a controller is written, and how to see that its files are there.
+struct Part {
+    controller: Controller,
+    /// What is not limited without it.
+    lost: &'static str,
+    read: fn(&Tree, &str) -> bool,
+}
+
+impl Part {
+    const SHARES: Self = Self {
+        controller: Controller::Cpu,
+        lost: "CPU shares are not set",
+        read: |tree, rel| tree.cpu_share(rel).is_ok(),
+    };
+    const QUOTA: Self = Self {
+        controller: Controller::Cpu,
+        lost: "CPU limits are not enforced",
+        read: |tree, rel| tree.cpu_quota(rel).is_ok(),
+    };
+    const MEMORY: Self = Self {
+        controller: Controller::Memory,
+        lost: "memory limits are not enforced",
+        read: |tree, rel| tree.memory_limit(rel).is_ok(),
+    };
+    const PROTECTION: Self = Self {
+        controller: Controller::Memory,
+        lost: "memoryReservationPolicy has no effect",
+        read: |tree, rel| tree.memory_min(rel).is_ok() && tree.memory_low(rel).is_ok(),
+    };
+    const PIDS: Self = Self {
+        controller: Controller::Pids,
+        lost: "podPidsLimit and the reserves of process ids are not enforced",
+        read: |tree, rel| tree.pids_limit(rel).is_ok(),
+    };
+    const HUGETLB: Self = Self {
+        controller: Controller::HugeTlb,
+        lost: "huge pages are not limited",
+        read: |tree, rel| {
+            tree.hugetlb_limits(rel)
+                .is_ok_and(|sizes| !sizes.is_empty())
+        },
+    };
+
+    fn is_mounted(&self, tree: &Tree) -> bool {
+        tree.hierarchies().mount_of(self.controller).is_ok()
+    }
+
+    /// `None` before there is such a cgroup.
+    fn is_enabled(&self, tree: &Tree, rel: &str) -> Option<bool> {
+        tree.id(rel).ok().map(|_| (self.read)(tree, rel))
+    }
+}
+
+/// What the operator asked for and this node cannot do at present, one sentence each.
+pub fn shortcomings(tree: &Tree, naming: &Naming, snapshot: &Snapshot) -> BTreeSet<String> {
+    let kubepods = naming.rel(&naming.kubepods);
+    let tiered = snapshot.limits.memory_reservation;
+    let mut asked = vec![(Part::MEMORY, true), (Part::PROTECTION, tiered)];
+    if snapshot.ownership == plan::Ownership::Own {
+        let limits_pids = snapshot.limits.pod_pids_limit.is_some();
+        let has_hugepages = snapshot
+            .node
+            .hugepages
+            .values()
+            .any(|total| !total.is_zero());
+        asked.extend([
+            (Part::SHARES, true),
+            (Part::QUOTA, snapshot.limits.enforce_cpu_limits),
+            (Part::PIDS, limits_pids),
+            (Part::HUGETLB, has_hugepages),
+        ]);
+    }
+    let parts = asked.into_iter().filter_map(|(part, asked)| {
+        let enabled = part
+            .is_mounted(tree)
+            .then(|| part.is_enabled(tree, &kubepods));
+        let Part {
+            controller, lost, ..
+        } = part;
+        let why = match enabled {
+            Some(None | Some(true)) => return None,
+            None => format!("the {controller} controller is on no mounted cgroup hierarchy"),
+            Some(Some(false)) if tree.hierarchies().is_on_v2(controller) => format!(
+                "the {controller} controller has no such files in {kubepods}: enable it in \
+                 cgroup.subtree_control of every cgroup above, or use a kernel that has them"
+            ),
+            Some(Some(false)) => {
+                format!("the {controller} controller is on cgroup v1, which has no such files here")
+            }
+        };
+        asked.then(|| format!("{lost}: {why}"))
+    });
+    let reserves = reserve::cgroup_errors(snapshot).into_iter();
+    parts
+        .chain(reserves.map(|error| error.to_string()))
+        .collect()
+}
+
+/// What a cgroup holds; a value that cannot be read is unknown.
+pub(crate) fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
+    let limit = |bytes: Option<u64>| match bytes {
+        Some(bytes) => Limit::At(Bytes(bytes)),
+        None => Limit::Unlimited,
+    };
+    // All of it, where the file says `max`.
+    let protected = |bytes: Option<u64>| Bytes(bytes.unwrap_or(u64::MAX));
+    let memory = MemoryReader::open(tree, rel).ok();
+    let usage = memory.as_ref().and_then(|m| m.usage().ok());
+    let stat = memory.as_ref().and_then(|m| m.stat().ok());
+    Observed {
+        ours,
+        cpu: tree.cpu_share(rel).ok().map(|share| match share {
+            TreeShare::Shares(shares) => CpuShare::Shares(CpuShares(shares)),
+            TreeShare::Weight(weight) => CpuShare::Weight(CpuWeight(weight)),
+        }),
+        cpu_max: tree.cpu_quota(rel).ok().map(|quota| CpuMax {
+            quota_us: quota.map_or(Limit::Unlimited, |q| Limit::At(q.quota_us)),
+            period_us: quota.map_or(convert::DEFAULT_PERIOD_US, |q| q.period_us),
+        }),
+        memory_limit: memory.as_ref().and_then(|m| m.limit().ok()).map(limit),
+        memory_min: tree.memory_min(rel).ok().map(protected),
+        memory_low: tree.memory_low(rel).ok().map(protected),
+        pids_limit: tree
+            .pids_limit(rel)
+            .ok()
+            .map(|l| l.map_or(Limit::Unlimited, Limit::At)),
+        hugetlb: tree.hugetlb_limits(rel).map_or_else(
+            |_| BTreeMap::new(),
+            |limits| {
+                let limits = limits.into_iter();
+                limits.map(|(size, b)| (Bytes(size), limit(b))).collect()
+            },
+        ),
+        memory_usage: usage.map(Bytes),
+        memory_working_set: usage
+            .zip(stat)
+            .map(|(usage, stat)| Bytes(stat.working_set(usage))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podwarden_policy::model::QosClass;
+
+    use super::*;
+
+    #[test]
+    fn a_root_that_is_a_slice_is_in_the_names_and_not_in_the_relative_paths() {
+        for (root, kubepods, tier) in [
+            (
+                "/",
+                "kubepods.slice",
+                "kubepods.slice/kubepods-burstable.slice",
+            ),
+            (
+                "/a_b.slice",
+                "a_b-kubepods.slice",
+                "a_b-kubepods.slice/a_b-kubepods-burstable.slice",
+            ),
+            // Not systemd's: the tree was made by somebody who sees another root.
+            (
+                "/docker/x",
+                "kubepods.slice",
+                "kubepods.slice/kubepods-burstable.slice",
+            ),
+        ] {
+            let naming = Naming::new(Driver::Systemd, root);
+            assert_eq!(naming.rel(&naming.kubepods), kubepods);
+            let burstable = naming.kubepods.tier(QosClass::Burstable);
+            assert_eq!(naming.rel(&burstable), tier);
+        }
+        let naming = Naming::new(Driver::Cgroupfs, "/a_b.slice");
+        assert_eq!(naming.rel(&naming.kubepods), "kubepods");
+    }
+}
