@@ -1,7 +1,7 @@
 //! Runs the sources, and the mux over what they tell.
 //!
 //! ```text
-//!  source task ──words──> feed task (mux) ──> watch<PodSet> ──> the slow loop
+//!  source task ─updates─> feed task (mux) ──> watch<PodSet> ──> the reconciler
 //!                                        └──> watch<SourceStats> ──> /readyz, /v1/node
 //! ```
 
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Apiserver, DirError, ManifestDir, Manifests, PodSet, Source, SourceError, SourcedPod, Told,
+    Apiserver, DirError, ManifestDir, Manifests, PodSet, Since, Source, SourceError, SourcedPod,
     Watcher, apiserver,
     checkpoint::Checkpoint,
     kubelet::Kubelet,
@@ -28,11 +28,11 @@ use crate::{
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// What sources may have said before the mux has taken it in; then they wait.
-const WORDS: usize = 64;
+const QUEUED: usize = 64;
 
-/// What a source says.
+/// What a source sends.
 #[derive(Debug)]
-pub(super) enum Word {
+pub(super) enum SourceUpdate {
     /// Something about its pods.
     Event(Event),
     /// It cannot do its work; why.
@@ -41,22 +41,22 @@ pub(super) enum Word {
     Well,
 }
 
-/// A source's end.
+/// The end of the channel that one source holds.
 #[derive(Debug, Clone)]
-pub(super) struct Speaker {
+pub(super) struct SourceHandle {
     source: Source,
-    words: mpsc::Sender<(Source, Word)>,
+    updates: mpsc::Sender<(Source, SourceUpdate)>,
 }
 
-impl Speaker {
+impl SourceHandle {
     /// False once nobody listens any more.
-    pub(super) async fn say(&self, word: Word) -> bool {
-        self.words.send((self.source, word)).await.is_ok()
+    pub(super) async fn send(&self, update: SourceUpdate) -> bool {
+        self.updates.send((self.source, update)).await.is_ok()
     }
 
     /// Completes once nobody listens any more.
-    pub(super) async fn unheard(&self) {
-        self.words.closed().await;
+    pub(super) async fn closed(&self) {
+        self.updates.closed().await;
     }
 }
 
@@ -84,31 +84,31 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
     sources.extend(config.kubelet.as_ref().map(|_| Source::Kubelet));
     sources.extend(config.pods_dir.as_ref().map(|_| Source::File));
     sources.extend(config.static_pod_url.as_ref().map(|_| Source::Http));
-    let mut hub = Hub::new(&config.node_name, &sources);
+    let mut task = SourceTask::new(&config.node_name, &sources);
     if let Some(dir) = &config.pods_dir {
         let (watcher, manifests) = ManifestDir::new(dir).watch()?;
-        hub.begin_with(Source::File, whole(&manifests.borrow()));
-        tokio::spawn(follow_dir(watcher, manifests, hub.speaker(Source::File)));
+        task.begin_with(Source::File, whole(&manifests.borrow()));
+        tokio::spawn(follow_dir(watcher, manifests, task.handle(Source::File)));
     }
     if let Some(apiserver) = apiserver {
         if let Some(dir) = &config.state_dir {
             let checkpoint = Checkpoint::new(dir);
-            hub.recall(&checkpoint, exists);
-            tokio::spawn(checkpoint.keep(hub.pods.subscribe(), SETTLE));
+            task.recall(&checkpoint, exists);
+            tokio::spawn(checkpoint.keep(task.pods.subscribe(), SETTLE));
         }
-        let speaker = hub.speaker(Source::Apiserver);
-        let watcher = apiserver::Watcher::new(apiserver, &config.node_name, speaker);
+        let handle = task.handle(Source::Apiserver);
+        let watcher = apiserver::Watcher::new(apiserver, &config.node_name, handle);
         tokio::spawn(watcher.run());
     }
     if let Some(kubelet) = &config.kubelet {
         let kubelet = Kubelet::new(kubelet.clone());
-        tokio::spawn(poll(kubelet, hub.speaker(Source::Kubelet)));
+        tokio::spawn(poll(kubelet, task.handle(Source::Kubelet)));
     }
     if let Some(url) = &config.static_pod_url {
-        tokio::spawn(poll(Url::new(url.clone()), hub.speaker(Source::Http)));
+        tokio::spawn(poll(Url::new(url.clone()), task.handle(Source::Http)));
     }
-    let feed = hub.feed();
-    tokio::spawn(hub.run());
+    let feed = task.feed();
+    tokio::spawn(task.run());
     Ok(feed)
 }
 
@@ -116,12 +116,12 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
 async fn follow_dir(
     watcher: Watcher,
     mut manifests: watch::Receiver<Arc<Manifests>>,
-    speaker: Speaker,
+    handle: SourceHandle,
 ) {
     let telling = async {
         while manifests.changed().await.is_ok() {
             let event = whole(&manifests.borrow_and_update());
-            if !speaker.say(Word::Event(event)).await {
+            if !handle.send(SourceUpdate::Event(event)).await {
                 return;
             }
         }
@@ -129,11 +129,11 @@ async fn follow_dir(
     };
     tokio::select! {
         () = telling => {}
-        () = speaker.unheard() => {}
+        () = handle.closed() => {}
         ended = watcher.run() => {
             if let Err(error) = ended {
                 let problem = format!("{}; the last manifests stay in force", chain(&error));
-                speaker.say(Word::Trouble(problem)).await;
+                handle.send(SourceUpdate::Trouble(problem)).await;
             }
         }
     }
@@ -151,20 +151,20 @@ pub(super) fn whole(manifests: &Manifests) -> Event {
     }
 }
 
-/// The mux with those who speak to it and listen to it.
+/// Applies the updates of all sources to the mux, and publishes the set.
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct SourceTask {
     mux: Mux,
     stats: BTreeMap<Source, SourceStats>,
     pods: watch::Sender<Arc<PodSet>>,
     sources: watch::Sender<Arc<Vec<SourceStats>>>,
-    /// Taken by [`Hub::run`].
-    words: mpsc::Receiver<(Source, Word)>,
+    /// Taken by [`SourceTask::run`].
+    updates: mpsc::Receiver<(Source, SourceUpdate)>,
     /// For further sources.
-    sender: mpsc::Sender<(Source, Word)>,
+    sender: mpsc::Sender<(Source, SourceUpdate)>,
 }
 
-impl Hub {
+impl SourceTask {
     /// For the sources that are configured.
     pub(super) fn new(node_name: &str, sources: &[Source]) -> Self {
         let stats = sources.iter().map(|&source| {
@@ -177,30 +177,30 @@ impl Hub {
                 },
             )
         });
-        let (sender, words) = mpsc::channel(WORDS);
-        let hub = Self {
+        let (sender, updates) = mpsc::channel(QUEUED);
+        let task = Self {
             mux: Mux::new(node_name, sources.iter().copied()),
             stats: stats.collect(),
             pods: watch::Sender::default(),
             sources: watch::Sender::default(),
-            words,
+            updates,
             sender,
         };
-        hub.publish();
-        hub
+        task.publish();
+        task
     }
 
-    /// An end for a source.
-    pub(super) fn speaker(&self, source: Source) -> Speaker {
-        Speaker {
+    /// The handle for a source.
+    pub(super) fn handle(&self, source: Source) -> SourceHandle {
+        SourceHandle {
             source,
-            words: self.sender.clone(),
+            updates: self.sender.clone(),
         }
     }
 
     /// Takes in what a source has told already.
     pub(super) fn begin_with(&mut self, source: Source, event: Event) {
-        self.take(source, Word::Event(event));
+        self.take(source, SourceUpdate::Event(event));
         self.publish();
     }
 
@@ -233,26 +233,28 @@ impl Hub {
         // The end of the last source is then the end of the words.
         self.sender = mpsc::channel(1).0;
         loop {
-            let word = tokio::select! {
-                word = self.words.recv() => word,
+            let update = tokio::select! {
+                update = self.updates.recv() => update,
                 () = self.pods.closed() => return,
             };
-            let Some((source, word)) = word else { return };
-            self.take(source, word);
+            let Some((source, update)) = update else {
+                return;
+            };
+            self.take(source, update);
             // What has come meanwhile is one change for those who listen.
-            while let Ok((source, word)) = self.words.try_recv() {
-                self.take(source, word);
+            while let Ok((source, update)) = self.updates.try_recv() {
+                self.take(source, update);
             }
             self.publish();
         }
     }
 
-    fn take(&mut self, source: Source, word: Word) {
+    fn take(&mut self, source: Source, update: SourceUpdate) {
         let Some(stats) = self.stats.get_mut(&source) else {
             return;
         };
-        match word {
-            Word::Event(event) => {
+        match update {
+            SourceUpdate::Event(event) => {
                 let updates = self.mux.apply(source, event);
                 for update in &updates {
                     log(source, update.op, &update.pod.pod);
@@ -261,14 +263,14 @@ impl Hub {
                 stats.pods = self.mux.count(source) as u64;
                 stats.reported = !self.mux.waiting().any(|waiting| waiting == source);
             }
-            Word::Trouble(problem) => {
+            SourceUpdate::Trouble(problem) => {
                 // The same again is no news.
                 if stats.problem.as_ref() != Some(&problem) {
                     tracing::warn!(%source, "{problem}");
                     stats.problem = Some(problem);
                 }
             }
-            Word::Well => {
+            SourceUpdate::Well => {
                 if stats.problem.take().is_some() {
                     tracing::info!(%source, "it works again");
                 }
@@ -278,7 +280,7 @@ impl Hub {
 
     fn publish(&self) {
         let mut set = self.mux.set();
-        set.told = Told(clock::monotonic());
+        set.since = Since(clock::monotonic());
         self.pods.send_if_modified(|last| {
             let news = **last != set;
             if news {

@@ -1,4 +1,4 @@
-//! The kubelet: the pods that it runs, by its `/pods`, asked for again and again.
+//! The kubelet: the pods that it runs, by its `/pods`, polled.
 //!
 //! It has no watch. What it tells is a whole list of what it has admitted, static pods among them, also
 //! while no API server can be reached.
@@ -18,7 +18,7 @@ use super::{
         object::List,
     },
     mux::Event,
-    poll::{self, Ask, Unanswered},
+    poll::{self, PollSource, Unanswered},
 };
 use crate::config::KubeletConfig;
 
@@ -75,7 +75,7 @@ impl Kubelet {
     }
 }
 
-impl Ask for Kubelet {
+impl PollSource for Kubelet {
     type Failure = Failure;
 
     fn interval(&self) -> Duration {

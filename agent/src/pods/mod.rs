@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  apiserver ──┐        ┌──> checkpoint
-//!  kubelet ────┼─> mux ──> PodSet ──> the slow loop
+//!  kubelet ────┼─> mux ──> PodSet ──> the reconciler
 //!  file ───────┘
 //! ```
 //!
@@ -51,21 +51,21 @@ pub struct PodSet {
     /// to run.
     pub waiting: Vec<Source>,
     /// When it became known.
-    pub told: Told,
+    pub since: Since,
 }
 
 /// A moment, `CLOCK_MONOTONIC` nanoseconds; 0 where nobody looked at the clock. Two sets are the same
 /// whenever they became known.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Told(pub u64);
+pub struct Since(pub u64);
 
-impl PartialEq for Told {
+impl PartialEq for Since {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Told {}
+impl Eq for Since {}
 
 impl PodSet {
     /// True where a source tells of this pod, whether it runs or has ended.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podwarden_policy::PodUid;
 
-use super::{Origin, PodSet, Source, SourceError, SourcedPod, Told};
+use super::{Origin, PodSet, Since, Source, SourceError, SourcedPod};
 
 /// What a source tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl Mux {
             ended,
             errors: errors.cloned().collect(),
             waiting: self.waiting().collect(),
-            told: Told::default(),
+            since: Since::default(),
         }
     }
 

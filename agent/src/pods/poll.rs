@@ -1,4 +1,4 @@
-//! Sources that are asked again and again, for one text each time.
+//! Sources that are polled: each answer is one text.
 
 use std::{future::Future, time::Duration};
 
@@ -8,13 +8,13 @@ use kube::Client;
 use crate::base::backoff::Backoff;
 
 use super::{
-    feed::{Speaker, Word},
+    feed::{SourceHandle, SourceUpdate},
     mux::Event,
 };
 use crate::base::error::chain;
 
-/// Somebody who can be asked.
-pub(super) trait Ask: Send {
+/// A source that is polled.
+pub(super) trait PollSource: Send {
     /// Why there is no answer.
     type Failure: std::error::Error + Send;
 
@@ -59,8 +59,8 @@ pub(super) async fn answer(
 
 /// Tells what `source` answers until nobody listens any more. Failures are told as well, and each in a row
 /// is waited after for longer.
-pub(super) async fn poll(source: impl Ask, speaker: Speaker) {
-    let mut asked = Asked {
+pub(super) async fn poll(source: impl PollSource, handle: SourceHandle) {
+    let mut poller = Poller {
         source,
         client: None,
         last: Last::default(),
@@ -68,17 +68,17 @@ pub(super) async fn poll(source: impl Ask, speaker: Speaker) {
     let polling = async {
         let mut backoff = Backoff::default();
         loop {
-            let pause = match asked.ask().await {
+            let pause = match poller.next().await {
                 Ok(event) => {
                     if let Some(event) = event {
-                        speaker.say(Word::Event(event)).await;
+                        handle.send(SourceUpdate::Event(event)).await;
                     }
-                    speaker.say(Word::Well).await;
+                    handle.send(SourceUpdate::Well).await;
                     backoff = Backoff::default();
-                    asked.source.interval()
+                    poller.source.interval()
                 }
                 Err(failure) => {
-                    speaker.say(Word::Trouble(chain(&failure))).await;
+                    handle.send(SourceUpdate::Trouble(chain(&failure))).await;
                     backoff.next(fastrand::f64())
                 }
             };
@@ -86,21 +86,21 @@ pub(super) async fn poll(source: impl Ask, speaker: Speaker) {
         }
     };
     tokio::select! {
-        () = speaker.unheard() => {}
+        () = handle.closed() => {}
         () = polling => {}
     }
 }
 
 /// A source with what is kept of the last answer.
-struct Asked<S> {
+struct Poller<S> {
     source: S,
     client: Option<Client>,
     last: Last,
 }
 
-impl<S: Ask> Asked<S> {
+impl<S: PollSource> Poller<S> {
     /// What there is now; `None` where that is what it was.
-    async fn ask(&mut self) -> Result<Option<Event>, S::Failure> {
+    async fn next(&mut self) -> Result<Option<Event>, S::Failure> {
         let client = match self.client.take() {
             Some(client) => client,
             None => self.source.client().await?,

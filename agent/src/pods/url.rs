@@ -11,7 +11,7 @@ use super::{
     feed::whole,
     manifests::{MOST, Reading},
     mux::Event,
-    poll::{self, Ask, Unanswered},
+    poll::{self, PollSource, Unanswered},
 };
 use crate::config::StaticPodUrl;
 
@@ -61,7 +61,7 @@ impl Url {
     }
 }
 
-impl Ask for Url {
+impl PollSource for Url {
     type Failure = Failure;
 
     fn interval(&self) -> Duration {

@@ -83,7 +83,7 @@ impl SlowLoop {
             return;
         };
         let parts = &self.parts;
-        let told = parts.pods.borrow().told.0;
+        let told = parts.pods.borrow().since.0;
         let aims = self.targets.iter().zip(TIERS);
         let aims = aims.map(|((scope, target), (class, _))| {
             let rel = parts.naming.rel(&parts.naming.kubepods.tier(class));

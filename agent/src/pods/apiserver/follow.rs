@@ -13,7 +13,7 @@ use crate::base::backoff::Backoff;
 
 /// What to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Next {
     /// All pods of this node, of this version or a later one; of the latest where there is none.
     List(Option<String>),
     /// What happens after this version.
@@ -39,10 +39,10 @@ impl Follow {
         }
     }
 
-    pub(super) fn ask(&self) -> Ask {
+    pub(super) fn next(&self) -> Next {
         match &self.version {
-            Some(version) if self.listed => Ask::Watch(version.clone()),
-            version => Ask::List(version.clone()),
+            Some(version) if self.listed => Next::Watch(version.clone()),
+            version => Next::List(version.clone()),
         }
     }
 
@@ -87,24 +87,24 @@ mod tests {
     #[test]
     fn one_list_and_then_watches_from_where_the_last_ended() {
         let mut follow = Follow::new();
-        assert_eq!(follow.ask(), Ask::List(Some("0".to_owned())));
+        assert_eq!(follow.next(), Next::List(Some("0".to_owned())));
         follow.listed("7".to_owned());
-        assert_eq!(follow.ask(), Ask::Watch("7".to_owned()));
+        assert_eq!(follow.next(), Next::Watch("7".to_owned()));
         follow.saw("9".to_owned());
         follow.failed(0.0);
-        assert_eq!(follow.ask(), Ask::Watch("9".to_owned()));
+        assert_eq!(follow.next(), Next::Watch("9".to_owned()));
     }
 
     #[test]
     fn a_place_that_is_lost_is_listed_no_older_and_then_as_it_is() {
         let mut follow = following("9");
         follow.lost_place();
-        assert_eq!(follow.ask(), Ask::List(Some("9".to_owned())));
+        assert_eq!(follow.next(), Next::List(Some("9".to_owned())));
         // A server that was restored from a backup does not know version 9.
         follow.lost_place();
-        assert_eq!(follow.ask(), Ask::List(None));
+        assert_eq!(follow.next(), Next::List(None));
         follow.listed("3".to_owned());
-        assert_eq!(follow.ask(), Ask::Watch("3".to_owned()));
+        assert_eq!(follow.next(), Next::Watch("3".to_owned()));
     }
 
     #[test]

@@ -28,12 +28,12 @@ use serde::de;
 
 use self::{
     connect::ConnectError,
-    follow::{Ask, Follow},
+    follow::{Follow, Next},
     object::{Line, List, Status},
 };
 use super::{
     Source,
-    feed::{Speaker, Word},
+    feed::{SourceHandle, SourceUpdate},
     mux::Event,
 };
 use crate::base::error::chain;
@@ -122,25 +122,25 @@ fn explained(status: &Status) -> String {
 pub(super) struct Watcher {
     apiserver: Apiserver,
     node_name: String,
-    speaker: Speaker,
+    handle: SourceHandle,
     follow: Follow,
 }
 
 impl Watcher {
-    pub(super) fn new(apiserver: Apiserver, node_name: &str, speaker: Speaker) -> Self {
+    pub(super) fn new(apiserver: Apiserver, node_name: &str, handle: SourceHandle) -> Self {
         Self {
             apiserver,
             node_name: node_name.to_owned(),
-            speaker,
+            handle,
             follow: Follow::new(),
         }
     }
 
     /// Runs until nobody listens any more.
     pub(super) async fn run(mut self) {
-        let speaker = self.speaker.clone();
+        let handle = self.handle.clone();
         tokio::select! {
-            () = speaker.unheard() => {}
+            () = handle.closed() => {}
             () = self.follow_for_ever() => {}
         }
     }
@@ -176,23 +176,25 @@ impl Watcher {
 
     async fn pause(&mut self, failure: Option<&Failure>) {
         if let Some(failure) = failure {
-            self.speaker.say(Word::Trouble(chain(failure))).await;
+            self.handle
+                .send(SourceUpdate::Trouble(chain(failure)))
+                .await;
         }
         tokio::time::sleep(self.follow.failed(fastrand::f64())).await;
     }
 
     /// One list, or one watch to its end.
     async fn step(&mut self, server: &Server<'_>) -> Result<Progress, Failure> {
-        let result = match self.follow.ask() {
-            Ask::List(version) => self.list(server, version).await,
-            Ask::Watch(version) => self.watch(server, &version).await,
+        let result = match self.follow.next() {
+            Next::List(version) => self.list(server, version).await,
+            Next::Watch(version) => self.watch(server, &version).await,
         };
         match &result {
             Err(failure @ Failure::Refused { status, .. }) if place_lost(status) => {
                 self.follow.lost_place();
                 // Until then nobody knows what has happened.
                 let problem = format!("{}; pods are listed anew", chain(failure));
-                self.tell(Word::Trouble(problem)).await;
+                self.tell(SourceUpdate::Trouble(problem)).await;
                 Ok(Progress::None)
             }
             // It would come again; a list tells every pod on its own.
@@ -243,7 +245,7 @@ impl Watcher {
             unusable = errors.len(),
             "listed pods"
         );
-        self.tell(Word::Event(Event::Replace { pods, errors }))
+        self.tell(SourceUpdate::Event(Event::Replace { pods, errors }))
             .await;
         Ok(Progress::Some)
     }
@@ -257,7 +259,7 @@ impl Watcher {
             ..WatchParams::default()
         };
         let lines = server.watch(&params, version).await?;
-        self.tell(Word::Well).await;
+        self.tell(SourceUpdate::Well).await;
         let mut lines = std::pin::pin!(lines);
         let mut silence = Duration::from_secs(seconds.into()) + LATE;
         let mut progress = Progress::None;
@@ -265,7 +267,7 @@ impl Watcher {
         while server.next_line(&mut lines, &mut text, silence).await? {
             match object::line(&text).map_err(|e| server.answer(WATCH, e))? {
                 Line::Pod { event, version } => {
-                    self.tell(Word::Event(event)).await;
+                    self.tell(SourceUpdate::Event(event)).await;
                     self.follow.saw(version);
                 }
                 Line::Bookmark { version } => {
@@ -283,9 +285,9 @@ impl Watcher {
         format!("spec.nodeName={}", self.node_name)
     }
 
-    async fn tell(&self, word: Word) {
+    async fn tell(&self, update: SourceUpdate) {
         // Where nobody listens, `run` ends.
-        self.speaker.say(word).await;
+        self.handle.send(update).await;
     }
 }
 
