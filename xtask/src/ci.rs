@@ -4,14 +4,28 @@ use anyhow::Result;
 
 use crate::paths::Workspace;
 use crate::report::{Counts, Report};
-use crate::{bare, cmd, ebpf, fuzz, setup, test};
+use crate::{bare, cmd, ebpf, fuzz, layers, lengths, setup, test};
+
+/// What `cargo xtask ci` is run with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only the checks that build nothing: formatting, the order of imports, the length of files.
+    #[arg(long)]
+    quick: bool,
+}
 
 /// Runs every check and every test; a check that fails stops nothing, so that one run shows all.
-pub(crate) fn run(workspace: &Workspace, report: &mut Report) -> Result<()> {
-    setup::for_lint(workspace)?;
-    let cargo = |args: &[&str]| cmd::run(cmd::cargo().current_dir(workspace.root()).args(args));
+pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+    let root = workspace.root();
+    let cargo = |args: &[&str]| cmd::run(cmd::cargo().current_dir(root).args(args));
 
     report.check("formatting", || cargo(&["fmt", "--all", "--check"]));
+    report.check("the order of imports", || layers::check(root));
+    report.check("the length of files", || lengths::check(root));
+    if args.quick {
+        return Ok(());
+    }
+    setup::for_lint(workspace)?;
     report.check("clippy", || {
         cargo(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"])
     });

@@ -18,12 +18,15 @@ mod fuzz;
 mod guest;
 mod initramfs;
 mod kernels;
+mod layers;
+mod lengths;
 mod machines;
 mod paths;
 mod peers;
 mod pool;
 mod report;
 mod setup;
+mod sources;
 mod step;
 mod tally;
 mod test;
@@ -73,8 +76,8 @@ enum Task {
     Bench(bench::Args),
     /// Tries what the policy reads with inputs that nobody thought of.
     Fuzz(fuzz::Args),
-    /// Formatting, lints, licences, then every test.
-    Ci,
+    /// Formatting, lints, the order of imports, licences, then every test.
+    Ci(ci::Args),
 }
 
 fn main() -> ExitCode {
@@ -86,7 +89,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::main(&workspace, &args).map(|()| true),
         Task::Fuzz(args) => fuzz::main(&workspace, &args).map(|()| true),
         Task::Test(args) => reported(&workspace, |report| test::run(&workspace, &args, report)),
-        Task::Ci => reported(&workspace, |report| ci::run(&workspace, report)),
+        Task::Ci(args) => reported(&workspace, |report| ci::run(&workspace, &args, report)),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
