@@ -6,7 +6,7 @@
 //! usage ── threshold ── pressure ── evict ─┘
 //! ```
 //!
-//! The rules are the kubelet's; where podwarden differs on purpose, `DIFFERENCES.md` says so and
+//! The rules are the kubelet's; where podwarden differs on purpose, `deploy/docs/differences.md` says so and
 //! why. The same input gives the same output, in the same order, on every machine.
 //!
 //! Builds without an operating system and without floats; the one curve that needs a logarithm is

@@ -1,5 +1,5 @@
 //! Golden tables: what the kubelet and runc compute, taken from their own tests or derived from
-//! their formulas. Rows that differ on purpose say so, and `DIFFERENCES.md` says why.
+//! their formulas. Rows that differ on purpose say so, and `deploy/docs/differences.md` says why.
 
 #[path = "support/pods.rs"]
 mod support;
