@@ -27,8 +27,8 @@ use rustix::{
 
 use crate::{Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
+pub use sandbox::ChildKinds;
 use sandbox::Spared;
-pub use sandbox::Told;
 
 /// Passes over the processes at most: two where nobody forks, one that finds them and one that finds
 /// nothing more. Without a freezer, a fork may run ahead of each pass.
@@ -69,7 +69,7 @@ pub struct KillHandle {
     directory: OwnedFd,
     path: Arc<Path>,
     is_v2: bool,
-    told: Told,
+    kinds: ChildKinds,
 }
 
 #[derive(Debug)]
@@ -116,21 +116,21 @@ impl KillHandle {
             path: path.into(),
             method,
             is_v2,
-            told: Told::default(),
+            kinds: ChildKinds::default(),
         };
         handle.refuse_our_own()?;
         Ok(handle)
     }
 
-    /// With what the container runtime has told of the pod's containers.
+    /// With the kinds that the container runtime reports of the pod's containers.
     #[must_use]
-    pub fn knowing(self, told: Told) -> Self {
-        Self { told, ..self }
+    pub fn with_kinds(self, kinds: ChildKinds) -> Self {
+        Self { kinds, ..self }
     }
 
-    /// What was told.
-    pub fn told(&self) -> &Told {
-        &self.told
+    /// The kinds that the container runtime has reported.
+    pub fn kinds(&self) -> &ChildKinds {
+        &self.kinds
     }
 
     /// Frozen together with the victim we would never thaw.
@@ -169,7 +169,7 @@ impl KillHandle {
     }
 
     /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child that
-    /// the runtime told of ([`Told`]), else the one with one process, called `pause`, and next to no
+    /// the runtime told of ([`ChildKinds`]), else the one with one process, called `pause`, and next to no
     /// memory. Without it the runtime could not take the pod's network down any more. CRI-O's monitors
     /// (`crio-conmon-*`) stay as well: they end with their containers. `found` gets every process, before or right after it is
     /// killed.
@@ -259,7 +259,7 @@ impl KillHandle {
 
     fn spared(&self) -> Option<Spared> {
         let usage = memory::usage_file(self.is_v2);
-        sandbox::find(self.directory.as_fd(), usage, &self.told)
+        sandbox::find(self.directory.as_fd(), usage, &self.kinds)
     }
 
     fn kill_but(&self, spared: Option<&Spared>, found: &mut dyn FnMut(u32)) -> Result<Killed> {

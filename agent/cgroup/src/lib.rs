@@ -48,7 +48,7 @@ pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
 pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger};
-pub use kill::{KillHandle, Killed, Told};
+pub use kill::{ChildKinds, KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits, Reclaims};
 pub use lock::{AgentLock, TreeLock};
 pub use memory::{MemoryReader, MemoryStat, PageCache, UsageReader};

@@ -7,7 +7,7 @@ use podwarden_cgroup::{KernelCpu, MemoryReader, Tree};
 use podwarden_policy::model::QosClass;
 
 use crate::{
-    accounting::index::{ContainerBook, Figures, Ledger, PodBook},
+    accounting::index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
     api::types::{
         ContainerStats, CpuStats, ExitStats, MemoryStats, PodRef, PodStats, StallStats, TierStats,
     },
@@ -93,8 +93,8 @@ impl Sampler {
     pub fn sample(
         &mut self,
         tree: &Tree,
-        ledger: &Ledger,
-        figures: &impl Figures,
+        index: &CgroupIndex,
+        figures: &impl AccountStore,
         names: &impl Names,
         tiers: &[TierInfo],
     ) -> Sample {
@@ -103,14 +103,14 @@ impl Sampler {
             time: crate::base::clock::now_text(),
         };
         let mut sums: HashMap<QosClass, Account> = HashMap::new();
-        let mut pods = Vec::with_capacity(ledger.pods().len());
-        for (uid, book) in ledger.pods() {
-            let (pod, total) = self.pod(&pass, tree, ledger, figures, names, uid, book);
-            add(sums.entry(book.class).or_default(), &total);
+        let mut pods = Vec::with_capacity(index.pods().len());
+        for (uid, entry) in index.pods() {
+            let (pod, total) = self.pod(&pass, tree, index, figures, names, uid, entry);
+            add(sums.entry(entry.class).or_default(), &total);
             pods.push(pod);
         }
         pods.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
-        let tiers = self.tiers(&pass, tree, ledger, figures, &sums, tiers);
+        let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
         self.last = std::mem::take(&mut self.seen);
         Sample { pods, tiers }
     }
@@ -128,17 +128,17 @@ impl Sampler {
         &mut self,
         pass: &Pass,
         tree: &Tree,
-        ledger: &Ledger,
-        figures: &impl Figures,
+        index: &CgroupIndex,
+        figures: &impl AccountStore,
         names: &impl Names,
         uid: &str,
-        book: &PodBook,
+        entry: &PodEntry,
     ) -> (PodStats, Account) {
         let named = names.pod(uid);
-        let mut total = ledger.pod_only(book, figures);
-        let mut containers = Vec::with_capacity(book.containers.len());
-        for (id, container) in &book.containers {
-            let account = ledger.container(container, figures);
+        let mut total = index.pod_only(entry, figures);
+        let mut containers = Vec::with_capacity(entry.containers.len());
+        for (id, container) in &entry.containers {
+            let account = index.container(container, figures);
             add(&mut total, &account);
             if container.live {
                 let mut stats = self.container(pass, tree, uid, id, container, &account);
@@ -149,17 +149,17 @@ impl Sampler {
                 containers.push(stats);
             }
         }
-        if let Some(used) = self.file_cpu(tree, &book.rel) {
+        if let Some(used) = self.file_cpu(tree, &entry.rel) {
             total.cpu_ns = used;
         }
         let stats = PodStats {
             pod_ref: named.pod,
-            qos_class: book.class.to_string(),
+            qos_class: entry.class.to_string(),
             source: named.source.to_owned(),
             phase: if named.evicted { "Evicted" } else { "Running" }.to_owned(),
-            cgroup: below_mount(tree, &book.rel),
+            cgroup: below_mount(tree, &entry.rel),
             cpu: self.cpu(pass, uid, &total),
-            memory: self.memory(pass, tree, &book.rel),
+            memory: self.memory(pass, tree, &entry.rel),
             stall: stall(&total),
             exits: exits(&total),
             containers,
@@ -173,11 +173,11 @@ impl Sampler {
         tree: &Tree,
         uid: &str,
         id: &str,
-        book: &ContainerBook,
+        entry: &ContainerEntry,
         account: &Account,
     ) -> ContainerStats {
         let mut account = *account;
-        if let Some(used) = self.file_cpu(tree, &book.rel) {
+        if let Some(used) = self.file_cpu(tree, &entry.rel) {
             account.cpu_ns = used;
         }
         let account = &account;
@@ -186,7 +186,7 @@ impl Sampler {
             id: id.to_owned(),
             sandbox: false,
             cpu: self.cpu(pass, &format!("{uid}/{id}"), account),
-            memory: self.memory(pass, tree, &book.rel),
+            memory: self.memory(pass, tree, &entry.rel),
             stall: stall(account),
             exits: exits(account),
         }
@@ -196,13 +196,13 @@ impl Sampler {
         &mut self,
         pass: &Pass,
         tree: &Tree,
-        ledger: &Ledger,
-        figures: &impl Figures,
+        index: &CgroupIndex,
+        figures: &impl AccountStore,
         live: &HashMap<QosClass, Account>,
         tiers: &[TierInfo],
     ) -> Vec<TierStats> {
         let of = |class| {
-            let mut sum = ledger.gone(class, figures);
+            let mut sum = index.gone(class, figures);
             add(&mut sum, &live.get(&class).copied().unwrap_or_default());
             sum
         };
@@ -213,7 +213,7 @@ impl Sampler {
                     "burstable" => of(QosClass::Burstable),
                     "besteffort" => of(QosClass::BestEffort),
                     _ => {
-                        let mut all = ledger.others(figures);
+                        let mut all = index.others(figures);
                         for class in [
                             QosClass::Guaranteed,
                             QosClass::Burstable,

@@ -13,9 +13,8 @@ impl Accounting {
             return;
         };
         let inherited = kernel.accounts.take_inherited().into_iter();
-        let inherited =
-            inherited.map(|(id, tracked)| (id, tracked, kernel.accounts.introduced(id)));
-        self.ledger.inherit(inherited, Instant::now());
+        let inherited = inherited.map(|(id, tracked)| (id, tracked, kernel.accounts.pod_of(id)));
+        self.index.inherit(inherited, Instant::now());
     }
 
     /// Enters what was lost with its records, as gone: it counts to whom it counted to.
@@ -24,11 +23,11 @@ impl Accounting {
             return;
         };
         let table = kernel.accounts.table();
-        let found = orphans::orphans(&suspects, table, |id| self.ledger.knows(id));
+        let found = orphans::orphans(&suspects, table, |id| self.index.knows(id));
         let found = found.into_iter().map(|(id, tracked)| {
             tracing::debug!(id, ?tracked, "a cgroup that came and went unseen");
-            (id, tracked, kernel.accounts.introduced(id))
+            (id, tracked, kernel.accounts.pod_of(id))
         });
-        self.ledger.inherit(found, now);
+        self.index.inherit(found, now);
     }
 }

@@ -6,9 +6,9 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::AccountingError;
 use crate::{
-    accounting::index::{Figures, Heir},
+    accounting::index::AccountStore,
     kernel::{
-        accounts::{AccountError, Accounts, Parent},
+        accounts::{AccountError, Accounts, FoldTarget, Parent},
         loader::Programs,
     },
 };
@@ -21,19 +21,19 @@ pub struct KernelSide {
 }
 
 /// Without kernel programs there are no figures, only a tree.
-impl Figures for Option<KernelSide> {
+impl AccountStore for Option<KernelSide> {
     fn read(&self, slot: u32) -> Option<Account> {
         self.as_ref()?.accounts.read(slot)
     }
 
-    fn retired(&self, heir: Heir) -> Account {
+    fn folded(&self, target: FoldTarget) -> Account {
         let kernel = self.as_ref();
-        kernel.map_or_else(Account::default, |kernel| kernel.accounts.retired(heir))
+        kernel.map_or_else(Account::default, |kernel| kernel.accounts.folded(target))
     }
 
-    fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir) {
+    fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget) {
         if let Some(kernel) = self {
-            kernel.accounts.retire(id, own, heir);
+            kernel.accounts.fold(id, own, target);
         }
     }
 }

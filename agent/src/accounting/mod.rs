@@ -17,11 +17,11 @@ use podwarden_abi::{ExitEvent, NO_SLOT, OomEvent, Tracked};
 use podwarden_cgroup::Tree;
 
 use crate::{
-    accounting::index::{Change, Ledger, PodIdentity},
+    accounting::index::{CgroupIndex, Change},
     api::types::DropStats,
     base::error,
     kernel::{
-        accounts::{AccountError, Parent},
+        accounts::{AccountError, Parent, PodKey},
         events::{self, CgroupChange, Telemetry},
     },
 };
@@ -110,7 +110,7 @@ pub struct Accounting {
     /// [`LOOK_AGAIN`].
     pub kernel: Option<KernelSide>,
     /// The books.
-    pub ledger: Ledger,
+    pub index: CgroupIndex,
     pending: VecDeque<(Instant, ExitEvent)>,
     come_back: Option<Instant>,
     drops_seen: u64,
@@ -137,7 +137,7 @@ impl Accounting {
         let mut this = Self {
             come_back: Some(Instant::now() + COME_BACK),
             kernel,
-            ledger: Ledger::new(id, rel, slot),
+            index: CgroupIndex::new(id, rel, slot),
             pending: VecDeque::new(),
             drops_seen: 0,
             look_once_more: true,
@@ -184,20 +184,20 @@ impl Accounting {
             }
         }
         let now = Instant::now();
-        for id in self.ledger.missing_from(&present) {
-            self.ledger.removed(id, now);
+        for id in self.index.missing_from(&present) {
+            self.index.removed(id, now);
         }
         Ok(changes)
     }
 
     /// Enters a cgroup, and notes for the next agent which pod's it is.
     fn created(&mut self, change: &CgroupChange) -> Vec<Change> {
-        let changes = self.ledger.created(change).unwrap_or_default();
+        let changes = self.index.created(change).unwrap_or_default();
         if let Some(kernel) = &mut self.kernel {
             for change_of_pod in &changes {
                 if let Change::PodAppeared { uid, class } = change_of_pod {
-                    let pod = PodIdentity::new(*class, uid);
-                    kernel.accounts.introduce(change.id, pod);
+                    let pod = PodKey::new(*class, uid);
+                    kernel.accounts.note_pod(change.id, pod);
                 }
             }
         }
@@ -207,11 +207,7 @@ impl Accounting {
     /// Completes when [`Accounting::drain`] has something to do.
     pub async fn ready(&self) {
         let timer = async {
-            let due = [
-                self.come_back,
-                self.ledger.next_expiry(),
-                self.orphans.due(),
-            ];
+            let due = [self.come_back, self.index.next_expiry(), self.orphans.due()];
             match due.into_iter().flatten().min() {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
                 None => std::future::pending().await,
@@ -253,7 +249,7 @@ impl Accounting {
             self.resync_after_loss(tree, now, &mut occurrences);
             self.bury_orphans(now);
         }
-        let expired = self.ledger.expire(now, &mut self.kernel);
+        let expired = self.index.expire(now, &mut self.kernel);
         occurrences.extend(expired.into_iter().map(Occurrence::Changed));
         self.retry_pending(now, &mut occurrences);
         occurrences
@@ -270,20 +266,20 @@ impl Accounting {
                 let changes = self.created(&change);
                 out.extend(changes.into_iter().map(Occurrence::Changed));
             }
-            Telemetry::Removed(change) => self.ledger.removed(change.id, Instant::now()),
+            Telemetry::Removed(change) => self.index.removed(change.id, Instant::now()),
             Telemetry::Released(change) => {
-                let changes = self.ledger.released(change.id, &mut self.kernel);
+                let changes = self.index.released(change.id, &mut self.kernel);
                 out.extend(changes.into_iter().map(Occurrence::Changed));
             }
             Telemetry::Exit(event) => {
-                if self.ledger.knows(event.header.cgroup) {
+                if self.index.knows(event.header.cgroup) {
                     self.exit(event, out);
                 } else if self.pending.len() < PENDING {
                     self.pending.push_back((Instant::now(), event));
                 }
             }
             Telemetry::Oom(event) => {
-                let uid = self.ledger.owner(event.header.cgroup);
+                let uid = self.index.owner(event.header.cgroup);
                 let uid = uid.map(|(uid, _)| uid.to_owned());
                 out.push(Occurrence::Oom { uid, event });
             }
@@ -291,7 +287,7 @@ impl Accounting {
     }
 
     fn exit(&self, event: ExitEvent, out: &mut Vec<Occurrence>) {
-        if let Some((uid, _)) = self.ledger.owner(event.header.cgroup) {
+        if let Some((uid, _)) = self.index.owner(event.header.cgroup) {
             let uid = uid.to_owned();
             out.push(Occurrence::Exit { uid, event });
         }
@@ -300,7 +296,7 @@ impl Accounting {
     /// Exits that came before their cgroup was known.
     fn retry_pending(&mut self, now: Instant, out: &mut Vec<Occurrence>) {
         for (since, event) in std::mem::take(&mut self.pending) {
-            if self.ledger.knows(event.header.cgroup) {
+            if self.index.knows(event.header.cgroup) {
                 self.exit(event, out);
             } else if now.duration_since(since) < PENDING_FOR {
                 self.pending.push_back((since, event));
@@ -317,7 +313,7 @@ impl Accounting {
             self.look(tree, out);
             let table = self.table();
             let unknown = table.iter().map(|(id, _)| *id);
-            let unknown = unknown.filter(|id| !self.ledger.knows(*id)).collect();
+            let unknown = unknown.filter(|id| !self.index.knows(*id)).collect();
             self.orphans.suspect(unknown, now);
         }
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::{
     accounting::{
         figures::{Named, Names},
-        index::PodBook,
+        index::PodEntry,
     },
     api::{
         published::Published,
@@ -33,7 +33,7 @@ pub(super) struct Listeners<'a> {
     pub(super) recorder: &'a mut Option<Recorder>,
     pub(super) marks: &'a mut Option<Marks>,
     pub(super) pods: &'a watch::Receiver<Arc<PodSet>>,
-    pub(super) books: &'a BTreeMap<String, PodBook>,
+    pub(super) entries: &'a BTreeMap<String, PodEntry>,
 }
 
 /// Evictions under way and done.
@@ -51,11 +51,11 @@ impl Evictions {
     pub(super) fn recall(
         &mut self,
         recorded: &[(String, Eviction)],
-        books: &BTreeMap<String, PodBook>,
+        entries: &BTreeMap<String, PodEntry>,
     ) {
         for (time, eviction) in recorded {
-            let book = books.get(&eviction.pod.uid);
-            let cgroup = book.and_then(PodBook::cgroup_id);
+            let entry = entries.get(&eviction.pod.uid);
+            let cgroup = entry.and_then(PodEntry::cgroup_id);
             if cgroup.is_some()
                 && cgroup == eviction.victim_cgroup_id
                 && is_of_this_boot(time, &eviction.timeline)
@@ -148,10 +148,10 @@ impl Evictions {
             );
         }
         let time = clock::text_of(outcome.killed);
-        let book = listeners.books.get(&pod.uid);
+        let entry = listeners.entries.get(&pod.uid);
         let eviction = Eviction {
             to_be_marked: listeners.marks.is_some(),
-            victim_cgroup_id: book.and_then(PodBook::cgroup_id),
+            victim_cgroup_id: entry.and_then(PodEntry::cgroup_id),
             ..eviction_of(&chosen, &pod)
         };
         if let Some(marks) = listeners.marks {

@@ -1,6 +1,7 @@
 //! The accounts that the kernel programs keep: reading them, handing them out, taking them back.
 
-mod fold;
+pub(crate) mod fold;
+mod key;
 mod maps;
 
 use std::mem::take;
@@ -12,16 +13,14 @@ use aya::{
 use podwarden_abi::{
     Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Tracked,
 };
-use podwarden_policy::model::QosClass;
 
 use super::{
     loader::{self, LoadError},
     pins::{Pins, Shape},
 };
-use crate::{
-    accounting::index::{Heir, PodIdentity},
-    api::types::DropStats,
-};
+use crate::api::types::DropStats;
+pub use key::{FoldTarget, PodKey};
+
 use fold::{Maps as _, Record, Records};
 use maps::KernelMaps;
 
@@ -248,41 +247,32 @@ impl Accounts {
         self.maps.figures(slot)
     }
 
-    /// What cgroups that are gone left to `heir`.
-    pub fn retired(&self, heir: Heir) -> Account {
-        let record = self.records.get(&key(heir));
+    /// What cgroups that are gone left to `target`.
+    pub fn folded(&self, target: FoldTarget) -> Account {
+        let record = self.records.get(&target.key());
         record.map(|record| record.sum).unwrap_or_default()
     }
 
     /// Takes a cgroup out of scope, frees the account that it had to itself, and adds what it and those
-    /// before it counted to `heir`. No task may be in the cgroup any more.
-    pub fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir) {
-        fold::fold(&mut self.records, &mut self.maps, id, own, key(heir));
+    /// before it counted to `target`. No task may be in the cgroup any more.
+    pub fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget) {
+        fold::fold(&mut self.records, &mut self.maps, id, own, target.key());
     }
 
-    /// Notes for the next agent whose cgroup `id` is.
-    pub fn introduce(&mut self, id: u64, pod: PodIdentity) {
+    /// Notes for the next agent which pod the cgroup `id` is.
+    pub fn note_pod(&mut self, id: u64, pod: PodKey) {
         if self.maps.records.is_none() {
             return;
         }
         let record = self.records.entry(id).or_default();
-        let (class, uid_hash) = (class_number(pod.class), pod.uid_hash);
-        if (record.class, record.uid_hash) != (class, uid_hash) {
-            (record.class, record.uid_hash) = (class, uid_hash);
+        if pod.note_in(record) {
             self.maps.write(id, record);
         }
     }
 
-    /// Whose cgroup `id` was, as an agent noted.
-    pub fn introduced(&self, id: u64) -> Option<PodIdentity> {
-        let record = self.records.get(&id)?;
-        let class = QosClass::ALL
-            .into_iter()
-            .find(|class| class_number(*class) == record.class)?;
-        Some(PodIdentity {
-            class,
-            uid_hash: record.uid_hash,
-        })
+    /// The pod of the cgroup `id`, as an agent noted it.
+    pub fn pod_of(&self, id: u64) -> Option<PodKey> {
+        PodKey::of(self.records.get(&id)?)
     }
 
     /// CPUs whose running task is in scope, as far as has been seen.
@@ -327,24 +317,6 @@ pub struct Parent {
     pub id: u64,
     /// Its account.
     pub slot: u32,
-}
-
-/// What a class is called in the kernel, not to be changed without [`podwarden_abi::PINNED_LAYOUT`].
-fn class_number(class: QosClass) -> u32 {
-    match class {
-        QosClass::Guaranteed => 1,
-        QosClass::Burstable => 2,
-        QosClass::BestEffort => 3,
-    }
-}
-
-/// The key of an heir's record.
-fn key(heir: Heir) -> u64 {
-    match heir {
-        Heir::Cgroup(id) => id,
-        Heir::Class(class) => fold::constant(class_number(class)),
-        Heir::Others => fold::constant(0),
-    }
 }
 
 /// `to += of`.

@@ -200,7 +200,7 @@ impl Identities {
     pub fn get(&self, uid: &str) -> PodIdentity {
         match self.sources.get(&PodUid::from(uid)) {
             Some(known) => known.identity.clone(),
-            None => match self.runtime.truth.pod(uid) {
+            None => match self.runtime.state.pod(uid) {
                 Some(pod) => PodIdentity::of_runtime(pod),
                 None => PodIdentity::of_cgroup(uid),
             },
@@ -209,7 +209,7 @@ impl Identities {
 
     /// What a container is called, where the runtime or a source told it.
     pub fn container(&self, uid: &str, id: &str) -> Option<&str> {
-        if let Some(known) = self.runtime.truth.container(uid, id) {
+        if let Some(known) = self.runtime.state.container(uid, id) {
             return Some(&known.name);
         }
         let known = self.sources.get(&PodUid::from(uid))?;
@@ -218,7 +218,7 @@ impl Identities {
 
     /// True where the runtime says that it is its pod's sandbox.
     pub fn is_sandbox(&self, uid: &str, id: &str) -> bool {
-        let known = self.runtime.truth.container(uid, id);
+        let known = self.runtime.state.container(uid, id);
         known.is_some_and(|known| known.is_sandbox)
     }
 

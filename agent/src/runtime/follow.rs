@@ -13,7 +13,7 @@ use super::{
     client::Client,
     cri::VersionResponse,
     error::RuntimeError,
-    truth::{Runtime, Truth},
+    state::{Runtime, RuntimeState},
 };
 use crate::base::{backoff::Backoff, error};
 
@@ -50,7 +50,7 @@ impl Follower {
 
     /// A container was seen: asks for it if the runtime has not told of it.
     pub fn seen(&self, id: &str) {
-        if !self.known.borrow().truth.knows(id) {
+        if !self.known.borrow().state.knows(id) {
             // Without the task there is nobody to ask.
             let _ = self.seek.send(id.to_owned());
         }
@@ -109,13 +109,13 @@ impl Schedule {
         Some(asked + APART.saturating_mul(2_u32.saturating_pow(*least)))
     }
 
-    fn answered(&mut self, truth: &Truth, now: Instant) {
+    fn answered(&mut self, state: &RuntimeState, now: Instant) {
         self.asked = Some(now);
         self.again = None;
         self.backoff = Backoff::default();
         self.missing.retain(|id, tries| {
             *tries += 1;
-            !truth.knows(id) && *tries < TRIES
+            !state.knows(id) && *tries < TRIES
         });
     }
 
@@ -143,7 +143,7 @@ async fn follow(
             id = sought.recv() => {
                 let Some(id) = id else { return };
                 // Told meanwhile.
-                if !publish.borrow().truth.knows(&id) {
+                if !publish.borrow().state.knows(&id) {
                     schedule.seek(id);
                 }
                 continue;
@@ -154,8 +154,8 @@ async fn follow(
         let answer = ask(&client, &before).await;
         let now = Instant::now();
         let known = match answer {
-            Ok((version, truth)) => {
-                schedule.answered(&truth, now);
+            Ok((version, state)) => {
+                schedule.answered(&state, now);
                 if before.version.is_none() || before.problem.is_some() {
                     tracing::info!(
                         runtime = version.runtime_name,
@@ -165,7 +165,7 @@ async fn follow(
                     );
                 }
                 Runtime {
-                    truth,
+                    state,
                     version: Some(version),
                     problem: None,
                 }
@@ -189,7 +189,10 @@ async fn follow(
 }
 
 /// One question. Who answers is asked again after a failure: it may be another by then.
-async fn ask(client: &Client, known: &Runtime) -> Result<(VersionResponse, Truth), RuntimeError> {
+async fn ask(
+    client: &Client,
+    known: &Runtime,
+) -> Result<(VersionResponse, RuntimeState), RuntimeError> {
     let version = match (&known.version, &known.problem) {
         (Some(version), None) => version.clone(),
         _ => client.version().await?,
@@ -197,7 +200,7 @@ async fn ask(client: &Client, known: &Runtime) -> Result<(VersionResponse, Truth
     // The containers first: the sandbox of each of them is in the later list.
     let containers = client.containers().await?;
     let sandboxes = client.sandboxes().await?;
-    Ok((version, Truth::new(&sandboxes, &containers)))
+    Ok((version, RuntimeState::new(&sandboxes, &containers)))
 }
 
 #[cfg(test)]
@@ -210,7 +213,7 @@ mod tests {
         let mut schedule = Schedule::default();
         assert!(schedule.due().is_some());
         let now = Instant::now();
-        schedule.answered(&Truth::default(), now);
+        schedule.answered(&RuntimeState::default(), now);
         assert_eq!(schedule.due(), None);
         schedule.seek("a".to_owned());
         assert_eq!(schedule.due(), Some(now + APART));
@@ -218,7 +221,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..TRIES {
             pauses.push(schedule.due().unwrap() - now);
-            schedule.answered(&Truth::default(), now);
+            schedule.answered(&RuntimeState::default(), now);
         }
         assert!(
             pauses.windows(2).all(|pair| pair[1] == 2 * pair[0]),
@@ -233,7 +236,7 @@ mod tests {
         let now = Instant::now();
         schedule.seek("unknown".to_owned());
         for _ in 0..TRIES - 1 {
-            schedule.answered(&Truth::default(), now);
+            schedule.answered(&RuntimeState::default(), now);
         }
         assert!(schedule.due().unwrap() > now + 10 * APART);
         schedule.seek("new".to_owned());
@@ -250,7 +253,7 @@ mod tests {
             labels: labels.into(),
             ..Container::default()
         };
-        schedule.answered(&Truth::new(&[], &[container]), Instant::now());
+        schedule.answered(&RuntimeState::new(&[], &[container]), Instant::now());
         assert_eq!(schedule.due(), None);
     }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!  a container's cgroup appears ──> follow ──> client ──> the runtime's socket
 //!                                     │                          ▲
-//!                                     └──> Truth: names, sandbox │
+//!                                     └──> RuntimeState: names, sandbox │
 //!  a pod was evicted ──> teardown ───────────────────────────────┘
 //! ```
 //!
@@ -14,13 +14,13 @@ mod client;
 pub mod cri;
 mod error;
 mod follow;
+mod state;
 mod teardown;
 #[cfg(test)]
 mod tests;
-mod truth;
 
 pub use client::Client;
 pub use error::RuntimeError;
 pub use follow::Follower;
+pub use state::{KnownContainer, Runtime, RuntimeState, SANDBOX_NAME};
 pub use teardown::{TornDown, teardown};
-pub use truth::{KnownContainer, Runtime, SANDBOX_NAME, Truth};

@@ -9,7 +9,7 @@ use super::{
     client::Client,
     cri::{ContainerState, SandboxState},
     error::RuntimeError,
-    truth::{uid_of_container, uid_of_sandbox},
+    state::{uid_of_container, uid_of_sandbox},
 };
 
 /// What was stopped.

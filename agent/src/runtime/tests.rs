@@ -266,7 +266,7 @@ async fn names_come_once_the_runtime_does_and_nothing_is_asked_without_need() {
     changed(&mut follower).await;
     let known = follower.known();
     assert_eq!(known.problem, None);
-    assert!(known.truth.container("a", "a-new").unwrap().is_sandbox);
+    assert!(known.state.container("a", "a-new").unwrap().is_sandbox);
     // Known ones are not asked for, and one that nobody knows is, with the lists alone.
     let before = server.calls();
     assert_eq!(before, ["Version", "ListContainers", "ListPodSandbox"]);

@@ -1,7 +1,7 @@
 //! Which children of a pod's cgroup are left alive: its sandbox container, and what CRI-O has beside each
 //! container to see it end.
 //!
-//! The container runtime knows ([`Told`]). Where it has not told of a child, no file says so, and a sandbox
+//! The container runtime knows ([`ChildKinds`]). Where it has not told of a child, no file says so, and a sandbox
 //! is recognised by what it is for: it runs one process, `pause`, which holds the pod's namespaces and no
 //! memory worth having. A workload may give itself that name, so what it uses counts as well.
 
@@ -30,14 +30,14 @@ const PAUSE: &[u8] = b"pause";
 /// What the runtime has told of the children of a pod's cgroup, by their names. What it has not told of is
 /// in neither set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ChildKinds {
     /// Sandboxes: at most one of them holds processes at a time.
     pub sandboxes: BTreeSet<String>,
     /// Workload containers: none is spared, whatever it calls itself.
     pub workloads: BTreeSet<String>,
 }
 
-impl Told {
+impl ChildKinds {
     /// Whether it is a sandbox, where it was told.
     fn is_sandbox(&self, name: &CStr) -> Option<bool> {
         let among = |names: &BTreeSet<String>| {
@@ -102,7 +102,7 @@ impl Name {
 /// The children of a pod's memory cgroup that are to be spared; `None` when there are none. The sandbox is
 /// the one that was told and has a process, else one that was not told and looks like it. Costs four system
 /// calls for a child, and three more for one with a single process that was not told.
-pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, told: &Told) -> Option<Spared> {
+pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, kinds: &ChildKinds) -> Option<Spared> {
     let (mut found, mut likely) = (None, None);
     let mut monitors = false;
     let listing = walk::open(pod, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
@@ -123,7 +123,7 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, told: &Told) -> Option<Spar
         let Ok(child) = retry_on_intr(|| openat(pod, name, flags, Mode::empty())) else {
             continue;
         };
-        match told.is_sandbox(name) {
+        match kinds.is_sandbox(name) {
             Some(true) if has_process(child.as_fd()) => found = Name::new(name),
             None if likely.is_none() && looks_like_one(child.as_fd(), usage) => {
                 likely = Name::new(name);
@@ -226,11 +226,11 @@ mod tests {
 
     #[test]
     fn what_was_told_is_told_apart_from_what_was_not() {
-        let told = Told {
+        let kinds = ChildKinds {
             sandboxes: ["s".to_owned()].into(),
             workloads: ["w".to_owned()].into(),
         };
-        let answers = [c"s", c"w", c"x", c"ss"].map(|name| told.is_sandbox(name));
+        let answers = [c"s", c"w", c"x", c"ss"].map(|name| kinds.is_sandbox(name));
         assert_eq!(answers, [Some(true), Some(false), None, None]);
     }
 

@@ -1,6 +1,6 @@
 use std::{fs, thread::sleep, time::Duration};
 
-use podwarden_cgroup::{Controller, Error, KillHandle, Killed, Told, Tree};
+use podwarden_cgroup::{ChildKinds, Controller, Error, KillHandle, Killed, Tree};
 
 use crate::support::{Sandbox, Victim, eventually};
 
@@ -265,10 +265,12 @@ fn the_sandbox_that_was_told_is_left_alive() {
     let told = Victim::sleeper(&tree.open_attach("pod/told").unwrap());
     let impostor = called_pause(&sandbox, "pod/workload", sandbox_process);
     sandbox.cgroup("pod/died");
-    let handle = KillHandle::open(tree, "pod").unwrap().knowing(Told {
-        sandboxes: ["told".to_owned(), "died".to_owned()].into(),
-        workloads: ["workload".to_owned()].into(),
-    });
+    let handle = KillHandle::open(tree, "pod")
+        .unwrap()
+        .with_kinds(ChildKinds {
+            sandboxes: ["told".to_owned(), "died".to_owned()].into(),
+            workloads: ["workload".to_owned()].into(),
+        });
     let killed = handle.kill_workload(&mut |_| {}).unwrap();
     assert_eq!((killed.processes, killed.spared), (1, true));
     assert_eq!(impostor.ended_by(), Some(libc::SIGKILL));
@@ -304,10 +306,12 @@ fn a_sandbox_that_was_not_told_is_recognised_beside_one_that_died() {
     sandbox.cgroup("pod/workload");
     let workload = Victim::sleeper(&tree.open_attach("pod/workload").unwrap());
     let successor = called_pause(&sandbox, "pod/successor", sandbox_process);
-    let handle = KillHandle::open(tree, "pod").unwrap().knowing(Told {
-        sandboxes: ["died".to_owned()].into(),
-        workloads: ["workload".to_owned()].into(),
-    });
+    let handle = KillHandle::open(tree, "pod")
+        .unwrap()
+        .with_kinds(ChildKinds {
+            sandboxes: ["died".to_owned()].into(),
+            workloads: ["workload".to_owned()].into(),
+        });
     let killed = handle.kill_workload(&mut |_| {}).unwrap();
     assert_eq!((killed.processes, killed.spared), (1, true));
     assert_eq!(workload.ended_by(), Some(libc::SIGKILL));

@@ -2,9 +2,9 @@
 //!
 //! Fed by the tree walk at the start and by kernel events from then on; never polls. The kernel side
 //! counts per cgroup; a pod's figure is the sum over the cgroups below it plus what cgroups that
-//! are gone had used ([`heirs`]), so it never goes backwards.
+//! are gone had used ([`former`]), so it never goes backwards.
 
-mod heirs;
+mod former;
 mod role;
 
 use std::{
@@ -15,10 +15,12 @@ use std::{
 use podwarden_abi::{Account, NO_SLOT};
 use podwarden_policy::model::QosClass;
 
-pub use heirs::{Heir, PodIdentity};
 pub use role::Role;
 
-use crate::kernel::{accounts::add, events::CgroupChange};
+use crate::kernel::{
+    accounts::{FoldTarget, add},
+    events::CgroupChange,
+};
 
 /// How long after its removal a cgroup may still be counted to: its last tasks are past
 /// `cgroup_exit` then but have to be switched out once more. `cgroup_release` says so exactly, but
@@ -26,14 +28,14 @@ use crate::kernel::{accounts::add, events::CgroupChange};
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Where the figures are; the kernel's maps, or a table in tests.
-pub trait Figures {
+pub trait AccountStore {
     /// The account's figures; `None` where it cannot be read.
     fn read(&self, slot: u32) -> Option<Account>;
-    /// What cgroups that are gone left to `heir`.
-    fn retired(&self, heir: Heir) -> Account;
+    /// What cgroups that are gone left to `target`.
+    fn folded(&self, target: FoldTarget) -> Account;
     /// Cgroup `id` is gone for good; `own` is its account when it had one to itself. What it counted, and
-    /// what others left to it, goes to `heir`.
-    fn retire(&mut self, id: u64, own: Option<u32>, heir: Heir);
+    /// what others left to it, goes to `target`.
+    fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget);
 }
 
 /// A cgroup in scope.
@@ -49,7 +51,7 @@ struct Node {
 
 /// One container of a pod.
 #[derive(Debug, Default, Clone)]
-pub struct ContainerBook {
+pub struct ContainerEntry {
     nodes: BTreeSet<u64>,
     /// Its cgroup, relative to the root.
     pub rel: String,
@@ -59,7 +61,7 @@ pub struct ContainerBook {
 
 /// One pod.
 #[derive(Debug, Clone)]
-pub struct PodBook {
+pub struct PodEntry {
     /// Its class as its place in the tree says.
     pub class: QosClass,
     /// Its cgroup, relative to the root.
@@ -67,7 +69,7 @@ pub struct PodBook {
     /// The pod's own cgroup; containers have theirs. Two while one replaces the other.
     nodes: BTreeSet<u64>,
     /// By container id.
-    pub containers: BTreeMap<String, ContainerBook>,
+    pub containers: BTreeMap<String, ContainerEntry>,
 }
 
 /// What a change means to the rest of the agent.
@@ -109,20 +111,20 @@ pub enum Change {
 
 /// The books. See the module's text.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct CgroupIndex {
     nodes: HashMap<u64, Node>,
-    pods: BTreeMap<String, PodBook>,
+    pods: BTreeMap<String, PodEntry>,
     dying: VecDeque<(Instant, u64)>,
     /// Those of [`Role::Former`].
     former: BTreeSet<u64>,
 }
 
-impl Ledger {
+impl CgroupIndex {
     /// Books for the tree below kubepods, whose cgroup is `rel` with the kernel id `id` and the
     /// account `slot`.
     pub fn new(id: u64, rel: &str, slot: u32) -> Self {
-        let mut ledger = Self::default();
-        ledger.nodes.insert(
+        let mut index = Self::default();
+        index.nodes.insert(
             id,
             Node {
                 rel: rel.to_owned(),
@@ -132,7 +134,7 @@ impl Ledger {
                 gone: false,
             },
         );
-        ledger
+        index
     }
 
     /// A cgroup is there. Twice the same is fine. Returns `None` when its parent is not known (yet).
@@ -154,36 +156,36 @@ impl Ledger {
         Some(changes)
     }
 
-    /// Enters a new node into its pod's book.
+    /// Enters a new node into its pod's entry.
     fn enter(&mut self, id: u64, node: &Node) -> Vec<Change> {
         let Some((uid, container)) = node.role.owner() else {
             return Vec::new();
         };
         let mut changes = Vec::new();
         if let Role::Pod { class, .. } = node.role {
-            let book = self
+            let entry = self
                 .pods
                 .entry(uid.to_owned())
-                .or_insert_with(|| PodBook::new(class));
-            book.class = class;
-            book.rel.clone_from(&node.rel);
+                .or_insert_with(|| PodEntry::new(class));
+            entry.class = class;
+            entry.rel.clone_from(&node.rel);
             changes.push(Change::PodAppeared {
                 uid: uid.to_owned(),
                 class,
             });
         }
-        let Some(book) = self.pods.get_mut(uid) else {
+        let Some(entry) = self.pods.get_mut(uid) else {
             return changes;
         };
         let Some(container) = container else {
-            book.nodes.insert(id);
+            entry.nodes.insert(id);
             return changes;
         };
-        let entry = book.containers.entry(container.to_owned()).or_default();
-        entry.nodes.insert(id);
+        let container_entry = entry.containers.entry(container.to_owned()).or_default();
+        container_entry.nodes.insert(id);
         if matches!(node.role, Role::Container { .. }) {
-            entry.rel.clone_from(&node.rel);
-            entry.live = true;
+            container_entry.rel.clone_from(&node.rel);
+            container_entry.live = true;
             changes.push(Change::ContainerAppeared {
                 uid: uid.to_owned(),
                 container: container.to_owned(),
@@ -203,32 +205,32 @@ impl Ledger {
     }
 
     /// Nothing can count to `id` any more: its figures go to whom they count to from now on.
-    pub fn released(&mut self, id: u64, figures: &mut impl Figures) -> Vec<Change> {
+    pub fn released(&mut self, id: u64, figures: &mut impl AccountStore) -> Vec<Change> {
         let Some(node) = self.nodes.remove(&id) else {
             return Vec::new();
         };
         let last = left(id, &node, figures);
-        let heir = self.heir(id, &node);
-        figures.retire(id, node.own.then_some(node.slot), heir);
+        let target = self.fold_target(id, &node);
+        figures.fold(id, node.own.then_some(node.slot), target);
         self.leave(id, &node, last)
     }
 
-    /// Takes a node out of its pod's book; `last` is what it left.
+    /// Takes a node out of its pod's entry; `last` is what it left.
     fn leave(&mut self, id: u64, node: &Node, last: Account) -> Vec<Change> {
         self.former.remove(&id);
         let Some((uid, container)) = node.role.owner() else {
             return Vec::new();
         };
-        let Some(book) = self.pods.get_mut(uid) else {
+        let Some(entry) = self.pods.get_mut(uid) else {
             return Vec::new();
         };
         let mut changes = Vec::new();
         match container {
             None => {
-                book.nodes.remove(&id);
+                entry.nodes.remove(&id);
             }
             Some(container) => {
-                if book.leave(container, id, &self.nodes) {
+                if entry.leave(container, id, &self.nodes) {
                     changes.push(Change::ContainerGone {
                         uid: uid.to_owned(),
                         container: container.to_owned(),
@@ -240,8 +242,8 @@ impl Ledger {
         // Removals are not always learnt of in their order, and a pod may have been made anew under
         // its uid before the old one was released: it is gone with the last of its cgroups, to which
         // all the others have left what they had.
-        if book.nodes.is_empty() && book.containers.is_empty() {
-            let rel = std::mem::take(&mut book.rel);
+        if entry.nodes.is_empty() && entry.containers.is_empty() {
+            let rel = std::mem::take(&mut entry.rel);
             self.pods.remove(uid);
             changes.push(Change::PodGone {
                 uid: uid.to_owned(),
@@ -253,7 +255,7 @@ impl Ledger {
     }
 
     /// Retires what was removed longer than [`GRACE`] ago.
-    pub fn expire(&mut self, now: Instant, figures: &mut impl Figures) -> Vec<Change> {
+    pub fn expire(&mut self, now: Instant, figures: &mut impl AccountStore) -> Vec<Change> {
         let mut changes = Vec::new();
         while let Some((due, id)) = self.dying.front().copied() {
             if due > now {
@@ -265,13 +267,13 @@ impl Ledger {
         changes
     }
 
-    /// When [`Ledger::expire`] has something to do next.
+    /// When [`CgroupIndex::expire`] has something to do next.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.dying.front().map(|(due, _)| *due)
     }
 
     /// The pods, by uid.
-    pub fn pods(&self) -> &BTreeMap<String, PodBook> {
+    pub fn pods(&self) -> &BTreeMap<String, PodEntry> {
         &self.pods
     }
 
@@ -298,7 +300,7 @@ impl Ledger {
     }
 
     /// What a set of cgroups has counted.
-    fn sum(&self, nodes: &BTreeSet<u64>, figures: &impl Figures) -> Account {
+    fn sum(&self, nodes: &BTreeSet<u64>, figures: &impl AccountStore) -> Account {
         let mut sum = Account::default();
         for id in nodes {
             if let Some(node) = self.nodes.get(id) {
@@ -309,18 +311,18 @@ impl Ledger {
     }
 
     /// A container's figures.
-    pub fn container(&self, book: &ContainerBook, figures: &impl Figures) -> Account {
-        self.sum(&book.nodes, figures)
+    pub fn container(&self, entry: &ContainerEntry, figures: &impl AccountStore) -> Account {
+        self.sum(&entry.nodes, figures)
     }
 
     /// What counts to the pod's own cgroup and not to a container.
-    pub fn pod_only(&self, book: &PodBook, figures: &impl Figures) -> Account {
-        self.sum(&book.nodes, figures)
+    pub fn pod_only(&self, entry: &PodEntry, figures: &impl AccountStore) -> Account {
+        self.sum(&entry.nodes, figures)
     }
 
     /// What belongs to no pod: tasks directly in kubepods, in a tier or in a foreign cgroup there.
-    pub fn others(&self, figures: &impl Figures) -> Account {
-        let mut sum = figures.retired(Heir::Others);
+    pub fn others(&self, figures: &impl AccountStore) -> Account {
+        let mut sum = figures.folded(FoldTarget::Others);
         self.add_former(&mut sum, None, figures);
         for (id, node) in &self.nodes {
             if matches!(node.role, Role::Root | Role::Tier(_) | Role::Other) {
@@ -332,8 +334,8 @@ impl Ledger {
 }
 
 /// What a cgroup has counted, and what others have left to it.
-fn left(id: u64, node: &Node, figures: &impl Figures) -> Account {
-    let mut sum = figures.retired(Heir::Cgroup(id));
+fn left(id: u64, node: &Node, figures: &impl AccountStore) -> Account {
+    let mut sum = figures.folded(FoldTarget::Cgroup(id));
     if node.own
         && let Some(account) = figures.read(node.slot)
     {
@@ -348,7 +350,7 @@ fn is_container(nodes: &HashMap<u64, Node>, id: u64) -> bool {
         .is_some_and(|node| matches!(node.role, Role::Container { .. }))
 }
 
-impl PodBook {
+impl PodEntry {
     fn new(class: QosClass) -> Self {
         Self {
             class,
@@ -356,6 +358,12 @@ impl PodBook {
             nodes: BTreeSet::new(),
             containers: BTreeMap::new(),
         }
+    }
+
+    /// Its containers: the runtime's id and the cgroup, relative to the root.
+    pub fn cgroups(&self) -> impl Iterator<Item = (&str, &str)> {
+        let containers = self.containers.iter();
+        containers.map(|(id, container)| (id.as_str(), container.rel.as_str()))
     }
 
     /// The kernel's number of its cgroup, while there is one; of two the one that came last.
@@ -366,14 +374,18 @@ impl PodBook {
     /// Takes a node out of its container's; true when that was the container's cgroup and it has no
     /// other by now. A container without any is dropped.
     fn leave(&mut self, container: &str, id: u64, nodes: &HashMap<u64, Node>) -> bool {
-        let Some(entry) = self.containers.get_mut(container) else {
+        let Some(container_entry) = self.containers.get_mut(container) else {
             return false;
         };
-        entry.nodes.remove(&id);
-        let was_live = entry.live;
-        entry.live = was_live && entry.nodes.iter().any(|id| is_container(nodes, *id));
-        let stopped = was_live && !entry.live;
-        if entry.nodes.is_empty() {
+        container_entry.nodes.remove(&id);
+        let was_live = container_entry.live;
+        container_entry.live = was_live
+            && container_entry
+                .nodes
+                .iter()
+                .any(|id| is_container(nodes, *id));
+        let stopped = was_live && !container_entry.live;
+        if container_entry.nodes.is_empty() {
             self.containers.remove(container);
         }
         stopped

@@ -7,7 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use podwarden_cgroup::{KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Told, Tree};
+use podwarden_cgroup::{
+    ChildKinds, KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Tree,
+};
 use podwarden_policy::{
     Node, Pod, QosClass,
     evict::{Immunity, Ranking, Standing},
@@ -17,11 +19,11 @@ use podwarden_policy::{
 };
 
 use crate::{
-    accounting::{figures::TierInfo, index::PodBook},
+    accounting::{figures::TierInfo, index::PodEntry},
     config::{Mode, PressureConfig},
     hierarchy::sense::Naming,
     reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
-    runtime::Truth,
+    runtime::RuntimeState,
 };
 
 /// The levels of a node, bytes; `None` where none is configured.
@@ -175,9 +177,9 @@ pub(super) struct Inputs<'a> {
     /// be critical.
     pub pods: &'a [&'a Pod],
     /// Where the pods' cgroups are, by uid.
-    pub books: &'a BTreeMap<String, PodBook>,
+    pub entries: &'a BTreeMap<String, PodEntry>,
     /// Which of their containers are sandboxes, as far as a runtime has told.
-    pub runtime: &'a Truth,
+    pub runtime: &'a RuntimeState,
     /// From how much waiting for memory on somebody is evicted.
     pub pressure: PressureConfig,
     /// Who is never evicted.
@@ -272,13 +274,13 @@ fn victim(
         return None;
     }
     // Where it is, which is not where its manifest would have it when that changed since.
-    let book = inputs.books.get(uid)?;
+    let entry = inputs.entries.get(uid)?;
     let token = tokens.of(uid);
-    let told = inputs.runtime.told(uid, book);
-    let before = open.get(&token).filter(|files| files.rel == book.rel);
+    let kinds = inputs.runtime.child_kinds(uid, entry.cgroups());
+    let before = open.get(&token).filter(|files| files.rel == entry.rel);
     let files = match before {
-        Some(files) if *files.kill.told() == told => Arc::clone(files),
-        _ => match victim_files(inputs.tree, &book.rel, told) {
+        Some(files) if *files.kill.kinds() == kinds => Arc::clone(files),
+        _ => match victim_files(inputs.tree, &entry.rel, kinds) {
             Ok(files) => {
                 // One that is in the plan already may be frozen by the reactor, right now.
                 if inputs.mode == Mode::Enforce && before.is_none() {
@@ -297,7 +299,7 @@ fn victim(
     Some(Victim {
         token,
         uid: uid.into(),
-        place: book.class,
+        place: entry.class,
         standing: Standing::of(pod, None),
         files,
     })
@@ -306,12 +308,12 @@ fn victim(
 fn victim_files(
     tree: &Tree,
     rel: &str,
-    told: Told,
+    kinds: ChildKinds,
 ) -> Result<VictimFiles, podwarden_cgroup::Error> {
     Ok(VictimFiles {
         rel: rel.to_owned(),
         memory: MemoryReader::open(tree, rel)?,
-        kill: KillHandle::open(tree, rel)?.knowing(told),
+        kill: KillHandle::open(tree, rel)?.with_kinds(kinds),
     })
 }
 

@@ -83,7 +83,7 @@ impl SlowLoop {
             return;
         };
         let parts = &self.parts;
-        let told = parts.pods.borrow().since.0;
+        let since = parts.pods.borrow().since.0;
         let aims = self.targets.iter().zip(TIERS);
         let aims = aims.map(|((scope, target), (class, _))| {
             let rel = parts.naming.rel(&parts.naming.kubepods.tier(class));
@@ -91,7 +91,7 @@ impl SlowLoop {
                 scope: *scope,
                 target: *target,
                 level: self.levels.of_scope(*scope).map(Bytes),
-                told,
+                told: since,
                 made: parts.actor.made(&rel),
                 rel,
             }

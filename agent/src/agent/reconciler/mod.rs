@@ -150,8 +150,8 @@ impl SlowLoop {
         for change in changes {
             this.changed(change);
         }
-        let books = this.parts.accounting.ledger.pods();
-        this.evictions.recall(recorded, books);
+        let entries = this.parts.accounting.index.pods();
+        this.evictions.recall(recorded, entries);
         this
     }
 
@@ -230,7 +230,7 @@ impl SlowLoop {
                 recorder,
                 marks: &mut parts.marks,
                 pods: &parts.pods,
-                books: parts.accounting.ledger.pods(),
+                entries: parts.accounting.index.pods(),
             };
             let draft = |chosen: &Chosen| {
                 let readings = parts.reactor.trace().read();
@@ -258,11 +258,11 @@ impl SlowLoop {
         } = &mut self.parts;
         let wanted = Wanted::from(&**pods.borrow());
         let existing: Vec<CgroupName> = accounting
-            .ledger
+            .index
             .pods()
             .iter()
-            .map(|(uid, book)| (book.class, uid.as_str().into()))
-            // The books lose sight of a cgroup that is gone from the hierarchy that identifies it.
+            .map(|(uid, entry)| (entry.class, uid.as_str().into()))
+            // The entries lose sight of a cgroup that is gone from the hierarchy that identifies it.
             .chain(actor.made_pods())
             .map(|(class, uid)| naming.kubepods.pod(class, &uid))
             .collect();
@@ -313,8 +313,8 @@ impl SlowLoop {
         let parts = &mut self.parts;
         let inputs = arm::Inputs {
             tree: &parts.tree,
-            books: parts.accounting.ledger.pods(),
-            runtime: &self.identities.runtime().truth,
+            entries: parts.accounting.index.pods(),
+            runtime: &self.identities.runtime().state,
             naming: &parts.naming,
             levels: self.levels,
             minimum_reclaim: parts.config.minimum_reclaim(&parts.node),
@@ -341,7 +341,7 @@ impl SlowLoop {
         };
         let sample = self.sampler.sample(
             &parts.tree,
-            &parts.accounting.ledger,
+            &parts.accounting.index,
             &parts.accounting.kernel,
             &names,
             &self.levels.tiers(&parts.naming),

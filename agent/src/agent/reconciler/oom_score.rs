@@ -26,7 +26,7 @@ impl SlowLoop {
         if !self.scores_are_ours() {
             return;
         }
-        let pods = self.parts.accounting.ledger.pods();
+        let pods = self.parts.accounting.index.pods();
         let Some(rel) = pods
             .get(uid)
             .and_then(|pod| pod.containers.get(id))

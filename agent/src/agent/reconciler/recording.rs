@@ -35,8 +35,8 @@ impl SlowLoop {
             ScopeName::BestEffort,
         ]);
         let scopes = scopes.map(|(tier, scope)| Wanted::Scope(scope, tier.rel));
-        let pods = parts.accounting.ledger.pods().iter();
-        let pods = pods.map(|(uid, book)| Wanted::Pod(uid.clone(), book.rel.clone()));
+        let pods = parts.accounting.index.pods().iter();
+        let pods = pods.map(|(uid, entry)| Wanted::Pod(uid.clone(), entry.rel.clone()));
         recorder.follow(scopes.chain(pods).collect());
     }
 

@@ -31,7 +31,7 @@ impl SlowLoop {
         }
         runtime.seen(id);
         // What was told before its cgroup was made is of use from now on.
-        self.rearm |= runtime.known().truth.container(uid, id).is_some();
+        self.rearm |= runtime.known().state.container(uid, id).is_some();
     }
 
     /// What is wrong with the runtime, for the notices.

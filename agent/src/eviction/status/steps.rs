@@ -52,7 +52,7 @@ pub(super) struct Steps {
 }
 
 /// What became of an entry.
-enum Told {
+enum Delivery {
     /// Everything was said.
     All,
     /// The same, and its status was written for that.
@@ -124,22 +124,22 @@ impl Steps {
                         self.tell_of_pod(server, number, &mut entry, &pod, object.as_deref())
                             .await?
                     }
-                    None => Told::Moot("no source of pods knows it".to_owned()),
+                    None => Delivery::Moot("no source of pods knows it".to_owned()),
                 }
             }
             About::Node { .. } => {
                 self.tell(server, &entry, &PodRef::default(), "").await?;
-                Told::All
+                Delivery::All
             }
         };
         match told {
-            Told::All => self.over(number, entry, None),
-            Told::Written => {
+            Delivery::All => self.over(number, entry, None),
+            Delivery::Written => {
                 self.over(number, entry.clone(), None);
                 // An error says that the agent ends.
                 let _ = self.written.send(entry);
             }
-            Told::Moot(why) => self.over(number, entry, Some(&why)),
+            Delivery::Moot(why) => self.over(number, entry, Some(&why)),
         }
         Ok(())
     }
@@ -171,14 +171,14 @@ impl Steps {
         entry: &mut Entry,
         pod: &PodRef,
         object: Option<&str>,
-    ) -> Result<Told, Failure> {
+    ) -> Result<Delivery, Failure> {
         let mut found = server.find(pod, object).await?;
         for _ in 0..TRIES {
             let object = match found {
                 Found::Is(object) => object,
-                Found::Gone => return Ok(Told::Moot("the pod is gone".to_owned())),
+                Found::Gone => return Ok(Delivery::Moot("the pod is gone".to_owned())),
                 Found::Another => {
-                    return Ok(Told::Moot(
+                    return Ok(Delivery::Moot(
                         "another pod has its name now, and is left alone".to_owned(),
                     ));
                 }
@@ -189,12 +189,12 @@ impl Steps {
                 self.keep(number, entry);
             }
             if entry.marked {
-                return Ok(Told::All);
+                return Ok(Delivery::All);
             }
             match self.mark(server, entry, pod, &object).await? {
-                Marked::Is => return Ok(Told::All),
-                Marked::Written => return Ok(Told::Written),
-                Marked::Not(why) => return Ok(Told::Moot(why)),
+                Marked::Is => return Ok(Delivery::All),
+                Marked::Written => return Ok(Delivery::Written),
+                Marked::Not(why) => return Ok(Delivery::Moot(why)),
                 Marked::Changed => found = server.find(pod, Some(&object.uid)).await?,
             }
         }

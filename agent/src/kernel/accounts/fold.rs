@@ -3,7 +3,7 @@
 //! The maps may outlive the agent, and the agent may die between any two operations on them. Each operation
 //! is whole or not done at all, so a cgroup is folded in this order:
 //!
-//! 1. its heir's record becomes the old sum and its figures, *and says whose they are*, in one write;
+//! 1. the target's record becomes the old sum and its figures, *and says whose they are*, in one write;
 //! 2. its own record, of those before it, is erased;
 //! 3. it is taken out of the table of cgroups in scope;
 //! 4. its account is cleared, 5. and is free.
@@ -21,22 +21,22 @@ use super::add;
 /// A record of what is gone, by the id of a cgroup that is there or by a key of [`Key`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// What was added up.
-    pub(super) sum: Account,
+    pub(crate) sum: Account,
     /// The cgroup whose figures were added last; 0 before the first.
-    pub(super) last: u64,
-    /// A pod's: [`crate::accounting::index::PodIdentity::uid_hash`].
-    pub(super) uid_hash: u64,
+    pub(crate) last: u64,
+    /// A pod's: [`crate::accounting::index::PodKey::uid_hash`].
+    pub(crate) uid_hash: u64,
     /// A pod's class, by [`class_number`]; 0 for what is no pod's.
-    pub(super) class: u32,
+    pub(crate) class: u32,
     /// Unused.
-    pub(super) pad: u32,
+    pub(crate) pad: u32,
 }
 const _: () = assert!(size_of::<Record>() == size_of::<Account>() + 24);
 
 /// The operations; each whole or not done.
-pub(super) trait Maps {
+pub(crate) trait Maps {
     /// The figures of an account, all CPUs added up.
     fn figures(&self, slot: u32) -> Option<Account>;
     /// Writes a record.
@@ -52,16 +52,16 @@ pub(super) trait Maps {
 }
 
 /// The records, as they are written.
-pub(super) type Records = HashMap<u64, Record>;
+pub(crate) type Records = HashMap<u64, Record>;
 
-/// Folds what `id` and those before it counted into `heir`; `own` is its account where it had one to itself.
+/// Folds what `id` and those before it counted into `target`; `own` is its account where it had one to itself.
 /// No task may be in it any more.
-pub(super) fn fold(
+pub(crate) fn fold(
     records: &mut Records,
     maps: &mut impl Maps,
     id: u64,
     own: Option<u32>,
-    heir: u64,
+    target: u64,
 ) {
     let before = records.get(&id).map(|record| record.sum);
     let mut left = before.unwrap_or_default();
@@ -69,10 +69,10 @@ pub(super) fn fold(
         add(&mut left, &figures);
     }
     if left != Account::default() {
-        let record = records.entry(heir).or_default();
+        let record = records.entry(target).or_default();
         add(&mut record.sum, &left);
         record.last = id;
-        maps.write(heir, record);
+        maps.write(target, record);
     }
     if records.remove(&id).is_some() {
         maps.erase(id);
@@ -86,17 +86,17 @@ pub(super) fn fold(
 
 /// What an agent left behind, made consistent.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(crate) struct Settled {
     /// Every cgroup that the table or a record names, parents first; some are gone.
-    pub(super) inherited: Vec<(u64, Tracked)>,
+    pub(crate) inherited: Vec<(u64, Tracked)>,
     /// Accounts that these have to themselves.
-    pub(super) used: HashSet<u32>,
+    pub(crate) used: HashSet<u32>,
     /// Entries that could not be right: they are taken out.
-    pub(super) wrong: usize,
+    pub(crate) wrong: usize,
 }
 
 /// Finishes what the last agent was doing when it ended. `accounts` is how many there are.
-pub(super) fn settle(
+pub(crate) fn settle(
     records: &mut Records,
     maps: &mut impl Maps,
     mut table: Vec<(u64, Tracked)>,
@@ -142,14 +142,16 @@ pub(super) fn settle(
 const CONSTANTS: u64 = u64::MAX - 8;
 
 /// Whether a key is one of the constants.
-pub(super) fn is_constant(key: u64) -> bool {
+pub(crate) fn is_constant(key: u64) -> bool {
     key > CONSTANTS
 }
 
 /// The key of a class by its number; of number 0 that of what belongs to no pod.
-pub(super) fn constant(number: u32) -> u64 {
+pub(crate) fn constant(number: u32) -> u64 {
     u64::MAX - u64::from(number)
 }
 
+#[cfg(test)]
+pub(crate) mod tables;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! What becomes of the figures of cgroups that are gone, and of cgroups that went while no agent ran.
 //!
-//! Sums of what is gone are kept beside the accounts themselves ([`Figures`]), by whom they count to: the
+//! Sums of what is gone are kept beside the accounts themselves ([`AccountStore`]), by whom they count to: the
 //! books hold none, so that an agent that dies loses none.
 
 use std::time::Instant;
@@ -8,68 +8,40 @@ use std::time::Instant;
 use podwarden_abi::{Account, Tracked};
 use podwarden_policy::model::QosClass;
 
-use super::{Figures, Ledger, Node, PodBook, Role, left};
-use crate::kernel::accounts::add;
-
-/// Whom the figures of a cgroup that is gone count to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Heir {
-    /// A cgroup of the same pod.
-    Cgroup(u64),
-    /// The pods of a class that are gone.
-    Class(QosClass),
-    /// Cgroups that belonged to no pod.
-    Others,
-}
-
-/// Which pod a cgroup is, in a form that fits the kernel's maps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PodIdentity {
-    /// Its class by its place.
-    pub class: QosClass,
-    /// FNV-1a of its uid, 64 bits: the same in every build.
-    pub uid_hash: u64,
-}
-
-impl PodIdentity {
-    /// Of a pod.
-    pub fn new(class: QosClass, uid: &str) -> Self {
-        let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        Self {
-            class,
-            uid_hash: uid.bytes().fold(0xcbf2_9ce4_8422_2325, fnv),
-        }
-    }
-}
+use super::{AccountStore, CgroupIndex, Node, PodEntry, Role, left};
+use crate::kernel::accounts::{FoldTarget, PodKey, add};
 
 /// The container that cgroups of a pod are entered under whose name nobody knows any more.
 const NAMELESS: &str = "";
 
-impl Ledger {
+impl CgroupIndex {
     /// Whom the figures of `id`, which is about to leave the books, count to: the nearest of its pod's
     /// cgroups, and the class once there is none.
-    pub(super) fn heir(&self, id: u64, node: &Node) -> Heir {
+    pub(super) fn fold_target(&self, id: u64, node: &Node) -> FoldTarget {
         let Some((uid, container)) = node.role.owner() else {
             return match node.role {
-                Role::Former { class: Some(class) } => Heir::Class(class),
-                _ => Heir::Others,
+                Role::Former { class: Some(class) } => FoldTarget::Class(class),
+                _ => FoldTarget::Others,
             };
         };
-        let Some(book) = self.pods.get(uid) else {
-            return Heir::Others;
+        let Some(entry) = self.pods.get(uid) else {
+            return FoldTarget::Others;
         };
-        let beside = container.and_then(|name| book.containers.get(name));
-        let beside = beside.into_iter().flat_map(|entry| &entry.nodes);
-        let anywhere = book.containers.values().flat_map(|entry| &entry.nodes);
+        let beside = container.and_then(|name| entry.containers.get(name));
+        let beside = beside.into_iter().flat_map(|container| &container.nodes);
+        let anywhere = entry
+            .containers
+            .values()
+            .flat_map(|container| &container.nodes);
         let other = |found: &&u64| **found != id;
         // Of several the one that came last.
         beside
             .filter(|found| self.is_container(**found))
             .filter(other)
             .max()
-            .or_else(|| book.nodes.iter().filter(other).max())
+            .or_else(|| entry.nodes.iter().filter(other).max())
             .or_else(|| anywhere.filter(other).max())
-            .map_or(Heir::Class(book.class), |id| Heir::Cgroup(*id))
+            .map_or(FoldTarget::Class(entry.class), |id| FoldTarget::Cgroup(*id))
     }
 
     /// Cgroups that an agent before this one knew, parents before their children: those that are not in the
@@ -77,7 +49,7 @@ impl Ledger {
     /// Their figures count at once, and they leave the books like any other.
     pub fn inherit(
         &mut self,
-        known: impl IntoIterator<Item = (u64, Tracked, Option<PodIdentity>)>,
+        known: impl IntoIterator<Item = (u64, Tracked, Option<PodKey>)>,
         now: Instant,
     ) {
         let mut gone = Vec::new();
@@ -93,14 +65,14 @@ impl Ledger {
         }
     }
 
-    fn enter_former(&mut self, id: u64, tracked: &Tracked, pod: Option<PodIdentity>) {
+    fn enter_former(&mut self, id: u64, tracked: &Tracked, pod: Option<PodKey>) {
         let role = self.former_role(tracked.parent, pod);
         if let Some((uid, container)) = role.owner()
-            && let Some(book) = self.pods.get_mut(uid)
+            && let Some(entry) = self.pods.get_mut(uid)
         {
             match container {
-                None => &mut book.nodes,
-                Some(name) => &mut book.containers.entry(name.to_owned()).or_default().nodes,
+                None => &mut entry.nodes,
+                Some(name) => &mut entry.containers.entry(name.to_owned()).or_default().nodes,
             }
             .insert(id);
         } else {
@@ -117,15 +89,15 @@ impl Ledger {
     }
 
     /// What a cgroup was that is gone, by its parent.
-    fn former_role(&self, parent: u64, pod: Option<PodIdentity>) -> Role {
+    fn former_role(&self, parent: u64, pod: Option<PodKey>) -> Role {
         if let Some(pod) = pod {
             // Made anew under its uid, it is the same pod still.
-            let same = |book: &PodBook, uid: &str| PodIdentity::new(book.class, uid) == pod;
+            let same = |entry: &PodEntry, uid: &str| PodKey::new(entry.class, uid) == pod;
             let mut pods = self.pods.iter();
-            return match pods.find(|(uid, book)| same(book, uid)) {
-                Some((uid, book)) => Role::Pod {
+            return match pods.find(|(uid, entry)| same(entry, uid)) {
+                Some((uid, entry)) => Role::Pod {
                     uid: uid.clone(),
-                    class: book.class,
+                    class: entry.class,
                 },
                 None => Role::Former {
                     class: Some(pod.class),
@@ -150,8 +122,8 @@ impl Ledger {
     }
 
     /// What pods of a class that are gone had used.
-    pub fn gone(&self, class: QosClass, figures: &impl Figures) -> Account {
-        let mut sum = figures.retired(Heir::Class(class));
+    pub fn gone(&self, class: QosClass, figures: &impl AccountStore) -> Account {
+        let mut sum = figures.folded(FoldTarget::Class(class));
         self.add_former(&mut sum, Some(class), figures);
         sum
     }
@@ -161,7 +133,7 @@ impl Ledger {
         &self,
         sum: &mut Account,
         of: Option<QosClass>,
-        figures: &impl Figures,
+        figures: &impl AccountStore,
     ) {
         for id in &self.former {
             if let Some(node) = self.nodes.get(id)

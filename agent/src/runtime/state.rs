@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podwarden_cgroup::Told;
+use podwarden_cgroup::ChildKinds;
 
 use super::cri::{Container, PodSandbox, VersionResponse};
-use crate::{accounting::index::PodBook, api::types::PodRef};
+use crate::api::types::PodRef;
 
 /// The kubelet writes the pod's uid on all that it has made (`pkg/kubelet/types/labels.go`).
 const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -29,15 +29,15 @@ pub struct KnownContainer {
 
 /// Everything that the runtime listed, also what has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Truth {
+pub struct RuntimeState {
     containers: BTreeMap<String, KnownContainer>,
     pods: BTreeMap<String, PodRef>,
 }
 
-impl Truth {
+impl RuntimeState {
     /// From the lists. What belongs to no pod is left out.
     pub fn new(sandboxes: &[PodSandbox], containers: &[Container]) -> Self {
-        let mut truth = Self::default();
+        let mut state = Self::default();
         for sandbox in sandboxes {
             let Some(uid) = uid_of_sandbox(sandbox) else {
                 continue;
@@ -48,14 +48,14 @@ impl Truth {
                     namespace: metadata.namespace.clone(),
                     uid: uid.to_owned(),
                 };
-                truth.pods.insert(uid.to_owned(), pod);
+                state.pods.insert(uid.to_owned(), pod);
             }
             let known = KnownContainer {
                 uid: uid.to_owned(),
                 name: SANDBOX_NAME.to_owned(),
                 is_sandbox: true,
             };
-            truth.containers.insert(sandbox.id.clone(), known);
+            state.containers.insert(sandbox.id.clone(), known);
         }
         for container in containers {
             let Some(uid) = uid_of_container(container, sandboxes) else {
@@ -72,9 +72,9 @@ impl Truth {
                 name: name.unwrap_or(&container.id).clone(),
                 is_sandbox: false,
             };
-            truth.containers.insert(container.id.clone(), known);
+            state.containers.insert(container.id.clone(), known);
         }
-        truth
+        state
     }
 
     /// True when the runtime has told of it.
@@ -92,23 +92,28 @@ impl Truth {
         self.pods.get(uid)
     }
 
-    /// Which cgroups below a pod's are its sandbox's and which its workload's.
-    pub fn told(&self, uid: &str, book: &PodBook) -> Told {
-        let mut told = Told::default();
-        for (id, container) in &book.containers {
+    /// Sorts the cgroups of a pod's containers into sandboxes and workloads. `containers` are pairs of the
+    /// runtime's id and the cgroup.
+    pub fn child_kinds<'a>(
+        &self,
+        uid: &str,
+        containers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> ChildKinds {
+        let mut kinds = ChildKinds::default();
+        for (id, rel) in containers {
             let Some(known) = self.container(uid, id) else {
                 continue;
             };
-            let Some(name) = container.rel.rsplit('/').next().filter(|n| !n.is_empty()) else {
+            let Some(name) = rel.rsplit('/').next().filter(|n| !n.is_empty()) else {
                 continue;
             };
             let names: &mut BTreeSet<String> = match known.is_sandbox {
-                true => &mut told.sandboxes,
-                false => &mut told.workloads,
+                true => &mut kinds.sandboxes,
+                false => &mut kinds.workloads,
             };
             names.insert(name.to_owned());
         }
-        told
+        kinds
     }
 }
 
@@ -136,7 +141,7 @@ pub(super) fn uid_of_container<'a>(
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runtime {
     /// What it told last; stays in force while it does not answer.
-    pub truth: Truth,
+    pub state: RuntimeState,
     /// Who it is; `None` until it has answered once.
     pub version: Option<VersionResponse>,
     /// What keeps it from answering.
@@ -182,48 +187,34 @@ mod tests {
         labelled.labels.insert(POD_UID.to_owned(), "a".to_owned());
         let stray = container("c3", "gone", "who");
         let containers = [labelled, container("c2", "s2", "db"), stray];
-        let truth = Truth::new(&sandboxes, &containers);
-        let name = |uid, id| truth.container(uid, id).map(|known| known.name.as_str());
+        let state = RuntimeState::new(&sandboxes, &containers);
+        let name = |uid, id| state.container(uid, id).map(|known| known.name.as_str());
         assert_eq!(name("a", "s1"), Some("POD"));
         assert_eq!(name("a", "c1"), Some("web"));
         assert_eq!(name("b", "c2"), Some("db"));
         assert_eq!(name("a", "c2"), None, "another pod's");
-        assert!(!truth.knows("c3"), "nobody's");
-        assert_eq!(truth.pod("b").map(|pod| pod.name.as_str()), Some("pod-b"));
+        assert!(!state.knows("c3"), "nobody's");
+        assert_eq!(state.pod("b").map(|pod| pod.name.as_str()), Some("pod-b"));
     }
 
     #[test]
     fn a_pods_cgroups_are_told_apart_by_their_names_on_disk() {
-        let truth = Truth::new(
+        let state = RuntimeState::new(
             &[sandbox("s1", "a", true), sandbox("s2", "b", true)],
             &[container("c1", "s1", "web")],
         );
-        let mut ledger =
-            crate::accounting::index::Ledger::new(1, "kubepods", podwarden_abi::NO_SLOT);
-        let names = [
-            (1, 2, "poda"),
-            (2, 3, "cri-containerd-s1.scope"),
-            (2, 4, "c1"),
-            (2, 5, "unknown"),
-            // Not this pod's sandbox, whatever its cgroup's place.
-            (2, 6, "s2"),
+        let containers = [
+            ("s1", "kubepods/poda/cri-containerd-s1.scope"),
+            ("c1", "kubepods/poda/c1"),
+            ("unknown", "kubepods/poda/unknown"),
+            // Another pod's sandbox, although its cgroup is below this pod.
+            ("s2", "kubepods/poda/s2"),
         ];
-        for (parent, id, name) in names {
-            let change = crate::kernel::events::CgroupChange {
-                time_ns: 0,
-                id,
-                parent,
-                slot: podwarden_abi::NO_SLOT,
-                depth: 1,
-                name: name.to_owned(),
-            };
-            ledger.created(&change).unwrap();
-        }
-        let told = truth.told("a", &ledger.pods()["a"]);
+        let kinds = state.child_kinds("a", containers);
         assert_eq!(
-            told.sandboxes,
+            kinds.sandboxes,
             ["cri-containerd-s1.scope".to_owned()].into()
         );
-        assert_eq!(told.workloads, ["c1".to_owned()].into());
+        assert_eq!(kinds.workloads, ["c1".to_owned()].into());
     }
 }
