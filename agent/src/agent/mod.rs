@@ -9,7 +9,6 @@
 //! ```
 
 mod arm;
-mod evictions;
 mod history;
 mod own_pod;
 mod process;
@@ -18,7 +17,6 @@ mod soft;
 mod start;
 mod telling;
 mod wait;
-mod watchdog;
 
 use std::{future::Future, sync::Arc};
 

@@ -1,390 +1,315 @@
-//! The slow loop: follows pods and kernel records, keeps the hierarchy, samples, arms the reactor.
+//! The reconciler: a struct of parts, and the facts that it passes from one to the next.
+//!
+//! | part | state that it owns | wakes for |
+//! |---|---|---|
+//! | [`pods`] | sources, identities, what the runtime knows | another set of pods, news of the runtime |
+//! | [`hierarchy`] | actor, drift, convergence, `oom_score_adj`, pace | convergence, foreign writes |
+//! | [`eviction`] | reactor, recorder, eviction status, soft threshold | reports of the reactor |
+//! | [`figures`] | accounts, sampler, notices, degradations, health | kernel records |
+//!
+//! A part offers `ready()`, which completes when its `step()` has work, `due()` for work that comes with
+//! time, which its `on_time()` does, and returns a [`Fact`] for what the others need.
 
-mod converge;
-mod drift;
-mod notices;
-mod oom_score;
-mod pace;
-mod recording;
-mod records;
-mod runtime;
-mod vigil;
-mod wake;
+pub(super) mod eviction;
+pub(super) mod figures;
+pub(super) mod hierarchy;
+mod occurrences;
+pub(super) mod pods;
 
 use std::{convert::Infallible, sync::Arc, time::Instant};
 
 use podwarden_cgroup::Tree;
-use podwarden_policy::{
-    Bytes, Node, desired, drift::Judgement, evict::Immunity, limits::Limit, name::CgroupName, plan,
-    reserve,
-};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::watch,
-};
+use podwarden_policy::{Node, QosClass, evict::Immunity, name};
 
-use self::{notices::Notices, pace::Pace, wake::Woke};
-use super::{
-    evictions::{Evictions, KnownNames, Listeners},
-    soft::Soft,
-    watchdog::Watchdog,
+use self::{
+    eviction::EvictionManager, figures::FiguresPublisher, hierarchy::Hierarchy, pods::Pods,
 };
 use crate::{
-    accounting::{Accounting, figures::Sampler, index::Change},
-    agent::arm::{self, Levels, Tokens},
+    accounting::{Occurrence, index::Change},
     api::{
-        published::{Figures, Published},
-        types::{Eviction, NodeStats},
+        published::Published,
+        types::{EventKind, Eviction, PodRef},
     },
     base::clock,
-    config::{Config, Mode},
-    eviction::{
-        recorder::{Draft, Recorder},
-        status::Marks,
-    },
-    hierarchy::{
-        act::Actor,
-        converge::Converger,
-        drift::Drift,
-        oom_score::OomScores,
-        recorded::Recorded,
-        sense::{self, Naming, Wanted},
-    },
-    pods::{Identities, PodSet, SourceError},
-    reactor::{Reactor, plan::ScopeName, report::Chosen},
-    runtime::Follower,
+    config::Config,
+    hierarchy::{drift::Finding, sense::Naming},
+    reactor::plan::ScopeName,
 };
 
-/// What the loop owns.
-pub(super) struct Parts {
+/// The tiers, by class and by the reactor's name.
+const TIERS: [(QosClass, ScopeName); 2] = [
+    (QosClass::Burstable, ScopeName::Burstable),
+    (QosClass::BestEffort, ScopeName::BestEffort),
+];
+
+/// What does not change while the agent runs, and the published state.
+pub(super) struct Environment {
     pub(super) config: Config,
     pub(super) node: Node,
-    /// See [`Levels::node`].
+    /// See [`crate::agent::arm::Levels::node`].
     pub(super) node_level: Option<u64>,
     pub(super) tree: Tree,
     pub(super) naming: Naming,
     pub(super) immunity: Immunity,
     pub(super) published: Arc<Published>,
-    pub(super) accounting: Accounting,
-    pub(super) actor: Actor,
-    pub(super) reactor: Reactor,
-    pub(super) pods: watch::Receiver<Arc<PodSet>>,
-    /// `None` in observe mode, and where it has no thread.
-    pub(super) converger: Option<Converger>,
-    /// `None` where no runtime is configured.
-    pub(super) runtime: Option<Follower>,
-    /// `None` in observe mode, and where there is nobody to be told of evictions.
-    pub(super) marks: Option<Marks>,
-    /// The parts of the node's figures that do not change.
-    pub(super) stats: NodeStats,
+}
+
+/// What a step of one part means to the others.
+#[derive(Debug)]
+pub(super) enum Fact {
+    /// There is another set of pods.
+    PodsChanged,
+    /// Pods, cgroups or levels changed: reconcile and arm before waiting again.
+    Reconcile,
+    /// What victims are killed by changed: arm before waiting again.
+    Arm,
+    /// A tier uses less: the reactor's level follows at once.
+    TierFell,
+    /// The reactor reported: usage may have fallen.
+    ReactorReported,
+    /// The kernel reported a change.
+    Occurred(Occurrence),
+    /// Another writer changed a file of ours, or rests again.
+    ForeignWrite(Finding),
+    /// The gap between a tier's usage and its target opened or closed at `at`.
+    Gap {
+        scope: ScopeName,
+        at: u64,
+        kind: EventKind,
+    },
+    /// A capability is missing.
+    Degraded(String),
+}
+
+/// The part that is ready.
+enum Wake {
+    Eviction,
+    Figures,
+    Hierarchy(hierarchy::Wake),
+    Pods(pods::Wake),
+    Time,
 }
 
 /// See the module's text.
-pub(super) struct SlowLoop {
-    parts: Parts,
-    identities: Identities,
-    tokens: Tokens,
-    evictions: Evictions,
-    sampler: Sampler,
-    levels: Levels,
-    sampled: Option<Instant>,
-    pace: Pace,
-    /// `None` in observe mode: nothing is ours then that could drift.
-    drift: Option<Drift>,
-    converger: Option<Converger>,
-    /// The tiers' hard limits as they ought to be; `None` where somebody else decides.
-    targets: [(ScopeName, Option<Limit<Bytes>>); 2],
-    notices: Notices,
-    oom_scores: OomScores,
-    scores_settled: Option<Instant>,
-    recorder: Option<Recorder>,
-    /// The set of pods or cgroups changed: reconcile and arm before waiting again.
-    stale: bool,
-    /// What victims are killed by changed: arm before waiting again.
-    rearm: bool,
-    /// What is wrong with pods, so that it is said once.
-    pod_errors: Vec<SourceError>,
-    pods_open: bool,
-    reactor_ended: bool,
-    watchdog: Watchdog,
-    soft: Option<Soft>,
-    reports_lost: u64,
+pub(super) struct Reconciler {
+    env: Environment,
+    pods: Pods,
+    hierarchy: Hierarchy,
+    eviction: EvictionManager,
+    figures: FiguresPublisher,
+    /// See [`Fact::Reconcile`].
+    reconcile_due: bool,
+    /// See [`Fact::Arm`].
+    arm_due: bool,
 }
 
-impl SlowLoop {
-    /// `recorded` are evictions by agents before this one, each with its time.
+impl Reconciler {
+    /// `changes` are the cgroups that are there, `recorded` the evictions by agents before this one, each
+    /// with its time.
     pub(super) fn new(
-        mut parts: Parts,
+        env: Environment,
+        pods: Pods,
+        hierarchy: Hierarchy,
+        eviction: EvictionManager,
+        figures: FiguresPublisher,
         changes: Vec<Change>,
         recorded: &[(String, Eviction)],
     ) -> Self {
         let mut this = Self {
-            converger: parts.converger.take(),
-            targets: converge::NO_TARGETS,
-            identities: Identities::default(),
-            tokens: Tokens::default(),
-            evictions: Evictions::default(),
-            sampler: Sampler::new(parts.accounting.kernel.is_none()),
-            levels: Levels::default(),
-            sampled: None,
-            pace: Pace::new(Instant::now()),
-            drift: None,
-            notices: Notices::default(),
-            oom_scores: OomScores::default(),
-            scores_settled: None,
-            recorder: recording::start(&parts),
-            stale: true,
-            rearm: false,
-            pod_errors: Vec::new(),
-            pods_open: true,
-            reactor_ended: false,
-            watchdog: Watchdog::new(Instant::now()),
-            soft: Soft::new(&parts.config, &parts.node, Instant::now()),
-            reports_lost: 0,
-            parts,
+            env,
+            pods,
+            hierarchy,
+            eviction,
+            figures,
+            reconcile_due: true,
+            arm_due: false,
         };
-        if this.parts.config.mode == Mode::Enforce {
-            this.notice_writes();
-        }
-        this.take_pods();
+        let unwatched = this.hierarchy.watch_writes(&this.env);
+        this.apply(unwatched);
+        this.pods.take_set(&this.env);
+        this.hierarchy.learn(&this.pods.set());
         for change in changes {
             this.changed(change);
         }
-        let entries = this.parts.accounting.index.pods();
-        this.evictions.recall(recorded, entries);
+        this.eviction.recall(recorded, this.figures.pods());
         this
     }
 
     /// Runs for ever; dropping the future stops it between two steps.
     pub(super) async fn run(&mut self) -> Infallible {
-        let bell = self.parts.reactor.bell().try_clone_to_owned();
-        // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
-        let bell = bell
-            .ok()
-            .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
         loop {
-            if self.stale {
-                self.reconcile();
-            }
-            if self.stale || self.rearm {
-                self.arm();
-                self.stale = false;
-                self.rearm = false;
-            }
-            if self.sampling_due().is_zero() {
-                tokio::task::block_in_place(|| self.sample());
-            }
-            match self.wait(bell.as_ref()).await {
-                Woke::Records => self.take_records(),
-                Woke::Reports => self.take_reports(),
-                Woke::Notices => self.take_notices(),
-                Woke::Convergence(report) => self.take_convergence(report),
-                Woke::Pods => {
-                    self.take_pods();
-                    self.cap();
-                    self.settle_all(true);
-                    self.stale = true;
-                }
-                Woke::Runtime => self.take_runtime(),
-                Woke::Time => {}
-            }
-            self.settle_all(false);
-            if self.pace.due(Instant::now()).is_zero() {
-                self.stale = true;
-            }
-            self.parts.reactor.tidy();
-            self.vigil(Instant::now());
+            self.catch_up();
+            let wake = self.wait().await;
+            let facts = self.step(wake);
+            self.apply(facts);
+            self.on_time();
         }
     }
 
-    fn take_pods(&mut self) {
-        let set = self.parts.pods.borrow_and_update().clone();
-        let said = std::mem::replace(&mut self.pod_errors, set.errors.clone());
-        for error in set.errors.iter().filter(|error| !said.contains(error)) {
-            tracing::warn!("{error}");
-            self.parts.published.degraded(error.to_string());
+    /// Does what earlier steps found to be due.
+    fn catch_up(&mut self) {
+        if self.reconcile_due {
+            self.reconcile();
         }
-        self.identities.learn(&set);
-        self.parts.actor.learn(&set);
+        if self.reconcile_due || self.arm_due {
+            self.arm();
+            self.reconcile_due = false;
+            self.arm_due = false;
+        }
+        if self.figures.sampling_due(&self.env).is_zero() {
+            tokio::task::block_in_place(|| self.sample());
+        }
     }
 
-    fn take_reports(&mut self) {
+    /// Completes when a part is ready, the reactor's reports before all else.
+    async fn wait(&mut self) -> Wake {
+        let now = Instant::now();
         let Self {
-            parts,
-            identities,
-            tokens,
-            evictions,
-            recorder,
+            env,
+            pods,
+            hierarchy,
+            eviction,
+            figures,
             ..
         } = self;
-        parts.reactor.silence();
-        let lost = parts.reactor.lost_reports();
-        if lost != self.reports_lost {
-            self.reports_lost = lost;
-            tracing::warn!(lost, "reports of the reactor found their queue full");
+        let sampling = figures.sampling_due(env);
+        let due = [
+            sampling,
+            figures.health_due(now),
+            hierarchy.due(now),
+            eviction.due(now),
+        ];
+        let due = due.into_iter().min().unwrap_or_default();
+        // A request ends an idle pause; it changes nothing once sampling is at its full pace.
+        let idle = sampling > env.config.sampling_interval;
+        tokio::select! {
+            biased;
+            () = eviction.ready() => Wake::Eviction,
+            () = figures.ready() => Wake::Figures,
+            wake = hierarchy.ready() => Wake::Hierarchy(wake),
+            wake = pods.ready() => Wake::Pods(wake),
+            () = env.published.demanded(), if idle => Wake::Time,
+            () = tokio::time::sleep(due) => Wake::Time,
         }
-        while let Some(report) = parts.reactor.next_report() {
-            let pod_of = |token| Some(identities.get(tokens.uid(token)?).pod);
-            let mut listeners = Listeners {
-                published: &parts.published,
-                recorder,
-                marks: &mut parts.marks,
-                pods: &parts.pods,
-                entries: parts.accounting.index.pods(),
-            };
-            let draft = |chosen: &Chosen| {
-                let readings = parts.reactor.trace().read();
-                Draft::of_choice(chosen, &parts.reactor.armed(), readings, pod_of)
-            };
-            self.stale |= evictions.take(report, &mut listeners, pod_of, draft);
-            if let Some(converger) = &self.converger {
-                converger.look();
+    }
+
+    /// The step of the part that is ready.
+    fn step(&mut self, wake: Wake) -> Vec<Fact> {
+        let Self {
+            env,
+            pods,
+            hierarchy,
+            eviction,
+            figures,
+            ..
+        } = self;
+        match wake {
+            Wake::Eviction => eviction.step(env, &pods.known(), figures.pods()),
+            Wake::Figures => figures.step(env),
+            Wake::Hierarchy(wake) => hierarchy.step(wake, env, &pods.known()),
+            Wake::Pods(wake) => pods.step(wake, env),
+            Wake::Time => Vec::new(),
+        }
+    }
+
+    /// The work of each part that comes with time, whatever the reconciler woke for.
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        let mut facts = self.hierarchy.on_time(now, &self.env, &self.pods.known());
+        self.figures
+            .on_time(now, &self.env, || self.eviction.pulse());
+        facts.extend(self.eviction.on_time(now, &self.env));
+        self.apply(facts);
+    }
+
+    /// Passes facts to the parts that need them.
+    fn apply(&mut self, facts: impl IntoIterator<Item = Fact>) {
+        for fact in facts {
+            match fact {
+                Fact::PodsChanged => self.pods_changed(),
+                Fact::Reconcile => self.reconcile_due = true,
+                Fact::Arm => self.arm_due = true,
+                Fact::TierFell => self.arm(),
+                Fact::ReactorReported => self.hierarchy.usage_may_have_fallen(),
+                Fact::Occurred(occurrence) => self.occurred(occurrence),
+                Fact::ForeignWrite((cgroup, kind)) => {
+                    let uid = cgroup.last().and_then(name::parse_pod).map(|(_, uid)| uid);
+                    let pod = uid.map(|uid| self.pods.identity(uid.as_str()));
+                    self.event(pod, kind);
+                }
+                Fact::Gap { scope, at, kind } => {
+                    let id = self.env.published.event(clock::text_of(at), None, kind);
+                    self.eviction.record_gap(scope, id, at);
+                }
+                Fact::Degraded(message) => self.figures.degraded(message, &self.env),
             }
         }
+    }
+
+    fn pods_changed(&mut self) {
+        self.hierarchy.learn(&self.pods.set());
+        if self
+            .hierarchy
+            .make_room(&self.env, &self.pods.set(), self.eviction.levels())
+        {
+            self.arm();
+        }
+        let facts = self.hierarchy.settle_all(&self.env, &self.pods.known());
+        self.apply(facts);
+        self.reconcile_due = true;
     }
 
     /// Brings the cgroups to what the pods need.
     fn reconcile(&mut self) {
-        let Parts {
-            config,
-            node,
-            tree,
-            naming,
-            accounting,
-            actor,
+        let Self {
+            env,
             pods,
-            immunity,
+            hierarchy,
+            eviction,
+            figures,
             ..
-        } = &mut self.parts;
-        let wanted = Wanted::from(&**pods.borrow());
-        let existing: Vec<CgroupName> = accounting
-            .index
-            .pods()
-            .iter()
-            .map(|(uid, entry)| (entry.class, uid.as_str().into()))
-            // The entries lose sight of a cgroup that is gone from the hierarchy that identifies it.
-            .chain(actor.made_pods())
-            .map(|(class, uid)| naming.kubepods.pod(class, &uid))
-            .collect();
-        let mut snapshot = sense::snapshot(tree, naming, config, node, wanted, &existing, |rel| {
-            actor.made(rel)
-        });
-        snapshot.immunity = immunity.clone();
-        let desired = desired::tree(&snapshot);
-        let actions = plan::towards(&snapshot, &desired);
-        // Before the rest is done: who is to grow no more does so meanwhile.
-        self.set_targets(&desired);
-        self.know_ours(&snapshot.cgroups);
-        let Parts {
-            tree,
-            naming,
-            published,
-            ..
-        } = &self.parts;
-        let judgement = match &mut self.drift {
-            Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
-            None => Judgement::of(actions),
-        };
-        let mut shortcomings = self.runtime_problem();
-        shortcomings.extend(sense::shortcomings(tree, naming, &snapshot));
-        self.notices.update(shortcomings, published);
-        let version = sense::version(tree);
-        let planned = Recorded::new(clock::now_text(), version, naming.driver, snapshot);
-        published.publish_planned(planned);
-        let (performed, findings) = self.carry_out(judgement, Actor::reconcile);
-        self.pace.passed(Instant::now(), performed.is_incomplete());
-        self.follow(desired);
-        self.tell(findings);
+        } = self;
+        let mut pass = hierarchy.plan(env, &pods.set(), figures.pods(), eviction.levels());
+        pass.shortcomings.extend(pods.runtime_problem());
+        figures.notice(std::mem::take(&mut pass.shortcomings), env);
+        let facts = hierarchy.act(pass, env);
+        self.apply(facts);
     }
 
     /// Hands the reactor its levels and victims.
     fn arm(&mut self) {
-        let parts = &mut self.parts;
-        let set = parts.pods.borrow().clone();
-        let pods: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
-        let mut levels = Levels::of(&parts.node, pods.iter().copied());
-        levels.node = parts.node_level;
-        if let Some(soft) = &self.soft {
-            levels.kubepods = soft.level(levels.kubepods);
-        }
-        let before = parts.reactor.armed();
-        self.hold(&mut levels, &before);
-        self.levels = levels;
-        let parts = &mut self.parts;
-        let inputs = arm::Inputs {
-            tree: &parts.tree,
-            entries: parts.accounting.index.pods(),
-            runtime: &self.identities.runtime().state,
-            naming: &parts.naming,
-            levels: self.levels,
-            minimum_reclaim: parts.config.minimum_reclaim(&parts.node),
-            pods: &pods,
-            pressure: parts.config.pressure,
-            immunity: &parts.immunity,
-            ranking: parts.config.ranking,
-            mode: parts.config.mode,
-        };
-        let plan = arm::plan(&inputs, &before, &mut self.tokens);
-        drop(before);
-        parts.reactor.arm(plan);
-        self.aim();
-        self.follow_usage();
+        let known = self.pods.known();
+        let levels = self.eviction.arm(&self.env, &known, self.figures.pods());
+        self.hierarchy.aim(&self.env, levels, known.set().since);
     }
 
     /// Reads all figures and publishes them.
     fn sample(&mut self) {
-        let parts = &mut self.parts;
-        parts.accounting.flush();
-        let names = KnownNames {
-            identities: &self.identities,
-            evictions: &self.evictions,
-        };
-        let sample = self.sampler.sample(
-            &parts.tree,
-            &parts.accounting.index,
-            &parts.accounting.kernel,
-            &names,
-            &self.levels.tiers(&parts.naming),
+        let known = self.pods.known();
+        self.figures.sample(
+            &self.env,
+            figures::OfOthers {
+                identities: known.identities,
+                evicted: self.eviction.evicted(),
+                tiers: self.eviction.levels().tiers(&self.env.naming),
+                convergence: self.hierarchy.convergence(),
+                drift: self.hierarchy.drift_stats(),
+                runtime: self.pods.runtime_stats(),
+            },
         );
-        let mut tiers = sample.tiers;
-        if let Some(converger) = &self.converger {
-            converge::add_figures(converger, &mut tiers);
-        }
-        let mut stats = parts.stats.clone();
-        stats.degradations.extend(self.notices.iter().cloned());
-        let runtime = self.runtime_stats();
-        let parts = &mut self.parts;
-        let node = NodeStats {
-            runtime,
-            time: clock::now_text(),
-            cpus: std::thread::available_parallelism()
-                .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            allocatable_memory_bytes: reserve::allocatable(&parts.node).memory.as_u64(),
-            tiers,
-            drops: parts.accounting.drops(),
-            drift: self.drift.as_ref().map(Drift::stats).unwrap_or_default(),
-            ..stats
-        };
-        parts.published.publish(Figures::new(node, sample.pods));
-        self.sampled = Some(Instant::now());
-        parts.published.set_ready(true);
+    }
+
+    /// Publishes an event of now.
+    fn event(&self, pod: Option<PodRef>, kind: EventKind) {
+        self.env.published.event(clock::now_text(), pod, kind);
     }
 
     /// Leaves the node as it was: nothing attached, no empty cgroup that the agent made.
-    pub(super) fn finish(self) {
-        let Parts {
-            mut actor,
-            tree,
-            reactor,
-            accounting,
-            ..
-        } = self.parts;
-        // The limits are left as they are to be left; then flights that are not finished yet end.
-        drop(self.converger);
-        drop(self.recorder);
-        drop(reactor);
-        drop(accounting);
-        drop(self.sampler);
-        actor.remove_unused(&tree);
+    pub(super) fn finish(mut self) {
+        // The limits reach what `onExit` says; then records that are not finished yet end.
+        self.hierarchy.end_convergence();
+        let _status = self.eviction.finish();
+        drop(self.figures);
+        self.hierarchy.remove_unused(&self.env.tree);
     }
 }

@@ -11,7 +11,10 @@ use podwarden_policy::{QosClass, evict::Immunity, plan, reserve};
 
 use super::{
     own_pod, process,
-    reconciler::{Parts, SlowLoop},
+    reconciler::{
+        Environment, Reconciler, eviction::EvictionManager, figures::FiguresPublisher,
+        hierarchy::Hierarchy, pods::Pods,
+    },
     telling, wait,
 };
 use crate::{
@@ -99,7 +102,7 @@ pub(super) async fn agent(
     config: Config,
     published: Arc<Published>,
     recorded: Vec<(String, Eviction)>,
-) -> Result<SlowLoop, StartError> {
+) -> Result<Reconciler, StartError> {
     let machine = Machine::probe().map_err(StartError::Machine)?;
     let hierarchies = Hierarchies::detect().map_err(StartError::Cgroup)?;
     let driver = config
@@ -206,27 +209,25 @@ pub(super) async fn agent(
         let runtime = runtime.as_ref().map(Follower::client);
         telling::start(&config, feed, runtime, &published, sizes, &recorded)
     });
-    Ok(SlowLoop::new(
-        Parts {
-            marks: marks.flatten(),
-            node_level: config.node_level(&machine),
-            immunity: Immunity {
-                own_pod: own_pod::find(),
-                ..config.immunity()
-            },
-            config,
-            node,
-            tree,
-            naming,
-            published,
-            accounting,
-            actor,
-            reactor,
-            pods,
-            converger,
-            runtime,
-            stats,
+    let env = Environment {
+        node_level: config.node_level(&machine),
+        immunity: Immunity {
+            own_pod: own_pod::find(),
+            ..config.immunity()
         },
+        config,
+        node,
+        tree,
+        naming,
+        published,
+    };
+    let eviction = EvictionManager::new(&env, reactor, marks.flatten());
+    Ok(Reconciler::new(
+        env,
+        Pods::new(pods, runtime),
+        Hierarchy::new(actor, converger),
+        eviction,
+        FiguresPublisher::new(accounting, stats),
         changes,
         &recorded,
     ))

@@ -10,10 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use crate::{
-    accounting::{
-        figures::{Named, Names},
-        index::PodEntry,
-    },
+    accounting::index::PodEntry,
     api::{
         published::Published,
         types::{EventKind, Eviction, EvictionTimeline, PodRef},
@@ -23,7 +20,7 @@ use crate::{
         recorder::{Draft, Recorder},
         status::Marks,
     },
-    pods::{Identities, PodSet},
+    pods::PodSet,
     reactor::report::{Chosen, Crossing, Detector, Report},
 };
 
@@ -31,9 +28,9 @@ use crate::{
 pub(super) struct Listeners<'a> {
     pub(super) published: &'a Published,
     pub(super) recorder: &'a mut Option<Recorder>,
-    pub(super) marks: &'a mut Option<Marks>,
-    pub(super) pods: &'a watch::Receiver<Arc<PodSet>>,
-    pub(super) entries: &'a BTreeMap<String, PodEntry>,
+    pub(super) status: &'a mut Option<Marks>,
+    pub(super) sources: &'a watch::Receiver<Arc<PodSet>>,
+    pub(super) pods: &'a BTreeMap<String, PodEntry>,
 }
 
 /// Evictions under way and done.
@@ -41,8 +38,8 @@ pub(super) struct Listeners<'a> {
 pub(super) struct Evictions {
     /// Killed, and their memory not seen free yet.
     open: HashMap<u64, (Chosen, Eviction, Draft)>,
-    /// uids of pods that are dead.
-    pub(super) done: BTreeSet<String>,
+    /// uids of pods that are dead and whose cgroup is still there.
+    pub(super) evicted: BTreeSet<String>,
 }
 
 impl Evictions {
@@ -60,7 +57,7 @@ impl Evictions {
                 && cgroup == eviction.victim_cgroup_id
                 && is_of_this_boot(time, &eviction.timeline)
             {
-                self.done.insert(eviction.pod.uid.clone());
+                self.evicted.insert(eviction.pod.uid.clone());
             }
         }
     }
@@ -77,8 +74,8 @@ impl Evictions {
         match report {
             Report::Crossed(crossing) => {
                 publish_crossing(published, &crossing);
-                if let Some(marks) = listeners.marks {
-                    marks.crossed(&crossing, Instant::now());
+                if let Some(status) = listeners.status {
+                    status.crossed(&crossing, Instant::now());
                 }
                 false
             }
@@ -112,8 +109,8 @@ impl Evictions {
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
                     }
-                    if let Some(marks) = listeners.marks {
-                        marks.pressed(Instant::now());
+                    if let Some(status) = listeners.status {
+                        status.pressed(Instant::now());
                     }
                     eviction.timeline.freed_nanos = at;
                     let id = publish_eviction(published, &chosen, eviction);
@@ -148,17 +145,17 @@ impl Evictions {
             );
         }
         let time = clock::text_of(outcome.killed);
-        let entry = listeners.entries.get(&pod.uid);
+        let entry = listeners.pods.get(&pod.uid);
         let eviction = Eviction {
-            to_be_marked: listeners.marks.is_some(),
+            to_be_marked: listeners.status.is_some(),
             victim_cgroup_id: entry.and_then(PodEntry::cgroup_id),
             ..eviction_of(&chosen, &pod)
         };
-        if let Some(marks) = listeners.marks {
-            marks.evicted(&time, &eviction, listeners.pods);
+        if let Some(status) = listeners.status {
+            status.evicted(&time, &eviction, listeners.sources);
         }
         listeners.published.begun(time, eviction.clone());
-        self.done.insert(pod.uid);
+        self.evicted.insert(pod.uid);
         self.open.insert(chosen.number, (chosen, eviction, draft));
         true
     }
@@ -287,31 +284,6 @@ fn is_of_this_boot(time: &str, timeline: &EvictionTimeline) -> bool {
     match times {
         [Ok(recorded), Ok(now)] => now.duration_since(recorded).abs() < NEAR,
         _ => false,
-    }
-}
-
-/// Pods by what the manifests say and what was done to them.
-pub(super) struct KnownNames<'a> {
-    pub(super) identities: &'a Identities,
-    pub(super) evictions: &'a Evictions,
-}
-
-impl Names for KnownNames<'_> {
-    fn pod(&self, uid: &str) -> Named {
-        let identity = self.identities.get(uid);
-        Named {
-            pod: identity.pod,
-            source: identity.known_by.as_str(),
-            evicted: self.evictions.done.contains(uid),
-        }
-    }
-
-    fn container(&self, uid: &str, id: &str) -> Option<&str> {
-        self.identities.container(uid, id)
-    }
-
-    fn is_sandbox(&self, uid: &str, id: &str) -> bool {
-        self.identities.is_sandbox(uid, id)
     }
 }
 

@@ -1,0 +1,346 @@
+//! Part: the reactor's reports, what follows them (recorder, eviction status), the soft threshold, and the
+//! plan that the reactor is armed with.
+
+mod reports;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use podwarden_abi::ExitEvent;
+use podwarden_cgroup::MemoryReader;
+use podwarden_policy::{Bytes, converge, plan::DEFAULT_MARGIN};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use self::reports::{Evictions, Listeners};
+use super::{Environment, Fact, TIERS, pods::Known};
+use crate::{
+    accounting::index::PodEntry,
+    agent::{
+        arm::{self, Levels, Tokens},
+        soft::Soft,
+    },
+    api::types::{Eviction, Exit, PodRef, TierStats},
+    eviction::{
+        recorder::{Draft, Recorder, Wanted},
+        status::Marks,
+    },
+    kernel::events,
+    reactor::{
+        Reactor,
+        plan::{ArmedPlan, ScopeName},
+        report::Chosen,
+    },
+};
+
+/// Between two looks at the reports where they cannot be waited for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// See the module's text.
+pub(in crate::agent) struct EvictionManager {
+    reactor: Reactor,
+    /// Readable after a report.
+    bell: Option<AsyncFd<OwnedFd>>,
+    tokens: Tokens,
+    evictions: Evictions,
+    /// `None` without a thread for it.
+    recorder: Option<Recorder>,
+    /// `None` in observe mode, and without a receiver of evictions.
+    status: Option<Marks>,
+    soft: Option<Soft>,
+    /// What the reactor is armed with.
+    levels: Levels,
+    reports_lost: u64,
+}
+
+impl EvictionManager {
+    /// Needs a tokio runtime.
+    pub(in crate::agent) fn new(
+        env: &Environment,
+        reactor: Reactor,
+        status: Option<Marks>,
+    ) -> Self {
+        let bell = reactor.bell().try_clone_to_owned();
+        // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
+        let bell = bell
+            .ok()
+            .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
+        Self {
+            bell,
+            tokens: Tokens::default(),
+            evictions: Evictions::default(),
+            recorder: start_recorder(env, &reactor),
+            status,
+            soft: Soft::new(&env.config, &env.node, Instant::now()),
+            levels: Levels::default(),
+            reports_lost: 0,
+            reactor,
+        }
+    }
+
+    /// Takes the evictions by agents before this one, each with its time.
+    pub(super) fn recall(
+        &mut self,
+        recorded: &[(String, Eviction)],
+        pods: &BTreeMap<String, PodEntry>,
+    ) {
+        self.evictions.recall(recorded, pods);
+    }
+
+    /// Completes when the reactor has reported. Cancel-safe.
+    pub(super) async fn ready(&self) {
+        match &self.bell {
+            Some(bell) => {
+                if let Ok(mut guard) = bell.readable().await {
+                    guard.clear_ready();
+                }
+            }
+            None => tokio::time::sleep(LOOK).await,
+        }
+    }
+
+    /// Takes every report there is.
+    pub(super) fn step(
+        &mut self,
+        env: &Environment,
+        known: &Known<'_>,
+        pods: &BTreeMap<String, PodEntry>,
+    ) -> Vec<Fact> {
+        let Self {
+            reactor,
+            tokens,
+            evictions,
+            recorder,
+            status,
+            ..
+        } = self;
+        reactor.silence();
+        let lost = reactor.lost_reports();
+        if lost != self.reports_lost {
+            self.reports_lost = lost;
+            tracing::warn!(lost, "reports of the reactor found their queue full");
+        }
+        let mut facts = Vec::new();
+        while let Some(report) = reactor.next_report() {
+            let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
+            let mut listeners = Listeners {
+                published: &env.published,
+                recorder,
+                status,
+                sources: known.sources,
+                pods,
+            };
+            let draft = |chosen: &Chosen| {
+                let readings = reactor.trace().read();
+                Draft::of_choice(chosen, &reactor.armed(), readings, pod_of)
+            };
+            if evictions.take(report, &mut listeners, pod_of, draft) {
+                facts.push(Fact::Reconcile);
+            }
+            facts.push(Fact::ReactorReported);
+        }
+        facts
+    }
+
+    /// How long until [`EvictionManager::on_time`] has something to look at.
+    pub(super) fn due(&self, now: Instant) -> Duration {
+        let soft = self.soft.as_ref().map(|soft| soft.due(now));
+        let status = self.status.as_ref().and_then(|status| status.due(now));
+        soft.into_iter()
+            .chain(status)
+            .min()
+            .unwrap_or(Duration::MAX)
+    }
+
+    /// Looks at the soft threshold, and whether pressure is over.
+    pub(super) fn on_time(&mut self, now: Instant, env: &Environment) -> Option<Fact> {
+        self.reactor.tidy();
+        let mut changed = false;
+        if let Some(soft) = &mut self.soft
+            && soft.due(now).is_zero()
+        {
+            let kubepods = env.naming.rel(&env.naming.kubepods);
+            changed = soft.look(&env.tree, &kubepods, now);
+        }
+        if let Some(status) = &mut self.status
+            && status.due(now).is_some_and(|due| due.is_zero())
+        {
+            // The reactor does not report pressure that goes on without a candidate.
+            let figures = env.published.latest();
+            if figures.node.tiers.iter().any(is_at_level) {
+                status.pressed(now);
+            }
+            status.look(now);
+        }
+        changed.then_some(Fact::Reconcile)
+    }
+
+    /// Hands the reactor its levels and victims; returns the levels.
+    pub(super) fn arm(
+        &mut self,
+        env: &Environment,
+        known: &Known<'_>,
+        pods: &BTreeMap<String, PodEntry>,
+    ) -> Levels {
+        let config = &env.config;
+        let set = known.set();
+        let specs: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
+        let mut levels = Levels::of(&env.node, specs.iter().copied());
+        levels.node = env.node_level;
+        if let Some(soft) = &self.soft {
+            levels.kubepods = soft.level(levels.kubepods);
+        }
+        let before = self.reactor.armed();
+        hold(&mut levels, &before, env);
+        self.levels = levels;
+        let inputs = arm::Inputs {
+            tree: &env.tree,
+            entries: pods,
+            runtime: &known.identities.runtime().state,
+            naming: &env.naming,
+            levels,
+            minimum_reclaim: config.minimum_reclaim(&env.node),
+            pods: &specs,
+            pressure: config.pressure,
+            immunity: &env.immunity,
+            ranking: config.ranking,
+            mode: config.mode,
+        };
+        let plan = arm::plan(&inputs, &before, &mut self.tokens);
+        drop(before);
+        self.reactor.arm(plan);
+        self.follow_usage(env, pods);
+        levels
+    }
+
+    /// The levels in force.
+    pub(super) fn levels(&self) -> Levels {
+        self.levels
+    }
+
+    /// The pods that were evicted and whose cgroup is still there.
+    pub(super) fn evicted(&self) -> &BTreeSet<String> {
+        &self.evictions.evicted
+    }
+
+    /// The pod's cgroup is gone or another.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.tokens.forget(uid);
+        self.evictions.evicted.remove(uid);
+    }
+
+    /// The reactor's beat, and a nudge so that the next one differs; `None` once its thread has ended.
+    pub(super) fn pulse(&self) -> Option<u64> {
+        let beat = self.reactor.beat();
+        self.reactor.is_running().then(|| {
+            self.reactor.nudge();
+            beat
+        })
+    }
+
+    pub(super) fn record_exit(&mut self, uid: &str, event: &ExitEvent) {
+        let signal = (event.status & 0x7f).cast_signed();
+        if let Some(recorder) = &mut self.recorder {
+            let exit = Exit {
+                at_nanos: event.header.time_ns,
+                pid: event.tgid,
+                command: events::command(event),
+                signal: (signal != 0).then_some(signal),
+            };
+            recorder.exited(uid, exit);
+        }
+    }
+
+    /// The kernel's OOM killer chose a process of `pod`: event `id`, at `at`.
+    pub(super) fn record_oom(&mut self, id: u64, pod: Option<PodRef>, at: u64) {
+        if let (Some(recorder), Some(pod)) = (&mut self.recorder, pod) {
+            let draft = Draft::of_oom(at, &self.reactor.armed(), self.reactor.trace().read());
+            recorder.incident(id, pod, draft);
+        }
+    }
+
+    /// The gap of a tier opened or closed: event `id`, at `at`.
+    pub(super) fn record_gap(&mut self, scope: ScopeName, id: u64, at: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            let readings = self.reactor.trace().read();
+            let draft = Draft::of_gap(scope, at, &self.reactor.armed(), readings);
+            recorder.incident(id, PodRef::default(), draft);
+        }
+    }
+
+    /// Has the recorder follow the cgroups of the tiers and of every pod there is now.
+    fn follow_usage(&self, env: &Environment, pods: &BTreeMap<String, PodEntry>) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        let scopes = self.levels.tiers(&env.naming).into_iter().zip([
+            ScopeName::Kubepods,
+            ScopeName::Burstable,
+            ScopeName::BestEffort,
+        ]);
+        let scopes = scopes.map(|(tier, scope)| Wanted::Scope(scope, tier.rel));
+        let pods = pods
+            .iter()
+            .map(|(uid, entry)| Wanted::Pod(uid.clone(), entry.rel.clone()));
+        recorder.follow(scopes.chain(pods).collect());
+    }
+
+    /// Ends the recorder and the reactor; the status is returned to end last.
+    pub(super) fn finish(self) -> Option<Marks> {
+        drop(self.recorder);
+        drop(self.reactor);
+        self.status
+    }
+}
+
+/// Starts the recorder; evictions go on without it, and what led to them stays unknown.
+fn start_recorder(env: &Environment, reactor: &Reactor) -> Option<Recorder> {
+    let published = Arc::downgrade(&env.published);
+    Recorder::start(env.tree.clone(), reactor.trace(), published)
+        .inspect_err(|error| {
+            tracing::warn!(%error, "no thread for the flight recorder: evictions have no curves");
+        })
+        .ok()
+}
+
+/// Holds a level that comes down upon a tier above what the tier uses, so that only growth is answered by
+/// an eviction.
+fn hold(levels: &mut Levels, before: &ArmedPlan, env: &Environment) {
+    for (class, scope) in TIERS {
+        let Some(level) = levels.of_scope(scope) else {
+            continue;
+        };
+        let armed = before.scopes.iter().find(|armed| armed.name == scope);
+        let used = match armed {
+            Some(armed) => without_cache(&armed.memory),
+            None => {
+                let rel = env.naming.rel(&env.naming.kubepods.tier(class));
+                let memory = MemoryReader::open(&env.tree, &rel).ok();
+                memory.and_then(|memory| without_cache(&memory))
+            }
+        };
+        let held = converge::hold(
+            Bytes(level),
+            Bytes(used.unwrap_or(0)),
+            armed.map(|armed| Bytes(armed.level)),
+            DEFAULT_MARGIN,
+            env.config.convergence.steps,
+        );
+        levels.set(scope, held.0);
+    }
+}
+
+/// What the reactor compares a tier's level with; `None` for what cannot be read.
+fn without_cache(memory: &MemoryReader) -> Option<u64> {
+    let usage = memory.usage().ok()?;
+    Some(memory.stat().ok()?.without_cache(usage))
+}
+
+fn is_at_level(tier: &TierStats) -> bool {
+    let used = tier.memory.as_ref().map(|memory| memory.working_set_bytes);
+    used.zip(tier.armed_level_bytes)
+        .is_some_and(|(used, level)| used >= level)
+}

@@ -1,0 +1,224 @@
+//! Part: the accounts, the sampling passes, and what is wrong with this agent or this node.
+
+mod health;
+mod notices;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use podwarden_policy::reserve;
+
+use self::{
+    health::{Health, News},
+    notices::Notices,
+};
+use super::{Environment, Fact};
+use crate::{
+    accounting::{
+        Accounting,
+        figures::{Named, Names, Sampler, TierInfo},
+        index::PodEntry,
+    },
+    api::{
+        published::Figures,
+        types::{DriftStats, NodeStats, RuntimeStats, TierConvergence, TierStats},
+    },
+    base::clock,
+    pods::Identities,
+    reactor::plan::ScopeName,
+};
+
+/// Time between two sampling passes without a reader.
+const IDLE_SAMPLING: Duration = Duration::from_secs(10);
+
+/// A request for figures keeps sampling at its full pace for this long.
+const READER_STAYS: Duration = Duration::from_secs(10);
+
+/// See the module's text.
+pub(in crate::agent) struct FiguresPublisher {
+    accounting: Accounting,
+    sampler: Sampler,
+    sampled: Option<Instant>,
+    notices: Notices,
+    /// The node's figures that do not change, and the capabilities that are missing.
+    stats: NodeStats,
+    health: Health,
+}
+
+/// What the other parts add to a sampling pass.
+pub(super) struct OfOthers<'a> {
+    pub(super) identities: &'a Identities,
+    /// uids of pods that were evicted.
+    pub(super) evicted: &'a BTreeSet<String>,
+    pub(super) tiers: [TierInfo; 3],
+    pub(super) convergence: Vec<(ScopeName, TierConvergence)>,
+    pub(super) drift: DriftStats,
+    pub(super) runtime: Option<RuntimeStats>,
+}
+
+impl FiguresPublisher {
+    pub(in crate::agent) fn new(accounting: Accounting, stats: NodeStats) -> Self {
+        Self {
+            sampler: Sampler::new(accounting.kernel.is_none()),
+            accounting,
+            sampled: None,
+            notices: Notices::default(),
+            stats,
+            health: Health::new(Instant::now()),
+        }
+    }
+
+    /// Completes when the kernel has reported. Cancel-safe.
+    pub(super) async fn ready(&self) {
+        self.accounting.ready().await;
+    }
+
+    /// Takes every record of the kernel.
+    pub(super) fn step(&mut self, env: &Environment) -> Vec<Fact> {
+        let occurrences = self.accounting.drain(&env.tree);
+        occurrences.into_iter().map(Fact::Occurred).collect()
+    }
+
+    /// How long until figures are to be read again.
+    pub(super) fn sampling_due(&self, env: &Environment) -> Duration {
+        let Some(sampled) = self.sampled else {
+            return Duration::ZERO;
+        };
+        let since = env.published.since_demand();
+        let interval = if since.is_some_and(|since| since < READER_STAYS) {
+            env.config.sampling_interval
+        } else {
+            IDLE_SAMPLING
+        };
+        interval.saturating_sub(sampled.elapsed())
+    }
+
+    /// How long until [`FiguresPublisher::on_time`] has something to look at.
+    pub(super) fn health_due(&self, now: Instant) -> Duration {
+        self.health.due(now)
+    }
+
+    /// Looks at the reactor's beat; `pulse` reads it and wakes the reactor, `None` once it has ended. A
+    /// reactor that does not work is an error of ours or of the kernel's, and `/healthz` fails with it.
+    pub(super) fn on_time(
+        &mut self,
+        now: Instant,
+        env: &Environment,
+        pulse: impl FnOnce() -> Option<u64>,
+    ) {
+        if !self.health.due(now).is_zero() {
+            return;
+        }
+        match self.health.look(pulse(), now) {
+            News::None => {}
+            News::Ended => self.trouble(health::ENDED, env),
+            News::Stuck(stood) => {
+                tracing::error!(?stood, "the reactor does not go round");
+                self.trouble(health::STUCK, env);
+            }
+            News::Recovered => {
+                tracing::warn!("the reactor works again");
+                self.stats.degradations.retain(|d| d != health::STUCK);
+                env.published.set_trouble(None);
+            }
+        }
+    }
+
+    fn trouble(&mut self, message: &'static str, env: &Environment) {
+        tracing::error!("{message}");
+        self.stats.degradations.push(message.to_owned());
+        env.published.set_trouble(Some(message));
+        env.published.degraded(message.to_owned());
+    }
+
+    /// A capability turned out to be missing; said once.
+    pub(super) fn degraded(&mut self, message: String, env: &Environment) {
+        let degradations = &mut self.stats.degradations;
+        if degradations.contains(&message) {
+            return;
+        }
+        tracing::warn!("{message}");
+        degradations.push(message.clone());
+        env.published.degraded(message);
+    }
+
+    /// Replaces the notices.
+    pub(super) fn notice(&mut self, now: BTreeSet<String>, env: &Environment) {
+        self.notices.update(now, &env.published);
+    }
+
+    /// The pods' cgroups, by uid.
+    pub(super) fn pods(&self) -> &BTreeMap<String, PodEntry> {
+        self.accounting.index.pods()
+    }
+
+    /// A cgroup is gone: closes its files.
+    pub(super) fn close(&mut self, rel: &str) {
+        self.sampler.close(rel);
+    }
+
+    /// Reads all figures and publishes them.
+    pub(super) fn sample(&mut self, env: &Environment, others: OfOthers<'_>) {
+        self.accounting.flush();
+        let sample = self.sampler.sample(
+            &env.tree,
+            &self.accounting.index,
+            &self.accounting.kernel,
+            &others,
+            &others.tiers,
+        );
+        let mut tiers = sample.tiers;
+        add_convergence(others.convergence, &mut tiers);
+        let mut stats = self.stats.clone();
+        stats.degradations.extend(self.notices.iter().cloned());
+        let node = NodeStats {
+            runtime: others.runtime,
+            time: clock::now_text(),
+            cpus: std::thread::available_parallelism()
+                .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            allocatable_memory_bytes: reserve::allocatable(&env.node).memory.as_u64(),
+            tiers,
+            drops: self.accounting.drops(),
+            drift: others.drift,
+            ..stats
+        };
+        env.published.publish(Figures::new(node, sample.pods));
+        self.sampled = Some(Instant::now());
+        env.published.set_ready(true);
+    }
+}
+
+/// Puts how far the tiers have come beside their figures.
+fn add_convergence(convergence: Vec<(ScopeName, TierConvergence)>, tiers: &mut [TierStats]) {
+    for (scope, mut figures) in convergence {
+        let Some(tier) = tiers.iter_mut().find(|tier| tier.name == scope.as_str()) else {
+            continue;
+        };
+        // The converger looks when something changes; this was read just now.
+        if let (Some(memory), Some(target)) = (&tier.memory, figures.target_bytes) {
+            figures.gap_bytes = memory.usage_bytes.saturating_sub(target);
+        }
+        tier.convergence = Some(figures);
+    }
+}
+
+impl Names for OfOthers<'_> {
+    fn pod(&self, uid: &str) -> Named {
+        let identity = self.identities.get(uid);
+        Named {
+            pod: identity.pod,
+            source: identity.known_by.as_str(),
+            evicted: self.evicted.contains(uid),
+        }
+    }
+
+    fn container(&self, uid: &str, id: &str) -> Option<&str> {
+        self.identities.container(uid, id)
+    }
+
+    fn is_sandbox(&self, uid: &str, id: &str) -> bool {
+        self.identities.is_sandbox(uid, id)
+    }
+}

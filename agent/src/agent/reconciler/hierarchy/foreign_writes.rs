@@ -1,0 +1,150 @@
+//! Foreign writes: noticed, judged, put right and reported.
+
+use std::collections::BTreeMap;
+
+use podwarden_cgroup::Tree;
+use podwarden_policy::{desired::Desired, drift::Judgement, plan::Action};
+
+use super::{Environment, Fact, Hierarchy, Known};
+use crate::{
+    api::types::EventKind,
+    base::error,
+    config::Mode,
+    hierarchy::{
+        act::{Actor, Performed},
+        drift::{Drift, Finding, WatchError},
+        sense::{self, Naming},
+    },
+};
+
+/// Of the actor: a pass over the whole tree, or what undoes a foreign write.
+type Perform = fn(&mut Actor, &Tree, &Naming, &[Action]) -> Performed;
+
+impl Hierarchy {
+    /// Begins to notice foreign writes, in enforce mode.
+    pub(in crate::agent::reconciler) fn watch_writes(&mut self, env: &Environment) -> Option<Fact> {
+        if env.config.mode != Mode::Enforce {
+            return None;
+        }
+        let kubepods = &env.naming.kubepods;
+        let (drift, unwatched) = match Drift::new(kubepods.clone()) {
+            Ok(drift) => (drift, None),
+            Err(error) => (Drift::unwatched(kubepods.clone()), Some(degraded(&error))),
+        };
+        self.drift = Some(drift);
+        unwatched
+    }
+
+    /// Carries out what a judgement admits, and hands the converger what it alone writes; see
+    /// [`Drift::carry_out`].
+    pub(super) fn carry_out(
+        &mut self,
+        judgement: Judgement,
+        env: &Environment,
+        perform: Perform,
+    ) -> (Performed, Vec<Finding>) {
+        self.hand_over(&judgement, env);
+        let actor = &mut self.actor;
+        let mut perform = |actions: &[Action]| perform(actor, &env.tree, &env.naming, actions);
+        if let Some(drift) = &mut self.drift {
+            return drift.carry_out(judgement, perform);
+        }
+        let (actions, _): (Vec<_>, Vec<_>) = judgement.admitted.into_iter().unzip();
+        (perform(&actions), Vec::new())
+    }
+
+    /// Takes the tree as it ought to be from now on.
+    pub(super) fn follow(&mut self, desired: Vec<Desired>, env: &Environment) -> Vec<Fact> {
+        let Some(drift) = &mut self.drift else {
+            return Vec::new();
+        };
+        let followed = drift.follow(&env.tree, &env.naming, desired);
+        followed.err().iter().map(degraded).collect()
+    }
+
+    pub(super) fn take_foreign_writes(
+        &mut self,
+        env: &Environment,
+        known: &Known<'_>,
+    ) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        let Some(drift) = &mut self.drift else {
+            return facts;
+        };
+        if drift.take_notices() {
+            facts.push(Fact::Reconcile);
+        }
+        for rel in drift.entered() {
+            facts.extend(self.settle(&rel, env, known));
+        }
+        let Environment { tree, naming, .. } = env;
+        let Self { drift, actor, .. } = self;
+        let Some(drift) = drift else {
+            return facts;
+        };
+        let mut observed = BTreeMap::new();
+        for name in drift.to_look_at() {
+            let rel = naming.rel(&name);
+            if tree.id(&rel).is_ok() {
+                let found = sense::observe(tree, &rel, actor.made(&rel));
+                observed.insert(name, found);
+            } else {
+                drift.gone(&name);
+            }
+        }
+        self.know_ours(&observed, env);
+        let judgement = self.drift.as_mut().map(|drift| drift.judge(&observed));
+        let judgement = judgement.unwrap_or_default();
+        if judgement != Judgement::default() {
+            let (_, findings) = self.carry_out(judgement, env, Actor::correct);
+            facts.extend(self::facts(findings));
+        }
+        facts
+    }
+}
+
+/// Says each in the log.
+pub(super) fn facts(findings: Vec<Finding>) -> impl Iterator<Item = Fact> {
+    findings.into_iter().map(|finding| {
+        match &finding.1 {
+            EventKind::DriftContested {
+                cgroup,
+                property,
+                found,
+                wanted,
+            } => tracing::warn!(
+                cgroup,
+                property,
+                found,
+                wanted,
+                "another keeps writing this; it is corrected at growing intervals"
+            ),
+            EventKind::DriftSettled {
+                cgroup,
+                property,
+                corrections,
+            } => tracing::info!(cgroup, property, corrections, "left alone again"),
+            EventKind::Drift {
+                cgroup,
+                property,
+                found,
+                wanted,
+                corrected,
+            } => tracing::info!(
+                cgroup,
+                property,
+                found,
+                wanted,
+                corrected,
+                "another wrote this"
+            ),
+            _ => {}
+        }
+        Fact::ForeignWrite(finding)
+    })
+}
+
+/// Passes over the tree still find what is not noticed.
+pub(super) fn degraded(error: &WatchError) -> Fact {
+    Fact::Degraded(error::chain(error))
+}

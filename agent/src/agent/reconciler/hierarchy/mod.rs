@@ -1,0 +1,224 @@
+//! Part: what the cgroups hold. A pass over the tree is sense, plan, act; between two passes foreign
+//! writes, the tiers' convergence and `oom_score_adj` are followed.
+
+mod convergence;
+mod foreign_writes;
+mod oom_score;
+mod pace;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::Tree;
+use podwarden_policy::{
+    Bytes,
+    desired::{self, Desired},
+    drift::Judgement,
+    limits::Limit,
+    name::CgroupName,
+    plan,
+};
+
+use self::pace::Pace;
+use super::{Environment, Fact, pods::Known};
+use crate::{
+    accounting::index::PodEntry,
+    agent::arm::Levels,
+    api::types::{DriftStats, TierConvergence},
+    base::clock,
+    hierarchy::{
+        act::Actor,
+        converge::{Converger, Report},
+        drift::Drift,
+        oom_score::OomScores,
+        recorded::Recorded,
+        sense::{self, Wanted},
+    },
+    pods::PodSet,
+    reactor::plan::ScopeName,
+};
+
+/// See the module's text.
+pub(in crate::agent) struct Hierarchy {
+    actor: Actor,
+    /// `None` in observe mode: no file is ours then.
+    drift: Option<Drift>,
+    /// `None` in observe mode, and without a thread for it.
+    converger: Option<Converger>,
+    /// The tiers' hard limits as they ought to be; `None` for limits that others decide.
+    targets: [(ScopeName, Option<Limit<Bytes>>); 2],
+    oom_scores: OomScores,
+    scores_settled: Option<Instant>,
+    pace: Pace,
+}
+
+/// What is ready.
+pub(super) enum Wake {
+    Convergence(Report),
+    ForeignWrites,
+}
+
+/// A pass over the whole tree that is planned and not carried out yet.
+pub(super) struct Pass {
+    judgement: Judgement,
+    desired: Vec<Desired>,
+    /// What the operator asked for and this node cannot do at present, one sentence each.
+    pub(super) shortcomings: BTreeSet<String>,
+    recorded: Recorded,
+}
+
+impl Hierarchy {
+    pub(in crate::agent) fn new(actor: Actor, converger: Option<Converger>) -> Self {
+        Self {
+            actor,
+            drift: None,
+            converger,
+            targets: convergence::NO_TARGETS,
+            oom_scores: OomScores::default(),
+            scores_settled: None,
+            pace: Pace::new(Instant::now()),
+        }
+    }
+
+    /// Cancel-safe. Convergence before foreign writes.
+    pub(super) async fn ready(&mut self) -> Wake {
+        let Self {
+            drift, converger, ..
+        } = self;
+        let foreign_writes = async {
+            match drift {
+                Some(drift) => drift.ready().await,
+                None => std::future::pending().await,
+            }
+        };
+        let convergence = async {
+            match converger {
+                Some(converger) => match converger.report().await {
+                    Some(report) => report,
+                    // Its thread has ended.
+                    None => std::future::pending().await,
+                },
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            report = convergence => Wake::Convergence(report),
+            () = foreign_writes => Wake::ForeignWrites,
+        }
+    }
+
+    pub(super) fn step(&mut self, wake: Wake, env: &Environment, known: &Known<'_>) -> Vec<Fact> {
+        match wake {
+            Wake::Convergence(report) => convergence::facts(report, env),
+            Wake::ForeignWrites => self.take_foreign_writes(env, known),
+        }
+    }
+
+    /// How long until [`Hierarchy::on_time`] wants another pass over the tree.
+    pub(super) fn due(&self, now: Instant) -> Duration {
+        self.pace.due(now)
+    }
+
+    pub(super) fn on_time(
+        &mut self,
+        now: Instant,
+        env: &Environment,
+        known: &Known<'_>,
+    ) -> Vec<Fact> {
+        let mut facts = self.settle_due(now, env, known);
+        if self.pace.due(Instant::now()).is_zero() {
+            facts.push(Fact::Reconcile);
+        }
+        facts
+    }
+
+    /// Learns the pods' names for its messages.
+    pub(super) fn learn(&mut self, set: &PodSet) {
+        self.actor.learn(set);
+    }
+
+    /// Senses and plans a pass. Before the rest is done the tiers are kept from growing.
+    pub(super) fn plan(
+        &mut self,
+        env: &Environment,
+        set: &PodSet,
+        pods: &BTreeMap<String, PodEntry>,
+        levels: Levels,
+    ) -> Pass {
+        let Environment { tree, naming, .. } = env;
+        let existing: Vec<CgroupName> = pods
+            .iter()
+            .map(|(uid, entry)| (entry.class, uid.as_str().into()))
+            // The index loses sight of a cgroup that is gone from the hierarchy that identifies it.
+            .chain(self.actor.made_pods())
+            .map(|(class, uid)| naming.kubepods.pod(class, &uid))
+            .collect();
+        let made = |rel: &str| self.actor.made(rel);
+        let wanted = Wanted::from(set);
+        let mut snapshot = sense::snapshot(
+            tree,
+            naming,
+            &env.config,
+            &env.node,
+            wanted,
+            &existing,
+            made,
+        );
+        snapshot.immunity = env.immunity.clone();
+        let desired = desired::tree(&snapshot);
+        let actions = plan::towards(&snapshot, &desired);
+        self.set_targets(&desired, env);
+        self.aim(env, levels, set.since);
+        self.know_ours(&snapshot.cgroups, env);
+        let judgement = match &mut self.drift {
+            Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
+            None => Judgement::of(actions),
+        };
+        Pass {
+            judgement,
+            desired,
+            shortcomings: sense::shortcomings(tree, naming, &snapshot),
+            recorded: Recorded::new(
+                clock::now_text(),
+                sense::version(tree),
+                naming.driver,
+                snapshot,
+            ),
+        }
+    }
+
+    /// Publishes a pass and carries it out.
+    pub(super) fn act(&mut self, pass: Pass, env: &Environment) -> Vec<Fact> {
+        env.published.publish_planned(pass.recorded);
+        let (performed, findings) = self.carry_out(pass.judgement, env, Actor::reconcile);
+        self.pace.passed(Instant::now(), performed.is_incomplete());
+        let mut facts = self.follow(pass.desired, env);
+        facts.extend(foreign_writes::facts(findings));
+        facts
+    }
+
+    /// How far each tier has come towards its target.
+    pub(super) fn convergence(&self) -> Vec<(ScopeName, TierConvergence)> {
+        self.converger
+            .as_ref()
+            .map(Converger::figures)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn drift_stats(&self) -> DriftStats {
+        self.drift.as_ref().map(Drift::stats).unwrap_or_default()
+    }
+
+    /// Ends the convergence: the tiers' limits are what `onExit` says afterwards.
+    pub(super) fn end_convergence(&mut self) {
+        self.converger = None;
+    }
+
+    /// Removes the cgroups that the agent made and that are not in use.
+    pub(super) fn remove_unused(&mut self, tree: &Tree) {
+        self.actor.remove_unused(tree);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the kernel reported -> events, and what it means to each part.
+
+use podwarden_abi::ExitEvent;
+
+use super::Reconciler;
+use crate::{
+    accounting::{Occurrence, index::Change},
+    api::types::EventKind,
+    base::clock,
+    kernel::events,
+};
+
+impl Reconciler {
+    pub(super) fn occurred(&mut self, occurrence: Occurrence) {
+        let published = &self.env.published;
+        match occurrence {
+            Occurrence::Changed(change) => self.changed(change),
+            Occurrence::Exit { uid, event } => {
+                let pod = self.pods.identity(&uid);
+                let time = clock::text_of(event.header.time_ns);
+                published.event(time, Some(pod), process_exit(&event));
+                self.eviction.record_exit(&uid, &event);
+            }
+            Occurrence::Oom { uid, event } => {
+                let pod = uid.map(|uid| self.pods.identity(&uid));
+                let at = event.header.time_ns;
+                let kind = EventKind::KernelOom { pid: event.tgid };
+                let id = published.event(clock::text_of(at), pod.clone(), kind);
+                self.eviction.record_oom(id, pod, at);
+            }
+        }
+    }
+
+    /// A cgroup of a pod or a container came or went.
+    pub(super) fn changed(&mut self, change: Change) {
+        match change {
+            Change::PodAppeared { uid, class } => {
+                self.reconcile_due = true;
+                // A cgroup that was made anew is another pod.
+                self.eviction.forget(&uid);
+                let qos_class = class.to_string();
+                self.pod_event(&uid, EventKind::PodAdded { qos_class });
+            }
+            Change::ContainerAppeared { uid, container } => {
+                self.container_appeared(&uid, &container);
+                self.pod_event(&uid, EventKind::ContainerStarted { container });
+            }
+            Change::ContainerGone {
+                uid,
+                container,
+                rel,
+            } => {
+                self.figures.close(&rel);
+                self.hierarchy.container_gone(&rel);
+                self.pod_event(&uid, EventKind::ContainerStopped { container });
+            }
+            Change::PodGone { uid, rel, total } => {
+                self.reconcile_due = true;
+                self.figures.close(&rel);
+                let kind = EventKind::PodRemoved {
+                    usage_core_nano_seconds: total.cpu_ns,
+                    exits: total.exits,
+                };
+                self.pod_event(&uid, kind);
+                self.eviction.forget(&uid);
+                self.pods.cgroup_gone(&uid);
+            }
+        }
+    }
+
+    fn container_appeared(&mut self, uid: &str, id: &str) {
+        let pod = self.figures.pods().get(uid);
+        let container = pod.and_then(|pod| pod.containers.get(id));
+        if let Some(rel) = container.map(|container| container.rel.clone()) {
+            let known = self.pods.known();
+            let facts = self
+                .hierarchy
+                .container_appeared(&self.env, &known, &rel, uid, id);
+            self.apply(facts);
+        }
+        // What the runtime told before its cgroup was made is of use from now on.
+        self.arm_due |= self.pods.container_appeared(uid, id);
+    }
+
+    fn pod_event(&self, uid: &str, kind: EventKind) {
+        self.event(Some(self.pods.identity(uid)), kind);
+    }
+}
+
+fn process_exit(event: &ExitEvent) -> EventKind {
+    let signal = (event.status & 0x7f).cast_signed();
+    let code = ((event.status >> 8) & 0xff).cast_signed();
+    EventKind::ProcessExit {
+        pid: event.tgid,
+        command: events::command(event),
+        exit_code: (signal == 0).then_some(code),
+        signal: (signal != 0).then_some(signal),
+        oom_killed: event.oom != 0,
+        run_time_nanos: event.run_time_ns,
+        max_rss_bytes: event.max_rss_pages * rustix::param::page_size() as u64,
+    }
+}
