@@ -1,13 +1,8 @@
 //! `podwarden check`: what this node can do, and what is lost.
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::{fmt::Write as _, process::ExitCode};
 
-use clap::ValueEnum;
-
+use super::output::{self, Format};
 use crate::kernel::support::{self, Decision, Level, Profile};
 
 const EXAMPLES: &str = "\
@@ -18,25 +13,17 @@ Examples:
 
 Exit code: 0 everything works, 1 something is lost, 2 podwarden cannot run here, 3 not looked at
 (a wrong argument).
+JSON: {profile, facts: [{fact, found, enables, lostWithout, level}]}.
 Loads and attaches programs that do nothing, for an instant, to see whether they are taken; nothing
 is left behind. Works without root: what cannot be told is `unknown`.";
-
-/// How it is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Table,
-    /// For scripts: `{\"profile\", \"facts\": [{fact, found, enables, lostWithout, level}]}`.
-    Json,
-}
 
 /// Arguments of `podwarden check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// How to print
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
     /// Parent of kubepods, relative to each controller's mount point
     #[arg(long, value_name = "PATH", default_value = "/", value_parser = crate::config::cgroup_root)]
     cgroup_root: String,
@@ -48,14 +35,9 @@ pub struct Args {
 /// Output that cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let decision = support::decide(&support::probe(&args.cgroup_root));
-    let text = match args.output {
-        Output::Table => table(&decision),
-        Output::Json => serde_json::to_string_pretty(&decision)? + "\n",
-    };
-    match io::stdout().write_all(text.as_bytes()) {
-        // `check | head` has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        result => result?,
+    match args.output {
+        Format::Table => output::print(&table(&decision))?,
+        Format::Json => output::print_json(&decision)?,
     }
     Ok(ExitCode::from(exit_code(&decision)))
 }

@@ -8,9 +8,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 
-use super::connect::Connect;
+use super::{connect::Connect, output::Format};
 use crate::{
     api::{
         client::Update,
@@ -57,21 +56,13 @@ pub struct Args {
     #[arg(long, short)]
     follow: bool,
     /// How to print
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = Format::Table)]
+    output: Format,
     /// Only events with a higher id
     #[arg(long, value_name = "ID")]
     since: Option<u64>,
     #[command(flatten)]
     connect: Connect,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// A line for people; an eviction has several
-    Table,
-    /// One JSON object a line
-    Json,
 }
 
 /// Prints events.
@@ -133,8 +124,8 @@ async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result
     };
     let text = match (args.svg, args.output) {
         (Some(_), _) => picture::svg(&record).map_err(anyhow::Error::msg)?,
-        (None, Output::Table) => record::text(&record) + "\n",
-        (None, Output::Json) => serde_json::to_string(&record).context("encode an event")? + "\n",
+        (None, Format::Table) => record::text(&record) + "\n",
+        (None, Format::Json) => serde_json::to_string(&record).context("encode an event")? + "\n",
     };
     if let Some(path) = &args.out {
         return std::fs::write(path, &text)
@@ -144,10 +135,10 @@ async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result
     Ok(out.flush()?)
 }
 
-fn print(event: &Event, output: Output, out: &mut impl Write) -> anyhow::Result<()> {
+fn print(event: &Event, output: Format, out: &mut impl Write) -> anyhow::Result<()> {
     match output {
-        Output::Table => writeln!(out, "{}", text::lines(event))?,
-        Output::Json => {
+        Format::Table => writeln!(out, "{}", text::lines(event))?,
+        Format::Json => {
             let json = serde_json::to_string(event).context("encode an event")?;
             writeln!(out, "{json}")?;
         }
@@ -155,13 +146,13 @@ fn print(event: &Event, output: Output, out: &mut impl Write) -> anyhow::Result<
     Ok(())
 }
 
-fn print_missed(missed: u64, output: Output, out: &mut impl Write) -> anyhow::Result<()> {
+fn print_missed(missed: u64, output: Format, out: &mut impl Write) -> anyhow::Result<()> {
     match output {
-        Output::Table => writeln!(
+        Format::Table => writeln!(
             out,
             "... {missed} events are not shown: too many at once, or too long ago"
         )?,
-        Output::Json => {
+        Format::Json => {
             let json = serde_json::to_string(&Missed { missed }).context("encode")?;
             writeln!(out, "{json}")?;
         }
@@ -170,7 +161,7 @@ fn print_missed(missed: u64, output: Output, out: &mut impl Write) -> anyhow::Re
 }
 
 /// Our reader has seen enough (`| head`).
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)

@@ -8,10 +8,8 @@ use clap::ValueEnum;
 use self::explanation::Explanation;
 use super::{
     connect::Connect,
-    plan::{
-        input::{Input, NodeArgs},
-        write,
-    },
+    output,
+    plan::input::{Input, NodeArgs},
     select,
 };
 
@@ -82,10 +80,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         explain(&input, &args.pod)
     });
     match explained {
-        Ok(explanation) => write(&match args.output {
-            Output::Text => explanation.text(),
-            Output::Json => serde_json::to_string_pretty(&explanation)? + "\n",
-        })?,
+        Ok(explanation) => match args.output {
+            Output::Text => output::print(&explanation.text())?,
+            Output::Json => output::print_json(&explanation)?,
+        },
         Err(error) => {
             eprintln!("podwarden: {error:#}");
             return Ok(ExitCode::from(2));

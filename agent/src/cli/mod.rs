@@ -10,7 +10,7 @@ mod connect;
 pub mod events;
 pub mod explain;
 pub mod guard;
-mod human;
+pub mod output;
 pub mod plan;
 pub mod run;
 mod select;
@@ -104,15 +104,13 @@ fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
 }
 
 fn log_to_stderr(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    use std::io::IsTerminal as _;
     let filter = EnvFilter::try_new(filter).map_err(|e| {
         anyhow::anyhow!("--log (or PODWARDEN_LOG) is `{filter}`: {e}; write a level such as info")
     })?;
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(colour);
+        .with_ansi(output::colours(&std::io::stderr()));
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

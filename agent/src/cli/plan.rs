@@ -1,10 +1,6 @@
 //! `podwarden plan`: what a node's cgroups ought to hold, who is evicted first, and why.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::ValueEnum;
 
@@ -12,7 +8,7 @@ use self::{
     input::{Input, NodeArgs},
     report::Report,
 };
-use super::connect::Connect;
+use super::{connect::Connect, output};
 
 pub(super) mod files;
 pub(super) mod input;
@@ -81,7 +77,7 @@ pub enum Output {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(file) = &args.file else {
         let recorded: serde_json::Value = args.connect.client().get("/v1/plan").await?;
-        write(&(serde_json::to_string_pretty(&recorded)? + "\n"))?;
+        output::print_json(&recorded)?;
         return Ok(ExitCode::SUCCESS);
     };
     let input = match Input::read(file, &args.node) {
@@ -92,22 +88,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let report = Report::of(&input);
-    write(&match args.output {
-        Output::Table => report.table(),
-        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
-    })?;
+    match args.output {
+        Output::Table => output::print(&report.table())?,
+        Output::Json => output::print_json(&report)?,
+    }
     for error in &input.errors {
         eprintln!("podwarden: {error}");
     }
     Ok(ExitCode::from(u8::from(!input.errors.is_empty())))
-}
-
-/// Prints; that a reader has seen enough (`| head`) is no error.
-pub(super) fn write(text: &str) -> io::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@
 //! chosen, and [`view`] draws. Only [`live`] touches the terminal.
 
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     process::ExitCode,
     time::Duration,
 };
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -17,7 +16,7 @@ use self::{
     figures::{PodRow, Sample, SortKey},
     layout::Layout,
 };
-use super::{connect::Connect, events::is_broken_pipe};
+use super::{connect::Connect, output};
 use crate::api::{
     client::{Client, ClientError},
     types::{NodeStats, PodList},
@@ -124,21 +123,16 @@ async fn once(args: &Args, client: &Client) -> anyhow::Result<ExitCode> {
     let second = later(client, &first, args.interval).await?;
     let mut rows = figures::rows(Some(&first), &second);
     figures::sort(&mut rows, args.sort);
-    let text = if args.output == Output::Json {
-        let document = Document {
+    if args.output == Output::Json {
+        output::print_json(&Document {
             node: &second.node,
             pods: &rows,
-        };
-        serde_json::to_string_pretty(&document).context("encode the figures")? + "\n"
+        })?;
     } else {
         let layout = Layout::unlimited(&rows, args.output == Output::Wide);
-        plain::render(&second.node, &rows, &layout)
-    };
-    match io::stdout().write_all(text.as_bytes()).map_err(Into::into) {
-        Err(e) if is_broken_pipe(&e) => Ok(ExitCode::SUCCESS),
-        Err(e) => Err(e),
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        output::print(&plain::render(&second.node, &rows, &layout))?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A sample newer than `first`. The agent samples seldom while nobody looks; the first request

@@ -3,7 +3,7 @@
 use super::text;
 use crate::{
     api::types::{Curve, EventRecord, Flight},
-    cli::human,
+    cli::output,
 };
 
 /// Rows of the table of usage.
@@ -25,13 +25,13 @@ pub(super) fn text(record: &EventRecord) -> String {
 }
 
 fn levels(flight: &Flight) -> String {
-    let mut text = format!("\n\nSIGNAL  {}", human::printable(&flight.signal));
+    let mut text = format!("\n\nSIGNAL  {}", output::printable(&flight.signal));
     for level in &flight.levels {
         text += &format!(
             "\n  {:<10}  acts at {}, down to {}",
             level.scope,
-            human::bytes(level.level_bytes),
-            human::bytes(level.target_bytes)
+            output::bytes(level.level_bytes),
+            output::bytes(level.target_bytes)
         );
     }
     text
@@ -44,12 +44,12 @@ fn exits(flight: &Flight) -> String {
     let mut text = format!("\n\n{:>10}  EXIT", "SINCE");
     for exit in &flight.exits {
         let how = exit.signal.map_or_else(String::new, |signal| {
-            format!(" by {}", human::signal(signal))
+            format!(" by {}", output::signal(signal))
         });
         text += &format!(
             "\n{:>10}  {}[{}]{how}",
             since(i128::from(exit.at_nanos) - i128::from(flight.origin_nanos)),
-            human::printable(&exit.command),
+            output::printable(&exit.command),
             exit.pid,
         );
     }
@@ -68,8 +68,8 @@ fn ranking(flight: &Flight) -> String {
         text += &format!(
             "\n  {number:>4}  {:<36}  {:>8}  {}",
             text::name(&ranked.pod),
-            human::bytes(ranked.usage_bytes),
-            human::printable(&ranked.reason)
+            output::bytes(ranked.usage_bytes),
+            output::printable(&ranked.reason)
         );
     }
     text
@@ -93,7 +93,7 @@ fn usage(flight: &Flight) -> String {
         }
         text += &format!("\n{:>10}", since(i128::from(*at)));
         for curve in &flight.curves {
-            let usage = usage_at(curve, *at).map_or_else(|| "-".to_owned(), human::bytes);
+            let usage = usage_at(curve, *at).map_or_else(|| "-".to_owned(), output::bytes);
             text += &format!("  {usage:>12}");
         }
     }
@@ -109,7 +109,7 @@ fn usage_at(curve: &Curve, at: i64) -> Option<u64> {
 fn name(curve: &Curve) -> String {
     let name = match (&curve.scope, &curve.pod) {
         (Some(scope), _) => scope.clone(),
-        (None, Some(pod)) => human::printable(&pod.name),
+        (None, Some(pod)) => output::printable(&pod.name),
         (None, None) => String::new(),
     };
     name.chars().take(12).collect()
@@ -118,7 +118,7 @@ fn name(curve: &Curve) -> String {
 fn since(offset: i128) -> String {
     let nanos = u64::try_from(offset.unsigned_abs()).unwrap_or(u64::MAX);
     let sign = if offset < 0 { '-' } else { '+' };
-    format!("{sign}{}", human::nanos(nanos))
+    format!("{sign}{}", output::nanos(nanos))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::{
     api::types::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
-    cli::human,
+    cli::output,
 };
 
 /// Width of the pod's column: a uid, which stands for the name where only the cgroup is known.
@@ -13,7 +13,7 @@ pub(crate) fn lines(event: &Event) -> String {
     let pod = event.pod.as_ref().map_or_else(|| "-".to_owned(), name);
     let head = format!(
         "{}  {pod:<POD$}  {}",
-        human::moment(&event.time),
+        output::moment(&event.time),
         sentence(event)
     );
     match &event.kind {
@@ -24,10 +24,10 @@ pub(crate) fn lines(event: &Event) -> String {
 
 /// `namespace/name`, or the uid alone.
 pub(crate) fn name(pod: &PodRef) -> String {
-    let name = human::printable(&pod.name);
+    let name = output::printable(&pod.name);
     match pod.namespace.as_str() {
         "" => name,
-        namespace => format!("{}/{name}", human::printable(namespace)),
+        namespace => format!("{}/{name}", output::printable(namespace)),
     }
 }
 
@@ -40,14 +40,14 @@ pub(crate) fn sentence(event: &Event) -> String {
             exits,
         } => format!(
             "pod removed after {} of CPU and {}",
-            human::nanos(*usage_core_nano_seconds),
+            output::nanos(*usage_core_nano_seconds),
             count(*exits, "exit")
         ),
         EventKind::ContainerStarted { container } => {
-            format!("container {} started", human::printable(container))
+            format!("container {} started", output::printable(container))
         }
         EventKind::ContainerStopped { container } => {
-            format!("container {} stopped", human::printable(container))
+            format!("container {} stopped", output::printable(container))
         }
         EventKind::ProcessExit { .. } => exit(&event.kind),
         EventKind::KernelOom { pid } => format!("the kernel's OOM killer chose process {pid}"),
@@ -58,8 +58,8 @@ pub(crate) fn sentence(event: &Event) -> String {
             detected_by,
         } if scope == "pressure" => format!(
             "tasks wait for memory, which is short: pods use {}, from {} on (noticed by {detected_by})",
-            human::bytes(*usage_bytes),
-            human::bytes(*level_bytes),
+            output::bytes(*usage_bytes),
+            output::bytes(*level_bytes),
         ),
         EventKind::LevelCrossed {
             scope,
@@ -68,15 +68,15 @@ pub(crate) fn sentence(event: &Event) -> String {
             detected_by,
         } => format!(
             "{scope} uses {}, past its level of {} (noticed by {detected_by})",
-            human::bytes(*usage_bytes),
-            human::bytes(*level_bytes),
+            output::bytes(*usage_bytes),
+            output::bytes(*level_bytes),
         ),
         EventKind::Eviction(eviction) => verdict(eviction),
         EventKind::GapOpened { .. } | EventKind::GapClosed { .. } => gap(&event.kind),
         EventKind::Drift { .. }
         | EventKind::DriftContested { .. }
         | EventKind::DriftSettled { .. } => drift(&event.kind),
-        EventKind::Degraded { message } => format!("degraded: {}", human::printable(message)),
+        EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
 }
 
@@ -95,15 +95,15 @@ fn exit(kind: &EventKind) -> String {
     };
     let how = match (oom_killed, signal, exit_code) {
         (true, ..) => "was OOM-killed".to_owned(),
-        (_, Some(signal), _) => format!("ended by {}", human::signal(*signal)),
+        (_, Some(signal), _) => format!("ended by {}", output::signal(*signal)),
         (_, _, Some(code)) => format!("exited with {code}"),
         (false, None, None) => "ended".to_owned(),
     };
     format!(
         "{}[{pid}] {how} after {}, at most {} resident",
-        human::printable(command),
-        human::nanos(*run_time_nanos),
-        human::bytes(*max_rss_bytes),
+        output::printable(command),
+        output::nanos(*run_time_nanos),
+        output::bytes(*max_rss_bytes),
     )
 }
 
@@ -115,8 +115,8 @@ fn gap(kind: &EventKind) -> String {
             usage_bytes,
         } => format!(
             "{tier} uses {}, its reserve leaves it {}: kept from growing until it fits",
-            human::bytes(*usage_bytes),
-            human::bytes(*target_bytes),
+            output::bytes(*usage_bytes),
+            output::bytes(*target_bytes),
         ),
         EventKind::GapClosed {
             tier,
@@ -129,15 +129,15 @@ fn gap(kind: &EventKind) -> String {
         } => {
             let cache = match reclaimed_bytes {
                 0 => String::new(),
-                bytes => format!(", {} of page cache dropped", human::bytes(*bytes)),
+                bytes => format!(", {} of page cache dropped", output::bytes(*bytes)),
             };
             format!(
                 "{tier} is limited to {} after {}, in {}: used {} then, {} now{cache}",
-                human::bytes(*target_bytes),
-                human::nanos(*open_nanos),
+                output::bytes(*target_bytes),
+                output::nanos(*open_nanos),
                 count(*writes, "step"),
-                human::bytes(*usage_before_bytes),
-                human::bytes(*usage_bytes),
+                output::bytes(*usage_before_bytes),
+                output::bytes(*usage_bytes),
             )
         }
         _ => String::new(),
@@ -190,8 +190,8 @@ fn verdict(eviction: &Eviction) -> String {
         0 => String::new(),
         headroom => format!(
             " ({} lower than configured, as it filled by {} a second)",
-            human::bytes(headroom),
-            human::bytes(eviction.fill_bytes_per_second)
+            output::bytes(headroom),
+            output::bytes(eviction.fill_bytes_per_second)
         ),
     };
     if eviction.scope == "pressure" {
@@ -199,19 +199,19 @@ fn verdict(eviction: &Eviction) -> String {
             "{verb} {} ({}), using {}: tasks waited for memory, which was short: pods used {}, from {} on",
             name(&eviction.pod),
             eviction.qos_class,
-            human::bytes(eviction.victim_usage_bytes),
-            human::bytes(eviction.usage_bytes),
-            human::bytes(eviction.level_bytes),
+            output::bytes(eviction.victim_usage_bytes),
+            output::bytes(eviction.usage_bytes),
+            output::bytes(eviction.level_bytes),
         );
     }
     format!(
         "{verb} {} ({}), using {}: {} used {}, past its level of {}{headroom}",
         name(&eviction.pod),
         eviction.qos_class,
-        human::bytes(eviction.victim_usage_bytes),
+        output::bytes(eviction.victim_usage_bytes),
         eviction.scope,
-        human::bytes(eviction.usage_bytes),
-        human::bytes(eviction.level_bytes),
+        output::bytes(eviction.usage_bytes),
+        output::bytes(eviction.level_bytes),
     )
 }
 
@@ -231,13 +231,13 @@ fn steps(eviction: &Eviction) -> String {
             since(timeline.wake_nanos),
             match eviction.detected_by.as_str() {
                 "" => String::new(),
-                by => format!("noticed by {}", human::printable(by)),
+                by => format!("noticed by {}", output::printable(by)),
             },
         ),
         (
             "verified",
             since(timeline.verified_nanos),
-            human::printable(&eviction.reason),
+            output::printable(&eviction.reason),
         ),
         ("killed", killed.0, killed.1),
     ];
@@ -264,8 +264,8 @@ fn steps(eviction: &Eviction) -> String {
 fn offset(timeline: &EvictionTimeline, at: u64) -> String {
     let from = timeline.crossing_nanos;
     match at.checked_sub(from) {
-        Some(after) => format!("+{}", human::nanos(after)),
-        None => format!("-{}", human::nanos(from - at)),
+        Some(after) => format!("+{}", output::nanos(after)),
+        None => format!("-{}", output::nanos(from - at)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _};
 use super::explanation::{Asked, Candidate, Cgroup, Eviction, Explained, Explanation, Neighbour};
 use crate::{
     api::types::PodRef,
-    cli::{human, plan::report::columns},
+    cli::{output, plan::report::columns},
 };
 
 impl Explanation {
@@ -26,7 +26,7 @@ impl Explanation {
             push_cgroup(&mut text, cgroup);
         }
         for container in &self.containers {
-            let name = human::printable(&container.name);
+            let name = output::printable(&container.name);
             // Writing to a string does not fail.
             let _ = writeln!(text, "\ncontainer {name}, from its runtime");
             for value in &container.values {
@@ -47,7 +47,7 @@ fn name(pod: &PodRef) -> String {
         "" => pod.name.clone(),
         namespace => format!("{namespace}/{}", pod.name),
     };
-    human::printable(&full)
+    output::printable(&full)
 }
 
 fn resources(rows: &[Asked]) -> String {
@@ -65,7 +65,7 @@ fn resources(rows: &[Asked]) -> String {
             None => Cow::from("-"),
         };
         [
-            Cow::from(human::printable(&row.name)),
+            Cow::from(output::printable(&row.name)),
             amount(&row.cpu_request),
             amount(&row.cpu_limit),
             amount(&row.memory_request),

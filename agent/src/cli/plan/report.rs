@@ -11,7 +11,7 @@ use podwarden_policy::{
 use serde::Serialize;
 
 use super::{files::files, input::Input};
-use crate::{api::types::PodRef, cli::human};
+use crate::{api::types::PodRef, cli::output};
 
 /// What `-o json` prints.
 #[derive(Debug, Serialize)]
@@ -103,7 +103,7 @@ impl Report {
         text.push_str("\nEviction order\n");
         let mut rows = vec![["", "POD", "CLASS", "WORKING SET", "REASON"].map(Cow::Borrowed)];
         for (number, place) in (1..).zip(&self.ranking) {
-            let used = place.working_set_bytes.map(human::bytes);
+            let used = place.working_set_bytes.map(output::bytes);
             rows.push([
                 format!("{number}").into(),
                 full_name(&place.pod_ref).into(),
@@ -255,7 +255,7 @@ pub(crate) fn pod_ref(pod: &Pod) -> PodRef {
 }
 
 fn full_name(pod: &PodRef) -> String {
-    human::printable(&format!("{}/{}", pod.namespace, pod.name))
+    output::printable(&format!("{}/{}", pod.namespace, pod.name))
 }
 
 /// Left-aligned columns, two spaces between them, none at the end of a line.

@@ -1,7 +1,7 @@
 //! The columns: what they are called, how wide they are, what they show.
 
 use super::figures::PodRow;
-use crate::cli::human;
+use crate::cli::output;
 
 /// How a cell stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,11 +110,11 @@ impl Column {
     /// What a pod shows here.
     pub(super) fn cell(self, row: &PodRow) -> (String, Tone) {
         match self {
-            Self::Cpu => known(row.usage_nano_cores, human::cores, |_| Tone::Plain),
+            Self::Cpu => known(row.usage_nano_cores, output::cores, |_| Tone::Plain),
             Self::Usage => bytes(row.usage_bytes),
             Self::WorkingSet => {
                 let close = |used: u64| row.limit_bytes.is_some_and(|limit| used > limit / 10 * 9);
-                known(row.working_set_bytes, human::bytes, |used| {
+                known(row.working_set_bytes, output::bytes, |used| {
                     match close(used) {
                         true => Tone::Warn,
                         false => Tone::Plain,
@@ -128,12 +128,12 @@ impl Column {
             }),
             Self::Wait => known(
                 row.run_queue_wait_nanos_per_second,
-                human::millis_per_second,
+                output::millis_per_second,
                 |_| Tone::Plain,
             ),
             Self::Stall => known(
                 row.stall_nanos_per_second,
-                human::millis_per_second,
+                output::millis_per_second,
                 |nanos| above(nanos, MUCH_STALL),
             ),
             Self::Exits => exits(row),
@@ -143,7 +143,7 @@ impl Column {
                 |n| n.to_string(),
                 |_| Tone::Plain,
             ),
-            Self::Uid => (human::printable(&row.pod_ref.uid), Tone::Dim),
+            Self::Uid => (output::printable(&row.pod_ref.uid), Tone::Dim),
         }
     }
 }
@@ -161,7 +161,7 @@ fn known(
 }
 
 fn bytes(value: Option<u64>) -> (String, Tone) {
-    known(value, human::bytes, |_| Tone::Plain)
+    known(value, output::bytes, |_| Tone::Plain)
 }
 
 fn above(value: u64, level: u64) -> Tone {

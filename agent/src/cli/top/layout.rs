@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     api::types::{NodeStats, TierStats},
-    cli::{events::text, human},
+    cli::{events::text, output},
 };
 
 /// Below this a pod's name says nothing.
@@ -104,12 +104,12 @@ impl Layout {
         };
         let armed = own
             .and_then(|tier| tier.armed_level_bytes)
-            .map(|level| format!(" acts at {}", human::bytes(level)))
+            .map(|level| format!(" acts at {}", output::bytes(level)))
             .unwrap_or_default();
         let gap = own
             .and_then(|tier| tier.convergence.as_ref())
             .filter(|convergence| convergence.gap_bytes > 0)
-            .map(|c| format!(", {} above its reserve", human::bytes(c.gap_bytes)))
+            .map(|c| format!(", {} above its reserve", output::bytes(c.gap_bytes)))
             .unwrap_or_default();
         let mut line = fit(
             &format!("{} ({}){armed}{gap}", tier.name(), pods.len()),
@@ -148,7 +148,7 @@ pub(super) fn find<'a>(node: &'a NodeStats, name: &str) -> Option<&'a TierStats>
 pub(super) fn summary(node: &NodeStats) -> String {
     let mut line = format!(
         "{}  {}, {} profile, cgroup {}/{}, {} CPUs",
-        human::printable(&node.node_name),
+        output::printable(&node.node_name),
         node.mode,
         node.profile,
         node.cgroup_version,
@@ -169,14 +169,14 @@ pub(super) fn memory(node: &NodeStats) -> String {
     let used = kubepods.and_then(|tier| tier.memory.as_ref());
     let mut line = format!(
         "memory  {} of {} allocatable in use",
-        used.map_or_else(|| "-".to_owned(), |m| human::bytes(m.usage_bytes)),
-        human::bytes(node.allocatable_memory_bytes),
+        used.map_or_else(|| "-".to_owned(), |m| output::bytes(m.usage_bytes)),
+        output::bytes(node.allocatable_memory_bytes),
     );
     if let Some(limit) = used.and_then(|m| m.limit_bytes) {
-        line.push_str(&format!(", limit {}", human::bytes(limit)));
+        line.push_str(&format!(", limit {}", output::bytes(limit)));
     }
     if let Some(level) = kubepods.and_then(|tier| tier.armed_level_bytes) {
-        line.push_str(&format!(", acts at {}", human::bytes(level)));
+        line.push_str(&format!(", acts at {}", output::bytes(level)));
     }
     line
 }

@@ -18,9 +18,12 @@ use super::{
     state::{Command, State},
     view,
 };
-use crate::api::{
-    client::{Client, ClientError},
-    types::Event,
+use crate::{
+    api::{
+        client::{Client, ClientError},
+        types::Event,
+    },
+    cli::output,
 };
 
 /// How many lines a page key moves.
@@ -39,8 +42,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     // Whoever cannot connect reads why on an ordinary screen.
     let first = sample(&client).await?;
-    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let mut state = State::new(sort, wide, colour);
+    let mut state = State::new(sort, wide, output::colours(&io::stdout()));
     state.take(first);
 
     let terminal = Restored(ratatui::try_init()?);

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::types::{Event, EventKind},
-    cli::{events::text, human},
+    cli::{events::text, output},
 };
 
 /// Lines of the events' part with its title.
@@ -79,11 +79,11 @@ fn head(state: &State) -> Vec<Line<'static>> {
             0 => String::new(),
             n => format!(" (and {n} more: podwarden check)"),
         };
-        let text = format!("degraded: {}{more}", human::printable(first));
+        let text = format!("degraded: {}{more}", output::printable(first));
         lines.push(Line::styled(text, style(Tone::Warn, state.colour)));
     }
     if let Some(trouble) = &state.trouble {
-        let text = format!("figures are old: {}", human::printable(trouble));
+        let text = format!("figures are old: {}", output::printable(trouble));
         lines.push(Line::styled(text, style(Tone::Alert, state.colour)));
     }
     lines
@@ -127,7 +127,7 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let room = usize::from(area.height.saturating_sub(1));
     let skip = state.events.len().saturating_sub(room);
     let lines = state.events.iter().skip(skip).map(|event| {
-        let text = format!("{}  {}", human::time_of_day(&event.time), short(event));
+        let text = format!("{}  {}", output::time_of_day(&event.time), short(event));
         Line::styled(text, style(tone(event), state.colour))
     });
     let lines: Vec<_> = std::iter::once(Line::styled("events", Modifier::UNDERLINED))
@@ -148,16 +148,16 @@ fn short(event: &Event) -> String {
     let timeline = &eviction.timeline;
     let killed = timeline.killed_nanos;
     let (verb, when) = match killed.and_then(|at| at.checked_sub(timeline.crossing_nanos)) {
-        Some(nanos) => ("EVICTED", format!("{} after", human::nanos(nanos))),
+        Some(nanos) => ("EVICTED", format!("{} after", output::nanos(nanos))),
         None if eviction.dry_run => ("WOULD EVICT", "when".to_owned()),
         None => ("EVICTING", "when".to_owned()),
     };
     format!(
         "{verb} {} ({}) {when} {} passed {}",
         text::name(&eviction.pod),
-        human::bytes(eviction.victim_usage_bytes),
+        output::bytes(eviction.victim_usage_bytes),
         eviction.scope,
-        human::bytes(eviction.level_bytes),
+        output::bytes(eviction.level_bytes),
     )
 }
 

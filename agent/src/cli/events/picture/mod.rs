@@ -10,7 +10,7 @@ use panel::{Frame, Panel, View};
 
 use crate::{
     api::types::{Curve, EventKind, EventRecord, Eviction, Flight},
-    cli::{events::text, human},
+    cli::{events::text, output},
     eviction::recorder::log,
 };
 
@@ -149,7 +149,7 @@ fn header(record: &EventRecord) -> String {
          <text class=\"note\" text-anchor=\"end\" x=\"930\" y=\"34\">{} \u{b7} event {}</text>\n",
         escaped(&title),
         escaped(&note),
-        escaped(&human::moment(&event.time)),
+        escaped(&output::moment(&event.time)),
         event.id,
     )
 }
@@ -229,7 +229,7 @@ fn level(record: &EventRecord, flight: &Flight) -> Option<(u64, String)> {
             (level.scope.as_str(), level.level_bytes)
         }
     };
-    Some((bytes, format!("level of {scope}, {}", human::bytes(bytes))))
+    Some((bytes, format!("level of {scope}, {}", output::bytes(bytes))))
 }
 
 /// The scope that it was about first, then the pod, then the rest.
@@ -306,7 +306,7 @@ fn eviction_steps(
     let usage = format!(
         "{} at {}",
         eviction.scope,
-        human::bytes(eviction.usage_bytes)
+        output::bytes(eviction.usage_bytes)
     );
     let mut steps = vec![
         (
@@ -327,7 +327,7 @@ fn eviction_steps(
         steps.push((last.at_nanos, "", "last exit", note));
     }
     steps.extend(line.freed_nanos.map(|at| {
-        let note = format!("of {}", human::bytes(eviction.victim_usage_bytes));
+        let note = format!("of {}", output::bytes(eviction.victim_usage_bytes));
         (at, "", "freed", note)
     }));
     steps.sort_by_key(|(at, ..)| *at);
@@ -342,7 +342,7 @@ fn step(mark: &Mark, y: f64) -> String {
          <text class=\"note\" x=\"280\" y=\"{y:.0}\">{}</text>\n",
         mark.label,
         mark.name,
-        human::nanos(mark.at.unsigned_abs()),
+        output::nanos(mark.at.unsigned_abs()),
         escaped(&mark.note),
     )
 }
@@ -364,7 +364,7 @@ fn ranking(flight: &Flight, top: f64) -> String {
              <text class=\"num\" text-anchor=\"end\" x=\"420\" y=\"{y:.0}\">{}</text>\
              <text class=\"note\" x=\"440\" y=\"{y:.0}\">{}</text>\n",
             escaped(&text::name(&ranked.pod).chars().take(36).collect::<String>()),
-            human::bytes(ranked.usage_bytes),
+            output::bytes(ranked.usage_bytes),
             escaped(&ranked.reason),
         );
     }
@@ -374,7 +374,7 @@ fn ranking(flight: &Flight, top: f64) -> String {
 /// Text within SVG; names come from manifests and processes.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in human::printable(text).chars() {
+    for c in output::printable(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),

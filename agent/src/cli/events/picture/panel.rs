@@ -1,7 +1,7 @@
 //! One plot: axes, curves, levels and marks, in a rectangle of the picture.
 
 use super::{Line, Mark, axis, escaped};
-use crate::cli::human;
+use crate::cli::output;
 
 /// Where the plot itself is, in the picture's units.
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +101,7 @@ impl Panel {
                  <text class=\"tick\" text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n",
                 left - 8.0,
                 y + 4.0,
-                human::bytes(bytes),
+                output::bytes(bytes),
             );
         }
         for at in axis::decimal(self.view.from, self.view.to, 9) {

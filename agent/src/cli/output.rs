@@ -1,4 +1,36 @@
-//! Figures as people read them, in the units of the field: `Mi`, `m` (thousandths of a core), `ms`.
+//! What every subcommand prints with: formats, pipes, colours, and figures in the units of the field (`Mi`, `m` for
+//! thousandths of a core, `ms`).
+
+use std::io::{self, Write as _};
+
+use clap::ValueEnum;
+
+/// How a subcommand prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For scripts
+    Json,
+}
+
+/// Prints a text. A reader that has seen enough (`| head`) is no error.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Prints a value as JSON for people and scripts.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// True where `stream` is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
+pub(crate) fn colours(stream: &impl io::IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
 
 /// Three significant digits with a binary unit: `0`, `512B`, `1.50Gi`.
 pub(crate) fn bytes(bytes: u64) -> String {
