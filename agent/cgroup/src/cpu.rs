@@ -1,7 +1,7 @@
 //! The kernel's own CPU accounting of a cgroup.
 
 use crate::{
-    Controller, Error, Result, Tree,
+    CgroupPath, Controller, Error, Result, Tree,
     io::{Reread, parse_u64},
 };
 
@@ -23,11 +23,11 @@ impl KernelCpu {
     /// # Errors
     /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`] when neither is
     /// there; [`Error::InvalidName`].
-    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
-        let source = match tree.path(Controller::CpuAcct, rel) {
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let source = match tree.path(Controller::CpuAcct, cgroup) {
             Ok(directory) => Source::Nanoseconds(Reread::open(&directory.join("cpuacct.usage"))?),
             Err(Error::NoController { .. }) if tree.hierarchies().v2_mount.is_some() => {
-                let directory = tree.v2_path(rel)?;
+                let directory = tree.v2_path(cgroup)?;
                 Source::CpuStat(Reread::open(&directory.join("cpu.stat"))?)
             }
             Err(error) => return Err(error),

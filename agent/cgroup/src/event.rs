@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use crate::{
-    Controller, Error, Result, Tree,
+    CgroupPath, Controller, Error, Result, Tree,
     io::{self, Reread},
     memory,
 };
@@ -28,8 +28,8 @@ impl MemoryThresholds {
     /// # Errors
     /// [`Error::Unsupported`] when the memory controller is on v2, which has no such thing;
     /// [`Error::NoController`], [`Error::InvalidName`].
-    pub fn of(tree: &Tree, rel: &str) -> Result<Self> {
-        let directory = tree.path(Controller::Memory, rel)?;
+    pub fn of(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let directory = tree.path(Controller::Memory, cgroup)?;
         if tree.hierarchies().is_on_v2(Controller::Memory) {
             return Err(Error::Unsupported {
                 what: "a memory usage threshold",
@@ -129,11 +129,11 @@ impl PsiTrigger {
     /// runs without PSI; `EINVAL` for a window out of range; `EPERM`.
     pub fn new(
         tree: &Tree,
-        rel: &str,
+        cgroup: &CgroupPath,
         resource: PsiResource,
         threshold: PsiThreshold,
     ) -> Result<Self> {
-        let path = tree.v2_path(rel)?;
+        let path = tree.v2_path(cgroup)?;
         Self::on(
             &path.join(format!("{}.pressure", resource.as_str())),
             threshold,
@@ -189,14 +189,14 @@ impl MemoryEvents {
     /// # Errors
     /// [`Error::Unsupported`] when the memory controller is on v1; [`Error::NotFound`],
     /// [`Error::NoController`], [`Error::InvalidName`].
-    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         if !tree.hierarchies().is_on_v2(Controller::Memory) {
             return Err(Error::Unsupported {
                 what: "memory.events",
                 reason: "the memory controller is on cgroup v1",
             });
         }
-        let path = tree.path(Controller::Memory, rel)?.join("memory.events");
+        let path = tree.path(Controller::Memory, cgroup)?.join("memory.events");
         Ok(Self(Reread::open(&path)?))
     }
 

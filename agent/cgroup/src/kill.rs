@@ -25,7 +25,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal},
 };
 
-use crate::{Controller, Error, Result, Tree, io, memory};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
 pub use sandbox::ChildKinds;
 use sandbox::Spared;
@@ -89,14 +89,14 @@ impl KillHandle {
     /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`] without a memory
     /// controller; [`Error::InvalidName`], also for the root: it is never killed;
     /// [`Error::OwnCgroup`] when the calling process is inside.
-    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
-        if rel.is_empty() {
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        if cgroup.is_root() {
             return Err(Error::InvalidName {
-                name: rel.to_owned(),
+                name: cgroup.to_string(),
                 reason: "the root is not killed",
             });
         }
-        let path = tree.path(Controller::Memory, rel)?;
+        let path = tree.path(Controller::Memory, cgroup)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
         let method = if is_v2 {
             match io::open_write(&path.join("cgroup.kill")) {
@@ -105,7 +105,7 @@ impl KillHandle {
                 Err(error) => return Err(error),
             }
         } else {
-            match open_freezer(tree, rel) {
+            match open_freezer(tree, cgroup) {
                 Ok(method) => method,
                 Err(Error::NoController { .. } | Error::NotFound { .. }) => Method::Chase,
                 Err(error) => return Err(error),
@@ -392,8 +392,8 @@ impl<'a> Chase<'a> {
     }
 }
 
-fn open_freezer(tree: &Tree, rel: &str) -> Result<Method> {
-    let freezer = tree.path(Controller::Freezer, rel)?;
+fn open_freezer(tree: &Tree, cgroup: &CgroupPath) -> Result<Method> {
+    let freezer = tree.path(Controller::Freezer, cgroup)?;
     Ok(Method::Freeze {
         state: io::open_write(&freezer.join(walk::FREEZER_STATE))?,
         directory: io::open_dir(&freezer)?,

@@ -52,7 +52,7 @@ pub use kill::{ChildKinds, KillHandle, Killed};
 pub use limits::{CpuQuota, CpuShare, HugetlbLimits, Reclaims};
 pub use lock::{AgentLock, TreeLock};
 pub use memory::{MemoryReader, MemoryStat, PageCache, UsageReader};
-pub use name::root_as_file_name;
+pub use name::{CgroupLayout, CgroupPath, root_as_file_name};
 pub use rustix::io::Errno;
 pub use systemd::{Systemd, SystemdError, is_slice_path};
 pub use tree::{Attach, Created, Entry, Identity, Tree};

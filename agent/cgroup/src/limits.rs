@@ -12,7 +12,7 @@ mod v2;
 
 use std::path::PathBuf;
 
-use crate::{Controller, Error, Result, Tree, io};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io};
 
 pub use cpu::{CpuQuota, CpuShare};
 pub use hugetlb::HugetlbLimits;
@@ -42,36 +42,41 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], what the kernel refuses; [`Error::NotKept`].
-    pub fn set_pids_limit(&self, rel: &str, tasks: Option<u64>) -> Result<()> {
-        let file = self.file(Controller::Pids, rel, v2::PIDS_MAX)?;
+    pub fn set_pids_limit(&self, cgroup: &CgroupPath, tasks: Option<u64>) -> Result<()> {
+        let file = self.file(Controller::Pids, cgroup, v2::PIDS_MAX)?;
         io::write_text(&file, &shown(tasks, v2::MAX))?;
-        kept(file, tasks, self.pids_limit(rel)?, |n| shown(n, v2::MAX))
+        kept(file, tasks, self.pids_limit(cgroup)?, |n| shown(n, v2::MAX))
     }
 
     /// The highest number of tasks; `None` when there is no limit.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn pids_limit(&self, rel: &str) -> Result<Option<u64>> {
-        self.limit(Controller::Pids, rel, v2::PIDS_MAX)
+    pub fn pids_limit(&self, cgroup: &CgroupPath) -> Result<Option<u64>> {
+        self.limit(Controller::Pids, cgroup, v2::PIDS_MAX)
     }
 
     fn is_v2(&self, controller: Controller) -> bool {
         self.hierarchies().is_on_v2(controller)
     }
 
-    fn file(&self, controller: Controller, rel: &str, name: &str) -> Result<PathBuf> {
-        Ok(self.path(controller, rel)?.join(name))
+    fn file(&self, controller: Controller, cgroup: &CgroupPath, name: &str) -> Result<PathBuf> {
+        Ok(self.path(controller, cgroup)?.join(name))
     }
 
-    fn number(&self, controller: Controller, rel: &str, name: &str) -> Result<u64> {
-        let file = self.file(controller, rel, name)?;
+    fn number(&self, controller: Controller, cgroup: &CgroupPath, name: &str) -> Result<u64> {
+        let file = self.file(controller, cgroup, name)?;
         io::parse_u64(io::read_text(&file)?.as_bytes())
             .ok_or_else(|| Error::malformed(file, "a number"))
     }
 
-    fn limit(&self, controller: Controller, rel: &str, name: &str) -> Result<Option<u64>> {
-        let file = self.file(controller, rel, name)?;
+    fn limit(
+        &self,
+        controller: Controller,
+        cgroup: &CgroupPath,
+        name: &str,
+    ) -> Result<Option<u64>> {
+        let file = self.file(controller, cgroup, name)?;
         parse_memory_limit(io::read_text(&file)?.as_bytes())
             .ok_or_else(|| Error::malformed(file, "a limit or max"))
     }

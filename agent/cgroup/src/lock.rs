@@ -12,7 +12,7 @@ use rustix::{
     process::getpid,
 };
 
-use crate::{Controller, Error, Result, Tree, io, name};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io, name};
 
 /// Times that the file may vanish between opening and locking it, because its holder just left.
 const TRIES: u32 = 100;
@@ -81,7 +81,7 @@ impl TreeLock {
     /// [`Error::NotFound`] while there is no such cgroup; [`Error::NoController`]; what the kernel
     /// refuses.
     pub fn try_acquire(tree: &Tree) -> Result<Option<Self>> {
-        let path = tree.path(Controller::Memory, "")?;
+        let path = tree.path(Controller::Memory, &CgroupPath::ROOT)?;
         let directory = io::open_dir(&path)?;
         match retry_on_intr(|| flock(&directory, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => Ok(Some(Self(directory))),

@@ -1,7 +1,7 @@
 //! Reading a cgroup's memory again and again, from open files and without allocating.
 
 use crate::{
-    Controller, Error, Hierarchies, Result, Tree,
+    CgroupPath, Controller, Error, Hierarchies, Result, Tree,
     io::{Reread, parse_u64},
     limits,
 };
@@ -106,8 +106,8 @@ impl MemoryReader {
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound) when it does not exist (also for the topmost cgroup of v2, which has no
     /// such files); [`Error::NoController`](crate::Error::NoController); [`Error::InvalidName`](crate::Error::InvalidName).
-    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
-        let directory = tree.path(Controller::Memory, rel)?;
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let directory = tree.path(Controller::Memory, cgroup)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
         Ok(Self {
             usage: Some(Reread::open(&directory.join(usage_file(is_v2)))?),
@@ -233,8 +233,8 @@ impl UsageReader {
     ///
     /// # Errors
     /// As [`MemoryReader::open`].
-    pub fn open(tree: &Tree, rel: &str) -> Result<Self> {
-        let directory = tree.path(Controller::Memory, rel)?;
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let directory = tree.path(Controller::Memory, cgroup)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
         Ok(Self(Reread::open(&directory.join(usage_file(is_v2)))?))
     }

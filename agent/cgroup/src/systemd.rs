@@ -37,7 +37,7 @@ use std::{
 use podwarden_policy::settings::Setting;
 use rustix::io::Errno;
 
-use crate::{Created, Error, Result, Tree, tree};
+use crate::{CgroupPath, Created, Error, Result, Tree, tree};
 
 pub(crate) use self::slice::child_of;
 use self::{
@@ -97,9 +97,9 @@ impl Systemd {
     /// # Errors
     /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; as
     /// [`Tree::create`]. What this call started is stopped again.
-    pub fn create(&self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Created> {
+    pub fn create(&self, tree: &Tree, cgroup: &CgroupPath, first: &[Setting]) -> Result<Created> {
         let mut created = Created::default();
-        let made = self.create_into(tree, rel, first, &mut created);
+        let made = self.create_into(tree, cgroup, first, &mut created);
         if let Err(error) = made {
             if let Err(left) = self.remove(tree, &created) {
                 tracing::warn!(error = %left, "a slice started just before a failure stays behind");
@@ -112,12 +112,12 @@ impl Systemd {
     fn create_into(
         &self,
         tree: &Tree,
-        rel: &str,
+        cgroup: &CgroupPath,
         first: &[Setting],
         created: &mut Created,
     ) -> Result<()> {
-        let slices = slice::chain(&tree.full(rel))?;
-        let identity = tree.identity_path(rel)?;
+        let slices = slice::chain(&tree.full(cgroup))?;
+        let identity = tree.identity_path(cgroup)?;
         let depth = slices.len();
         for (above, slice) in slices.iter().enumerate() {
             // The same number of levels up in every hierarchy.
@@ -140,10 +140,10 @@ impl Systemd {
                 created.directories.extend(made);
             }
             if is_last {
-                created.extend(tree.create(rel)?);
+                created.extend(tree.create(cgroup)?);
                 if started {
                     // All that a new cgroup holds was written by systemd from its own memory.
-                    self.remember(&slice.unit, property::in_force(tree, rel, self.version)?);
+                    self.remember(&slice.unit, property::in_force(tree, cgroup, self.version)?);
                 }
             }
         }
@@ -196,9 +196,9 @@ impl Systemd {
     ///
     /// # Errors
     /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`].
-    pub fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created> {
-        let mut slices = slice::chain(&tree.full(rel))?;
-        if !rel.is_empty() {
+    pub fn made_before(&self, tree: &Tree, cgroup: &CgroupPath) -> Result<Created> {
+        let mut slices = slice::chain(&tree.full(cgroup))?;
+        if !cgroup.is_root() {
             slices.drain(..slices.len().saturating_sub(1));
         }
         let mut found = Created::default();
@@ -221,7 +221,7 @@ impl Systemd {
     pub fn set(
         &self,
         tree: &Tree,
-        rel: &str,
+        cgroup: &CgroupPath,
         setting: &Setting,
         write: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -229,15 +229,15 @@ impl Systemd {
         if changed.is_empty() {
             return write();
         }
-        let slices = slice::chain(&tree.full(rel))?;
+        let slices = slice::chain(&tree.full(cgroup))?;
         let Some(slice) = slices.last() else {
             // The root of the tree is systemd's own.
             return write();
         };
         // Of a cgroup that is not there nothing is in force.
-        tree.id(rel)?;
-        let quota = tree.cpu_quota(rel).ok();
-        let held = property::in_force(tree, rel, self.version)?;
+        tree.id(cgroup)?;
+        let quota = tree.cpu_quota(cgroup).ok();
+        let held = property::in_force(tree, cgroup, self.version)?;
         // Forgotten until systemd has taken all of it.
         let known = self.forget(&slice.unit);
         if known.has_all(&held) && held.has_all(&changed) {
@@ -256,9 +256,9 @@ impl Systemd {
         self.remember(&slice.unit, known.chain(&stated));
         let is_quota = matches!(setting, Setting::CpuMax(_));
         if let Some(exact) = quota.filter(|_| !is_quota)
-            && tree.cpu_quota(rel)? != exact
+            && tree.cpu_quota(cgroup)? != exact
         {
-            tree.set_cpu_quota(rel, exact)?;
+            tree.set_cpu_quota(cgroup, exact)?;
         }
         write()
     }

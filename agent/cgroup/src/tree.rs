@@ -12,7 +12,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::{Controller, Error, Hierarchies, Result, io, name, systemd};
+use crate::{CgroupPath, Controller, Error, Hierarchies, Result, io, name, systemd};
 
 pub use create::Created;
 pub use list::Entry;
@@ -34,8 +34,7 @@ struct Hierarchy {
     has_cpuset: bool,
 }
 
-/// The cgroups below one root. A cgroup is named by its path relative to that root, without a
-/// slash at either end (`kubepods/besteffort/podUID`); the empty name is the root.
+/// The cgroups below one root. A cgroup is named by its [`CgroupPath`].
 #[derive(Debug, Clone)]
 pub struct Tree {
     hierarchies: Hierarchies,
@@ -85,19 +84,19 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::InvalidName`], [`Error::NoController`].
-    pub fn path(&self, controller: Controller, rel: &str) -> Result<PathBuf> {
+    pub fn path(&self, controller: Controller, cgroup: &CgroupPath) -> Result<PathBuf> {
         let mount = self.hierarchies.mount_of(controller)?;
-        self.below(mount, rel)
+        self.below(mount, cgroup)
     }
 
     /// The directory of a cgroup in the hierarchy that gives its id.
     ///
     /// # Errors
     /// [`Error::InvalidName`], [`Error::NoController`].
-    pub fn identity_path(&self, rel: &str) -> Result<PathBuf> {
+    pub fn identity_path(&self, cgroup: &CgroupPath) -> Result<PathBuf> {
         match self.identity {
-            Identity::V2 => self.v2_path(rel),
-            Identity::V1Memory => self.path(Controller::Memory, rel),
+            Identity::V2 => self.v2_path(cgroup),
+            Identity::V1Memory => self.path(Controller::Memory, cgroup),
         }
     }
 
@@ -105,7 +104,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where v2 is not mounted; [`Error::InvalidName`].
-    pub fn v2_path(&self, rel: &str) -> Result<PathBuf> {
+    pub fn v2_path(&self, cgroup: &CgroupPath) -> Result<PathBuf> {
         let mount = self
             .hierarchies
             .v2_mount
@@ -114,15 +113,15 @@ impl Tree {
                 what: "cgroup v2",
                 reason: "it is not mounted",
             })?;
-        self.below(mount, rel)
+        self.below(mount, cgroup)
     }
 
     /// The kernel's id of a cgroup in the identity hierarchy.
     ///
     /// # Errors
     /// [`Error::NotFound`] when it does not exist; [`Error::InvalidName`].
-    pub fn id(&self, rel: &str) -> Result<u64> {
-        directory_id(&self.identity_path(rel)?)
+    pub fn id(&self, cgroup: &CgroupPath) -> Result<u64> {
+        directory_id(&self.identity_path(cgroup)?)
     }
 
     /// The kernel's id of a cgroup in the memory controller's hierarchy; on v2 the same as
@@ -130,8 +129,8 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`] when it does not exist; [`Error::NoController`]; [`Error::InvalidName`].
-    pub fn memory_id(&self, rel: &str) -> Result<u64> {
-        directory_id(&self.path(Controller::Memory, rel)?)
+    pub fn memory_id(&self, cgroup: &CgroupPath) -> Result<u64> {
+        directory_id(&self.path(Controller::Memory, cgroup)?)
     }
 
     /// The processes directly in a cgroup of the identity hierarchy, not in those below it. A
@@ -139,8 +138,8 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`] when it does not exist; [`Error::InvalidName`].
-    pub fn procs(&self, rel: &str) -> Result<Vec<u32>> {
-        let path = self.identity_path(rel)?.join(PROCS);
+    pub fn procs(&self, cgroup: &CgroupPath) -> Result<Vec<u32>> {
+        let path = self.identity_path(cgroup)?.join(PROCS);
         let text = io::read_text(&path)?;
         text.lines()
             .filter(|line| !line.is_empty())
@@ -154,9 +153,9 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::InvalidName`]; unreadable files.
-    pub fn is_in_use(&self, rel: &str) -> Result<bool> {
+    pub fn is_in_use(&self, cgroup: &CgroupPath) -> Result<bool> {
         for hierarchy in &self.used {
-            if holds_anything(&self.below(&hierarchy.mount, rel)?)? {
+            if holds_anything(&self.below(&hierarchy.mount, cgroup)?)? {
                 return Ok(true);
             }
         }
@@ -164,9 +163,9 @@ impl Tree {
     }
 
     /// True when some hierarchy has this cgroup, be it only in part of them.
-    pub fn is_anywhere(&self, rel: &str) -> bool {
+    pub fn is_anywhere(&self, cgroup: &CgroupPath) -> bool {
         self.used.iter().any(|hierarchy| {
-            self.below(&hierarchy.mount, rel)
+            self.below(&hierarchy.mount, cgroup)
                 .is_ok_and(|path| path.is_dir())
         })
     }
@@ -176,20 +175,20 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`], [`Error::InternalProcesses`], `ESRCH` when there is no such process;
     /// the hierarchies before the failing one are then already left.
-    pub fn attach(&self, rel: &str, pid: u32) -> Result<()> {
-        self.open_attach(rel)?.attach(pid)
+    pub fn attach(&self, cgroup: &CgroupPath, pid: u32) -> Result<()> {
+        self.open_attach(cgroup)?.attach(pid)
     }
 
     /// Opens a cgroup for moving processes into it later.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::InvalidName`].
-    pub fn open_attach(&self, rel: &str) -> Result<Attach> {
+    pub fn open_attach(&self, cgroup: &CgroupPath) -> Result<Attach> {
         let files = self
             .used
             .iter()
             .map(|hierarchy| {
-                let path = self.below(&hierarchy.mount, rel)?.join(PROCS);
+                let path = self.below(&hierarchy.mount, cgroup)?.join(PROCS);
                 Ok((io::open_write(&path)?, path.into()))
             })
             .collect::<Result<_>>()?;
@@ -197,10 +196,10 @@ impl Tree {
     }
 
     /// The path of a cgroup below every mount point, the root included.
-    pub(crate) fn full(&self, rel: &str) -> String {
-        match (self.root.as_str(), rel) {
+    pub(crate) fn full(&self, cgroup: &CgroupPath) -> String {
+        match (self.root.as_str(), cgroup.as_str()) {
             ("", path) | (path, "") => path.to_owned(),
-            (root, rel) => format!("{root}/{rel}"),
+            (root, cgroup) => format!("{root}/{cgroup}"),
         }
     }
 
@@ -219,11 +218,11 @@ impl Tree {
             .min_by_key(|path| path.components().count())
     }
 
-    fn below(&self, mount: &Path, rel: &str) -> Result<PathBuf> {
-        name::check_relative(rel)?;
+    fn below(&self, mount: &Path, cgroup: &CgroupPath) -> Result<PathBuf> {
+        cgroup.check()?;
         // Joining an empty path would add a slash at the end.
         let mut path = mount.to_owned();
-        for part in [self.root.as_str(), rel] {
+        for part in [self.root.as_str(), cgroup.as_str()] {
             if !part.is_empty() {
                 path.push(part);
             }
@@ -375,7 +374,7 @@ mod tests {
         };
         let tree = Tree::new(hierarchies, "").unwrap();
         // The kubelet takes a missing file for no processes; here the caller decides.
-        assert!(tree.procs("").unwrap_err().is_gone());
+        assert!(tree.procs(&CgroupPath::ROOT).unwrap_err().is_gone());
         let rows: [(&str, &[u32]); 4] = [
             ("1\n22\n333\n4444\n", &[1, 22, 333, 4444]),
             ("42", &[42]),
@@ -385,11 +384,11 @@ mod tests {
         let file = mount.join(PROCS);
         for (text, pids) in rows {
             fs::write(&file, text).unwrap();
-            assert_eq!(tree.procs("").unwrap(), pids, "{text:?}");
+            assert_eq!(tree.procs(&CgroupPath::ROOT).unwrap(), pids, "{text:?}");
         }
         for text in ["1\nx\n", "-1\n", "1 2\n"] {
             fs::write(&file, text).unwrap();
-            let error = tree.procs("").unwrap_err();
+            let error = tree.procs(&CgroupPath::ROOT).unwrap_err();
             assert!(matches!(error, Error::Malformed { .. }), "{text:?}");
         }
     }

@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{Controller, Error, Result, Tree};
+use crate::{CgroupPath, Controller, Error, Result, Tree};
 
 /// Files that hold a setting, or change one; those of huge pages are told by their prefix.
 const SETTINGS: [&str; 15] = [
@@ -169,10 +169,10 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::InvalidName`].
-    pub fn setting_directories(&self, rel: &str) -> Result<Vec<PathBuf>> {
+    pub fn setting_directories(&self, cgroup: &CgroupPath) -> Result<Vec<PathBuf>> {
         let mut directories = Vec::with_capacity(CONTROLLERS.len());
         for controller in CONTROLLERS {
-            match self.path(controller, rel) {
+            match self.path(controller, cgroup) {
                 Ok(path) if !directories.contains(&path) => directories.push(path),
                 Ok(_) | Err(Error::NoController { .. }) => {}
                 Err(error) => return Err(error),

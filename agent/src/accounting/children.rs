@@ -2,14 +2,17 @@
 
 use std::{fs, os::unix::fs::DirEntryExt, path::Path};
 
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupPath, Tree};
 
 use super::AccountingError;
 
-/// The cgroups directly below `rel` with their ids; none when it is gone. Any other failure is an error:
+/// The cgroups directly below `cgroup` with their ids; none when it is gone. Any other failure is an error:
 /// what is not listed passes for removed.
-pub(super) fn children(tree: &Tree, rel: &str) -> Result<Vec<(String, u64)>, AccountingError> {
-    let path = tree.identity_path(rel).map_err(AccountingError::Tree)?;
+pub(super) fn children(
+    tree: &Tree,
+    cgroup: &CgroupPath,
+) -> Result<Vec<(String, u64)>, AccountingError> {
+    let path = tree.identity_path(cgroup).map_err(AccountingError::Tree)?;
     list(&path).or_else(|source| {
         let gone = matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
         if gone {

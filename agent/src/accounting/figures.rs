@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Instant};
 
 use podwarden_abi::Account;
-use podwarden_cgroup::{KernelCpu, MemoryReader, Tree};
+use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, Tree};
 use podwarden_policy::model::QosClass;
 
 use crate::{
@@ -40,9 +40,9 @@ pub struct Named {
 /// Keeps open files and the last figures between passes.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    readers: HashMap<String, MemoryReader>,
+    readers: HashMap<CgroupPath, MemoryReader>,
     /// CPU time by the kernel's files; only where there are no kernel programs.
-    cpu: Option<HashMap<String, KernelCpu>>,
+    cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     last: HashMap<String, (Instant, u64)>,
     seen: HashMap<String, (Instant, u64)>,
 }
@@ -62,7 +62,7 @@ pub struct TierInfo {
     /// `kubepods`, `burstable` or `besteffort`.
     pub name: &'static str,
     /// Its cgroup, relative to the root.
-    pub rel: String,
+    pub path: CgroupPath,
     /// The level, bytes.
     pub level: Option<u64>,
 }
@@ -77,14 +77,14 @@ impl Sampler {
     }
 
     /// CPU time of a cgroup by its file, nanoseconds, where that is the source.
-    fn file_cpu(&mut self, tree: &Tree, rel: &str) -> Option<u64> {
+    fn file_cpu(&mut self, tree: &Tree, path: &CgroupPath) -> Option<u64> {
         let readers = self.cpu.as_mut()?;
-        if !readers.contains_key(rel) {
-            readers.insert(rel.to_owned(), KernelCpu::open(tree, rel).ok()?);
+        if !readers.contains_key(path) {
+            readers.insert(path.to_owned(), KernelCpu::open(tree, path).ok()?);
         }
-        let used = readers.get(rel)?.usage_nanos().ok();
+        let used = readers.get(path)?.usage_nanos().ok();
         if used.is_none() {
-            readers.remove(rel);
+            readers.remove(path);
         }
         used
     }
@@ -116,10 +116,10 @@ impl Sampler {
     }
 
     /// A cgroup is gone: close its files, which hold its memory in the kernel.
-    pub fn close(&mut self, rel: &str) {
-        self.readers.remove(rel);
+    pub fn close(&mut self, path: &CgroupPath) {
+        self.readers.remove(path);
         if let Some(cpu) = &mut self.cpu {
-            cpu.remove(rel);
+            cpu.remove(path);
         }
     }
 
@@ -149,7 +149,7 @@ impl Sampler {
                 containers.push(stats);
             }
         }
-        if let Some(used) = self.file_cpu(tree, &entry.rel) {
+        if let Some(used) = self.file_cpu(tree, &entry.path) {
             total.cpu_ns = used;
         }
         let stats = PodStats {
@@ -157,9 +157,9 @@ impl Sampler {
             qos_class: entry.class.to_string(),
             source: named.source.to_owned(),
             phase: if named.evicted { "Evicted" } else { "Running" }.to_owned(),
-            cgroup: below_mount(tree, &entry.rel),
+            cgroup: below_mount(tree, &entry.path),
             cpu: self.cpu(pass, uid, &total),
-            memory: self.memory(pass, tree, &entry.rel),
+            memory: self.memory(pass, tree, &entry.path),
             stall: stall(&total),
             exits: exits(&total),
             containers,
@@ -177,7 +177,7 @@ impl Sampler {
         account: &Account,
     ) -> ContainerStats {
         let mut account = *account;
-        if let Some(used) = self.file_cpu(tree, &entry.rel) {
+        if let Some(used) = self.file_cpu(tree, &entry.path) {
             account.cpu_ns = used;
         }
         let account = &account;
@@ -186,7 +186,7 @@ impl Sampler {
             id: id.to_owned(),
             sandbox: false,
             cpu: self.cpu(pass, &format!("{uid}/{id}"), account),
-            memory: self.memory(pass, tree, &entry.rel),
+            memory: self.memory(pass, tree, &entry.path),
             stall: stall(account),
             exits: exits(account),
         }
@@ -224,14 +224,14 @@ impl Sampler {
                         all
                     }
                 };
-                if let Some(used) = self.file_cpu(tree, &tier.rel) {
+                if let Some(used) = self.file_cpu(tree, &tier.path) {
                     account.cpu_ns = used;
                 }
                 TierStats {
                     name: tier.name.to_owned(),
-                    cgroup: below_mount(tree, &tier.rel),
+                    cgroup: below_mount(tree, &tier.path),
                     cpu: self.cpu(pass, &format!("tier {}", tier.name), &account),
-                    memory: self.memory(pass, tree, &tier.rel),
+                    memory: self.memory(pass, tree, &tier.path),
                     armed_level_bytes: tier.level,
                     convergence: None,
                 }
@@ -260,18 +260,18 @@ impl Sampler {
     }
 
     /// Memory figures; `None` when the cgroup is gone.
-    fn memory(&mut self, pass: &Pass, tree: &Tree, rel: &str) -> Option<MemoryStats> {
-        if rel.is_empty() {
+    fn memory(&mut self, pass: &Pass, tree: &Tree, path: &CgroupPath) -> Option<MemoryStats> {
+        if path.is_root() {
             return None;
         }
-        if !self.readers.contains_key(rel) {
-            let reader = MemoryReader::open(tree, rel).ok()?;
-            self.readers.insert(rel.to_owned(), reader);
+        if !self.readers.contains_key(path) {
+            let reader = MemoryReader::open(tree, path).ok()?;
+            self.readers.insert(path.to_owned(), reader);
         }
-        let stats = self.readers.get(rel).and_then(|r| read(pass, r));
+        let stats = self.readers.get(path).and_then(|r| read(pass, r));
         if stats.is_none() {
             // Gone, or made anew under the same name: open again next time.
-            self.readers.remove(rel);
+            self.readers.remove(path);
         }
         stats
     }
@@ -294,10 +294,10 @@ fn read(pass: &Pass, reader: &MemoryReader) -> Option<MemoryStats> {
 }
 
 /// A cgroup's path below the controllers' mount points.
-fn below_mount(tree: &Tree, rel: &str) -> String {
+fn below_mount(tree: &Tree, path: &CgroupPath) -> String {
     match tree.root() {
-        "" => format!("/{rel}"),
-        root => format!("/{root}/{rel}"),
+        "" => format!("/{path}"),
+        root => format!("/{root}/{path}"),
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use podwarden_abi::{ExitEvent, NO_SLOT, OomEvent, Tracked};
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupPath, Tree};
 
 use crate::{
     accounting::index::{CgroupIndex, Change},
@@ -118,31 +118,31 @@ pub struct Accounting {
     /// was not in scope yet, neither the walk nor the kernel may have seen.
     look_once_more: bool,
     orphans: Orphans,
-    root: String,
+    root: CgroupPath,
 }
 
 impl Accounting {
-    /// Puts the kubepods cgroup `rel`, which must exist, and all below it in scope.
+    /// Puts the kubepods cgroup `path`, which must exist, and all below it in scope.
     ///
     /// # Errors
     /// [`AccountingError`].
     pub fn start(
         mut kernel: Option<KernelSide>,
         tree: &Tree,
-        rel: &str,
+        path: &CgroupPath,
         levels_armed: bool,
     ) -> Result<(Self, Vec<Change>), AccountingError> {
-        let id = tree.id(rel).map_err(AccountingError::Tree)?;
+        let id = tree.id(path).map_err(AccountingError::Tree)?;
         let slot = track(&mut kernel, id, NO_PARENT, 0)?.slot;
         let mut this = Self {
             come_back: Some(Instant::now() + COME_BACK),
             kernel,
-            index: CgroupIndex::new(id, rel, slot),
+            index: CgroupIndex::new(id, path, slot),
             pending: VecDeque::new(),
             drops_seen: 0,
             look_once_more: true,
             orphans: Orphans::default(),
-            root: rel.to_owned(),
+            root: path.to_owned(),
         };
         let changes = this.walk(tree)?;
         this.inherit();
@@ -164,10 +164,10 @@ impl Accounting {
         present.insert(id);
         let slot = track(&mut self.kernel, id, NO_PARENT, 0)?.slot;
         let mut stack = vec![(self.root.clone(), Parent { id, slot }, 0_u16)];
-        while let Some((rel, parent, depth)) = stack.pop() {
+        while let Some((path, parent, depth)) = stack.pop() {
             // A child made after its parent came in scope is reported by the kernel; one made
             // before is listed here; one in between is both, which is fine.
-            for (name, child) in children(tree, &rel)? {
+            for (name, child) in children(tree, &path)? {
                 present.insert(child);
                 let depth = depth.saturating_add(1);
                 let slot = track(&mut self.kernel, child, parent, depth)?.slot;
@@ -180,7 +180,7 @@ impl Accounting {
                     name: name.clone(),
                 };
                 changes.extend(self.created(&change));
-                stack.push((format!("{rel}/{name}"), Parent { id: child, slot }, depth));
+                stack.push((path.child(&name), Parent { id: child, slot }, depth));
             }
         }
         let now = Instant::now();

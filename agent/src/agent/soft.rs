@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::{MemoryReader, Tree};
+use podwarden_cgroup::{CgroupPath, MemoryReader, Tree};
 use podwarden_policy::{
     Bytes, Node,
     pressure::{Observation, Watch},
@@ -69,7 +69,7 @@ impl Soft {
     }
 
     /// Reads the working set of `kubepods`; true when [`Soft::level`] has changed.
-    pub(super) fn look(&mut self, tree: &Tree, kubepods: &str, now: Instant) -> bool {
+    pub(super) fn look(&mut self, tree: &Tree, kubepods: &CgroupPath, now: Instant) -> bool {
         self.looked = Some(now);
         let working_set = self.working_set(tree, kubepods);
         self.take(working_set, now)
@@ -112,7 +112,7 @@ impl Soft {
         self.threshold.less_than.of(self.capacity)
     }
 
-    fn working_set(&mut self, tree: &Tree, kubepods: &str) -> Option<u64> {
+    fn working_set(&mut self, tree: &Tree, kubepods: &CgroupPath) -> Option<u64> {
         let read = |memory: &MemoryReader| -> podwarden_cgroup::Result<u64> {
             let usage = memory.usage()?;
             Ok(memory.stat()?.working_set(usage))

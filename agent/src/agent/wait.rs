@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use podwarden_cgroup::{Controller, DirectoryWatch, Hierarchies, Tree};
+use podwarden_cgroup::{CgroupPath, Controller, DirectoryWatch, Hierarchies, Tree};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::StartError;
@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 pub(super) async fn for_kubepods(
     hierarchies: &Hierarchies,
     root: &str,
-    kubepods: &str,
+    kubepods: &CgroupPath,
 ) -> Result<Tree, StartError> {
     let tree = || Tree::new(hierarchies.clone(), root).map_err(StartError::Cgroup);
     let mut waited = false;
@@ -55,7 +55,7 @@ pub(super) async fn for_kubepods(
 }
 
 /// The deepest directories that exist towards kubepods: where its next part will appear.
-fn places(tree: &Tree, kubepods: &str) -> Vec<PathBuf> {
+fn places(tree: &Tree, kubepods: &CgroupPath) -> Vec<PathBuf> {
     let paths = [
         tree.identity_path(kubepods),
         tree.path(Controller::Memory, kubepods),

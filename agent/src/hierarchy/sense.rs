@@ -2,66 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podwarden_cgroup::{Controller, CpuShare as TreeShare, Driver, MemoryReader, Tree};
+use podwarden_cgroup::{
+    CgroupLayout, CgroupPath, Controller, CpuShare as TreeShare, MemoryReader, Tree,
+};
 use podwarden_policy::{
     Bytes, CpuShares, CpuWeight, Node, Pod, convert,
     limits::{CpuMax, Limit},
-    name::{self, CgroupName},
+    name::CgroupName,
     plan::{self, Controllers, Snapshot},
     pressure, reserve,
     settings::{CpuShare, Observed},
 };
 
 use crate::{config::Config, hierarchy::recorded::Version, pods::PodSet};
-
-/// How the tree is named, and where kubepods is in it.
-#[derive(Debug, Clone)]
-pub struct Naming {
-    /// Who names the cgroups.
-    pub driver: Driver,
-    /// The `kubepods` cgroup.
-    pub kubepods: CgroupName,
-    /// What the names of all cgroups begin with and their paths below the tree's root do not.
-    root: String,
-}
-
-impl Naming {
-    /// Names below the tree's root. The systemd driver repeats a root that is a slice in all of them,
-    /// as it does with a kubelet's `cgroupRoot`: `/a.slice` holds `a-kubepods.slice`.
-    pub fn new(driver: Driver, root: &str) -> Self {
-        let root = root.trim_matches('/');
-        let name = match driver {
-            Driver::Systemd if podwarden_cgroup::is_slice_path(root) => {
-                CgroupName::parse_systemd(root)
-            }
-            _ => CgroupName::root(),
-        };
-        Self {
-            driver,
-            kubepods: name::kubepods(&name),
-            root: name.to_systemd(),
-        }
-    }
-
-    /// Names below the mount points.
-    pub fn of(driver: Driver, kubepods: CgroupName) -> Self {
-        Self {
-            driver,
-            kubepods,
-            root: CgroupName::root().to_systemd(),
-        }
-    }
-
-    /// A cgroup's path relative to the tree's root.
-    pub fn rel(&self, name: &CgroupName) -> String {
-        let path = match self.driver {
-            Driver::Cgroupfs => name.to_cgroupfs(),
-            Driver::Systemd => name.to_systemd(),
-        };
-        let below = path.strip_prefix(&self.root).unwrap_or(&path);
-        below.trim_start_matches('/').to_owned()
-    }
-}
 
 /// What is to run, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -85,22 +38,22 @@ impl From<&PodSet> for Wanted {
 /// tells which of them podwarden made.
 pub fn snapshot(
     tree: &Tree,
-    naming: &Naming,
+    layout: &CgroupLayout,
     config: &Config,
     node: &Node,
     Wanted { pods, incomplete }: Wanted,
     existing: &[CgroupName],
-    ours: impl Fn(&str) -> bool,
+    ours: impl Fn(&CgroupPath) -> bool,
 ) -> Snapshot {
-    let mut snapshot = Snapshot::new(node.clone(), naming.kubepods.clone());
+    let mut snapshot = Snapshot::new(node.clone(), layout.kubepods.clone());
     config.decide(&mut snapshot);
-    snapshot.controllers = controllers(tree, &naming.rel(&naming.kubepods));
+    snapshot.controllers = controllers(tree, &layout.path(&layout.kubepods));
     snapshot.page_size = Bytes(rustix::param::page_size() as u64);
     let classes = podwarden_policy::QosClass::ALL;
-    let mut wanted = BTreeSet::from(classes.map(|c| naming.kubepods.tier(c)));
+    let mut wanted = BTreeSet::from(classes.map(|c| layout.kubepods.tier(c)));
     wanted.extend(pods.iter().map(|pod| {
         let class = podwarden_policy::qos::classify(pod);
-        naming.kubepods.pod(class, &pod.uid)
+        layout.kubepods.pod(class, &pod.uid)
     }));
     wanted.extend(node.enforce.cgroups().cloned());
     let left_over: BTreeSet<_> = existing.iter().filter(|n| !wanted.contains(n)).collect();
@@ -110,18 +63,18 @@ pub fn snapshot(
         .iter()
         .chain(left_over.iter().copied())
         .filter_map(|name| {
-            let rel = naming.rel(name);
+            let path = layout.path(name);
             // What is wanted and not whole is made whole; what is left over in any hierarchy is there.
             let there =
-                tree.id(&rel).is_ok() || (left_over.contains(name) && tree.is_anywhere(&rel));
+                tree.id(&path).is_ok() || (left_over.contains(name) && tree.is_anywhere(&path));
             if !there {
                 return None;
             }
-            let observed = observe(tree, &rel, ours(&rel));
+            let observed = observe(tree, &path, ours(&path));
             Some((name.clone(), observed))
         })
         .collect();
-    let pods_use = snapshot.cgroups.get(&naming.kubepods);
+    let pods_use = snapshot.cgroups.get(&layout.kubepods);
     let pods_use = pods_use.and_then(|kubepods| kubepods.memory_working_set);
     snapshot.crossing = pressure::crossed_by_pods(node, pods_use);
     snapshot
@@ -139,7 +92,7 @@ pub fn version(tree: &Tree) -> Version {
 /// What can be written to cgroups: the controllers that are mounted and, once there is a `kubepods`,
 /// enabled for it. A setting of any other is not planned, so that it is missed once and not for
 /// every pod; [`shortcomings`] says so.
-fn controllers(tree: &Tree, kubepods: &str) -> Controllers {
+fn controllers(tree: &Tree, kubepods: &CgroupPath) -> Controllers {
     let has = |part: &Part| part.is_mounted(tree) && part.is_enabled(tree, kubepods) != Some(false);
     Controllers {
         cpu: has(&Part::SHARES),
@@ -157,40 +110,40 @@ struct Part {
     controller: Controller,
     /// What is not limited without it.
     lost: &'static str,
-    read: fn(&Tree, &str) -> bool,
+    read: fn(&Tree, &CgroupPath) -> bool,
 }
 
 impl Part {
     const SHARES: Self = Self {
         controller: Controller::Cpu,
         lost: "CPU shares are not set",
-        read: |tree, rel| tree.cpu_share(rel).is_ok(),
+        read: |tree, path| tree.cpu_share(path).is_ok(),
     };
     const QUOTA: Self = Self {
         controller: Controller::Cpu,
         lost: "CPU limits are not enforced",
-        read: |tree, rel| tree.cpu_quota(rel).is_ok(),
+        read: |tree, path| tree.cpu_quota(path).is_ok(),
     };
     const MEMORY: Self = Self {
         controller: Controller::Memory,
         lost: "memory limits are not enforced",
-        read: |tree, rel| tree.memory_limit(rel).is_ok(),
+        read: |tree, path| tree.memory_limit(path).is_ok(),
     };
     const PROTECTION: Self = Self {
         controller: Controller::Memory,
         lost: "memoryReservationPolicy has no effect",
-        read: |tree, rel| tree.memory_min(rel).is_ok() && tree.memory_low(rel).is_ok(),
+        read: |tree, path| tree.memory_min(path).is_ok() && tree.memory_low(path).is_ok(),
     };
     const PIDS: Self = Self {
         controller: Controller::Pids,
         lost: "podPidsLimit and the reserves of process ids are not enforced",
-        read: |tree, rel| tree.pids_limit(rel).is_ok(),
+        read: |tree, path| tree.pids_limit(path).is_ok(),
     };
     const HUGETLB: Self = Self {
         controller: Controller::HugeTlb,
         lost: "huge pages are not limited",
-        read: |tree, rel| {
-            tree.hugetlb_limits(rel)
+        read: |tree, path| {
+            tree.hugetlb_limits(path)
                 .is_ok_and(|sizes| !sizes.is_empty())
         },
     };
@@ -200,14 +153,14 @@ impl Part {
     }
 
     /// `None` before there is such a cgroup.
-    fn is_enabled(&self, tree: &Tree, rel: &str) -> Option<bool> {
-        tree.id(rel).ok().map(|_| (self.read)(tree, rel))
+    fn is_enabled(&self, tree: &Tree, path: &CgroupPath) -> Option<bool> {
+        tree.id(path).ok().map(|_| (self.read)(tree, path))
     }
 }
 
 /// What the operator asked for and this node cannot do at present, one sentence each.
-pub fn shortcomings(tree: &Tree, naming: &Naming, snapshot: &Snapshot) -> BTreeSet<String> {
-    let kubepods = naming.rel(&naming.kubepods);
+pub fn shortcomings(tree: &Tree, layout: &CgroupLayout, snapshot: &Snapshot) -> BTreeSet<String> {
+    let kubepods = layout.path(&layout.kubepods);
     let tiered = snapshot.limits.memory_reservation;
     let mut asked = vec![(Part::MEMORY, true), (Part::PROTECTION, tiered)];
     if snapshot.ownership == plan::Ownership::Own {
@@ -251,34 +204,34 @@ pub fn shortcomings(tree: &Tree, naming: &Naming, snapshot: &Snapshot) -> BTreeS
 }
 
 /// What a cgroup holds; a value that cannot be read is unknown.
-pub(crate) fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
+pub(crate) fn observe(tree: &Tree, path: &CgroupPath, ours: bool) -> Observed {
     let limit = |bytes: Option<u64>| match bytes {
         Some(bytes) => Limit::At(Bytes(bytes)),
         None => Limit::Unlimited,
     };
     // All of it, where the file says `max`.
     let protected = |bytes: Option<u64>| Bytes(bytes.unwrap_or(u64::MAX));
-    let memory = MemoryReader::open(tree, rel).ok();
+    let memory = MemoryReader::open(tree, path).ok();
     let usage = memory.as_ref().and_then(|m| m.usage().ok());
     let stat = memory.as_ref().and_then(|m| m.stat().ok());
     Observed {
         ours,
-        cpu: tree.cpu_share(rel).ok().map(|share| match share {
+        cpu: tree.cpu_share(path).ok().map(|share| match share {
             TreeShare::Shares(shares) => CpuShare::Shares(CpuShares(shares)),
             TreeShare::Weight(weight) => CpuShare::Weight(CpuWeight(weight)),
         }),
-        cpu_max: tree.cpu_quota(rel).ok().map(|quota| CpuMax {
+        cpu_max: tree.cpu_quota(path).ok().map(|quota| CpuMax {
             quota_us: quota.map_or(Limit::Unlimited, |q| Limit::At(q.quota_us)),
             period_us: quota.map_or(convert::DEFAULT_PERIOD_US, |q| q.period_us),
         }),
         memory_limit: memory.as_ref().and_then(|m| m.limit().ok()).map(limit),
-        memory_min: tree.memory_min(rel).ok().map(protected),
-        memory_low: tree.memory_low(rel).ok().map(protected),
+        memory_min: tree.memory_min(path).ok().map(protected),
+        memory_low: tree.memory_low(path).ok().map(protected),
         pids_limit: tree
-            .pids_limit(rel)
+            .pids_limit(path)
             .ok()
             .map(|l| l.map_or(Limit::Unlimited, Limit::At)),
-        hugetlb: tree.hugetlb_limits(rel).map_or_else(
+        hugetlb: tree.hugetlb_limits(path).map_or_else(
             |_| BTreeMap::new(),
             |limits| {
                 let limits = limits.into_iter();
@@ -289,41 +242,5 @@ pub(crate) fn observe(tree: &Tree, rel: &str, ours: bool) -> Observed {
         memory_working_set: usage
             .zip(stat)
             .map(|(usage, stat)| Bytes(stat.working_set(usage))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use podwarden_policy::model::QosClass;
-
-    use super::*;
-
-    #[test]
-    fn a_root_that_is_a_slice_is_in_the_names_and_not_in_the_relative_paths() {
-        for (root, kubepods, tier) in [
-            (
-                "/",
-                "kubepods.slice",
-                "kubepods.slice/kubepods-burstable.slice",
-            ),
-            (
-                "/a_b.slice",
-                "a_b-kubepods.slice",
-                "a_b-kubepods.slice/a_b-kubepods-burstable.slice",
-            ),
-            // Not systemd's: the tree was made by somebody who sees another root.
-            (
-                "/docker/x",
-                "kubepods.slice",
-                "kubepods.slice/kubepods-burstable.slice",
-            ),
-        ] {
-            let naming = Naming::new(Driver::Systemd, root);
-            assert_eq!(naming.rel(&naming.kubepods), kubepods);
-            let burstable = naming.kubepods.tier(QosClass::Burstable);
-            assert_eq!(naming.rel(&burstable), tier);
-        }
-        let naming = Naming::new(Driver::Cgroupfs, "/a_b.slice");
-        assert_eq!(naming.rel(&naming.kubepods), "kubepods");
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use podwarden_cgroup::{
-    KillHandle, MemoryEvents, MemoryReader, MemoryStat, MemoryThresholds, PsiKind,
+    CgroupPath, KillHandle, MemoryEvents, MemoryReader, MemoryStat, MemoryThresholds, PsiKind,
 };
 use podwarden_policy::{
     evict::{Ranking, Standing},
@@ -203,7 +203,7 @@ pub struct Victim {
 #[derive(Debug)]
 pub struct VictimFiles {
     /// The cgroup, relative to the root.
-    pub rel: String,
+    pub path: CgroupPath,
     /// Its usage.
     pub memory: MemoryReader,
     /// How to kill it.

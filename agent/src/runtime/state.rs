@@ -100,11 +100,11 @@ impl RuntimeState {
         containers: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> ChildKinds {
         let mut kinds = ChildKinds::default();
-        for (id, rel) in containers {
+        for (id, path) in containers {
             let Some(known) = self.container(uid, id) else {
                 continue;
             };
-            let Some(name) = rel.rsplit('/').next().filter(|n| !n.is_empty()) else {
+            let Some(name) = path.rsplit('/').next().filter(|n| !n.is_empty()) else {
                 continue;
             };
             let names: &mut BTreeSet<String> = match known.is_sandbox {

@@ -8,10 +8,10 @@ use podwarden::{
     config::{Config, Machine, Overrides},
     hierarchy::{
         act::{Actor, Files, Operation, Outcome, Performed},
-        sense::{self, Naming, Wanted},
+        sense::{self, Wanted},
     },
 };
-use podwarden_cgroup::{Controller, CpuQuota, Driver, Hierarchies, Tree};
+use podwarden_cgroup::{CgroupLayout, CgroupPath, Controller, CpuQuota, Driver, Hierarchies, Tree};
 use podwarden_policy::{
     Bytes, Container, MilliCpu, Pod, QosClass, Resources,
     name::CgroupName,
@@ -27,7 +27,7 @@ struct World {
     tree: Tree,
     outer: Tree,
     root: String,
-    naming: Naming,
+    layout: CgroupLayout,
     config: Config,
     actor: Actor,
     pods: Vec<Pod>,
@@ -53,7 +53,7 @@ impl World {
         }
         let root = format!("podwarden-act-{}-{test}", std::process::id());
         let tree = Tree::new(hierarchies.clone(), &root).unwrap();
-        if let Err(error) = tree.create("") {
+        if let Err(error) = tree.create(&CgroupPath::ROOT) {
             assert!(error.is_permission(), "{error}");
             println!("skipped: {error}");
             return None;
@@ -62,7 +62,7 @@ impl World {
             tree,
             outer: Tree::new(hierarchies, "").unwrap(),
             root,
-            naming: Naming::new(Driver::Cgroupfs, ""),
+            layout: CgroupLayout::new(Driver::Cgroupfs, ""),
             config: Config::parse("test", CONFIG, Overrides::default()).unwrap(),
             actor: Actor::new(true, Arc::new(Files)),
             pods: Vec::new(),
@@ -73,7 +73,7 @@ impl World {
     fn plan(&mut self) -> Vec<Action> {
         for pod in &self.pods {
             let class = podwarden_policy::qos::classify(pod);
-            let name = self.naming.kubepods.pod(class, &pod.uid);
+            let name = self.layout.kubepods.pod(class, &pod.uid);
             if !self.known.contains(&name) {
                 self.known.push(name);
             }
@@ -82,7 +82,7 @@ impl World {
         let node = self.config.node(&machine, Driver::Cgroupfs);
         let snapshot = sense::snapshot(
             &self.tree,
-            &self.naming,
+            &self.layout,
             &self.config,
             &node,
             Wanted {
@@ -90,30 +90,30 @@ impl World {
                 incomplete: false,
             },
             &self.known,
-            |rel| self.actor.made(rel),
+            |path| self.actor.made(path),
         );
         plan::plan(&snapshot)
     }
 
     fn pass(&mut self) -> Performed {
         let actions = self.plan();
-        self.actor.reconcile(&self.tree, &self.naming, &actions)
+        self.actor.reconcile(&self.tree, &self.layout, &actions)
     }
 
     fn writes(&self) -> CgroupWrites {
         self.actor.tally().writes()
     }
 
-    fn rel(&self, pod: usize) -> String {
+    fn path(&self, pod: usize) -> CgroupPath {
         let pod = &self.pods[pod];
         let class = podwarden_policy::qos::classify(pod);
-        self.naming.rel(&self.naming.kubepods.pod(class, &pod.uid))
+        self.layout.path(&self.layout.kubepods.pod(class, &pod.uid))
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        let removed = self.outer.remove(&self.root);
+        let removed = self.outer.remove(&self.root.as_str().into());
         if !std::thread::panicking() {
             removed.unwrap();
         }
@@ -160,7 +160,11 @@ fn a_second_pass_writes_nothing_and_one_change_only_that() {
     world.pods[7].containers[0].resources.cpu_limit = Some(MilliCpu(300));
     world.pass();
     assert_eq!(world.writes().updated, written.updated + 1);
-    let quota = world.tree.cpu_quota(&world.rel(7)).unwrap().unwrap();
+    let quota = world
+        .tree
+        .cpu_quota(&world.path(7).as_str().into())
+        .unwrap()
+        .unwrap();
     assert_eq!(quota.quota_us, 30_000);
     assert_eq!(world.plan(), []);
 
@@ -182,8 +186,8 @@ fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
     assert!(!world.pass().is_incomplete());
     // Somebody bounds one pod's parent; v1 refuses more below it.
     let tier = world
-        .naming
-        .rel(&world.naming.kubepods.tier(QosClass::Burstable));
+        .layout
+        .path(&world.layout.kubepods.tier(QosClass::Burstable));
     let quota = CpuQuota {
         quota_us: 25_000,
         period_us: 100_000,
@@ -200,7 +204,11 @@ fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
     world.tree.set_cpu_quota(&tier, None).unwrap();
     let then = world.pass();
     assert_eq!((then.done, then.failed), (1, 0));
-    let quota = world.tree.cpu_quota(&world.rel(1)).unwrap().unwrap();
+    let quota = world
+        .tree
+        .cpu_quota(&world.path(1).as_str().into())
+        .unwrap()
+        .unwrap();
     assert_eq!(quota.quota_us, 50_000);
 }
 
@@ -211,24 +219,27 @@ fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
     };
     world.pods = vec![pod("used", 200), pod("nested", 200), pod("empty", 200)];
     world.pass();
-    let [used, nested, empty] = [0, 1, 2].map(|i| world.rel(i));
+    let [used, nested, empty] = [0, 1, 2].map(|i| world.path(i));
     let sleeper = Sleeper::start();
-    world.tree.attach(&used, sleeper.0.id()).unwrap();
+    world
+        .tree
+        .attach(&used.as_str().into(), sleeper.0.id())
+        .unwrap();
     let theirs = format!("{nested}/container");
-    let _made_by_others = world.tree.create(&theirs).unwrap();
+    let _made_by_others = world.tree.create(&theirs.as_str().into()).unwrap();
 
     world.pods.clear();
     let performed = world.pass();
     assert_eq!((performed.postponed, performed.failed), (2, 0));
-    assert!(world.tree.id(&empty).is_err());
-    assert!(world.tree.id(&used).is_ok());
-    assert!(world.tree.id(&theirs).is_ok());
+    assert!(world.tree.id(&empty.as_str().into()).is_err());
+    assert!(world.tree.id(&used.as_str().into()).is_ok());
+    assert!(world.tree.id(&theirs.as_str().into()).is_ok());
 
     drop(sleeper);
-    world.tree.remove(&theirs).unwrap();
+    world.tree.remove(&theirs.as_str().into()).unwrap();
     assert!(!world.pass().is_incomplete());
-    assert!(world.tree.id(&used).is_err());
-    assert!(world.tree.id(&nested).is_err());
+    assert!(world.tree.id(&used.as_str().into()).is_err());
+    assert!(world.tree.id(&nested.as_str().into()).is_err());
     assert_eq!(world.writes().removed, 3);
     let tally = world.actor.tally();
     let deletes = tally.of(Operation::Delete);
@@ -242,11 +253,20 @@ fn what_others_wrote_is_counted_when_it_is_corrected() {
     };
     world.pods = vec![pod("a", 200)];
     world.pass();
-    world.tree.set_pids_limit(&world.rel(0), Some(7)).unwrap();
+    world
+        .tree
+        .set_pids_limit(&world.path(0).as_str().into(), Some(7))
+        .unwrap();
     let actions = world.plan();
-    world.actor.correct(&world.tree, &world.naming, &actions);
+    world.actor.correct(&world.tree, &world.layout, &actions);
     assert_eq!(world.writes().corrected, 1);
-    assert_eq!(world.tree.pids_limit(&world.rel(0)).unwrap(), Some(500));
+    assert_eq!(
+        world
+            .tree
+            .pids_limit(&world.path(0).as_str().into())
+            .unwrap(),
+        Some(500)
+    );
 }
 
 #[test]
@@ -259,7 +279,7 @@ fn observe_mode_changes_nothing() {
     let performed = world.pass();
     assert!(performed.withheld > 0);
     assert_eq!(world.writes(), CgroupWrites::default());
-    assert!(world.tree.id("kubepods").is_err());
+    assert!(world.tree.id(&"kubepods".into()).is_err());
 }
 
 /// A process that does nothing and ends with the test.

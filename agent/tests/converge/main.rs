@@ -24,7 +24,7 @@ use podwarden::{
     },
     reactor::plan::ScopeName,
 };
-use podwarden_cgroup::{Controller, Error, MemoryReader, Tree};
+use podwarden_cgroup::{CgroupPath, Controller, Error, MemoryReader, Tree};
 use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
 
 #[path = "../../cgroup/tests/kernel/support.rs"]
@@ -73,7 +73,7 @@ impl Scene {
             guard: None,
         });
         Some(Self {
-            memory: MemoryReader::open(&sandbox.tree, TIER).unwrap(),
+            memory: MemoryReader::open(&sandbox.tree, &TIER.into()).unwrap(),
             on_v2: sandbox.tree.hierarchies().is_on_v2(Controller::Memory),
             sandbox,
             counters,
@@ -92,7 +92,7 @@ impl Scene {
 
     fn run(&self, body: fn() -> !) -> Victim {
         let container = "kubepods/besteffort/pod/main";
-        Victim::spawn(&self.tree().open_attach(container).unwrap(), body)
+        Victim::spawn(&self.tree().open_attach(&container.into()).unwrap(), body)
     }
 
     fn usage(&self) -> u64 {
@@ -105,7 +105,7 @@ impl Scene {
 
     /// `None` on v1 as well.
     fn high(&self) -> Option<u64> {
-        match self.tree().memory_high(TIER) {
+        match self.tree().memory_high(&TIER.into()) {
             Err(Error::Unsupported { .. }) => None,
             high => high.unwrap(),
         }
@@ -114,7 +114,7 @@ impl Scene {
     fn aim(&self, target: u64, level: u64) {
         self.converger().aim(vec![Aim {
             scope: ScopeName::BestEffort,
-            rel: TIER.to_owned(),
+            path: TIER.into(),
             target: Some(Limit::At(Bytes(target))),
             level: Some(Bytes(level)),
             told: 1,
@@ -142,7 +142,10 @@ impl Scene {
 
     /// What the agent starts beside itself, which hears this from it and then its end.
     fn guard(&self, says: &[u8]) {
-        let root = self.tree().path(Controller::Memory, "").unwrap();
+        let root = self
+            .tree()
+            .path(Controller::Memory, &CgroupPath::ROOT)
+            .unwrap();
         let mut guard = Command::new(env!("CARGO_BIN_EXE_podwarden"))
             .args(["guard", "--cgroup-root"])
             .arg(root.file_name().unwrap())
@@ -266,15 +269,23 @@ fn another_writer_is_answered_when_that_is_admitted() {
     let (target, foreign) = (48 * MIB, 512 * MIB);
     scene.aim(target, target - MARGIN);
     eventually("the target", || scene.limit() == Some(target));
-    scene.tree().set_memory_limit(TIER, Some(foreign)).unwrap();
+    scene
+        .tree()
+        .set_memory_limit(&TIER.into(), Some(foreign))
+        .unwrap();
     let found = Limit::At(Bytes(foreign));
     let left = Limit::At(Bytes(target));
-    let whose = || scene.converger().ours().whose(TIER, found, Instant::now());
+    let whose = || {
+        scene
+            .converger()
+            .ours()
+            .whose(&TIER.into(), found, Instant::now())
+    };
     assert_eq!(whose(), Whose::Others { left });
     scene.converger().look();
     sleep(Duration::from_millis(50));
     assert_eq!(scene.limit(), Some(foreign), "nobody has admitted it");
-    scene.converger().answer(TIER, found);
+    scene.converger().answer(&TIER.into(), found);
     eventually("the target again", || scene.limit() == Some(target));
     eventually("the count", || scene.counters.now().writes().corrected == 1);
     scene.end();
@@ -297,7 +308,7 @@ fn page_cache_is_dropped_in_pieces_and_nobody_is_killed() {
         .lines()
         .count()
         > 1;
-    let alone = scene.tree().reclaims(TIER) == podwarden_cgroup::Reclaims::CacheAlone;
+    let alone = scene.tree().reclaims(&TIER.into()) == podwarden_cgroup::Reclaims::CacheAlone;
     if swaps && !alone {
         println!("skipped: anonymous memory would go to swap");
         return;

@@ -26,7 +26,9 @@ use podwarden::{
         report::Report,
     },
 };
-use podwarden_cgroup::{Controller, KillHandle, MemoryReader, MemoryThresholds, PsiKind, Tree};
+use podwarden_cgroup::{
+    CgroupPath, Controller, KillHandle, MemoryReader, MemoryThresholds, PsiKind, Tree,
+};
 use podwarden_policy::{
     evict::{Ranking, Standing},
     model::QosClass,
@@ -99,17 +101,17 @@ fn scope(tree: &Tree, level: u64) -> Arc<Scope> {
         name: ScopeName::Kubepods,
         level,
         target: level,
-        memory: MemoryReader::open(tree, "kubepods").unwrap(),
-        memory_id: tree.memory_id("kubepods").unwrap(),
-        notice: Notice::of(MemoryThresholds::of(tree, "kubepods").ok()),
+        memory: MemoryReader::open(tree, &"kubepods".into()).unwrap(),
+        memory_id: tree.memory_id(&"kubepods".into()).unwrap(),
+        notice: Notice::of(MemoryThresholds::of(tree, &"kubepods".into()).ok()),
         events: None,
     })
 }
 
-fn candidate(tree: &Tree, token: u64, rel: &str, priority: i32) -> Candidate {
+fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> Candidate {
     Candidate {
         token,
-        uid: rel.into(),
+        uid: path.as_str().into(),
         place: QosClass::BestEffort,
         standing: Standing {
             qos: QosClass::BestEffort,
@@ -118,9 +120,9 @@ fn candidate(tree: &Tree, token: u64, rel: &str, priority: i32) -> Candidate {
             working_set: None,
         },
         files: Arc::new(VictimFiles {
-            rel: rel.to_owned(),
-            memory: MemoryReader::open(tree, rel).unwrap(),
-            kill: KillHandle::open(tree, rel).unwrap(),
+            path: path.to_owned(),
+            memory: MemoryReader::open(tree, path).unwrap(),
+            kill: KillHandle::open(tree, path).unwrap(),
         }),
     }
 }
@@ -154,10 +156,10 @@ fn victim_of(reports: &[Report]) -> Option<u64> {
     })
 }
 
-fn hog(sandbox: &Sandbox, rel: &str) -> Victim {
-    sandbox.cgroup(rel);
-    let hog = Victim::spawn(&sandbox.tree.open_attach(rel).unwrap(), eat::<32>);
-    let memory = MemoryReader::open(&sandbox.tree, rel).unwrap();
+fn hog(sandbox: &Sandbox, path: &CgroupPath) -> Victim {
+    sandbox.cgroup(path.as_str());
+    let hog = Victim::spawn(&sandbox.tree.open_attach(path).unwrap(), eat::<32>);
+    let memory = MemoryReader::open(&sandbox.tree, path).unwrap();
     eventually("it has eaten", || memory.usage().unwrap() >= 32 << 20);
     hog
 }
@@ -188,7 +190,7 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
         return;
     };
     let tree = &sandbox.tree;
-    let hogs = ["kubepods/a/main", "kubepods/b/main"].map(|rel| hog(&sandbox, rel));
+    let hogs = ["kubepods/a/main", "kubepods/b/main"].map(|path| hog(&sandbox, &path.into()));
     let mut reactor = Reactor::start(None, config()).unwrap();
     let thread = reactor_thread();
     // All that is its own is made: the thread waits.
@@ -198,14 +200,17 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
     // A level out of reach, then plans that replace one another.
     let high = scope(tree, 1 << 40);
     for _ in 0..3 {
-        reactor.arm(plan(&high, vec![candidate(tree, 1, "kubepods/a", 0)]));
+        reactor.arm(plan(
+            &high,
+            vec![candidate(tree, 1, &"kubepods/a".into(), 0)],
+        ));
         sleep(Duration::from_millis(30));
     }
     // Armed below usage: crossing, choice, kill, report, freed.
     let low = scope(tree, 48 << 20);
     let both = vec![
-        candidate(tree, 1, "kubepods/a", 1),
-        candidate(tree, 2, "kubepods/b", 0),
+        candidate(tree, 1, &"kubepods/a".into(), 1),
+        candidate(tree, 2, &"kubepods/b".into(), 0),
     ];
     reactor.arm(plan(&low, both));
     let reports = until_freed(&mut reactor);
@@ -216,29 +221,32 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
 
     // The next would be one that vanishes between the choice and the kill: on v1 its memory can still be
     // read when its freezer is gone.
-    let gone = hog(&sandbox, "kubepods/gone/main");
-    let vanished = candidate(tree, 3, "kubepods/gone", -1);
-    let expected = vanish(&sandbox, "kubepods/gone");
+    let gone = hog(&sandbox, &"kubepods/gone/main".into());
+    let vanished = candidate(tree, 3, &"kubepods/gone".into(), -1);
+    let expected = vanish(&sandbox, &"kubepods/gone".into());
     reactor.arm(plan(
         &low,
-        vec![candidate(tree, 1, "kubepods/a", 1), vanished],
+        vec![candidate(tree, 1, &"kubepods/a".into(), 1), vanished],
     ));
     let reports = until_freed(&mut reactor);
     assert_eq!(victim_of(&reports), Some(expected), "{reports:?}");
 
     // Tasks that wait for memory: the condition is what a stall trigger has, urgent data.
-    let stalled = hog(&sandbox, "kubepods/stalled/main");
-    let usage = MemoryReader::open(tree, "kubepods")
+    let stalled = hog(&sandbox, &"kubepods/stalled/main".into());
+    let usage = MemoryReader::open(tree, &"kubepods".into())
         .unwrap()
         .usage()
         .unwrap();
-    tree.set_memory_limit("kubepods", Some(usage + (1 << 20)))
+    tree.set_memory_limit(&"kubepods".into(), Some(usage + (1 << 20)))
         .unwrap();
     let (trigger, notice) = trigger();
-    let mut waiting = plan(&high, vec![candidate(tree, 4, "kubepods/stalled", 0)]);
+    let mut waiting = plan(
+        &high,
+        vec![candidate(tree, 4, &"kubepods/stalled".into(), 0)],
+    );
     waiting.pressure = Some(Arc::new(Pressure {
-        memory: MemoryReader::open(tree, "kubepods").unwrap(),
-        memory_id: tree.memory_id("kubepods").unwrap(),
+        memory: MemoryReader::open(tree, &"kubepods".into()).unwrap(),
+        memory_id: tree.memory_id(&"kubepods".into()).unwrap(),
         free: FreeMemory::open().unwrap(),
         triggers: vec![notice],
     }));
@@ -266,16 +274,16 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
 }
 
 /// Removes what the kill needs of a cgroup and leaves its memory; the token of who goes instead.
-fn vanish(sandbox: &Sandbox, rel: &str) -> u64 {
+fn vanish(sandbox: &Sandbox, path: &CgroupPath) -> u64 {
     let tree = &sandbox.tree;
-    let Ok(freezer) = tree.path(Controller::Freezer, rel) else {
+    let Ok(freezer) = tree.path(Controller::Freezer, path) else {
         println!("skipped: on v2 a cgroup vanishes as a whole");
         return 3;
     };
     for directory in [freezer.join("main"), freezer] {
         let processes = fs::read_to_string(directory.join("cgroup.procs")).unwrap();
         for pid in processes.lines() {
-            let outside = tree.path(Controller::Freezer, "").unwrap();
+            let outside = tree.path(Controller::Freezer, &CgroupPath::ROOT).unwrap();
             fs::write(outside.join("cgroup.procs"), pid).unwrap();
         }
         eventually("the freezer's cgroup is gone", || {

@@ -4,7 +4,7 @@ use podwarden_policy::limits::CpuMax;
 use rustix::io::Errno;
 
 use super::{kept, v1, v2};
-use crate::{Controller, Error, Result, Tree, io};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io};
 
 /// The CPU share of a cgroup as its file holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,15 +51,15 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], what the kernel refuses; [`Error::NotKept`],
     /// also for shares that v1 brings into its range.
-    pub fn set_cpu_shares(&self, rel: &str, shares: u64) -> Result<()> {
+    pub fn set_cpu_shares(&self, cgroup: &CgroupPath, shares: u64) -> Result<()> {
         let (name, wanted) = if self.is_v2(Controller::Cpu) {
             (v2::CPU_WEIGHT, v2::weight(shares))
         } else {
             (v1::CPU_SHARES, shares)
         };
-        let file = self.file(Controller::Cpu, rel, name)?;
+        let file = self.file(Controller::Cpu, cgroup, name)?;
         io::write_text(&file, &wanted.to_string())?;
-        let found = self.cpu_share(rel)?.number();
+        let found = self.cpu_share(cgroup)?.number();
         kept(file, wanted, found, |number| number.to_string())
     }
 
@@ -67,12 +67,12 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn cpu_share(&self, rel: &str) -> Result<CpuShare> {
+    pub fn cpu_share(&self, cgroup: &CgroupPath) -> Result<CpuShare> {
         if self.is_v2(Controller::Cpu) {
-            self.number(Controller::Cpu, rel, v2::CPU_WEIGHT)
+            self.number(Controller::Cpu, cgroup, v2::CPU_WEIGHT)
                 .map(CpuShare::Weight)
         } else {
-            self.number(Controller::Cpu, rel, v1::CPU_SHARES)
+            self.number(Controller::Cpu, cgroup, v1::CPU_SHARES)
                 .map(CpuShare::Shares)
         }
     }
@@ -82,20 +82,20 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`]; `EINVAL` for values out of range and, on v1,
     /// for more than the parent's quota; [`Error::NotKept`].
-    pub fn set_cpu_quota(&self, rel: &str, quota: Option<CpuQuota>) -> Result<()> {
+    pub fn set_cpu_quota(&self, cgroup: &CgroupPath, quota: Option<CpuQuota>) -> Result<()> {
         let file = if self.is_v2(Controller::Cpu) {
-            let file = self.file(Controller::Cpu, rel, v2::CPU_MAX)?;
+            let file = self.file(Controller::Cpu, cgroup, v2::CPU_MAX)?;
             io::write_text(&file, &v2::cpu_max(quota))?;
             file
         } else {
-            self.set_v1_quota(rel, quota)?;
-            self.file(Controller::Cpu, rel, v1::CPU_QUOTA)?
+            self.set_v1_quota(cgroup, quota)?;
+            self.file(Controller::Cpu, cgroup, v1::CPU_QUOTA)?
         };
-        kept(file, quota, self.cpu_quota(rel)?, v2::cpu_max)
+        kept(file, quota, self.cpu_quota(cgroup)?, v2::cpu_max)
     }
 
-    fn set_v1_quota(&self, rel: &str, quota: Option<CpuQuota>) -> Result<()> {
-        let quota_file = self.file(Controller::Cpu, rel, v1::CPU_QUOTA)?;
+    fn set_v1_quota(&self, cgroup: &CgroupPath, quota: Option<CpuQuota>) -> Result<()> {
+        let quota_file = self.file(Controller::Cpu, cgroup, v1::CPU_QUOTA)?;
         let Some(CpuQuota {
             quota_us,
             period_us,
@@ -103,12 +103,12 @@ impl Tree {
         else {
             return io::write_text(&quota_file, v1::NO_LIMIT);
         };
-        let period_file = self.file(Controller::Cpu, rel, v1::CPU_PERIOD)?;
+        let period_file = self.file(Controller::Cpu, cgroup, v1::CPU_PERIOD)?;
         let write_quota = || io::write_text(&quota_file, &quota_us.to_string());
         let write_period = || io::write_text(&period_file, &period_us.to_string());
         // A period that stays is not written: whoever watches the file would see a change, and do so
         // again and again while the quota is refused.
-        if self.number(Controller::Cpu, rel, v1::CPU_PERIOD)? == period_us {
+        if self.number(Controller::Cpu, cgroup, v1::CPU_PERIOD)? == period_us {
             return write_quota();
         }
         match write_period() {
@@ -126,21 +126,21 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn cpu_quota(&self, rel: &str) -> Result<Option<CpuQuota>> {
+    pub fn cpu_quota(&self, cgroup: &CgroupPath) -> Result<Option<CpuQuota>> {
         if self.is_v2(Controller::Cpu) {
-            let file = self.file(Controller::Cpu, rel, v2::CPU_MAX)?;
+            let file = self.file(Controller::Cpu, cgroup, v2::CPU_MAX)?;
             let text = io::read_text(&file)?;
             return v2::parse_cpu_max(&text)
                 .ok_or_else(|| Error::malformed(file, "a quota and a period"));
         }
-        let file = self.file(Controller::Cpu, rel, v1::CPU_QUOTA)?;
+        let file = self.file(Controller::Cpu, cgroup, v1::CPU_QUOTA)?;
         let text = io::read_text(&file)?;
         if text.trim_ascii() == v1::NO_LIMIT {
             return Ok(None);
         }
         let quota_us = io::parse_u64(text.as_bytes())
             .ok_or_else(|| Error::malformed(file, "a quota or -1"))?;
-        let period_us = self.number(Controller::Cpu, rel, v1::CPU_PERIOD)?;
+        let period_us = self.number(Controller::Cpu, cgroup, v1::CPU_PERIOD)?;
         Ok(Some(CpuQuota {
             quota_us,
             period_us,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{kept, none, parse_memory_limit, shown, v1, v2};
-use crate::{Controller, Error, Result, Tree, io};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io};
 
 const PREFIX: &str = "hugetlb.";
 /// Counts huge pages when they are reserved, not when they are touched; since Linux 5.7.
@@ -20,11 +20,16 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`], also for a size that this kernel does not have;
     /// [`Error::NoController`]; what the kernel refuses; [`Error::NotKept`].
-    pub fn set_hugetlb_limit(&self, rel: &str, page_size: u64, bytes: Option<u64>) -> Result<()> {
+    pub fn set_hugetlb_limit(
+        &self,
+        cgroup: &CgroupPath,
+        page_size: u64,
+        bytes: Option<u64>,
+    ) -> Result<()> {
         let text = shown(bytes, none(self.is_v2(Controller::HugeTlb)));
         let wanted = bytes.map(|b| b.checked_rem(page_size).map_or(b, |rest| b - rest));
         for kind in ["", RESERVED] {
-            let file = self.hugetlb_file(rel, page_size, kind)?;
+            let file = self.hugetlb_file(cgroup, page_size, kind)?;
             match io::write_text(&file, &text) {
                 Err(error) if kind == RESERVED && error.is_gone() => continue,
                 written => written?,
@@ -39,8 +44,8 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn hugetlb_limits(&self, rel: &str) -> Result<HugetlbLimits> {
-        let directory = self.path(Controller::HugeTlb, rel)?;
+    pub fn hugetlb_limits(&self, cgroup: &CgroupPath) -> Result<HugetlbLimits> {
+        let directory = self.path(Controller::HugeTlb, cgroup)?;
         let suffix = self.hugetlb_suffix();
         let mut limits = HugetlbLimits::new();
         for name in io::names_in(&directory)? {
@@ -63,13 +68,13 @@ impl Tree {
         }
     }
 
-    fn hugetlb_file(&self, rel: &str, page_size: u64, kind: &str) -> Result<PathBuf> {
+    fn hugetlb_file(&self, cgroup: &CgroupPath, page_size: u64, kind: &str) -> Result<PathBuf> {
         let name = format!(
             "{PREFIX}{}{kind}{}",
             size_name(page_size),
             self.hugetlb_suffix()
         );
-        self.file(Controller::HugeTlb, rel, &name)
+        self.file(Controller::HugeTlb, cgroup, &name)
     }
 }
 

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::{kept, memory_limit_file, none, shown, v2, whole_pages};
-use crate::{Controller, Error, Result, Tree, io};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io};
 
 /// What a kernel's `memory.reclaim` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,11 +29,11 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`]; `EBUSY` as said; on v1 `EINVAL` for more than
     /// `memory.memsw.limit_in_bytes`; [`Error::NotKept`].
-    pub fn set_memory_limit(&self, rel: &str, bytes: Option<u64>) -> Result<()> {
+    pub fn set_memory_limit(&self, cgroup: &CgroupPath, bytes: Option<u64>) -> Result<()> {
         let is_v2 = self.is_v2(Controller::Memory);
-        let file = self.file(Controller::Memory, rel, memory_limit_file(is_v2))?;
+        let file = self.file(Controller::Memory, cgroup, memory_limit_file(is_v2))?;
         io::write_text_nonblocking(&file, &shown(bytes, none(is_v2)))?;
-        let found = self.memory_limit(rel)?;
+        let found = self.memory_limit(cgroup)?;
         kept(file, bytes.map(whole_pages), found, |b| shown(b, v2::MAX))
     }
 
@@ -41,9 +41,9 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn memory_limit(&self, rel: &str) -> Result<Option<u64>> {
+    pub fn memory_limit(&self, cgroup: &CgroupPath) -> Result<Option<u64>> {
         let name = memory_limit_file(self.is_v2(Controller::Memory));
-        self.limit(Controller::Memory, rel, name)
+        self.limit(Controller::Memory, cgroup, name)
     }
 
     /// Sets `memory.high`, bytes, or lifts it: above it the kernel takes memory from the cgroup's own
@@ -56,11 +56,11 @@ impl Tree {
     /// # Errors
     /// [`Error::Unsupported`] on v1; [`Error::NotFound`], [`Error::NoController`],
     /// [`Error::NotKept`].
-    pub fn set_memory_high(&self, rel: &str, bytes: Option<u64>) -> Result<()> {
+    pub fn set_memory_high(&self, cgroup: &CgroupPath, bytes: Option<u64>) -> Result<()> {
         self.needs_v2(v2::MEMORY_HIGH)?;
-        let file = self.file(Controller::Memory, rel, v2::MEMORY_HIGH)?;
+        let file = self.file(Controller::Memory, cgroup, v2::MEMORY_HIGH)?;
         io::write_text_nonblocking(&file, &shown(bytes, v2::MAX))?;
-        let found = self.memory_high(rel)?;
+        let found = self.memory_high(cgroup)?;
         kept(file, bytes.map(whole_pages), found, |b| shown(b, v2::MAX))
     }
 
@@ -69,14 +69,14 @@ impl Tree {
     /// # Errors
     /// [`Error::Unsupported`] on v1; [`Error::NotFound`], [`Error::NoController`],
     /// [`Error::Malformed`].
-    pub fn memory_high(&self, rel: &str) -> Result<Option<u64>> {
+    pub fn memory_high(&self, cgroup: &CgroupPath) -> Result<Option<u64>> {
         self.needs_v2(v2::MEMORY_HIGH)?;
-        self.limit(Controller::Memory, rel, v2::MEMORY_HIGH)
+        self.limit(Controller::Memory, cgroup, v2::MEMORY_HIGH)
     }
 
     /// What `memory.reclaim` of a cgroup can do.
-    pub fn reclaims(&self, rel: &str) -> Reclaims {
-        let Ok(file) = self.file(Controller::Memory, rel, v2::MEMORY_RECLAIM) else {
+    pub fn reclaims(&self, cgroup: &CgroupPath) -> Reclaims {
+        let Ok(file) = self.file(Controller::Memory, cgroup, v2::MEMORY_RECLAIM) else {
             return Reclaims::Nothing;
         };
         // Nothing is taken by either; a kernel without the key refuses to read it.
@@ -95,8 +95,8 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NoController`]; what the kernel refuses.
-    pub fn reclaim(&self, rel: &str, bytes: u64, how: Reclaims) -> Result<bool> {
-        let file = self.file(Controller::Memory, rel, v2::MEMORY_RECLAIM)?;
+    pub fn reclaim(&self, cgroup: &CgroupPath, bytes: u64, how: Reclaims) -> Result<bool> {
+        let file = self.file(Controller::Memory, cgroup, v2::MEMORY_RECLAIM)?;
         let line = match how {
             Reclaims::CacheAlone => format!("{bytes} swappiness=0"),
             Reclaims::Anything => bytes.to_string(),
@@ -122,14 +122,19 @@ impl Tree {
     /// # Errors
     /// [`Error::Unsupported`] on v2, which would kill; [`Error::NotFound`], [`Error::NoController`]; what
     /// the kernel refuses.
-    pub fn reclaim_by_limit(&self, rel: &str, below: u64, after: Option<u64>) -> Result<bool> {
+    pub fn reclaim_by_limit(
+        &self,
+        cgroup: &CgroupPath,
+        below: u64,
+        after: Option<u64>,
+    ) -> Result<bool> {
         if self.is_v2(Controller::Memory) {
             return Err(Error::Unsupported {
                 what: "reclaim by a lower limit",
                 reason: "the memory controller is on cgroup v2, which kills for it",
             });
         }
-        let path = self.file(Controller::Memory, rel, memory_limit_file(false))?;
+        let path = self.file(Controller::Memory, cgroup, memory_limit_file(false))?;
         // Both at hand: nothing but the two writes is in between.
         let file = io::open_write(&path)?;
         let (below, after) = (below.to_string(), shown(after, none(false)));
@@ -148,8 +153,8 @@ impl Tree {
     /// # Errors
     /// [`Error::Unsupported`] on v1; [`Error::NotFound`], [`Error::NoController`],
     /// [`Error::NotKept`].
-    pub fn set_memory_min(&self, rel: &str, bytes: u64) -> Result<()> {
-        self.set_protection(rel, v2::MEMORY_MIN, bytes)
+    pub fn set_memory_min(&self, cgroup: &CgroupPath, bytes: u64) -> Result<()> {
+        self.set_protection(cgroup, v2::MEMORY_MIN, bytes)
     }
 
     /// `memory.min`, bytes; `None` when all of the cgroup's memory is protected.
@@ -157,8 +162,8 @@ impl Tree {
     /// # Errors
     /// [`Error::Unsupported`] on v1; [`Error::NotFound`], [`Error::NoController`],
     /// [`Error::Malformed`].
-    pub fn memory_min(&self, rel: &str) -> Result<Option<u64>> {
-        self.protection(rel, v2::MEMORY_MIN)
+    pub fn memory_min(&self, cgroup: &CgroupPath) -> Result<Option<u64>> {
+        self.protection(cgroup, v2::MEMORY_MIN)
     }
 
     /// Sets `memory.low`, bytes: memory that is reclaimed from the cgroup only when there is none to
@@ -166,29 +171,29 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::set_memory_min`].
-    pub fn set_memory_low(&self, rel: &str, bytes: u64) -> Result<()> {
-        self.set_protection(rel, v2::MEMORY_LOW, bytes)
+    pub fn set_memory_low(&self, cgroup: &CgroupPath, bytes: u64) -> Result<()> {
+        self.set_protection(cgroup, v2::MEMORY_LOW, bytes)
     }
 
     /// `memory.low`, bytes; `None` when all of the cgroup's memory is protected.
     ///
     /// # Errors
     /// As [`Tree::memory_min`].
-    pub fn memory_low(&self, rel: &str) -> Result<Option<u64>> {
-        self.protection(rel, v2::MEMORY_LOW)
+    pub fn memory_low(&self, cgroup: &CgroupPath) -> Result<Option<u64>> {
+        self.protection(cgroup, v2::MEMORY_LOW)
     }
 
-    fn set_protection(&self, rel: &str, name: &'static str, bytes: u64) -> Result<()> {
+    fn set_protection(&self, cgroup: &CgroupPath, name: &'static str, bytes: u64) -> Result<()> {
         self.needs_v2(name)?;
-        let file = self.file(Controller::Memory, rel, name)?;
+        let file = self.file(Controller::Memory, cgroup, name)?;
         io::write_text(&file, &bytes.to_string())?;
-        let found = self.protection(rel, name)?;
+        let found = self.protection(cgroup, name)?;
         kept(file, Some(whole_pages(bytes)), found, |b| shown(b, v2::MAX))
     }
 
-    fn protection(&self, rel: &str, name: &'static str) -> Result<Option<u64>> {
+    fn protection(&self, cgroup: &CgroupPath, name: &'static str) -> Result<Option<u64>> {
         self.needs_v2(name)?;
-        self.limit(Controller::Memory, rel, name)
+        self.limit(Controller::Memory, cgroup, name)
     }
 
     fn needs_v2(&self, what: &'static str) -> Result<()> {

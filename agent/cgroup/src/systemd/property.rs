@@ -11,7 +11,7 @@ use podwarden_policy::{
 
 use super::slice::Slice;
 use crate::{
-    Controller, CpuQuota, Result, Tree, io,
+    CgroupPath, Controller, CpuQuota, Result, Tree, io,
     limits::{MEMORY_UNLIMITED, whole_pages},
 };
 
@@ -137,7 +137,7 @@ pub(super) fn of_setting(setting: &Setting, tree: &Tree, version: u32) -> Proper
 
 /// Everything that systemd would write to the cgroup's files, as they are now. A file that is not
 /// there or that has a value which no property has is left out.
-pub(super) fn in_force(tree: &Tree, rel: &str, version: u32) -> Result<Properties> {
+pub(super) fn in_force(tree: &Tree, cgroup: &CgroupPath, version: u32) -> Result<Properties> {
     let mut numbers = Vec::new();
     let on_v2 = |controller| tree.hierarchies().is_on_v2(controller);
     let (share, cpu_file) = if on_v2(Controller::Cpu) {
@@ -146,9 +146,9 @@ pub(super) fn in_force(tree: &Tree, rel: &str, version: u32) -> Result<Propertie
         ("CPUShares", "cpu.shares")
     };
     // 0 is the weight of an idle cgroup.
-    let weight = number(tree, Controller::Cpu, rel, cpu_file)?.filter(|weight| *weight > 0);
+    let weight = number(tree, Controller::Cpu, cgroup, cpu_file)?.filter(|weight| *weight > 0);
     numbers.extend(weight.map(|weight| (share, weight)));
-    match tree.cpu_quota(rel) {
+    match tree.cpu_quota(cgroup) {
         Ok(quota) => numbers.extend(quota_properties(quota, version)),
         Err(error) if error.is_gone() || error.errno().is_none() => {}
         Err(error) => return Err(error),
@@ -165,7 +165,7 @@ pub(super) fn in_force(tree: &Tree, rel: &str, version: u32) -> Result<Propertie
         &[("MemoryLimit", "memory.limit_in_bytes")]
     };
     for (name, file) in memory {
-        let value = number(tree, Controller::Memory, rel, file)?;
+        let value = number(tree, Controller::Memory, cgroup, file)?;
         numbers.extend(value.map(|value| match *name {
             "MemoryMax" | "MemoryHigh" => (*name, least_one(value)),
             "MemoryLimit" if value >= MEMORY_UNLIMITED => (*name, INFINITY),
@@ -173,14 +173,19 @@ pub(super) fn in_force(tree: &Tree, rel: &str, version: u32) -> Result<Propertie
             _ => (*name, value),
         }));
     }
-    let tasks = number(tree, Controller::Pids, rel, "pids.max")?;
+    let tasks = number(tree, Controller::Pids, cgroup, "pids.max")?;
     numbers.extend(tasks.map(|tasks| ("TasksMax", least_one(tasks))));
     Ok(Properties::numbers(numbers))
 }
 
 /// A number in a file, `max` being [`INFINITY`]; `None` when there is none.
-fn number(tree: &Tree, controller: Controller, rel: &str, file: &str) -> Result<Option<u64>> {
-    let Ok(directory) = tree.path(controller, rel) else {
+fn number(
+    tree: &Tree,
+    controller: Controller,
+    cgroup: &CgroupPath,
+    file: &str,
+) -> Result<Option<u64>> {
+    let Ok(directory) = tree.path(controller, cgroup) else {
         return Ok(None);
     };
     match io::read_text(&directory.join(file)) {

@@ -11,7 +11,7 @@ use podwarden_policy::{Bytes, CpuShares, limits::CpuMax, limits::Limit};
 use tempfile::TempDir;
 
 use super::{property::Value, *};
-use crate::{Controller, CpuQuota, Hierarchies, Version};
+use crate::{CgroupPath, Controller, CpuQuota, Hierarchies, Version};
 
 /// What the fake was asked for, in order.
 type Calls = Arc<Mutex<Vec<String>>>;
@@ -218,8 +218,8 @@ impl Setup {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
 
-    fn file(&self, rel: &str, name: &str) -> PathBuf {
-        self.tree.v2_path(rel).unwrap().join(name)
+    fn file(&self, cgroup: &CgroupPath, name: &str) -> PathBuf {
+        self.tree.v2_path(cgroup).unwrap().join(name)
     }
 }
 
@@ -228,46 +228,63 @@ const POD: &str = "k.slice/k-burstable.slice/k-burstable-pod1.slice";
 #[test]
 fn missing_slices_are_started_outermost_first_and_stopped_innermost_first() {
     let s = setup(|_| {});
-    let created = s.systemd.create(&s.tree, POD, &[]).unwrap();
+    let created = s.systemd.create(&s.tree, &POD.into(), &[]).unwrap();
     let units = ["k.slice", "k-burstable.slice", "k-burstable-pod1.slice"];
     assert_eq!(s.calls(), units.map(|unit| format!("transient {unit}")));
     assert_eq!(created.directories.len(), 3);
-    assert!(s.tree.id(POD).is_ok());
+    assert!(s.tree.id(&POD.into()).is_ok());
 
     // A slice that is there is nobody's to remove here.
-    assert!(s.systemd.create(&s.tree, POD, &[]).unwrap().is_empty());
+    assert!(
+        s.systemd
+            .create(&s.tree, &POD.into(), &[])
+            .unwrap()
+            .is_empty()
+    );
     s.calls();
 
     s.systemd.remove(&s.tree, &created).unwrap();
     let stopped: Vec<_> = units.iter().rev().map(|u| format!("stop {u}")).collect();
     assert_eq!(s.calls(), stopped);
-    assert!(s.tree.id("k.slice").is_err());
+    assert!(s.tree.id(&"k.slice".into()).is_err());
 }
 
 #[test]
 fn slices_of_an_earlier_agent_are_known_and_others_are_not() {
     let s = setup(|_| {});
-    let created = s.systemd.create(&s.tree, POD, &[]).unwrap();
+    let created = s.systemd.create(&s.tree, &POD.into(), &[]).unwrap();
     for directory in &created.directories {
         let path = s.tree.beneath_mount(directory).unwrap();
-        let found = s.systemd.made_before(&s.tree, &path.to_string_lossy());
+        let found = s
+            .systemd
+            .made_before(&s.tree, &path.to_string_lossy().as_ref().into());
         assert_eq!(found.unwrap().directories, std::slice::from_ref(directory));
     }
     // Somebody started this one.
     s.systemd.manager.start("k-foreign.slice").unwrap();
     let foreign = "k.slice/k-foreign.slice";
-    assert!(s.tree.id(foreign).is_ok());
-    assert!(s.systemd.made_before(&s.tree, foreign).unwrap().is_empty());
+    assert!(s.tree.id(&foreign.into()).is_ok());
+    assert!(
+        s.systemd
+            .made_before(&s.tree, &foreign.into())
+            .unwrap()
+            .is_empty()
+    );
     s.systemd.stop("k-burstable-pod1.slice").unwrap();
-    assert!(s.systemd.made_before(&s.tree, POD).unwrap().is_empty());
+    assert!(
+        s.systemd
+            .made_before(&s.tree, &POD.into())
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
 fn only_what_is_missing_is_started() {
     let s = setup(|_| {});
-    let above = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
+    let above = s.systemd.create(&s.tree, &"k.slice".into(), &[]).unwrap();
     s.calls();
-    let created = s.systemd.create(&s.tree, POD, &[]).unwrap();
+    let created = s.systemd.create(&s.tree, &POD.into(), &[]).unwrap();
     assert_eq!(
         s.calls(),
         [
@@ -283,7 +300,7 @@ fn a_unit_with_files_of_its_own_is_started_and_given_the_properties() {
     let s = setup(|fake| {
         fake.not_transient.insert("k.slice".to_owned());
     });
-    let created = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
+    let created = s.systemd.create(&s.tree, &"k.slice".into(), &[]).unwrap();
     assert_eq!(
         s.calls(),
         ["transient k.slice", "start k.slice", "set k.slice "]
@@ -294,22 +311,25 @@ fn a_unit_with_files_of_its_own_is_started_and_given_the_properties() {
 #[test]
 fn a_slice_in_use_is_not_stopped() {
     let s = setup(|_| {});
-    let created = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
+    let created = s.systemd.create(&s.tree, &"k.slice".into(), &[]).unwrap();
     s.calls();
-    fs::write(s.file("k.slice", "cgroup.procs"), "1\n").unwrap();
+    fs::write(s.file(&"k.slice".into(), "cgroup.procs"), "1\n").unwrap();
     let refused = s.systemd.remove(&s.tree, &created).unwrap_err();
     assert_eq!(refused.errno(), Some(Errno::BUSY));
-    fs::write(s.file("k.slice", "cgroup.procs"), "").unwrap();
-    fs::create_dir(s.file("k.slice", "foreign")).unwrap();
+    fs::write(s.file(&"k.slice".into(), "cgroup.procs"), "").unwrap();
+    fs::create_dir(s.file(&"k.slice".into(), "foreign")).unwrap();
     assert!(s.systemd.remove(&s.tree, &created).is_err());
     assert_eq!(s.calls(), [""; 0]);
-    assert!(s.tree.id("k.slice").is_ok());
+    assert!(s.tree.id(&"k.slice".into()).is_ok());
 }
 
 #[test]
 fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
     let s = setup(|fake| fake.start_leads_to = State::Failed);
-    let failed = s.systemd.create(&s.tree, "k.slice", &[]).unwrap_err();
+    let failed = s
+        .systemd
+        .create(&s.tree, &"k.slice".into(), &[])
+        .unwrap_err();
     let is_job = matches!(
         failed,
         Error::Systemd(SystemdError::Job {
@@ -323,7 +343,10 @@ fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
         fake.start_leads_to = State::Changing;
         fake.has_job = true;
     });
-    let late = s.systemd.create(&s.tree, "k.slice", &[]).unwrap_err();
+    let late = s
+        .systemd
+        .create(&s.tree, &"k.slice".into(), &[])
+        .unwrap_err();
     let is_late = matches!(late, Error::Systemd(SystemdError::TimedOut { .. }));
     assert!(is_late, "{late}");
 }
@@ -340,11 +363,11 @@ fn a_change_states_what_is_in_force_besides() {
         ("memory.high", "max\n"),
         ("pids.max", "7\n"),
     ] {
-        fs::write(s.file("k.slice", file), text).unwrap();
+        fs::write(s.file(&"k.slice".into(), file), text).unwrap();
     }
     let shares = Setting::CpuShares(CpuShares(1024));
     s.systemd
-        .set(&s.tree, "k.slice", &shares, || Ok(()))
+        .set(&s.tree, &"k.slice".into(), &shares, || Ok(()))
         .unwrap();
     assert_eq!(
         s.calls(),
@@ -355,9 +378,11 @@ fn a_change_states_what_is_in_force_besides() {
     );
     // From then on it is, but for what others write to the files; the fake does not write them.
     let pids = Setting::PidsLimit(Limit::At(8));
-    fs::write(s.file("k.slice", "memory.high"), "8192\n").unwrap();
-    fs::write(s.file("k.slice", "cpu.weight"), "39\n").unwrap();
-    s.systemd.set(&s.tree, "k.slice", &pids, || Ok(())).unwrap();
+    fs::write(s.file(&"k.slice".into(), "memory.high"), "8192\n").unwrap();
+    fs::write(s.file(&"k.slice".into(), "cpu.weight"), "39\n").unwrap();
+    s.systemd
+        .set(&s.tree, &"k.slice".into(), &pids, || Ok(()))
+        .unwrap();
     assert_eq!(s.calls(), ["set k.slice MemoryHigh=8192 TasksMax=8"]);
 }
 
@@ -368,8 +393,11 @@ fn a_slice_is_made_with_its_first_values() {
         Setting::MemoryLimit(Limit::At(Bytes(4097))),
         Setting::PidsLimit(Limit::At(5)),
     ];
-    let _ = s.systemd.create(&s.tree, "k.slice", &first).unwrap();
-    let held = |name| fs::read_to_string(s.file("k.slice", name)).unwrap();
+    let _ = s
+        .systemd
+        .create(&s.tree, &"k.slice".into(), &first)
+        .unwrap();
+    let held = |name| fs::read_to_string(s.file(&"k.slice".into(), name)).unwrap();
     assert_eq!(
         (held("memory.max"), held("pids.max")),
         ("4096\n".into(), "5\n".into())
@@ -381,14 +409,16 @@ fn a_slice_is_made_with_its_first_values() {
             written = true;
             Ok(())
         };
-        s.systemd.set(&s.tree, "k.slice", &setting, write).unwrap();
+        s.systemd
+            .set(&s.tree, &"k.slice".into(), &setting, write)
+            .unwrap();
         assert!(written, "the exact value is written in any case");
     }
     assert_eq!(s.calls(), [""; 0], "systemd knows them already");
     // Somebody writes to a file: systemd is told what is wanted, and what it did not know.
-    fs::write(s.file("k.slice", "pids.max"), "9\n").unwrap();
+    fs::write(s.file(&"k.slice".into(), "pids.max"), "9\n").unwrap();
     s.systemd
-        .set(&s.tree, "k.slice", &first[1], || Ok(()))
+        .set(&s.tree, &"k.slice".into(), &first[1], || Ok(()))
         .unwrap();
     assert_eq!(s.calls(), ["set k.slice TasksMax=5"]);
 }
@@ -396,7 +426,7 @@ fn a_slice_is_made_with_its_first_values() {
 #[test]
 fn a_quota_that_systemd_rounds_is_put_back() {
     let s = setup(|fake| fake.writes_quota = Mutex::new(Some("34000 100000\n")));
-    let _ = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
+    let _ = s.systemd.create(&s.tree, &"k.slice".into(), &[]).unwrap();
     let exact = Some(CpuQuota {
         quota_us: 33_300,
         period_us: 100_000,
@@ -405,24 +435,30 @@ fn a_quota_that_systemd_rounds_is_put_back() {
         quota_us: Limit::At(33_300),
         period_us: 100_000,
     });
-    let write = || s.tree.set_cpu_quota("k.slice", exact);
-    s.systemd.set(&s.tree, "k.slice", &setting, write).unwrap();
-    assert_eq!(s.tree.cpu_quota("k.slice").unwrap(), exact);
+    let write = || s.tree.set_cpu_quota(&"k.slice".into(), exact);
+    s.systemd
+        .set(&s.tree, &"k.slice".into(), &setting, write)
+        .unwrap();
+    assert_eq!(s.tree.cpu_quota(&"k.slice".into()).unwrap(), exact);
     // Another value, and systemd writes its own quota again.
     let pids = Setting::PidsLimit(Limit::At(5));
-    s.systemd.set(&s.tree, "k.slice", &pids, || Ok(())).unwrap();
-    assert_eq!(s.tree.cpu_quota("k.slice").unwrap(), exact);
+    s.systemd
+        .set(&s.tree, &"k.slice".into(), &pids, || Ok(()))
+        .unwrap();
+    assert_eq!(s.tree.cpu_quota(&"k.slice".into()).unwrap(), exact);
 }
 
 #[test]
 fn a_slice_that_was_stopped_is_started_by_the_next_change() {
     let s = setup(|_| {});
-    let _ = s.systemd.create(&s.tree, "k.slice", &[]).unwrap();
+    let _ = s.systemd.create(&s.tree, &"k.slice".into(), &[]).unwrap();
     s.systemd.stop("k.slice").unwrap();
-    make_cgroup(&s.file("k.slice", ""));
+    make_cgroup(&s.file(&"k.slice".into(), ""));
     s.calls();
     let pids = Setting::PidsLimit(Limit::At(5));
-    s.systemd.set(&s.tree, "k.slice", &pids, || Ok(())).unwrap();
+    s.systemd
+        .set(&s.tree, &"k.slice".into(), &pids, || Ok(()))
+        .unwrap();
     let calls = s.calls();
     assert_eq!(calls.last().map(String::as_str), Some("transient k.slice"));
     assert_eq!(s.systemd.manager.state("k.slice").unwrap(), State::Active);
@@ -432,9 +468,9 @@ fn a_slice_that_was_stopped_is_started_by_the_next_change() {
 fn a_cgroup_that_is_not_there_or_is_no_slice_is_an_error() {
     let s = setup(|_| {});
     let pids = Setting::PidsLimit(Limit::At(5));
-    let gone = s.systemd.set(&s.tree, "k.slice", &pids, || Ok(()));
+    let gone = s.systemd.set(&s.tree, &"k.slice".into(), &pids, || Ok(()));
     assert!(gone.unwrap_err().is_gone());
-    let no_slice = s.systemd.create(&s.tree, "kubepods", &[]);
+    let no_slice = s.systemd.create(&s.tree, &"kubepods".into(), &[]);
     assert!(matches!(no_slice, Err(Error::InvalidName { .. })));
     assert_eq!(s.calls(), [""; 0]);
 }

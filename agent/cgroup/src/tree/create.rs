@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::{Hierarchy, Tree};
-use crate::{Controller, Error, Result, io};
+use crate::{CgroupPath, Controller, Error, Result, io};
 
 /// What v2 cgroups need for podwarden to read and to limit them.
 const REQUIRED: [Controller; 3] = [Controller::Cpu, Controller::Memory, Controller::Pids];
@@ -51,10 +51,10 @@ impl Tree {
     /// # Errors
     /// [`Error::InternalProcesses`] when a v2 cgroup on the way holds processes;
     /// [`Error::InvalidName`]; what the kernel refuses. What this call made is removed again.
-    pub fn create(&self, rel: &str) -> Result<Created> {
+    pub fn create(&self, cgroup: &CgroupPath) -> Result<Created> {
         let mut created = Created::default();
         for hierarchy in &self.used {
-            let made = self.create_in(hierarchy, rel, &mut created);
+            let made = self.create_in(hierarchy, cgroup, &mut created);
             if let Err(error) = made {
                 if let Err(left) = self.remove_created(&created) {
                     tracing::warn!(error = %left, "a cgroup made just before a failure stays behind");
@@ -70,14 +70,13 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::InvalidName`]; what the kernel refuses.
-    pub fn made_before(&self, rel: &str) -> Result<Created> {
+    pub fn made_before(&self, cgroup: &CgroupPath) -> Result<Created> {
         let mut found = Created::default();
         for hierarchy in &self.used {
-            let target = self.below(&hierarchy.mount, rel)?;
-            let above = target
-                .ancestors()
-                .skip(1)
-                .take_while(|directory| rel.is_empty() && directory.starts_with(&hierarchy.mount));
+            let target = self.below(&hierarchy.mount, cgroup)?;
+            let above = target.ancestors().skip(1).take_while(|directory| {
+                cgroup.is_root() && directory.starts_with(&hierarchy.mount)
+            });
             let mut chain: Vec<_> = above.collect();
             chain.reverse();
             chain.push(&target);
@@ -90,8 +89,13 @@ impl Tree {
         Ok(found)
     }
 
-    fn create_in(&self, hierarchy: &Hierarchy, rel: &str, created: &mut Created) -> Result<()> {
-        let target = self.below(&hierarchy.mount, rel)?;
+    fn create_in(
+        &self,
+        hierarchy: &Hierarchy,
+        cgroup: &CgroupPath,
+        created: &mut Created,
+    ) -> Result<()> {
+        let target = self.below(&hierarchy.mount, cgroup)?;
         let mut parent = hierarchy.mount.clone();
         let relative = target.strip_prefix(&parent).unwrap_or(Path::new(""));
         for component in relative.components() {

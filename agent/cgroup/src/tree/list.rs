@@ -10,13 +10,13 @@ use std::{
 use rustix::io::Errno;
 
 use super::{Tree, directory_id};
-use crate::{Error, Result};
+use crate::{CgroupPath, Error, Result};
 
 /// One cgroup of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Its name below the root.
-    pub rel: String,
+    pub path: CgroupPath,
     /// Its id in the identity hierarchy.
     pub id: u64,
     /// 0 for the cgroup the walk began at, 1 for its children, and so on.
@@ -28,9 +28,9 @@ impl Tree {
     /// name. What vanishes during the walk is left out, as is a cgroup whose name is not UTF-8.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when `rel` does not exist; [`Error::InvalidName`].
-    pub fn list(&self, rel: &str) -> Result<Vec<Entry>> {
-        walk(rel, self.identity_path(rel)?)
+    /// [`Error::NotFound`] when `cgroup` does not exist; [`Error::InvalidName`].
+    pub fn list(&self, cgroup: &CgroupPath) -> Result<Vec<Entry>> {
+        walk(cgroup, self.identity_path(cgroup)?)
     }
 
     /// The names of a cgroup and of all below it in any hierarchy that is used, parents before children: who
@@ -38,11 +38,11 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::InvalidName`]; what the kernel refuses. What does not exist has no name.
-    pub fn names_anywhere(&self, rel: &str) -> Result<BTreeSet<String>> {
+    pub fn names_anywhere(&self, cgroup: &CgroupPath) -> Result<BTreeSet<CgroupPath>> {
         let mut found = BTreeSet::new();
         for hierarchy in &self.used {
-            match walk(rel, self.below(&hierarchy.mount, rel)?) {
-                Ok(entries) => found.extend(entries.into_iter().map(|entry| entry.rel)),
+            match walk(cgroup, self.below(&hierarchy.mount, cgroup)?) {
+                Ok(entries) => found.extend(entries.into_iter().map(|entry| entry.path)),
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
@@ -51,10 +51,10 @@ impl Tree {
     }
 }
 
-/// The cgroup `rel`, whose directory is `path`, and all below it, in the order of [`Tree::list`].
-fn walk(rel: &str, path: PathBuf) -> Result<Vec<Entry>> {
+/// The cgroup whose directory is `path`, and all below it, in the order of [`Tree::list`].
+fn walk(cgroup: &CgroupPath, path: PathBuf) -> Result<Vec<Entry>> {
     let start = Entry {
-        rel: rel.to_owned(),
+        path: cgroup.clone(),
         id: directory_id(&path)?,
         depth: 0,
     };
@@ -72,15 +72,15 @@ fn children(parent: &Entry, path: &Path) -> Result<Vec<(Entry, PathBuf)>> {
     let mut children: Vec<_> = sub_directories(path)?
         .into_iter()
         .map(|(name, id)| {
-            let rel = match parent.rel.as_str() {
-                "" => name.clone(),
-                above => format!("{above}/{name}"),
+            let entry = Entry {
+                path: parent.path.child(&name),
+                id,
+                depth: parent.depth + 1,
             };
-            let depth = parent.depth + 1;
-            (Entry { rel, id, depth }, path.join(name))
+            (entry, path.join(name))
         })
         .collect();
-    children.sort_by(|(a, _), (b, _)| a.rel.cmp(&b.rel));
+    children.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
     Ok(children)
 }
 

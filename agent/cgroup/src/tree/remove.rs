@@ -9,7 +9,7 @@ use std::{
 use rustix::{fs::rmdir, io::Errno};
 
 use super::{Created, Tree, list::sub_directories};
-use crate::{Error, Result};
+use crate::{CgroupPath, Error, Result};
 
 /// How long a cgroup may stay busy. A killed process leaves its cgroup only after its memory is
 /// freed, about 100 ms per GiB.
@@ -27,17 +27,17 @@ impl Tree {
     /// # Errors
     /// `EBUSY` when processes stay in it; [`Error::InvalidName`] for the root itself. Every
     /// hierarchy is tried; the first error is returned.
-    pub fn remove(&self, rel: &str) -> Result<()> {
-        if rel.is_empty() {
+    pub fn remove(&self, cgroup: &CgroupPath) -> Result<()> {
+        if cgroup.is_root() {
             return Err(Error::InvalidName {
-                name: rel.to_owned(),
+                name: cgroup.to_string(),
                 reason: "the root is not removed",
             });
         }
         let deadline = Instant::now() + BUSY_LIMIT;
         let mut outcome = Ok(());
         for hierarchy in &self.used {
-            let path = self.below(&hierarchy.mount, rel)?;
+            let path = self.below(&hierarchy.mount, cgroup)?;
             outcome = outcome.and(retry_busy(deadline, || remove_below(&path)));
         }
         outcome

@@ -1,7 +1,7 @@
 use crate::support::{Sandbox, Victim, eat, eventually, is_ready};
 use podwarden_cgroup::{
-    Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader, MemoryThresholds,
-    PsiKind, PsiResource, PsiThreshold, PsiTrigger,
+    CgroupPath, Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader,
+    MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -13,8 +13,8 @@ fn a_memory_threshold_notices_the_crossing() {
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
     let level = 16 << 20;
-    let notice = |rel| MemoryThresholds::of(tree, rel)?.notice_at(level);
-    let noticed = match notice("pod") {
+    let notice = |path: &CgroupPath| MemoryThresholds::of(tree, path)?.notice_at(level);
+    let noticed = match notice(&"pod".into()) {
         Err(Error::Unsupported { reason, .. }) => {
             println!("skipped: {reason}");
             return;
@@ -22,10 +22,16 @@ fn a_memory_threshold_notices_the_crossing() {
         other => other.unwrap(),
     };
     assert!(!is_ready(&noticed, 0));
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
+    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
     assert!(is_ready(&noticed, 20));
-    assert!(MemoryReader::open(tree, "pod").unwrap().usage().unwrap() >= level);
-    assert!(notice("other").unwrap_err().is_gone());
+    assert!(
+        MemoryReader::open(tree, &"pod".into())
+            .unwrap()
+            .usage()
+            .unwrap()
+            >= level
+    );
+    assert!(notice(&"other".into()).unwrap_err().is_gone());
 }
 
 #[test]
@@ -41,7 +47,12 @@ fn psi_triggers_are_taken_where_there_is_v2() {
         window_us,
     };
     let trigger = |kind, window_us| {
-        PsiTrigger::new(tree, pod, PsiResource::Memory, threshold(kind, window_us))
+        PsiTrigger::new(
+            tree,
+            &pod.into(),
+            PsiResource::Memory,
+            threshold(kind, window_us),
+        )
     };
     // A window that also a caller without CAP_SYS_RESOURCE may have.
     match trigger(PsiKind::Some, 2_000_000) {
@@ -67,7 +78,7 @@ fn a_limit_that_is_reached_is_noticed_on_v2() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    let events = match MemoryEvents::open(tree, pod) {
+    let events = match MemoryEvents::open(tree, &pod.into()) {
         Ok(events) => events,
         Err(error @ Error::Unsupported { .. }) => {
             println!("skipped: {error}");
@@ -82,9 +93,9 @@ fn a_limit_that_is_reached_is_noticed_on_v2() {
     events.silence().unwrap();
     assert!(!noticed());
     let container = sandbox.cgroup("pod/container");
-    let high = tree.path(Controller::Memory, container).unwrap();
+    let high = tree.path(Controller::Memory, &container.into()).unwrap();
     std::fs::write(high.join("memory.high"), "1M").unwrap();
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
+    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
     eventually("its excess is noticed", noticed);
     std::fs::write(high.join("memory.high"), "max").unwrap();
     eventually("silence", || {
@@ -99,7 +110,7 @@ fn new_cgroups_are_noticed() {
         return;
     };
     let tree = &sandbox.tree;
-    let directory = tree.path(Controller::Memory, "").unwrap();
+    let directory = tree.path(Controller::Memory, &CgroupPath::ROOT).unwrap();
     let mut watch = DirectoryWatch::new(&directory).unwrap();
     assert!(watch.created().unwrap().is_empty());
     sandbox.cgroup("kubepods/burstable");

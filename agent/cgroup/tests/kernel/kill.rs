@@ -30,10 +30,10 @@ fn fork_bomb() -> ! {
 }
 
 fn everyone(tree: &Tree, rel: &str) -> usize {
-    let entries = tree.list(rel).unwrap();
+    let entries = tree.list(&rel.into()).unwrap();
     entries
         .iter()
-        .map(|entry| tree.procs(&entry.rel).unwrap().len())
+        .map(|entry| tree.procs(&entry.path).unwrap().len())
         .sum()
 }
 
@@ -45,11 +45,11 @@ fn a_fork_bomb_ends() {
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
     let bystander = sandbox.cgroup("bystander");
-    tree.set_pids_limit("pod", Some(48)).unwrap();
-    let handle = KillHandle::open(tree, "pod").unwrap();
-    let bystander = Victim::sleeper(&tree.open_attach(bystander).unwrap());
+    tree.set_pids_limit(&"pod".into(), Some(48)).unwrap();
+    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
+    let bystander = Victim::sleeper(&tree.open_attach(&bystander.into()).unwrap());
     for _ in 0..5 {
-        let bomb = Victim::spawn(&tree.open_attach(container).unwrap(), fork_bomb);
+        let bomb = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), fork_bomb);
         eventually("the bomb went off", || everyone(tree, "pod") >= 24);
         let killed = handle.kill().unwrap();
         assert!(killed.complete && killed.processes >= 1, "{killed:?}");
@@ -70,13 +70,16 @@ fn nested_cgroups_are_killed_too_and_nothing_beside() {
     let tree = &sandbox.tree;
     let sleeper = |rel: &str| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(rel).unwrap())
+        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
     };
     let inside = ["pod/a", "pod/b/c/d/e", "pod/b/f"].map(sleeper);
     let beside = ["pod2/a", "podx"].map(sleeper);
     eventually("all are inside", || everyone(tree, "") == 5);
 
-    let killed = KillHandle::open(tree, "pod").unwrap().kill().unwrap();
+    let killed = KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .kill()
+        .unwrap();
     assert_eq!((killed.processes, killed.complete), (3, true));
     for victim in inside {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
@@ -102,10 +105,13 @@ fn a_machine_without_a_freezer() {
     let tree = Tree::new(hierarchies, sandbox.tree.root()).unwrap();
     let sleeper = |rel: &str| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(rel).unwrap())
+        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
     };
     let victims = ["pod", "pod/a", "pod/a/b"].map(sleeper);
-    let killed = KillHandle::open(&tree, "pod").unwrap().kill().unwrap();
+    let killed = KillHandle::open(&tree, &"pod".into())
+        .unwrap()
+        .kill()
+        .unwrap();
     assert_eq!((killed.processes, killed.complete), (3, true));
     for victim in victims {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
@@ -120,16 +126,19 @@ fn a_paused_container_dies() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let victim = Victim::sleeper(&tree.open_attach(container).unwrap());
+    let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
     eventually("it is inside", || everyone(tree, container) == 1);
-    match tree.path(Controller::Freezer, container) {
+    match tree.path(Controller::Freezer, &container.into()) {
         Ok(directory) => fs::write(directory.join("freezer.state"), "FROZEN").unwrap(),
         Err(_) => {
-            let directory = tree.v2_path(container).unwrap();
+            let directory = tree.v2_path(&container.into()).unwrap();
             fs::write(directory.join("cgroup.freeze"), "1").unwrap();
         }
     }
-    let killed = KillHandle::open(tree, "pod").unwrap().kill().unwrap();
+    let killed = KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .kill()
+        .unwrap();
     assert_eq!((killed.processes, killed.complete), (1, true));
     assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
 }
@@ -142,12 +151,15 @@ fn the_dying_are_counted_once() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let attach = tree.open_attach(container).unwrap();
+    let attach = tree.open_attach(&container.into()).unwrap();
     let victims: Vec<_> = (0..20)
         .map(|_| Victim::spawn(&attach, crate::support::eat::<32>))
         .collect();
     eventually("all are inside", || everyone(tree, "pod") == 20);
-    let killed = KillHandle::open(tree, "pod").unwrap().kill().unwrap();
+    let killed = KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .kill()
+        .unwrap();
     assert_eq!((killed.processes, killed.complete), (20, true));
     assert!(killed.passes <= 2, "{killed:?}");
     for victim in victims {
@@ -177,7 +189,7 @@ fn hides_behind_the_name() -> ! {
 /// Starts a process in a new cgroup and waits until it is called `pause`.
 fn called_pause(sandbox: &Sandbox, rel: &str, body: fn() -> !) -> Victim {
     sandbox.cgroup(rel);
-    let victim = Victim::spawn(&sandbox.tree.open_attach(rel).unwrap(), body);
+    let victim = Victim::spawn(&sandbox.tree.open_attach(&rel.into()).unwrap(), body);
     let comm = format!("/proc/{}/comm", victim.pid);
     eventually("it has its name", || {
         fs::read_to_string(&comm).is_ok_and(|name| name == "pause\n")
@@ -193,11 +205,11 @@ fn the_sandbox_is_left_alive() {
     let tree = &sandbox.tree;
     let sleeper = |rel: &str| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(rel).unwrap())
+        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
     };
     let pause = called_pause(&sandbox, "pod/sandbox", sandbox_process);
     let inside = ["pod/a", "pod/b", "pod/b/nested"].map(sleeper);
-    let handle = KillHandle::open(tree, "pod").unwrap();
+    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
     let mut listed = Vec::new();
     handle.processes(&mut |pid| listed.push(pid)).unwrap();
     assert!(!listed.contains(&pause.pid), "{listed:?}");
@@ -243,10 +255,10 @@ fn a_workload_does_not_hide_behind_the_sandboxs_name() {
     let tree = &sandbox.tree;
     let hog = called_pause(&sandbox, "pod/a", hides_behind_the_name);
     eventually("it has eaten", || {
-        let memory = podwarden_cgroup::MemoryReader::open(tree, "pod/a").unwrap();
+        let memory = podwarden_cgroup::MemoryReader::open(tree, &"pod/a".into()).unwrap();
         memory.usage().unwrap() > 16 << 20
     });
-    let killed = KillHandle::open(tree, "pod")
+    let killed = KillHandle::open(tree, &"pod".into())
         .unwrap()
         .kill_workload(&mut |_| {});
     let killed = killed.unwrap();
@@ -262,10 +274,10 @@ fn the_sandbox_that_was_told_is_left_alive() {
     };
     let tree = &sandbox.tree;
     sandbox.cgroup("pod/told");
-    let told = Victim::sleeper(&tree.open_attach("pod/told").unwrap());
+    let told = Victim::sleeper(&tree.open_attach(&"pod/told".into()).unwrap());
     let impostor = called_pause(&sandbox, "pod/workload", sandbox_process);
     sandbox.cgroup("pod/died");
-    let handle = KillHandle::open(tree, "pod")
+    let handle = KillHandle::open(tree, &"pod".into())
         .unwrap()
         .with_kinds(ChildKinds {
             sandboxes: ["told".to_owned(), "died".to_owned()].into(),
@@ -286,9 +298,9 @@ fn monitors_are_left_alive() {
     let tree = &sandbox.tree;
     let [monitor, workload] = ["pod/crio-conmon-1.scope", "pod/crio-1.scope"].map(|rel| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(rel).unwrap())
+        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
     });
-    let handle = KillHandle::open(tree, "pod").unwrap();
+    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
     let killed = handle.kill_workload(&mut |_| {}).unwrap();
     assert_eq!((killed.processes, killed.spared), (1, false));
     assert_eq!(workload.ended_by(), Some(libc::SIGKILL));
@@ -304,9 +316,9 @@ fn a_sandbox_that_was_not_told_is_recognised_beside_one_that_died() {
     let tree = &sandbox.tree;
     sandbox.cgroup("pod/died");
     sandbox.cgroup("pod/workload");
-    let workload = Victim::sleeper(&tree.open_attach("pod/workload").unwrap());
+    let workload = Victim::sleeper(&tree.open_attach(&"pod/workload".into()).unwrap());
     let successor = called_pause(&sandbox, "pod/successor", sandbox_process);
-    let handle = KillHandle::open(tree, "pod")
+    let handle = KillHandle::open(tree, &"pod".into())
         .unwrap()
         .with_kinds(ChildKinds {
             sandboxes: ["died".to_owned()].into(),
@@ -326,12 +338,12 @@ fn a_pod_left_frozen_is_thawed() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let Ok(freezer) = tree.path(Controller::Freezer, "pod") else {
+    let Ok(freezer) = tree.path(Controller::Freezer, &"pod".into()) else {
         println!("skipped: v2 kills without freezing");
         return;
     };
-    let victim = Victim::sleeper(&tree.open_attach(container).unwrap());
-    let handle = KillHandle::open(tree, "pod").unwrap();
+    let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
+    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
     assert!(!handle.thaw_left_frozen().unwrap());
     // A container that is paused by itself is none of ours.
     let nested = freezer.join("container/freezer.state");
@@ -353,8 +365,11 @@ fn reclaiming_leaves_the_living_alone() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let victim = Victim::sleeper(&tree.open_attach(container).unwrap());
-    match KillHandle::open(tree, "pod").unwrap().reclaim_cache() {
+    let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
+    match KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .reclaim_cache()
+    {
         Ok(()) => {}
         Err(Error::NotFound { .. }) => println!("skipped: v2 without memory.reclaim"),
         Err(error) => panic!("{error}: {:?}", error.errno()),
@@ -368,7 +383,7 @@ fn an_empty_cgroup_has_nothing_to_kill() {
         return;
     };
     sandbox.cgroup("pod/container");
-    let killed = KillHandle::open(&sandbox.tree, "pod")
+    let killed = KillHandle::open(&sandbox.tree, &"pod".into())
         .unwrap()
         .kill()
         .unwrap();
@@ -389,16 +404,16 @@ fn a_vanished_cgroup_is_gone() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    let handle = KillHandle::open(tree, pod).unwrap();
-    tree.remove(pod).unwrap();
+    let handle = KillHandle::open(tree, &pod.into()).unwrap();
+    tree.remove(&pod.into()).unwrap();
     let error = handle.kill().unwrap_err();
     assert!(matches!(error, Error::Gone { .. }), "{error:?}");
     assert!(matches!(
-        KillHandle::open(tree, pod),
+        KillHandle::open(tree, &pod.into()),
         Err(Error::NotFound { .. })
     ));
     assert!(matches!(
-        KillHandle::open(tree, ""),
+        KillHandle::open(tree, &"".into()),
         Err(Error::InvalidName { .. })
     ));
 }
@@ -411,13 +426,16 @@ fn our_own_cgroup_is_refused() {
     };
     let tree = &sandbox.tree;
     sandbox.cgroup("pod/container");
-    let attach = tree.open_attach("pod/container").unwrap();
+    let attach = tree.open_attach(&"pod/container".into()).unwrap();
     // SAFETY: the child of a threaded program may allocate here only because the allocator takes
     // care of fork (pthread_atfork in the C library); it ends by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let refused = attach.attach(0).is_ok()
-            && matches!(KillHandle::open(tree, "pod"), Err(Error::OwnCgroup { .. }));
+            && matches!(
+                KillHandle::open(tree, &"pod".into()),
+                Err(Error::OwnCgroup { .. })
+            );
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };
     }

@@ -58,15 +58,15 @@ fn reading_and_killing_allocate_nothing() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/nested/container");
-    let attach = tree.open_attach(container).unwrap();
+    let attach = tree.open_attach(&container.into()).unwrap();
     let victims: Vec<_> = (0..5).map(|_| Victim::sleeper(&attach)).collect();
     eventually("all are inside", || {
-        tree.procs(container).unwrap().len() == 5
+        tree.procs(&container.into()).unwrap().len() == 5
     });
 
-    let memory = MemoryReader::open(tree, "pod").unwrap();
-    let cpu = KernelCpu::open(tree, "pod").unwrap();
-    let handle = KillHandle::open(tree, "pod").unwrap();
+    let memory = MemoryReader::open(tree, &"pod".into()).unwrap();
+    let cpu = KernelCpu::open(tree, &"pod".into()).unwrap();
+    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
     allocates_nothing("usage", || memory.usage().unwrap());
     allocates_nothing("stat", || memory.stat().unwrap());
     allocates_nothing("limit", || memory.limit().unwrap());
@@ -80,7 +80,7 @@ fn reading_and_killing_allocate_nothing() {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
     }
 
-    tree.remove("pod").unwrap();
+    tree.remove(&"pod".into()).unwrap();
     allocates_nothing("usage of what is gone", || {
         memory.usage().is_err_and(|e| e.is_gone())
     });

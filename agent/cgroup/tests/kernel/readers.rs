@@ -39,11 +39,12 @@ fn memory_of_a_process_is_seen() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    tree.set_memory_limit("pod", Some(256 << 20)).unwrap();
-    let pod = MemoryReader::open(tree, "pod").unwrap();
+    tree.set_memory_limit(&"pod".into(), Some(256 << 20))
+        .unwrap();
+    let pod = MemoryReader::open(tree, &"pod".into()).unwrap();
     assert_eq!(pod.limit().unwrap(), Some(256 << 20));
     assert_eq!(
-        MemoryReader::open(tree, container)
+        MemoryReader::open(tree, &container.into())
             .unwrap()
             .limit()
             .unwrap(),
@@ -51,7 +52,7 @@ fn memory_of_a_process_is_seen() {
     );
     assert!(pod.usage().unwrap() < 4 * MIB as u64);
 
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), eat::<32>);
+    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
     eventually("usage holds the memory", || {
         pod.usage().unwrap() >= 32 * MIB as u64
     });
@@ -69,9 +70,9 @@ fn cpu_time_of_a_process_is_seen() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let cpu = KernelCpu::open(tree, "pod").unwrap();
+    let cpu = KernelCpu::open(tree, &"pod".into()).unwrap();
     let idle = cpu.usage_nanos().unwrap();
-    let _victim = Victim::spawn(&tree.open_attach(container).unwrap(), burn);
+    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), burn);
     eventually("50 ms are counted", || {
         cpu.usage_nanos().unwrap() >= idle + 50_000_000
     });
@@ -84,10 +85,10 @@ fn what_vanishes_is_gone() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    let memory = MemoryReader::open(tree, pod).unwrap();
-    let cpu = KernelCpu::open(tree, pod).unwrap();
-    let attach = tree.open_attach(pod).unwrap();
-    tree.remove(pod).unwrap();
+    let memory = MemoryReader::open(tree, &pod.into()).unwrap();
+    let cpu = KernelCpu::open(tree, &pod.into()).unwrap();
+    let attach = tree.open_attach(&pod.into()).unwrap();
+    tree.remove(&pod.into()).unwrap();
 
     for error in [
         memory.usage().unwrap_err(),
@@ -100,9 +101,9 @@ fn what_vanishes_is_gone() {
         assert!(error.is_gone() && !error.is_permission());
     }
     for error in [
-        MemoryReader::open(tree, pod).unwrap_err(),
-        KernelCpu::open(tree, pod).unwrap_err(),
-        tree.open_attach(pod).unwrap_err(),
+        MemoryReader::open(tree, &pod.into()).unwrap_err(),
+        KernelCpu::open(tree, &pod.into()).unwrap_err(),
+        tree.open_attach(&pod.into()).unwrap_err(),
     ] {
         assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
         assert!(error.is_gone());

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::{Attach, Controller, Hierarchies, KillHandle, Tree};
+use podwarden_cgroup::{Attach, CgroupPath, Controller, Hierarchies, KillHandle, Tree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The cgroups of one test. Dropping it kills what is left in them and removes them, also when the
@@ -44,7 +44,7 @@ impl Sandbox {
         }
         let outer = Tree::new(hierarchies.clone(), "").unwrap();
         let tree = Tree::new(hierarchies, &root).unwrap();
-        match tree.create("") {
+        match tree.create(&CgroupPath::ROOT) {
             Ok(_) => Some(Self { tree, outer, root }),
             Err(error) if error.is_permission() => {
                 println!("skipped: {error}");
@@ -56,7 +56,7 @@ impl Sandbox {
 
     /// Makes a cgroup; its name is returned for convenience.
     pub(crate) fn cgroup<'a>(&self, rel: &'a str) -> &'a str {
-        let _removed_with_the_root = self.tree.create(rel).unwrap();
+        let _removed_with_the_root = self.tree.create(&rel.into()).unwrap();
         rel
     }
 
@@ -78,10 +78,10 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        if let Ok(handle) = KillHandle::open(&self.outer, &self.root) {
+        if let Ok(handle) = KillHandle::open(&self.outer, &self.root.as_str().into()) {
             let _ = handle.kill();
         }
-        let removed = self.outer.remove(&self.root);
+        let removed = self.outer.remove(&self.root.as_str().into());
         if !std::thread::panicking() {
             removed.unwrap();
         }

@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podwarden_cgroup::{Controller, Created, Errno, Error, Hierarchies, Identity, Tree, Version};
+use podwarden_cgroup::{
+    CgroupPath, Controller, Created, Errno, Error, Hierarchies, Identity, Tree, Version,
+};
 
 use crate::support::{Sandbox, Victim, eventually};
 
@@ -18,14 +20,18 @@ fn create_says_what_it_made_and_only_that_is_removed() {
     sandbox.cgroup("kubepods");
     let hierarchies = sandbox.directories("kubepods").len();
 
-    let created = tree.create("kubepods/burstable/podA").unwrap();
+    let created = tree.create(&"kubepods/burstable/podA".into()).unwrap();
     assert_eq!(created.directories.len(), 2 * hierarchies);
     assert!(created.directories.iter().all(|d| d.is_dir()));
     assert_eq!(
         sandbox.directories("kubepods/burstable/podA").len(),
         hierarchies
     );
-    assert!(tree.create("kubepods/burstable/podA").unwrap().is_empty());
+    assert!(
+        tree.create(&"kubepods/burstable/podA".into())
+            .unwrap()
+            .is_empty()
+    );
 
     tree.remove_created(&created).unwrap();
     assert!(sandbox.directories("kubepods/burstable").is_empty());
@@ -40,21 +46,21 @@ fn what_another_agent_made_is_told_apart() {
         return;
     };
     let tree = &sandbox.tree;
-    let made = tree.create("ours/pod").unwrap();
+    let made = tree.create(&"ours/pod".into()).unwrap();
     for directory in &made.directories {
         fs::create_dir(directory.join("theirs")).unwrap();
     }
-    let mut found = tree.made_before("ours").unwrap();
-    found.extend(tree.made_before("ours/pod").unwrap());
+    let mut found = tree.made_before(&"ours".into()).unwrap();
+    found.extend(tree.made_before(&"ours/pod".into()).unwrap());
     let sorted = |created: &Created| {
         let mut directories = created.directories.clone();
         directories.sort();
         directories
     };
     assert_eq!(sorted(&found), sorted(&made));
-    assert!(tree.made_before("ours/theirs").unwrap().is_empty());
-    assert!(tree.made_before("nowhere").unwrap().is_empty());
-    let root = tree.made_before("").unwrap().directories;
+    assert!(tree.made_before(&"ours/theirs".into()).unwrap().is_empty());
+    assert!(tree.made_before(&"nowhere".into()).unwrap().is_empty());
+    let root = tree.made_before(&CgroupPath::ROOT).unwrap().directories;
     let mounts = tree.hierarchies().v2_mount.clone();
     assert!(
         root.iter()
@@ -72,12 +78,12 @@ fn a_failing_create_leaves_nothing() {
     };
     let tree = &sandbox.tree;
     // Below a new cgroup, the name of one of its own files.
-    let error = tree.create("kubepods/cgroup.procs").unwrap_err();
+    let error = tree.create(&"kubepods/cgroup.procs".into()).unwrap_err();
     assert!(matches!(error, Error::InvalidName { .. }), "{error}");
     assert!(sandbox.directories("kubepods").is_empty());
     for bad in ["/kubepods", "../x", "a//b", "a/"] {
         assert!(
-            matches!(tree.create(bad), Err(Error::InvalidName { .. })),
+            matches!(tree.create(&bad.into()), Err(Error::InvalidName { .. })),
             "{bad}"
         );
     }
@@ -91,12 +97,18 @@ fn remove_goes_bottom_up_and_is_idempotent() {
     let tree = &sandbox.tree;
     sandbox.cgroup("kubepods/besteffort/podA/c1");
     sandbox.cgroup("kubepods/besteffort/podA/c2/nested");
-    tree.remove("kubepods/besteffort").unwrap();
+    tree.remove(&"kubepods/besteffort".into()).unwrap();
     assert!(sandbox.directories("kubepods/besteffort").is_empty());
     assert!(!sandbox.directories("kubepods").is_empty());
-    tree.remove("kubepods/besteffort").unwrap();
-    assert!(matches!(tree.remove(""), Err(Error::InvalidName { .. })));
-    assert!(matches!(tree.remove(".."), Err(Error::InvalidName { .. })));
+    tree.remove(&"kubepods/besteffort".into()).unwrap();
+    assert!(matches!(
+        tree.remove(&CgroupPath::ROOT),
+        Err(Error::InvalidName { .. })
+    ));
+    assert!(matches!(
+        tree.remove(&"..".into()),
+        Err(Error::InvalidName { .. })
+    ));
 }
 
 #[test]
@@ -107,14 +119,14 @@ fn remove_waits_for_the_dying() {
     let tree = &sandbox.tree;
     let attach = {
         sandbox.cgroup("pod");
-        tree.open_attach("pod").unwrap()
+        tree.open_attach(&"pod".into()).unwrap()
     };
     let victim = Victim::sleeper(&attach);
     eventually("the process is in the cgroup", || {
-        tree.procs("pod").unwrap() == [victim.pid]
+        tree.procs(&"pod".into()).unwrap() == [victim.pid]
     });
     let busy = std::thread::scope(|scope| {
-        let removal = scope.spawn(|| tree.remove("pod"));
+        let removal = scope.spawn(|| tree.remove(&"pod".into()));
         std::thread::sleep(std::time::Duration::from_millis(20));
         let busy = !sandbox.directories("pod").is_empty();
         // SAFETY: a signal to our own child.
@@ -136,8 +148,8 @@ fn list_and_ids() {
     for rel in ["kubepods/podB/c", "kubepods/podA", "kubepods/besteffort"] {
         sandbox.cgroup(rel);
     }
-    let entries = tree.list("kubepods").unwrap();
-    let shown: Vec<_> = entries.iter().map(|e| (e.rel.as_str(), e.depth)).collect();
+    let entries = tree.list(&"kubepods".into()).unwrap();
+    let shown: Vec<_> = entries.iter().map(|e| (e.path.as_str(), e.depth)).collect();
     assert_eq!(
         shown,
         [
@@ -149,17 +161,20 @@ fn list_and_ids() {
         ]
     );
     for entry in &entries {
-        assert_eq!(entry.id, tree.id(&entry.rel).unwrap(), "{}", entry.rel);
+        assert_eq!(entry.id, tree.id(&entry.path).unwrap(), "{}", entry.path);
         assert_eq!(
             entry.id,
-            handle_id(&tree.identity_path(&entry.rel).unwrap())
+            handle_id(&tree.identity_path(&entry.path).unwrap())
         );
-        let memory = tree.path(Controller::Memory, &entry.rel).unwrap();
-        assert_eq!(tree.memory_id(&entry.rel).unwrap(), handle_id(&memory));
+        let memory = tree.path(Controller::Memory, &entry.path).unwrap();
+        assert_eq!(tree.memory_id(&entry.path).unwrap(), handle_id(&memory));
     }
-    assert_eq!(tree.list("").unwrap()[1].rel, "kubepods");
-    assert!(tree.list("kubepods/podC").unwrap_err().is_gone());
-    assert!(tree.id("kubepods/podC").unwrap_err().is_gone());
+    assert_eq!(
+        tree.list(&CgroupPath::ROOT).unwrap()[1].path.as_str(),
+        "kubepods"
+    );
+    assert!(tree.list(&"kubepods/podC".into()).unwrap_err().is_gone());
+    assert!(tree.id(&"kubepods/podC".into()).unwrap_err().is_gone());
 }
 
 /// The cgroup id by the documented way: the file handle of its directory is the id
@@ -201,9 +216,9 @@ fn attach_moves_into_every_hierarchy() {
     let tree = &sandbox.tree;
     sandbox.cgroup("kubepods/pod");
     let start = sandbox.cgroup("kubepods/start");
-    let victim = Victim::sleeper(&tree.open_attach(start).unwrap());
-    tree.attach("kubepods/pod", victim.pid).unwrap();
-    assert_eq!(tree.procs("kubepods/pod").unwrap(), [victim.pid]);
+    let victim = Victim::sleeper(&tree.open_attach(&start.into()).unwrap());
+    tree.attach(&"kubepods/pod".into(), victim.pid).unwrap();
+    assert_eq!(tree.procs(&"kubepods/pod".into()).unwrap(), [victim.pid]);
 
     let text = fs::read_to_string(format!("/proc/{}/cgroup", victim.pid)).unwrap();
     let inside = text
@@ -212,10 +227,12 @@ fn attach_moves_into_every_hierarchy() {
         .count();
     assert_eq!(inside, sandbox.directories("kubepods/pod").len(), "{text}");
 
-    let missing = tree.attach("kubepods/pod", 0x3fff_ffff).unwrap_err();
+    let missing = tree
+        .attach(&"kubepods/pod".into(), 0x3fff_ffff)
+        .unwrap_err();
     assert_eq!(missing.errno(), Some(Errno::SRCH));
     assert!(
-        tree.attach("kubepods/other", victim.pid)
+        tree.attach(&"kubepods/other".into(), victim.pid)
             .unwrap_err()
             .is_gone()
     );
@@ -233,19 +250,19 @@ fn processes_inside_the_tree_are_a_named_error_on_v2() {
         return;
     }
     let pod = sandbox.cgroup("kubepods/pod");
-    let victim = Victim::sleeper(&tree.open_attach(pod).unwrap());
-    let error = tree.create("kubepods/pod/container").unwrap_err();
+    let victim = Victim::sleeper(&tree.open_attach(&pod.into()).unwrap());
+    let error = tree.create(&"kubepods/pod/container".into()).unwrap_err();
     assert!(
         matches!(error, Error::InternalProcesses { .. }),
         "{error:?}"
     );
     assert!(sandbox.directories("kubepods/pod/container").is_empty());
-    let kind = fs::read_to_string(tree.v2_path(pod).unwrap().join("cgroup.type")).unwrap();
+    let kind = fs::read_to_string(tree.v2_path(&pod.into()).unwrap().join("cgroup.type")).unwrap();
     assert_eq!(
         kind, "domain\n",
         "the failure must not leave a threaded subtree"
     );
-    let error = tree.attach("kubepods", victim.pid).unwrap_err();
+    let error = tree.attach(&"kubepods".into(), victim.pid).unwrap_err();
     assert!(
         matches!(error, Error::InternalProcesses { .. }),
         "{error:?}"

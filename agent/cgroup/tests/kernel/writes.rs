@@ -18,10 +18,10 @@ fn notices(watch: &WriteWatch) -> Vec<(WatchId, String)> {
 /// Every way to write a setting.
 type Write = (&'static str, fn(&Tree, &str) -> Result<()>);
 const WRITES: [Write; 4] = [
-    ("shares", |tree, rel| tree.set_cpu_shares(rel, 100)),
+    ("shares", |tree, rel| tree.set_cpu_shares(&rel.into(), 100)),
     ("quota", |tree, rel| {
         tree.set_cpu_quota(
-            rel,
+            &rel.into(),
             Some(CpuQuota {
                 quota_us: 5000,
                 period_us: 50_000,
@@ -29,9 +29,11 @@ const WRITES: [Write; 4] = [
         )
     }),
     ("memory", |tree, rel| {
-        tree.set_memory_limit(rel, Some(1 << 30))
+        tree.set_memory_limit(&rel.into(), Some(1 << 30))
     }),
-    ("pids", |tree, rel| tree.set_pids_limit(rel, Some(99))),
+    ("pids", |tree, rel| {
+        tree.set_pids_limit(&rel.into(), Some(99))
+    }),
 ];
 
 #[test]
@@ -42,7 +44,7 @@ fn every_setting_that_is_written_is_noticed() {
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
     let watch = WriteWatch::new().unwrap();
-    let directories = tree.setting_directories(pod).unwrap();
+    let directories = tree.setting_directories(&pod.into()).unwrap();
     let ids: BTreeSet<_> = directories
         .iter()
         .map(|directory| {
@@ -82,17 +84,17 @@ fn a_cgroup_that_is_made_anew_is_another() {
     };
     let tree = &sandbox.tree;
     let watch = WriteWatch::new().unwrap();
-    let directory = tree.path(Controller::Memory, "pod").unwrap();
+    let directory = tree.path(Controller::Memory, &"pod".into()).unwrap();
     let error = watch.directory(&directory).unwrap_err();
     assert!(error.is_gone(), "{error}");
     sandbox.cgroup("pod");
     let first = watch.directory(&directory).unwrap();
-    tree.remove("pod").unwrap();
+    tree.remove(&"pod".into()).unwrap();
     sandbox.cgroup("pod");
     let second = watch.directory(&directory).unwrap();
     assert_ne!(first, second);
     watch.remove(first);
-    tree.set_memory_limit("pod", Some(1 << 30)).unwrap();
+    tree.set_memory_limit(&"pod".into(), Some(1 << 30)).unwrap();
     assert!(is_ready(&watch, 20));
     let seen: BTreeSet<_> = notices(&watch).into_iter().map(|(id, _)| id).collect();
     assert_eq!(seen, BTreeSet::from([second]));
@@ -106,10 +108,10 @@ fn a_process_that_enters_is_noticed() {
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
     let watch = WriteWatch::new().unwrap();
-    let directory = tree.identity_path(container).unwrap();
+    let directory = tree.identity_path(&container.into()).unwrap();
     let entered = watch.directory(&directory).unwrap();
     let events = watch.file(&directory.join("cgroup.events"));
-    let _victim = Victim::sleeper(&tree.open_attach(container).unwrap());
+    let _victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
     assert!(is_ready(&watch, 20));
     let notices = notices(&watch);
     assert!(
@@ -133,13 +135,13 @@ fn notices_that_the_kernel_dropped_are_told() {
     let limit: usize = limit.trim().parse().unwrap();
     for rel in ["a", "b"] {
         sandbox.cgroup(rel);
-        let directory = tree.path(Controller::Pids, rel).unwrap();
+        let directory = tree.path(Controller::Pids, &rel.into()).unwrap();
         watch.directory(&directory).unwrap();
     }
     // Two in turn, or the kernel makes one notice of all.
     for _ in 0..=limit / 2 {
-        tree.set_pids_limit("a", Some(9)).unwrap();
-        tree.set_pids_limit("b", Some(9)).unwrap();
+        tree.set_pids_limit(&"a".into(), Some(9)).unwrap();
+        tree.set_pids_limit(&"b".into(), Some(9)).unwrap();
     }
     let mut count = 0;
     let mut overflowed = false;

@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use podwarden_abi::{Account, Tracked};
+use podwarden_cgroup::CgroupPath;
 use podwarden_policy::model::QosClass;
 
 use super::{AccountStore, CgroupIndex, Node, PodEntry, Role, left};
@@ -79,7 +80,7 @@ impl CgroupIndex {
             self.former.insert(id);
         }
         let node = Node {
-            rel: String::new(),
+            path: CgroupPath::ROOT,
             role,
             slot: tracked.slot,
             own: tracked.own_slot().is_some(),

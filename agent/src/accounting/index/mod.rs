@@ -13,6 +13,7 @@ use std::{
 };
 
 use podwarden_abi::{Account, NO_SLOT};
+use podwarden_cgroup::CgroupPath;
 use podwarden_policy::model::QosClass;
 
 pub use role::Role;
@@ -41,7 +42,7 @@ pub trait AccountStore {
 /// A cgroup in scope.
 #[derive(Debug, Clone)]
 struct Node {
-    rel: String,
+    path: CgroupPath,
     role: Role,
     slot: u32,
     /// True when no other cgroup counts to `slot`.
@@ -54,7 +55,7 @@ struct Node {
 pub struct ContainerEntry {
     nodes: BTreeSet<u64>,
     /// Its cgroup, relative to the root.
-    pub rel: String,
+    pub path: CgroupPath,
     /// False once its cgroup is gone.
     pub live: bool,
 }
@@ -65,7 +66,7 @@ pub struct PodEntry {
     /// Its class as its place in the tree says.
     pub class: QosClass,
     /// Its cgroup, relative to the root.
-    pub rel: String,
+    pub path: CgroupPath,
     /// The pod's own cgroup; containers have theirs. Two while one replaces the other.
     nodes: BTreeSet<u64>,
     /// By container id.
@@ -87,7 +88,7 @@ pub enum Change {
         /// Its uid.
         uid: String,
         /// Its cgroup, relative to the root.
-        rel: String,
+        path: CgroupPath,
         /// What it has used in all.
         total: Box<Account>,
     },
@@ -105,7 +106,7 @@ pub enum Change {
         /// As above.
         container: String,
         /// Its cgroup, relative to the root.
-        rel: String,
+        path: CgroupPath,
     },
 }
 
@@ -120,14 +121,14 @@ pub struct CgroupIndex {
 }
 
 impl CgroupIndex {
-    /// Books for the tree below kubepods, whose cgroup is `rel` with the kernel id `id` and the
+    /// Books for the tree below kubepods, whose cgroup is `path` with the kernel id `id` and the
     /// account `slot`.
-    pub fn new(id: u64, rel: &str, slot: u32) -> Self {
+    pub fn new(id: u64, path: &CgroupPath, slot: u32) -> Self {
         let mut index = Self::default();
         index.nodes.insert(
             id,
             Node {
-                rel: rel.to_owned(),
+                path: path.to_owned(),
                 role: Role::Root,
                 slot,
                 own: slot != NO_SLOT,
@@ -145,7 +146,7 @@ impl CgroupIndex {
         let parent = self.nodes.get(&change.parent)?;
         let role = parent.role.child(&change.name);
         let node = Node {
-            rel: format!("{}/{}", parent.rel, change.name),
+            path: parent.path.child(&change.name),
             own: change.slot != NO_SLOT && change.slot != parent.slot,
             slot: change.slot,
             role: role.clone(),
@@ -168,7 +169,7 @@ impl CgroupIndex {
                 .entry(uid.to_owned())
                 .or_insert_with(|| PodEntry::new(class));
             entry.class = class;
-            entry.rel.clone_from(&node.rel);
+            entry.path.clone_from(&node.path);
             changes.push(Change::PodAppeared {
                 uid: uid.to_owned(),
                 class,
@@ -184,7 +185,7 @@ impl CgroupIndex {
         let container_entry = entry.containers.entry(container.to_owned()).or_default();
         container_entry.nodes.insert(id);
         if matches!(node.role, Role::Container { .. }) {
-            container_entry.rel.clone_from(&node.rel);
+            container_entry.path.clone_from(&node.path);
             container_entry.live = true;
             changes.push(Change::ContainerAppeared {
                 uid: uid.to_owned(),
@@ -234,7 +235,7 @@ impl CgroupIndex {
                     changes.push(Change::ContainerGone {
                         uid: uid.to_owned(),
                         container: container.to_owned(),
-                        rel: node.rel.clone(),
+                        path: node.path.clone(),
                     });
                 }
             }
@@ -243,11 +244,11 @@ impl CgroupIndex {
         // its uid before the old one was released: it is gone with the last of its cgroups, to which
         // all the others have left what they had.
         if entry.nodes.is_empty() && entry.containers.is_empty() {
-            let rel = std::mem::take(&mut entry.rel);
+            let path = std::mem::take(&mut entry.path);
             self.pods.remove(uid);
             changes.push(Change::PodGone {
                 uid: uid.to_owned(),
-                rel,
+                path,
                 total: Box::new(last),
             });
         }
@@ -285,7 +286,9 @@ impl CgroupIndex {
     /// Cgroups in the books that are not in `present`, children before their parents.
     pub fn missing_from(&self, present: &std::collections::HashSet<u64>) -> Vec<u64> {
         let missing = self.nodes.iter().filter(|(id, _)| !present.contains(id));
-        let mut missing: Vec<_> = missing.map(|(id, node)| (node.rel.len(), *id)).collect();
+        let mut missing: Vec<_> = missing
+            .map(|(id, node)| (node.path.as_str().len(), *id))
+            .collect();
         missing.sort_unstable_by(|a, b| b.cmp(a));
         missing.into_iter().map(|(_, id)| id).collect()
     }
@@ -354,7 +357,7 @@ impl PodEntry {
     fn new(class: QosClass) -> Self {
         Self {
             class,
-            rel: String::new(),
+            path: CgroupPath::ROOT,
             nodes: BTreeSet::new(),
             containers: BTreeMap::new(),
         }
@@ -363,7 +366,7 @@ impl PodEntry {
     /// Its containers: the runtime's id and the cgroup, relative to the root.
     pub fn cgroups(&self) -> impl Iterator<Item = (&str, &str)> {
         let containers = self.containers.iter();
-        containers.map(|(id, container)| (id.as_str(), container.rel.as_str()))
+        containers.map(|(id, container)| (id.as_str(), container.path.as_str()))
     }
 
     /// The kernel's number of its cgroup, while there is one; of two the one that came last.

@@ -53,7 +53,7 @@ fn change(id: u64, parent: u64, slot: u32, name: &str) -> CgroupChange {
 
 /// kubepods(1) / besteffort(2) / podp(3) / c(4) / nested(5, counts to c's account).
 fn small_tree() -> CgroupIndex {
-    let mut index = CgroupIndex::new(ROOT, "kubepods", 1);
+    let mut index = CgroupIndex::new(ROOT, &"kubepods".into(), 1);
     for c in [
         change(2, ROOT, 2, "besteffort"),
         change(3, 2, 3, "podaaaa"),
@@ -105,7 +105,7 @@ fn a_container_that_is_gone_keeps_counting_for_its_pod() {
         [Change::ContainerGone {
             uid: "aaaa".to_owned(),
             container: "c".to_owned(),
-            rel: "kubepods/besteffort/podaaaa/c".to_owned(),
+            path: "kubepods/besteffort/podaaaa/c".into(),
         }]
     );
     assert_eq!(pod_total(&index, "aaaa", &table), 100);
@@ -178,11 +178,11 @@ fn a_pod_is_gone_with_the_last_of_its_cgroups_in_whatever_order() {
             1,
             "{order:?}"
         );
-        let Some(Change::PodGone { rel, total, .. }) = changes.last() else {
+        let Some(Change::PodGone { path, total, .. }) = changes.last() else {
             panic!("{order:?}: the pod is not gone: {changes:?}");
         };
         assert_eq!(
-            (rel.as_str(), total.cpu_ns),
+            (path.as_str(), total.cpu_ns),
             ("kubepods/besteffort/podaaaa", 11)
         );
         assert_eq!(index.gone(QosClass::BestEffort, &table).cpu_ns, 11);

@@ -8,7 +8,8 @@ use std::{
 };
 
 use podwarden_cgroup::{
-    ChildKinds, KillHandle, MemoryEvents, MemoryReader, MemoryThresholds, Tree,
+    CgroupLayout, CgroupPath, ChildKinds, KillHandle, MemoryEvents, MemoryReader, MemoryThresholds,
+    Tree,
 };
 use podwarden_policy::{
     Node, Pod, QosClass,
@@ -21,7 +22,6 @@ use podwarden_policy::{
 use crate::{
     accounting::{figures::TierInfo, index::PodEntry},
     config::{Mode, PressureConfig},
-    hierarchy::sense::Naming,
     reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
     runtime::RuntimeState,
 };
@@ -71,10 +71,10 @@ impl Levels {
     }
 
     /// kubepods and the tiers with their cgroups.
-    pub(super) fn tiers(&self, naming: &Naming) -> [TierInfo; 3] {
+    pub(super) fn tiers(&self, layout: &CgroupLayout) -> [TierInfo; 3] {
         let tier = |scope: ScopeName| TierInfo {
             name: scope.as_str(),
-            rel: scope_rel(naming, scope),
+            path: scope_path(layout, scope),
             level: self.of_scope(scope),
         };
         [
@@ -109,12 +109,12 @@ impl Levels {
     }
 }
 
-fn scope_rel(naming: &Naming, scope: ScopeName) -> String {
-    naming.rel(&match scope {
+fn scope_path(layout: &CgroupLayout, scope: ScopeName) -> CgroupPath {
+    layout.path(&match scope {
         // The node's counts where pods' does: what room it has is room for pods.
-        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => naming.kubepods.clone(),
-        ScopeName::Burstable => naming.kubepods.tier(QosClass::Burstable),
-        ScopeName::BestEffort => naming.kubepods.tier(QosClass::BestEffort),
+        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => layout.kubepods.clone(),
+        ScopeName::Burstable => layout.kubepods.tier(QosClass::Burstable),
+        ScopeName::BestEffort => layout.kubepods.tier(QosClass::BestEffort),
     })
 }
 
@@ -167,7 +167,7 @@ pub(super) struct Inputs<'a> {
     /// The tree.
     pub tree: &'a Tree,
     /// Its names.
-    pub naming: &'a Naming,
+    pub layout: &'a CgroupLayout,
     /// The levels.
     pub levels: Levels,
     /// Once kubepods is at its level, how much below it usage is brought, bytes
@@ -225,8 +225,8 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
         ScopeName::Kubepods | ScopeName::Node => level.saturating_sub(inputs.minimum_reclaim),
         ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pressure => level,
     };
-    let rel = scope_rel(inputs.naming, name);
-    let memory_id = inputs.tree.memory_id(&rel).ok()?;
+    let path = scope_path(inputs.layout, name);
+    let memory_id = inputs.tree.memory_id(&path).ok()?;
     // Its notice took the kernel a grace period to register, so it is kept where it can be.
     let same = |s: &&Arc<Scope>| {
         (s.name, s.level, s.target, s.memory_id) == (name, level, target, memory_id)
@@ -238,9 +238,9 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     let of_node = name == ScopeName::Node;
     let memory = match of_node {
         true => MemoryReader::open_node(inputs.tree.hierarchies()),
-        false => MemoryReader::open(inputs.tree, &rel),
+        false => MemoryReader::open(inputs.tree, &path),
     };
-    let cgroup = (!of_node).then_some(&*rel);
+    let cgroup = (!of_node).then_some(&path);
     match memory {
         Ok(memory) => Some(Arc::new(Scope {
             name,
@@ -249,13 +249,15 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
             memory,
             memory_id,
             // The v1 controller's own notice; v2 has none.
-            notice: Notice::of(cgroup.and_then(|rel| MemoryThresholds::of(inputs.tree, rel).ok())),
+            notice: Notice::of(
+                cgroup.and_then(|path| MemoryThresholds::of(inputs.tree, path).ok()),
+            ),
             // And v2's.
-            events: cgroup.and_then(|rel| MemoryEvents::open(inputs.tree, rel).ok()),
+            events: cgroup.and_then(|path| MemoryEvents::open(inputs.tree, path).ok()),
         })),
         Err(error) => {
             if !error.is_gone() {
-                tracing::warn!(%error, cgroup = rel, "its level cannot be watched");
+                tracing::warn!(%error, cgroup = %path, "its level cannot be watched");
             }
             None
         }
@@ -277,10 +279,10 @@ fn victim(
     let entry = inputs.entries.get(uid)?;
     let token = tokens.of(uid);
     let kinds = inputs.runtime.child_kinds(uid, entry.cgroups());
-    let before = open.get(&token).filter(|files| files.rel == entry.rel);
+    let before = open.get(&token).filter(|files| files.path == entry.path);
     let files = match before {
         Some(files) if *files.kill.kinds() == kinds => Arc::clone(files),
-        _ => match victim_files(inputs.tree, &entry.rel, kinds) {
+        _ => match victim_files(inputs.tree, &entry.path, kinds) {
             Ok(files) => {
                 // One that is in the plan already may be frozen by the reactor, right now.
                 if inputs.mode == Mode::Enforce && before.is_none() {
@@ -307,13 +309,13 @@ fn victim(
 
 fn victim_files(
     tree: &Tree,
-    rel: &str,
+    path: &CgroupPath,
     kinds: ChildKinds,
 ) -> Result<VictimFiles, podwarden_cgroup::Error> {
     Ok(VictimFiles {
-        rel: rel.to_owned(),
-        memory: MemoryReader::open(tree, rel)?,
-        kill: KillHandle::open(tree, rel)?.with_kinds(kinds),
+        path: path.to_owned(),
+        memory: MemoryReader::open(tree, path)?,
+        kill: KillHandle::open(tree, path)?.with_kinds(kinds),
     })
 }
 
@@ -323,7 +325,7 @@ fn thaw(files: &VictimFiles) {
     match files.kill.thaw_left_frozen() {
         Ok(false) => {}
         Ok(true) => tracing::warn!(
-            cgroup = files.rel,
+            cgroup = %files.path,
             "thawed a pod that an agent before this one had left frozen in the middle of an eviction"
         ),
         Err(error) if error.is_gone() => {}

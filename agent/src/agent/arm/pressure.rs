@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use podwarden_cgroup::{
-    Controller, Errno, Error, MemoryReader, PsiKind, PsiResource, PsiThreshold, PsiTrigger, Tree,
+    CgroupPath, Controller, Errno, Error, MemoryReader, PsiKind, PsiResource, PsiThreshold,
+    PsiTrigger, Tree,
 };
 
-use super::{Inputs, ScopeName, scope_rel};
+use super::{Inputs, ScopeName, scope_path};
 use crate::{
     config::{PressureConfig, Stall},
     reactor::{
@@ -26,18 +27,18 @@ pub(super) fn arm(inputs: &Inputs<'_>, before: &ArmedPlan) -> Option<Arc<Pressur
     if wanted.is_empty() {
         return None;
     }
-    let rel = scope_rel(inputs.naming, ScopeName::Kubepods);
-    let memory_id = inputs.tree.memory_id(&rel).ok()?;
+    let path = scope_path(inputs.layout, ScopeName::Kubepods);
+    let memory_id = inputs.tree.memory_id(&path).ok()?;
     let same = |pressure: &&Arc<Pressure>| pressure.memory_id == memory_id;
     if let Some(pressure) = before.pressure.as_ref().filter(same) {
         return Some(Arc::clone(pressure));
     }
     let made = || -> anyhow::Result<Pressure> {
         let triggers = wanted.iter().map(|(kind, stall)| {
-            trigger(inputs.tree, &rel, *kind, *stall).map(|(trigger, _)| trigger)
+            trigger(inputs.tree, &path, *kind, *stall).map(|(trigger, _)| trigger)
         });
         Ok(Pressure {
-            memory: MemoryReader::open(inputs.tree, &rel)?,
+            memory: MemoryReader::open(inputs.tree, &path)?,
             memory_id,
             free: FreeMemory::open()?,
             triggers: triggers.collect::<Result<_, _>>()?,
@@ -73,7 +74,7 @@ pub(crate) fn degradations(config: &PressureConfig) -> Vec<String> {
 /// Of kubepods where its tasks are in v2's hierarchy with the memory controller, else of the node.
 fn trigger(
     tree: &Tree,
-    rel: &str,
+    path: &CgroupPath,
     kind: PsiKind,
     stall: Stall,
 ) -> Result<(StallTrigger, Stall), Error> {
@@ -81,7 +82,7 @@ fn trigger(
         return of_node(kind, stall);
     }
     widened(kind, stall, |threshold| {
-        PsiTrigger::new(tree, rel, PsiResource::Memory, threshold)
+        PsiTrigger::new(tree, path, PsiResource::Memory, threshold)
     })
 }
 

@@ -18,7 +18,7 @@ pub(super) mod pods;
 
 use std::{convert::Infallible, sync::Arc, time::Instant};
 
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{Node, QosClass, evict::Immunity, name};
 
 use self::{
@@ -32,7 +32,7 @@ use crate::{
     },
     base::clock,
     config::Config,
-    hierarchy::{drift::Finding, sense::Naming},
+    hierarchy::drift::Finding,
     reactor::plan::ScopeName,
 };
 
@@ -49,7 +49,7 @@ pub(super) struct Environment {
     /// See [`crate::agent::arm::Levels::node`].
     pub(super) node_level: Option<u64>,
     pub(super) tree: Tree,
-    pub(super) naming: Naming,
+    pub(super) layout: CgroupLayout,
     pub(super) immunity: Immunity,
     pub(super) published: Arc<Published>,
 }
@@ -291,7 +291,7 @@ impl Reconciler {
             figures::OfOthers {
                 identities: known.identities,
                 evicted: self.eviction.evicted(),
-                tiers: self.eviction.levels().tiers(&self.env.naming),
+                tiers: self.eviction.levels().tiers(&self.env.layout),
                 convergence: self.hierarchy.convergence(),
                 drift: self.hierarchy.drift_stats(),
                 runtime: self.pods.runtime_stats(),

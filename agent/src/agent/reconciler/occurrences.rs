@@ -48,15 +48,15 @@ impl Reconciler {
             Change::ContainerGone {
                 uid,
                 container,
-                rel,
+                path,
             } => {
-                self.figures.close(&rel);
-                self.hierarchy.container_gone(&rel);
+                self.figures.close(&path);
+                self.hierarchy.container_gone(&path);
                 self.pod_event(&uid, EventKind::ContainerStopped { container });
             }
-            Change::PodGone { uid, rel, total } => {
+            Change::PodGone { uid, path, total } => {
                 self.reconcile_due = true;
-                self.figures.close(&rel);
+                self.figures.close(&path);
                 let kind = EventKind::PodRemoved {
                     usage_core_nano_seconds: total.cpu_ns,
                     exits: total.exits,
@@ -71,11 +71,11 @@ impl Reconciler {
     fn container_appeared(&mut self, uid: &str, id: &str) {
         let pod = self.figures.pods().get(uid);
         let container = pod.and_then(|pod| pod.containers.get(id));
-        if let Some(rel) = container.map(|container| container.rel.clone()) {
+        if let Some(path) = container.map(|container| container.path.clone()) {
             let known = self.pods.known();
             let facts = self
                 .hierarchy
-                .container_appeared(&self.env, &known, &rel, uid, id);
+                .container_appeared(&self.env, &known, &path, uid, id);
             self.apply(facts);
         }
         // What the runtime told before its cgroup was made is of use from now on.

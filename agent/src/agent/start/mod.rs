@@ -5,7 +5,8 @@ mod programs;
 use std::{fs, path::Path, sync::Arc};
 
 use podwarden_cgroup::{
-    AgentLock, Controller, Driver, DriverFacts, Hierarchies, MemoryReader, Systemd, Tree,
+    AgentLock, CgroupLayout, CgroupPath, Controller, Driver, DriverFacts, Hierarchies,
+    MemoryReader, Systemd, Tree,
 };
 use podwarden_policy::{QosClass, evict::Immunity, plan, reserve};
 
@@ -29,7 +30,7 @@ use crate::{
     hierarchy::{
         act::{Actor, Backend, Counters, Files, Slices},
         converge::{self, Converger},
-        sense::{self, Naming, Wanted},
+        sense::{self, Wanted},
     },
     kernel::support::{self, Profile},
     pods::{DirError, PodSet, SourcedPod, feed},
@@ -114,11 +115,11 @@ pub(super) async fn agent(
     }
     let enforce = config.mode == Mode::Enforce;
     let (backend, without_systemd) = backend(&config, driver)?;
-    let naming = Naming::new(driver, &config.cgroup_root);
+    let layout = CgroupLayout::new(driver, &config.cgroup_root);
     let looked_at = Tree::new(hierarchies.clone(), &config.cgroup_root);
     let exists = |pod: &SourcedPod| {
-        let rel = naming.rel(&naming.kubepods.pod(pod.qos, &pod.pod.uid));
-        let directory = |tree: &Tree| tree.path(Controller::Memory, &rel);
+        let path = layout.path(&layout.kubepods.pod(pod.qos, &pod.pod.uid));
+        let directory = |tree: &Tree| tree.path(Controller::Memory, &path);
         let directory = looked_at.as_ref().ok().map(directory);
         directory.is_some_and(|path| path.is_ok_and(|path| path.is_dir()))
     };
@@ -143,7 +144,7 @@ pub(super) async fn agent(
     let tree = if enforce && config.ownership == Ownership::Own {
         Tree::new(hierarchies, &config.cgroup_root).map_err(StartError::Cgroup)?
     } else {
-        let kubepods = naming.rel(&naming.kubepods);
+        let kubepods = layout.path(&layout.kubepods);
         announce_waiting(&published, &stats, &config, &kubepods, &hierarchies);
         wait::for_kubepods(&hierarchies, &config.cgroup_root, &kubepods).await?
     };
@@ -158,7 +159,7 @@ pub(super) async fn agent(
         None => None,
         Some(Ok(converger)) => {
             let tiers = [QosClass::Burstable, QosClass::BestEffort];
-            let tiers = tiers.map(|class| naming.rel(&naming.kubepods.tier(class)));
+            let tiers = tiers.map(|class| layout.path(&layout.kubepods.tier(class)));
             actor.leave(tiers.into());
             Some(converger)
         }
@@ -170,15 +171,15 @@ pub(super) async fn agent(
         }
     };
     if config.ownership == Ownership::Own {
-        actor.adopt(&tree, &naming.rel(&naming.kubepods));
+        actor.adopt(&tree, &layout.path(&layout.kubepods));
     }
     actor.learn(&pods.borrow());
     let first = pods.borrow().clone();
     let wanted = Wanted::from(&*first);
-    let snapshot = sense::snapshot(&tree, &naming, &config, &node, wanted, &[], |_| false);
-    actor.reconcile(&tree, &naming, &plan::plan(&snapshot));
+    let snapshot = sense::snapshot(&tree, &layout, &config, &node, wanted, &[], |_| false);
+    actor.reconcile(&tree, &layout, &plan::plan(&snapshot));
 
-    let built = build(&config, &node, &tree, &naming, &first);
+    let built = build(&config, &node, &tree, &layout, &first);
     let (accounting, reactor, mut degradations, profile, changes) = match built {
         Ok(built) => built,
         Err(error) => {
@@ -218,7 +219,7 @@ pub(super) async fn agent(
         config,
         node,
         tree,
-        naming,
+        layout,
         published,
     };
     let eviction = EvictionManager::new(&env, reactor, marks.flatten());
@@ -288,7 +289,7 @@ fn announce_waiting(
     published: &Published,
     stats: &NodeStats,
     config: &Config,
-    kubepods: &str,
+    kubepods: &CgroupPath,
     hierarchies: &Hierarchies,
 ) {
     let there = Tree::new(hierarchies.clone(), &config.cgroup_root)
@@ -323,10 +324,10 @@ fn build(
     config: &Config,
     node: &podwarden_policy::Node,
     tree: &Tree,
-    naming: &Naming,
+    layout: &CgroupLayout,
     pods: &PodSet,
 ) -> Result<Built, StartError> {
-    let kubepods = naming.rel(&naming.kubepods);
+    let kubepods = layout.path(&layout.kubepods);
     let decision = support::decide(&support::probe(&config.cgroup_root));
     let mut degradations: Vec<_> = decision.degradations().collect();
     let (kernel, levels, profile) = programs::load(config, tree, &mut degradations)?;

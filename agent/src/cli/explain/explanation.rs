@@ -243,7 +243,7 @@ pub(super) fn cgroups(
         let cgroup = tree.iter().find(|cgroup| cgroup.name == *name)?;
         let known = !snapshot.cgroups.is_empty();
         Some(Cgroup {
-            path: format!("/{}", input.naming.rel(name)),
+            path: format!("/{}", input.layout.path(name)),
             exists: known.then(|| snapshot.cgroups.contains_key(name)),
             values: values(input, cgroup, scope, &actions),
         })

@@ -99,7 +99,7 @@ fn found(input: &Input, name: &CgroupName, observed: &Observed) -> Cgroup {
         values.extend(files.into_iter().map(|f| explained(f.name, f.value)));
     }
     Cgroup {
-        path: format!("/{}", input.naming.rel(name)),
+        path: format!("/{}", input.layout.path(name)),
         exists: Some(true),
         values,
     }

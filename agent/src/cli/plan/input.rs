@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podwarden_cgroup::Driver;
+use podwarden_cgroup::{CgroupLayout, Driver};
 use podwarden_policy::{
     Bytes, MilliCpu, Node, Pod, PodUid,
     name::{self, CgroupName},
@@ -23,10 +23,7 @@ use super::{
 };
 use crate::{
     config::{API_VERSION, Config, Machine, Overrides},
-    hierarchy::{
-        recorded::{KIND, Version},
-        sense::Naming,
-    },
+    hierarchy::recorded::{KIND, Version},
     pods::{ManifestError, Problem, manifest},
 };
 
@@ -55,7 +52,7 @@ pub(crate) struct NodeArgs {
 pub(crate) struct Input {
     pub(crate) snapshot: Snapshot,
     pub(crate) version: Version,
-    pub(crate) naming: Naming,
+    pub(crate) layout: CgroupLayout,
     /// One sentence each: a pod that is left out, and why.
     pub(crate) errors: Vec<String>,
 }
@@ -285,7 +282,7 @@ impl Reader<'_> {
         let version = self.args.cgroup_version.or(version);
         Input {
             version: version.unwrap_or_else(|| seen_version(&snapshot)),
-            naming: Naming::of(self.driver(driver), snapshot.kubepods.clone()),
+            layout: CgroupLayout::of(self.driver(driver), snapshot.kubepods.clone()),
             snapshot,
             errors,
         }

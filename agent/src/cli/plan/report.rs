@@ -174,7 +174,7 @@ pub(crate) fn rows(input: &Input, cgroup: &Desired) -> Vec<Row> {
 }
 
 fn path(input: &Input, name: &podwarden_policy::name::CgroupName) -> String {
-    format!("/{}", input.naming.rel(name))
+    format!("/{}", input.layout.path(name))
 }
 
 /// The order of those that run; where nothing is known to run, of all.

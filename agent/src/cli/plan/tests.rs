@@ -74,7 +74,7 @@ fn a_recorded_snapshot_replays_exactly() {
         let input = parse(&text).unwrap();
         assert_eq!(input.snapshot, snapshot);
         assert_eq!(input.version, Version::V1);
-        assert_eq!(input.naming.driver, Driver::Systemd);
+        assert_eq!(input.layout.driver, Driver::Systemd);
         assert_eq!(plan::plan(&input.snapshot), plan::plan(&snapshot));
     }
 }

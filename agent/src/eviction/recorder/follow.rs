@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use podwarden_cgroup::{Tree, UsageReader};
+use podwarden_cgroup::{CgroupPath, Tree, UsageReader};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::curve::Ring;
@@ -35,15 +35,15 @@ const MOST_PODS: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     /// One with a level, and its cgroup relative to the root.
-    Scope(ScopeName, String),
+    Scope(ScopeName, CgroupPath),
     /// A pod by its uid, and its cgroup relative to the root.
-    Pod(String, String),
+    Pod(String, CgroupPath),
 }
 
 /// One cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
-    rel: String,
+    path: CgroupPath,
     reader: Option<UsageReader>,
     pub(super) ring: Ring,
     /// Still to be followed; else it is here for the sake of an incident.
@@ -53,7 +53,7 @@ pub(super) struct Followed {
 impl Followed {
     fn read(&mut self, tree: &Tree) -> Option<u64> {
         if self.reader.is_none() && self.wanted {
-            self.reader = UsageReader::open(tree, &self.rel).ok();
+            self.reader = UsageReader::open(tree, &self.path).ok();
         }
         let Ok(usage) = self.reader.as_ref()?.usage() else {
             // Gone: an open file would hold its memory in the kernel.
@@ -80,17 +80,17 @@ impl Curves {
         let all = self.scopes.values_mut().chain(self.pods.values_mut());
         all.for_each(|followed| followed.wanted = false);
         for one in wanted {
-            let (followed, rel) = match one {
-                Wanted::Scope(scope, rel) => (self.scopes.entry(scope).or_default(), rel),
-                Wanted::Pod(uid, rel) => {
+            let (followed, path) = match one {
+                Wanted::Scope(scope, path) => (self.scopes.entry(scope).or_default(), path),
+                Wanted::Pod(uid, path) => {
                     if self.pods.len() >= MOST_PODS && !self.pods.contains_key(&uid) {
                         continue;
                     }
-                    (self.pods.entry(uid).or_default(), rel)
+                    (self.pods.entry(uid).or_default(), path)
                 }
             };
-            if followed.rel != rel {
-                followed.rel = rel;
+            if followed.path != path {
+                followed.path = path;
                 followed.reader = None;
             }
             followed.wanted = true;
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn what_an_incident_needs_stays_and_everything_else_goes() {
-        let pod = |uid: &str| Wanted::Pod(uid.to_owned(), format!("kubepods/pod{uid}"));
+        let pod = |uid: &str| Wanted::Pod(uid.to_owned(), format!("kubepods/pod{uid}").into());
         let mut curves = Curves::default();
-        let kubepods = Wanted::Scope(ScopeName::Kubepods, "kubepods".to_owned());
+        let kubepods = Wanted::Scope(ScopeName::Kubepods, "kubepods".into());
         curves.follow(vec![kubepods, pod("a"), pod("b"), pod("c")], |_| false);
         assert_eq!(curves.scopes.len(), 1);
         curves.follow(vec![pod("a")], |uid| uid == "b");
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_number_of_pods_is_bounded() {
-        let pod = |n: usize| Wanted::Pod(n.to_string(), String::new());
+        let pod = |n: usize| Wanted::Pod(n.to_string(), CgroupPath::ROOT);
         let mut curves = Curves::default();
         curves.follow((0..MOST_PODS + 10).map(pod).collect(), |_| false);
         assert_eq!(curves.pods.len(), MOST_PODS);

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use podwarden_cgroup::{Created, Error, Systemd, Tree};
+use podwarden_cgroup::{CgroupPath, Created, Error, Systemd, Tree};
 use podwarden_policy::settings::Setting;
 
 use super::write;
@@ -15,27 +15,27 @@ pub trait Backend: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Tree::create`].
-    fn create(&self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Created, Error>;
+    fn create(&self, tree: &Tree, path: &CgroupPath, first: &[Setting]) -> Result<Created, Error>;
 
     /// Sets one value and reads it back, see [`write::setting`].
     ///
     /// # Errors
     /// What the kernel refuses, and a value that reads back as another.
-    fn write(&self, tree: &Tree, rel: &str, setting: &Setting) -> Result<(), Error>;
+    fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error>;
 
     /// Removes the directories that [`Backend::create`] made for a cgroup in which there are no
     /// processes, and nothing else.
     ///
     /// # Errors
     /// `EBUSY` when it is in use again; what the kernel refuses.
-    fn remove(&self, tree: &Tree, rel: &str, made: &Created) -> Result<(), Error>;
+    fn remove(&self, tree: &Tree, path: &CgroupPath, made: &Created) -> Result<(), Error>;
 
     /// What an earlier agent made of a cgroup, as far as that can be told; of the tree's root for the
     /// empty name.
     ///
     /// # Errors
     /// Whatever keeps it from being told.
-    fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created, Error>;
+    fn made_before(&self, tree: &Tree, path: &CgroupPath) -> Result<Created, Error>;
 
     /// Removes of the directories that [`Backend::create`] made, parents first, those that nobody
     /// uses; the others stay as they are.
@@ -47,20 +47,20 @@ pub trait Backend: fmt::Debug + Send + Sync {
 pub struct Files;
 
 impl Backend for Files {
-    fn create(&self, tree: &Tree, rel: &str, _first: &[Setting]) -> Result<Created, Error> {
-        tree.create(rel)
+    fn create(&self, tree: &Tree, path: &CgroupPath, _first: &[Setting]) -> Result<Created, Error> {
+        tree.create(path)
     }
 
-    fn write(&self, tree: &Tree, rel: &str, setting: &Setting) -> Result<(), Error> {
-        write::setting(tree, rel, setting)
+    fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error> {
+        write::setting(tree, path, setting)
     }
 
-    fn remove(&self, tree: &Tree, _rel: &str, made: &Created) -> Result<(), Error> {
+    fn remove(&self, tree: &Tree, _path: &CgroupPath, made: &Created) -> Result<(), Error> {
         tree.remove_created(made)
     }
 
-    fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created, Error> {
-        tree.made_before(rel)
+    fn made_before(&self, tree: &Tree, path: &CgroupPath) -> Result<Created, Error> {
+        tree.made_before(path)
     }
 
     fn remove_unused(&self, _tree: &Tree, made: Vec<PathBuf>) {
@@ -78,21 +78,21 @@ impl Backend for Files {
 pub struct Slices(pub Systemd);
 
 impl Backend for Slices {
-    fn create(&self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Created, Error> {
-        self.0.create(tree, rel, first)
+    fn create(&self, tree: &Tree, path: &CgroupPath, first: &[Setting]) -> Result<Created, Error> {
+        self.0.create(tree, path, first)
     }
 
-    fn write(&self, tree: &Tree, rel: &str, setting: &Setting) -> Result<(), Error> {
+    fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error> {
         self.0
-            .set(tree, rel, setting, || write::setting(tree, rel, setting))
+            .set(tree, path, setting, || write::setting(tree, path, setting))
     }
 
-    fn remove(&self, tree: &Tree, _rel: &str, made: &Created) -> Result<(), Error> {
+    fn remove(&self, tree: &Tree, _path: &CgroupPath, made: &Created) -> Result<(), Error> {
         self.0.remove(tree, made)
     }
 
-    fn made_before(&self, tree: &Tree, rel: &str) -> Result<Created, Error> {
-        match self.0.made_before(tree, rel) {
+    fn made_before(&self, tree: &Tree, path: &CgroupPath) -> Result<Created, Error> {
+        match self.0.made_before(tree, path) {
             // What is no slice was made by others.
             Err(Error::InvalidName { .. }) => Ok(Created::default()),
             found => found,

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::{Created, Error, Tree};
+use podwarden_cgroup::{CgroupLayout, CgroupPath, Created, Error, Tree};
 use podwarden_policy::{
     PodUid, QosClass,
     name::{self, CgroupName},
@@ -30,9 +30,7 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{
-    api::types::ReconcileStats, base::clock::nanos, hierarchy::sense::Naming, pods::PodSet,
-};
+use crate::{api::types::ReconcileStats, base::clock::nanos, pods::PodSet};
 
 use self::refusal::{Refusal, Refusals};
 pub use self::{
@@ -73,8 +71,8 @@ pub struct Actor {
     enforce: bool,
     backend: Arc<dyn Backend>,
     /// The cgroups whose hard memory limit is not written here.
-    left: BTreeSet<String>,
-    made: BTreeSet<String>,
+    left: BTreeSet<CgroupPath>,
+    made: BTreeSet<CgroupPath>,
     created: Created,
     refusals: Refusals,
     counters: Arc<Counters>,
@@ -98,24 +96,24 @@ impl Actor {
     }
 
     /// From now on the hard memory limits of these cgroups are somebody else's to write.
-    pub fn leave(&mut self, rels: BTreeSet<String>) {
-        self.left = rels;
+    pub fn leave(&mut self, paths: BTreeSet<CgroupPath>) {
+        self.left = paths;
     }
 
     /// True for a write that is somebody else's.
-    fn is_left(&self, rel: &str, setting: &Setting) -> bool {
-        matches!(setting, Setting::MemoryLimit(_)) && self.left.contains(rel)
+    fn is_left(&self, path: &CgroupPath, setting: &Setting) -> bool {
+        matches!(setting, Setting::MemoryLimit(_)) && self.left.contains(path)
     }
 
     /// True for a cgroup that this agent made.
-    pub fn made(&self, rel: &str) -> bool {
-        self.made.contains(rel)
+    pub fn made(&self, path: &CgroupPath) -> bool {
+        self.made.contains(path)
     }
 
     /// The pods whose cgroups this agent made and has not removed, whole.
     pub fn made_pods(&self) -> impl Iterator<Item = (QosClass, PodUid)> {
         let made = self.made.iter();
-        made.filter_map(|rel| name::parse_pod_path(rel))
+        made.filter_map(|path| name::parse_pod_path(path.as_str()))
     }
 
     /// What was done since the agent started.
@@ -135,9 +133,14 @@ impl Actor {
     }
 
     /// A pass over the whole tree: carries out `actions`, everything that a plan asks for.
-    pub fn reconcile(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+    pub fn reconcile(
+        &mut self,
+        tree: &Tree,
+        layout: &CgroupLayout,
+        actions: &[Action],
+    ) -> Performed {
         let start = Instant::now();
-        let performed = self.perform(tree, naming, actions);
+        let performed = self.perform(tree, layout, actions);
         self.refusals.end_of_pass();
         let took = start.elapsed();
         let done = self.recent.writes();
@@ -163,14 +166,14 @@ impl Actor {
     }
 
     /// Carries out `actions` that undo what somebody else wrote to values of ours.
-    pub fn correct(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
-        let performed = self.perform(tree, naming, actions);
+    pub fn correct(&mut self, tree: &Tree, layout: &CgroupLayout, actions: &[Action]) -> Performed {
+        let performed = self.perform(tree, layout, actions);
         self.counters.count_corrected(self.recent.writes().updated);
         performed
     }
 
     /// Carries out `actions` in order; what one of them could not do does not stop the others.
-    pub fn perform(&mut self, tree: &Tree, naming: &Naming, actions: &[Action]) -> Performed {
+    pub fn perform(&mut self, tree: &Tree, layout: &CgroupLayout, actions: &[Action]) -> Performed {
         let mut performed = Performed::default();
         self.recent = Tally::default();
         for (at, action) in actions.iter().enumerate() {
@@ -179,7 +182,7 @@ impl Actor {
                 performed.withheld += 1;
                 continue;
             }
-            let Some((outcome, refused)) = self.one(tree, naming, action, &actions[at + 1..])
+            let Some((outcome, refused)) = self.one(tree, layout, action, &actions[at + 1..])
             else {
                 continue;
             };
@@ -201,7 +204,7 @@ impl Actor {
     fn one(
         &mut self,
         tree: &Tree,
-        naming: &Naming,
+        layout: &CgroupLayout,
         action: &Action,
         next: &[Action],
     ) -> Option<(Outcome, bool)> {
@@ -209,37 +212,37 @@ impl Actor {
         let (operation, cgroup, outcome) = match action {
             Action::EnsureCgroup { cgroup, .. } => {
                 let first: Vec<_> = next.iter().map_while(|a| written_to(a, cgroup)).collect();
-                let made = self.create(tree, &naming.rel(cgroup), &first);
+                let made = self.create(tree, &layout.path(cgroup), &first);
                 (Operation::Create, cgroup, made)
             }
             Action::Write {
                 cgroup, setting, ..
             } => {
-                let rel = naming.rel(cgroup);
-                if self.is_left(&rel, setting) {
+                let path = layout.path(cgroup);
+                if self.is_left(&path, setting) {
                     return None;
                 }
-                let written = self.backend.write(tree, &rel, setting);
+                let written = self.backend.write(tree, &path, setting);
                 (Operation::Update, cgroup, written.map(|()| Outcome::Done))
             }
             Action::RemoveCgroup { cgroup, .. } => {
-                let removed = self.remove(tree, &naming.rel(cgroup));
+                let removed = self.remove(tree, &layout.path(cgroup));
                 (Operation::Delete, cgroup, removed)
             }
             // The reactor evicts: it re-reads usage first.
             Action::Evict { .. } => return None,
         };
         let took = start.elapsed();
-        let rel = naming.rel(cgroup);
+        let path = layout.path(cgroup);
         let refused = matches!(&outcome, Err(error) if !matches!(error, Error::NotKept { .. }));
-        let outcome = self.record(tree, &rel, operation, action, outcome, took);
+        let outcome = self.record(tree, &path, operation, action, outcome, took);
         Some((outcome, refused))
     }
 
     fn record(
         &mut self,
         tree: &Tree,
-        rel: &str,
+        path: &CgroupPath,
         operation: Operation,
         action: &Action,
         outcome: Result<Outcome, Error>,
@@ -251,12 +254,12 @@ impl Actor {
         };
         let outcome = match outcome {
             Ok(outcome) => {
-                self.refusals.resolved(rel, operation, setting);
+                self.refusals.resolved(path, operation, setting);
                 outcome
             }
             Err(error) => {
-                let exists = tree.id(rel).is_ok();
-                let refusal = Refusal::new(rel, operation, setting, exists, error);
+                let exists = tree.id(path).is_ok();
+                let refusal = Refusal::new(path, operation, setting, exists, error);
                 self.refusals.say(refusal);
                 Outcome::Failed
             }
@@ -264,7 +267,7 @@ impl Actor {
         self.counters.count(operation, outcome, took);
         self.recent.count(operation, outcome, took);
         tracing::debug!(
-            cgroup = rel,
+            cgroup = %path,
             operation = operation.as_str(),
             outcome = outcome.as_str(),
             setting = setting.map(tracing::field::display),
@@ -275,32 +278,37 @@ impl Actor {
         outcome
     }
 
-    fn create(&mut self, tree: &Tree, rel: &str, first: &[Setting]) -> Result<Outcome, Error> {
-        let created = self.backend.create(tree, rel, first)?;
+    fn create(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+        first: &[Setting],
+    ) -> Result<Outcome, Error> {
+        let created = self.backend.create(tree, path, first)?;
         if created.is_empty() {
             return Ok(Outcome::Unchanged);
         }
-        self.made.insert(rel.to_owned());
+        self.made.insert(path.to_owned());
         self.created.extend(created);
         Ok(Outcome::Done)
     }
 
     /// Processes are gone first, and so are cgroups below it, which are not ours: until then it
     /// stays, and a later pass tries again.
-    fn remove(&mut self, tree: &Tree, rel: &str) -> Result<Outcome, Error> {
-        if !self.made.contains(rel) || tree.is_in_use(rel)? {
+    fn remove(&mut self, tree: &Tree, path: &CgroupPath) -> Result<Outcome, Error> {
+        if !self.made.contains(path) || tree.is_in_use(path)? {
             return Ok(Outcome::Unchanged);
         }
         let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.created.directories)
             .into_iter()
-            .partition(|directory| directory.ends_with(rel));
+            .partition(|directory| directory.ends_with(path.as_str()));
         let ours = Created { directories: ours };
-        let removed = self.backend.remove(tree, rel, &ours);
+        let removed = self.backend.remove(tree, path, &ours);
         self.created.directories = others;
         match removed {
             Ok(()) => {
                 // Whoever makes it anew keeps it.
-                self.made.remove(rel);
+                self.made.remove(path);
                 Ok(Outcome::Done)
             }
             Err(error) => {
@@ -312,7 +320,7 @@ impl Actor {
 
     /// Takes over what an earlier agent made and left behind because it was killed: the tree's root
     /// and all from `kubepods` on.
-    pub fn adopt(&mut self, tree: &Tree, kubepods: &str) {
+    pub fn adopt(&mut self, tree: &Tree, kubepods: &CgroupPath) {
         if !self.enforce {
             return;
         }
@@ -320,15 +328,15 @@ impl Actor {
             tracing::warn!(%error, "what an earlier agent made is not looked for");
             BTreeSet::new()
         });
-        for rel in std::iter::once(String::new()).chain(names) {
-            match self.backend.made_before(tree, &rel) {
+        for path in std::iter::once(CgroupPath::ROOT).chain(names) {
+            match self.backend.made_before(tree, &path) {
                 Ok(created) if created.is_empty() => {}
                 Ok(created) => {
                     self.created.extend(created);
-                    self.made.insert(rel);
+                    self.made.insert(path);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, cgroup = rel, "not taken over from an earlier agent");
+                    tracing::warn!(%error, cgroup = %path, "not taken over from an earlier agent");
                 }
             }
         }
@@ -346,7 +354,7 @@ impl Actor {
         // Parents before children, whatever the order of their making.
         rest.sort();
         self.backend.remove_unused(tree, rest);
-        self.made.retain(|rel| tree.id(rel).is_ok());
+        self.made.retain(|path| tree.id(path).is_ok());
     }
 }
 

@@ -3,15 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use podwarden_cgroup::{Errno, Error};
+use podwarden_cgroup::{CgroupPath, Errno, Error};
 use podwarden_policy::{name, settings::Setting};
 
 use super::Operation;
 use crate::{base::error::chain, pods::PodSet};
 
-/// What is remembered together: a cgroup and what is done to it. An empty cgroup stands for the
-/// node.
-type Key = (String, &'static str);
+/// What is remembered together: a cgroup and what is done to it. The root stands for the node.
+type Key = (CgroupPath, &'static str);
 
 /// One action that could not be carried out.
 #[derive(Debug)]
@@ -28,7 +27,7 @@ impl Refusal {
     /// `exists` tells whether the cgroup is there: a file that is missing from it is a controller
     /// that is not enabled, which is said for the node and not for every pod.
     pub(super) fn new(
-        rel: &str,
+        path: &CgroupPath,
         operation: Operation,
         setting: Option<&Setting>,
         exists: bool,
@@ -40,18 +39,22 @@ impl Refusal {
             _ => false,
         };
         let subject = subject(operation, setting);
-        let cgroup = if no_controller { "" } else { rel };
+        let cgroup = if no_controller {
+            CgroupPath::ROOT
+        } else {
+            path.clone()
+        };
         let what = match (operation, setting) {
             (_, Some(setting)) if no_controller => {
                 format!("{} is not written on this node", setting.property())
             }
-            (_, Some(setting)) => format!("{setting} of {rel} is not in force"),
-            (Operation::Delete, None) => format!("{rel} stays behind"),
-            (_, None) => format!("{rel} is not there"),
+            (_, Some(setting)) => format!("{setting} of {path} is not in force"),
+            (Operation::Delete, None) => format!("{path} stays behind"),
+            (_, None) => format!("{path} is not there"),
         };
         Self {
-            key: (cgroup.to_owned(), subject),
-            uid: name::parse_pod_path(rel)
+            key: (cgroup, subject),
+            uid: name::parse_pod_path(path.as_str())
                 .filter(|_| !no_controller)
                 .map(|(_, uid)| uid.to_string()),
             what,
@@ -154,13 +157,18 @@ impl Refusals {
     }
 
     /// What was refused is now done.
-    pub(super) fn resolved(&mut self, rel: &str, operation: Operation, setting: Option<&Setting>) {
+    pub(super) fn resolved(
+        &mut self,
+        path: &CgroupPath,
+        operation: Operation,
+        setting: Option<&Setting>,
+    ) {
         if self.said.is_empty() {
             return;
         }
         let subject = subject(operation, setting);
-        if self.said.remove(&(rel.to_owned(), subject)).is_some() {
-            tracing::info!(cgroup = rel, "{subject}: no longer refused");
+        if self.said.remove(&(path.to_owned(), subject)).is_some() {
+            tracing::info!(cgroup = %path, "{subject}: no longer refused");
         }
     }
 
@@ -198,8 +206,8 @@ mod tests {
         }
     }
 
-    fn refused(rel: &str, exists: bool, error: Error) -> Refusal {
-        Refusal::new(rel, Operation::Update, Some(&LIMIT), exists, error)
+    fn refused(path: &CgroupPath, exists: bool, error: Error) -> Refusal {
+        Refusal::new(path, Operation::Update, Some(&LIMIT), exists, error)
     }
 
     #[test]
@@ -222,7 +230,7 @@ mod tests {
             ..PodSet::default()
         };
         refusals.learn(&pods, Vec::new());
-        let text = refused(POD, true, busy()).text(&refusals.names);
+        let text = refused(&POD.into(), true, busy()).text(&refusals.names);
         for part in [
             "shop/web",
             "uid 12-34",
@@ -241,24 +249,24 @@ mod tests {
     fn a_missing_controller_is_the_nodes_and_a_missing_cgroup_the_pods() {
         let refusals = Refusals::default();
         let other = "kubepods/podother";
-        let keys = [POD, other].map(|rel| refused(rel, true, no_file()).key);
+        let keys = [POD, other].map(|path| refused(&path.into(), true, no_file()).key);
         assert_eq!(keys[0], keys[1]);
-        let text = refused(POD, true, no_file()).text(&refusals.names);
+        let text = refused(&POD.into(), true, no_file()).text(&refusals.names);
         assert!(!text.contains("12-34"), "{text}");
         assert!(text.contains("enable the controller"), "{text}");
-        let keys = [POD, other].map(|rel| refused(rel, false, no_file()).key);
+        let keys = [POD, other].map(|path| refused(&path.into(), false, no_file()).key);
         assert_ne!(keys[0], keys[1]);
     }
 
     #[test]
     fn it_is_remembered_until_it_is_resolved_or_not_met_again() {
         let mut refusals = Refusals::default();
-        refusals.say(refused(POD, true, busy()));
+        refusals.say(refused(&POD.into(), true, busy()));
         refusals.end_of_pass();
         assert_eq!(refusals.said.len(), 1);
-        refusals.resolved(POD, Operation::Update, Some(&LIMIT));
+        refusals.resolved(&POD.into(), Operation::Update, Some(&LIMIT));
         assert_eq!(refusals.said.len(), 0);
-        refusals.say(refused(POD, true, busy()));
+        refusals.say(refused(&POD.into(), true, busy()));
         refusals.end_of_pass();
         refusals.end_of_pass();
         assert_eq!(refusals.said.len(), 0);

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podwarden_cgroup::root_as_file_name;
+use podwarden_cgroup::{CgroupPath, root_as_file_name};
 use podwarden_policy::{Bytes, limits::Limit};
 use serde::{Deserialize, Serialize};
 
@@ -56,11 +56,15 @@ impl Book {
 
     /// What was found in a cgroup; `now` when it is seen for the first time, and that is kept before
     /// anything is written to it. True for one that an agent before this one has seen.
-    pub(super) fn of(&mut self, rel: &str, now: Found) -> (Found, bool) {
-        if let Some(found) = self.found.get(rel).filter(|found| found.id == now.id) {
+    pub(super) fn of(&mut self, path: &CgroupPath, now: Found) -> (Found, bool) {
+        if let Some(found) = self
+            .found
+            .get(path.as_str())
+            .filter(|found| found.id == now.id)
+        {
             return (*found, true);
         }
-        self.found.insert(rel.to_owned(), now);
+        self.found.insert(path.to_string(), now);
         if let Err(error) = self.write() {
             tracing::warn!(%error, "{} cannot be written: an agent after a kill will take its limits for those that were found", self.path.display());
         }
@@ -68,8 +72,10 @@ impl Book {
     }
 
     /// Every cgroup with what was found in it.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Found)> {
-        self.found.iter().map(|(rel, found)| (rel.as_str(), found))
+    pub(super) fn all(&self) -> impl Iterator<Item = (CgroupPath, &Found)> {
+        self.found
+            .iter()
+            .map(|(path, found)| (path.as_str().into(), found))
     }
 
     fn write(&self) -> io::Result<()> {
@@ -109,17 +115,17 @@ mod tests {
         let path = file(dir.path(), "/a/b");
         assert!(path.ends_with("podwarden-a%2Fb.limits.json"));
         let mut book = Book::open(path.clone());
-        assert_eq!(book.of("x", limits(1, 10)), (limits(1, 10), false));
+        assert_eq!(book.of(&"x".into(), limits(1, 10)), (limits(1, 10), false));
         // Another process.
         let mut book = Book::open(path.clone());
-        assert_eq!(book.of("x", limits(1, 30)), (limits(1, 10), true));
+        assert_eq!(book.of(&"x".into(), limits(1, 30)), (limits(1, 10), true));
         let anew = (limits(2, 40), false);
-        assert_eq!(book.of("x", limits(2, 40)), anew, "made anew");
+        assert_eq!(book.of(&"x".into(), limits(2, 40)), anew, "made anew");
         book.close();
         assert!(!path.exists());
         Book::open(path.clone()).close();
         fs::write(&path, "{\"x\":{\"id\":1").unwrap();
-        let (found, _) = Book::open(path).of("x", limits(1, 50));
+        let (found, _) = Book::open(path).of(&"x".into(), limits(1, 50));
         assert_eq!(found, limits(1, 50));
     }
 }

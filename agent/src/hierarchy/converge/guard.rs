@@ -130,12 +130,12 @@ pub(super) fn wait_for(tree: &Tree) -> Result<Option<TreeLock>, Error> {
 /// Puts everything back that is in the book, and closes it once all of that is done.
 pub(super) fn restore(parts: &Parts, book: Book) {
     let mut whole = true;
-    for (rel, found) in book.all() {
-        match writes::restore(parts, rel, found) {
+    for (path, found) in book.all() {
+        match writes::restore(parts, &path, found) {
             Ok(()) => {}
             Err(error) if error.is_gone() => {}
             Err(error) => {
-                tracing::warn!(%error, cgroup = rel, "its limits are not what was found");
+                tracing::warn!(%error, cgroup = %path, "its limits are not what was found");
                 whole = false;
             }
         }

@@ -37,7 +37,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -58,7 +58,7 @@ pub struct Aim {
     /// Which tier.
     pub scope: ScopeName,
     /// Its cgroup below the tree's root.
-    pub rel: String,
+    pub path: CgroupPath,
     /// Its hard limit; `None` where somebody else decides about it.
     pub target: Option<Limit<Bytes>>,
     /// The level at which the reactor evicts from it.
@@ -110,7 +110,7 @@ pub struct Gap {
 enum Message {
     Aim(Vec<Aim>),
     /// Whatever somebody else wrote to this tier's hard limit, it may be overwritten.
-    Answer(String),
+    Answer(CgroupPath),
     /// Usage may have fallen.
     Look,
     End,
@@ -195,9 +195,9 @@ impl Converger {
     }
 
     /// Somebody else wrote `found` to the hard limit of this cgroup, and that is to be put right.
-    pub fn answer(&self, rel: &str, found: Limit<Bytes>) {
-        self.ours.answer(rel, found);
-        self.tell(Message::Answer(rel.to_owned()));
+    pub fn answer(&self, path: &CgroupPath, found: Limit<Bytes>) {
+        self.ours.answer(path, found);
+        self.tell(Message::Answer(path.to_owned()));
     }
 
     fn tell(&self, message: Message) {

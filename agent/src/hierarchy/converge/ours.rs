@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{Bytes, limits::Limit};
 
 /// How long a value that was overwritten here still counts as ours. Whoever looks has read the file
@@ -29,7 +30,7 @@ pub enum Whose {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Ours(Mutex<HashMap<String, File>>);
+pub struct Ours(Mutex<HashMap<CgroupPath, File>>);
 
 #[derive(Debug, Default)]
 struct File {
@@ -49,9 +50,9 @@ impl File {
 
 impl Ours {
     /// This is what a cgroup's file holds rightly, or will in a moment.
-    pub(super) fn note(&self, rel: &str, limit: Limit<Bytes>, now: Instant) {
+    pub(super) fn note(&self, path: &CgroupPath, limit: Limit<Bytes>, now: Instant) {
         let mut all = self.lock();
-        let file = all.entry(rel.to_owned()).or_default();
+        let file = all.entry(path.to_owned()).or_default();
         match file.kept.back_mut() {
             Some((last, _)) if *last == limit => return,
             Some((_, until)) => *until = Some(now),
@@ -64,28 +65,28 @@ impl Ours {
     }
 
     /// A foreign value is to be overwritten; until that has been tried it is not judged again.
-    pub(super) fn answer(&self, rel: &str, found: Limit<Bytes>) {
-        self.lock().entry(rel.to_owned()).or_default().answered = Some(found);
+    pub(super) fn answer(&self, path: &CgroupPath, found: Limit<Bytes>) {
+        self.lock().entry(path.to_owned()).or_default().answered = Some(found);
     }
 
     /// That has been tried.
-    pub(super) fn answered(&self, rel: &str) {
-        if let Some(file) = self.lock().get_mut(rel) {
+    pub(super) fn answered(&self, path: &CgroupPath) {
+        if let Some(file) = self.lock().get_mut(path) {
             file.answered = None;
         }
     }
 
     /// Whether a cgroup's file held this by what was written here. Ask after the file was read.
-    pub(super) fn has(&self, rel: &str, limit: Limit<Bytes>, now: Instant) -> bool {
+    pub(super) fn has(&self, path: &CgroupPath, limit: Limit<Bytes>, now: Instant) -> bool {
         self.lock()
-            .get(rel)
+            .get(path)
             .is_some_and(|file| file.has(limit, now))
     }
 
     /// Whose value a cgroup's file held. Ask after the file was read.
-    pub fn whose(&self, rel: &str, found: Limit<Bytes>, now: Instant) -> Whose {
+    pub fn whose(&self, path: &CgroupPath, found: Limit<Bytes>, now: Instant) -> Whose {
         let all = self.lock();
-        let left = all.get(rel).and_then(|file| {
+        let left = all.get(path).and_then(|file| {
             let answered = file.answered == Some(found);
             let (left, _) = file.kept.back()?;
             (!answered && !file.has(found, now)).then_some(*left)
@@ -93,7 +94,7 @@ impl Ours {
         left.map_or(Whose::Ours, |left| Whose::Others { left })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, File>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CgroupPath, File>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,10 +111,14 @@ mod tests {
     fn the_last_is_ours_and_those_before_it_for_a_while() {
         let (ours, start) = (Ours::default(), Instant::now());
         let ms = |n| start + Duration::from_millis(n);
-        assert_eq!(ours.whose("a", at(7), start), Whose::Ours, "not known yet");
+        assert_eq!(
+            ours.whose(&"a".into(), at(7), start),
+            Whose::Ours,
+            "not known yet"
+        );
         for n in 1..=3 {
-            ours.note("a", at(n), ms(n));
-            ours.note("a", at(n), ms(n));
+            ours.note(&"a".into(), at(n), ms(n));
+            ours.note(&"a".into(), at(n), ms(n));
         }
         let others = Whose::Others { left: at(3) };
         for (found, now, whose) in [
@@ -126,14 +131,14 @@ mod tests {
             (3, 100_000, Whose::Ours),
         ] {
             assert_eq!(
-                ours.whose("a", at(found), ms(now)),
+                ours.whose(&"a".into(), at(found), ms(now)),
                 whose,
                 "{found} at {now}"
             );
         }
-        assert!(ours.has("a", at(3), ms(9)) && !ours.has("b", at(3), ms(9)));
+        assert!(ours.has(&"a".into(), at(3), ms(9)) && !ours.has(&"b".into(), at(3), ms(9)));
         for n in 0..1000 {
-            ours.note("a", at(n), ms(n));
+            ours.note(&"a".into(), at(n), ms(n));
         }
         assert_eq!(ours.lock()["a"].kept.len(), KEPT);
     }
@@ -141,14 +146,14 @@ mod tests {
     #[test]
     fn what_is_about_to_be_overwritten_is_judged_once() {
         let (ours, now) = (Ours::default(), Instant::now());
-        ours.note("a", at(1), now);
+        ours.note(&"a".into(), at(1), now);
         let others = Whose::Others { left: at(1) };
-        assert_eq!(ours.whose("a", at(7), now), others);
-        ours.answer("a", at(7));
-        assert_eq!(ours.whose("a", at(7), now), Whose::Ours);
-        assert_eq!(ours.whose("a", at(8), now), others, "another one");
-        ours.answered("a");
-        ours.answered("b");
-        assert_eq!(ours.whose("a", at(7), now), others);
+        assert_eq!(ours.whose(&"a".into(), at(7), now), others);
+        ours.answer(&"a".into(), at(7));
+        assert_eq!(ours.whose(&"a".into(), at(7), now), Whose::Ours);
+        assert_eq!(ours.whose(&"a".into(), at(8), now), others, "another one");
+        ours.answered(&"a".into());
+        ours.answered(&"b".into());
+        assert_eq!(ours.whose(&"a".into(), at(7), now), others);
     }
 }

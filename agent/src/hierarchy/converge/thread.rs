@@ -52,9 +52,9 @@ impl Keeping {
     /// # Errors
     /// As [`Tier::open`].
     fn open(&mut self, parts: &Parts, aim: &Aim) -> Result<Tier, Error> {
-        let _exists = parts.tree.memory_id(&aim.rel)?;
+        let _exists = parts.tree.memory_id(&aim.path)?;
         let book = self.book(parts);
-        Tier::open(parts, aim, |now| book.of(&aim.rel, now))
+        Tier::open(parts, aim, |now| book.of(&aim.path, now))
     }
 
     fn book(&mut self, parts: &Parts) -> &mut Book {
@@ -156,11 +156,11 @@ impl Thread {
                 self.pause = SHORTEST;
                 match message {
                     Message::Aim(aims) => self.aims = aims,
-                    Message::Answer(rel) => {
-                        if let Some(tier) = self.tiers.iter_mut().find(|tier| tier.rel == rel) {
+                    Message::Answer(path) => {
+                        if let Some(tier) = self.tiers.iter_mut().find(|tier| tier.path == path) {
                             tier.answer();
                         }
-                        answers.push(rel);
+                        answers.push(path);
                     }
                     Message::Look => {}
                     Message::End => {
@@ -176,7 +176,7 @@ impl Thread {
             }
             self.open();
             wait = self.look();
-            answers.iter().for_each(|rel| self.ours.answered(rel));
+            answers.iter().for_each(|path| self.ours.answered(path));
             self.publish();
         }
     }
@@ -191,7 +191,7 @@ impl Thread {
         } = self;
         tiers.retain(|tier| tier.is_current(&parts.tree));
         for aim in &self.aims {
-            let at = match tiers.iter().position(|tier| tier.rel == aim.rel) {
+            let at = match tiers.iter().position(|tier| tier.path == aim.path) {
                 Some(at) => at,
                 None if aim.target.is_none() => continue,
                 None => match keeping.open(parts, aim) {
@@ -201,7 +201,7 @@ impl Thread {
                     }
                     Err(error) => {
                         if !error.is_gone() {
-                            tracing::warn!(%error, cgroup = aim.rel, "its memory limit cannot be kept");
+                            tracing::warn!(%error, cgroup = %aim.path, "its memory limit cannot be kept");
                         }
                         continue;
                     }
@@ -235,7 +235,7 @@ impl Thread {
                 let looked = match tier.look(parts, ours, &mut tell) {
                     Ok(looked) => looked,
                     Err(error) => {
-                        tracing::debug!(%error, cgroup = tier.rel, "not looked at any more");
+                        tracing::debug!(%error, cgroup = %tier.path, "not looked at any more");
                         gone.push(index);
                         break;
                     }

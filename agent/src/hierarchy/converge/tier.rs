@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use podwarden_cgroup::{Error, MemoryReader, Reclaims, Tree};
+use podwarden_cgroup::{CgroupPath, Error, MemoryReader, Reclaims, Tree};
 use podwarden_policy::{
     Bytes,
     converge::{self, Decision, Kernel, Look, Reading, Step, Terms},
@@ -30,7 +30,7 @@ struct Open {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Tier {
-    pub(super) rel: String,
+    pub(super) path: CgroupPath,
     scope: ScopeName,
     machine: converge::Tier,
     memory: MemoryReader,
@@ -69,10 +69,10 @@ impl Tier {
         found: impl FnOnce(Found) -> (Found, bool),
     ) -> Result<Self, Error> {
         let tree = &parts.tree;
-        let memory = MemoryReader::open(tree, &aim.rel)?;
-        let is_v2 = tree.memory_high(&aim.rel).is_ok();
+        let memory = MemoryReader::open(tree, &aim.path)?;
+        let is_v2 = tree.memory_high(&aim.path).is_ok();
         let now = Found {
-            id: tree.memory_id(&aim.rel)?,
+            id: tree.memory_id(&aim.path)?,
             max: match aim.made {
                 true => Limit::Unlimited,
                 false => bytes(memory.limit()?),
@@ -80,7 +80,7 @@ impl Tier {
             high: match (is_v2, aim.made) {
                 (false, _) => None,
                 (true, true) => Some(Limit::Unlimited),
-                (true, false) => Some(bytes(tree.memory_high(&aim.rel)?)),
+                (true, false) => Some(bytes(tree.memory_high(&aim.path)?)),
             },
         };
         let (found, inherited) = found(now);
@@ -89,11 +89,11 @@ impl Tier {
             machine.inherit(found.max);
         }
         Ok(Self {
-            rel: aim.rel.clone(),
+            path: aim.path.clone(),
             scope: aim.scope,
             machine,
             memory,
-            reclaims: tree.reclaims(&aim.rel),
+            reclaims: tree.reclaims(&aim.path),
             level: None,
             found,
             open: None,
@@ -106,7 +106,7 @@ impl Tier {
 
     /// Whether it is still the cgroup of this name.
     pub(super) fn is_current(&self, tree: &Tree) -> bool {
-        tree.memory_id(&self.rel)
+        tree.memory_id(&self.path)
             .is_ok_and(|id| id == self.found.id)
     }
 
@@ -163,7 +163,7 @@ impl Tier {
             cache: Bytes::ZERO,
             max: bytes(self.memory.limit()?),
             high: match self.found.high {
-                Some(_) => Some(bytes(tree.memory_high(&self.rel)?)),
+                Some(_) => Some(bytes(tree.memory_high(&self.path)?)),
                 None => None,
             },
             level: self.level,
@@ -175,7 +175,7 @@ impl Tier {
     fn decide(&mut self, parts: &Parts, ours: &Ours) -> Result<(Reading, Decision), Error> {
         let terms = self.terms(parts);
         let mut reading = self.read(&parts.tree)?;
-        if ours.has(&self.rel, reading.max, Instant::now()) {
+        if ours.has(&self.path, reading.max, Instant::now()) {
             // One of ours, be it not the last.
             self.machine.admit();
         }
@@ -204,7 +204,7 @@ impl Tier {
         self.account(&reading, tell);
         if let Some(left) = self.machine.left() {
             // Before the write, so that nobody sees the value and does not know it.
-            ours.note(&self.rel, left, Instant::now());
+            ours.note(&self.path, left, Instant::now());
         }
         let Some(step) = step else {
             self.answers = false;
@@ -227,7 +227,7 @@ impl Tier {
         match step {
             Step::Reclaim(_) => {}
             // As it was, for whoever looks.
-            Step::Max(_) if failed => ours.note(&self.rel, reading.max, Instant::now()),
+            Step::Max(_) if failed => ours.note(&self.path, reading.max, Instant::now()),
             Step::High(_) if failed => {}
             Step::Max(_) => {
                 self.capped(clock::monotonic());
@@ -322,17 +322,17 @@ impl Tier {
         tell: &mut impl FnMut(Report),
     ) -> Option<bool> {
         let result = match *step {
-            Step::Max(max) => writes::max(parts, &self.rel, max),
-            Step::High(high) => writes::high(parts, &self.rel, high),
+            Step::Max(max) => writes::max(parts, &self.path, max),
+            Step::High(high) => writes::high(parts, &self.path, high),
             Step::Reclaim(piece) if self.found.high.is_some() => {
-                writes::reclaim(parts, &self.rel, piece, self.reclaims)
+                writes::reclaim(parts, &self.path, piece, self.reclaims)
             }
             Step::Reclaim(piece) => {
                 let below = Limit::At(reading.usage.saturating_sub(piece));
                 // It stands there for a moment, and after it the one that is there now.
-                ours.note(&self.rel, below, Instant::now());
-                ours.note(&self.rel, reading.max, Instant::now());
-                writes::reclaim_by_limit(parts, &self.rel, below, reading.max)
+                ours.note(&self.path, below, Instant::now());
+                ours.note(&self.path, reading.max, Instant::now());
+                writes::reclaim_by_limit(parts, &self.path, below, reading.max)
             }
         };
         match result {

@@ -1,6 +1,6 @@
 //! Every write to a tier's files, counted where all writes are counted.
 
-use podwarden_cgroup::{Error, MemoryReader, Reclaims};
+use podwarden_cgroup::{CgroupPath, Error, MemoryReader, Reclaims};
 use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
 
 use super::{MARGIN, Parts, found::Found, tier::bytes};
@@ -17,10 +17,10 @@ const fn number(limit: Limit<Bytes>) -> Option<u64> {
 ///
 /// # Errors
 /// What the kernel refuses, and a value that reads back as another.
-pub(super) fn max(parts: &Parts, rel: &str, max: Limit<Bytes>) -> Result<Outcome, Error> {
+pub(super) fn max(parts: &Parts, path: &CgroupPath, max: Limit<Bytes>) -> Result<Outcome, Error> {
     parts.counters.counted(Operation::Update, || {
         let setting = Setting::MemoryLimit(max);
-        parts.backend.write(&parts.tree, rel, &setting)?;
+        parts.backend.write(&parts.tree, path, &setting)?;
         Ok(Outcome::Done)
     })
 }
@@ -29,9 +29,9 @@ pub(super) fn max(parts: &Parts, rel: &str, max: Limit<Bytes>) -> Result<Outcome
 ///
 /// # Errors
 /// As [`max`].
-pub(super) fn high(parts: &Parts, rel: &str, high: Limit<Bytes>) -> Result<Outcome, Error> {
+pub(super) fn high(parts: &Parts, path: &CgroupPath, high: Limit<Bytes>) -> Result<Outcome, Error> {
     parts.counters.counted(Operation::Update, || {
-        parts.tree.set_memory_high(rel, number(high))?;
+        parts.tree.set_memory_high(path, number(high))?;
         Ok(Outcome::Done)
     })
 }
@@ -42,12 +42,12 @@ pub(super) fn high(parts: &Parts, rel: &str, high: Limit<Bytes>) -> Result<Outco
 /// What the kernel refuses.
 pub(super) fn reclaim(
     parts: &Parts,
-    rel: &str,
+    path: &CgroupPath,
     piece: Bytes,
     how: Reclaims,
 ) -> Result<Outcome, Error> {
     parts.counters.counted(Operation::Reclaim, || {
-        parts.tree.reclaim(rel, piece.0, how).map(outcome)
+        parts.tree.reclaim(path, piece.0, how).map(outcome)
     })
 }
 
@@ -57,13 +57,13 @@ pub(super) fn reclaim(
 /// What the kernel refuses.
 pub(super) fn reclaim_by_limit(
     parts: &Parts,
-    rel: &str,
+    path: &CgroupPath,
     below: Limit<Bytes>,
     after: Limit<Bytes>,
 ) -> Result<Outcome, Error> {
     let below = number(below).unwrap_or(u64::MAX);
     parts.counters.counted(Operation::Reclaim, || {
-        let had = parts.tree.reclaim_by_limit(rel, below, number(after));
+        let had = parts.tree.reclaim_by_limit(path, below, number(after));
         had.map(outcome)
     })
 }
@@ -81,23 +81,23 @@ const fn outcome(had: bool) -> Outcome {
 ///
 /// # Errors
 /// The first write that the kernel refuses.
-pub(super) fn restore(parts: &Parts, rel: &str, found: &Found) -> Result<(), Error> {
+pub(super) fn restore(parts: &Parts, path: &CgroupPath, found: &Found) -> Result<(), Error> {
     let tree = &parts.tree;
-    if tree.memory_id(rel)? != found.id {
+    if tree.memory_id(path)? != found.id {
         return Ok(());
     }
-    let memory = MemoryReader::open(tree, rel)?;
+    let memory = MemoryReader::open(tree, path)?;
     let floor = Bytes(memory.usage()?)
         .saturating_add(MARGIN)
         .round_up(Bytes(rustix::param::page_size() as u64));
     let wanted = found.max.max(Limit::At(floor));
     if bytes(memory.limit()?) != wanted {
-        max(parts, rel, wanted)?;
+        max(parts, path, wanted)?;
     }
     if let Some(wanted) = found.high
-        && bytes(tree.memory_high(rel)?) != wanted
+        && bytes(tree.memory_high(path)?) != wanted
     {
-        high(parts, rel, wanted)?;
+        high(parts, path, wanted)?;
     }
     Ok(())
 }

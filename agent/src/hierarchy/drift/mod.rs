@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupLayout, CgroupPath, Tree};
 use podwarden_policy::{
     Bytes,
     desired::Desired,
@@ -29,7 +29,7 @@ use podwarden_policy::{
 
 use crate::{
     api::types::{DriftCount, DriftStats, EventKind},
-    hierarchy::{act::Performed, sense::Naming},
+    hierarchy::act::Performed,
 };
 pub use watches::WatchError;
 use watches::{Subject, Watches};
@@ -65,7 +65,7 @@ pub struct Drift {
     later: BTreeSet<Arc<CgroupName>>,
     later_at: Option<Instant>,
     /// Containers that processes entered or left.
-    entered: BTreeSet<Arc<str>>,
+    entered: BTreeSet<Arc<CgroupPath>>,
     looked: Option<Instant>,
     rest: Duration,
     counts: BTreeMap<&'static str, DriftCount>,
@@ -148,8 +148,8 @@ impl Drift {
             Subject::Settings(name) => {
                 noticed.insert(Arc::clone(name));
             }
-            Subject::Container(rel) => {
-                entered.insert(Arc::clone(rel));
+            Subject::Container(path) => {
+                entered.insert(Arc::clone(path));
             }
         });
         let now = Instant::now();
@@ -168,18 +168,18 @@ impl Drift {
     ///
     /// # Errors
     /// As [`Drift::follow`].
-    pub fn watch_container(&mut self, tree: &Tree, rel: &str) -> Result<(), WatchError> {
-        self.watches.watch_container(tree, rel)
+    pub fn watch_container(&mut self, tree: &Tree, path: &CgroupPath) -> Result<(), WatchError> {
+        self.watches.watch_container(tree, path)
     }
 
     /// A container is gone.
-    pub fn unwatch_container(&mut self, rel: &str) {
-        self.watches.unwatch_container(rel);
+    pub fn unwatch_container(&mut self, path: &CgroupPath) {
+        self.watches.unwatch_container(path);
     }
 
     /// The containers that processes entered or left since the last call, by their cgroup below the
     /// tree's root.
-    pub fn entered(&mut self) -> BTreeSet<Arc<str>> {
+    pub fn entered(&mut self) -> BTreeSet<Arc<CgroupPath>> {
         std::mem::take(&mut self.entered)
     }
 
@@ -287,7 +287,7 @@ impl Drift {
     pub fn follow(
         &mut self,
         tree: &Tree,
-        naming: &Naming,
+        layout: &CgroupLayout,
         desired: Vec<Desired>,
     ) -> Result<(), WatchError> {
         self.index = desired
@@ -298,7 +298,7 @@ impl Drift {
             .collect();
         self.desired = desired;
         self.book.retain(|name| self.index.contains_key(name));
-        let (new, result) = self.watches.follow(tree, naming, self.index.keys());
+        let (new, result) = self.watches.follow(tree, layout, self.index.keys());
         self.noticed.extend(new);
         result
     }

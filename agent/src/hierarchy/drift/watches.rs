@@ -8,11 +8,11 @@ use std::{
     },
 };
 
-use podwarden_cgroup::{Errno, Reading, Tree, WatchId, WriteWatch, is_setting};
+use podwarden_cgroup::{
+    CgroupLayout, CgroupPath, Errno, Reading, Tree, WatchId, WriteWatch, is_setting,
+};
 use podwarden_policy::name::CgroupName;
 use tokio::io::{Interest, unix::AsyncFd};
-
-use crate::hierarchy::sense::Naming;
 
 /// Why writes are not noticed at once.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub(super) enum Subject {
     /// A cgroup's settings.
     Settings(Arc<CgroupName>),
     /// The processes of a container.
-    Container(Arc<str>),
+    Container(Arc<CgroupPath>),
 }
 
 /// One inotify instance for all cgroups.
@@ -63,7 +63,7 @@ pub(super) struct Watches {
     notices: Option<AsyncFd<WriteWatch>>,
     subjects: HashMap<WatchId, Subject>,
     cgroups: BTreeMap<Arc<CgroupName>, BTreeSet<WatchId>>,
-    containers: HashMap<Arc<str>, BTreeSet<WatchId>>,
+    containers: HashMap<Arc<CgroupPath>, BTreeSet<WatchId>>,
     /// The last reading left some behind.
     more: AtomicBool,
 }
@@ -116,14 +116,18 @@ impl Watches {
 
     /// Notices processes that enter a container, by who moves them there or, on v2, by the kernel's
     /// word that the container is not empty any more.
-    pub(super) fn watch_container(&mut self, tree: &Tree, rel: &str) -> Result<(), WatchError> {
-        self.unwatch_container(rel);
+    pub(super) fn watch_container(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+    ) -> Result<(), WatchError> {
+        self.unwatch_container(path);
         let Some(notices) = &self.notices else {
             return Ok(());
         };
         let watch = notices.get_ref();
-        let directory = tree.identity_path(rel).map_err(WatchError::of)?;
-        let rel: Arc<str> = rel.into();
+        let directory = tree.identity_path(path).map_err(WatchError::of)?;
+        let path = Arc::new(path.clone());
         let mut ids = BTreeSet::new();
         let mut result = Ok(());
         for id in [
@@ -133,7 +137,7 @@ impl Watches {
         ] {
             match id {
                 Ok(id) => {
-                    let subject = Subject::Container(Arc::clone(&rel));
+                    let subject = Subject::Container(Arc::clone(&path));
                     self.subjects.insert(id, subject);
                     ids.insert(id);
                 }
@@ -141,13 +145,13 @@ impl Watches {
                 Err(error) => result = Err(WatchError::of(error)),
             }
         }
-        self.containers.insert(rel, ids);
+        self.containers.insert(path, ids);
         result
     }
 
     /// A container is gone.
-    pub(super) fn unwatch_container(&mut self, rel: &str) {
-        for id in self.containers.remove(rel).into_iter().flatten() {
+    pub(super) fn unwatch_container(&mut self, path: &CgroupPath) {
+        for id in self.containers.remove(path).into_iter().flatten() {
             if let Some(notices) = &self.notices {
                 notices.get_ref().remove(id);
             }
@@ -184,7 +188,7 @@ impl Watches {
     pub(super) fn follow<'a>(
         &mut self,
         tree: &Tree,
-        naming: &Naming,
+        layout: &CgroupLayout,
         names: impl Iterator<Item = &'a CgroupName>,
     ) -> (Vec<Arc<CgroupName>>, Result<(), WatchError>) {
         let Some(notices) = &self.notices else {
@@ -198,7 +202,7 @@ impl Watches {
             let (name, old) = before
                 .remove_entry(name)
                 .unwrap_or_else(|| (Arc::new(name.clone()), BTreeSet::new()));
-            let ids = match watch_directories(watch, tree, &naming.rel(&name)) {
+            let ids = match watch_directories(watch, tree, &layout.path(&name)) {
                 Ok(ids) => ids,
                 Err(error) if error.is_gone() => BTreeSet::new(),
                 Err(error) => {
@@ -243,9 +247,9 @@ impl Subject {
 fn watch_directories(
     watch: &WriteWatch,
     tree: &Tree,
-    rel: &str,
+    path: &CgroupPath,
 ) -> Result<BTreeSet<WatchId>, podwarden_cgroup::Error> {
-    tree.setting_directories(rel)?
+    tree.setting_directories(path)?
         .iter()
         .map(|directory| watch.directory(directory))
         .collect()

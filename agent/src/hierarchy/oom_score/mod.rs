@@ -9,7 +9,7 @@ mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podwarden_cgroup::{Errno, Error, Tree};
+use podwarden_cgroup::{CgroupPath, Errno, Error, Tree};
 use podwarden_policy::container;
 
 use process::{Process, ProcessError, Stat};
@@ -39,14 +39,14 @@ struct Followed {
 /// The containers, by their cgroup below the tree's root.
 #[derive(Debug, Default)]
 pub struct OomScores {
-    containers: BTreeMap<String, Followed>,
+    containers: BTreeMap<CgroupPath, Followed>,
 }
 
 impl OomScores {
     /// A container is there.
-    pub fn appeared(&mut self, rel: &str, uid: &str, id: &str) {
+    pub fn appeared(&mut self, path: &CgroupPath, uid: &str, id: &str) {
         self.containers
-            .entry(rel.to_owned())
+            .entry(path.to_owned())
             .or_insert_with(|| Followed {
                 uid: uid.to_owned(),
                 id: id.to_owned(),
@@ -55,20 +55,20 @@ impl OomScores {
     }
 
     /// A container is gone.
-    pub fn gone(&mut self, rel: &str) {
-        self.containers.remove(rel);
+    pub fn gone(&mut self, path: &CgroupPath) {
+        self.containers.remove(path);
     }
 
     /// The containers that are there: cgroup, pod and container.
-    pub fn containers(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+    pub fn containers(&self) -> impl Iterator<Item = (&CgroupPath, &str, &str)> {
         self.containers
             .iter()
-            .map(|(rel, c)| (rel.as_str(), c.uid.as_str(), c.id.as_str()))
+            .map(|(path, c)| (path, c.uid.as_str(), c.id.as_str()))
     }
 
     /// The pod and the container whose cgroup this is.
-    pub fn owner(&self, rel: &str) -> Option<(&str, &str)> {
-        let container = self.containers.get(rel)?;
+    pub fn owner(&self, path: &CgroupPath) -> Option<(&str, &str)> {
+        let container = self.containers.get(path)?;
         Some((&container.uid, &container.id))
     }
 
@@ -76,15 +76,15 @@ impl OomScores {
     ///
     /// # Errors
     /// What reading its processes answers; a container that is gone has none.
-    pub fn settle(&mut self, tree: &Tree, rel: &str, score: i32) -> Result<Settled, Error> {
+    pub fn settle(&mut self, tree: &Tree, path: &CgroupPath, score: i32) -> Result<Settled, Error> {
         let mut settled = Settled::default();
-        let Some(container) = self.containers.get_mut(rel) else {
+        let Some(container) = self.containers.get_mut(path) else {
             return Ok(settled);
         };
         // Processes that got the value in an earlier look: their children need none.
         let before = container.seen.clone();
         for _ in 0..ROUNDS {
-            let present = processes(tree, rel)?;
+            let present = processes(tree, path)?;
             container.seen.retain(|pid, _| present.contains(pid));
             let new: Vec<_> = present
                 .into_iter()
@@ -94,7 +94,7 @@ impl OomScores {
                 break;
             }
             for pid in new {
-                match give(tree, rel, pid, score, &before) {
+                match give(tree, path, pid, score, &before) {
                     Ok(Given::Later) => {}
                     Ok(Given::Now(start, written)) => {
                         container.seen.insert(pid, start);
@@ -125,7 +125,7 @@ enum Given {
 
 fn give(
     tree: &Tree,
-    rel: &str,
+    path: &CgroupPath,
     pid: u32,
     score: i32,
     before: &BTreeMap<u32, u64>,
@@ -133,7 +133,7 @@ fn give(
     let process = Process::open(pid)?;
     let stat = process.stat()?;
     // Between reading the list and opening, its id may have gone to another process.
-    if stat.is_runtime() || !process.is_in(tree.root(), rel)? {
+    if stat.is_runtime() || !process.is_in(tree.root(), path)? {
         return Ok(Given::Later);
     }
     if stat.is_sandbox() || has_inherited(&stat, before) || process.score()? == score {
@@ -157,14 +157,14 @@ fn has_inherited(stat: &Stat, before: &BTreeMap<u32, u64>) -> bool {
 }
 
 /// The processes in a container and below it that this process can see.
-fn processes(tree: &Tree, rel: &str) -> Result<BTreeSet<u32>, Error> {
+fn processes(tree: &Tree, path: &CgroupPath) -> Result<BTreeSet<u32>, Error> {
     let mut all = BTreeSet::new();
-    let cgroups = match tree.list(rel) {
+    let cgroups = match tree.list(path) {
         Err(error) if error.is_gone() => return Ok(all),
         cgroups => cgroups?,
     };
     for cgroup in cgroups {
-        match tree.procs(&cgroup.rel) {
+        match tree.procs(&cgroup.path) {
             Err(error) if error.is_gone() => {}
             // 0 is a process of another pid namespace.
             pids => all.extend(pids?.into_iter().filter(|pid| *pid != 0)),

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
+use podwarden_cgroup::CgroupPath;
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     io::{Errno, read, retry_on_intr, write},
@@ -87,10 +88,10 @@ impl Process {
     }
 
     /// True when it is in a cgroup of some hierarchy, or below it.
-    pub(super) fn is_in(&self, root: &str, rel: &str) -> Result<bool, ProcessError> {
+    pub(super) fn is_in(&self, root: &str, path: &CgroupPath) -> Result<bool, ProcessError> {
         let cgroup = match root {
-            "" => format!("/{rel}"),
-            root => format!("/{root}/{rel}"),
+            "" => format!("/{path}"),
+            root => format!("/{root}/{path}"),
         };
         let text = self.read("cgroup")?;
         Ok(text.lines().any(|line| is_within(line, &cgroup)))
@@ -171,7 +172,11 @@ mod tests {
         // The same value is always allowed.
         process.set_score(score).unwrap();
         assert_eq!(process.score().unwrap(), score);
-        assert!(!process.is_in("podwarden-no-such", "cgroup").unwrap());
+        assert!(
+            !process
+                .is_in("podwarden-no-such", &"cgroup".into())
+                .unwrap()
+        );
     }
 
     #[test]

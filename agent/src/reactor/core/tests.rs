@@ -149,7 +149,7 @@ impl Fake {
         target: u64,
         enforce: bool,
     ) {
-        let open = |rel: &str| MemoryReader::open(&self.tree, rel).unwrap();
+        let open = |rel: &str| MemoryReader::open(&self.tree, &rel.into()).unwrap();
         let victim = |(index, rel): (usize, &&str)| Victim {
             token: index as u64 + 1,
             uid: (*rel).into(),
@@ -161,9 +161,9 @@ impl Fake {
                 working_set: None,
             },
             files: Arc::new(VictimFiles {
-                rel: (*rel).to_owned(),
+                path: (**rel).into(),
                 memory: open(rel),
-                kill: KillHandle::open(&self.tree, rel).unwrap(),
+                kill: KillHandle::open(&self.tree, &(**rel).into()).unwrap(),
             }),
         };
         let plan = ArmedPlan {

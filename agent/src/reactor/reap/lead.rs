@@ -180,7 +180,7 @@ impl Watched {
         let given_up = now.saturating_duration_since(self.since) > LONGEST;
         if given_up {
             tracing::warn!(
-                cgroup = self.handed.files.rel,
+                cgroup = %self.handed.files.path,
                 processes = self.seen.len(),
                 "an evicted pod has processes that do not end"
             );

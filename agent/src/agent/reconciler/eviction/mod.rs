@@ -162,7 +162,7 @@ impl EvictionManager {
         if let Some(soft) = &mut self.soft
             && soft.due(now).is_zero()
         {
-            let kubepods = env.naming.rel(&env.naming.kubepods);
+            let kubepods = env.layout.path(&env.layout.kubepods);
             changed = soft.look(&env.tree, &kubepods, now);
         }
         if let Some(status) = &mut self.status
@@ -200,7 +200,7 @@ impl EvictionManager {
             tree: &env.tree,
             entries: pods,
             runtime: &known.identities.runtime().state,
-            naming: &env.naming,
+            layout: &env.layout,
             levels,
             minimum_reclaim: config.minimum_reclaim(&env.node),
             pods: &specs,
@@ -276,15 +276,15 @@ impl EvictionManager {
         let Some(recorder) = &self.recorder else {
             return;
         };
-        let scopes = self.levels.tiers(&env.naming).into_iter().zip([
+        let scopes = self.levels.tiers(&env.layout).into_iter().zip([
             ScopeName::Kubepods,
             ScopeName::Burstable,
             ScopeName::BestEffort,
         ]);
-        let scopes = scopes.map(|(tier, scope)| Wanted::Scope(scope, tier.rel));
+        let scopes = scopes.map(|(tier, scope)| Wanted::Scope(scope, tier.path));
         let pods = pods
             .iter()
-            .map(|(uid, entry)| Wanted::Pod(uid.clone(), entry.rel.clone()));
+            .map(|(uid, entry)| Wanted::Pod(uid.clone(), entry.path.clone()));
         recorder.follow(scopes.chain(pods).collect());
     }
 
@@ -317,8 +317,8 @@ fn hold(levels: &mut Levels, before: &ArmedPlan, env: &Environment) {
         let used = match armed {
             Some(armed) => without_cache(&armed.memory),
             None => {
-                let rel = env.naming.rel(&env.naming.kubepods.tier(class));
-                let memory = MemoryReader::open(&env.tree, &rel).ok();
+                let path = env.layout.path(&env.layout.kubepods.tier(class));
+                let memory = MemoryReader::open(&env.tree, &path).ok();
                 memory.and_then(|memory| without_cache(&memory))
             }
         };

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use podwarden_cgroup::CgroupPath;
 use podwarden_policy::reserve;
 
 use self::{
@@ -155,8 +156,8 @@ impl FiguresPublisher {
     }
 
     /// A cgroup is gone: closes its files.
-    pub(super) fn close(&mut self, rel: &str) {
-        self.sampler.close(rel);
+    pub(super) fn close(&mut self, path: &CgroupPath) {
+        self.sampler.close(path);
     }
 
     /// Reads all figures and publishes them.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use podwarden_cgroup::Controller;
+use podwarden_cgroup::{CgroupLayout, Controller};
 use podwarden_policy::{
     Bytes,
     desired::{self, Desired},
@@ -17,10 +17,7 @@ use crate::{
     agent::{arm::Levels, reconciler::TIERS},
     api::types::EventKind,
     base::clock,
-    hierarchy::{
-        converge::{Aim, Report, Whose},
-        sense::Naming,
-    },
+    hierarchy::converge::{Aim, Report, Whose},
     pods::{PodSet, Since},
     reactor::plan::ScopeName,
 };
@@ -63,7 +60,7 @@ impl Hierarchy {
     /// Takes the tiers' targets from the tree as it ought to be.
     pub(super) fn set_targets(&mut self, desired: &[Desired], env: &Environment) {
         let target = |class| {
-            let name = env.naming.kubepods.tier(class);
+            let name = env.layout.kubepods.tier(class);
             let tier = desired.iter().find(|desired| desired.name == name)?;
             tier.settings.iter().find_map(|(setting, _)| match setting {
                 Setting::MemoryLimit(limit) => Some(*limit),
@@ -83,17 +80,17 @@ impl Hierarchy {
         let Some(converger) = &self.converger else {
             return;
         };
-        let naming = &env.naming;
+        let layout = &env.layout;
         let aims = self.targets.iter().zip(TIERS);
         let aims = aims.map(|((scope, target), (class, _))| {
-            let rel = naming.rel(&naming.kubepods.tier(class));
+            let path = layout.path(&layout.kubepods.tier(class));
             Aim {
                 scope: *scope,
                 target: *target,
                 level: levels.of_scope(*scope).map(Bytes),
                 told: since.0,
-                made: self.actor.made(&rel),
-                rel,
+                made: self.actor.made(&path),
+                path,
             }
         });
         converger.aim(aims.collect());
@@ -114,18 +111,18 @@ impl Hierarchy {
         let (Some(converger), Some(drift)) = (&self.converger, &mut self.drift) else {
             return;
         };
-        let Environment { naming, tree, .. } = env;
+        let Environment { layout, tree, .. } = env;
         for (name, observed) in observed {
-            let Some(found) = observed.memory_limit.filter(|_| is_tier(naming, name)) else {
+            let Some(found) = observed.memory_limit.filter(|_| is_tier(layout, name)) else {
                 continue;
             };
-            let rel = naming.rel(name);
+            let path = layout.path(name);
             // Another notice follows another change.
             let stands = || {
-                tree.memory_limit(&rel)
+                tree.memory_limit(&path)
                     .is_ok_and(|now| found == now.map(Bytes).into())
             };
-            match converger.ours().whose(&rel, found, Instant::now()) {
+            match converger.ours().whose(&path, found, Instant::now()) {
                 Whose::Others { left } if stands() => drift.ours(name, left),
                 Whose::Ours | Whose::Others { .. } => drift.ours(name, found),
             }
@@ -139,14 +136,14 @@ impl Hierarchy {
         let Some(converger) = &self.converger else {
             return;
         };
-        let naming = &env.naming;
+        let layout = &env.layout;
         let deviations = judgement.admitted.iter().filter_map(|(_, d)| d.as_ref());
         for deviation in deviations {
             if let Value::Limit(found) = deviation.found
                 && deviation.property == MEMORY_LIMIT
-                && is_tier(naming, &deviation.cgroup)
+                && is_tier(layout, &deviation.cgroup)
             {
-                converger.answer(&naming.rel(&deviation.cgroup), found);
+                converger.answer(&layout.path(&deviation.cgroup), found);
             }
         }
     }
@@ -210,7 +207,7 @@ pub(super) fn facts(report: Report, env: &Environment) -> Vec<Fact> {
     }
 }
 
-fn is_tier(naming: &Naming, name: &CgroupName) -> bool {
+fn is_tier(layout: &CgroupLayout, name: &CgroupName) -> bool {
     let mut tiers = TIERS.iter();
-    tiers.any(|(class, _)| naming.kubepods.tier(*class) == *name)
+    tiers.any(|(class, _)| layout.kubepods.tier(*class) == *name)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{desired::Desired, drift::Judgement, plan::Action};
 
 use super::{Environment, Fact, Hierarchy, Known};
@@ -13,12 +13,12 @@ use crate::{
     hierarchy::{
         act::{Actor, Performed},
         drift::{Drift, Finding, WatchError},
-        sense::{self, Naming},
+        sense,
     },
 };
 
 /// Of the actor: a pass over the whole tree, or what undoes a foreign write.
-type Perform = fn(&mut Actor, &Tree, &Naming, &[Action]) -> Performed;
+type Perform = fn(&mut Actor, &Tree, &CgroupLayout, &[Action]) -> Performed;
 
 impl Hierarchy {
     /// Begins to notice foreign writes, in enforce mode.
@@ -26,7 +26,7 @@ impl Hierarchy {
         if env.config.mode != Mode::Enforce {
             return None;
         }
-        let kubepods = &env.naming.kubepods;
+        let kubepods = &env.layout.kubepods;
         let (drift, unwatched) = match Drift::new(kubepods.clone()) {
             Ok(drift) => (drift, None),
             Err(error) => (Drift::unwatched(kubepods.clone()), Some(degraded(&error))),
@@ -45,7 +45,7 @@ impl Hierarchy {
     ) -> (Performed, Vec<Finding>) {
         self.hand_over(&judgement, env);
         let actor = &mut self.actor;
-        let mut perform = |actions: &[Action]| perform(actor, &env.tree, &env.naming, actions);
+        let mut perform = |actions: &[Action]| perform(actor, &env.tree, &env.layout, actions);
         if let Some(drift) = &mut self.drift {
             return drift.carry_out(judgement, perform);
         }
@@ -58,7 +58,7 @@ impl Hierarchy {
         let Some(drift) = &mut self.drift else {
             return Vec::new();
         };
-        let followed = drift.follow(&env.tree, &env.naming, desired);
+        let followed = drift.follow(&env.tree, &env.layout, desired);
         followed.err().iter().map(degraded).collect()
     }
 
@@ -74,19 +74,19 @@ impl Hierarchy {
         if drift.take_notices() {
             facts.push(Fact::Reconcile);
         }
-        for rel in drift.entered() {
-            facts.extend(self.settle(&rel, env, known));
+        for path in drift.entered() {
+            facts.extend(self.settle(&path, env, known));
         }
-        let Environment { tree, naming, .. } = env;
+        let Environment { tree, layout, .. } = env;
         let Self { drift, actor, .. } = self;
         let Some(drift) = drift else {
             return facts;
         };
         let mut observed = BTreeMap::new();
         for name in drift.to_look_at() {
-            let rel = naming.rel(&name);
-            if tree.id(&rel).is_ok() {
-                let found = sense::observe(tree, &rel, actor.made(&rel));
+            let path = layout.path(&name);
+            if tree.id(&path).is_ok() {
+                let found = sense::observe(tree, &path, actor.made(&path));
                 observed.insert(name, found);
             } else {
                 drift.gone(&name);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::Tree;
+use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::{
     Bytes,
     desired::{self, Desired},
@@ -148,19 +148,19 @@ impl Hierarchy {
         pods: &BTreeMap<String, PodEntry>,
         levels: Levels,
     ) -> Pass {
-        let Environment { tree, naming, .. } = env;
+        let Environment { tree, layout, .. } = env;
         let existing: Vec<CgroupName> = pods
             .iter()
             .map(|(uid, entry)| (entry.class, uid.as_str().into()))
             // The index loses sight of a cgroup that is gone from the hierarchy that identifies it.
             .chain(self.actor.made_pods())
-            .map(|(class, uid)| naming.kubepods.pod(class, &uid))
+            .map(|(class, uid)| layout.kubepods.pod(class, &uid))
             .collect();
-        let made = |rel: &str| self.actor.made(rel);
+        let made = |path: &CgroupPath| self.actor.made(path);
         let wanted = Wanted::from(set);
         let mut snapshot = sense::snapshot(
             tree,
-            naming,
+            layout,
             &env.config,
             &env.node,
             wanted,
@@ -180,11 +180,11 @@ impl Hierarchy {
         Pass {
             judgement,
             desired,
-            shortcomings: sense::shortcomings(tree, naming, &snapshot),
+            shortcomings: sense::shortcomings(tree, layout, &snapshot),
             recorded: Recorded::new(
                 clock::now_text(),
                 sense::version(tree),
-                naming.driver,
+                layout.driver,
                 snapshot,
             ),
         }

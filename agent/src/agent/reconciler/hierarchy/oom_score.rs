@@ -7,6 +7,7 @@ use crate::{
     config::{Mode, Ownership},
     hierarchy::oom_score::score_of,
 };
+use podwarden_cgroup::CgroupPath;
 
 /// How often all containers are looked at, for what was not noticed.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -21,41 +22,41 @@ impl Hierarchy {
         &mut self,
         env: &Environment,
         known: &Known<'_>,
-        rel: &str,
+        path: &CgroupPath,
         uid: &str,
         id: &str,
     ) -> Vec<Fact> {
         if env.config.mode != Mode::Enforce || env.config.ownership != Ownership::Own {
             return Vec::new();
         }
-        self.oom_scores.appeared(rel, uid, id);
+        self.oom_scores.appeared(path, uid, id);
         // The watch before the look, so that no process comes in between.
         let watched = match &mut self.drift {
-            Some(drift) => drift.watch_container(&env.tree, rel),
+            Some(drift) => drift.watch_container(&env.tree, path),
             None => Ok(()),
         };
         let unwatched = watched.err().map(|error| degraded(&error));
         unwatched
             .into_iter()
-            .chain(self.settle(rel, env, known))
+            .chain(self.settle(path, env, known))
             .collect()
     }
 
-    pub(in crate::agent::reconciler) fn container_gone(&mut self, rel: &str) {
-        self.oom_scores.gone(rel);
+    pub(in crate::agent::reconciler) fn container_gone(&mut self, path: &CgroupPath) {
+        self.oom_scores.gone(path);
         if let Some(drift) = &mut self.drift {
-            drift.unwatch_container(rel);
+            drift.unwatch_container(path);
         }
     }
 
     /// Gives the processes of a container their value, if its pod is known.
     pub(super) fn settle(
         &mut self,
-        rel: &str,
+        path: &CgroupPath,
         env: &Environment,
         known: &Known<'_>,
     ) -> Option<Fact> {
-        let (uid, id) = self.oom_scores.owner(rel)?;
+        let (uid, id) = self.oom_scores.owner(path)?;
         // The runtime gives a sandbox a value of its own (the kubelet's -998).
         if known.identities.is_sandbox(uid, id) {
             return None;
@@ -65,15 +66,15 @@ impl Hierarchy {
         let name = known.identities.container(uid, id).unwrap_or(id);
         let score = score_of(&pod.pod, name, &env.node)?;
         drop(set);
-        match self.oom_scores.settle(&env.tree, rel, score) {
+        match self.oom_scores.settle(&env.tree, path, score) {
             Ok(settled) => {
                 if settled.written > 0 {
-                    tracing::debug!(cgroup = rel, score, settled.written, "oom_score_adj");
+                    tracing::debug!(cgroup = %path, score, settled.written, "oom_score_adj");
                 }
                 (settled.refused > 0).then(|| Fact::Degraded(REFUSED.to_owned()))
             }
             Err(error) => {
-                tracing::debug!(cgroup = rel, %error, "its processes are not known");
+                tracing::debug!(cgroup = %path, %error, "its processes are not known");
                 None
             }
         }
@@ -103,9 +104,9 @@ impl Hierarchy {
     ) -> Vec<Fact> {
         self.scores_settled = Some(Instant::now());
         let containers = self.oom_scores.containers();
-        let all: Vec<String> = containers.map(|(rel, ..)| rel.to_owned()).collect();
+        let all: Vec<CgroupPath> = containers.map(|(path, ..)| path.to_owned()).collect();
         all.iter()
-            .filter_map(|rel| self.settle(rel, env, known))
+            .filter_map(|path| self.settle(path, env, known))
             .collect()
     }
 }

@@ -110,7 +110,7 @@ impl World {
             tables.free(slot);
         }
         let slot = self.track(ROOT, 0, 0);
-        self.index = CgroupIndex::new(ROOT, "kubepods", slot);
+        self.index = CgroupIndex::new(ROOT, &"kubepods".into(), slot);
         for (id, cgroup) in self.tree.clone() {
             if id != ROOT {
                 self.track(id, cgroup.parent, cgroup.depth);
