@@ -27,7 +27,7 @@
 //! | `base` | clocks, durable files, errors as text, pauses | files named by others |
 
 pub mod accounting;
-pub mod agent;
+mod agent;
 pub mod api;
 pub mod base;
 pub mod cli;

@@ -1,87 +1,124 @@
-//! `podwarden run`: brings the parts up in an order that leaves nothing half done, runs the loop, and
-//! takes them down again.
+//! `podwarden run`: start, reconciler, shutdown.
 //!
-//! ```text
-//!  manifests ──> pods ─┐                       ┌─> act ──────> cgroups
-//!                      ├─> sense ──> policy ───┤
-//!  cgroups, usage ─────┘       (slow loop)     └─> arm ──────> reactor ──> SIGKILL
-//!  kernel programs ──> accounting ──> figures ──> published ──> http      (fast loop)
-//! ```
+//! | module | what it is for |
+//! |---|---|
+//! | `start` | every step from the configuration to a reconciler |
+//! | `reconciler` | pods, hierarchy, eviction and figures, and the facts that pass between them |
+//! | `arm` | the reactor's plan: levels, victims, open files |
+//! | `soft` | `evictionSoft`: when the lower level is in force |
 
 mod arm;
-mod history;
-mod own_pod;
-mod process;
 mod reconciler;
 mod soft;
 mod start;
-mod telling;
-mod wait;
 
 use std::{future::Future, sync::Arc};
 
-use crate::{api::server, config::Config};
+use podwarden_cgroup::AgentLock;
+use tokio::{sync::oneshot, task::JoinHandle};
 
-pub use start::StartError;
+use self::{reconciler::Reconciler, start::event_log};
+use crate::{
+    api::{
+        published::Published,
+        server::{self, HttpError, Listeners},
+    },
+    config::Config,
+    eviction::{recorder::log::Log, status::Condition},
+};
+
+pub(crate) use start::StartError;
 
 /// Runs the agent until `shutdown` completes. On return nothing of it is attached or listening, and
-/// cgroups that it made and nobody uses are gone.
+/// cgroups that it made and that are not in use are gone.
 ///
 /// # Errors
 /// [`StartError`]; nothing is left attached or created then either.
-pub async fn run(
+pub(crate) async fn run(
     config: Config,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
-    process::raise_open_files();
-    // The listeners first: a second agent, or a taken address, is found before anything changes.
-    let listen = server::Listen {
-        tcp: config.listen,
-        unix: Some(config.api_socket.clone()),
-        allow_remote: false,
-    };
+    start::process::raise_open_files();
+    // A second agent and a taken address are found before anything changes.
     let lock = start::lock(&config)?;
-    let listeners = server::Listeners::open(&listen)
-        .await
-        .map_err(StartError::Http)?;
-    // Once the root is ours: nobody else writes to the log.
-    let history::Opened {
+    let listeners = start::listeners(&config).await?;
+    // After the lock: no other agent writes to the log.
+    let event_log::Opened {
         published,
         log,
         evictions,
-    } = history::open(config.event_log.as_ref());
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server::serve_on(Arc::clone(&published), listeners, async {
-        let _ = stopped.await;
-    }));
-
-    let condition = telling::condition(&config, &published);
+    } = event_log::open(config.event_log.as_ref());
+    let around = Surroundings {
+        api: Api::serve(&published, listeners),
+        condition: start::status::condition(&config, &published),
+        published: Arc::clone(&published),
+        log,
+        lock,
+    };
     let mut reconciler = None;
     let working = async {
-        let started = start::agent(config, Arc::clone(&published), evictions).await?;
+        let started = start::reconciler(config, published, evictions).await?;
         match reconciler.insert(started).run().await {}
     };
     let ended = tokio::select! {
         () = shutdown => Ok(()),
         failed = working => failed,
     };
-    tracing::info!("shutting down");
-    published.set_ready(false);
-    // It is told while the rest is taken down.
-    let told = condition.map(|condition| tokio::spawn(condition.end()));
-    if let Some(reconciler) = reconciler {
-        reconciler.finish();
-    }
-    if let Some(told) = told {
-        // Its panic has been printed.
-        let _ = told.await;
-    }
-    let _ = stop.send(());
-    if let Ok(Err(error)) = serving.await {
-        tracing::warn!(%error, "the API ended badly");
-    }
-    published.set_logger(None);
-    drop(log);
-    drop(lock);
+    around.shut_down(reconciler).await;
     ended
+}
+
+/// What runs before the reconciler and ends after it.
+struct Surroundings {
+    published: Arc<Published>,
+    api: Api,
+    condition: Option<Condition>,
+    log: Option<Log>,
+    lock: AgentLock,
+}
+
+impl Surroundings {
+    async fn shut_down(self, reconciler: Option<Reconciler>) {
+        tracing::info!("shutting down");
+        self.published.set_ready(false);
+        // The API server hears of it while the rest is taken down.
+        let condition = self
+            .condition
+            .map(|condition| tokio::spawn(condition.end()));
+        if let Some(reconciler) = reconciler {
+            reconciler.finish();
+        }
+        if let Some(condition) = condition {
+            // Its panic has been printed.
+            let _ = condition.await;
+        }
+        self.api.end().await;
+        self.published.set_logger(None);
+        drop(self.log);
+        drop(self.lock);
+    }
+}
+
+/// The API's task.
+struct Api {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), HttpError>>,
+}
+
+impl Api {
+    fn serve(published: &Arc<Published>, listeners: Listeners) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        let task = tokio::spawn(server::serve_on(Arc::clone(published), listeners, stopped));
+        Self { stop, task }
+    }
+
+    async fn end(self) {
+        let _ = self.stop.send(());
+        if let Ok(Err(error)) = self.task.await {
+            tracing::warn!(%error, "the API ended badly");
+        }
+    }
 }

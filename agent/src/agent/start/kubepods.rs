@@ -1,4 +1,4 @@
-//! Waiting for a kubepods cgroup that somebody else makes.
+//! Waits for a kubepods cgroup that another program makes.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,15 +10,15 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::StartError;
 
-/// Whoever makes kubepods makes it in one hierarchy after the other; which of them tasks will be in is
-/// known once all are there.
+/// kubepods is made in one hierarchy after the other; which of them tasks will be in is known once all
+/// are there.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// A bound on missing the creation where it cannot be watched.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The tree below `root` once `kubepods` is in it.
-pub(super) async fn for_kubepods(
+pub(super) async fn wait(
     hierarchies: &Hierarchies,
     root: &str,
     kubepods: &CgroupPath,

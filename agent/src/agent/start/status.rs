@@ -1,13 +1,12 @@
-//! What tells the API server and the container runtime of evictions, by the configuration.
+//! Eviction status in the API server, teardown in the container runtime, and the Node's condition, as they
+//! are configured.
 
 use std::{sync::Arc, time::Duration};
-
-use podwarden_policy::{Node, reserve};
 
 use crate::{
     api::{published::Published, types::Eviction},
     base::error,
-    config::{Config, Machine, MarksConfig, Ownership},
+    config::{Config, MarksConfig, Ownership},
     eviction::{
         pod_workers::Failure,
         status::{Condition, Marks, Parts, Sizes, Teardown},
@@ -16,28 +15,23 @@ use crate::{
     runtime::{self, Client},
 };
 
-/// Begins to say in the Node's status how the agent is, where that is configured.
-pub(super) fn condition(config: &Config, published: &Arc<Published>) -> Option<Condition> {
+/// Begins to keep the agent's condition in the Node's status, where that is configured.
+pub(in crate::agent) fn condition(
+    config: &Config,
+    published: &Arc<Published>,
+) -> Option<Condition> {
     if !config.node_condition {
         return None;
     }
     let Some(apiserver) = Apiserver::of(&config.apiserver) else {
-        tracing::warn!("nodeCondition has no effect: there is no API server to tell");
+        tracing::warn!("nodeCondition has no effect: there is no API server");
         return None;
     };
     Some(Condition::start(apiserver, &config.node_name, published))
 }
 
-/// What there is to use on a node.
-pub(super) fn sizes(node: &Node, machine: &Machine) -> Sizes {
-    Sizes {
-        pods: reserve::allocatable(node).kubepods_memory.as_u64(),
-        node: machine.memory.as_u64(),
-    }
-}
-
-/// Starts it; `None` where there is nobody to be told. `recorded` are evictions by agents before this one,
-/// each with its time.
+/// Starts to deliver; `None` without an API server and a runtime. `recorded` are evictions by agents before
+/// this one, each with its time.
 pub(super) fn start(
     config: &Config,
     feed: Feed,
@@ -49,12 +43,12 @@ pub(super) fn start(
     let recorded = recorded
         .iter()
         .filter(|(_, eviction)| eviction.to_be_marked);
-    let told = Apiserver::of(&config.apiserver).filter(|_| config.marks != MarksConfig::None);
-    // A kubelet that knows nothing of the eviction would make anew what was taken down.
-    let is_final = told.is_some() || config.ownership == Ownership::Own;
+    let apiserver = Apiserver::of(&config.apiserver).filter(|_| config.marks != MarksConfig::None);
+    // Without a status in the API a kubelet would make anew what was taken down.
+    let is_final = apiserver.is_some() || config.ownership == Ownership::Own;
     let started = Marks::start(Parts {
         how: config.marks,
-        apiserver: told,
+        apiserver,
         node_name: config.node_name.clone(),
         state_dir: config.state_dir.clone(),
         sizes,

@@ -1,4 +1,4 @@
-//! The event log at the start: what is in it, and the thread that goes on with it.
+//! The event log at the start: what agents before this one recorded, and the thread that writes on.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::{
     eviction::recorder::log::{self, Begun, History, Log, LogFile},
 };
 
-/// What the event log gives.
+/// What is known once the log is open.
 #[derive(Default)]
-pub(super) struct Opened {
+pub(in crate::agent) struct Opened {
     /// The agent's outward state with the events of agents before it.
-    pub(super) published: Arc<Published>,
+    pub(in crate::agent) published: Arc<Published>,
     /// The thread, where a log is configured.
-    pub(super) log: Option<Log>,
+    pub(in crate::agent) log: Option<Log>,
     /// Evictions by agents before this one, each with its time.
-    pub(super) evictions: Vec<(String, Eviction)>,
+    pub(in crate::agent) evictions: Vec<(String, Eviction)>,
 }
 
-/// Opens it. Whatever is wrong with the log is said and does not keep the agent from its work.
-pub(super) fn open(config: Option<&EventLogConfig>) -> Opened {
+/// Opens the log. A problem with it is reported and does not keep the agent from its work.
+pub(in crate::agent) fn open(config: Option<&EventLogConfig>) -> Opened {
     let Some(config) = config else {
         return Opened::default();
     };
@@ -42,7 +42,7 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> Opened {
     let evictions = evictions(&history);
     let published = Arc::new(Published::after(history.events, history.last_id));
     let file = LogFile::new(config.path.clone(), config.max_size.as_u64());
-    // The thread lives no longer than what it tells.
+    // The thread does not keep the published state alive.
     let weak = Arc::downgrade(&published);
     let say = move |message: String| {
         tracing::warn!("{message}");
@@ -53,7 +53,7 @@ pub(super) fn open(config: Option<&EventLogConfig>) -> Opened {
     let log = match Log::start(file, history.last_id, say) {
         Ok((log, logger)) => {
             published.set_logger(Some(logger));
-            tell_interrupted(&published, history.interrupted);
+            publish_interrupted(&published, history.interrupted);
             Some(log)
         }
         Err(error) => {
@@ -82,8 +82,8 @@ fn evictions(history: &History) -> Vec<(String, Eviction)> {
         .collect()
 }
 
-/// Evictions that the agent before this one had no time to tell of are events of this one.
-fn tell_interrupted(published: &Published, interrupted: Vec<Begun>) {
+/// Evictions during which the agent before this one ended become events of this one.
+fn publish_interrupted(published: &Published, interrupted: Vec<Begun>) {
     for Begun { time, mut eviction } in interrupted {
         tracing::warn!(
             pod = eviction.pod.name,

@@ -1,0 +1,74 @@
+//! Accounts and reactor, over the kernel programs.
+
+use podwarden_cgroup::{MemoryReader, Tree};
+
+use super::{Site, StartError, process, programs};
+use crate::{
+    accounting::{Accounting, index::Change},
+    agent::arm::{self, Levels},
+    config::Config,
+    kernel::support::{self, Profile},
+    pods::PodSet,
+    reactor::{self, Reactor},
+};
+
+/// What runs once the cgroups exist.
+pub(super) struct Engines {
+    pub(super) accounting: Accounting,
+    pub(super) reactor: Reactor,
+    pub(super) profile: Profile,
+    /// What is lost on this node, one sentence each.
+    pub(super) degradations: Vec<String>,
+    /// The cgroups that are there.
+    pub(super) changes: Vec<Change>,
+}
+
+impl Engines {
+    pub(super) fn start(
+        config: &Config,
+        site: &Site,
+        tree: &Tree,
+        pods: &PodSet,
+    ) -> Result<Self, StartError> {
+        let decision = support::decide(&support::probe(&config.cgroup_root));
+        let mut degradations: Vec<_> = decision.degradations().collect();
+        let (kernel, levels, profile) = programs::load(config, tree, &mut degradations)?;
+        let any_level = config.eviction_soft.is_some()
+            || config.eviction_hard.is_some()
+            || Levels::of(&site.node, pods.pods.iter().map(|p| &p.pod)) != Levels::default();
+        let kubepods = site.layout.path(&site.layout.kubepods);
+        let (accounting, changes) = Accounting::start(kernel, tree, &kubepods, any_level)
+            .map_err(StartError::Accounting)?;
+        process::release_unused_memory();
+        let reactor = Reactor::start(levels, config.reactor)?;
+        degradations.extend(degradations_of(config, tree, &reactor));
+        degradations.sort();
+        degradations.dedup();
+        Ok(Self {
+            accounting,
+            reactor,
+            profile,
+            degradations,
+            changes,
+        })
+    }
+}
+
+/// What the reactor cannot do on this node.
+fn degradations_of(config: &Config, tree: &Tree, reactor: &Reactor) -> Vec<String> {
+    let mut lost = Vec::new();
+    if config.reactor.real_time {
+        lost.extend(reactor.realtime.degradations());
+    }
+    lost.extend(arm::pressure::degradations(&config.pressure));
+    if let (Some(_), Err(error)) = (
+        config.eviction_hard,
+        MemoryReader::open_node(tree.hierarchies()),
+    ) {
+        lost.push(format!(
+            "memory.available counts for pods alone, not for all of the node ({error})"
+        ));
+    }
+    lost.extend(reactor::reaping_degradation().map(str::to_owned));
+    lost
+}

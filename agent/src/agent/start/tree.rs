@@ -1,0 +1,133 @@
+//! The first pass over the cgroups, and what carries actions out.
+
+use std::{path::Path, sync::Arc};
+
+use podwarden_cgroup::{Driver, Systemd, Tree};
+use podwarden_policy::{QosClass, plan};
+
+use super::{LOCK_DIR, Site, StartError};
+use crate::{
+    api::published::Published,
+    config::{Config, Mode, Ownership},
+    hierarchy::{
+        act::{Actor, Backend, Counters, Files, Slices},
+        converge::{self, Converger},
+        sense::{self, Wanted},
+    },
+    pods::PodSet,
+};
+
+/// What carries actions out.
+pub(super) struct Writer {
+    backend: Arc<dyn Backend>,
+    /// It writes by way of systemd.
+    systemd: bool,
+    /// What is lost if that is not what the driver asks for.
+    pub(super) lost: Option<String>,
+}
+
+/// Finds what carries actions out. Beside a kubelet the files alone are better than nothing: it sets the
+/// same values again and again.
+pub(super) fn writer(config: &Config, driver: Driver) -> Result<Writer, StartError> {
+    let files = |lost| Writer {
+        backend: Arc::new(Files),
+        systemd: false,
+        lost,
+    };
+    if config.mode != Mode::Enforce || driver != Driver::Systemd {
+        return Ok(files(None));
+    }
+    let owns = config.ownership == Ownership::Own;
+    if owns && !podwarden_cgroup::is_slice_path(&config.cgroup_root) {
+        let root = config.cgroup_root.clone();
+        return Err(StartError::RootIsNoSlice { root });
+    }
+    match Systemd::connect() {
+        Ok(systemd) => Ok(Writer {
+            backend: Arc::new(Slices(systemd)),
+            systemd: true,
+            lost: None,
+        }),
+        Err(error) if owns => Err(StartError::Systemd(error)),
+        Err(error) => Ok(files(Some(format!(
+            "values are written to the files of systemd's slices alone, and systemd writes its own \
+             there when it next changes the slice ({error})"
+        )))),
+    }
+}
+
+/// What is there after the first pass.
+pub(super) struct FirstPass {
+    pub(super) actor: Actor,
+    /// `None` in observe mode, and without a thread for it.
+    pub(super) converger: Option<Converger>,
+    /// What is lost without that thread.
+    pub(super) without_thread: Option<String>,
+}
+
+/// Takes over what an agent before this one made, and makes the cgroups of these pods.
+pub(super) fn first_pass(
+    config: &Config,
+    site: &Site,
+    tree: &Tree,
+    Writer {
+        backend, systemd, ..
+    }: Writer,
+    pods: &PodSet,
+    published: &Published,
+) -> FirstPass {
+    let (layout, node) = (&site.layout, &site.node);
+    let enforce = config.mode == Mode::Enforce;
+    let mut actor = Actor::new(enforce, Arc::clone(&backend));
+    published.set_counters(actor.counters());
+    let start = || converger(config, tree, backend, actor.counters(), systemd);
+    let (converger, without_thread) = match enforce.then(start).transpose() {
+        Ok(converger) => (converger, None),
+        Err(error) => {
+            let lost = format!(
+                "the tiers' limits are lowered with each pass over the tree alone: no thread ({error})"
+            );
+            (None, Some(lost))
+        }
+    };
+    if converger.is_some() {
+        let tiers = [QosClass::Burstable, QosClass::BestEffort];
+        let tiers = tiers.map(|class| layout.path(&layout.kubepods.tier(class)));
+        actor.leave(tiers.into());
+    }
+    if config.ownership == Ownership::Own {
+        actor.adopt(tree, &layout.path(&layout.kubepods));
+    }
+    actor.learn(pods);
+    let wanted = Wanted::from(pods);
+    let snapshot = sense::snapshot(tree, layout, config, node, wanted, &[], |_| false);
+    actor.reconcile(tree, layout, &plan::plan(&snapshot));
+    FirstPass {
+        actor,
+        converger,
+        without_thread,
+    }
+}
+
+/// What brings the tiers' limits to their targets.
+fn converger(
+    config: &Config,
+    tree: &Tree,
+    backend: Arc<dyn Backend>,
+    counters: Arc<Counters>,
+    systemd: bool,
+) -> std::io::Result<Converger> {
+    let found = converge::found_file(Path::new(LOCK_DIR), &config.cgroup_root);
+    Converger::start(converge::Parts {
+        tree: tree.clone(),
+        backend,
+        counters,
+        config: config.convergence,
+        guard: Some(converge::guard::Place {
+            cgroup_root: config.cgroup_root.clone(),
+            found: found.clone(),
+            systemd,
+        }),
+        found,
+    })
+}
