@@ -123,7 +123,7 @@ async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result
         }
     };
     let text = match (args.svg, args.output) {
-        (Some(_), _) => picture::svg(&record).map_err(anyhow::Error::msg)?,
+        (Some(_), _) => picture::svg(&record)?,
         (None, Format::Table) => record::text(&record) + "\n",
         (None, Format::Json) => serde_json::to_string(&record).context("encode an event")? + "\n",
     };

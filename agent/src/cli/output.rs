@@ -118,6 +118,18 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
+/// At most `most` characters of a text; one that is cut ends with `…`.
+pub(crate) fn clipped(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    if most > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
 /// Three significant digits of a value below 1000.
 fn digits(value: f64) -> String {
     match value {

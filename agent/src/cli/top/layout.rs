@@ -208,12 +208,5 @@ fn align(column: Column, text: &str) -> String {
 
 /// Exactly `width` characters: padded, or cut with a mark.
 pub(super) fn fit(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return format!("{text:<width$}");
-    }
-    let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
-    if width > 0 {
-        cut.push('…');
-    }
-    cut
+    format!("{:<width$}", output::clipped(text, width))
 }

@@ -110,46 +110,143 @@ pub(crate) fn example() -> EventRecord {
     }
 }
 
-/// The picture as it was last looked at. With PODWARDEN_BLESS set it is written anew: look at it again.
-#[test]
-fn the_picture_is_the_one_that_was_looked_at() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/src/cli/events/picture/example.svg"
-    );
-    let drawn = svg(&example()).unwrap();
-    if std::env::var_os("PODWARDEN_BLESS").is_some() {
-        std::fs::write(path, &drawn).unwrap();
+/// The texts of a picture, in order.
+fn texts(svg: &str) -> Vec<&str> {
+    let (mut texts, mut inside) = (Vec::new(), false);
+    for line in svg.lines() {
+        match line {
+            "</text>" => inside = false,
+            line if inside => texts.push(line),
+            line => inside = line.starts_with("<text "),
+        }
     }
-    let expected = std::fs::read_to_string(path).unwrap();
+    texts
+}
+
+/// The points of every curve of one colour and width, plot after plot.
+fn drawn(svg: &str, (colour, width): Look) -> Vec<Vec<(i32, i32)>> {
+    let RGBColor(red, green, blue) = colour;
+    let look =
+        format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\" stroke-width=\"{width}\" points=\"");
+    let curves = svg.lines().filter_map(|line| line.split_once(&look));
+    let point = |text: &str| {
+        let (x, y) = text.split_once(',').unwrap();
+        (x.parse().unwrap(), y.parse().unwrap())
+    };
+    let points = |(_, rest): (_, &str)| {
+        let points = rest.split('"').next().unwrap();
+        points.split_whitespace().map(point).collect()
+    };
+    curves.map(points).collect()
+}
+
+#[test]
+fn both_plots_have_curves_level_and_moments() {
+    let record = example();
+    let svg = svg(&record).unwrap();
+    if let Some(path) = std::env::var_os("PODWARDEN_PICTURE") {
+        std::fs::write(path, &svg).unwrap();
+    }
+    let flight = record.flight.as_ref().unwrap();
+    let shown = shown(&record, flight);
+    let names = shown.iter().map(|(curve, _)| curve.scope.is_some());
+    // The burstable tier has no usage.
+    assert_eq!(names.collect::<Vec<_>>(), [true, false, false]);
+    let whole = [LEFT, LEFT + i32::try_from(PLOT).unwrap() - 1];
+    for (curve, look) in &shown {
+        let lines = drawn(&svg, *look);
+        let [legend, overview, close] = &lines[..] else {
+            panic!("{look:?}: {lines:?}")
+        };
+        assert_eq!(legend.len(), 2);
+        assert_eq!(overview.len(), curve.usage_bytes.len());
+        for points in [overview, close] {
+            let ends = [points[0].0, points[points.len() - 1].0];
+            assert_eq!(ends, whole, "{look:?}");
+        }
+        // More is higher.
+        let ends = |points: &[(i32, i32)]| (points[0].1, points[points.len() - 1].1);
+        let (first, last) = ends(overview);
+        let used = &curve.usage_bytes;
+        assert_eq!(first.cmp(&last), used[used.len() - 1].cmp(&used[0]));
+    }
+    // The pod is at its highest when the moments begin.
+    let pod = &drawn(&svg, shown[1].1)[1];
+    let top = pod.iter().min_by_key(|point| point.1).unwrap();
+    let level = &drawn(&svg, (chart::RED, 2))[0];
+    let kubepods = &drawn(&svg, shown[0].1)[1];
     assert!(
-        drawn == expected,
-        "the picture has changed: run this with PODWARDEN_BLESS=1 and look at {path}"
+        kubepods
+            .iter()
+            .any(|point| point.0 == top.0 && point.1 <= level[0].1 + 1)
     );
+    // The kill in both plots, the other five steps, and the exit.
+    assert_eq!(drawn(&svg, (chart::RED, 1)).len(), 2);
+    assert_eq!(drawn(&svg, (chart::GREY, 1)).len(), 2 * 5);
+}
+
+#[test]
+fn every_text_of_the_record_is_there() {
+    let svg = svg(&example()).unwrap();
+    let texts = texts(&svg);
+    for text in [
+        "Evicted batch/hog (BestEffort)",
+        "BestEffort, 577Mi over its memory request, priority 0",
+        "2026-11-21T08:57:48.123Z, event 4711",
+        "kubepods",
+        "batch/hog",
+        "batch/web",
+        "level of kubepods, 1.50Gi",
+        "MiB",
+        "s since the crossing",
+        "ms since the crossing",
+        "crossing",
+        "stamped in the kernel",
+        "+85.0 us",
+        "verified",
+        "killed",
+        "+1.20 ms",
+        "1 process",
+        "last exit",
+        "freed",
+        "+61.0 ms",
+        "of 577Mi",
+        "Ranking (2 of 2)",
+        "577Mi",
+        "20.0Mi",
+    ] {
+        assert!(texts.contains(&text), "{text:?} is not in {texts:?}");
+    }
+    for number in ["1", "2", "3", "4", "5", "6"] {
+        let times = texts.iter().filter(|text| **text == number).count();
+        assert!(times >= 2, "{number} stands above the plot and in the list");
+    }
 }
 
 #[test]
 fn names_cannot_become_markup() {
-    let drawn = svg(&example()).unwrap();
-    assert!(drawn.contains("&lt;quiet&gt; &amp; &quot;calm&quot;"));
-    for line in drawn.lines() {
-        assert!(
-            !line.contains("<quiet>") && !line.contains("<script"),
-            "{line}"
-        );
-    }
+    let mut record = example();
+    record.event.pod.as_mut().unwrap().name = "\u{1b}[2J<script>".to_owned();
+    let svg = svg(&record).unwrap();
+    assert!(svg.contains("&lt;quiet&gt; &amp; &quot;calm&quot;"));
+    assert!(!svg.contains("<quiet>") && !svg.contains("<script") && !svg.contains('\u{1b}'));
 }
 
 #[test]
 fn what_has_no_curves_has_no_picture() {
     let mut record = example();
     record.flight = None;
-    assert!(svg(&record).unwrap_err().contains("no curves"));
+    assert!(svg(&record).unwrap_err().to_string().contains("no curves"));
     let mut record = example();
     record.event.kind = EventKind::PodAdded {
         qos_class: "Burstable".to_owned(),
     };
-    assert!(svg(&record).unwrap_err().contains("neither an eviction"));
+    assert!(
+        svg(&record)
+            .unwrap_err()
+            .to_string()
+            .contains("neither an eviction")
+    );
 }
 
 #[test]
