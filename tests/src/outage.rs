@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use podwarden::api::published::Published;
 use podwarden::api::types::{Eviction, PodRef};
-use podwarden::config::{Config, MarksConfig, Overrides};
+use podwarden::config::{Config, EvictionStatusConfig, Overrides};
 use podwarden::eviction::status::{Marks, Parts, Sizes, Teardown};
 use podwarden::pods::{Apiserver, Feed, feed};
 use serde_json::json;
@@ -221,7 +221,7 @@ impl Scene {
         let ended = Arc::default();
         let published = Arc::new(Published::default());
         let marks = Marks::start(Parts {
-            how: MarksConfig::Status,
+            how: EvictionStatusConfig::Status,
             apiserver: Some(Apiserver::Kubeconfig(kubeconfig)),
             node_name: NODE.to_owned(),
             state_dir: config.state_dir,

@@ -30,7 +30,7 @@ pub enum Ranking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub struct Standing {
+pub struct Candidate {
     /// Its class.
     pub qos: QosClass,
     /// `spec.priority`.
@@ -41,8 +41,8 @@ pub struct Standing {
     pub working_set: Option<Bytes>,
 }
 
-impl Standing {
-    /// The standing of a pod that uses so much.
+impl Candidate {
+    /// The candidate of a pod that uses so much.
     pub fn of(pod: &Pod, working_set: Option<Bytes>) -> Self {
         Self {
             qos: qos::classify(pod),
@@ -101,7 +101,7 @@ pub enum Excess {
 }
 
 /// The one function that decides the order.
-pub fn rank(ranking: Ranking, pod: &Standing) -> Rank {
+pub fn rank(ranking: Ranking, pod: &Candidate) -> Rank {
     let over = pod
         .working_set
         .map(|used| saturate(i128::from(used.0) - i128::from(pod.memory_request.0)));
@@ -162,7 +162,7 @@ pub struct PidRank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub enum Protection {
+pub enum Exemption {
     /// A critical pod, see [`Pod::is_critical`].
     Critical,
     /// A static pod, and the operator did not allow to evict those.
@@ -171,7 +171,7 @@ pub enum Protection {
     OwnPod,
 }
 
-impl fmt::Display for Protection {
+impl fmt::Display for Exemption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Critical => "critical pod",
@@ -185,22 +185,22 @@ impl fmt::Display for Protection {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
-pub struct Immunity {
+pub struct Exemptions {
     /// Static pods may be evicted.
     pub evict_static_pods: bool,
     /// The pod that podwarden runs in, if it runs in one.
     pub own_pod: Option<PodUid>,
 }
 
-impl Immunity {
+impl Exemptions {
     /// Why the pod may not be evicted; `None` if it may.
-    pub fn of(&self, pod: &Pod) -> Option<Protection> {
+    pub fn of(&self, pod: &Pod) -> Option<Exemption> {
         if self.own_pod.as_ref() == Some(&pod.uid) {
-            Some(Protection::OwnPod)
+            Some(Exemption::OwnPod)
         } else if pod.is_critical() {
-            Some(Protection::Critical)
+            Some(Exemption::Critical)
         } else if pod.static_pod && !self.evict_static_pods {
-            Some(Protection::StaticPod)
+            Some(Exemption::StaticPod)
         } else {
             None
         }
@@ -212,8 +212,8 @@ impl Immunity {
 pub struct Ranked<'a> {
     /// Which pod.
     pub pod: &'a Pod,
-    /// Its standing.
-    pub standing: Standing,
+    /// Its candidate.
+    pub candidate: Candidate,
     /// Its rank.
     pub rank: Rank,
 }
@@ -221,19 +221,19 @@ pub struct Ranked<'a> {
 /// The pods that may be evicted, the first to go first. `working_set` tells a pod's usage.
 pub fn order<'a>(
     ranking: Ranking,
-    immunity: &Immunity,
+    exemptions: &Exemptions,
     pods: impl IntoIterator<Item = &'a Pod>,
     working_set: impl Fn(&Pod) -> Option<Bytes>,
 ) -> Vec<Ranked<'a>> {
     let mut ranked: Vec<_> = pods
         .into_iter()
-        .filter(|pod| immunity.of(pod).is_none())
+        .filter(|pod| exemptions.of(pod).is_none())
         .map(|pod| {
-            let standing = Standing::of(pod, working_set(pod));
+            let candidate = Candidate::of(pod, working_set(pod));
             Ranked {
                 pod,
-                standing,
-                rank: rank(ranking, &standing),
+                candidate,
+                rank: rank(ranking, &candidate),
             }
         })
         .collect();

@@ -13,7 +13,7 @@ use alloc::{
 use crate::{
     container::ContainerOptions,
     desired::{self, Desired, MadeBy},
-    evict::{self, Immunity, Ranked, Ranking},
+    evict::{self, Exemptions, Ranked, Ranking},
     limits::{Limit, LimitOptions},
     model::{Node, Pod, PodUid},
     name::{self, CgroupName},
@@ -49,7 +49,7 @@ pub struct Snapshot {
     pub ranking: Ranking,
     /// Who is never evicted.
     #[cfg_attr(feature = "serde", serde(default))]
-    pub immunity: Immunity,
+    pub exemptions: Exemptions,
     /// The `kubepods` cgroup.
     pub kubepods: CgroupName,
     /// The kernel's page size; memory limits are kept in whole pages.
@@ -97,7 +97,7 @@ impl Snapshot {
             ownership: Ownership::default(),
             controllers: Controllers::default(),
             ranking: Ranking::default(),
-            immunity: Immunity::default(),
+            exemptions: Exemptions::default(),
             kubepods,
             page_size: Bytes(4096),
             margin: DEFAULT_MARGIN,
@@ -410,7 +410,7 @@ pub fn ranking(snapshot: &Snapshot) -> Vec<Ranked<'_>> {
         .into_iter()
         .filter(|pod| observed(pod).is_some());
     let working_set = |pod: &Pod| observed(pod)?.memory_working_set;
-    evict::order(snapshot.ranking, &snapshot.immunity, running, working_set)
+    evict::order(snapshot.ranking, &snapshot.exemptions, running, working_set)
 }
 
 fn pod_cgroup(snapshot: &Snapshot, pod: &Pod) -> CgroupName {

@@ -10,7 +10,7 @@ mod tree;
 use podwarden_policy::{
     Bytes, CpuShares, CpuWeight, MilliCpu, Pod, PodUid, QosClass,
     convert::{milli_to_shares, shares_to_weight, shares_to_weight_log, weight_to_shares},
-    evict::{self, Immunity, Ranking},
+    evict::{self, Exemptions, Ranking},
     limits,
     name::{self, CgroupName, ContainerName},
     plan::{Action, Snapshot, plan},
@@ -198,13 +198,13 @@ proptest! {
     ) {
         pods.sort_by(|a, b| a.uid.cmp(&b.uid));
         pods.dedup_by(|a, b| a.uid == b.uid);
-        let immunity = Immunity {
+        let exemptions = Exemptions {
             evict_static_pods,
             own_pod: own.map(|uid| PodUid::new(format!("u{uid}"))),
         };
         for ranking in [Ranking::QosFirst, Ranking::Kubelet] {
             let order = |pods: &[Pod]| -> Vec<PodUid> {
-                evict::order(ranking, &immunity, pods, working_set(seed))
+                evict::order(ranking, &exemptions, pods, working_set(seed))
                     .iter()
                     .map(|ranked| ranked.pod.uid.clone())
                     .collect()
@@ -212,7 +212,7 @@ proptest! {
             let found = order(&pods);
             let mut members = found.clone();
             members.sort();
-            let free = pods.iter().filter(|pod| immunity.of(pod).is_none());
+            let free = pods.iter().filter(|pod| exemptions.of(pod).is_none());
             prop_assert_eq!(members, free.map(|pod| pod.uid.clone()).collect::<Vec<_>>());
             if !pods.is_empty() {
                 let mut turned = pods.clone();
@@ -226,9 +226,9 @@ proptest! {
     #[test]
     fn the_lower_class_goes_first(pods in vec(any_pod(), 2..12), seed in any::<u64>()) {
         let usage = working_set(seed);
-        let order = evict::order(Ranking::QosFirst, &Immunity::default(), &pods, &usage);
+        let order = evict::order(Ranking::QosFirst, &Exemptions::default(), &pods, &usage);
         let place = |ranked: &evict::Ranked<'_>| {
-            let over = usage(ranked.pod).is_some_and(|u| u > ranked.standing.memory_request);
+            let over = usage(ranked.pod).is_some_and(|u| u > ranked.candidate.memory_request);
             match qos::classify(ranked.pod) {
                 QosClass::BestEffort => 0,
                 QosClass::Burstable if over => 1,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use podwarden_policy::{
     Bytes, QosClass,
-    evict::{Excess, Group, Immunity, Ranking, Standing, rank},
+    evict::{Candidate, Excess, Exemptions, Group, Ranking, rank},
     pressure::{Observation, Watch},
     signal::Signal,
     threshold::{ThresholdConfig, parse_duration},
@@ -16,20 +16,20 @@ use support::pod;
 
 #[test]
 fn a_pod_whose_usage_is_unknown() {
-    let unknown = Standing {
+    let unknown = Candidate {
         qos: QosClass::BestEffort,
         priority: 0,
         memory_request: Bytes(0),
         working_set: None,
     };
-    let known = Standing {
+    let known = Candidate {
         working_set: Some(Bytes(1)),
         ..unknown
     };
-    let standing = |ranking| (rank(ranking, &unknown), rank(ranking, &known));
-    let (a, b) = standing(Ranking::Kubelet);
+    let candidate = |ranking| (rank(ranking, &unknown), rank(ranking, &known));
+    let (a, b) = candidate(Ranking::Kubelet);
     assert!(a < b && a.excess == Excess::UnknownFirst && a.group == Group::Any);
-    let (a, b) = standing(Ranking::QosFirst);
+    let (a, b) = candidate(Ranking::QosFirst);
     assert!(a > b && a.excess == Excess::UnknownLast && a.group == Group::BestEffort);
 }
 
@@ -37,7 +37,7 @@ fn a_pod_whose_usage_is_unknown() {
 fn protected_pods() {
     let mut static_pod = pod("s", &[["", "", "", ""]]);
     static_pod.static_pod = true;
-    let mut allowed = Immunity::default();
+    let mut allowed = Exemptions::default();
     assert!(allowed.of(&static_pod).is_some());
     allowed.evict_static_pods = true;
     assert_eq!(allowed.of(&static_pod), None);
@@ -45,7 +45,7 @@ fn protected_pods() {
     assert!(allowed.of(&static_pod).is_some());
     let mut system = pod("p", &[["", "", "", ""]]);
     system.priority = 2_000_000_000;
-    assert!(Immunity::default().of(&system).is_some());
+    assert!(Exemptions::default().of(&system).is_some());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use podwarden_policy::{
     Bytes, MilliCpu, Node,
     container::ContainerOptions,
     converge::Steps,
-    evict::{Immunity, Ranking},
+    evict::{Exemptions, Ranking},
     limits::LimitOptions,
     model::{Enforcement, Reserved, ReservedCgroup},
     name::CgroupName,
@@ -233,9 +233,9 @@ pub enum OnExit {
     Keep,
 }
 
-/// `marks.how`: how the API server learns of an eviction, besides by an Event.
+/// `evictionStatus.how`: how the API server learns of an eviction, besides by an Event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum MarksConfig {
+pub enum EvictionStatusConfig {
     /// As the kubelet tells it: the pod's status is Failed, for the reason Evicted.
     #[default]
     Status,
@@ -331,8 +331,8 @@ pub struct Config {
     pub event_log: Option<EventLogConfig>,
     /// `convergence`.
     pub convergence: ConvergenceConfig,
-    /// `marks`. Default: `status`.
-    pub marks: MarksConfig,
+    /// `evictionStatus`. Default: `status`.
+    pub eviction_status: EvictionStatusConfig,
     /// `nodeCondition`: whether the Node's status says how this agent is. Default: false.
     pub node_condition: bool,
 }
@@ -396,6 +396,16 @@ pub enum ConfigError {
         problem: String,
         /// What to write instead.
         remedy: &'static str,
+    },
+    /// A key of an earlier version.
+    #[error("configuration {origin}: {old} is now {new}; write {new} instead of {old}")]
+    Renamed {
+        /// File and line.
+        origin: String,
+        /// The old key.
+        old: &'static str,
+        /// The new one.
+        new: &'static str,
     },
     /// A key is needed because of another.
     #[error("configuration {path}: {missing} is not set, but {because} is; set both or none")]
@@ -511,15 +521,15 @@ impl Config {
         };
         snapshot.ownership = self.ownership.into();
         snapshot.ranking = self.ranking;
-        snapshot.immunity = Immunity {
-            own_pod: snapshot.immunity.own_pod.take(),
-            ..self.immunity()
+        snapshot.exemptions = Exemptions {
+            own_pod: snapshot.exemptions.own_pod.take(),
+            ..self.exemptions()
         };
     }
 
     /// What protects pods; `own_pod` is for the caller to fill in.
-    pub fn immunity(&self) -> Immunity {
-        Immunity {
+    pub fn exemptions(&self) -> Exemptions {
+        Exemptions {
             evict_static_pods: self.evict_static_pods,
             own_pod: None,
         }

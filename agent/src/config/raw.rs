@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_saphyr::Spanned;
 
 use podwarden_policy::evict::Ranking;
@@ -77,8 +77,10 @@ pub(crate) struct RawConfig {
     #[serde(default)]
     pub(super) convergence: RawConvergence,
     #[serde(default)]
-    pub(super) marks: RawMarks,
+    pub(super) eviction_status: RawEvictionStatus,
     pub(super) node_condition: Option<bool>,
+    /// The old name of `evictionStatus`; an error.
+    marks: Option<Spanned<IgnoredAny>>,
 }
 
 /// CPU and memory.
@@ -186,10 +188,10 @@ pub(super) struct RawConvergence {
     pub(super) reclaim_step: Option<Text>,
 }
 
-/// `marks`.
+/// `evictionStatus`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawMarks {
+pub(super) struct RawEvictionStatus {
     pub(super) how: Option<Text>,
 }
 
@@ -201,6 +203,13 @@ pub(super) fn parse(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
         serde_saphyr::from_str_with_options(text, options).map_err(|e| syntax(name, e))?;
     identity(name, "apiVersion", raw.api_version.as_ref(), API_VERSION)?;
     identity(name, "kind", raw.kind.as_ref(), KIND)?;
+    if let Some(old) = &raw.marks {
+        return Err(ConfigError::Renamed {
+            origin: format!("{name}:{}", old.referenced.line()),
+            old: "marks",
+            new: "evictionStatus",
+        });
+    }
     Ok(raw)
 }
 

@@ -406,16 +406,27 @@ fn the_runtime_is_where_the_operator_says() {
 #[test]
 fn evictions_are_marked_as_configured() {
     for (text, how) in [
-        ("", MarksConfig::Status),
-        ("marks: {how: status}", MarksConfig::Status),
-        ("marks: {how: evictionApi}", MarksConfig::EvictionApi),
-        ("marks: {how: none}", MarksConfig::None),
+        ("", EvictionStatusConfig::Status),
+        (
+            "evictionStatus: {how: status}",
+            EvictionStatusConfig::Status,
+        ),
+        (
+            "evictionStatus: {how: evictionApi}",
+            EvictionStatusConfig::EvictionApi,
+        ),
+        ("evictionStatus: {how: none}", EvictionStatusConfig::None),
     ] {
-        assert_eq!(parse(text).unwrap().marks, how, "{text}");
+        assert_eq!(parse(text).unwrap().eviction_status, how, "{text}");
     }
-    let message = error("marks: {how: Status}");
+    let renamed = error("marks: {how: status}");
     assert!(
-        message.contains("marks.how is `Status`") && message.contains("evictionApi"),
+        renamed.contains("agent.yaml:3: marks is now evictionStatus"),
+        "{renamed}"
+    );
+    let message = error("evictionStatus: {how: Status}");
+    assert!(
+        message.contains("evictionStatus.how is `Status`") && message.contains("evictionApi"),
         "{message}"
     );
 }

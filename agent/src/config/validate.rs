@@ -1,9 +1,9 @@
 //! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
 
 mod convergence;
+mod eviction_status;
 mod kubelet;
 mod limits;
-mod marks;
 mod pressure;
 mod static_pod_url;
 
@@ -359,7 +359,7 @@ pub(super) fn check(
         sampling_interval: sampling.unwrap_or(Duration::from_secs(1)),
         event_log: file.event_log(&raw.event_log)?,
         convergence: file.convergence(&raw.convergence)?,
-        marks: file.marks(&raw.marks)?,
+        eviction_status: file.eviction_status(&raw.eviction_status)?,
         node_condition: raw.node_condition.unwrap_or_default(),
         pods_dir: overrides.pods_dir.or(raw.pods_dir),
         state_dir: file.read(

@@ -1,7 +1,7 @@
 //! Reads the pods' usage to find the one that goes first. Allocates nothing.
 
 use podwarden_policy::{
-    evict::{self, Rank, Standing},
+    evict::{self, Candidate, Rank},
     units::Bytes,
 };
 
@@ -47,11 +47,11 @@ pub(super) fn choose(
             continue;
         }
         let rank = |working_set| {
-            let standing = Standing {
+            let candidate = Candidate {
                 working_set: Some(Bytes(working_set)),
-                ..victim.standing
+                ..victim.candidate
             };
-            evict::rank(plan.ranking, &standing)
+            evict::rank(plan.ranking, &candidate)
         };
         let first = |rank| {
             best.as_ref()

@@ -144,30 +144,30 @@ impl Core {
             let Ok(ready) = self.poll.wait(&mut buffer) else {
                 return;
             };
-            let woke = now();
+            let wake = now();
             self.shared.beat.fetch_add(1, Ordering::Relaxed);
             let mut replan = false;
             for event in ready {
                 match event.data.u64() {
                     CONTROL => replan = true,
                     TIMER => self.poll.drain_timer(),
-                    DECISIONS => self.take_crossings(woke),
-                    token @ NOTIFY..EVENTS_OF => self.notified(token - NOTIFY, woke),
-                    token @ EVENTS_OF..STALL => self.limit_reached(token - EVENTS_OF, woke),
-                    token => self.stalled(token - STALL, woke),
+                    DECISIONS => self.take_crossings(wake),
+                    token @ NOTIFY..EVENTS_OF => self.notified(token - NOTIFY, wake),
+                    token @ EVENTS_OF..STALL => self.limit_reached(token - EVENTS_OF, wake),
+                    token => self.stalled(token - STALL, wake),
                 }
             }
             // After the rest, which speaks of the plan that was in force.
             if replan {
                 self.take_plan();
             }
-            self.step(woke);
+            self.step(wake);
             self.set_timer();
         }
     }
 
     /// Looks at every scope and acts where its working set is at its level.
-    fn step(&mut self, woke: u64) {
+    fn step(&mut self, wake: u64) {
         self.check_dying();
         let plan = Arc::clone(&self.plan);
         for (index, scope) in plan.scopes.iter().enumerate().take(SCOPES) {
@@ -184,8 +184,8 @@ impl Core {
             } else if self.dying.is_none() {
                 // Killed is not freed: until it is, nothing else is decided.
                 let retry = self.config.max_interval;
-                let next = self.watches[index].above(level, look, woke, retry);
-                self.decide(&plan, index, look, woke, next);
+                let next = self.watches[index].above(level, look, wake, retry);
+                self.decide(&plan, index, look, wake, next);
             }
             if scope.name == ScopeName::Node {
                 self.look_at_node_again(index, look);
@@ -205,7 +205,7 @@ impl Core {
 
     /// Evicts somebody where tasks wait for memory and memory is short; once for every notice.
     fn relieve_stalls(&mut self, plan: &Arc<ArmedPlan>) {
-        let Some((woke, detector)) = self.stalls.take() else {
+        let Some((wake, detector)) = self.stalls.take() else {
             return;
         };
         let Some(pressure) = &plan.pressure else {
@@ -225,8 +225,8 @@ impl Core {
             fill_rate: 0,
             usage,
             detector,
-            crossed: woke,
-            woke,
+            crossed: wake,
+            wake,
         };
         self.tell(Report::Crossed(crossing));
         match self.evict_one(plan, crossing, WORTH_EVICTING.as_u64()) {
@@ -277,7 +277,7 @@ impl Core {
         }
     }
 
-    fn decide(&mut self, plan: &Arc<ArmedPlan>, index: usize, look: Look, woke: u64, next: Next) {
+    fn decide(&mut self, plan: &Arc<ArmedPlan>, index: usize, look: Look, wake: u64, next: Next) {
         let Next::Decide {
             crossed,
             detector,
@@ -296,7 +296,7 @@ impl Core {
             usage: look.usage,
             detector,
             crossed,
-            woke,
+            wake,
         };
         if first {
             self.tell(Report::Crossed(crossing));

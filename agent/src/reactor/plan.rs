@@ -11,7 +11,7 @@ use podwarden_cgroup::{
     CgroupPath, KillHandle, MemoryEvents, MemoryReader, MemoryStat, MemoryThresholds, PsiKind,
 };
 use podwarden_policy::{
-    evict::{Ranking, Standing},
+    evict::{Candidate, Ranking},
     model::QosClass,
 };
 
@@ -194,7 +194,7 @@ pub struct Victim {
     /// The class of the tier that its cgroup is in; the manifest may say another.
     pub place: QosClass,
     /// Class, priority and request; its working set is read when it matters.
-    pub standing: Standing,
+    pub candidate: Candidate,
     /// Its cgroup; the next plan takes it over.
     pub files: Arc<VictimFiles>,
 }

@@ -56,8 +56,8 @@ pub struct Crossing {
     pub detector: Detector,
     /// When usage passed the level, as well as `detector` can tell.
     pub crossed: u64,
-    /// When the reactor woke for it.
-    pub woke: u64,
+    /// When the reactor's wait ended for it.
+    pub wake: u64,
 }
 
 /// A victim was chosen and, unless in observe mode, killed.
@@ -118,7 +118,7 @@ pub enum Report {
     },
     /// Usage is at a level, and as many pods were evicted in the last minute as are allowed
     /// (`reactor.maxEvictionsPerMinute`); said once until usage falls.
-    Limited(Crossing),
+    RateLimited(Crossing),
     /// Usage is at a level and nothing may be evicted; said once until usage falls.
-    NobodyLeft(Crossing),
+    NoCandidate(Crossing),
 }

@@ -23,10 +23,10 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// The kernel said so, and the reactor woke for it at `woke`.
-    pub(super) fn noticed(&mut self, woke: u64, detector: Detector) {
-        if woke >= self.quiet_until && self.noticed.is_none() {
-            self.noticed = Some((woke, detector));
+    /// The kernel said so, at the reactor's wake-up at `wake`.
+    pub(super) fn noticed(&mut self, wake: u64, detector: Detector) {
+        if wake >= self.quiet_until && self.noticed.is_none() {
+            self.noticed = Some((wake, detector));
         }
     }
 

@@ -85,8 +85,8 @@ impl Watch {
 
     /// The kernel says that something has happened, not what or when: the v1 threshold was passed in either
     /// direction, or a v2 limit was reached.
-    pub(super) fn notified(&mut self, woke: u64, detector: Detector) {
-        self.stamp(woke, detector);
+    pub(super) fn notified(&mut self, wake: u64, detector: Detector) {
+        self.stamp(wake, detector);
     }
 
     fn stamp(&mut self, at: u64, detector: Detector) {
@@ -110,8 +110,8 @@ impl Watch {
         self.stamp = None;
     }
 
-    /// Usage was found at `level`. `woke` is when the reactor woke for it.
-    pub(super) fn above(&mut self, level: u64, look: Look, woke: u64, retry: Duration) -> Next {
+    /// Usage was found at `level`. `wake` is when the reactor's wait ended for it.
+    pub(super) fn above(&mut self, level: u64, look: Look, wake: u64, retry: Duration) -> Next {
         let first = self.phase == Phase::Below;
         match self.phase {
             Phase::Settled => return Next::Rest,
@@ -127,13 +127,13 @@ impl Watch {
                 (sampler::interpolate(below, after, level), Detector::Sampler)
             }
             // Above when it was first looked at, or still above after an eviction.
-            _ => (woke, Detector::Sampler),
+            _ => (wake, Detector::Sampler),
         };
         if first {
             self.phase = Phase::Crossed;
         }
         Next::Decide {
-            crossed: crossed.min(woke),
+            crossed: crossed.min(wake),
             detector,
             first,
         }

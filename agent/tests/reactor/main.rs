@@ -20,7 +20,7 @@ use podwarden::{
         Reactor,
         free::FreeMemory,
         plan::{
-            ArmedPlan, Notice, Pressure, Scope, ScopeName, StallTrigger, Victim as Candidate,
+            ArmedPlan, Notice, Pressure, Scope, ScopeName, StallTrigger, Victim as ArmedVictim,
             VictimFiles,
         },
         report::Report,
@@ -30,7 +30,7 @@ use podwarden_cgroup::{
     CgroupPath, Controller, KillHandle, MemoryReader, MemoryThresholds, PsiKind, Tree,
 };
 use podwarden_policy::{
-    evict::{Ranking, Standing},
+    evict::{Candidate, Ranking},
     model::QosClass,
     threshold::Amount,
     units::Bytes,
@@ -108,12 +108,12 @@ fn scope(tree: &Tree, level: u64) -> Arc<Scope> {
     })
 }
 
-fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> Candidate {
-    Candidate {
+fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> ArmedVictim {
+    ArmedVictim {
         token,
         uid: path.as_str().into(),
         place: QosClass::BestEffort,
-        standing: Standing {
+        candidate: Candidate {
             qos: QosClass::BestEffort,
             priority,
             memory_request: Bytes(0),
@@ -127,7 +127,7 @@ fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> Candi
     }
 }
 
-fn plan(scope: &Arc<Scope>, victims: Vec<Candidate>) -> ArmedPlan {
+fn plan(scope: &Arc<Scope>, victims: Vec<ArmedVictim>) -> ArmedPlan {
     ArmedPlan {
         scopes: vec![Arc::clone(scope)],
         victims,

@@ -310,7 +310,7 @@ fn mark_replaced_pod(context: &Context) -> Result<()> {
 fn mark_eviction_api(context: &Context) -> Result<()> {
     let hog = PodSpec::best_effort("hog");
     let mut options = small("enforce");
-    options.config = "marks: {how: evictionApi}\n".to_owned();
+    options.config = "evictionStatus: {how: evictionApi}\n".to_owned();
     let world = world(context, options, &[&hog])?;
     world.server.manners(|m| m.budget_spent = Some(1));
     world.verbs();

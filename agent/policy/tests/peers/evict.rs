@@ -4,7 +4,7 @@ use core::{cmp::Reverse, time::Duration};
 
 use podwarden_policy::{
     Bytes, Pod,
-    evict::{Immunity, PidRank, Ranking, order},
+    evict::{Exemptions, PidRank, Ranking, order},
     pressure::usage_level,
     signal::Signal,
     threshold::{Amount, ThresholdConfig, parse_flag},
@@ -17,7 +17,7 @@ fn names(pods: &[Pod], usage_mi: &[u64]) -> Vec<String> {
         let index = pods.iter().position(|p| p.uid == pod.uid)?;
         Some(Bytes::mebi(usage_mi[index]))
     };
-    order(Ranking::Kubelet, &Immunity::default(), pods, usage)
+    order(Ranking::Kubelet, &Exemptions::default(), pods, usage)
         .into_iter()
         .map(|ranked| ranked.pod.name.clone())
         .collect()

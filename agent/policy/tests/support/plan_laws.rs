@@ -205,7 +205,7 @@ pub(crate) fn ranks_every_candidate_once(snapshot: &Snapshot) {
         uids.sort();
         assert!(uids.is_sorted_by(|a, b| a < b), "a pod is in it twice");
         for ranked in &ranked {
-            assert_eq!(snapshot.immunity.of(ranked.pod), None);
+            assert_eq!(snapshot.exemptions.of(ranked.pod), None);
         }
     }
 }

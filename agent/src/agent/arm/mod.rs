@@ -13,7 +13,7 @@ use podwarden_cgroup::{
 };
 use podwarden_policy::{
     Node, Pod, QosClass,
-    evict::{Immunity, Ranking, Standing},
+    evict::{Candidate, Exemptions, Ranking},
     limits,
     plan::DEFAULT_MARGIN,
     qos, reserve,
@@ -183,7 +183,7 @@ pub(super) struct Inputs<'a> {
     /// From how much waiting for memory on somebody is evicted.
     pub pressure: PressureConfig,
     /// Who is never evicted.
-    pub immunity: &'a Immunity,
+    pub exemptions: &'a Exemptions,
     /// Who goes first.
     pub ranking: Ranking,
     /// Whether to act.
@@ -272,7 +272,7 @@ fn victim(
 ) -> Option<Victim> {
     let uid = pod.uid.as_str();
     // One that was evicted stays in: it has nothing to kill, or new processes.
-    if inputs.immunity.of(pod).is_some() {
+    if inputs.exemptions.of(pod).is_some() {
         return None;
     }
     // Where it is, which is not where its manifest would have it when that changed since.
@@ -302,7 +302,7 @@ fn victim(
         token,
         uid: uid.into(),
         place: entry.class,
-        standing: Standing::of(pod, None),
+        candidate: Candidate::of(pod, None),
         files,
     })
 }

@@ -19,7 +19,7 @@ pub(super) mod pods;
 use std::{convert::Infallible, sync::Arc, time::Instant};
 
 use podwarden_cgroup::{CgroupLayout, Tree};
-use podwarden_policy::{Node, QosClass, evict::Immunity, name};
+use podwarden_policy::{Node, QosClass, evict::Exemptions, name};
 
 use self::{
     eviction::EvictionManager, figures::FiguresPublisher, hierarchy::Hierarchy, pods::Pods,
@@ -50,7 +50,7 @@ pub(super) struct Environment {
     pub(super) node_level: Option<u64>,
     pub(super) tree: Tree,
     pub(super) layout: CgroupLayout,
-    pub(super) immunity: Immunity,
+    pub(super) exemptions: Exemptions,
     pub(super) published: Arc<Published>,
 }
 

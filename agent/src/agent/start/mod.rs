@@ -26,7 +26,7 @@ mod tree;
 use std::{fs, path::Path, sync::Arc};
 
 use podwarden_cgroup::AgentLock;
-use podwarden_policy::evict::Immunity;
+use podwarden_policy::evict::Exemptions;
 
 pub(crate) use self::error::StartError;
 use self::{engines::Engines, site::Site, tree::FirstPass};
@@ -101,9 +101,9 @@ pub(super) async fn reconciler(
     };
     let env = Environment {
         node_level: config.node_level(&site.machine),
-        immunity: Immunity {
+        exemptions: Exemptions {
             own_pod: own_pod::find(),
-            ..config.immunity()
+            ..config.exemptions()
         },
         config,
         node: site.node,

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     api::{published::Published, types::Eviction},
     base::error,
-    config::{Config, MarksConfig, Ownership},
+    config::{Config, EvictionStatusConfig, Ownership},
     eviction::{
         pod_workers::Failure,
         status::{Condition, Marks, Parts, Sizes, Teardown},
@@ -43,11 +43,12 @@ pub(super) fn start(
     let recorded = recorded
         .iter()
         .filter(|(_, eviction)| eviction.to_be_marked);
-    let apiserver = Apiserver::of(&config.apiserver).filter(|_| config.marks != MarksConfig::None);
+    let apiserver = Apiserver::of(&config.apiserver)
+        .filter(|_| config.eviction_status != EvictionStatusConfig::None);
     // Without a status in the API a kubelet would make anew what was taken down.
     let is_final = apiserver.is_some() || config.ownership == Ownership::Own;
     let started = Marks::start(Parts {
-        how: config.marks,
+        how: config.eviction_status,
         apiserver,
         node_name: config.node_name.clone(),
         state_dir: config.state_dir.clone(),

@@ -335,7 +335,7 @@ fn same_files(a: &Setting, b: &Setting) -> bool {
 
 fn eviction(input: &Input, pod: &Pod) -> Eviction {
     let snapshot = &input.snapshot;
-    if let Some(protection) = snapshot.immunity.of(pod) {
+    if let Some(protection) = snapshot.exemptions.of(pod) {
         let reason = protection.to_string();
         return Eviction::Protected { reason };
     }

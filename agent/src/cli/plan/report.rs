@@ -180,9 +180,12 @@ fn path(input: &Input, name: &podwarden_policy::name::CgroupName) -> String {
 /// The order of those that run; where nothing is known to run, of all.
 pub(crate) fn ranking(snapshot: &Snapshot) -> Vec<Ranked<'_>> {
     if snapshot.cgroups.is_empty() {
-        evict::order(snapshot.ranking, &snapshot.immunity, &snapshot.pods, |_| {
-            None
-        })
+        evict::order(
+            snapshot.ranking,
+            &snapshot.exemptions,
+            &snapshot.pods,
+            |_| None,
+        )
     } else {
         plan::ranking(snapshot)
     }
@@ -191,15 +194,15 @@ pub(crate) fn ranking(snapshot: &Snapshot) -> Vec<Ranked<'_>> {
 fn place(ranked: &Ranked<'_>) -> Place {
     Place {
         pod_ref: pod_ref(ranked.pod),
-        qos_class: ranked.standing.qos.as_str(),
-        working_set_bytes: ranked.standing.working_set.map(|bytes| bytes.0),
+        qos_class: ranked.candidate.qos.as_str(),
+        working_set_bytes: ranked.candidate.working_set.map(|bytes| bytes.0),
         reason: ranked.rank.to_string(),
     }
 }
 
 fn protected(snapshot: &Snapshot) -> Vec<Protected> {
     let protected = snapshot.pods.iter().filter_map(|pod| {
-        let reason = snapshot.immunity.of(pod)?.to_string();
+        let reason = snapshot.exemptions.of(pod)?.to_string();
         let pod_ref = pod_ref(pod);
         Some(Protected { pod_ref, reason })
     });

@@ -33,7 +33,7 @@ fn recorded() -> Snapshot {
     let mut snapshot = written(include_str!("pods.part.yaml")).snapshot;
     snapshot.node.hugepages = [(Bytes::mebi(2), Bytes::gibi(1))].into();
     snapshot.limits.pod_pids_limit = Some(100);
-    snapshot.immunity.own_pod = Some("a".into());
+    snapshot.exemptions.own_pod = Some("a".into());
     snapshot.pods[0].static_pod = false;
     snapshot.crossing = Some(podwarden_policy::pressure::Crossing {
         threshold: Threshold {

@@ -1,7 +1,7 @@
 //! What is noted at the moment of a choice, before the reactor's readings of it are overwritten.
 
 use podwarden_policy::{
-    evict::{self, Rank, Standing},
+    evict::{self, Candidate, Rank},
     units::Bytes,
 };
 
@@ -119,7 +119,7 @@ struct Seen<'a> {
 /// The candidates as the reactor saw them, in its order. Of most it read usage alone, which bounds the
 /// working set: that was enough to know that others go first.
 fn rank<'a>(chosen: &Chosen, plan: &'a ArmedPlan, readings: &[Reading]) -> Vec<Seen<'a>> {
-    let choosing = chosen.crossing.woke..=chosen.verified;
+    let choosing = chosen.crossing.wake..=chosen.verified;
     let mut seen: Vec<Seen<'a>> = plan
         .victims
         .iter()
@@ -128,12 +128,12 @@ fn rank<'a>(chosen: &Chosen, plan: &'a ArmedPlan, readings: &[Reading]) -> Vec<S
             let of =
                 |r: &&Reading| r.subject == Subject::Pod(victim.token) && choosing.contains(&r.at);
             let reading = readings.iter().rev().find(of)?;
-            let standing = Standing {
+            let candidate = Candidate {
                 working_set: Some(Bytes(reading.working_set.unwrap_or(reading.usage))),
-                ..victim.standing
+                ..victim.candidate
             };
             Some(Seen {
-                rank: evict::rank(plan.ranking, &standing),
+                rank: evict::rank(plan.ranking, &candidate),
                 uid: &victim.uid,
                 token: victim.token,
                 usage: reading.usage,

@@ -59,7 +59,7 @@ use crate::{
         types::{Eviction, PodRef},
     },
     base::clock,
-    config::MarksConfig,
+    config::EvictionStatusConfig,
     eviction::pod_workers::{Work, Workers},
     pods::{Apiserver, Feed, PodSet},
     reactor::report::Crossing,
@@ -70,8 +70,8 @@ pub use self::{condition::Condition, steps::Teardown, tally::Tally, wording::Siz
 /// What marks are made with.
 pub struct Parts {
     /// How.
-    pub how: MarksConfig,
-    /// Who is told; `None` for nobody, as with [`MarksConfig::None`].
+    pub how: EvictionStatusConfig,
+    /// Who is told; `None` for nobody, as with [`EvictionStatusConfig::None`].
     pub apiserver: Option<Apiserver>,
     /// The Node's name.
     pub node_name: String,

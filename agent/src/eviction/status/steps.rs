@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::{published::Published, types::PodRef},
-    config::MarksConfig,
+    config::EvictionStatusConfig,
     eviction::pod_workers::{Failure, Job, Work},
     pods::{PodSet, Source},
 };
@@ -41,7 +41,7 @@ pub(super) struct Steps {
     pub(super) queue: Shared,
     /// `None` where nobody is told.
     pub(super) server: Option<Server>,
-    pub(super) how: MarksConfig,
+    pub(super) how: EvictionStatusConfig,
     pub(super) node_name: String,
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
     pub(super) teardown: Option<Teardown>,
@@ -209,24 +209,24 @@ impl Steps {
         object: &Object,
     ) -> Result<Marked, Failure> {
         let (answer, asked) = match self.how {
-            MarksConfig::None => return Ok(Marked::Is),
+            EvictionStatusConfig::None => return Ok(Marked::Is),
             // It is not started again, and what it ended with is its own affair.
             _ if object.has_ended => return Ok(Marked::Is),
-            MarksConfig::Status => {
+            EvictionStatusConfig::Status => {
                 let patch = wording::status(entry, object);
                 let answer = server
                     .patch_status(&pod.namespace, &pod.name, &patch)
                     .await?;
                 (answer, PATCH)
             }
-            MarksConfig::EvictionApi => {
+            EvictionStatusConfig::EvictionApi => {
                 let request = wording::eviction_request(pod, &object.uid);
                 let answer = server.evict(&pod.namespace, &pod.name, &request).await?;
                 (answer, EVICT)
             }
         };
         match answer {
-            Ok(_) if self.how == MarksConfig::Status => Ok(Marked::Written),
+            Ok(_) if self.how == EvictionStatusConfig::Status => Ok(Marked::Written),
             Ok(_) => Ok(Marked::Is),
             Err(refusal) if matches!(refusal.code, 404 | 409) => Ok(Marked::Changed),
             Err(refusal) if refusal.for_good() => Ok(Marked::Not(refusal.sentence(asked))),

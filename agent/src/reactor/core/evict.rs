@@ -33,7 +33,7 @@ impl Core {
         least: u64,
     ) -> Evicted {
         if plan.enforce && !self.pace.allows(now()) {
-            return Evicted::Nobody(Report::Limited(crossing));
+            return Evicted::Nobody(Report::RateLimited(crossing));
         }
         let mut after = None;
         // One that cannot be killed, or has nothing to kill, does not save the others.
@@ -54,7 +54,7 @@ impl Core {
             }
             after = Some((choice.rank, &*plan.victims[choice.position].uid));
         }
-        Evicted::Nobody(Report::NobodyLeft(crossing))
+        Evicted::Nobody(Report::NoCandidate(crossing))
     }
 
     /// Kills one victim; false when nothing came of it.
@@ -112,7 +112,7 @@ impl Core {
         self.tell(Report::Chosen(Chosen {
             number,
             token: victim.token,
-            class: victim.standing.qos,
+            class: victim.candidate.qos,
             rank: choice.rank,
             usage: choice.usage,
             crossing,

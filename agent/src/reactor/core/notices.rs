@@ -14,7 +14,7 @@ use crate::{
 
 impl Core {
     /// Notes what the kernel programs saw.
-    pub(super) fn take_crossings(&mut self, woke: u64) {
+    pub(super) fn take_crossings(&mut self, wake: u64) {
         let Some(kernel) = &mut self.kernel else {
             return;
         };
@@ -29,44 +29,44 @@ impl Core {
             };
             for (scope, watch) in self.plan.scopes.iter().zip(&mut self.watches) {
                 if scope.memory_id == crossing.cgroup {
-                    watch.reported(crossing.time_ns, detector, woke);
+                    watch.reported(crossing.time_ns, detector, wake);
                 }
             }
         }
     }
 
     /// Notes that a v1 threshold was passed, in either direction.
-    pub(super) fn notified(&mut self, index: u64, woke: u64) {
+    pub(super) fn notified(&mut self, index: u64, wake: u64) {
         let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
             return;
         };
         if let Some(fd) = scope.notice.fd() {
             drain(fd);
         }
-        watch.notified(woke, Detector::EventFd);
+        watch.notified(wake, Detector::EventFd);
     }
 
     /// Notes that a limit was reached in a scope, of its own or of a cgroup in it.
-    pub(super) fn limit_reached(&mut self, index: u64, woke: u64) {
+    pub(super) fn limit_reached(&mut self, index: u64, wake: u64) {
         let Some((scope, watch)) = at(index, &self.plan.scopes, &mut self.watches) else {
             return;
         };
         // Of one that is gone nothing more is said.
         let there = scope.events.as_ref().is_some_and(|e| e.silence().is_ok());
         if there {
-            watch.notified(woke, Detector::MemoryEvents);
+            watch.notified(wake, Detector::MemoryEvents);
         }
     }
 
     /// Notes that tasks have waited for memory.
-    pub(super) fn stalled(&mut self, index: u64, woke: u64) {
+    pub(super) fn stalled(&mut self, index: u64, wake: u64) {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         let pressure = self.plan.pressure.as_ref();
         let Some(trigger) = pressure.and_then(|p| p.triggers.get(index)) else {
             return;
         };
         self.stalls.noticed(
-            woke,
+            wake,
             match trigger.kind {
                 PsiKind::Some => Detector::PsiSome,
                 PsiKind::Full => Detector::PsiFull,

@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use arc_swap::ArcSwap;
 use podwarden_cgroup::{Controller, Hierarchies, KillHandle, MemoryReader, PsiKind, Tree, Version};
 use podwarden_policy::{
-    evict::{Ranking, Standing},
+    evict::{Candidate, Ranking},
     model::QosClass,
     threshold::Amount,
     units::Bytes,
@@ -154,7 +154,7 @@ impl Fake {
             token: index as u64 + 1,
             uid: (*rel).into(),
             place: QosClass::BestEffort,
-            standing: Standing {
+            candidate: Candidate {
                 qos: QosClass::BestEffort,
                 priority: 0,
                 memory_request: Bytes(0),
@@ -364,7 +364,7 @@ fn the_limit_on_evictions_is_kept_and_said_once() {
     fake.uses("b", 0);
     let reports = fake.step();
     assert!(
-        matches!(reports[..], [Report::Freed { .. }, Report::Limited(_)]),
+        matches!(reports[..], [Report::Freed { .. }, Report::RateLimited(_)]),
         "{reports:?}"
     );
     assert_eq!(fake.step(), []);
@@ -380,7 +380,7 @@ fn nobody_left_is_said_once_and_a_reclaim_that_cannot_be_is_given_up() {
     fake.uses("b", 0);
     let reports = fake.step();
     assert!(
-        matches!(reports[..], [Report::Freed { .. }, Report::NobodyLeft(_)]),
+        matches!(reports[..], [Report::Freed { .. }, Report::NoCandidate(_)]),
         "{reports:?}"
     );
     assert_eq!(fake.step(), []);
@@ -594,7 +594,7 @@ fn who_would_free_nothing_is_left_alone_although_tasks_wait() {
     assert_eq!(chosen(&reports), []);
     assert!(matches!(
         reports[..],
-        [Report::Crossed(_), Report::NobodyLeft(_)]
+        [Report::Crossed(_), Report::NoCandidate(_)]
     ));
     // Said once, although the kernel goes on noticing.
     fake.core.stalled(0, now());

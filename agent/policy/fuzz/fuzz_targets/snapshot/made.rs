@@ -6,7 +6,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use podwarden_policy::{
     Bytes, Container, ContainerKind, CpuShares, CpuWeight, MilliCpu, Node, Pod, PodUid, QosClass,
     Resources,
-    evict::{Immunity, Ranking},
+    evict::{Exemptions, Ranking},
     limits::{CpuMax, Limit, LimitOptions},
     model::{Enforcement, Overhead, Reserved, ReservedCgroup},
     name::CgroupName,
@@ -54,7 +54,7 @@ pub(crate) fn snapshot(bytes: &[u8]) -> Result<Snapshot> {
         hugetlb: u.ratio(7, 8)?,
     };
     snapshot.ranking = *u.choose(&[Ranking::QosFirst, Ranking::Kubelet])?;
-    snapshot.immunity = Immunity {
+    snapshot.exemptions = Exemptions {
         evict_static_pods: u.arbitrary()?,
         own_pod: option(u, uid)?,
     };

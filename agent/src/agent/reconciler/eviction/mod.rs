@@ -205,7 +205,7 @@ impl EvictionManager {
             minimum_reclaim: config.minimum_reclaim(&env.node),
             pods: &specs,
             pressure: config.pressure,
-            immunity: &env.immunity,
+            exemptions: &env.exemptions,
             ranking: config.ranking,
             mode: config.mode,
         };

@@ -79,15 +79,15 @@ impl Evictions {
                 }
                 false
             }
-            Report::NobodyLeft(crossing) => {
+            Report::NoCandidate(crossing) => {
                 let message = at_level(&crossing) + ", and no pod may be evicted";
-                degraded(published, crossing.woke, None, message);
+                degraded(published, crossing.wake, None, message);
                 false
             }
-            Report::Limited(crossing) => {
+            Report::RateLimited(crossing) => {
                 let message = at_level(&crossing)
                     + ", and no pod is evicted for now: reactor.maxEvictionsPerMinute is reached";
-                degraded(published, crossing.woke, None, message);
+                degraded(published, crossing.wake, None, message);
                 false
             }
             Report::Chosen(chosen) => {
@@ -100,7 +100,7 @@ impl Evictions {
                      right to signal its processes; the next one is tried",
                     crossing.scope.as_str()
                 );
-                degraded(published, crossing.woke, pod_of(token), message);
+                degraded(published, crossing.wake, pod_of(token), message);
                 false
             }
             Report::Freed { number, at } => {
@@ -244,7 +244,7 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         timeline: EvictionTimeline {
             crossing_nanos: crossing.crossed,
             crossing_source: source.to_owned(),
-            wake_nanos: crossing.woke,
+            wake_nanos: crossing.wake,
             verified_nanos: chosen.verified,
             killed_nanos: killed,
             freed_nanos: None,

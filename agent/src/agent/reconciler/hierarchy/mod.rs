@@ -167,7 +167,7 @@ impl Hierarchy {
             &existing,
             made,
         );
-        snapshot.immunity = env.immunity.clone();
+        snapshot.exemptions = env.exemptions.clone();
         let desired = desired::tree(&snapshot);
         let actions = plan::towards(&snapshot, &desired);
         self.set_targets(&desired, env);

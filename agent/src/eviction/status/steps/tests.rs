@@ -69,7 +69,7 @@ struct Scene {
 }
 
 impl Scene {
-    async fn new(how: MarksConfig, answers: &[(&'static str, u16, Value)]) -> Self {
+    async fn new(how: EvictionStatusConfig, answers: &[(&'static str, u16, Value)]) -> Self {
         let script = Shared::default();
         script.lock().unwrap().answers = answers.iter().cloned().collect();
         let router = Router::new()
@@ -133,7 +133,7 @@ fn pod() -> PodRef {
     }
 }
 
-fn steps(how: MarksConfig, server: Option<Server>, teardown: Option<Teardown>) -> Steps {
+fn steps(how: EvictionStatusConfig, server: Option<Server>, teardown: Option<Teardown>) -> Steps {
     let mut queue = Queue::open(None).0;
     let eviction = Eviction {
         pod: pod(),
@@ -165,7 +165,7 @@ fn refusal(reason: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_status_is_written_to_the_object_that_was_looked_at() {
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
             (EVENT, 201, json!({})),
@@ -187,7 +187,7 @@ async fn the_status_is_written_to_the_object_that_was_looked_at() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_was_replaced_meanwhile_is_left_alone() {
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
             (EVENT, 201, json!({})),
@@ -198,10 +198,18 @@ async fn a_pod_that_was_replaced_meanwhile_is_left_alone() {
     .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
-    let scene = Scene::new(MarksConfig::Status, &[(POD, 200, object("u2", "9"))]).await;
+    let scene = Scene::new(
+        EvictionStatusConfig::Status,
+        &[(POD, 200, object("u2", "9"))],
+    )
+    .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
-    let scene = Scene::new(MarksConfig::Status, &[(POD, 404, refusal("NotFound"))]).await;
+    let scene = Scene::new(
+        EvictionStatusConfig::Status,
+        &[(POD, 404, refusal("NotFound"))],
+    )
+    .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
 }
@@ -211,7 +219,7 @@ async fn a_static_pod_is_marked_by_its_mirror() {
     let mut mirror = object("u9", "7");
     mirror["metadata"]["annotations"] = json!({MIRROR: "u1"});
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, mirror),
             (EVENT, 201, json!({})),
@@ -229,7 +237,7 @@ async fn what_is_done_is_not_done_again() {
     let mut ended = object("u1", "8");
     ended["status"]["phase"] = "Failed".into();
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
             // It is there from a try whose answer got lost.
@@ -251,7 +259,7 @@ async fn what_is_done_is_not_done_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_is_refused_is_in_nobodys_way_and_a_mark_that_never_can_be_is_given_up() {
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
             (EVENT, 403, refusal("Forbidden")),
@@ -263,7 +271,7 @@ async fn an_event_that_is_refused_is_in_nobodys_way_and_a_mark_that_never_can_be
     assert_eq!(scene.waiting(), []);
     // One that can be once the rights are granted is not.
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
             (EVENT, 201, json!({})),
@@ -279,7 +287,7 @@ async fn an_event_that_is_refused_is_in_nobodys_way_and_a_mark_that_never_can_be
 #[tokio::test(flavor = "multi_thread")]
 async fn an_eviction_waits_for_the_budget() {
     let scene = Scene::new(
-        MarksConfig::EvictionApi,
+        EvictionStatusConfig::EvictionApi,
         &[
             (POD, 200, object("u1", "7")),
             (EVENT, 201, json!({})),
@@ -299,7 +307,7 @@ async fn an_eviction_waits_for_the_budget() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_pod_that_is_gone_nothing_is_said() {
-    let scene = Scene::new(MarksConfig::Status, &[]).await;
+    let scene = Scene::new(EvictionStatusConfig::Status, &[]).await;
     let done = scene.steps.run("u1", Work::Delete(pod())).await;
     done.unwrap();
     assert_eq!(scene.asked(), Vec::<String>::new());
@@ -309,7 +317,7 @@ async fn of_a_pod_that_is_gone_nothing_is_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
     let scene = Scene::new(
-        MarksConfig::Status,
+        EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
             (EVENT, 201, json!({})),
@@ -348,7 +356,7 @@ async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_name_is_not_known_is_asked_for_later() {
-    let steps = steps(MarksConfig::Status, None, None);
+    let steps = steps(EvictionStatusConfig::Status, None, None);
     let nameless = PodRef {
         name: "u1".to_owned(),
         namespace: String::new(),

@@ -1,20 +1,23 @@
-//! What the API server is told, and when: the keys of `marks`, `evictionPressureTransitionPeriod`.
+//! What the API server is told, and when: the keys of `evictionStatus`, `evictionPressureTransitionPeriod`.
 
 use std::time::Duration;
 
 use super::File;
 use crate::config::{
-    ConfigError, MarksConfig,
-    raw::{RawMarks, Text},
+    ConfigError, EvictionStatusConfig,
+    raw::{RawEvictionStatus, Text},
 };
 
 /// The kubelet's default (`pkg/kubelet/apis/config/v1beta1/defaults.go`), also for 0.
 const TRANSITION: Duration = Duration::from_secs(300);
 
 impl File<'_> {
-    pub(super) fn marks(&self, raw: &RawMarks) -> Result<MarksConfig, ConfigError> {
+    pub(super) fn eviction_status(
+        &self,
+        raw: &RawEvictionStatus,
+    ) -> Result<EvictionStatusConfig, ConfigError> {
         let how = self.read(
-            "marks.how",
+            "evictionStatus.how",
             raw.how.as_ref(),
             how,
             "write status, evictionApi or none",
@@ -34,11 +37,11 @@ impl File<'_> {
     }
 }
 
-fn how(text: &str) -> Result<MarksConfig, &'static str> {
+fn how(text: &str) -> Result<EvictionStatusConfig, &'static str> {
     match text {
-        "status" => Ok(MarksConfig::Status),
-        "evictionApi" => Ok(MarksConfig::EvictionApi),
-        "none" => Ok(MarksConfig::None),
+        "status" => Ok(EvictionStatusConfig::Status),
+        "evictionApi" => Ok(EvictionStatusConfig::EvictionApi),
+        "none" => Ok(EvictionStatusConfig::None),
         _ => Err("none of the three"),
     }
 }
