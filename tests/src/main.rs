@@ -9,7 +9,7 @@
 //!  workload  the processes inside the pods; `e2e workload`, started by the cases
 //!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
 //!  bench     what podwarden costs; `e2e bench`
-//!  init      PID 1 of the test machines, or a unit of theirs: the same cases on other kernels
+//!  machine   virtual machines: the same cases on other kernels; `e2e machine`, called by cargo xtask
 //! ```
 
 use std::process::ExitCode;
@@ -22,8 +22,8 @@ mod cases;
 mod containerd;
 mod demo;
 mod harness;
-pub mod init;
 mod kubelet;
+mod machine;
 #[cfg(test)]
 mod outage;
 mod runner;
@@ -44,9 +44,9 @@ enum Command {
     Demo(demo::Args),
     /// Measures what podwarden costs.
     Bench(bench::Args),
-    /// Runs the cases as a unit of a test machine whose first process is systemd.
-    #[command(hide = true)]
-    Machine,
+    /// The cases and benchmarks in virtual machines; `cargo xtask` calls these.
+    #[command(subcommand, hide = true)]
+    Machine(machine::Machine),
     /// A process for a pod; the cases start these.
     #[command(subcommand, hide = true)]
     Workload(workload::Workload),
@@ -54,13 +54,13 @@ enum Command {
 
 fn main() -> ExitCode {
     if rustix::process::getpid().is_init() {
-        init::main();
+        machine::init::main();
     }
     let result = match Cli::parse().command {
         Command::Run(args) => runner::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Machine => init::unit().map(|()| ExitCode::SUCCESS),
+        Command::Machine(machine) => machine.run(),
         Command::Workload(workload) => workload.run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

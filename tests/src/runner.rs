@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
+use xtask::report::Counts;
 
-use crate::cases::{self, Case, Context, Figure, Skip};
+use crate::cases::{self, Case, Context, Skip};
 use crate::harness::{catch_signals, check_interrupt, remove_stale};
+use crate::machine::message::{Message, Outcome, Report, Selection, Sender, Summary, Verdict};
 
 /// Lines of the agent's log that a failed case shows.
 const LOG_LINES: usize = 30;
@@ -20,79 +21,57 @@ pub(crate) struct Args {
     /// The agent's program.
     #[arg(long, value_name = "PATH", required_unless_present = "list")]
     agent: Option<PathBuf>,
-    /// Only cases with this in their name; given more than once, with all of them.
-    #[arg(long, value_name = "TEXT")]
-    filter: Vec<String>,
     /// Prints the names and runs nothing.
     #[arg(long)]
     list: bool,
     /// Writes results and figures to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also what takes minutes.
-    #[arg(long)]
-    include_slow: bool,
-    /// How often the cases that repeat themselves do so, instead of a few times.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: Option<u32>,
-    /// Leaves out what takes the same way on every kernel.
-    #[arg(long)]
-    without_portable: bool,
-    /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
-    /// its failures are shown: on a machine that others use too, a wait can be too short.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    retries: u32,
-}
-
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report {
-    kernel: String,
-    emulated: bool,
-    passed: usize,
-    failed: usize,
-    skipped: usize,
-    cases: Vec<Verdict>,
-}
-
-#[derive(Debug, Serialize)]
-struct Verdict {
-    name: &'static str,
-    outcome: Outcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    seconds: f64,
-    figures: Vec<Figure>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    log: Vec<String>,
-    /// Why it failed before, once for each try.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    earlier: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Outcome {
-    Passed,
-    Failed,
-    Skipped,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 /// `e2e run`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let chosen = cases::all().into_iter().filter(|case| {
-        (args.include_slow || !case.slow)
-            && !(args.without_portable && case.portable)
-            && args
-                .filter
-                .iter()
-                .all(|text| case.name.contains(text.as_str()))
-    });
     if args.list {
-        chosen.for_each(|case| println!("{}", case.name));
+        chosen(&args.selection).for_each(|case| println!("{}", case.name));
         return Ok(ExitCode::SUCCESS);
     }
     let agent = args.agent.as_deref().context("--agent is missing")?;
+    let (summary, verdicts) = run_chosen(agent, &args.selection, &Sender::to(None)?)?;
+    if let Some(path) = &args.json {
+        let report = Report {
+            summary: &summary,
+            cases: &verdicts,
+        };
+        report.write(path)?;
+    }
+    end(&summary)
+}
+
+/// The same with each result sent as it comes.
+pub(crate) fn run_for(agent: &Path, selection: &Selection, sender: &Sender) -> Result<ExitCode> {
+    let (summary, _) = run_chosen(agent, selection, sender)?;
+    end(&summary)
+}
+
+/// The cases of a selection, in their order.
+pub(crate) fn chosen(selection: &Selection) -> impl Iterator<Item = Case> {
+    cases::all().into_iter().filter(|case| {
+        (selection.include_slow || !case.slow)
+            && !(selection.without_portable && case.portable)
+            && selection
+                .filter
+                .iter()
+                .all(|text| case.name.contains(text.as_str()))
+    })
+}
+
+fn run_chosen(
+    agent: &Path,
+    selection: &Selection,
+    sender: &Sender,
+) -> Result<(Summary, Vec<Verdict>)> {
     let agent = fs::canonicalize(agent).with_context(|| format!("find {}", agent.display()))?;
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -100,17 +79,40 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     );
     catch_signals()?;
     remove_stale()?;
-    let context = Context::new(&agent, args.include_slow, args.repeat);
+    let context = Context::new(&agent, selection.include_slow, selection.repeat);
+    let mut counts = Counts::default();
     let mut verdicts = Vec::new();
-    for case in chosen {
+    for case in chosen(selection) {
         if check_interrupt().is_err() {
             break;
         }
-        let verdict = run_until_passed(&context, case, args.retries);
+        let verdict = run_until_passed(&context, case, selection.retries);
         print(&verdict);
+        sender.send(&Message::Case(verdict.clone()))?;
+        counts += verdict.counts();
         verdicts.push(verdict);
     }
-    finish(&context, verdicts, args)
+    let summary = Summary {
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
+        emulated: context.emulated(),
+        counts,
+    };
+    sender.send(&Message::Summary(summary.clone()))?;
+    Ok((summary, verdicts))
+}
+
+/// Prints the counts as the last line.
+fn end(summary: &Summary) -> Result<ExitCode> {
+    println!("{}", summary.counts);
+    check_interrupt()?;
+    Ok(if summary.counts.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Runs a case, and runs it again after a failure, `retries` times at most.
@@ -151,7 +153,7 @@ fn run_case(context: &Context, case: Case) -> Verdict {
         Vec::new()
     };
     Verdict {
-        name: case.name,
+        name: case.name.to_owned(),
         outcome,
         reason,
         seconds,
@@ -168,16 +170,8 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 fn print(verdict: &Verdict) {
-    let name = verdict.name;
-    let one_line = |text: &str| text.replace('\n', "; ");
-    let reason = one_line(verdict.reason.as_deref().unwrap_or_default());
-    match verdict.outcome {
-        Outcome::Passed => println!("ok {name} ({:.1} s)", verdict.seconds),
-        Outcome::Failed => println!("FAILED {name}: {reason}"),
-        Outcome::Skipped => println!("skipped {name}: {reason}"),
-    }
-    for earlier in &verdict.earlier {
-        println!("     failed before: {}", one_line(earlier));
+    for line in verdict.lines() {
+        println!("{line}");
     }
     for figure in &verdict.figures {
         println!(
@@ -199,39 +193,4 @@ fn round(value: f64) -> String {
     } else {
         format!("{value:.0}")
     }
-}
-
-fn finish(context: &Context, cases: Vec<Verdict>, args: &Args) -> Result<ExitCode> {
-    let count = |outcome| {
-        cases
-            .iter()
-            .filter(|verdict| verdict.outcome == outcome)
-            .count()
-    };
-    let report = Report {
-        kernel: rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned(),
-        emulated: context.emulated(),
-        passed: count(Outcome::Passed),
-        failed: count(Outcome::Failed),
-        skipped: count(Outcome::Skipped),
-        cases,
-    };
-    if let Some(path) = &args.json {
-        // Opened without truncating what cannot be: it may be a serial port.
-        let text = serde_json::to_string(&report)? + "\n";
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        report.passed, report.failed, report.skipped
-    );
-    check_interrupt()?;
-    Ok(if report.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
 }

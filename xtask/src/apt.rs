@@ -14,28 +14,28 @@ use crate::paths::Workspace;
 use crate::step::{Mark, line, step};
 
 /// Signs Debian's suites (package debian-archive-keyring).
-pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Whether packages can be installed here: root on Debian or a system made from it.
-pub(crate) fn usable() -> bool {
-    is_debian() && rustix::process::geteuid().is_root() && cmd::find("apt-get").is_some()
+pub fn usable() -> bool {
+    is_debian() && nix::unistd::geteuid().is_root() && cmd::find("apt-get").is_some()
 }
 
 /// Whether this is Debian or made from it.
-pub(crate) fn is_debian() -> bool {
+pub fn is_debian() -> bool {
     os_release("ID").as_deref() == Some("debian")
         || os_release("ID_LIKE").is_some_and(|ids| ids.split(' ').any(|id| id == "debian"))
 }
 
 /// The codename of this release of Debian; none on systems made from Debian.
-pub(crate) fn debian_release() -> Option<String> {
+pub fn debian_release() -> Option<String> {
     (os_release("ID").as_deref() == Some("debian"))
         .then(|| os_release("VERSION_CODENAME"))
         .flatten()
 }
 
 /// The suite of Debian's backports for this release; none on systems made from Debian.
-pub(crate) fn backports() -> Option<String> {
+pub fn backports() -> Option<String> {
     debian_release().map(|codename| format!("{codename}-backports"))
 }
 
@@ -48,9 +48,8 @@ fn os_release(key: &str) -> Option<String> {
     })
 }
 
-/// The archive that this machine takes Debian's packages from: whoever set it up chose a mirror
-/// that it can reach.
-pub(crate) fn archive() -> Result<String> {
+/// The archive that this machine takes Debian's packages from: a mirror that it can reach.
+pub fn archive() -> Result<String> {
     let targets = cmd::capture(Command::new("apt-get").args([
         "indextargets",
         // Also where no list was fetched yet.
@@ -72,14 +71,14 @@ pub(crate) fn archive() -> Result<String> {
 
 /// Package lists of our own, and how apt is pointed at them.
 #[derive(Debug)]
-pub(crate) struct Lists {
+pub struct Lists {
     dir: PathBuf,
     options: Vec<String>,
 }
 
 impl Lists {
     /// Only those suites, in `dir`; what is installed on the machine does not count.
-    pub(crate) fn of_suites(dir: &Path, suites: &[&str]) -> Result<Self> {
+    pub fn of_suites(dir: &Path, suites: &[&str]) -> Result<Self> {
         let options = vec![
             "Dir::Etc::SourceParts=/dev/null".to_owned(),
             "Dir::State::status=/dev/null".to_owned(),
@@ -129,13 +128,13 @@ impl Lists {
     }
 
     /// Where they are kept.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// `apt-get` or `apt-cache` with these lists; it asks nothing and speaks English, since its
     /// output is parsed.
-    pub(crate) fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
@@ -147,13 +146,13 @@ impl Lists {
     }
 
     /// Brings them up to date.
-    pub(crate) fn update(&self, log: &Path) -> Result<()> {
+    pub fn update(&self, log: &Path) -> Result<()> {
         cmd::run_logged(self.command("apt-get").arg("update"), log)
     }
 }
 
 /// Installs `packages`, and `newer` from the release's backports where there are any.
-pub(crate) fn install(workspace: &Workspace, packages: &[&str], newer: &[&str]) -> Result<()> {
+pub fn install(workspace: &Workspace, packages: &[&str], newer: &[&str]) -> Result<()> {
     let lists = Lists::of_machine(&workspace.apt())?;
     let log = workspace.logs().join("apt-update.log");
     if let Err(error) = step("apt-get update", || lists.update(&log)) {

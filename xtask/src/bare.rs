@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use crate::cmd;
-use crate::paths::Workspace;
-use crate::toolchain;
+use xtask::cmd;
+use xtask::paths::Workspace;
+use xtask::toolchain;
 
 /// A target that has `core` and `alloc` and nothing else.
 const TARGET: &str = "x86_64-unknown-none";

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
+use xtask::cases::GUESTS;
+use xtask::paths::Workspace;
 
-use crate::paths::Workspace;
-use crate::{become_e2e, converge_vm, evict_vm, peers};
+use crate::{e2e, peers};
 
 /// What the benchmark is run with.
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,7 @@ enum What {
     Converge {
         /// In a machine with this kernel and cgroup v2: 6.1, 6.12 or 7.2. Its times are an emulated
         /// CPU's; given first.
-        #[arg(long, value_name = "KERNEL")]
+        #[arg(long, value_name = "KERNEL", value_parser = GUESTS)]
         vm: Option<String>,
         /// Handed to the benchmark: --runs N, --load anonymous,cache,mixed, --rate N, --json FILE.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -60,21 +61,23 @@ enum What {
 /// Builds all it takes and becomes the benchmark; returns only when that fails.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.what {
-        What::Switch { args } => become_e2e::run(workspace, &["bench", "switch"], args),
-        What::Evict { vm: true, args } => evict_vm::main(workspace, args),
+        What::Switch { args } => e2e::become_with_agent(workspace, &["bench", "switch"], args),
+        What::Evict { vm: true, args } => {
+            e2e::become_it(workspace, &["machine", "bench", "evict"], args)
+        }
         What::Evict { vm: false, args } => {
             let root = peers::fetch(workspace)?.into_os_string();
             let args = [&["--peers-root".into(), root], &args[..]].concat();
-            become_e2e::run(workspace, &["bench", "evict"], &args)
+            e2e::become_with_agent(workspace, &["bench", "evict"], &args)
         }
         What::Converge {
             vm: Some(kernel),
             args,
-        } => converge_vm::main(workspace, kernel, args),
+        } => e2e::become_it(workspace, &["machine", "bench", "converge", kernel], args),
         What::Converge { vm: None, args } => {
-            become_e2e::run(workspace, &["bench", "converge"], args)
+            e2e::become_with_agent(workspace, &["bench", "converge"], args)
         }
-        What::Syscalls { args } => become_e2e::run(workspace, &["bench", "syscalls"], args),
-        What::Plan { args } => become_e2e::run_without_agent(workspace, &["bench", "plan"], args),
+        What::Syscalls { args } => e2e::become_with_agent(workspace, &["bench", "syscalls"], args),
+        What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
     }
 }

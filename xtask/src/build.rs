@@ -3,12 +3,11 @@
 use std::io::IsTerminal as _;
 
 use anyhow::Result;
+use xtask::paths::Workspace;
+use xtask::step::step;
+use xtask::{cmd, setup};
 
-use crate::cmd;
 use crate::ebpf;
-use crate::paths::Workspace;
-use crate::setup;
-use crate::step::step;
 
 /// The kernel programs, and before them what building them takes.
 pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {

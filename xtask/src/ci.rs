@@ -1,10 +1,11 @@
 //! `cargo xtask ci`: what must hold before a change lands.
 
 use anyhow::Result;
+use xtask::paths::Workspace;
+use xtask::report::{Counts, Report};
+use xtask::{cmd, setup};
 
-use crate::paths::Workspace;
-use crate::report::{Counts, Report};
-use crate::{bare, cmd, ebpf, fuzz, layers, lengths, setup, test};
+use crate::{bare, ebpf, fuzz, layers, lengths, test};
 
 /// What `cargo xtask ci` is run with.
 #[derive(Debug, clap::Args)]

@@ -21,7 +21,7 @@ fn shown(command: &Command) -> String {
 }
 
 /// Runs it on our own standard streams; anything but exit code 0 is an error.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
         .with_context(|| format!("start `{}`", shown(command)))?;
@@ -32,7 +32,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs it with its output in `log`; when it fails, the error ends with the log's last lines.
-pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
+pub fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
     if let Some(dir) = log.parent() {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
@@ -58,7 +58,7 @@ pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
 }
 
 /// Runs it and returns what it wrote to standard output.
-pub(crate) fn capture(command: &mut Command) -> Result<String> {
+pub fn capture(command: &mut Command) -> Result<String> {
     let output = command
         .output()
         .with_context(|| format!("start `{}`", shown(command)))?;
@@ -75,7 +75,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
 }
 
 /// Runs it with its standard output handed to `line` as it comes; returns its exit status.
-pub(crate) fn stream(command: &mut Command, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+pub fn stream(command: &mut Command, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
     let text = shown(command);
     let mut child = command
         .stdout(Stdio::piped())
@@ -93,7 +93,7 @@ pub(crate) fn stream(command: &mut Command, mut line: impl FnMut(&str)) -> Resul
 }
 
 /// The last lines of a text file; empty when there is none.
-pub(crate) fn tail(path: &Path) -> String {
+pub fn tail(path: &Path) -> String {
     let Ok(bytes) = fs::read(path) else {
         return String::new();
     };
@@ -103,7 +103,7 @@ pub(crate) fn tail(path: &Path) -> String {
 }
 
 /// Where `program` is in `PATH`; `sbin` is looked at too, since a user's `PATH` often lacks it.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
@@ -113,7 +113,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 
 /// The cargo that runs us, of the pinned toolchain, without what it tells us of our own package: build
 /// scripts ask for that, and would run anew after each build by hand.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
         let ours = name.to_str().is_some_and(|name| {

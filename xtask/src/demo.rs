@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
+use xtask::paths::Workspace;
 
-use crate::become_e2e;
-use crate::paths::Workspace;
+use crate::e2e;
 
 /// What the demo is run with.
 #[derive(Debug, clap::Args)]
@@ -18,5 +18,5 @@ pub(crate) struct Args {
 
 /// Builds all it takes and becomes the demo; returns only when that fails.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
-    become_e2e::run(workspace, &["demo"], &args.args)
+    e2e::become_with_agent(workspace, &["demo"], &args.args)
 }

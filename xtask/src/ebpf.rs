@@ -4,10 +4,9 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-
-use crate::cmd;
-use crate::paths::{BPF_TARGET, Workspace};
-use crate::toolchain::{self, Toolchain};
+use xtask::paths::{BPF_TARGET, Workspace};
+use xtask::toolchain::{self, Toolchain};
+use xtask::{cmd, setup, step};
 
 /// The package and its binary.
 const PACKAGE: &str = "podwarden-ebpf";
@@ -25,11 +24,11 @@ pub(crate) struct Args {
 
 /// What the command line asks for.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
-    crate::setup::for_build(workspace)?;
+    setup::for_build(workspace)?;
     if args.clippy {
         return clippy(workspace);
     }
-    crate::step::step("kernel programs", || build(workspace, args.debug_log))
+    step::step("kernel programs", || build(workspace, args.debug_log))
 }
 
 /// Builds the object and puts it where the agent's build script embeds it from.

@@ -10,10 +10,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::cmd;
-use crate::paths::Workspace;
-use crate::report::{Counts, Report};
-use crate::step::step;
+use xtask::cmd;
+use xtask::paths::Workspace;
+use xtask::report::{Counts, Report};
+use xtask::step::step;
 
 /// The release of cargo-fuzz that the targets are built with.
 const CARGO_FUZZ: &str = "0.13.2";

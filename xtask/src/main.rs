@@ -1,44 +1,25 @@
 //! The project's own tasks, run as `cargo xtask TASK`.
 
-mod apt;
-mod archive;
 mod bare;
-mod become_e2e;
 mod bench;
-mod bench_vm;
 mod build;
 mod ci;
-mod cmd;
-mod converge_vm;
-mod debian;
 mod demo;
+mod e2e;
 mod ebpf;
-mod evict_vm;
 mod fuzz;
-mod guest;
-mod initramfs;
-mod kernels;
 mod layers;
 mod lengths;
-mod machines;
-mod paths;
 mod peers;
-mod pool;
-mod report;
-mod setup;
 mod sources;
-mod step;
-mod tally;
 mod test;
-mod toolchain;
-mod vm;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-use crate::paths::Workspace;
-use crate::report::{Counts, Report};
+use xtask::paths::Workspace;
+use xtask::report::{Counts, Report};
+use xtask::setup;
 
 /// Builds, tests and shows podwarden. Each task installs and builds what it needs.
 #[derive(Debug, Parser)]
@@ -74,7 +55,7 @@ enum Task {
     Test(test::Args),
     /// What podwarden costs, measured beside the same work without it.
     Bench(bench::Args),
-    /// Tries what the policy reads with inputs that nobody thought of.
+    /// Tries what the policy reads with random inputs.
     Fuzz(fuzz::Args),
     /// Formatting, lints, the order of imports, licences, then every test.
     Ci(ci::Args),
@@ -112,6 +93,9 @@ fn reported(
         // What stops a run short is a failure of the run, and the total still has to be last.
         report.add("the run", Counts::FAILED, Some(format!("{error:#}")));
     }
-    report.finish(&workspace.results())?;
+    let summary = workspace.results().join("summary.json");
+    report.write(&summary)?;
+    println!("results: {}", summary.display());
+    println!("{}", report.total());
     Ok(report.total().failed == 0)
 }

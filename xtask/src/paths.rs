@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 
 /// The target of the kernel programs.
-pub(crate) const BPF_TARGET: &str = "bpfel-unknown-none";
+pub const BPF_TARGET: &str = "bpfel-unknown-none";
 
 /// The workspace and the files that the tasks make below it.
 #[derive(Debug, Clone)]
-pub(crate) struct Workspace {
+pub struct Workspace {
     root: PathBuf,
     target: PathBuf,
 }
 
 impl Workspace {
     /// Finds the workspace that this program was built in.
-    pub(crate) fn locate() -> Self {
+    pub fn locate() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .unwrap_or(Path::new("."))
@@ -25,78 +25,83 @@ impl Workspace {
     }
 
     /// The directory of the root `Cargo.toml`.
-    pub(crate) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// Programs that setup builds for the project only.
-    pub(crate) fn tools(&self) -> PathBuf {
+    pub fn tools(&self) -> PathBuf {
         self.target.join("tools")
     }
 
     /// The linker of the kernel programs.
-    pub(crate) fn bpf_linker(&self) -> PathBuf {
+    pub fn bpf_linker(&self) -> PathBuf {
         self.tools().join("bin/bpf-linker")
     }
 
     /// The target directory of the kernel programs: their toolchain and flags are others than the
     /// host's, so that sharing one would rebuild both each time.
-    pub(crate) fn bpf_build(&self) -> PathBuf {
+    pub fn bpf_build(&self) -> PathBuf {
         self.target.join("bpf-build")
     }
 
     /// The kernel programs as `agent/build.rs` finds them.
-    pub(crate) fn bpf_object(&self) -> PathBuf {
+    pub fn bpf_object(&self) -> PathBuf {
         self.root.join("target/bpf/podwarden.bpf.o")
     }
 
     /// The target directory of what is built for no operating system, see `bpf_build`.
-    pub(crate) fn bare_build(&self) -> PathBuf {
+    pub fn bare_build(&self) -> PathBuf {
         self.target.join("bare-build")
     }
 
     /// The fuzz targets' package.
-    pub(crate) fn fuzz(&self) -> PathBuf {
+    pub fn fuzz(&self) -> PathBuf {
         self.root.join("agent/policy/fuzz")
     }
 
     /// What fuzzing leaves: the programs, what they learnt and what they found.
-    pub(crate) fn fuzz_build(&self) -> PathBuf {
+    pub fn fuzz_build(&self) -> PathBuf {
         self.target.join("fuzz")
     }
 
     /// apt's package lists for setup.
-    pub(crate) fn apt(&self) -> PathBuf {
+    pub fn apt(&self) -> PathBuf {
         self.target.join("apt")
     }
 
     /// Kernels for virtual machines, and the package lists that they were found in.
-    pub(crate) fn kernels(&self) -> PathBuf {
+    pub fn kernels(&self) -> PathBuf {
         self.target.join("kernels")
     }
 
     /// The daemons to measure beside.
-    pub(crate) fn peers(&self) -> PathBuf {
+    pub fn peers(&self) -> PathBuf {
         self.target.join("peers")
     }
 
     /// What tests leave to read: results and consoles.
-    pub(crate) fn results(&self) -> PathBuf {
+    pub fn results(&self) -> PathBuf {
         self.target.join("test-results")
     }
 
+    /// How the stages with end-to-end cases ended, for the task that had them run.
+    pub fn stages(&self) -> PathBuf {
+        self.results().join("stages.json")
+    }
+
     /// The output of commands whose output is worth a look only when they fail.
-    pub(crate) fn logs(&self) -> PathBuf {
+    pub fn logs(&self) -> PathBuf {
         self.target.join("logs")
     }
 
     /// The agent, release build.
-    pub(crate) fn agent(&self) -> PathBuf {
+    pub fn agent(&self) -> PathBuf {
         self.target.join("release/podwarden")
     }
 
     /// The end-to-end cases and the demo, release build.
-    pub(crate) fn e2e(&self) -> PathBuf {
+    pub fn e2e(&self) -> PathBuf {
         self.target.join("release/e2e")
     }
 }

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::apt::{self, Lists};
-use crate::cmd;
-use crate::paths::Workspace;
-use crate::step::step;
+use xtask::apt::{self, Lists};
+use xtask::cmd;
+use xtask::paths::Workspace;
+use xtask::step::step;
 
 /// What takes nothing beyond libc and Python.
 const PACKAGES: &[&str] = &["earlyoom", "nohang"];

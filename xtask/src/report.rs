@@ -5,57 +5,45 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::step::{Mark, line};
 
 /// How many tests or checks ended in which way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Counts {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
     /// Those that held.
-    pub(crate) passed: u64,
+    pub passed: u64,
     /// Those that did not.
-    pub(crate) failed: u64,
+    pub failed: u64,
     /// Those that could not run here.
-    pub(crate) skipped: u64,
+    pub skipped: u64,
 }
 
 impl Counts {
     /// One that held.
-    pub(crate) const PASSED: Self = Self {
+    pub const PASSED: Self = Self {
         passed: 1,
         failed: 0,
         skipped: 0,
     };
     /// One that did not.
-    pub(crate) const FAILED: Self = Self {
+    pub const FAILED: Self = Self {
         passed: 0,
         failed: 1,
         skipped: 0,
     };
 
     /// That many that could not run.
-    pub(crate) fn skipped(skipped: u64) -> Self {
+    pub fn skipped(skipped: u64) -> Self {
         Self {
             skipped,
             ..Self::default()
         }
     }
 
-    /// Reads `N passed, N failed, N skipped`, the last line of the cases.
-    pub(crate) fn of_summary(text: &str) -> Option<Self> {
-        let mut parts = text.trim().split(", ");
-        let mut next = |word| parts.next()?.strip_suffix(word)?.trim().parse().ok();
-        let counts = Self {
-            passed: next("passed")?,
-            failed: next("failed")?,
-            skipped: next("skipped")?,
-        };
-        parts.next().is_none().then_some(counts)
-    }
-
     /// Reads `test result: ok. N passed; N failed; N ignored; …`, libtest's line for one binary.
-    pub(crate) fn of_libtest(text: &str) -> Option<Self> {
+    pub fn of_libtest(text: &str) -> Option<Self> {
         let (_, figures) = text.strip_prefix("test result: ")?.split_once(". ")?;
         let mut parts = figures.split("; ");
         let mut next = |word| parts.next()?.strip_suffix(word)?.trim().parse().ok();
@@ -64,16 +52,6 @@ impl Counts {
             failed: next("failed")?,
             skipped: next("ignored")?,
         })
-    }
-
-    /// Counts one line of the cases' output: `ok …`, `FAILED …` or `skipped …`.
-    pub(crate) fn of_case(text: &str) -> Option<Self> {
-        match text.split(' ').next()? {
-            "ok" => Some(Self::PASSED),
-            "FAILED" => Some(Self::FAILED),
-            "skipped" => Some(Self::skipped(1)),
-            _ => None,
-        }
     }
 }
 
@@ -96,28 +74,28 @@ impl std::fmt::Display for Counts {
 }
 
 /// One stage of a run: a check, the unit tests, the cases on one kernel.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Stage {
     name: String,
     #[serde(flatten)]
     counts: Counts,
     /// How long it took; absent where nothing ran.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
     /// Why something failed or was skipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
 /// A stage that runs.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     name: String,
     since: Instant,
 }
 
 /// Prints that a stage begins; [`Report::ended`] ends it.
-pub(crate) fn begin(name: &str) -> Running {
+pub fn begin(name: &str) -> Running {
     line(Mark::Start, name);
     Running {
         name: name.to_owned(),
@@ -126,14 +104,14 @@ pub(crate) fn begin(name: &str) -> Running {
 }
 
 /// All stages of a run.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Report {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Report {
     stages: Vec<Stage>,
 }
 
 impl Report {
     /// Adds a stage that did not run, or that has no time of its own.
-    pub(crate) fn add(&mut self, name: &str, counts: Counts, reason: Option<String>) {
+    pub fn add(&mut self, name: &str, counts: Counts, reason: Option<String>) {
         self.push(Stage {
             name: name.to_owned(),
             counts,
@@ -143,7 +121,7 @@ impl Report {
     }
 
     /// Adds a stage that has run.
-    pub(crate) fn ended(&mut self, stage: Running, counts: Counts, reason: Option<String>) {
+    pub fn ended(&mut self, stage: Running, counts: Counts, reason: Option<String>) {
         let seconds = Some(stage.since.elapsed().as_secs_f64());
         self.push(Stage {
             name: stage.name,
@@ -154,7 +132,7 @@ impl Report {
     }
 
     /// Runs a check that either holds or does not, as a stage of its own.
-    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+    pub fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
         let stage = begin(name);
         match check() {
             Ok(()) => self.ended(stage, Counts::PASSED, None),
@@ -186,7 +164,7 @@ impl Report {
     }
 
     /// The sum over all stages.
-    pub(crate) fn total(&self) -> Counts {
+    pub fn total(&self) -> Counts {
         let mut total = Counts::default();
         for stage in &self.stages {
             total += stage.counts;
@@ -194,14 +172,21 @@ impl Report {
         total
     }
 
-    /// Writes `summary.json` into `dir` and prints the total as the last line.
-    pub(crate) fn finish(&self, dir: &Path) -> Result<()> {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        let path = dir.join("summary.json");
-        let text = serde_json::to_string_pretty(self).context("write the summary")?;
-        fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
-        println!("results: {}", path.display());
-        println!("{}", self.total());
+    /// Writes all stages to a file.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let text = serde_json::to_string_pretty(self).context("write the stages")? + "\n";
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Adds the stages of a file, whose lines are printed already.
+    pub fn read(&mut self, path: &Path) -> Result<()> {
+        let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let other: Self =
+            serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))?;
+        self.stages.extend(other.stages);
         Ok(())
     }
 }
@@ -217,42 +202,11 @@ mod tests {
     };
 
     #[test]
-    fn a_summary_is_read_back() {
-        assert_eq!(Counts::of_summary(&SOME.to_string()), Some(SOME));
-        assert_eq!(
-            Counts::of_summary("12 passed, 1 failed, 3 skipped\r"),
-            Some(SOME)
-        );
-        for other in [
-            "12 passed, 1 failed",
-            "x passed, 1 failed, 3 skipped",
-            "",
-            "1 2 3",
-        ] {
-            assert_eq!(Counts::of_summary(other), None, "{other}");
-        }
-    }
-
-    #[test]
     fn libtest_lines_are_read() {
         let failed = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; \
                       0 filtered out; finished in 0.10s";
         assert_eq!(Counts::of_libtest(failed), Some(SOME));
         assert_eq!(Counts::of_libtest("test tests::x ... ok"), None);
-    }
-
-    #[test]
-    fn case_lines_are_counted() {
-        assert_eq!(Counts::of_case("ok oom_kill (1.2 s)"), Some(Counts::PASSED));
-        assert_eq!(
-            Counts::of_case("FAILED oom_kill: nothing died"),
-            Some(Counts::FAILED)
-        );
-        assert_eq!(
-            Counts::of_case("skipped oom_kill: not root"),
-            Some(Counts::skipped(1))
-        );
-        assert_eq!(Counts::of_case("okay"), None);
     }
 
     #[test]
@@ -269,5 +223,18 @@ mod tests {
                 skipped: 3
             }
         );
+    }
+
+    #[test]
+    fn stages_are_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("results/stages.json");
+        let mut report = Report::default();
+        report.add("a", SOME, Some("why".to_owned()));
+        report.write(&path).unwrap();
+        let mut all = Report::default();
+        all.check("b", || Ok(()));
+        all.read(&path).unwrap();
+        assert_eq!(all.total().passed, 13);
     }
 }

@@ -16,7 +16,7 @@ const LLVM: &str = "22";
 
 /// `cargo xtask setup`.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Only reports; exit code 1 when something is missing.
     #[arg(long)]
     check: bool,
@@ -141,7 +141,7 @@ fn would_start(need: &Need) -> bool {
 }
 
 /// What the command line asks for.
-pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
+pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     if report(workspace) {
         return Ok(());
     }
@@ -155,7 +155,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
 
 /// Sees to what the cases with a real container runtime take; they are skipped without it, so that nothing
 /// fails here.
-pub(crate) fn for_runtime(workspace: &Workspace) {
+pub fn for_runtime(workspace: &Workspace) {
     let of_runtime = |purpose| purpose == For::Runtime;
     if let Err(error) = ensure(workspace, of_runtime) {
         line(Mark::Skipped, &format!("{error:#}"));
@@ -163,24 +163,24 @@ pub(crate) fn for_runtime(workspace: &Workspace) {
 }
 
 /// Sees to what building takes; prints nothing when all is there.
-pub(crate) fn for_build(workspace: &Workspace) -> Result<()> {
+pub fn for_build(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Build)
 }
 
 /// Sees to what linting the kernel programs takes.
-pub(crate) fn for_lint(workspace: &Workspace) -> Result<()> {
+pub fn for_lint(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| {
         matches!(purpose, For::Build | For::Lint)
     })
 }
 
 /// Sees to what virtual machines take.
-pub(crate) fn for_machines(workspace: &Workspace) -> Result<()> {
+pub fn for_machines(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Machines)
 }
 
 /// Sees to what building the machine with systemd takes beyond that.
-pub(crate) fn for_systemd(workspace: &Workspace) -> Result<()> {
+pub fn for_systemd(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Systemd)
 }
 
@@ -233,11 +233,11 @@ fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
 fn remedy(need: &Need) -> String {
     let how = if would_start(need) && apt::is_debian() {
         format!(
-            "as root: apt-get install {}; the package starts a containerd, which nobody here needs: \
+            "as root: apt-get install {}; the package starts a containerd, which the tests do not use: \
              systemctl disable --now containerd",
             need.debian.join(" ")
         )
-    } else if apt::is_debian() && !rustix::process::geteuid().is_root() {
+    } else if apt::is_debian() && !nix::unistd::geteuid().is_root() {
         format!(
             "as root: apt-get install {}; or {}",
             need.debian.join(" "),

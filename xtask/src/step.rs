@@ -7,7 +7,7 @@ use anyhow::Result;
 
 /// How a line starts; coloured on a terminal unless `NO_COLOR` is set (no-color.org).
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Mark {
+pub enum Mark {
     /// Begun.
     Start,
     /// Done, or nothing to do.
@@ -42,7 +42,7 @@ impl Mark {
 }
 
 /// Prints one line: the mark, then the text.
-pub(crate) fn line(mark: Mark, text: &str) {
+pub fn line(mark: Mark, text: &str) {
     let colours =
         io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let word = mark.text();
@@ -54,7 +54,7 @@ pub(crate) fn line(mark: Mark, text: &str) {
 }
 
 /// Runs `work`, with a line before it and a line with its time after it.
-pub(crate) fn step<T>(label: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn step<T>(label: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     line(Mark::Start, label);
     let begun = Instant::now();
     let result = work();

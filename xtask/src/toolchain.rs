@@ -13,20 +13,20 @@ use crate::cmd;
 
 /// A toolchain with the source of `core`.
 #[derive(Debug, Clone)]
-pub(crate) struct Toolchain {
+pub struct Toolchain {
     sysroot: PathBuf,
     /// What `rustc --version` prints.
-    pub(crate) version: String,
+    pub version: String,
 }
 
 impl Toolchain {
     /// Its compiler.
-    pub(crate) fn rustc(&self) -> PathBuf {
+    pub fn rustc(&self) -> PathBuf {
         self.sysroot.join("bin/rustc")
     }
 
     /// `cargo VERB` with it, for a target whose parts of the standard library it builds from source.
-    pub(crate) fn cargo(&self, verb: &str, target: &str, parts: &str) -> Command {
+    pub fn cargo(&self, verb: &str, target: &str, parts: &str) -> Command {
         let mut cargo = cmd::cargo();
         cargo
             .args([verb, "--quiet", "--target", target])
@@ -41,19 +41,19 @@ impl Toolchain {
     }
 
     /// Its linter, where it has one: a linter works with the compiler it was built with only.
-    pub(crate) fn clippy_driver(&self) -> Option<PathBuf> {
+    pub fn clippy_driver(&self) -> Option<PathBuf> {
         Some(self.sysroot.join("bin/clippy-driver")).filter(|file| file.is_file())
     }
 
     /// Whether it came as Debian's package.
-    pub(crate) fn is_debian(&self) -> bool {
+    pub fn is_debian(&self) -> bool {
         self.sysroot == Path::new("/usr")
     }
 }
 
 /// The first toolchain that has rust-src and is no older than the workspace's `rust-version`:
 /// the pinned one, then rustup's others, then the system's.
-pub(crate) fn find() -> Option<Toolchain> {
+pub fn find() -> Option<Toolchain> {
     let mut sysroots: Vec<PathBuf> = Vec::new();
     if let Ok(text) = cmd::capture(Command::new("rustc").args(["--print", "sysroot"])) {
         sysroots.push(PathBuf::from(text.trim()));
@@ -70,7 +70,7 @@ pub(crate) fn find() -> Option<Toolchain> {
 }
 
 /// As [`find`], with what to do where there is none.
-pub(crate) fn require() -> Result<Toolchain> {
+pub fn require() -> Result<Toolchain> {
     find().context(
         "no toolchain has the source of core: run `cargo xtask setup`, \
          or `rustup component add rust-src`",

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
 
 use crate::harness::Log;
+use crate::machine::message::Figure;
 
 mod api;
 mod apiserver;
@@ -146,17 +146,6 @@ pub(crate) fn all() -> Vec<Case> {
     .concat()
 }
 
-/// A figure that a case has measured.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Figure {
-    /// What.
-    pub(crate) name: String,
-    /// How much.
-    pub(crate) value: f64,
-    /// Of what.
-    pub(crate) unit: &'static str,
-}
-
 /// What a case gets.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -230,7 +219,7 @@ impl Context {
         self.figures.borrow_mut().push(Figure {
             name: name.into(),
             value,
-            unit,
+            unit: unit.to_owned(),
         });
     }
 

@@ -1,4 +1,4 @@
-//! Boots a kernel with the cases in it and watches it until it powers off.
+//! Boots a kernel and reads what the guest says until it powers off.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Signal, nice, set_parent_process_death_signal};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use xtask::cmd;
 
-use crate::cmd;
+use super::message::{Ended, Message, Request};
 
-/// How `tests/src/init.rs` says that the cases have ended.
-const VERDICT: &str = "podwarden-machine: cases ended with exit code ";
 /// The kernel's own arguments. The emulated counters are one host counter, which is in step with
 /// itself; older kernels lose the TSC without `tsc=reliable`, because their check of it is too slow.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet tsc=reliable";
@@ -23,7 +23,7 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet tsc=reliable";
 const CPU: &str = "max,erms=off,fsrm=off";
 /// The disk that the guest formats; sparse, so that it costs what is written to it.
 const DISK_BYTES: u64 = 512 << 20;
-/// An instruction takes a nanosecond (2 to the power of this). While nobody works, time passes as it does on
+/// An instruction takes a nanosecond (2 to the power of this). While no CPU works, time passes as it does on
 /// the host: a disk answers by that.
 const INSTRUCTION: &str = "shift=0,sleep=on";
 /// How far behind other processes a machine comes, nice(2).
@@ -33,7 +33,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// By what time passes in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Clock {
+pub(super) enum Clock {
     /// The host's clock: both CPUs work at the same time, and everything takes some ten times as long as on
     /// a real machine.
     Host,
@@ -53,57 +53,72 @@ impl Clock {
 
 /// A machine to boot.
 #[derive(Debug)]
-pub(crate) struct Machine<'a> {
+pub(super) struct Machine<'a> {
     /// The kernel.
-    pub(crate) kernel: &'a Path,
+    pub(super) kernel: &'a Path,
     /// Further arguments of the kernel.
-    pub(crate) kernel_arguments: &'a str,
+    pub(super) kernel_arguments: &'a str,
     /// The file system.
-    pub(crate) initramfs: &'a Path,
+    pub(super) initramfs: &'a Path,
     /// Where the console, the results and the disk go.
-    pub(crate) dir: &'a Path,
-    /// What the cases are run with.
-    pub(crate) arguments: &'a [String],
+    pub(super) dir: &'a Path,
+    /// What it is to run.
+    pub(super) request: &'a Request,
     /// See there.
-    pub(crate) clock: Clock,
+    pub(super) clock: Clock,
     /// When it is killed.
-    pub(crate) timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// How it ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    /// The exit code of the cases; `None` when they did not come to an end.
-    pub(crate) exit_code: Option<i32>,
+pub(super) struct Off {
+    /// How what it ran ended; `None` when that did not come to an end.
+    pub(super) ended: Option<Ended>,
     /// Whether it was killed because its time was up.
-    pub(crate) timed_out: bool,
+    pub(super) timed_out: bool,
     /// All that the console showed.
-    pub(crate) console: PathBuf,
-    /// What the cases wrote as JSON; may be empty.
-    pub(crate) results: PathBuf,
+    pub(super) console: PathBuf,
+}
+
+/// What a machine says while it runs.
+#[derive(Debug)]
+pub(super) enum Said<'a> {
+    /// A line on the console.
+    Line(&'a str),
+    /// A message.
+    Message(Message),
 }
 
 impl Machine<'_> {
-    /// Boots it and returns when it is off; `line` gets each line of the console as it comes.
-    pub(crate) fn run(&self, mut line: impl FnMut(&str)) -> Result<Ended> {
+    /// Boots it and returns when it is off; `said` gets all that it says as it comes.
+    pub(super) fn run(&self, mut said: impl FnMut(Said)) -> Result<Off> {
         fs::create_dir_all(self.dir).with_context(|| format!("create {}", self.dir.display()))?;
         let console = self.dir.join("console.log");
-        let results = self.dir.join("results.json");
+        let messages = self.dir.join("messages.jsonl");
         let disk = self.dir.join("disk.img");
         File::create(&disk)
             .and_then(|file| file.set_len(DISK_BYTES))
             .with_context(|| format!("create {}", disk.display()))?;
         // Made here, so that there is something to follow before qemu opens it, and nothing old.
-        for path in [&console, &results] {
+        for path in [&console, &messages] {
             File::create(path).with_context(|| format!("create {}", path.display()))?;
         }
-
         let mut qemu = Guard(
-            self.command(&console, &results, &disk)?
+            self.command(&console, &messages, &disk)?
                 .spawn()
                 .context("qemu")?,
         );
-        let mut follow = Follow::open(&console)?;
+        let mut ended = None;
+        let (mut lines, mut sent) = (Follow::open(&console)?, Follow::open(&messages)?);
+        let mut read = || -> Result<()> {
+            lines.lines(|line| said(Said::Line(line)))?;
+            sent.lines(|line| match serde_json::from_str(line) {
+                Ok(Message::Ended(how)) => ended = Some(how),
+                Ok(message) => said(Said::Message(message)),
+                Err(error) => said(Said::Line(&format!("no message: {error}: {line}"))),
+            })
+        };
         let begun = Instant::now();
         let mut timed_out = false;
         while qemu.0.try_wait().context("wait for qemu")?.is_none() {
@@ -112,22 +127,19 @@ impl Machine<'_> {
                 break;
             }
             thread::sleep(POLL);
-            follow.lines(&mut line)?;
+            read()?;
         }
         drop(qemu);
-        follow.lines(&mut line)?;
+        read()?;
         fs::remove_file(&disk).with_context(|| format!("remove {}", disk.display()))?;
-        let text = fs::read(&console).with_context(|| format!("read {}", console.display()))?;
-        let exit_code = exit_code(&String::from_utf8_lossy(&text));
-        Ok(Ended {
-            exit_code,
+        Ok(Off {
+            ended,
             timed_out,
             console,
-            results,
         })
     }
 
-    fn command(&self, console: &Path, results: &Path, disk: &Path) -> Result<Command> {
+    fn command(&self, console: &Path, messages: &Path, disk: &Path) -> Result<Command> {
         let program = cmd::find("qemu-system-x86_64").context("qemu-system-x86_64 is missing")?;
         let stderr = self.dir.join("qemu.log");
         let log = File::create(&stderr).with_context(|| format!("create {}", stderr.display()))?;
@@ -143,14 +155,14 @@ impl Machine<'_> {
             .arg(self.initramfs)
             .arg("-append")
             .arg(format!(
-                "{KERNEL_ARGUMENTS} {} -- {}",
+                "{KERNEL_ARGUMENTS} {} {}",
                 self.kernel_arguments,
-                self.arguments.join(" ")
+                self.request.word()?
             ))
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
             .arg("-serial")
-            .arg(format!("file:{}", results.display()))
+            .arg(format!("file:{}", messages.display()))
             // NVMe: the one disk whose driver is built into all of the kernels.
             .arg("-drive")
             .arg(format!(
@@ -165,9 +177,9 @@ impl Machine<'_> {
         unsafe {
             qemu.pre_exec(|| {
                 // Also where a signal ends this process alone.
-                set_parent_process_death_signal(Some(Signal::KILL))?;
+                set_pdeathsig(Signal::SIGKILL)?;
                 // Behind the cases on this kernel, which may run at the same time and wait for less.
-                nice(NICE)?;
+                rustix::process::nice(NICE)?;
                 Ok(())
             });
         }
@@ -202,10 +214,10 @@ impl Follow {
         })
     }
 
-    fn lines(&mut self, line: &mut impl FnMut(&str)) -> Result<()> {
+    fn lines(&mut self, mut line: impl FnMut(&str)) -> Result<()> {
         self.file
             .read_to_end(&mut self.rest)
-            .context("read the console")?;
+            .context("read what a machine says")?;
         while let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
             let bytes: Vec<u8> = self.rest.drain(..=end).collect();
             line(String::from_utf8_lossy(&bytes).trim_end());
@@ -214,31 +226,23 @@ impl Follow {
     }
 }
 
-/// The exit code in the verdict line.
-fn exit_code(console: &str) -> Option<i32> {
-    console.lines().rev().find_map(|line| {
-        let (_, code) = line.split_once(VERDICT)?;
-        code.trim().parse().ok()
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::exit_code;
+    use std::io::Write as _;
+
+    use super::*;
 
     #[test]
-    fn the_verdict_is_found_among_other_lines() {
-        let console = "boot\r\nok x (1 s)\r\n\
-                       podwarden-machine: cases ended with exit code 1\r\nreboot: Power down\r\n";
-        assert_eq!(exit_code(console), Some(1));
-    }
-
-    #[test]
-    fn no_verdict_is_no_exit_code() {
-        assert_eq!(exit_code("Kernel panic - not syncing\r\n"), None);
-        assert_eq!(
-            exit_code("podwarden-machine: cases ended with signal 9\r\n"),
-            None
-        );
+    fn a_line_comes_when_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("console");
+        let mut console = File::create(&path).unwrap();
+        let mut follow = Follow::open(&path).unwrap();
+        let mut found = Vec::new();
+        for part in ["boot\r\nhalf a", " line\r\nno", " end"] {
+            console.write_all(part.as_bytes()).unwrap();
+            follow.lines(|line| found.push(line.to_owned())).unwrap();
+        }
+        assert_eq!(found, ["boot", "half a line"]);
     }
 }

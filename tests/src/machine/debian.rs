@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use xtask::paths::Workspace;
+use xtask::step::step;
+use xtask::{apt, cmd, setup};
 
-use crate::archive::Archive;
-use crate::paths::Workspace;
-use crate::step::step;
-use crate::{apt, cmd, setup};
+use super::archive::Archive;
 
 /// One such Debian.
 #[derive(Debug)]
-pub(crate) struct Debian {
+pub(super) struct Debian {
     /// What its files are kept as.
     name: &'static str,
     /// What it has beyond the essential packages.
@@ -25,13 +25,13 @@ pub(crate) struct Debian {
 }
 
 /// For the cases.
-pub(crate) const SYSTEMD: Debian = Debian {
+pub(super) const SYSTEMD: Debian = Debian {
     name: "systemd",
     packages: "systemd,dbus",
 };
 
 /// For the benchmark: with the daemons that take cgroup v2 or systemd.
-pub(crate) const PEERS: Debian = Debian {
+pub(super) const PEERS: Debian = Debian {
     name: "systemd-peers",
     packages: "systemd,dbus,systemd-oomd,oomd",
 };
@@ -56,8 +56,8 @@ const EMPTIED: &[&str] = &[
 
 /// The unit's name.
 const UNIT: &str = "podwarden-cases.service";
-/// Runs the cases on the console and switches the machine off, whatever became of them. Out of
-/// memory in one of the cases' processes is no failure of the unit.
+/// Runs the cases on the console and switches the machine off, also after a failure. Out of memory in one of
+/// the cases' processes is no failure of the unit.
 const UNIT_FILE: &str = "\
 [Unit]
 Description=podwarden end-to-end cases
@@ -68,7 +68,7 @@ FailureAction=poweroff-force
 
 [Service]
 Type=oneshot
-ExecStart=/e2e machine
+ExecStart=/e2e machine unit
 Environment=HOME=/ RUST_BACKTRACE=1
 StandardOutput=tty
 StandardError=tty
@@ -79,12 +79,12 @@ TasksMax=infinity
 ";
 
 /// What the kernel's command line says for it: only the unit and what that needs is started.
-pub(crate) fn kernel_arguments() -> String {
+pub(super) fn kernel_arguments() -> String {
     format!("rdinit=/lib/systemd/systemd systemd.unit={UNIT} systemd.show_status=no")
 }
 
 /// Packs the release binaries into it.
-pub(crate) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
+pub(super) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     let base = base(workspace, debian)?;
     let path = base.with_file_name("initramfs.cpio");
     fs::copy(&base, &path).with_context(|| format!("copy {}", base.display()))?;
@@ -97,7 +97,7 @@ pub(crate) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
 }
 
 /// The Debian without anything of ours; built when there is none of this recipe.
-pub(crate) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
+pub(super) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     let suite = apt::debian_release()
         .context("the root with systemd is built of Debian's packages, and this is not Debian")?;
     let dir = workspace.kernels().join(debian.name);

@@ -16,7 +16,7 @@ const MODE: u32 = 0o755;
 const ALIGNMENT: u64 = 4;
 
 /// See the module.
-pub(crate) struct Archive {
+pub(super) struct Archive {
     out: BufWriter<File>,
     path: PathBuf,
     /// Directories that it has; a file's parents must come before it.
@@ -27,7 +27,7 @@ pub(crate) struct Archive {
 
 impl Archive {
     /// Begins a new file.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
+    pub(super) fn create(path: &Path) -> Result<Self> {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         }
@@ -38,7 +38,7 @@ impl Archive {
     /// Begins an archive after the one that the file holds. The kernel unpacks both, and what the
     /// second one holds replaces what is there; a directory that is there stays as it is, but one in
     /// place of a symbolic link replaces the link.
-    pub(crate) fn after(path: &Path) -> Result<Self> {
+    pub(super) fn after(path: &Path) -> Result<Self> {
         let open = || {
             let mut out = File::options().write(true).open(path)?;
             let end = out.seek(SeekFrom::End(0))?;
@@ -60,7 +60,7 @@ impl Archive {
     }
 
     /// Adds a directory and those above it.
-    pub(crate) fn directories(&mut self, dir: &Path) -> Result<()> {
+    pub(super) fn directories(&mut self, dir: &Path) -> Result<()> {
         let mut ancestors: Vec<&Path> = dir.ancestors().collect();
         ancestors.reverse();
         for dir in ancestors
@@ -75,25 +75,25 @@ impl Archive {
     }
 
     /// Adds a program.
-    pub(crate) fn file(&mut self, source: &Path, name: &Path) -> Result<()> {
+    pub(super) fn file(&mut self, source: &Path, name: &Path) -> Result<()> {
         let bytes = fs::read(source).with_context(|| format!("read {}", source.display()))?;
         self.bytes(&name.to_string_lossy(), &bytes)
     }
 
     /// Adds a file that holds `bytes`.
-    pub(crate) fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+    pub(super) fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         self.directories(Path::new(name).parent().unwrap_or(Path::new("")))?;
         self.entry(name, ModeFileType::Regular, MODE, bytes)
     }
 
     /// Adds a symbolic link.
-    pub(crate) fn symlink(&mut self, name: &str, target: &str) -> Result<()> {
+    pub(super) fn symlink(&mut self, name: &str, target: &str) -> Result<()> {
         self.entry(name, ModeFileType::Symlink, MODE, target.as_bytes())
     }
 
     /// Adds what is below `root`, with its modes and owned by root; of `emptied`, paths relative to
     /// `root`, only the directories themselves. Sockets, pipes and devices are left out.
-    pub(crate) fn tree(&mut self, root: &Path, emptied: &[&str]) -> Result<()> {
+    pub(super) fn tree(&mut self, root: &Path, emptied: &[&str]) -> Result<()> {
         self.below(root, Path::new(""), emptied)
     }
 
@@ -141,7 +141,7 @@ impl Archive {
     }
 
     /// Ends it.
-    pub(crate) fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         trailer(self.out)
             .and_then(|mut out| out.flush())
             .with_context(|| format!("write {}", self.path.display()))

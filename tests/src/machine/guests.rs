@@ -4,24 +4,25 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use xtask::paths::Workspace;
+use xtask::report::{Counts, Report};
+use xtask::{cmd, setup};
 
-use crate::guest::Guest;
-use crate::paths::Workspace;
-use crate::pool::{Job, Outcome};
-use crate::report::{Counts, Report};
-use crate::tally::Tally;
-use crate::vm::{Clock, Ended, Machine};
-use crate::{cmd, setup};
+use super::guest::Guest;
+use super::message::{Message, Request, Selection};
+use super::pool::{Job, Outcome};
+use super::tally::Tally;
+use super::vm::{Clock, Machine, Said};
 
 /// The cases on one machine.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(super) struct Run {
     /// The machine.
-    pub(crate) guest: Guest,
-    /// The arguments of the cases.
-    pub(crate) arguments: Vec<String>,
-    /// How many cases there are: counted as skipped where the machine cannot run.
-    pub(crate) cases: u64,
+    pub(super) guest: Guest,
+    /// Which cases.
+    pub(super) selection: Selection,
+    /// How many there are: counted as skipped where the machine cannot run.
+    pub(super) cases: u64,
 }
 
 /// A machine that can be booted.
@@ -31,17 +32,19 @@ struct Ready<'a> {
     initramfs: PathBuf,
 }
 
-/// Fetches what these machines boot, where nothing of this project is needed for that. What fails is tried
-/// again, and told, by [`jobs`].
-pub(crate) fn fetch(workspace: &Workspace, guests: &[Guest]) {
+/// Fetches what these machines boot, where nothing of this project is needed for that. [`jobs`] tries again
+/// what fails, and reports it.
+pub(super) fn fetch(workspace: &Workspace, guests: &[String]) {
     if !guests.is_empty() && prerequisites(workspace).is_ok() {
-        let _ = guests.iter().try_for_each(|guest| guest.fetch(workspace));
+        let _ = guests
+            .iter()
+            .try_for_each(|name| Guest::of(name)?.fetch(workspace));
     }
 }
 
-/// Those of the machines that are to be had here, to be booted, and killed after `timeout`; of the others
-/// `report` says why not.
-pub(crate) fn jobs<'a>(
+/// The machines that this host can boot, each to be killed after `timeout`; `report` says of the others why
+/// not.
+pub(super) fn jobs<'a>(
     workspace: &'a Workspace,
     runs: &'a [Run],
     timeout: Duration,
@@ -106,37 +109,43 @@ fn stage(guest: Guest) -> String {
 /// Runs one machine.
 fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outcome> {
     let name = ready.run.guest.name;
+    let dir = workspace.results().join(name);
     let machine = Machine {
         kernel: &ready.kernel,
         kernel_arguments: &ready.run.guest.kernel_arguments(),
         initramfs: &ready.initramfs,
-        dir: &workspace.results().join(name),
-        arguments: &ready.run.arguments,
+        dir: &dir,
+        request: &Request::Cases(ready.run.selection.clone()),
         clock: Clock::Host,
         timeout,
     };
     let mut tally = Tally::default();
-    let ended = machine.run(|text| {
-        if tally.line(text) {
-            println!("[{name}] {text}");
+    let off = machine.run(|said| {
+        if let Said::Message(message) = said {
+            if let Message::Case(verdict) = &message {
+                for line in verdict.lines() {
+                    println!("[{name}] {line}");
+                }
+            }
+            tally.message(message);
         }
     })?;
-    let (counts, reason) = tally.ended(ended.exit_code);
+    let results = dir.join("results.json");
+    tally.write(&results)?;
+    let (counts, reason) = tally.ended(off.ended);
     if counts.failed > 0 {
-        println!("{}", cmd::tail(&ended.console));
+        println!("{}", cmd::tail(&off.console));
     }
-    Ok((counts, reason.map(|why| explain(&ended, why, timeout))))
-}
-
-fn explain(ended: &Ended, why: String, timeout: Duration) -> String {
-    let why = if ended.timed_out {
-        format!("killed after {} s", timeout.as_secs())
-    } else {
-        why
+    let explain = |why: String| {
+        let why = match off.timed_out {
+            true => format!("killed after {} s", timeout.as_secs()),
+            false => why,
+        };
+        format!(
+            "{why}; console: {}; results: {}",
+            off.console.display(),
+            results.display()
+        )
     };
-    format!(
-        "{why}; console: {}; results: {}",
-        ended.console.display(),
-        ended.results.display()
-    )
+    Ok((counts, reason.map(explain)))
 }

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use xtask::paths::Workspace;
 
-use crate::kernels::Kernel;
-use crate::paths::Workspace;
-use crate::{debian, initramfs};
+use super::kernels::Kernel;
+use super::message::Selection;
+use super::{debian, initramfs};
 
 /// What runs as PID 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum First {
+pub(super) enum First {
     /// The cases themselves, in a file system that has little else.
     Cases,
     /// systemd, in a Debian; the cases are a unit.
@@ -19,17 +20,17 @@ pub(crate) enum First {
 
 /// A test machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Guest {
+pub(super) struct Guest {
     /// What `--kernels` calls it.
-    pub(crate) name: &'static str,
+    pub(super) name: &'static str,
     /// The kernel's series.
     series: &'static str,
     /// Its first process.
-    pub(crate) first: First,
+    pub(super) first: First,
 }
 
 /// Every one.
-pub(crate) const GUESTS: &[Guest] = &[
+pub(super) const GUESTS: [Guest; 4] = [
     Guest::plain("6.1"),
     Guest::plain("6.12"),
     Guest::plain("7.2"),
@@ -56,24 +57,26 @@ impl Guest {
     }
 
     /// The machine of that name.
-    pub(crate) fn of(name: &str) -> Option<Self> {
-        GUESTS.iter().copied().find(|guest| guest.name == name)
+    pub(super) fn of(name: &str) -> Result<Self> {
+        let mut guests = GUESTS.into_iter();
+        guests
+            .find(|guest| guest.name == name)
+            .with_context(|| format!("there is no machine {name}"))
     }
 
-    /// The arguments of the cases here: with systemd only those that it makes a difference to; what
-    /// takes the same way on every kernel in one machine, unless it is asked for by name.
-    pub(crate) fn arguments(self, all: &[String]) -> Vec<String> {
-        let mut arguments = all.to_vec();
+    /// The cases that run here: with systemd only those that it makes a difference to; what takes the same way
+    /// on every kernel in one machine, unless a filter names it.
+    pub(super) fn selection(self, mut all: Selection) -> Selection {
         if self.first == First::Systemd {
-            arguments.extend(["--filter".to_owned(), ABOUT_SYSTEMD.to_owned()]);
-        } else if self.series != THOROUGH && !arguments.iter().any(|a| a == "--filter") {
-            arguments.push("--without-portable".to_owned());
+            all.filter.push(ABOUT_SYSTEMD.to_owned());
+        } else if self.series != THOROUGH && all.filter.is_empty() {
+            all.without_portable = true;
         }
-        arguments
+        all
     }
 
     /// What the kernel's command line says besides what it says everywhere.
-    pub(crate) fn kernel_arguments(self) -> String {
+    pub(super) fn kernel_arguments(self) -> String {
         match self.first {
             First::Cases => String::new(),
             First::Systemd => debian::kernel_arguments(),
@@ -81,14 +84,14 @@ impl Guest {
     }
 
     /// The bootable kernel; fetched when this is the first time.
-    pub(crate) fn kernel(self, workspace: &Workspace) -> Result<PathBuf> {
+    pub(super) fn kernel(self, workspace: &Workspace) -> Result<PathBuf> {
         Kernel::of(self.series)
             .with_context(|| format!("there is no kernel {}", self.series))?
             .fetch(workspace)
     }
 
     /// Fetches all of it that does not take a build of this project.
-    pub(crate) fn fetch(self, workspace: &Workspace) -> Result<()> {
+    pub(super) fn fetch(self, workspace: &Workspace) -> Result<()> {
         self.kernel(workspace)?;
         match self.first {
             First::Cases => Ok(()),
@@ -97,7 +100,7 @@ impl Guest {
     }
 
     /// The file system that it boots into, with the release binaries.
-    pub(crate) fn initramfs(self, workspace: &Workspace) -> Result<PathBuf> {
+    pub(super) fn initramfs(self, workspace: &Workspace) -> Result<PathBuf> {
         match self.first {
             First::Cases => initramfs::pack(workspace),
             First::Systemd => debian::pack(workspace, &debian::SYSTEMD),
@@ -111,19 +114,28 @@ mod tests {
 
     #[test]
     fn every_machine_has_a_kernel_and_a_name_of_its_own() {
-        for guest in GUESTS {
+        assert_eq!(GUESTS.map(|guest| guest.name), xtask::cases::GUESTS);
+        for guest in &GUESTS {
             assert!(Kernel::of(guest.series).is_some(), "{}", guest.name);
-            assert_eq!(Guest::of(guest.name), Some(*guest));
+            assert_eq!(Guest::of(guest.name).unwrap(), *guest);
         }
     }
 
     #[test]
     fn with_systemd_a_filter_only_narrows() {
-        let filter = ["--filter".to_owned(), "churn".to_owned()];
-        let with = Guest::of("6.12-systemd").map(|guest| guest.arguments(&filter));
-        let expected = ["--filter", "churn", "--filter", "systemd"].map(str::to_owned);
-        assert_eq!(with.as_deref(), Some(&expected[..]));
-        let without = Guest::of("6.12").map(|guest| guest.arguments(&filter));
-        assert_eq!(without.as_deref(), Some(&filter[..]));
+        let all = Selection {
+            filter: vec!["churn".to_owned()],
+            ..Selection::default()
+        };
+        let of = |name| Guest::of(name).unwrap().selection(all.clone());
+        assert_eq!(of("6.12-systemd").filter, ["churn", "systemd"]);
+        assert_eq!(of("6.12"), all);
+    }
+
+    #[test]
+    fn what_takes_the_same_way_everywhere_runs_in_one_machine() {
+        let of = |name| Guest::of(name).unwrap().selection(Selection::default());
+        assert!(of("6.1").without_portable);
+        assert!(!of("7.2").without_portable);
     }
 }

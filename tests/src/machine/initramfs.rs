@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use xtask::cmd;
+use xtask::paths::Workspace;
 
-use crate::archive::Archive;
-use crate::cmd;
-use crate::paths::Workspace;
+use super::archive::Archive;
 
 /// Directories that are mount points or that programs expect.
 const DIRS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var"];
@@ -19,7 +19,7 @@ const APPLETS: &[&str] = &[
 
 /// Packs the release binaries, uncompressed: an emulated CPU takes longer to unpack an archive than
 /// to read it.
-pub(crate) fn pack(workspace: &Workspace) -> Result<PathBuf> {
+pub(super) fn pack(workspace: &Workspace) -> Result<PathBuf> {
     let path = workspace.kernels().join("initramfs.cpio");
     let mut archive = Archive::create(&path)?;
     for dir in DIRS {
@@ -52,7 +52,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<PathBuf> {
 
 /// The libraries that a program is linked to, the dynamic linker among them (ldd(1)); none when it
 /// is linked statically, for which ldd ends with an error.
-pub(crate) fn shared_libraries(program: &Path) -> Vec<PathBuf> {
+fn shared_libraries(program: &Path) -> Vec<PathBuf> {
     let text = cmd::capture(Command::new("ldd").arg(program)).unwrap_or_default();
     // `libc.so.6 => /lib/…/libc.so.6 (0x…)`, or `/lib64/ld-linux-x86-64.so.2 (0x…)`.
     text.split_whitespace()

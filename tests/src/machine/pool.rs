@@ -6,23 +6,22 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use anyhow::Result;
-
-use crate::report::{Counts, Report, begin};
+use xtask::report::{Counts, Report, begin};
 
 /// What a stage counted, and what was wrong with it.
-pub(crate) type Outcome = (Counts, Option<String>);
+pub(super) type Outcome = (Counts, Option<String>);
 
 /// A stage.
-pub(crate) struct Job<'a> {
+pub(super) struct Job<'a> {
     /// What the report calls it.
-    pub(crate) name: String,
+    pub(super) name: String,
     /// Runs it.
-    pub(crate) run: Box<dyn FnOnce() -> Result<Outcome> + Send + 'a>,
+    pub(super) run: Box<dyn FnOnce() -> Result<Outcome> + Send + 'a>,
 }
 
 /// Takes them up in their order, at most `at_once` at a time, and adds each to the report as it ends. After
-/// one with a failure no other is taken up, unless told to keep going; those are told as one skipped each.
-pub(crate) fn run(
+/// one with a failure no other is taken up, unless told to keep going; each of those counts as one skipped.
+pub(super) fn run(
     jobs: Vec<Job<'_>>,
     at_once: usize,
     keep_going: bool,
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_at_a_time_and_each_once() {
+    fn at_most_that_many_run_at_a_time_and_each_once() {
         let (now, most, runs) = (
             AtomicUsize::new(0),
             AtomicUsize::new(0),

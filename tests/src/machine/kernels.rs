@@ -8,24 +8,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-
-use crate::apt::Lists;
-use crate::cmd;
-use crate::paths::Workspace;
-use crate::step::step;
+use xtask::apt::Lists;
+use xtask::cmd;
+use xtask::paths::Workspace;
+use xtask::step::step;
 
 /// A kernel that the cases run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kernel {
+pub(super) struct Kernel {
     /// The series, such as `6.1`.
-    pub(crate) series: &'static str,
+    pub(super) series: &'static str,
     /// The package's name up to the series.
     package: &'static str,
 }
 
 /// Every kernel there is to choose from: the oldest that is supported, a recent long-term one with
 /// cgroup storage and fprobe, and the newest.
-pub(crate) const KERNELS: &[Kernel] = &[
+pub(super) const KERNELS: &[Kernel] = &[
     Kernel {
         series: "6.1",
         package: "linux-image-",
@@ -47,7 +46,7 @@ const FLAVOUR: &str = "-cloud-amd64";
 
 impl Kernel {
     /// The kernel of that series.
-    pub(crate) fn of(series: &str) -> Option<Self> {
+    pub(super) fn of(series: &str) -> Option<Self> {
         KERNELS
             .iter()
             .copied()
@@ -55,7 +54,7 @@ impl Kernel {
     }
 
     /// The bootable image, if it was fetched before.
-    pub(crate) fn image(self, workspace: &Workspace) -> Option<PathBuf> {
+    pub(super) fn image(self, workspace: &Workspace) -> Option<PathBuf> {
         Some(self.kept_at(workspace)).filter(|image| image.is_file())
     }
 
@@ -64,7 +63,7 @@ impl Kernel {
     }
 
     /// The bootable image; fetched when this is the first time.
-    pub(crate) fn fetch(self, workspace: &Workspace) -> Result<PathBuf> {
+    pub(super) fn fetch(self, workspace: &Workspace) -> Result<PathBuf> {
         if let Some(image) = self.image(workspace) {
             return Ok(image);
         }

@@ -1,0 +1,123 @@
+//! Counts the cases from the messages of a run, on this kernel and in guests.
+
+use std::path::Path;
+
+use anyhow::Result;
+use xtask::report::Counts;
+
+use crate::machine::message::{Ended, Message, Report, Summary, Verdict};
+
+/// Follows a run.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    verdicts: Vec<Verdict>,
+    summary: Option<Summary>,
+}
+
+impl Tally {
+    /// Takes one message.
+    pub(super) fn message(&mut self, message: Message) {
+        match message {
+            Message::Case(verdict) => self.verdicts.push(verdict),
+            Message::Summary(summary) => self.summary = Some(summary),
+            Message::Measured(_) | Message::Ended(_) => {}
+        }
+    }
+
+    /// The counts, and what was wrong with the whole.
+    pub(super) fn ended(&self, ended: Option<Ended>) -> (Counts, Option<String>) {
+        let summary = self.summary.as_ref().map(|summary| summary.counts);
+        match (summary, ended) {
+            (Some(counts), Some(Ended::Exit(0))) if counts.failed == 0 => (counts, None),
+            (Some(counts), Some(Ended::Exit(_))) if counts.failed > 0 => {
+                (counts, Some("cases failed".to_owned()))
+            }
+            // The run was cut short, or its exit code contradicts its summary.
+            (_, ended) => {
+                let mut counts = Counts::FAILED;
+                for verdict in &self.verdicts {
+                    counts += verdict.counts();
+                }
+                let how = match ended {
+                    Some(Ended::Exit(code)) => format!("exit code {code}"),
+                    Some(Ended::Signal(signal)) => format!("signal {signal}"),
+                    None => "no exit code".to_owned(),
+                };
+                (
+                    counts,
+                    Some(format!("the cases did not come to their end ({how})")),
+                )
+            }
+        }
+    }
+
+    /// Writes all that is known of the run; nothing for one without a summary.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        match &self.summary {
+            Some(summary) => Report {
+                summary,
+                cases: &self.verdicts,
+            }
+            .write(path),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::message::Outcome;
+
+    fn tally(passed: u64, summary: bool) -> Tally {
+        let mut tally = Tally::default();
+        let mut counts = Counts::default();
+        for _ in 0..passed {
+            counts += Counts::PASSED;
+            tally.message(Message::Case(Verdict {
+                name: "a".to_owned(),
+                outcome: Outcome::Passed,
+                reason: None,
+                seconds: 1.0,
+                figures: Vec::new(),
+                log: Vec::new(),
+                earlier: Vec::new(),
+            }));
+        }
+        if summary {
+            tally.message(Message::Summary(Summary {
+                kernel: "6.12".to_owned(),
+                emulated: true,
+                counts,
+            }));
+        }
+        tally
+    }
+
+    #[test]
+    fn the_summary_counts() {
+        let ended = tally(1, true).ended(Some(Ended::Exit(0)));
+        assert_eq!(ended, (Counts::PASSED, None));
+    }
+
+    #[test]
+    fn a_run_cut_short_has_failed() {
+        let (counts, reason) = tally(2, false).ended(None);
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 2,
+                failed: 1,
+                skipped: 0
+            }
+        );
+        assert!(reason.is_some());
+    }
+
+    #[test]
+    fn an_exit_code_that_contradicts_the_summary_has_failed() {
+        for ended in [Ended::Exit(1), Ended::Signal(9)] {
+            assert_eq!(tally(1, true).ended(Some(ended)).0.failed, 1);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Where and how the end-to-end cases run: what `cargo xtask test` is given and hands to `e2e machine test`
+//! as JSON.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+/// The virtual machines, by their names; a machine's name begins with its kernel's series.
+pub const GUESTS: [&str; 4] = ["6.1", "6.12", "7.2", "6.12-systemd"];
+/// When a virtual machine is killed, in seconds.
+const VM_TIMEOUT: u64 = 1800;
+/// How many kernels run the cases at a time, this one among them. They wait for more than half of the time,
+/// and what a case asks for does not depend on how fast a machine is.
+const AT_ONCE: usize = 3;
+
+/// Where the end-to-end cases run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// They do not.
+    Nowhere,
+    /// On the kernel that runs here.
+    Here,
+    /// In the virtual machine of that name.
+    On(String),
+}
+
+/// Reads one value of `--kernels`.
+fn place(text: &str) -> Result<Place, String> {
+    match text {
+        "none" => Ok(Place::Nowhere),
+        "native" => Ok(Place::Here),
+        name if GUESTS.contains(&name) => Ok(Place::On(name.to_owned())),
+        _ => Err(format!("known are native, {} and none", GUESTS.join(", "))),
+    }
+}
+
+/// What the cases are run with.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub struct Request {
+    /// Where the end-to-end cases run: native, 6.1, 6.12, 7.2, 6.12-systemd (those about its
+    /// cgroup driver), or none.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = place,
+        default_value = "native,6.1,6.12,7.2,6.12-systemd"
+    )]
+    pub kernels: Vec<Place>,
+    /// Runs only what has this in its name.
+    #[arg(long)]
+    pub filter: Option<String>,
+    /// Goes on after a stage that failed.
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Kills a virtual machine after this many seconds.
+    #[arg(long, default_value_t = VM_TIMEOUT)]
+    pub vm_timeout: u64,
+    /// Runs a case that failed again, at most this often; its failures are shown all the same.
+    #[arg(long, default_value_t = 0)]
+    pub retries: u32,
+    /// How often the cases that repeat themselves do so, instead of a few times.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: Option<u32>,
+    /// Runs the cases on that many kernels at a time, this one among them.
+    #[arg(long, value_name = "N", default_value_t = AT_ONCE)]
+    pub at_once: usize,
+}
+
+impl Request {
+    /// Everything, to the end.
+    pub fn everything() -> Self {
+        let guests = GUESTS.map(|name| Place::On(name.to_owned()));
+        Self {
+            kernels: [Place::Here].into_iter().chain(guests).collect(),
+            filter: None,
+            keep_going: true,
+            vm_timeout: VM_TIMEOUT,
+            retries: 2,
+            repeat: None,
+            at_once: AT_ONCE,
+        }
+    }
+
+    /// Whether the cases run on this kernel.
+    pub fn native(&self) -> bool {
+        self.kernels.contains(&Place::Here)
+    }
+
+    /// The virtual machines in which they run.
+    pub fn guests(&self) -> impl Iterator<Item = &str> {
+        self.kernels.iter().filter_map(|place| match place {
+            Place::On(name) => Some(name.as_str()),
+            Place::Here | Place::Nowhere => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_chosen_by_series() {
+        assert_eq!(place("none"), Ok(Place::Nowhere));
+        assert_eq!(place("native"), Ok(Place::Here));
+        assert_eq!(place("6.12"), Ok(Place::On("6.12".to_owned())));
+        assert!(place("5.4").is_err_and(|why| why.contains("6.1, 6.12, 7.2, 6.12-systemd")));
+    }
+}

@@ -1,0 +1,51 @@
+//! The tasks that build everything and then hand over to the end-to-end program.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use xtask::paths::Workspace;
+
+use crate::build;
+
+/// Builds all it takes and becomes `e2e WORDS --agent AGENT ARGS`, so that Ctrl-C and the exit code are
+/// that program's own; returns only when something fails.
+pub(crate) fn become_with_agent(
+    workspace: &Workspace,
+    words: &[&str],
+    args: &[OsString],
+) -> Result<()> {
+    if !geteuid().is_root() {
+        bail!(
+            "this loads kernel programs and makes cgroups, which takes root: \
+             sudo env \"PATH=$PATH\" cargo xtask {}",
+            words.join(" ")
+        );
+    }
+    let agent = ["--agent".into(), workspace.agent().into_os_string()];
+    become_it(workspace, words, &[&agent, args].concat())
+}
+
+/// The same for what starts no agent here, and so takes no root.
+pub(crate) fn become_it(workspace: &Workspace, words: &[&str], args: &[OsString]) -> Result<()> {
+    build::kernel_programs(workspace)?;
+    build::release(workspace)?;
+    let program = workspace.e2e();
+    let error = Command::new(&program).args(words).args(args).exec();
+    Err(error).with_context(|| format!("start {}", program.display()))
+}
+
+/// `e2e machine WORD`, which ends when the thread that starts it does.
+pub(crate) fn machine(workspace: &Workspace, word: &str) -> Command {
+    let mut command = Command::new(workspace.e2e());
+    command.args(["machine", word]);
+    // SAFETY: between fork and exec only one system call is made.
+    unsafe {
+        command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGTERM)?));
+    }
+    command
+}
