@@ -6,16 +6,16 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 pub mod chart;
-pub mod check;
+pub(crate) mod check;
 mod connect;
-pub mod events;
-pub mod explain;
-pub mod guard;
-pub mod output;
-pub mod plan;
-pub mod run;
+pub(crate) mod events;
+pub(crate) mod explain;
+pub(crate) mod guard;
+pub(crate) mod output;
+pub(crate) mod plan;
+pub(crate) mod run;
 mod select;
-pub mod top;
+pub(crate) mod top;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,7 +3,7 @@
 
 pub mod act;
 pub mod converge;
-pub mod drift;
-pub mod oom_score;
+pub(crate) mod drift;
+pub(crate) mod oom_score;
 pub mod recorded;
 pub mod sense;

@@ -57,6 +57,7 @@ impl KernelBtf {
     ///
     /// # Errors
     /// When they are malformed.
+    #[cfg(test)]
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, BtfError> {
         Btf::from_bytes(bytes)
             .map(Self::new)

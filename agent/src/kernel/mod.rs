@@ -1,10 +1,10 @@
 //! Everything that touches the kernel programs: what this kernel can do, loading, records, figures.
 
-pub mod accounts;
-pub mod btf;
-pub mod events;
-pub mod levels;
-pub mod loader;
+pub(crate) mod accounts;
+pub(crate) mod btf;
+pub(crate) mod events;
+pub(crate) mod levels;
+pub(crate) mod loader;
 pub mod pins;
-pub mod realtime;
-pub mod support;
+pub(crate) mod realtime;
+pub(crate) mod support;

@@ -17,18 +17,18 @@ use podwarden_policy::{PodUid, QosClass};
 
 use crate::{api::types::PodRef, runtime::Runtime};
 
-pub mod apiserver;
-pub mod checkpoint;
-pub mod convert;
-pub mod error;
+pub(crate) mod apiserver;
+pub(crate) mod checkpoint;
+pub(crate) mod convert;
+pub(crate) mod error;
 pub mod feed;
-pub mod file;
+pub(crate) mod file;
 mod kubelet;
 pub mod manifest;
 mod manifests;
-pub mod mux;
+pub(crate) mod mux;
 mod poll;
-pub mod source;
+pub(crate) mod source;
 mod url;
 
 pub use apiserver::Apiserver;

@@ -31,7 +31,7 @@ pub mod report;
 mod restraint;
 mod sampler;
 mod stalls;
-pub mod trace;
+pub(crate) mod trace;
 mod watch;
 
 use std::{os::fd::AsFd, sync::Arc, thread::JoinHandle};

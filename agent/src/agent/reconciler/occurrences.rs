@@ -78,7 +78,7 @@ impl Reconciler {
                 .container_appeared(&self.env, &known, &path, uid, id);
             self.apply(facts);
         }
-        // What the runtime told before its cgroup was made is of use from now on.
+        // The runtime may have known the container before its cgroup was made.
         self.arm_due |= self.pods.container_appeared(uid, id);
     }
 

@@ -60,7 +60,7 @@ pub(super) fn start(
         published: Arc::downgrade(published),
     });
     started.unwrap_or_else(|error| {
-        let problem = format!("the API server is not told of evictions: no thread ({error})");
+        let problem = format!("evictions do not reach the API server: no thread ({error})");
         tracing::warn!("{problem}");
         published.degraded(problem);
         None

@@ -21,7 +21,7 @@
 //! | `ours` | what was written here lately, for whoever notices the writes |
 
 mod found;
-pub mod guard;
+pub(crate) mod guard;
 mod ours;
 mod thread;
 mod tier;

@@ -184,7 +184,7 @@ impl Drift {
     }
 
     /// The cgroups to look at now, in no order.
-    pub fn to_look_at(&mut self) -> Vec<CgroupName> {
+    pub fn take_noticed(&mut self) -> Vec<CgroupName> {
         let noticed = std::mem::take(&mut self.noticed);
         let wanted = noticed
             .into_iter()

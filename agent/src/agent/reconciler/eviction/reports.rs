@@ -1,4 +1,4 @@
-//! The reactor's reports -> events and the set of evicted pods.
+//! The reactor's reports -> events, flight records, eviction status, and the set of evicted pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use crate::{
     reactor::report::{Chosen, Crossing, Detector, Report},
 };
 
-/// Who is told what comes of the reports.
+/// What a report is passed on to.
 pub(super) struct Listeners<'a> {
     pub(super) published: &'a Published,
     pub(super) recorder: &'a mut Option<Recorder>,
@@ -43,8 +43,8 @@ pub(super) struct Evictions {
 }
 
 impl Evictions {
-    /// Of those that agents before this one have on record, each with its time: whose cgroup is still there
-    /// is as dead as it was.
+    /// Takes evictions that agents before this one recorded, each with its time: a pod whose cgroup is the
+    /// same is still evicted.
     pub(super) fn recall(
         &mut self,
         recorded: &[(String, Eviction)],
@@ -198,7 +198,7 @@ fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
     degraded(published, monotonic(), Some(pod.clone()), message);
 }
 
-/// Says what keeps an eviction from helping, as an event at `at`.
+/// Reports what keeps an eviction from helping, as an event at `at`.
 fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String) {
     let uid = pod.as_ref().map(|pod| &pod.uid);
     tracing::warn!(uid, "{message}");
@@ -214,7 +214,7 @@ fn at_level(crossing: &Crossing) -> String {
     )
 }
 
-/// What the reactor tells of an eviction.
+/// An eviction as the reactor reports it.
 fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
     let crossing = &chosen.crossing;
     let source = match crossing.detector {

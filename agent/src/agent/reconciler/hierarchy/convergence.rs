@@ -1,4 +1,4 @@
-//! What the reconciler and the converger tell each other: targets and levels, foreign limits, gaps.
+//! Between reconciler and converger: targets, levels and foreign limits go there, gaps come back.
 
 use std::time::Instant;
 
@@ -102,7 +102,7 @@ impl Hierarchy {
         }
     }
 
-    /// Tells the drift book which of the values that were found in the tiers' files the converger wrote.
+    /// Marks values in the tiers' files that the converger wrote as ours, for the drift book.
     pub(super) fn know_ours<'a>(
         &mut self,
         observed: impl IntoIterator<Item = (&'a CgroupName, &'a Observed)>,

@@ -83,7 +83,7 @@ impl Hierarchy {
             return facts;
         };
         let mut observed = BTreeMap::new();
-        for name in drift.to_look_at() {
+        for name in drift.take_noticed() {
             let path = layout.path(&name);
             if tree.id(&path).is_ok() {
                 let found = sense::observe(tree, &path, actor.made(&path));

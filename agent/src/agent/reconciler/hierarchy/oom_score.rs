@@ -12,7 +12,7 @@ use podwarden_cgroup::CgroupPath;
 /// How often all containers are looked at, for what was not noticed.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Said once.
+/// Reported once.
 const REFUSED: &str = "processes of Guaranteed and Burstable pods keep a higher oom_score_adj than they \
      ought to have, so that the kernel may kill them earlier (lowering it takes CAP_SYS_RESOURCE)";
 
