@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use podwarden::api::published::Published;
 use podwarden::api::types::{Eviction, PodRef};
 use podwarden::config::{Config, EvictionStatusConfig, Overrides};
-use podwarden::eviction::status::{Marks, Parts, Sizes, Teardown};
+use podwarden::eviction::status::{EvictionStatus, Parts, Sizes, Teardown};
 use podwarden::pods::{Apiserver, Feed, feed};
 use serde_json::json;
 use tempfile::TempDir;
@@ -97,7 +97,11 @@ async fn outage(server: &Server, way: Outage, forgets: bool) {
 
     let mut left = RETURN;
     while scene.waiting() > 0 {
-        assert!(left > Duration::ZERO, "{} marks wait", scene.waiting());
+        assert!(
+            left > Duration::ZERO,
+            "{} eviction_status wait",
+            scene.waiting()
+        );
         pass(STEP).await;
         left = left.saturating_sub(STEP);
     }
@@ -195,7 +199,7 @@ async fn until(what: &str, done: impl Fn() -> bool) {
 /// What follows pods, and what tells of evictions.
 struct Scene {
     feed: Feed,
-    marks: Marks,
+    eviction_status: EvictionStatus,
     published: Arc<Published>,
     /// Whose end was seen to, and whether it was marked by then.
     ended: Arc<Mutex<Vec<(String, bool)>>>,
@@ -220,7 +224,7 @@ impl Scene {
         let feed = feed::start(&config, |_| true).unwrap();
         let ended = Arc::default();
         let published = Arc::new(Published::default());
-        let marks = Marks::start(Parts {
+        let eviction_status = EvictionStatus::start(Parts {
             how: EvictionStatusConfig::Status,
             apiserver: Some(Apiserver::Kubeconfig(kubeconfig)),
             node_name: NODE.to_owned(),
@@ -236,7 +240,7 @@ impl Scene {
         until("the first list", || pods.borrow().pods.len() == 3).await;
         Self {
             feed,
-            marks: marks.unwrap().unwrap(),
+            eviction_status: eviction_status.unwrap().unwrap(),
             published,
             ended,
             _dir: dir,
@@ -255,12 +259,13 @@ impl Scene {
         };
         eviction.timeline.killed_nanos = Some(1);
         let time = "2026-01-01T00:00:00Z";
-        self.marks.evicted(time, &eviction, &self.feed.pods);
+        self.eviction_status
+            .evicted(time, &eviction, &self.feed.pods);
         until("the disk", || self.waiting() == waiting).await;
     }
 
     fn waiting(&self) -> u64 {
-        self.published.marks().unwrap().waiting
+        self.published.eviction_status().unwrap().waiting
     }
 
     fn ended(&self) -> Vec<(String, bool)> {

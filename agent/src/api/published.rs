@@ -19,13 +19,13 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::{
     api::types::{
-        Event, EventKind, EventLogStats, EventRecord, Eviction, Flight, MarkStats, NodeStats,
-        PodRef, PodStats, SourceStats,
+        Event, EventKind, EventLogStats, EventRecord, Eviction, EvictionStatusStats, FlightRecord,
+        NodeStats, PodRef, PodStats, SourceStats,
     },
     base::clock,
     eviction::{
         recorder::{
-            Shelf,
+            RecentIncidents,
             log::{self, Begun, Logger},
         },
         status,
@@ -86,11 +86,11 @@ pub struct Published {
     events: Mutex<VecDeque<Event>>,
     next_id: AtomicU64,
     first_id: u64,
-    shelf: Shelf,
+    recent: RecentIncidents,
     logger: Mutex<Option<Logger>>,
     subscribers: broadcast::Sender<Event>,
     ready: AtomicBool,
-    marks: OnceLock<Arc<status::Tally>>,
+    eviction_status: OnceLock<Arc<status::DeliveryCounts>>,
     sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
     trouble: ArcSwapOption<&'static str>,
     epoch: Instant,
@@ -107,11 +107,11 @@ impl Default for Published {
             events: Mutex::default(),
             next_id: AtomicU64::new(1),
             first_id: 1,
-            shelf: Shelf::default(),
+            recent: RecentIncidents::default(),
             logger: Mutex::default(),
             subscribers: broadcast::channel(1024).0,
             ready: AtomicBool::new(false),
-            marks: OnceLock::new(),
+            eviction_status: OnceLock::new(),
             sources: OnceLock::new(),
             trouble: ArcSwapOption::empty(),
             epoch: Instant::now(),
@@ -158,15 +158,15 @@ impl Published {
     }
 
     /// Adds to event `id` what the flight recorder has of it; the recorder's call.
-    pub fn publish_flight(&self, id: u64, flight: Flight) {
+    pub fn publish_flight_record(&self, id: u64, flight: FlightRecord) {
         // So many others came since that it is forgotten: its line in the log stays as it is.
         let Some(event) = self.kept(id) else { return };
         let record = EventRecord {
             event,
-            flight: Some(flight),
+            flight_record: Some(flight),
         };
         self.with_logger(|logger| logger.write(&record));
-        self.shelf.put(record);
+        self.recent.put(record);
     }
 
     fn kept(&self, id: u64) -> Option<Event> {
@@ -177,11 +177,11 @@ impl Published {
 
     /// One event with what the flight recorder has of it, as far as that is in memory.
     pub fn record(&self, id: u64) -> Option<EventRecord> {
-        self.shelf.get(id).or_else(|| {
+        self.recent.get(id).or_else(|| {
             let event = self.kept(id)?;
             Some(EventRecord {
                 event,
-                flight: None,
+                flight_record: None,
             })
         })
     }
@@ -261,7 +261,7 @@ impl Published {
             if log::is_kept(&event.kind) {
                 logger.write(&EventRecord {
                     event: event.clone(),
-                    flight: None,
+                    flight_record: None,
                 });
             }
         });
@@ -291,13 +291,13 @@ impl Published {
     }
 
     /// Where marks are counted; only the first call counts.
-    pub fn set_marks(&self, tally: Arc<status::Tally>) {
-        let _ = self.marks.set(tally);
+    pub fn set_eviction_status(&self, tally: Arc<status::DeliveryCounts>) {
+        let _ = self.eviction_status.set(tally);
     }
 
     /// What the API server was told of evictions; `None` where it is told nothing.
-    pub fn marks(&self) -> Option<MarkStats> {
-        self.marks.get().map(|tally| tally.stats())
+    pub fn eviction_status(&self) -> Option<EvictionStatusStats> {
+        self.eviction_status.get().map(|tally| tally.stats())
     }
 
     /// Where the pods come from; once.

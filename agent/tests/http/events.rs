@@ -4,7 +4,7 @@ use podwarden::{
     api::{
         client::{EventStream, Update},
         published::Published,
-        types::{Event, EventRecord, Flight},
+        types::{Event, EventRecord, FlightRecord},
     },
     eviction::recorder::log::{Log, LogFile, read},
 };
@@ -122,9 +122,9 @@ async fn an_id_of_an_earlier_agent_misses_nothing_of_this_one() {
 async fn one_event_has_its_flight_from_memory_or_from_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.jsonl");
-    let flight = Flight {
+    let flight = FlightRecord {
         signal: "memory.limit".to_owned(),
-        ..Flight::default()
+        ..FlightRecord::default()
     };
     let api = Api::start().await;
     let (log, logger) = Log::start(LogFile::new(path.clone(), 1 << 20), 0, |_| {}).unwrap();
@@ -134,20 +134,20 @@ async fn one_event_has_its_flight_from_memory_or_from_the_log() {
         let path = format!("/v1/events/{id}");
         api.client().get(&path).await.unwrap()
     };
-    assert_eq!(get(ids[0]).await.flight, None, "not there yet");
+    assert_eq!(get(ids[0]).await.flight_record, None, "not there yet");
     for id in &ids {
         // The queue for the disk is bounded.
         let stats = || api.published.event_log().unwrap();
         while stats().written + stats().dropped < 80 + id - 1 {
             tokio::task::yield_now().await;
         }
-        api.published.publish_flight(*id, flight.clone());
+        api.published.publish_flight_record(*id, flight.clone());
     }
-    assert_eq!(get(ids[79]).await.flight, Some(flight.clone()));
+    assert_eq!(get(ids[79]).await.flight_record, Some(flight.clone()));
     drop(log);
     // The first has fallen off the shelf.
     let first = get(ids[0]).await;
-    assert_eq!((first.event.id, first.flight), (1, Some(flight)));
+    assert_eq!((first.event.id, first.flight_record), (1, Some(flight)));
     let (status, body) = api.status("GET", "/v1/events/4711").await;
     assert!(status == 404 && body.contains("4711"), "{status} {body}");
     assert_eq!(api.status("GET", "/v1/events/x").await.0, 400);

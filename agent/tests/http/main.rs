@@ -106,7 +106,7 @@ async fn metrics_say_what_the_figures_say() {
         }
         tokio::task::yield_now().await;
     };
-    let labels = r#"namespace="default",pod="web-1",uid="uid-1",qos="Burstable""#;
+    let labels = r#"namespace="default",pod="web-1",uid="uid-1",qos_class="Burstable""#;
     for line in [
         format!("podwarden_pod_cpu_usage_seconds_total{{{labels}}} 1.5"),
         format!("podwarden_pod_memory_usage_bytes{{{labels}}} 4096"),
@@ -119,7 +119,7 @@ async fn metrics_say_what_the_figures_say() {
         r#"podwarden_tier_memory_gap_bytes{tier="kubepods"} 4096"#.to_owned(),
         r#"podwarden_tier_convergence_steps_total{tier="kubepods",file="reclaim"} 3"#.to_owned(),
         r#"podwarden_tier_reclaimed_bytes_total{tier="kubepods"} 8192"#.to_owned(),
-        r#"podwarden_evictions_total{qos="BestEffort",scope="kubepods",dry_run="false"} 1"#
+        r#"podwarden_evictions_total{qos_class="BestEffort",scope="kubepods",dry_run="false"} 1"#
             .to_owned(),
         "# TYPE podwarden_pod_cpu_usage_seconds counter".to_owned(),
         r#"podwarden_cgroup_operations_total{operation="update",result="done"} 1"#.to_owned(),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::PodStats;
 
 use super::apiserver::{NAMESPACE, World};
-use super::marks::{expect_marks, expect_status};
+use super::eviction_status::{expect_delivered, expect_status};
 use super::{Case, Context, case};
 use crate::containerd::{Containerd, RunningPod, WORKLOAD};
 use crate::harness::{Node, Options, PodSpec, eventually, state_of, until};
@@ -138,7 +138,7 @@ impl Scene {
         let left: Vec<_> = left.iter().map(|one| (one.path(), one.procs())).collect();
         ensure!(left.is_empty(), "cgroups are left: {left:?}");
         // Only now is there nothing left to do for it.
-        expect_marks(&self.world, &[&self.spec])
+        expect_delivered(&self.world, &[&self.spec])
     }
 
     fn finish(self, containerd: &Containerd) -> Result<()> {

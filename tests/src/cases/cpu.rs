@@ -89,7 +89,7 @@ fn cpu_mixed_20_pods(context: &Context) -> Result<()> {
     }
     let worst = all_close(&node, &pods)?;
     context.figure("largest_cpu_difference", worst as f64 / 1e6, "ms");
-    let untraced = node.agent.node()?.drops.untraced_switches;
+    let untraced = node.agent.node()?.kernel_drops.untraced_switches;
     context.figure("untraced_switches", untraced as f64, "");
     let total = pods
         .iter()
@@ -199,7 +199,7 @@ fn short_processes(context: &Context) -> Result<()> {
     let worst = all_close(&node, &pods)?;
     context.figure("processes", (per_pod * 20) as f64, "");
     context.figure("largest_cpu_difference", worst as f64 / 1e6, "ms");
-    let drops = node.agent.node()?.drops;
+    let drops = node.agent.node()?.kernel_drops;
     context.figure("telemetry_records_dropped", drops.telemetry as f64, "");
     ensure!(
         drops.accounts == 0,
@@ -246,7 +246,7 @@ fn run_queue_wait(context: &Context, burners: usize, pin: &[&str]) -> Result<()>
         "{} burners waited only {kernel} ns",
         burners.len()
     );
-    let untraced = node.agent.node()?.drops.untraced_switches;
+    let untraced = node.agent.node()?.kernel_drops.untraced_switches;
     let stats = node.expect(pod.uid(), |stats| {
         let found = stats.cpu.run_queue_wait_nano_seconds;
         ensure!(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::types::{DriftStats, Event, EventKind};
+use podwarden::api::types::{Event, EventKind, ForeignWriteStats};
 use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
 use podwarden_policy::{Bytes, reserve};
 
@@ -122,13 +122,13 @@ fn kept_files(node: &Node, pods: &[Pod]) -> Result<Vec<File>> {
     Ok(all)
 }
 
-fn corrected(drift: &DriftStats) -> u64 {
+fn corrected(drift: &ForeignWriteStats) -> u64 {
     drift.properties.iter().map(|count| count.corrected).sum()
 }
 
 /// The agent's own figure, which is as old as its last sampling pass.
-fn drift_of(node: &Node) -> Result<DriftStats> {
-    Ok(node.agent.node()?.drift)
+fn drift_of(node: &Node) -> Result<ForeignWriteStats> {
+    Ok(node.agent.node()?.foreign_writes)
 }
 
 fn foreign_writes_are_corrected(context: &Context) -> Result<()> {
@@ -170,7 +170,7 @@ fn foreign_writes_are_corrected(context: &Context) -> Result<()> {
     eventually(node.limit(), || {
         let drift = drift_of(&node)?;
         ensure!(corrected(&drift) == WRITES as u64, "{drift:?}");
-        ensure!(drift.contested == 0, "{drift:?}");
+        ensure!(drift.contested_files == 0, "{drift:?}");
         // kubepods, two tiers and the pods.
         ensure!(drift.watched_cgroups == 18, "{drift:?}");
         Ok(())
@@ -245,7 +245,7 @@ fn drift_events(events: &[Event]) -> impl Iterator<Item = &Event> {
     events.iter().filter(|event| {
         matches!(
             event.kind,
-            EventKind::Drift {
+            EventKind::ForeignWrite {
                 corrected: true,
                 ..
             }
@@ -307,13 +307,16 @@ fn insisting_writer_is_no_write_fight(context: &Context) -> Result<()> {
     let time = start.elapsed();
     let settled = eventually(LONGEST_PAUSE, || {
         let events = node.agent.events(0)?;
-        ensure!(events.iter().any(is_settled), "no DriftSettled event");
+        ensure!(
+            events.iter().any(is_settled),
+            "no ForeignWriteSettled event"
+        );
         Ok(events)
     })?;
     let begun = settled.iter().filter(|event| {
-        matches!(&event.kind, EventKind::DriftContested { property, .. } if property == "memory limit")
+        matches!(&event.kind, EventKind::ForeignWriteContested { property, .. } if property == "memory limit")
     });
-    ensure!(begun.count() == 1, "not one DriftContested event");
+    ensure!(begun.count() == 1, "not one ForeignWriteContested event");
     let told = drift_events(&settled).count() as u64;
     ensure!(
         told <= u64::from(BURST) + time.as_secs() / REFILL.as_secs() + 1,
@@ -327,7 +330,7 @@ fn insisting_writer_is_no_write_fight(context: &Context) -> Result<()> {
             .find(|count| count.property == "memory limit");
         let limits = limits.context("no memory limit was corrected")?;
         ensure!(limits.contests == 1, "{limits:?}");
-        ensure!(drift.contested == 0, "{drift:?}");
+        ensure!(drift.contested_files == 0, "{drift:?}");
         ensure!(
             limits.corrected <= bound(time),
             "{limits:?} in {time:?}, at most {} are allowed",
@@ -340,7 +343,7 @@ fn insisting_writer_is_no_write_fight(context: &Context) -> Result<()> {
 }
 
 fn is_settled(event: &Event) -> bool {
-    matches!(event.kind, EventKind::DriftSettled { .. })
+    matches!(event.kind, EventKind::ForeignWriteSettled { .. })
 }
 
 /// Writes the foreign value as fast as it can; returns how often.
@@ -461,7 +464,7 @@ fn assist_fights_nothing(context: &Context) -> Result<()> {
     ensure!(unknown.exists(), "it removed a pod's cgroup");
     let events = node.agent.events(0)?;
     for event in drift_events(&events) {
-        let ours = matches!(&event.kind, EventKind::Drift { cgroup, property, .. }
+        let ours = matches!(&event.kind, EventKind::ForeignWrite { cgroup, property, .. }
             if property == "memory limit" && !cgroup.contains("/pod")
                 || property == "memory min"
                 || property == "memory low");

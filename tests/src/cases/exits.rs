@@ -178,7 +178,7 @@ fn process_moved_between_pods(context: &Context) -> Result<()> {
             right.0
         );
         close_cpu(left.1 + right.1, left.2 + right.2).with_context(|| {
-            let drops = node.agent.node().map(|n| n.drops);
+            let drops = node.agent.node().map(|n| n.kernel_drops);
             format!("both pods together ({left:?} {right:?}; lost: {drops:?})")
         })?;
         let gaps = [cpu_gap(left.1, left.2), cpu_gap(right.1, right.2)];
@@ -188,7 +188,7 @@ fn process_moved_between_pods(context: &Context) -> Result<()> {
         );
         Ok(gaps)
     })?;
-    let untraced = node.agent.node()?.drops.untraced_switches;
+    let untraced = node.agent.node()?.kernel_drops.untraced_switches;
     context.figure("untraced_switches", untraced as f64, "");
     for (pod, gap) in [from, to].into_iter().zip(gaps) {
         let name = format!("cpu_difference_{}", pod.spec.name);

@@ -285,7 +285,7 @@ fn cgroup_vanishes_while_read(context: &Context) -> Result<()> {
         ensure!(left == 0, "{left} pods still listed");
         Ok(())
     })?;
-    let drops = node.agent.node()?.drops;
+    let drops = node.agent.node()?.kernel_drops;
     ensure!(
         drops.accounts == 0,
         "{} cgroups found no account",

@@ -18,6 +18,7 @@ mod cpu;
 mod daemonset;
 mod drift;
 mod eviction;
+mod eviction_status;
 mod exits;
 mod faults;
 mod full_speed;
@@ -25,7 +26,6 @@ mod hierarchy;
 mod killed;
 mod kubelet;
 mod lifecycle;
-mod marks;
 mod memory;
 mod node_told;
 mod observe;
@@ -127,7 +127,7 @@ pub(crate) fn all() -> Vec<Case> {
         pure_v1::CASES,
         api::CASES,
         apiserver::CASES,
-        marks::CASES,
+        eviction_status::CASES,
         outage::CASES,
         node_told::CASES,
         random_sources::CASES,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::apiserver::World;
 use super::eviction::small;
-use super::marks;
+use super::eviction_status;
 use super::recorder::restart;
 use super::{Case, Context, portable};
 use crate::apiserver::Write;
@@ -34,9 +34,9 @@ fn pressure_episode(context: &Context) -> Result<()> {
         config: "evictionPressureTransitionPeriod: 4s\n".to_owned(),
         ..small("enforce")
     };
-    let world = marks::world(context, options, &specs.each_ref())?;
+    let world = eviction_status::world(context, options, &specs.each_ref())?;
     for spec in &specs {
-        marks::evict(context, &world, spec)?;
+        eviction_status::evict(context, &world, spec)?;
     }
     let relieved = eventually(world.node.limit(), || {
         let relieved = about_node(&world, "MemoryPressureRelieved")?;
@@ -54,12 +54,12 @@ fn pressure_episode(context: &Context) -> Result<()> {
         "{relieved}"
     );
     eventually(world.node.limit(), || {
-        marks::are_marked(&world, &specs.each_ref())
+        eviction_status::are_delivered(&world, &specs.each_ref())
     })?;
-    sleep(marks::A_WHILE)?;
+    sleep(eviction_status::A_WHILE)?;
     let relieved = about_node(&world, "MemoryPressureRelieved")?;
     ensure!(relieved.len() == 1, "{relieved:?}");
-    marks::finish(world, &specs.each_ref())
+    eviction_status::finish(world, &specs.each_ref())
 }
 
 /// The condition, once it is as it should be.

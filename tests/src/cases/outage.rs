@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::Eviction;
 
 use super::eviction::small;
-use super::marks::{self, A_WHILE};
+use super::eviction_status::{self, A_WHILE};
 use super::{Case, Context, portable};
 use crate::apiserver::{Outage, Write};
 use crate::harness::{NODE, PodSpec, eventually, monotonic, sleep};
@@ -26,10 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Evictions before, early and late in an outage take as long; both marks are delivered after it, once.
 fn outage_evictions(context: &Context) -> Result<()> {
     let specs = ["before", "early", "late"].map(PodSpec::best_effort);
-    let mut world = marks::world(context, small("enforce"), &specs.each_ref())?;
+    let mut world = eviction_status::world(context, small("enforce"), &specs.each_ref())?;
     let [before, early, late] = &specs;
-    note(context, "before", &marks::evict(context, &world, before)?)?;
-    marks::expect_marks(&world, &[before])?;
+    note(
+        context,
+        "before",
+        &eviction_status::evict(context, &world, before)?,
+    )?;
+    eviction_status::expect_delivered(&world, &[before])?;
 
     let whole = match context.include_slow() {
         true => LONG,
@@ -53,7 +57,7 @@ fn outage_evictions(context: &Context) -> Result<()> {
                 continue;
             }
         };
-        let eviction = marks::evict(context, &world, spec)?;
+        let eviction = eviction_status::evict(context, &world, spec)?;
         note(context, name, &eviction)?;
         ensure!(
             eviction.timeline.crossing_nanos > since,
@@ -70,12 +74,14 @@ fn outage_evictions(context: &Context) -> Result<()> {
         world.server.turned_away() as f64,
         "",
     );
-    let kept = marks::waiting(&world)?.len();
+    let kept = eviction_status::waiting(&world)?.len();
     ensure!(kept >= 2, "{kept} marks wait");
 
     let back = monotonic();
     world.server.come_back()?;
-    eventually(PATIENCE, || marks::are_marked(&world, &specs.each_ref()))?;
+    eventually(PATIENCE, || {
+        eviction_status::are_delivered(&world, &specs.each_ref())
+    })?;
     context.figure(
         "marked_after_the_return",
         (monotonic() - back) as f64 / 1e9,
@@ -83,7 +89,7 @@ fn outage_evictions(context: &Context) -> Result<()> {
     );
     sleep(A_WHILE)?;
     ensure_once(&world.server.take_written(), &[early, late])?;
-    marks::finish(world, &specs.each_ref())
+    eviction_status::finish(world, &specs.each_ref())
 }
 
 /// Notes how long an eviction took.

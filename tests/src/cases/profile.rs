@@ -262,7 +262,7 @@ fn ring_full(context: &Context) -> Result<()> {
             close_cpu(stats.cpu.usage_core_nano_seconds, pod.cgroup.cpu_ns()?)
         })?;
     }
-    let drops = node.agent.node()?.drops;
+    let drops = node.agent.node()?.kernel_drops;
     ensure!(
         drops.telemetry > 0,
         "{PROCESSES} exits fitted into the ring"
@@ -319,7 +319,7 @@ fn ring_full_container_unseen(context: &Context) -> Result<()> {
         ensure!(stats.containers.len() == 1, "{:?}", stats.containers);
         close_cpu(stats.cpu.usage_core_nano_seconds, pod.cgroup.cpu_ns()?)
     })?;
-    let drops = node.agent.node()?.drops;
+    let drops = node.agent.node()?.kernel_drops;
     ensure!(drops.telemetry > 0, "100 exits fitted into the ring");
     node.finish()
 }

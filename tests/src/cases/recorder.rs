@@ -88,7 +88,7 @@ pub(super) fn records(path: &Path) -> Result<Vec<EventRecord>> {
 
 /// The curves show the pod grow up to the crossing and end free, and it ranks first.
 fn ensure_flight(record: &EventRecord, eviction: &Eviction) -> Result<()> {
-    let flight = record.flight.as_ref().context("no flight")?;
+    let flight = record.flight_record.as_ref().context("no flight")?;
     let of_pod = |curve: &&Curve| curve.pod.as_ref() == Some(&eviction.pod);
     let own = flight.curves.iter().find(of_pod).context("no curve")?;
     ensure!(
@@ -140,7 +140,7 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
         let own = || records.iter().filter(|record| record.event.id == id);
         ensure!(own().count() > 0, "event {id} is not in the log");
         ensure!(
-            own().any(|record| record.flight.is_some()),
+            own().any(|record| record.flight_record.is_some()),
             "event {id} has no curves in the log"
         );
         Ok(())
@@ -296,7 +296,7 @@ fn kernel_oom(context: &Context) -> Result<()> {
     let mut hog = pod.start(&["fill", "--mib", "64", "--rate", rate])?;
     ensure!(!hog.wait(node.limit())?.success(), "it was not killed");
     let record = eventually(2 * node.limit(), || {
-        let with_curves = |record: &EventRecord| record.flight.is_some();
+        let with_curves = |record: &EventRecord| record.flight_record.is_some();
         let found = records(&path)?.into_iter().find(with_curves);
         found.context("no record with curves")
     })?;
@@ -304,7 +304,7 @@ fn kernel_oom(context: &Context) -> Result<()> {
         record.event.kind == EventKind::KernelOom { pid: hog.pid() },
         "{record:?}"
     );
-    let flight = record.flight.as_ref().context("no flight")?;
+    let flight = record.flight_record.as_ref().context("no flight")?;
     let of_pod = |curve: &&Curve| curve.pod.as_ref().is_some_and(|of| of.uid == pod.uid());
     let own = flight.curves.iter().find(of_pod).context("no curve")?;
     ensure!(
@@ -379,7 +379,8 @@ fn full_disk(context: &Context) -> Result<()> {
     fs::remove_file(filler)?;
     let (second, _) = evict(context, &scene, first)?;
     let with_curves = |id| {
-        let is_it = move |record: &EventRecord| record.event.id == id && record.flight.is_some();
+        let is_it =
+            move |record: &EventRecord| record.event.id == id && record.flight_record.is_some();
         eventually(scene.node.limit(), || {
             ensure!(
                 records(&path)?.iter().any(is_it),
@@ -404,7 +405,10 @@ fn full_disk(context: &Context) -> Result<()> {
     // Its longest line comes last.
     eventually(scene.node.limit(), || {
         let record: EventRecord = scene.node.agent.get(&format!("/v1/events/{third}"))?;
-        ensure!(record.flight.is_some(), "event {third} has no curves yet");
+        ensure!(
+            record.flight_record.is_some(),
+            "event {third} has no curves yet"
+        );
         Ok(())
     })?;
     until_dropped(&scene, dropped)?;

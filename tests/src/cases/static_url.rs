@@ -104,7 +104,7 @@ fn expect_pods(node: &Node, specs: &[&PodSpec]) -> Result<()> {
 
 fn expect_problem(node: &Node, said: &str) -> Result<()> {
     eventually(node.limit(), || {
-        let sources = node.agent.node()?.sources;
+        let sources = node.agent.node()?.pod_sources;
         let source = sources.into_iter().find(|source| source.name == "http");
         let problem = source.context("/v1/node tells of no URL")?.problem;
         let problem = problem.unwrap_or_default();

@@ -202,7 +202,7 @@ fn stuck_telemetry_overflows(context: &Context) -> Result<()> {
     let node = scene.node.agent.node()?;
     if node.profile != "sampling" {
         eventually(context.limit(20), || {
-            let drops = scene.node.agent.node()?.drops;
+            let drops = scene.node.agent.node()?.kernel_drops;
             ensure!(drops.telemetry > 0, "nothing was dropped: {drops:?}");
             Ok(())
         })?;

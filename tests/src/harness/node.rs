@@ -183,7 +183,7 @@ impl Node {
 
     /// How the agent says that one of its sources of pods is doing.
     pub(crate) fn source(&self, name: &str) -> Result<SourceStats> {
-        let sources = self.agent.node()?.sources;
+        let sources = self.agent.node()?.pod_sources;
         let source = sources.into_iter().find(|source| source.name == name);
         source.with_context(|| format!("/v1/node tells of no source {name}"))
     }

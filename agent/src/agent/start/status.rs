@@ -8,8 +8,8 @@ use crate::{
     base::error,
     config::{Config, EvictionStatusConfig, Ownership},
     eviction::{
-        pod_workers::Failure,
-        status::{Condition, Marks, Parts, Sizes, Teardown},
+        pod_workers::JobError,
+        status::{Condition, EvictionStatus, Parts, Sizes, Teardown},
     },
     pods::{Apiserver, Feed},
     runtime::{self, Client},
@@ -39,15 +39,15 @@ pub(super) fn start(
     published: &Arc<Published>,
     sizes: Sizes,
     recorded: &[(String, Eviction)],
-) -> Option<Marks> {
+) -> Option<EvictionStatus> {
     let recorded = recorded
         .iter()
-        .filter(|(_, eviction)| eviction.to_be_marked);
+        .filter(|(_, eviction)| eviction.status_required);
     let apiserver = Apiserver::of(&config.apiserver)
         .filter(|_| config.eviction_status != EvictionStatusConfig::None);
     // Without a status in the API a kubelet would make anew what was taken down.
     let is_final = apiserver.is_some() || config.ownership == Ownership::Own;
-    let started = Marks::start(Parts {
+    let started = EvictionStatus::start(Parts {
         how: config.eviction_status,
         apiserver,
         node_name: config.node_name.clone(),
@@ -74,7 +74,7 @@ fn teardown(client: Client) -> Teardown {
         Box::pin(async move {
             let done = runtime::teardown(&client, &pod.uid, Duration::ZERO).await;
             let done = done.map_err(|error| {
-                Failure::new(format!(
+                JobError::new(format!(
                     "the pod is not torn down yet: {}",
                     error::chain(&error)
                 ))

@@ -12,15 +12,15 @@ use crate::api::types::{ErrorBody, NodeStats};
 
 /// An answer with a status of 400 or above.
 #[derive(Debug)]
-pub(super) struct Failure(StatusCode, String);
+pub(super) struct ErrorResponse(StatusCode, String);
 
-impl Failure {
+impl ErrorResponse {
     pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self(status, text.into())
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         (self.0, Json(ErrorBody { error: self.1 })).into_response()
     }
@@ -36,8 +36,8 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
     Json(NodeStats {
         degradations,
         event_log,
-        marks: shared.published.marks(),
-        sources: shared.published.sources().to_vec(),
+        eviction_status: shared.published.eviction_status(),
+        pod_sources: shared.published.sources().to_vec(),
         cgroup_writes: done.writes(),
         reconciles: done.reconciles(),
         last_reconcile: done.last().copied(),
@@ -46,56 +46,56 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
     .into_response()
 }
 
-pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, Failure> {
+pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let figures = shared.published.figures();
     let json = figures
         .listed()
-        .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+        .map_err(|e| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 pub(super) async fn pod(
     State(shared): State<Shared>,
     Path(uid): Path<String>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ErrorResponse> {
     let figures = shared.published.figures();
     let found = figures.pods.iter().find(|pod| pod.pod_ref.uid == uid);
     found.map(|pod| Json(pod).into_response()).ok_or_else(|| {
-        Failure::new(
+        ErrorResponse::new(
             StatusCode::NOT_FOUND,
             format!("no pod with uid {uid:?} is known here; GET /v1/pods lists those that are"),
         )
     })
 }
 
-pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, Failure> {
+pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let planned = shared.published.planned();
     planned
         .map(|plan| Json(&*plan).into_response())
         .ok_or_else(|| {
-            Failure::new(
+            ErrorResponse::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "nothing has been planned yet; ask again once /readyz answers 200",
             )
         })
 }
 
-pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, Failure> {
+pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     match shared.published.trouble() {
         None => Ok(plain("ok\n")),
-        Some(trouble) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, trouble)),
+        Some(trouble) => Err(ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, trouble)),
     }
 }
 
-pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, Failure> {
+pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     match shared.published.ready() {
         Ok(()) => Ok(plain("ok\n")),
-        Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, why)),
+        Err(why) => Err(ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, why)),
     }
 }
 
-pub(super) async fn no_such_route(uri: Uri) -> Failure {
-    Failure::new(
+pub(super) async fn no_such_route(uri: Uri) -> ErrorResponse {
+    ErrorResponse::new(
         StatusCode::NOT_FOUND,
         format!(
             "no such path: {}; there are /v1/node, /v1/pods, /v1/pods/{{uid}}, /v1/plan, \
@@ -105,8 +105,8 @@ pub(super) async fn no_such_route(uri: Uri) -> Failure {
     )
 }
 
-pub(super) async fn no_such_method(method: Method, uri: Uri) -> Failure {
-    Failure::new(
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> ErrorResponse {
+    ErrorResponse::new(
         StatusCode::METHOD_NOT_ALLOWED,
         format!("{method} {}: the API is read-only; use GET", uri.path()),
     )

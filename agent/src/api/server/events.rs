@@ -15,7 +15,7 @@ use futures_util::stream::{self, Stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
-use super::{Shared, api::Failure, closed};
+use super::{Shared, api::ErrorResponse, closed};
 use crate::{
     api::{
         published::Published,
@@ -48,9 +48,9 @@ pub(super) async fn events(
     State(shared): State<Shared>,
     headers: HeaderMap,
     asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ErrorResponse> {
     let Query(asked) = asked.map_err(|e| {
-        Failure::new(
+        ErrorResponse::new(
             StatusCode::BAD_REQUEST,
             format!("{e}; known are after=ID and follow=true|false"),
         )
@@ -71,13 +71,16 @@ pub(super) async fn events(
 pub(super) async fn event(
     State(shared): State<Shared>,
     Path(id): Path<String>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ErrorResponse> {
     let number = id.parse().map_err(|_| {
         let text = format!("{id:?} is not the id of an event (a whole number)");
-        Failure::new(StatusCode::BAD_REQUEST, text)
+        ErrorResponse::new(StatusCode::BAD_REQUEST, text)
     })?;
     let known = shared.published.record(number);
-    if let Some(record) = known.as_ref().filter(|record| record.flight.is_some()) {
+    if let Some(record) = known
+        .as_ref()
+        .filter(|record| record.flight_record.is_some())
+    {
         return Ok(Json(record).into_response());
     }
     let logged = match shared.published.event_log() {
@@ -91,15 +94,15 @@ pub(super) async fn event(
             let text = format!(
                 "event {number} is not kept any more, or there was none; GET /v1/events lists those that are"
             );
-            Failure::new(StatusCode::NOT_FOUND, text)
+            ErrorResponse::new(StatusCode::NOT_FOUND, text)
         })
 }
 
 /// Reads the whole file, on a thread that may.
-async fn from_log(path: String, id: u64) -> Result<Option<EventRecord>, Failure> {
+async fn from_log(path: String, id: u64) -> Result<Option<EventRecord>, ErrorResponse> {
     let failed = |problem: &dyn std::fmt::Display| {
         let text = format!("the event log {path} cannot be read: {problem}");
-        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     };
     let file = path.clone();
     let read = tokio::task::spawn_blocking(move || log::find(file.as_ref(), id)).await;
@@ -116,13 +119,13 @@ fn accepts_stream(headers: &HeaderMap) -> bool {
         .any(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ErrorResponse> {
     let Some(value) = headers.get("last-event-id").filter(|v| !v.is_empty()) else {
         return Ok(None);
     };
     let id = value.to_str().ok().and_then(|text| text.parse().ok());
     id.map(Some).ok_or_else(|| {
-        Failure::new(
+        ErrorResponse::new(
             StatusCode::BAD_REQUEST,
             format!("Last-Event-ID: {value:?} is not the id of an event (a whole number)"),
         )

@@ -24,12 +24,13 @@ use self::{
     catalogue::METRICS,
     family::{Family, NANOS},
 };
-use super::{Shared, api::Failure, tally::Counts};
+use super::{Shared, api::ErrorResponse, tally::Counts};
 use crate::{
     api::{
         published::Figures,
         types::{
-            DriftStats, EventLogStats, MarkStats, MemoryStats, NodeStats, PodStats, SourceStats,
+            EventLogStats, EvictionStatusStats, ForeignWriteStats, MemoryStats, NodeStats,
+            PodStats, SourceStats,
         },
     },
     hierarchy::act::{Operation, Outcome, Tally},
@@ -37,18 +38,18 @@ use crate::{
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, Failure> {
+pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let scrape = Scrape {
         figures: shared.published.figures(),
         done: shared.published.done(),
         counts: shared.tally.counts(),
         up: shared.published.trouble().is_none(),
         event_log: shared.published.event_log(),
-        marks: shared.published.marks(),
+        eviction_status: shared.published.eviction_status(),
         sources: shared.published.sources(),
     };
     let text = render(scrape)
-        .map_err(|e| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+        .map_err(|e| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
@@ -69,7 +70,7 @@ struct Scrape {
     /// The reactor is at work.
     up: bool,
     event_log: Option<EventLogStats>,
-    marks: Option<MarkStats>,
+    eviction_status: Option<EvictionStatusStats>,
     sources: Arc<Vec<SourceStats>>,
 }
 
@@ -82,7 +83,7 @@ impl Collector for Scrape {
         self.pods(&mut encoder)?;
         self.events(&mut encoder)?;
         self.event_log(&mut encoder)?;
-        self.marks(&mut encoder)
+        self.eviction_status(&mut encoder)
     }
 }
 
@@ -97,8 +98,8 @@ impl Scrape {
             cgroup_driver,
             degradations,
             allocatable_memory_bytes,
-            drops,
-            drift,
+            kernel_drops: drops,
+            foreign_writes,
             runtime,
             ..
         } = &self.figures.node;
@@ -127,7 +128,7 @@ impl Scrape {
         ] {
             family.counter(&[("kind", kind)], count)?;
         }
-        drift_of(encoder, drift)
+        foreign_writes_of(encoder, foreign_writes)
     }
 
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
@@ -307,7 +308,7 @@ impl Scrape {
             let dry_run = if key.dry_run { "true" } else { "false" };
             family.counter(
                 &[
-                    ("qos", &key.qos_class),
+                    ("qos_class", &key.qos_class),
                     ("scope", &key.scope),
                     ("dry_run", dry_run),
                 ],
@@ -322,7 +323,7 @@ impl Scrape {
     }
 }
 
-fn drift_of(encoder: &mut DescriptorEncoder<'_>, drift: &DriftStats) -> Encoded {
+fn foreign_writes_of(encoder: &mut DescriptorEncoder<'_>, drift: &ForeignWriteStats) -> Encoded {
     let mut family = Family::open(encoder, &METRICS.drift)?;
     for count in &drift.properties {
         for (outcome, value) in [
@@ -334,7 +335,7 @@ fn drift_of(encoder: &mut DescriptorEncoder<'_>, drift: &DriftStats) -> Encoded 
             family.counter(&labels, value)?;
         }
     }
-    Family::open(encoder, &METRICS.drift_contested)?.gauge(&[], drift.contested)?;
+    Family::open(encoder, &METRICS.drift_contested)?.gauge(&[], drift.contested_files)?;
     Family::open(encoder, &METRICS.drift_watched)?.gauge(&[], drift.watched_cgroups)
 }
 
@@ -349,8 +350,8 @@ impl Scrape {
         Family::open(encoder, &METRICS.log_size)?.gauge(&[], log.size_bytes)
     }
 
-    fn marks(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let Some(marks) = &self.marks else {
+    fn eviction_status(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
+        let Some(marks) = &self.eviction_status else {
             return Ok(());
         };
         Family::open(encoder, &METRICS.marks_waiting)?.gauge(&[], marks.waiting)?;
@@ -369,7 +370,7 @@ fn labels(pod: &PodStats) -> [(&str, &str); 4] {
         ("namespace", &pod.pod_ref.namespace),
         ("pod", &pod.pod_ref.name),
         ("uid", &pod.pod_ref.uid),
-        ("qos", &pod.qos_class),
+        ("qos_class", &pod.qos_class),
     ]
 }
 

@@ -65,10 +65,14 @@ pub struct Eviction {
     /// log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// True when the API server is to be told of it: should the agent end before that, its successor
-    /// does.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub to_be_marked: bool,
+    /// True when the pod's eviction status is to be written: should the agent end before that, its successor
+    /// writes it. Event logs of version 0.1.0 call it `toBeMarked`.
+    #[serde(
+        default,
+        alias = "toBeMarked",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub status_required: bool,
     /// The kernel's number of the victim's cgroup: for as long as that is there, the pod is dead. Absent
     /// where it was not known any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,8 +176,8 @@ pub enum EventKind {
         /// For how long the gap was open, nanoseconds.
         open_nanos: u64,
     },
-    /// Somebody else changed a value that podwarden keeps.
-    Drift {
+    /// Another process changed a value that podwarden keeps.
+    ForeignWrite {
         /// The cgroup, as the cgroupfs driver names it.
         cgroup: String,
         /// Which value.
@@ -185,9 +189,9 @@ pub enum EventKind {
         /// False when the kernel refused it.
         corrected: bool,
     },
-    /// Somebody keeps changing a value: it is corrected at growing intervals from now on, at most once
-    /// a minute in the end.
-    DriftContested {
+    /// Another process keeps changing a value: podwarden corrects it at growing intervals from now on, at most
+    /// once a minute in the end.
+    ForeignWriteContested {
         /// As above.
         cgroup: String,
         /// As above.
@@ -197,8 +201,8 @@ pub enum EventKind {
         /// What podwarden will write.
         wanted: String,
     },
-    /// Nobody changes a value any more that was contested.
-    DriftSettled {
+    /// A contested value is no longer changed.
+    ForeignWriteSettled {
         /// As above.
         cgroup: String,
         /// As above.

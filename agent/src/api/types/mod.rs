@@ -7,15 +7,16 @@
 use serde::{Deserialize, Serialize};
 
 mod event;
-mod flight;
+mod flight_record;
 mod node;
 mod pod;
 
 pub use event::{Event, EventKind, Eviction, EvictionTimeline};
-pub use flight::{Curve, EventLogStats, EventRecord, Exit, Flight, Level, Ranked};
+pub use flight_record::{Curve, EventLogStats, EventRecord, Exit, FlightRecord, Level, Ranked};
 pub use node::{
-    CgroupWrites, ConvergenceSteps, DriftCount, DriftStats, DropStats, MarkStats, NodeStats,
-    ReconcileStats, RuntimeStats, SourceStats, TierConvergence, TierStats,
+    CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats, ForeignWriteCount,
+    ForeignWriteStats, NodeStats, ReconcileStats, RuntimeStats, SourceStats, TierConvergence,
+    TierStats,
 };
 pub use pod::{
     ContainerStats, CpuStats, ExitStats, MemoryStats, PodList, PodRef, PodStats, StallStats,

@@ -107,7 +107,7 @@ pub struct CgroupWrites {
     pub removed: u64,
     /// Any of these refused, or read back as something else; also page cache that was to be dropped.
     pub failed: u64,
-    /// Of the values written, those that undid what somebody else had written.
+    /// Of the values written, those that undid a foreign write.
     pub corrected: u64,
 }
 
@@ -151,8 +151,8 @@ pub struct NodeStats {
     pub allocatable_memory_bytes: u64,
     /// kubepods and the two tiers.
     pub tiers: Vec<TierStats>,
-    /// Lost events.
-    pub drops: DropStats,
+    /// What the kernel programs could not deliver.
+    pub kernel_drops: DropStats,
     /// What was done to cgroups.
     #[serde(default)]
     pub cgroup_writes: CgroupWrites,
@@ -164,16 +164,16 @@ pub struct NodeStats {
     pub last_reconcile: Option<ReconcileStats>,
     /// What others wrote to files of ours.
     #[serde(default)]
-    pub drift: DriftStats,
+    pub foreign_writes: ForeignWriteStats,
     /// The event log; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<EventLogStats>,
     /// What the API server is told of evictions; absent where it is told nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub marks: Option<MarkStats>,
+    pub eviction_status: Option<EvictionStatusStats>,
     /// Where pods come from; empty where they are known from their cgroups alone.
     #[serde(default)]
-    pub sources: Vec<SourceStats>,
+    pub pod_sources: Vec<SourceStats>,
     /// The container runtime; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeStats>,
@@ -199,7 +199,7 @@ pub struct RuntimeStats {
 /// What the API server is told of evictions, and of the node's pressure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MarkStats {
+pub struct EvictionStatusStats {
     /// It has not been told yet.
     pub waiting: u64,
     /// It was told, since the agent started.
@@ -212,19 +212,19 @@ pub struct MarkStats {
 /// What others wrote to files that podwarden keeps, since the agent started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DriftStats {
+pub struct ForeignWriteStats {
     /// Cgroups whose files are watched; foreign writes to others are found by the timer.
     pub watched_cgroups: u64,
-    /// Files that somebody keeps writing against podwarden, now.
-    pub contested: u64,
-    /// By property; those that nobody wrote are left out.
-    pub properties: Vec<DriftCount>,
+    /// Files that other processes keep writing against podwarden, now.
+    pub contested_files: u64,
+    /// By property; those that no other process wrote are left out.
+    pub properties: Vec<ForeignWriteCount>,
 }
 
 /// What others wrote to files of one property.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DriftCount {
+pub struct ForeignWriteCount {
     /// As in `explain`: `memory limit`, `cpu shares`.
     pub property: String,
     /// Foreign values that were replaced.

@@ -5,7 +5,7 @@ use plotters::style::{Color as _, RGBColor};
 
 use super::text;
 use crate::{
-    api::types::{Curve, EventKind, EventRecord, Eviction, Flight},
+    api::types::{Curve, EventKind, EventRecord, Eviction, FlightRecord},
     cli::{
         chart::{self, Area, Moment, Place, Timeline, Weight, style},
         output,
@@ -47,7 +47,7 @@ pub(super) fn svg(record: &EventRecord) -> anyhow::Result<String> {
         log::is_kept(&record.event.kind),
         "event {id} is neither an eviction nor an OOM kill: only those have a picture"
     );
-    let Some(flight) = &record.flight else {
+    let Some(flight) = &record.flight_record else {
         anyhow::bail!(
             "event {id} has no curves: they are there a second after it, and not at all when the agent ended \
              before that"
@@ -111,7 +111,7 @@ fn header(page: &Area<'_>, record: &EventRecord) -> anyhow::Result<()> {
 fn plots(
     page: &Area<'_>,
     record: &EventRecord,
-    flight: &Flight,
+    flight: &FlightRecord,
     steps: &[Step],
 ) -> anyhow::Result<()> {
     let shown = shown(record, flight);
@@ -215,7 +215,7 @@ fn legend(page: &Area<'_>, shown: &[(&Curve, Look)]) -> anyhow::Result<()> {
 }
 
 /// Bytes and name of the level that it was about.
-fn level(record: &EventRecord, flight: &Flight) -> Option<(f64, String)> {
+fn level(record: &EventRecord, flight: &FlightRecord) -> Option<(f64, String)> {
     let (scope, bytes) = match &record.event.kind {
         EventKind::Eviction(eviction) => (eviction.scope.as_str(), eviction.level_bytes),
         _ => {
@@ -228,7 +228,7 @@ fn level(record: &EventRecord, flight: &Flight) -> Option<(f64, String)> {
 }
 
 /// The scope that it was about first, then the pod, then the rest.
-fn shown<'a>(record: &EventRecord, flight: &'a Flight) -> Vec<(&'a Curve, Look)> {
+fn shown<'a>(record: &EventRecord, flight: &'a FlightRecord) -> Vec<(&'a Curve, Look)> {
     let scope = match &record.event.kind {
         EventKind::Eviction(eviction) => eviction.scope.as_str(),
         _ => "kubepods",
@@ -256,13 +256,13 @@ fn shown<'a>(record: &EventRecord, flight: &'a Flight) -> Vec<(&'a Curve, Look)>
 }
 
 /// Nanoseconds since the record's origin.
-fn since(flight: &Flight, at: u64) -> i64 {
+fn since(flight: &FlightRecord, at: u64) -> i64 {
     let offset = i128::from(at) - i128::from(flight.origin_nanos);
     i64::try_from(offset).unwrap_or(i64::MAX)
 }
 
 /// Every step that was taken, in order.
-fn steps(record: &EventRecord, flight: &Flight) -> Vec<Step> {
+fn steps(record: &EventRecord, flight: &FlightRecord) -> Vec<Step> {
     let EventKind::Eviction(eviction) = &record.event.kind else {
         return vec![Step {
             at: 0,
@@ -306,7 +306,7 @@ fn steps(record: &EventRecord, flight: &Flight) -> Vec<Step> {
     steps
 }
 
-fn ranking(page: &Area<'_>, top: i32, flight: &Flight) -> anyhow::Result<()> {
+fn ranking(page: &Area<'_>, top: i32, flight: &FlightRecord) -> anyhow::Result<()> {
     if flight.ranking.is_empty() {
         return Ok(());
     }

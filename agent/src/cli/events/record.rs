@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::{
-    api::types::{Curve, EventRecord, Flight},
+    api::types::{Curve, EventRecord, FlightRecord},
     cli::output,
 };
 
@@ -12,7 +12,7 @@ const ROWS: usize = 16;
 /// Several lines, without a newline at the end.
 pub(super) fn text(record: &EventRecord) -> String {
     let mut text = text::lines(&record.event);
-    match &record.flight {
+    match &record.flight_record {
         Some(flight) => {
             text += &levels(flight);
             text += &exits(flight);
@@ -24,7 +24,7 @@ pub(super) fn text(record: &EventRecord) -> String {
     text
 }
 
-fn levels(flight: &Flight) -> String {
+fn levels(flight: &FlightRecord) -> String {
     let mut text = format!("\n\nSIGNAL  {}", output::printable(&flight.signal));
     for level in &flight.levels {
         text += &format!(
@@ -37,7 +37,7 @@ fn levels(flight: &Flight) -> String {
     text
 }
 
-fn exits(flight: &Flight) -> String {
+fn exits(flight: &FlightRecord) -> String {
     if flight.exits.is_empty() {
         return String::new();
     }
@@ -56,7 +56,7 @@ fn exits(flight: &Flight) -> String {
     text
 }
 
-fn ranking(flight: &Flight) -> String {
+fn ranking(flight: &FlightRecord) -> String {
     if flight.ranking.is_empty() {
         return String::new();
     }
@@ -76,7 +76,7 @@ fn ranking(flight: &Flight) -> String {
 }
 
 /// Usage at some of the moments of the first pod's curve, which is the event's own.
-fn usage(flight: &Flight) -> String {
+fn usage(flight: &FlightRecord) -> String {
     let own = flight.curves.iter().find(|curve| curve.pod.is_some());
     let Some(own) = own.or(flight.curves.first()) else {
         return String::new();
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn without_a_flight_it_says_so() {
         let record = EventRecord {
-            flight: None,
+            flight_record: None,
             ..picture::example()
         };
         assert!(text(&record).ends_with("no curves: not recorded, or not yet"));

@@ -73,9 +73,9 @@ pub(crate) fn sentence(event: &Event) -> String {
         ),
         EventKind::Eviction(eviction) => verdict(eviction),
         EventKind::GapOpened { .. } | EventKind::GapClosed { .. } => gap(&event.kind),
-        EventKind::Drift { .. }
-        | EventKind::DriftContested { .. }
-        | EventKind::DriftSettled { .. } => drift(&event.kind),
+        EventKind::ForeignWrite { .. }
+        | EventKind::ForeignWriteContested { .. }
+        | EventKind::ForeignWriteSettled { .. } => drift(&event.kind),
         EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
 }
@@ -146,7 +146,7 @@ fn gap(kind: &EventKind) -> String {
 
 fn drift(kind: &EventKind) -> String {
     match kind {
-        EventKind::Drift {
+        EventKind::ForeignWrite {
             cgroup,
             property,
             found,
@@ -159,7 +159,7 @@ fn drift(kind: &EventKind) -> String {
             };
             format!("{property} of {cgroup} was changed to {found} by another, {done} {wanted}")
         }
-        EventKind::DriftContested {
+        EventKind::ForeignWriteContested {
             cgroup,
             property,
             found,
@@ -168,7 +168,7 @@ fn drift(kind: &EventKind) -> String {
             "another keeps changing {property} of {cgroup} to {found}: {wanted} is written at growing \
              intervals"
         ),
-        EventKind::DriftSettled {
+        EventKind::ForeignWriteSettled {
             cgroup,
             property,
             corrections,

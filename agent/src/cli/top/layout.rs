@@ -155,7 +155,7 @@ pub(super) fn summary(node: &NodeStats) -> String {
         node.cgroup_driver,
         node.cpus,
     );
-    let drops = &node.drops;
+    let drops = &node.kernel_drops;
     let lost = drops.decisions + drops.telemetry + drops.accounts + drops.stalls;
     if lost > 0 {
         line.push_str(&format!(", {lost} events lost"));

@@ -167,8 +167,8 @@ fn tone(event: &Event) -> Tone {
         EventKind::LevelCrossed { .. }
         | EventKind::Degraded { .. }
         | EventKind::GapOpened { .. }
-        | EventKind::Drift { .. }
-        | EventKind::DriftContested { .. }
+        | EventKind::ForeignWrite { .. }
+        | EventKind::ForeignWriteContested { .. }
         | EventKind::ProcessExit { .. } => Tone::Warn,
         _ => Tone::Plain,
     }

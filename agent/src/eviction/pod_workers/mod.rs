@@ -6,10 +6,10 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | `book` | who is to be worked for and when; values only |
+//! | `work_queue` | who is to be worked for and when; values only |
 //! | this one | the tasks |
 
-mod book;
+mod work_queue;
 
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
@@ -18,8 +18,8 @@ use tokio::{
     task::{Id, JoinHandle, JoinSet},
 };
 
-pub(crate) use self::book::Book;
-pub use self::book::Work;
+pub use self::work_queue::Work;
+pub(crate) use self::work_queue::WorkQueue;
 use crate::base::clock;
 
 /// Tasks at a time: after an outage many pods may have something to do, and the API server has other
@@ -28,14 +28,14 @@ const MOST: usize = 4;
 
 /// Why a job is to be done again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct JobError {
     /// One sentence.
     pub problem: String,
     /// Not before this time, as the other side asks; `None` leaves that to the workers.
     pub wait: Option<Duration>,
 }
 
-impl Failure {
+impl JobError {
     /// To be tried again as the workers see fit.
     pub fn new(problem: impl Into<String>) -> Self {
         Self {
@@ -55,7 +55,7 @@ pub trait Job: Send + Sync + 'static {
         &self,
         uid: &str,
         work: Work<Self::Update>,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<(), JobError>> + Send;
 
     /// It has failed in another way than the last time.
     fn failed(&self, uid: &str, problem: &str);
@@ -92,9 +92,9 @@ impl<U> Offers<U> {
 
 /// The tasks; all of them end where they are when this goes away.
 #[derive(Debug)]
-pub struct Workers(JoinHandle<()>);
+pub struct PodWorkers(JoinHandle<()>);
 
-impl Workers {
+impl PodWorkers {
     /// Starts, with nothing to do.
     ///
     /// # Panics
@@ -103,7 +103,7 @@ impl Workers {
         let (sender, messages) = mpsc::unbounded_channel();
         let running = Running {
             job,
-            book: Book::new(MOST),
+            queue: WorkQueue::new(MOST),
             tasks: JoinSet::new(),
             uids: HashMap::new(),
         };
@@ -111,7 +111,7 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl Drop for PodWorkers {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -119,20 +119,20 @@ impl Drop for Workers {
 
 struct Running<J: Job> {
     job: Arc<J>,
-    book: Book<J::Update>,
-    tasks: JoinSet<Result<(), Failure>>,
+    queue: WorkQueue<J::Update>,
+    tasks: JoinSet<Result<(), JobError>>,
     uids: HashMap<Id, String>,
 }
 
 impl<J: Job> Running<J> {
     async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message<J::Update>>) {
         loop {
-            while let Some((uid, work)) = self.book.start(clock::of_timers()) {
+            while let Some((uid, work)) = self.queue.start(clock::of_timers()) {
                 let (job, of) = (Arc::clone(&self.job), uid.clone());
                 let task = self.tasks.spawn(async move { job.run(&of, work).await });
                 self.uids.insert(task.id(), uid);
             }
-            let due = self.book.due().map(tokio::time::Instant::from_std);
+            let due = self.queue.due().map(tokio::time::Instant::from_std);
             let timer = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -141,8 +141,8 @@ impl<J: Job> Running<J> {
             };
             tokio::select! {
                 message = messages.recv() => match message {
-                    Some(Message::Offer(uid, work)) => self.book.offer(&uid, work, clock::of_timers()),
-                    Some(Message::Hurry) => self.book.hurry(clock::of_timers(), fastrand::f64),
+                    Some(Message::Offer(uid, work)) => self.queue.offer(&uid, work, clock::of_timers()),
+                    Some(Message::Hurry) => self.queue.hurry(clock::of_timers(), fastrand::f64),
                     None => return,
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
@@ -151,20 +151,20 @@ impl<J: Job> Running<J> {
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, Result<(), Failure>), tokio::task::JoinError>) {
+    fn ended(&mut self, ended: Result<(Id, Result<(), JobError>), tokio::task::JoinError>) {
         let (id, result) = match ended {
             Ok(ended) => ended,
             // Its panic has been printed; nobody aborts a single task.
             Err(error) => (
                 error.id(),
-                Err(Failure::new("the task ended by itself (a panic)")),
+                Err(JobError::new("the task ended by itself (a panic)")),
             ),
         };
         let Some(uid) = self.uids.remove(&id) else {
             return;
         };
         let news = self
-            .book
+            .queue
             .finished(&uid, result, clock::of_timers(), fastrand::f64());
         if let Some(problem) = news {
             self.job.failed(&uid, &problem);
@@ -190,7 +190,7 @@ mod tests {
     impl Job for Counting {
         type Update = u32;
 
-        async fn run(&self, uid: &str, work: Work<u32>) -> Result<(), Failure> {
+        async fn run(&self, uid: &str, work: Work<u32>) -> Result<(), JobError> {
             {
                 let mut running = self.running.lock().unwrap();
                 assert!(!running.iter().any(|other| other == uid), "two at once");
@@ -206,7 +206,7 @@ mod tests {
             };
             match uid {
                 "panics" if first => panic!("as it is meant to"),
-                "fails" if first => Err(Failure::new("not yet")),
+                "fails" if first => Err(JobError::new("not yet")),
                 _ => {
                     self.done.lock().unwrap().push((uid.to_owned(), work));
                     Ok(())
@@ -222,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn what_fails_or_panics_is_done_again_and_nobody_else_waits_for_it() {
         let job = Arc::new(Counting::default());
-        let (_workers, offers) = Workers::start(Arc::clone(&job));
+        let (_workers, offers) = PodWorkers::start(Arc::clone(&job));
         for number in 0..3 {
             for uid in ["panics", "fails", "a", "b", "c", "d"] {
                 offers.offer(uid, Work::Update(number));

@@ -10,11 +10,11 @@
 //! take is dropped and counted.
 
 mod curve;
-mod draft;
-mod flight;
+mod flight_record;
 mod follow;
+mod incident;
 pub mod log;
-mod shelf;
+mod recent;
 mod thread;
 
 use std::{
@@ -30,7 +30,7 @@ use std::{
 
 use podwarden_cgroup::Tree;
 
-pub use self::{draft::Draft, follow::Wanted, shelf::Shelf};
+pub use self::{follow::Wanted, incident::Incident, recent::RecentIncidents};
 use crate::{
     api::{
         published::Published,
@@ -52,17 +52,17 @@ const RECENT: usize = 256;
 enum Message {
     /// These are to be followed from now on, and no others.
     Follow(Vec<Wanted>),
-    Incident(Box<Incident>),
+    Incident(Box<OpenIncident>),
     Exit(String, Exit),
     End,
 }
 
 /// An event whose curves are still being drawn.
 #[derive(Debug)]
-struct Incident {
+struct OpenIncident {
     id: u64,
     pod: PodRef,
-    draft: Draft,
+    incident: Incident,
     exits: Vec<Exit>,
     due: Instant,
 }
@@ -100,20 +100,20 @@ impl Recorder {
         self.tell(Message::Follow(wanted));
     }
 
-    /// Event `id` is to have a flight; `draft` is what is known of it.
-    pub fn incident(&mut self, id: u64, pod: PodRef, draft: Draft) {
+    /// Event `id` is to have a flight; `incident` is what is known of it.
+    pub fn incident(&mut self, id: u64, pod: PodRef, incident: Incident) {
         let now = Instant::now();
         self.watched.retain(|(_, until)| *until > now);
         self.watched.push((pod.uid.clone(), now + AFTER));
         let recent = self.recent.iter();
         let exits = recent
-            .filter(|(uid, exit)| *uid == pod.uid && exit.at_nanos >= draft.origin)
+            .filter(|(uid, exit)| *uid == pod.uid && exit.at_nanos >= incident.origin)
             .map(|(_, exit)| exit.clone())
             .collect();
-        self.tell(Message::Incident(Box::new(Incident {
+        self.tell(Message::Incident(Box::new(OpenIncident {
             id,
             pod,
-            draft,
+            incident,
             exits,
             due: now + AFTER,
         })));

@@ -10,7 +10,7 @@ use std::{
 
 use podwarden_cgroup::Tree;
 
-use super::{Incident, Message, flight, follow::Curves};
+use super::{Message, OpenIncident, flight_record, follow::Curves};
 use crate::{api::published::Published, reactor::trace::Trace};
 
 /// Incidents whose curves are drawn at the same time; more than these are events without a flight.
@@ -27,7 +27,7 @@ pub(super) fn run(
     waiting: &Receiver<Message>,
 ) {
     let mut curves = Curves::default();
-    let mut open: Vec<Incident> = Vec::new();
+    let mut open: Vec<OpenIncident> = Vec::new();
     let mut next = Instant::now();
     loop {
         let now = Instant::now();
@@ -66,12 +66,12 @@ pub(super) fn run(
 }
 
 /// The kernel chooses one process after another of a pod at its limit: the first flight shows all.
-fn is_repeated(open: &[Incident], new: &Incident) -> bool {
-    let is_oom = |incident: &Incident| incident.draft.scope.is_none();
+fn is_repeated(open: &[OpenIncident], new: &OpenIncident) -> bool {
+    let is_oom = |incident: &OpenIncident| incident.incident.scope.is_none();
     is_oom(new) && open.iter().any(|i| is_oom(i) && i.pod == new.pod)
 }
 
-fn finish(done: Vec<Incident>, trace: &Trace, curves: &Curves, published: &Weak<Published>) {
+fn finish(done: Vec<OpenIncident>, trace: &Trace, curves: &Curves, published: &Weak<Published>) {
     if done.is_empty() {
         return;
     }
@@ -81,6 +81,6 @@ fn finish(done: Vec<Incident>, trace: &Trace, curves: &Curves, published: &Weak<
     let readings = trace.read();
     for incident in done {
         let id = incident.id;
-        published.publish_flight(id, flight::of(incident, curves, &readings));
+        published.publish_flight_record(id, flight_record::of(incident, curves, &readings));
     }
 }

@@ -1,6 +1,6 @@
 //! The Node's condition `PodwardenReady`: how the agent is, for who decides where pods go.
 //!
-//! Told by a strategic patch of that one condition, which leaves those of the kubelet alone as theirs leave
+//! Delivery by a strategic patch of that one condition, which leaves those of the kubelet alone as theirs leave
 //! it, when it changes and as often as a kubelet says that nothing has (as node-problem-detector does it,
 //! `pkg/exporters/k8sexporter/condition/manager.go`). Nothing waits for it, and nothing is kept on disk: only
 //! what is so now counts.
@@ -16,7 +16,7 @@ use super::{say, server::Server, wording};
 use crate::{
     api::published::Published,
     base::{backoff::Backoff, clock},
-    eviction::pod_workers::Failure,
+    eviction::pod_workers::JobError,
     pods::Apiserver,
 };
 
@@ -225,7 +225,7 @@ impl Teller {
             Ok(Err(refusal)) => refusal.failure(super::server::PATCH_NODE),
             Err(failure) => failure,
         };
-        let Failure { problem, wait } = failure;
+        let JobError { problem, wait } = failure;
         self.pace.failed(wait, now, fastrand::f64());
         if self.problem.as_ref() != Some(&problem) {
             let message = format!("the Node's condition PodwardenReady is not told: {problem}");

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    episode::Episode,
+    pressure_period::PressurePeriod,
     wording::{self, Sizes},
 };
 use crate::api::types::{Eviction, PodRef};
@@ -29,12 +29,12 @@ pub(super) struct Entry {
     pub(super) about: About,
     /// What is said.
     pub(super) message: String,
-    /// Its Event need not be sent again.
-    #[serde(default)]
-    pub(super) told: bool,
-    /// Nor the mark.
-    #[serde(default)]
-    pub(super) marked: bool,
+    /// The API server has its Event. Version 0.1.0 wrote `told`.
+    #[serde(default, alias = "told")]
+    pub(super) event_sent: bool,
+    /// The API server has the pod's status. Version 0.1.0 wrote `marked`.
+    #[serde(default, alias = "marked")]
+    pub(super) status_written: bool,
 }
 
 /// About whom.
@@ -85,8 +85,8 @@ impl Entry {
                 object,
             },
             message: wording::eviction(eviction, sizes),
-            told: false,
-            marked: false,
+            event_sent: false,
+            status_written: false,
         }
     }
 
@@ -101,28 +101,28 @@ impl Entry {
                 past: None,
             },
             message,
-            told: false,
-            marked: true,
+            event_sent: false,
+            status_written: true,
         }
     }
 
     /// For a node that was under pressure, for the last time at `time`.
-    pub(super) fn of_relief(time: String, node: &str, episode: &Episode) -> Self {
+    pub(super) fn of_relief(time: String, node: &str, period: &PressurePeriod) -> Self {
         Self {
             version: VERSION,
             // No node's name has a slash in it: the beginning has another id.
-            id: id(&format!("{NODE_KEY}{node}"), episode.at),
+            id: id(&format!("{NODE_KEY}{node}"), period.at),
             time,
             about: About::Node {
                 name: node.to_owned(),
                 past: Some(Past {
-                    since: episode.since.clone(),
-                    crossings: episode.crossings,
+                    since: period.since.clone(),
+                    crossings: period.crossings,
                 }),
             },
-            message: wording::relief(episode),
-            told: false,
-            marked: true,
+            message: wording::relief(period),
+            event_sent: false,
+            status_written: true,
         }
     }
 
@@ -206,11 +206,11 @@ mod tests {
         assert_eq!(Entry::parse(&entry.text()).unwrap(), entry);
         let node = Entry::of_pressure("now".to_owned(), "n1", 3, "short".to_owned());
         assert_eq!(Entry::parse(&node.text()).unwrap(), node);
-        let episode = Episode {
+        let period = PressurePeriod {
             at: 3,
-            ..Episode::default()
+            ..PressurePeriod::default()
         };
-        let relief = Entry::of_relief("later".to_owned(), "n1", &episode);
+        let relief = Entry::of_relief("later".to_owned(), "n1", &period);
         assert_eq!(Entry::parse(&relief.text()).unwrap(), relief);
         assert_ne!(relief.id, node.id);
         let text = String::from_utf8(entry.text()).unwrap();

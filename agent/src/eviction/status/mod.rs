@@ -1,14 +1,14 @@
 //! Tells the API server of evictions, after the kill and never in its way.
 //!
 //! ```text
-//!  reactor's report ──> keeper ──> queue (a directory) ──> workers ──> Event, mark, teardown
+//!  reactor's report ──> writer ──> queue (a directory) ──> workers ──> Event, mark, teardown
 //!  event log, after a restart ──────┘                        └─ one for each pod, until it is done
 //! ```
 //!
 //! | module | what it is for |
 //! |---|---|
 //! | `entry` | one thing to tell |
-//! | `episode` | how long the node is under pressure; values only |
+//! | `period` | how long the node is under pressure; values only |
 //! | `wording` | in which words; values only |
 //! | `queue` | what is still to be told, on disk |
 //! | `object` | whether what has the pod's name is the pod |
@@ -16,22 +16,22 @@
 //! | `steps` | what is done for an evicted pod, in which order |
 //! | `follow` | what hurries it, what makes it moot, and what takes it back |
 //! | `recent` | marks that may be taken back yet; values only |
-//! | `tally` | how many wait, and what became of the others |
-//! | `keeper` | the thread that waits for the disk |
+//! | `deliveries` | how many wait, and what became of the others |
+//! | `writer` | the thread that waits for the disk |
 //! | `condition` | how the agent is, in the Node's status; has no part in the above |
 
 mod condition;
+mod deliveries;
 mod entry;
-mod episode;
 mod follow;
-mod keeper;
 mod object;
+mod pressure_period;
 mod queue;
 mod recent;
 mod server;
 mod steps;
-mod tally;
 mod wording;
+mod writer;
 
 use std::{
     path::PathBuf,
@@ -46,12 +46,12 @@ use tokio::{
 
 use self::{
     entry::{About, Entry},
-    episode::Episodes,
     follow::Follow,
-    keeper::Keeper,
+    pressure_period::PressurePeriods,
     queue::{Queue, Shared},
     server::Server,
     steps::Steps,
+    writer::Writer,
 };
 use crate::{
     api::{
@@ -60,12 +60,12 @@ use crate::{
     },
     base::clock,
     config::EvictionStatusConfig,
-    eviction::pod_workers::{Work, Workers},
+    eviction::pod_workers::{PodWorkers, Work},
     pods::{Apiserver, Feed, PodSet},
     reactor::report::Crossing,
 };
 
-pub use self::{condition::Condition, steps::Teardown, tally::Tally, wording::Sizes};
+pub use self::{condition::Condition, deliveries::DeliveryCounts, steps::Teardown, wording::Sizes};
 
 /// What marks are made with.
 pub struct Parts {
@@ -93,14 +93,14 @@ pub struct Parts {
 
 /// The slow loop's end. What waits to be written is written before it goes away; what waits to be told is
 /// told by the next agent.
-pub struct Marks {
-    keeper: Keeper,
+pub struct EvictionStatus {
+    writer: Writer,
     sizes: Sizes,
     node_name: String,
     /// `None` where nobody is told.
-    episodes: Option<Episodes>,
+    periods: Option<PressurePeriods>,
     _following: Following,
-    _workers: Workers,
+    _workers: PodWorkers,
 }
 
 /// Ends with this.
@@ -112,7 +112,7 @@ impl Drop for Following {
     }
 }
 
-impl Marks {
+impl EvictionStatus {
     /// Reads the queue and begins to deliver; `None` where there is nobody to be told of anything.
     ///
     /// # Errors
@@ -125,9 +125,9 @@ impl Marks {
         if !tells && parts.teardown.is_none() {
             return Ok(None);
         }
-        let tally = Arc::new(Tally::default());
+        let deliveries = Arc::new(DeliveryCounts::default());
         if let Some(published) = parts.published.upgrade() {
-            published.set_marks(Arc::clone(&tally));
+            published.set_eviction_status(Arc::clone(&deliveries));
         }
         let (mut queue, problems) = Queue::open(parts.state_dir.as_deref());
         for problem in problems {
@@ -143,7 +143,7 @@ impl Marks {
         if !waiting.is_empty() {
             tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
         }
-        let queue = Shared::new(queue, Arc::clone(&tally));
+        let queue = Shared::new(queue, Arc::clone(&deliveries));
         let server = parts.apiserver.map(Server::new);
         let (marked, written) = mpsc::unbounded_channel();
         let steps = Steps {
@@ -154,10 +154,10 @@ impl Marks {
             pods: parts.feed.pods.clone(),
             teardown: parts.teardown,
             published: parts.published.clone(),
-            tally,
+            deliveries,
             written: marked,
         };
-        let (workers, offers) = Workers::start(Arc::new(steps));
+        let (workers, offers) = PodWorkers::start(Arc::new(steps));
         for (key, pod) in waiting {
             offers.offer(&key, Work::Update(pod));
         }
@@ -169,10 +169,10 @@ impl Marks {
             published: parts.published.clone(),
         };
         Ok(Some(Self {
-            keeper: Keeper::start(queue, offers, parts.published)?,
+            writer: Writer::start(queue, offers, parts.published)?,
             sizes: parts.sizes,
             node_name: parts.node_name,
-            episodes: tells.then(|| Episodes::new(parts.calm)),
+            periods: tells.then(|| PressurePeriods::new(parts.calm)),
             _following: Following(tokio::spawn(following.run())),
             _workers: workers,
         }))
@@ -181,13 +181,13 @@ impl Marks {
     /// A pod was killed at `time`. `set` is what is known of pods. Never waits.
     pub fn evicted(&mut self, time: &str, eviction: &Eviction, set: &watch::Receiver<Arc<PodSet>>) {
         let pod = &eviction.pod;
-        if let Some(episodes) = &mut self.episodes {
+        if let Some(periods) = &mut self.periods {
             let name = match pod.namespace.as_str() {
                 // Only its cgroup is known.
                 "" => pod.uid.clone(),
                 namespace => format!("{namespace}/{}", pod.name),
             };
-            episodes.evicted(name, Instant::now());
+            periods.evicted(name, Instant::now());
         }
         if pod.uid.is_empty() {
             // Its cgroup went away before anybody could say whose it was.
@@ -195,45 +195,45 @@ impl Marks {
         }
         let object = set.borrow().object_of(&pod.uid);
         let entry = Entry::of_eviction(time, eviction, object, &self.sizes);
-        self.keeper.add(entry);
+        self.writer.add(entry);
     }
 
     /// Usage was found at a level. Never waits.
     pub fn crossed(&mut self, crossing: &Crossing, now: Instant) {
-        let Some(episodes) = &mut self.episodes else {
+        let Some(periods) = &mut self.periods else {
             return;
         };
         let time = clock::text_of(crossing.crossed);
-        if let Some(untold) = episodes.crossed(crossing.crossed, &time, now) {
+        if let Some(untold) = periods.crossed(crossing.crossed, &time, now) {
             let message = wording::pressure(crossing, untold);
             let entry = Entry::of_pressure(time, &self.node_name, crossing.crossed, message);
-            self.keeper.add(entry);
+            self.writer.add(entry);
         }
     }
 
     /// The node is still short of memory, or was until now.
     pub fn pressed(&mut self, now: Instant) {
-        if let Some(episodes) = &mut self.episodes {
-            episodes.lasts(now);
+        if let Some(periods) = &mut self.periods {
+            periods.lasts(now);
         }
     }
 
-    /// How long until [`Marks::look`] has something to do; `None` while the node is under no pressure.
+    /// How long until [`EvictionStatus::look`] has something to do; `None` while the node is under no pressure.
     pub fn due(&self, now: Instant) -> Option<Duration> {
-        let due = self.episodes.as_ref()?.due()?;
+        let due = self.periods.as_ref()?.due()?;
         Some(due.saturating_duration_since(now))
     }
 
     /// Tells of the pressure that is over by now. Never waits.
     pub fn look(&mut self, now: Instant) {
-        let Some(episodes) = &mut self.episodes else {
+        let Some(periods) = &mut self.periods else {
             return;
         };
-        if let Some(episode) = episodes.ended(now) {
-            let ago = clock::nanos(episode.silent);
+        if let Some(period) = periods.ended(now) {
+            let ago = clock::nanos(period.silent);
             let time = clock::text_of(clock::monotonic().saturating_sub(ago));
-            let entry = Entry::of_relief(time, &self.node_name, &episode);
-            self.keeper.add(entry);
+            let entry = Entry::of_relief(time, &self.node_name, &period);
+            self.writer.add(entry);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::server::{GET, Server};
-use crate::{api::types::PodRef, eviction::pod_workers::Failure, pods::apiserver::MIRROR};
+use crate::{api::types::PodRef, eviction::pod_workers::JobError, pods::apiserver::MIRROR};
 
 /// What has a pod's name.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,10 +88,10 @@ fn found(text: &[u8], uid: &str, object: Option<&str>) -> Result<Found, serde_js
 
 impl Server {
     /// Looks for the object of a pod.
-    pub(super) async fn find(&self, pod: &PodRef, object: Option<&str>) -> Result<Found, Failure> {
+    pub(super) async fn find(&self, pod: &PodRef, object: Option<&str>) -> Result<Found, JobError> {
         match self.pod(&pod.namespace, &pod.name).await? {
             Ok(text) => found(&text, &pod.uid, object).map_err(|error| {
-                Failure::new(format!(
+                JobError::new(format!(
                     "the API server's answer to {GET} is not one ({error})"
                 ))
             }),

@@ -15,11 +15,14 @@ use std::{
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::{entry::Entry, tally::Tally};
+use super::{deliveries::DeliveryCounts, entry::Entry};
 use crate::base::durable;
 
 /// The directory below the state directory.
-const NAME: &str = "marks";
+const NAME: &str = "eviction-status";
+
+/// Its name in version 0.1.0.
+const OLD_NAME: &str = "marks";
 
 /// Entries that may wait: a quarter of an hour of evictions at the fastest.
 pub(super) const MOST: usize = 1024;
@@ -86,16 +89,16 @@ impl Done {
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     queue: Arc<Mutex<Queue>>,
-    tally: Arc<Tally>,
+    deliveries: Arc<DeliveryCounts>,
 }
 
 impl Shared {
     /// Those that wait are counted there from now on.
-    pub(super) fn new(queue: Queue, tally: Arc<Tally>) -> Self {
-        tally.waits(queue.entries.len());
+    pub(super) fn new(queue: Queue, deliveries: Arc<DeliveryCounts>) -> Self {
+        deliveries.waits(queue.entries.len());
         Self {
             queue: Arc::new(Mutex::new(queue)),
-            tally,
+            deliveries,
         }
     }
 
@@ -105,7 +108,7 @@ impl Shared {
         let act = || {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             let result = act(&mut queue);
-            self.tally.waits(queue.entries.len());
+            self.deliveries.waits(queue.entries.len());
             result
         };
         match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
@@ -140,11 +143,11 @@ impl Queue {
         };
         let mut problems = Vec::new();
         if let Some(dir) = queue.dir.clone()
-            && let Err(error) = queue.read(&dir, &mut problems)
+            && let Err(error) = adopt(&dir).and_then(|()| queue.read(&dir, &mut problems))
         {
             problems.push(format!(
-                "the marks that an agent before this one left in {} cannot be read ({error}): they are not \
-                 delivered; let this agent read and write there",
+                "the eviction status that an agent before this one left in {} cannot be read ({error}): it is \
+                 not delivered; let this agent read and write there",
                 dir.display()
             ));
         }
@@ -191,7 +194,7 @@ impl Queue {
         let text = fs::read(path);
         let text = text.map_err(|error| {
             format!(
-                "the mark in {} cannot be read ({error}); it is not delivered",
+                "the eviction status in {} cannot be read ({error}); it is not delivered",
                 path.display()
             )
         })?;
@@ -206,7 +209,7 @@ impl Queue {
                     Err(error) => format!("it cannot be set aside ({error})"),
                 };
                 return Err(format!(
-                    "the mark in {} is not understood ({problem}) and not delivered; {moved}",
+                    "the eviction status in {} is not understood ({problem}) and not delivered; {moved}",
                     path.display()
                 ));
             }
@@ -259,7 +262,7 @@ impl Queue {
     pub(super) fn again(&mut self, mut entry: Entry) -> io::Result<()> {
         let number = self.next;
         self.next += 1;
-        entry.marked = false;
+        entry.status_written = false;
         // Should the agent end now, the next one takes its file for one that is done with: it was.
         self.update(number, entry)
     }
@@ -312,6 +315,14 @@ impl Queue {
     /// All entries, the oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
+    }
+}
+
+/// Gives the directory of version 0.1.0 the present name; its entries have the same form.
+fn adopt(dir: &Path) -> io::Result<()> {
+    match fs::rename(dir.with_file_name(OLD_NAME), dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     base::error::chain,
-    eviction::pod_workers::Failure,
+    eviction::pod_workers::JobError,
     pods::{Apiserver, apiserver::connect},
 };
 
@@ -88,8 +88,8 @@ impl Refusal {
     }
 
     /// To be tried again.
-    pub(super) fn failure(&self, asked: &str) -> Failure {
-        Failure {
+    pub(super) fn failure(&self, asked: &str) -> JobError {
+        JobError {
             problem: self.sentence(asked),
             wait: self.wait,
         }
@@ -97,7 +97,7 @@ impl Refusal {
 }
 
 /// An answer, or none.
-pub(super) type Answer = Result<Result<Vec<u8>, Refusal>, Failure>;
+pub(super) type Answer = Result<Result<Vec<u8>, Refusal>, JobError>;
 
 /// See the module's text.
 pub(super) struct Server {
@@ -161,7 +161,7 @@ impl Server {
         asked: &str,
     ) -> Answer {
         let request = request.map_err(|error| {
-            Failure::new(format!("{asked} cannot be made up ({})", chain(&error)))
+            JobError::new(format!("{asked} cannot be made up ({})", chain(&error)))
         })?;
         let (client, url) = self.client().await?;
         let answered = tokio::time::timeout(TIME, send(&client, request)).await;
@@ -176,18 +176,18 @@ impl Server {
             Err(_) => format!("no answer within {} s", TIME.as_secs()),
         };
         self.connection.lock().await.take();
-        Err(Failure::new(format!(
+        Err(JobError::new(format!(
             "the API server {url} cannot be asked for {asked} ({problem})"
         )))
     }
 
-    async fn client(&self) -> Result<(Client, String), Failure> {
+    async fn client(&self) -> Result<(Client, String), JobError> {
         let mut connection = self.connection.lock().await;
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
         }
         let made = connect::client(&self.apiserver).await;
-        let made = made.map_err(|error| Failure::new(chain(&error)))?;
+        let made = made.map_err(|error| JobError::new(chain(&error)))?;
         Ok(connection.insert(made).clone())
     }
 }

@@ -13,25 +13,25 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
+    deliveries::DeliveryCounts,
     entry::{About, Entry, NODE_KEY},
     object::{Found, Object},
     queue::Shared,
     say,
     server::{EVICT, PATCH, Refusal, Server, TELL},
-    tally::Tally,
     wording,
 };
 use crate::{
     api::{published::Published, types::PodRef},
     config::EvictionStatusConfig,
-    eviction::pod_workers::{Failure, Job, Work},
+    eviction::pod_workers::{Job, JobError, Work},
     pods::{PodSet, Source},
 };
 
 /// Ends in the container runtime what is left of a pod, its sandbox last. Called again until it has done
 /// so; that the runtime does not know the pod is success.
 pub type Teardown =
-    Arc<dyn Fn(PodRef) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> + Send + Sync>;
+    Arc<dyn Fn(PodRef) -> Pin<Box<dyn Future<Output = Result<(), JobError>> + Send>> + Send + Sync>;
 
 /// An object that changes so often within one try is tried again later.
 const TRIES: u32 = 3;
@@ -46,8 +46,8 @@ pub(super) struct Steps {
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
     pub(super) teardown: Option<Teardown>,
     pub(super) published: Weak<Published>,
-    pub(super) tally: Arc<Tally>,
-    /// Told of marks that were written to a status.
+    pub(super) deliveries: Arc<DeliveryCounts>,
+    /// Delivery of marks that were written to a status.
     pub(super) written: mpsc::UnboundedSender<Entry>,
 }
 
@@ -64,7 +64,7 @@ enum Delivery {
 impl Job for Steps {
     type Update = PodRef;
 
-    async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), Failure> {
+    async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
         let pod = match work {
             Work::Update(pod) => {
                 while let Some((number, entry)) = self.next(uid) {
@@ -101,7 +101,7 @@ impl Job for Steps {
 }
 
 fn is_whole(entry: &Entry) -> bool {
-    entry.told && entry.marked
+    entry.event_sent && entry.status_written
 }
 
 impl Steps {
@@ -111,7 +111,7 @@ impl Steps {
         own.into_iter().find(|(_, entry)| !is_whole(entry))
     }
 
-    async fn deliver(&self, number: u64, mut entry: Entry) -> Result<(), Failure> {
+    async fn deliver(&self, number: u64, mut entry: Entry) -> Result<(), JobError> {
         let Some(server) = &self.server else {
             self.over(number, entry, None);
             return Ok(());
@@ -145,7 +145,7 @@ impl Steps {
     }
 
     /// A pod's name, where only its uid was known; `None` where nobody knows it.
-    fn who(&self, pod: &PodRef) -> Result<Option<PodRef>, Failure> {
+    fn who(&self, pod: &PodRef) -> Result<Option<PodRef>, JobError> {
         if !pod.namespace.is_empty() {
             return Ok(Some(pod.clone()));
         }
@@ -153,7 +153,7 @@ impl Steps {
         let mut all = set.pods.iter().chain(&set.ended);
         let found = all.find(|known| known.pod.uid.as_str() == pod.uid);
         if found.is_none() && set.waiting.contains(&Source::Apiserver) {
-            return Err(Failure::new(
+            return Err(JobError::new(
                 "its name is not known until the API server has told its pods",
             ));
         }
@@ -171,7 +171,7 @@ impl Steps {
         entry: &mut Entry,
         pod: &PodRef,
         object: Option<&str>,
-    ) -> Result<Delivery, Failure> {
+    ) -> Result<Delivery, JobError> {
         let mut found = server.find(pod, object).await?;
         for _ in 0..TRIES {
             let object = match found {
@@ -183,12 +183,12 @@ impl Steps {
                     ));
                 }
             };
-            if !entry.told {
+            if !entry.event_sent {
                 self.tell(server, entry, pod, &object.uid).await?;
-                entry.told = true;
+                entry.event_sent = true;
                 self.keep(number, entry);
             }
-            if entry.marked {
+            if entry.status_written {
                 return Ok(Delivery::All);
             }
             match self.mark(server, entry, pod, &object).await? {
@@ -198,7 +198,7 @@ impl Steps {
                 Marked::Changed => found = server.find(pod, Some(&object.uid)).await?,
             }
         }
-        Err(Failure::new("the pod changes all the time"))
+        Err(JobError::new("the pod changes all the time"))
     }
 
     async fn mark(
@@ -207,7 +207,7 @@ impl Steps {
         entry: &Entry,
         pod: &PodRef,
         object: &Object,
-    ) -> Result<Marked, Failure> {
+    ) -> Result<Marked, JobError> {
         let (answer, asked) = match self.how {
             EvictionStatusConfig::None => return Ok(Marked::Is),
             // It is not started again, and what it ended with is its own affair.
@@ -241,8 +241,8 @@ impl Steps {
         entry: &Entry,
         pod: &PodRef,
         uid: &str,
-    ) -> Result<(), Failure> {
-        if entry.told {
+    ) -> Result<(), JobError> {
+        if entry.event_sent {
             return Ok(());
         }
         let event = wording::event(entry, pod, uid, &self.node_name);
@@ -270,8 +270,8 @@ impl Steps {
             ),
             None => tracing::info!(id, "the API server was told of {key}"),
         }
-        self.tally.over(moot.is_none());
-        (entry.told, entry.marked) = (true, true);
+        self.deliveries.over(moot.is_none());
+        (entry.event_sent, entry.status_written) = (true, true);
         if self.teardown.is_some() {
             self.keep(number, &entry);
         } else {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::{
     condition::State,
     entry::{About, Entry},
-    episode::Episode,
     object::{Object, READY},
+    pressure_period::PressurePeriod,
 };
 use crate::{
     api::types::{Eviction, PodRef},
@@ -91,14 +91,14 @@ pub(super) fn pressure(crossing: &Crossing, untold: u32) -> String {
 }
 
 /// What is said of a node that was short of memory.
-pub(super) fn relief(episode: &Episode) -> String {
-    let Episode {
+pub(super) fn relief(period: &PressurePeriod) -> String {
+    let PressurePeriod {
         lasted,
         crossings,
         evicted,
         names,
         ..
-    } = episode;
+    } = period;
     let times = match crossings {
         1 => "a level was reached once".to_owned(),
         n => format!("a level was reached {n} times"),

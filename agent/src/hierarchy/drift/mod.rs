@@ -28,7 +28,7 @@ use podwarden_policy::{
 };
 
 use crate::{
-    api::types::{DriftCount, DriftStats, EventKind},
+    api::types::{EventKind, ForeignWriteCount, ForeignWriteStats},
     hierarchy::act::Performed,
 };
 pub use watches::WatchError;
@@ -68,7 +68,7 @@ pub struct Drift {
     entered: BTreeSet<Arc<CgroupPath>>,
     looked: Option<Instant>,
     rest: Duration,
-    counts: BTreeMap<&'static str, DriftCount>,
+    counts: BTreeMap<&'static str, ForeignWriteCount>,
 }
 
 impl Drift {
@@ -268,7 +268,7 @@ impl Drift {
             findings.push(contested(deviation));
         }
         findings.extend(judgement.ended.into_iter().map(|settled| {
-            let kind = EventKind::DriftSettled {
+            let kind = EventKind::ForeignWriteSettled {
                 cgroup: settled.cgroup.to_string(),
                 property: settled.property.to_owned(),
                 corrections: settled.corrections,
@@ -304,18 +304,18 @@ impl Drift {
     }
 
     /// The figures so far.
-    pub fn stats(&self) -> DriftStats {
-        DriftStats {
+    pub fn stats(&self) -> ForeignWriteStats {
+        ForeignWriteStats {
             watched_cgroups: self.watches.cgroups() as u64,
-            contested: self.book.contested() as u64,
+            contested_files: self.book.contested() as u64,
             properties: self.counts.values().cloned().collect(),
         }
     }
 
-    fn count(&mut self, property: &'static str) -> &mut DriftCount {
-        let fresh = || DriftCount {
+    fn count(&mut self, property: &'static str) -> &mut ForeignWriteCount {
+        let fresh = || ForeignWriteCount {
             property: property.to_owned(),
-            ..DriftCount::default()
+            ..ForeignWriteCount::default()
         };
         self.counts.entry(property).or_insert_with(fresh)
     }
@@ -326,7 +326,7 @@ impl Drift {
 }
 
 fn found(deviation: Deviation, corrected: bool) -> Finding {
-    let kind = EventKind::Drift {
+    let kind = EventKind::ForeignWrite {
         cgroup: deviation.cgroup.to_string(),
         property: deviation.property.to_owned(),
         found: deviation.found.to_string(),
@@ -337,7 +337,7 @@ fn found(deviation: Deviation, corrected: bool) -> Finding {
 }
 
 fn contested(deviation: Deviation) -> Finding {
-    let kind = EventKind::DriftContested {
+    let kind = EventKind::ForeignWriteContested {
         cgroup: deviation.cgroup.to_string(),
         property: deviation.property.to_owned(),
         found: deviation.found.to_string(),

@@ -119,7 +119,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
         );
         let foreign = events
             .iter()
-            .find(|e| matches!(e.kind, EventKind::Drift { .. }));
+            .find(|e| matches!(e.kind, EventKind::ForeignWrite { .. }));
         ensure!(
             foreign.is_none(),
             "took its own write for another's: {foreign:?}"

@@ -39,7 +39,7 @@ impl Seen {
 
     fn of(node: &Node) -> Result<Self> {
         let mut sources = BTreeMap::new();
-        for source in node.agent.node()?.sources {
+        for source in node.agent.node()?.pod_sources {
             ensure!(source.reported && source.problem.is_none(), "{source:?}");
             sources.insert(source.name, source.pods);
         }

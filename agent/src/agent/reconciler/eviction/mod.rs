@@ -25,8 +25,8 @@ use crate::{
     },
     api::types::{Eviction, Exit, PodRef, TierStats},
     eviction::{
-        recorder::{Draft, Recorder, Wanted},
-        status::Marks,
+        recorder::{Incident, Recorder, Wanted},
+        status::EvictionStatus,
     },
     kernel::events,
     reactor::{
@@ -49,7 +49,7 @@ pub(in crate::agent) struct EvictionManager {
     /// `None` without a thread for it.
     recorder: Option<Recorder>,
     /// `None` in observe mode, and without a receiver of evictions.
-    status: Option<Marks>,
+    status: Option<EvictionStatus>,
     soft: Option<Soft>,
     /// What the reactor is armed with.
     levels: Levels,
@@ -61,7 +61,7 @@ impl EvictionManager {
     pub(in crate::agent) fn new(
         env: &Environment,
         reactor: Reactor,
-        status: Option<Marks>,
+        status: Option<EvictionStatus>,
     ) -> Self {
         let bell = reactor.bell().try_clone_to_owned();
         // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
@@ -133,11 +133,11 @@ impl EvictionManager {
                 sources: known.sources,
                 pods,
             };
-            let draft = |chosen: &Chosen| {
+            let incident = |chosen: &Chosen| {
                 let readings = reactor.trace().read();
-                Draft::of_choice(chosen, &reactor.armed(), readings, pod_of)
+                Incident::of_choice(chosen, &reactor.armed(), readings, pod_of)
             };
-            if evictions.take(report, &mut listeners, pod_of, draft) {
+            if evictions.take(report, &mut listeners, pod_of, incident) {
                 facts.push(Fact::Reconcile);
             }
             facts.push(Fact::ReactorReported);
@@ -257,8 +257,8 @@ impl EvictionManager {
     /// The kernel's OOM killer chose a process of `pod`: event `id`, at `at`.
     pub(super) fn record_oom(&mut self, id: u64, pod: Option<PodRef>, at: u64) {
         if let (Some(recorder), Some(pod)) = (&mut self.recorder, pod) {
-            let draft = Draft::of_oom(at, &self.reactor.armed(), self.reactor.trace().read());
-            recorder.incident(id, pod, draft);
+            let incident = Incident::of_oom(at, &self.reactor.armed(), self.reactor.trace().read());
+            recorder.incident(id, pod, incident);
         }
     }
 
@@ -266,8 +266,8 @@ impl EvictionManager {
     pub(super) fn record_gap(&mut self, scope: ScopeName, id: u64, at: u64) {
         if let Some(recorder) = &mut self.recorder {
             let readings = self.reactor.trace().read();
-            let draft = Draft::of_gap(scope, at, &self.reactor.armed(), readings);
-            recorder.incident(id, PodRef::default(), draft);
+            let incident = Incident::of_gap(scope, at, &self.reactor.armed(), readings);
+            recorder.incident(id, PodRef::default(), incident);
         }
     }
 
@@ -289,7 +289,7 @@ impl EvictionManager {
     }
 
     /// Ends the recorder and the reactor; the status is returned to end last.
-    pub(super) fn finish(self) -> Option<Marks> {
+    pub(super) fn finish(self) -> Option<EvictionStatus> {
         drop(self.recorder);
         drop(self.reactor);
         self.status

@@ -17,8 +17,8 @@ use crate::{
     },
     base::clock::{self, monotonic},
     eviction::{
-        recorder::{Draft, Recorder},
-        status::Marks,
+        recorder::{Incident, Recorder},
+        status::EvictionStatus,
     },
     pods::PodSet,
     reactor::report::{Chosen, Crossing, Detector, Report},
@@ -28,7 +28,7 @@ use crate::{
 pub(super) struct Listeners<'a> {
     pub(super) published: &'a Published,
     pub(super) recorder: &'a mut Option<Recorder>,
-    pub(super) status: &'a mut Option<Marks>,
+    pub(super) status: &'a mut Option<EvictionStatus>,
     pub(super) sources: &'a watch::Receiver<Arc<PodSet>>,
     pub(super) pods: &'a BTreeMap<String, PodEntry>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Listeners<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
     /// Killed, and their memory not seen free yet.
-    open: HashMap<u64, (Chosen, Eviction, Draft)>,
+    open: HashMap<u64, (Chosen, Eviction, Incident)>,
     /// uids of pods that are dead and whose cgroup is still there.
     pub(super) evicted: BTreeSet<String>,
 }
@@ -68,7 +68,7 @@ impl Evictions {
         report: Report,
         listeners: &mut Listeners<'_>,
         pod_of: impl Fn(u64) -> Option<PodRef>,
-        draft: impl Fn(&Chosen) -> Draft,
+        incident: impl Fn(&Chosen) -> Incident,
     ) -> bool {
         let published = listeners.published;
         match report {
@@ -92,7 +92,7 @@ impl Evictions {
             }
             Report::Chosen(chosen) => {
                 let pod = pod_of(chosen.token).unwrap_or_default();
-                self.chosen(chosen, pod, draft(&chosen), listeners)
+                self.chosen(chosen, pod, incident(&chosen), listeners)
             }
             Report::NotKilled { token, crossing } => {
                 let message = format!(
@@ -104,7 +104,7 @@ impl Evictions {
                 false
             }
             Report::Freed { number, at } => {
-                if let Some((chosen, mut eviction, draft)) = self.open.remove(&number) {
+                if let Some((chosen, mut eviction, incident)) = self.open.remove(&number) {
                     let pod = eviction.pod.clone();
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
@@ -114,7 +114,7 @@ impl Evictions {
                     }
                     eviction.timeline.freed_nanos = at;
                     let id = publish_eviction(published, &chosen, eviction);
-                    record(listeners.recorder, id, pod, draft.freed(at));
+                    record(listeners.recorder, id, pod, incident.freed(at));
                 }
                 false
             }
@@ -125,13 +125,13 @@ impl Evictions {
         &mut self,
         chosen: Chosen,
         pod: PodRef,
-        draft: Draft,
+        incident: Incident,
         listeners: &mut Listeners<'_>,
     ) -> bool {
         let Some(outcome) = chosen.outcome else {
             let eviction = eviction_of(&chosen, &pod);
             let id = publish_eviction(listeners.published, &chosen, eviction);
-            record(listeners.recorder, id, pod, draft);
+            record(listeners.recorder, id, pod, incident);
             return false;
         };
         if outcome.spared {
@@ -147,7 +147,7 @@ impl Evictions {
         let time = clock::text_of(outcome.killed);
         let entry = listeners.pods.get(&pod.uid);
         let eviction = Eviction {
-            to_be_marked: listeners.status.is_some(),
+            status_required: listeners.status.is_some(),
             victim_cgroup_id: entry.and_then(PodEntry::cgroup_id),
             ..eviction_of(&chosen, &pod)
         };
@@ -156,14 +156,15 @@ impl Evictions {
         }
         listeners.published.begun(time, eviction.clone());
         self.evicted.insert(pod.uid);
-        self.open.insert(chosen.number, (chosen, eviction, draft));
+        self.open
+            .insert(chosen.number, (chosen, eviction, incident));
         true
     }
 }
 
-fn record(recorder: &mut Option<Recorder>, id: u64, pod: PodRef, draft: Draft) {
+fn record(recorder: &mut Option<Recorder>, id: u64, pod: PodRef, incident: Incident) {
     if let Some(recorder) = recorder {
-        recorder.incident(id, pod, draft);
+        recorder.incident(id, pod, incident);
     }
 }
 
@@ -239,7 +240,7 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         dry_run: killed.is_none(),
         reason: chosen.rank.to_string(),
         interrupted: false,
-        to_be_marked: false,
+        status_required: false,
         victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: crossing.crossed,

@@ -24,7 +24,7 @@ use crate::{
     },
     api::{
         published::Figures,
-        types::{DriftStats, NodeStats, RuntimeStats, TierConvergence, TierStats},
+        types::{ForeignWriteStats, NodeStats, RuntimeStats, TierConvergence, TierStats},
     },
     base::clock,
     pods::Identities,
@@ -55,7 +55,7 @@ pub(super) struct OfOthers<'a> {
     pub(super) evicted: &'a BTreeSet<String>,
     pub(super) tiers: [TierInfo; 3],
     pub(super) convergence: Vec<(ScopeName, TierConvergence)>,
-    pub(super) drift: DriftStats,
+    pub(super) drift: ForeignWriteStats,
     pub(super) runtime: Option<RuntimeStats>,
 }
 
@@ -181,8 +181,8 @@ impl FiguresPublisher {
                 .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             allocatable_memory_bytes: reserve::allocatable(&env.node).memory.as_u64(),
             tiers,
-            drops: self.accounting.drops(),
-            drift: others.drift,
+            kernel_drops: self.accounting.drops(),
+            foreign_writes: others.drift,
             ..stats
         };
         env.published.publish(Figures::new(node, sample.pods));

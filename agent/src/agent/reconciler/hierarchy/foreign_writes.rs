@@ -107,7 +107,7 @@ impl Hierarchy {
 pub(super) fn facts(findings: Vec<Finding>) -> impl Iterator<Item = Fact> {
     findings.into_iter().map(|finding| {
         match &finding.1 {
-            EventKind::DriftContested {
+            EventKind::ForeignWriteContested {
                 cgroup,
                 property,
                 found,
@@ -119,12 +119,12 @@ pub(super) fn facts(findings: Vec<Finding>) -> impl Iterator<Item = Fact> {
                 wanted,
                 "another keeps writing this; it is corrected at growing intervals"
             ),
-            EventKind::DriftSettled {
+            EventKind::ForeignWriteSettled {
                 cgroup,
                 property,
                 corrections,
             } => tracing::info!(cgroup, property, corrections, "left alone again"),
-            EventKind::Drift {
+            EventKind::ForeignWrite {
                 cgroup,
                 property,
                 found,

@@ -26,7 +26,7 @@ use super::{Environment, Fact, pods::Known};
 use crate::{
     accounting::index::PodEntry,
     agent::arm::Levels,
-    api::types::{DriftStats, TierConvergence},
+    api::types::{ForeignWriteStats, TierConvergence},
     base::clock,
     hierarchy::{
         act::Actor,
@@ -208,7 +208,7 @@ impl Hierarchy {
             .unwrap_or_default()
     }
 
-    pub(super) fn drift_stats(&self) -> DriftStats {
+    pub(super) fn drift_stats(&self) -> ForeignWriteStats {
         self.drift.as_ref().map(Drift::stats).unwrap_or_default()
     }
 

@@ -66,7 +66,7 @@ const fn metric(
     }
 }
 
-/// Labels: a pod's series carry `namespace`, `pod`, `uid` and `qos`, a tier's carry `tier`.
+/// Labels: a pod's series carry `namespace`, `pod`, `uid` and `qos_class`, a tier's carry `tier`.
 #[rustfmt::skip]
 pub(super) const METRICS: Metrics = Metrics {
     info: metric(Info, "podwarden", None,
@@ -79,11 +79,11 @@ pub(super) const METRICS: Metrics = Metrics {
         "Memory that pods may use"),
     drops: metric(Counter, "podwarden_kernel_drops", None,
         "What the kernel programs could not deliver, by kind"),
-    source_up: metric(Gauge, "podwarden_source_up", None,
+    source_up: metric(Gauge, "podwarden_pod_source_up", None,
         "1 while a source of pods has told what it has and is followed"),
-    source_pods: metric(Gauge, "podwarden_source_pods", None,
+    source_pods: metric(Gauge, "podwarden_pod_source_pods", None,
         "Pods that a source tells of"),
-    source_updates: metric(Counter, "podwarden_source_updates", None,
+    source_updates: metric(Counter, "podwarden_pod_source_updates", None,
         "Changes of pods that a source told"),
     runtime_up: metric(Gauge, "podwarden_runtime_up", None,
         "1 while the container runtime answers"),
@@ -92,7 +92,7 @@ pub(super) const METRICS: Metrics = Metrics {
     operation_duration: metric(Histogram, "podwarden_cgroup_operation_duration", Some(Seconds),
         "How long operations on cgroups took, reading back included"),
     corrections: metric(Counter, "podwarden_cgroup_corrections", None,
-        "Values written again because somebody else had changed them"),
+        "Values written again because another process had changed them"),
     reconciles: metric(Counter, "podwarden_reconciles", None,
         "Comparisons of the whole tree with what it should be"),
     reconcile_duration: metric(Gauge, "podwarden_last_reconcile_duration", Some(Seconds),
@@ -133,11 +133,11 @@ pub(super) const METRICS: Metrics = Metrics {
         "Processes of the pod that ended, by outcome"),
     pod_oom_kills: metric(Counter, "podwarden_pod_oom_kills", None,
         "Processes of the pod that the kernel's OOM killer chose"),
-    drift: metric(Counter, "podwarden_drift", None,
-        "Values of ours that others changed, by property and by what came of it: corrected, refused by the kernel, or contested (somebody insists)"),
-    drift_contested: metric(Gauge, "podwarden_drift_contested", None,
+    drift: metric(Counter, "podwarden_foreign_writes", None,
+        "Values of ours that others changed, by property and by what came of it: corrected, refused by the kernel, or contested (another process insists)"),
+    drift_contested: metric(Gauge, "podwarden_contested_files", None,
         "Files that others keep writing, so that they are corrected at growing intervals"),
-    drift_watched: metric(Gauge, "podwarden_drift_watched_cgroups", None,
+    drift_watched: metric(Gauge, "podwarden_watched_cgroups", None,
         "Cgroups in which a foreign write is noticed at once"),
     evictions: metric(Counter, "podwarden_evictions", None,
         "Pods evicted, or in observe mode (dry_run) that would have been"),
@@ -147,8 +147,8 @@ pub(super) const METRICS: Metrics = Metrics {
         "Lines for the event log, by result (written, dropped); no series without one"),
     log_size: metric(Gauge, "podwarden_event_log_size", Some(Bytes),
         "Size of the event log without the generation before; no series without one"),
-    marks_waiting: metric(Gauge, "podwarden_marks_waiting", None,
+    marks_waiting: metric(Gauge, "podwarden_eviction_status_waiting", None,
         "What the API server has not been told yet of evictions; no series where it is told nothing"),
-    marks: metric(Counter, "podwarden_marks", None,
+    marks: metric(Counter, "podwarden_eviction_status_deliveries", None,
         "What the API server was to be told of evictions, by result (delivered, given_up); no series where it is told nothing"),
 };

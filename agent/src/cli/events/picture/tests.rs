@@ -61,7 +61,7 @@ pub(crate) fn example() -> EventRecord {
                 dry_run: false,
                 reason: "BestEffort, 577Mi over its memory request, priority 0".to_owned(),
                 interrupted: false,
-                to_be_marked: false,
+                status_required: false,
                 victim_cgroup_id: None,
                 timeline: EvictionTimeline {
                     crossing_nanos: origin,
@@ -73,7 +73,7 @@ pub(crate) fn example() -> EventRecord {
                 },
             })),
         },
-        flight: Some(Flight {
+        flight_record: Some(FlightRecord {
             signal: "memory.available".to_owned(),
             origin_nanos: origin,
             levels: vec![Level {
@@ -147,7 +147,7 @@ fn both_plots_have_curves_level_and_moments() {
     if let Some(path) = std::env::var_os("PODWARDEN_PICTURE") {
         std::fs::write(path, &svg).unwrap();
     }
-    let flight = record.flight.as_ref().unwrap();
+    let flight = record.flight_record.as_ref().unwrap();
     let shown = shown(&record, flight);
     let names = shown.iter().map(|(curve, _)| curve.scope.is_some());
     // The burstable tier has no usage.
@@ -235,7 +235,7 @@ fn names_cannot_become_markup() {
 #[test]
 fn what_has_no_curves_has_no_picture() {
     let mut record = example();
-    record.flight = None;
+    record.flight_record = None;
     assert!(svg(&record).unwrap_err().to_string().contains("no curves"));
     let mut record = example();
     record.event.kind = EventKind::PodAdded {
@@ -255,6 +255,6 @@ fn an_oom_kill_and_an_empty_flight_have_one_too() {
     record.event.kind = EventKind::KernelOom { pid: 4242 };
     let drawn = svg(&record).unwrap();
     assert!(drawn.contains("OOM kill in batch/hog") && drawn.contains("chosen"));
-    record.flight = Some(Flight::default());
+    record.flight_record = Some(FlightRecord::default());
     assert!(svg(&record).unwrap().ends_with("</svg>\n"));
 }

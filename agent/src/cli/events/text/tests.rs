@@ -32,7 +32,7 @@ fn eviction() -> Eviction {
         dry_run: false,
         reason: "lowest class, largest usage".to_owned(),
         interrupted: false,
-        to_be_marked: false,
+        status_required: false,
         victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000_000,
@@ -166,7 +166,7 @@ fn every_other_event_is_one_sentence() {
             "kubepods uses 1.07Gi, past its level of 1.00Gi (noticed by switch)",
         ),
         (
-            EventKind::Drift {
+            EventKind::ForeignWrite {
                 cgroup: "/kubepods/burstable".to_owned(),
                 property: "cpu shares".to_owned(),
                 found: "2 shares".to_owned(),
@@ -176,7 +176,7 @@ fn every_other_event_is_one_sentence() {
             "cpu shares of /kubepods/burstable was changed to 2 shares by another, put back to 1024 shares",
         ),
         (
-            EventKind::Drift {
+            EventKind::ForeignWrite {
                 cgroup: "/kubepods".to_owned(),
                 property: "memory limit".to_owned(),
                 found: "max".to_owned(),
@@ -186,7 +186,7 @@ fn every_other_event_is_one_sentence() {
             "memory limit of /kubepods was changed to max by another, could not be put back to 1Gi",
         ),
         (
-            EventKind::DriftContested {
+            EventKind::ForeignWriteContested {
                 cgroup: "/kubepods".to_owned(),
                 property: "memory limit".to_owned(),
                 found: "max".to_owned(),
@@ -195,7 +195,7 @@ fn every_other_event_is_one_sentence() {
             "another keeps changing memory limit of /kubepods to max: 1Gi is written at growing intervals",
         ),
         (
-            EventKind::DriftSettled {
+            EventKind::ForeignWriteSettled {
                 cgroup: "/kubepods".to_owned(),
                 property: "memory limit".to_owned(),
                 corrections: 3,

@@ -116,7 +116,7 @@ pub(super) fn sample(second: u64) -> Sample {
                 tier("burstable", 500 * MI, None),
                 tier("besteffort", 700 * MI, Some(1024 * MI)),
             ],
-            drops: DropStats::default(),
+            kernel_drops: DropStats::default(),
             ..NodeStats::default()
         },
         pods: vec![
@@ -172,7 +172,7 @@ fn events() -> Vec<Event> {
         dry_run: false,
         reason: "lowest class".to_owned(),
         interrupted: false,
-        to_be_marked: false,
+        status_required: false,
         victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000,

@@ -31,7 +31,7 @@ pub fn read(path: &Path, most: usize) -> io::Result<History> {
     let mut history = History::default();
     let mut events = BTreeMap::new();
     let skipped = each(path, |line| match line {
-        Line::Mark(mark) => history.last_id = history.last_id.max(mark.ids_reserved_to),
+        Line::Reservation(mark) => history.last_id = history.last_id.max(mark.ids_reserved_to),
         Line::Record(record) => {
             history.last_id = history.last_id.max(record.event.id);
             history
@@ -57,7 +57,7 @@ pub fn find(path: &Path, id: u64) -> io::Result<Option<EventRecord>> {
     let mut found = None;
     each(path, |line| match line {
         Line::Record(record) if record.event.id == id => found = Some(*record),
-        Line::Record(_) | Line::Mark(_) | Line::Begun(_) => {}
+        Line::Record(_) | Line::Reservation(_) | Line::Begun(_) => {}
     })?;
     Ok(found)
 }
@@ -104,7 +104,7 @@ mod tests {
         };
         let record = EventRecord {
             event,
-            flight: None,
+            flight_record: None,
         };
         serde_json::to_string(&record).unwrap() + "\n"
     }
@@ -154,7 +154,7 @@ mod tests {
                 pod: None,
                 kind: EventKind::Eviction(Box::new(begun.eviction.clone())),
             },
-            flight: None,
+            flight_record: None,
         };
         let all = [begun("a", 1), begun("a", 2), begun("b", 2), begun("b", 3)];
         let mut text = String::new();

@@ -23,8 +23,8 @@ use crate::api::types::{EventKind, EventRecord, Eviction};
 enum Line {
     /// An event with what is known of it.
     Record(Box<EventRecord>),
-    /// See [`Mark`].
-    Mark(Mark),
+    /// See [`Reservation`].
+    Reservation(Reservation),
     /// See [`Begun`].
     Begun(Box<Begun>),
 }
@@ -56,7 +56,7 @@ impl Begun {
 /// begins after it. The first line of every file, and again when they run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Mark {
+struct Reservation {
     ids_reserved_to: u64,
 }
 

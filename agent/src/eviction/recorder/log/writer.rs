@@ -13,7 +13,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{Begun, LogFile, Mark};
+use super::{Begun, LogFile, Reservation};
 use crate::api::types::{EventLogStats, EventRecord};
 
 /// Lines that may wait for the disk; each has at most some 20 KiB.
@@ -172,7 +172,7 @@ fn write_all(
     for message in waiting {
         let done = match &message {
             Message::Line(line) => file.append(line),
-            Message::Reserve(to) => file.set_head(&mark(*to)),
+            Message::Reserve(to) => file.set_head(&reservation(*to)),
             Message::End => return,
         };
         let is_line = matches!(message, Message::Line(_));
@@ -195,9 +195,9 @@ fn write_all(
     }
 }
 
-fn mark(ids_reserved_to: u64) -> Vec<u8> {
+fn reservation(ids_reserved_to: u64) -> Vec<u8> {
     // A number in a struct always serialises.
-    serde_json::to_vec(&Mark { ids_reserved_to }).unwrap_or_default()
+    serde_json::to_vec(&Reservation { ids_reserved_to }).unwrap_or_default()
 }
 
 fn sentence(path: &Path, error: &io::Error) -> String {
@@ -227,7 +227,7 @@ mod tests {
         };
         EventRecord {
             event,
-            flight: None,
+            flight_record: None,
         }
     }
 

@@ -36,13 +36,13 @@ fn what_waits_outlives_the_agent_in_its_order() {
 
     // Some of one is done, and all of another.
     let (first, mut told) = queue.of("b").remove(0);
-    told.told = true;
+    told.event_sent = true;
     queue.update(first, told).unwrap();
     let (number, _) = queue.of("a").remove(0);
     queue.done(number).unwrap();
     let mut queue = open(dir.path());
     assert_eq!(uids(&queue), ["b", "b"]);
-    assert!(queue.of("b")[0].1.told);
+    assert!(queue.of("b")[0].1.event_sent);
     assert!(queue.knows(&entry("a", 2).id));
     assert!(matches!(queue.add(entry("a", 2)), Added::Known));
     // Numbers go on.
@@ -72,18 +72,18 @@ fn torn_files_cost_nothing_but_themselves() {
         queue.add(entry("a", killed));
     }
     queue.done(1).unwrap();
-    let marks = dir.path().join(NAME);
+    let queue_dir = dir.path().join(NAME);
     // An agent ended in the middle of a write, twice; and a disk was bad.
     let mut done = OpenOptions::new()
         .append(true)
-        .open(marks.join(DONE))
+        .open(queue_dir.join(DONE))
         .unwrap();
     done.write_all(b"\xff\xff\n0123").unwrap();
     for name in ["0000000000000004.json.new", "done.new"] {
-        fs::write(marks.join(name), b"{\"ver").unwrap();
+        fs::write(queue_dir.join(name), b"{\"ver").unwrap();
     }
     fs::write(queue.path(2).unwrap(), b"\0\0\0").unwrap();
-    fs::write(marks.join("notes.txt"), b"an operator's").unwrap();
+    fs::write(queue_dir.join("notes.txt"), b"an operator's").unwrap();
 
     let (mut queue, problems) = Queue::open(Some(dir.path()));
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -92,8 +92,8 @@ fn torn_files_cost_nothing_but_themselves() {
         "{problems:?}"
     );
     assert_eq!(uids(&queue), ["a"]);
-    let names = |marks: &Path| {
-        let mut names: Vec<_> = fs::read_dir(marks)
+    let names = |queue_dir: &Path| {
+        let mut names: Vec<_> = fs::read_dir(queue_dir)
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())
             .collect();
@@ -106,7 +106,7 @@ fn torn_files_cost_nothing_but_themselves() {
         "done",
         "notes.txt",
     ];
-    assert_eq!(names(&marks), left);
+    assert_eq!(names(&queue_dir), left);
     queue.done(3).unwrap();
     let queue = open(dir.path());
     assert!(queue.knows(&entry("a", 1).id) && queue.knows(&entry("a", 3).id));
@@ -118,11 +118,11 @@ fn what_has_to_be_done_again_waits_again() {
     let mut queue = open(dir.path());
     queue.add(entry("a", 1));
     let (number, mut entry) = queue.of("a").remove(0);
-    (entry.told, entry.marked) = (true, true);
+    (entry.event_sent, entry.status_written) = (true, true);
     queue.done(number).unwrap();
     queue.again(entry.clone()).unwrap();
     let (number, again) = queue.of("a").remove(0);
-    assert!(again.told && !again.marked && again.id == entry.id);
+    assert!(again.event_sent && !again.status_written && again.id == entry.id);
     queue.done(number).unwrap();
     assert_eq!(uids(&open(dir.path())), Vec::<&str>::new());
 }
@@ -145,16 +145,16 @@ fn it_is_bounded() {
 #[test]
 fn of_those_that_are_done_the_last_are_remembered() {
     let dir = tempfile::tempdir().unwrap();
-    let marks = dir.path().join(NAME);
-    fs::create_dir(&marks).unwrap();
+    let queue_dir = dir.path().join(NAME);
+    fs::create_dir(&queue_dir).unwrap();
     let ids =
         |from: usize, to: usize| -> String { (from..to).map(|n| format!("{n:016x}\n")).collect() };
-    fs::write(marks.join(DONE), ids(0, 2 * REMEMBERED - 1)).unwrap();
+    fs::write(queue_dir.join(DONE), ids(0, 2 * REMEMBERED - 1)).unwrap();
     let mut queue = open(dir.path());
     let last = entry("a", 1);
     queue.add(last.clone());
     queue.done(1).unwrap();
-    let text = fs::read_to_string(marks.join(DONE)).unwrap();
+    let text = fs::read_to_string(queue_dir.join(DONE)).unwrap();
     let kept = ids(REMEMBERED, 2 * REMEMBERED - 1) + &last.id + "\n";
     assert!(text == kept, "{} lines", text.lines().count());
     assert!(open(dir.path()).knows(&last.id));
@@ -174,4 +174,27 @@ fn without_room_on_the_disk_it_is_told_nevertheless() {
     ));
     queue.done(1).unwrap_err();
     assert_eq!(uids(&queue), Vec::<&str>::new());
+}
+
+#[test]
+fn a_queue_of_version_0_1_0_is_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut queue = open(dir.path());
+    let mut written = entry("a", 1);
+    written.event_sent = true;
+    queue.add(written.clone());
+    drop(queue);
+    let old = dir.path().join(OLD_NAME);
+    fs::rename(dir.path().join(NAME), &old).unwrap();
+    let path = old.join("0000000000000001.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text
+        .replace("eventSent", "told")
+        .replace("statusWritten", "marked");
+    assert!(text.contains(r#""told":true,"marked":false"#), "{text}");
+    fs::write(&path, text).unwrap();
+
+    let queue = open(dir.path());
+    assert_eq!(queue.of("a"), [(1, written)]);
+    assert!(!old.exists());
 }

@@ -96,7 +96,7 @@ impl Scene {
         }
     }
 
-    async fn run(&self) -> Result<(), Failure> {
+    async fn run(&self) -> Result<(), JobError> {
         let done = self.steps.run("u1", Work::Update(pod())).await;
         let left = self.script.lock().unwrap().answers.len();
         assert_eq!(left, 0, "{left} answers were not asked for");
@@ -149,7 +149,7 @@ fn steps(how: EvictionStatusConfig, server: Option<Server>, teardown: Option<Tea
         pods: watch::channel(Arc::default()).1,
         teardown,
         published: Weak::new(),
-        tally: Arc::default(),
+        deliveries: Arc::default(),
         written: mpsc::unbounded_channel().0,
     }
 }
@@ -249,7 +249,7 @@ async fn what_is_done_is_not_done_again() {
     let failure = scene.run().await.unwrap_err();
     assert_eq!(failure.wait, Some(Duration::from_secs(7)));
     assert!(failure.problem.contains("503"), "{failure:?}");
-    assert!(scene.waiting()[0].told && !scene.waiting()[0].marked);
+    assert!(scene.waiting()[0].event_sent && !scene.waiting()[0].status_written);
     // Its answer got lost as well.
     scene.script.lock().unwrap().answers = VecDeque::from([(POD, 200, ended)]);
     scene.run().await.unwrap();
@@ -333,7 +333,7 @@ async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
         let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
         Box::pin(async move {
             match first {
-                true => Err(Failure::new("the runtime does not answer")),
+                true => Err(JobError::new("the runtime does not answer")),
                 false => Ok(()),
             }
         })
@@ -348,7 +348,10 @@ async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
     scene.run().await.unwrap_err();
     // The next agent goes on with the teardown alone.
     let waiting = scene.waiting();
-    assert!(waiting[0].told && waiting[0].marked, "{waiting:?}");
+    assert!(
+        waiting[0].event_sent && waiting[0].status_written,
+        "{waiting:?}"
+    );
     scene.run().await.unwrap();
     assert_eq!((scene.waiting(), scene.asked().len()), (vec![], 3));
     assert_eq!(calls.load(Ordering::Relaxed), 2);

@@ -112,12 +112,12 @@ fn everything_is_what_the_api_knows() {
     // Of an object without a namespace.
     assert_eq!(about_node.metadata.namespace.as_deref(), Some("default"));
     assert_eq!(about_node.reason.as_deref(), Some(THRESHOLD_MET));
-    let episode = Episode {
+    let period = PressurePeriod {
         since: "2026-01-02T03:00:00Z".to_owned(),
         crossings: 3,
-        ..Episode::default()
+        ..PressurePeriod::default()
     };
-    let relief = Entry::of_relief(time, "n1", &episode);
+    let relief = Entry::of_relief(time, "n1", &period);
     let relieved: v1::Event = typed(&super::event(&relief, &PodRef::default(), "", "n1"));
     assert_eq!(relieved.reason.as_deref(), Some(RELIEVED));
     assert_eq!(relieved.count, Some(3));
@@ -144,12 +144,12 @@ fn a_condition_is_what_the_api_knows() {
 #[test]
 fn a_relief_says_how_long_and_at_whose_cost() {
     let of = |crossings, evicted: usize, named: usize| {
-        relief(&Episode {
+        relief(&PressurePeriod {
             lasted: std::time::Duration::from_millis(4260),
             crossings,
             evicted,
             names: (0..named).map(|n| format!("shop/{n}")).collect(),
-            ..Episode::default()
+            ..PressurePeriod::default()
         })
     };
     for (message, expected) in [

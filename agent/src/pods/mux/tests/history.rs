@@ -8,9 +8,9 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::eviction::pod_workers::{Book, Failure, Work};
+use crate::eviction::pod_workers::{JobError, Work, WorkQueue};
 
-/// Workers at a time.
+/// PodWorkers at a time.
 const MOST: usize = 4;
 
 /// A source as it really is, and the events of it that the mux has not been told yet.
@@ -183,7 +183,7 @@ fn key_of(source: Source, pod: &SourcedPod) -> String {
 struct Agent {
     mux: Mux,
     listener: Listener,
-    workers: Book<SourcedPod>,
+    workers: WorkQueue<SourcedPod>,
     running: Vec<(String, Work<SourcedPod>)>,
     /// Whoever there was something to do for.
     known: BTreeSet<String>,
@@ -197,7 +197,7 @@ impl Agent {
         Self {
             mux: Mux::new(NODE, ALL),
             listener: Listener::default(),
-            workers: Book::new(MOST),
+            workers: WorkQueue::new(MOST),
             running: Vec::new(),
             known: BTreeSet::new(),
             tidy: false,
@@ -264,7 +264,7 @@ impl Agent {
         }
         let (key, work) = self.running.swap_remove(which % self.running.len());
         let result = match (well, work) {
-            (false, _) => Err(Failure::new("no")),
+            (false, _) => Err(JobError::new("no")),
             (true, Work::Update(pod)) => {
                 done.insert(key.clone(), pod);
                 Ok(())

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Failure;
+use super::JobError;
 use crate::base::backoff::Backoff;
 
 /// How far those that were waiting together are spread.
@@ -48,12 +48,12 @@ struct Pod<U> {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Book<U> {
+pub(crate) struct WorkQueue<U> {
     pods: BTreeMap<String, Pod<U>>,
     most: usize,
 }
 
-impl<U: Clone> Book<U> {
+impl<U: Clone> WorkQueue<U> {
     /// For at most so many at a time.
     pub(crate) fn new(most: usize) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl<U: Clone> Book<U> {
         }
     }
 
-    /// The next that is due, which counts as being worked for until [`Book::finished`].
+    /// The next that is due, which counts as being worked for until [`WorkQueue::finished`].
     pub(crate) fn start(&mut self, now: Instant) -> Option<(String, Work<U>)> {
         let (uid, pod) = self.next().filter(|(_, pod)| pod.due <= now)?;
         pod.running = pod.waiting.take();
@@ -117,7 +117,7 @@ impl<U: Clone> Book<U> {
     pub(crate) fn finished(
         &mut self,
         uid: &str,
-        result: Result<(), Failure>,
+        result: Result<(), JobError>,
         now: Instant,
         spread: f64,
     ) -> Option<String> {

@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::api::types::MarkStats;
+use crate::api::types::EvictionStatusStats;
 
 /// Counted since the agent started.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct DeliveryCounts {
     waiting: AtomicU64,
     delivered: AtomicU64,
     given_up: AtomicU64,
 }
 
-impl Tally {
+impl DeliveryCounts {
     /// So many wait now.
     pub(super) fn waits(&self, entries: usize) {
         self.waiting.store(entries as u64, Ordering::Relaxed);
@@ -28,8 +28,8 @@ impl Tally {
     }
 
     /// As `/v1/node` shows it.
-    pub fn stats(&self) -> MarkStats {
-        MarkStats {
+    pub fn stats(&self) -> EvictionStatusStats {
+        EvictionStatusStats {
             waiting: self.waiting.load(Ordering::Relaxed),
             delivered: self.delivered.load(Ordering::Relaxed),
             given_up: self.given_up.load(Ordering::Relaxed),

@@ -12,9 +12,9 @@ const KEPT: usize = 64;
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Shelf(Mutex<VecDeque<EventRecord>>);
+pub struct RecentIncidents(Mutex<VecDeque<EventRecord>>);
 
-impl Shelf {
+impl RecentIncidents {
     /// Puts a record on it; the oldest falls off.
     pub fn put(&self, record: EventRecord) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,9 +2,9 @@
 //!
 //! Properties, each with a test:
 //!
-//! - An episode begins with the first level that is reached, and ends with the last sign of pressure once none
+//! - An period begins with the first level that is reached, and ends with the last sign of pressure once none
 //!   came for the calm that is asked for.
-//! - Of an episode either both its beginning and its end are told, or neither.
+//! - Of an period either both its beginning and its end are told, or neither.
 //! - No more is told than client-go's recorder would let through ([`Budget`]).
 
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ const NAMED: usize = 5;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Episodes {
+pub(super) struct PressurePeriods {
     calm: Duration,
     open: Option<Open>,
     budget: Budget,
-    /// Episodes of which nothing was told since the last one that was.
+    /// PressurePeriods of which nothing was told since the last one that was.
     untold: u32,
 }
 
 #[derive(Debug)]
 struct Open {
-    episode: Episode,
+    period: PressurePeriod,
     began: Instant,
     /// The last sign of pressure.
     last: Instant,
@@ -39,7 +39,7 @@ struct Open {
 
 /// One that is over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Episode {
+pub(super) struct PressurePeriod {
     /// When it began, RFC 3339.
     pub(super) since: String,
     /// The same, `CLOCK_MONOTONIC` nanoseconds.
@@ -83,7 +83,7 @@ impl Budget {
     }
 }
 
-impl Episodes {
+impl PressurePeriods {
     /// A node that was under no pressure for `calm` is under pressure anew.
     pub(super) fn new(calm: Duration) -> Self {
         Self {
@@ -97,22 +97,22 @@ impl Episodes {
         }
     }
 
-    /// A level was reached, at `at` by `CLOCK_MONOTONIC`, which `time` says in words. Where an episode begins
+    /// A level was reached, at `at` by `CLOCK_MONOTONIC`, which `time` says in words. Where an period begins
     /// that is to be told: how many before it were not.
     pub(super) fn crossed(&mut self, at: u64, time: &str, now: Instant) -> Option<u32> {
         if let Some(open) = &mut self.open {
-            open.episode.crossings = open.episode.crossings.saturating_add(1);
+            open.period.crossings = open.period.crossings.saturating_add(1);
             open.last = now;
             return None;
         }
         // With its end.
         let told = self.budget.take(2, now);
         self.open = Some(Open {
-            episode: Episode {
+            period: PressurePeriod {
                 since: time.to_owned(),
                 at,
                 crossings: 1,
-                ..Episode::default()
+                ..PressurePeriod::default()
             },
             began: now,
             last: now,
@@ -129,9 +129,9 @@ impl Episodes {
     pub(super) fn evicted(&mut self, pod: String, now: Instant) {
         let Some(open) = &mut self.open else { return };
         open.last = now;
-        open.episode.evicted += 1;
-        if open.episode.names.len() < NAMED {
-            open.episode.names.push(pod);
+        open.period.evicted += 1;
+        if open.period.names.len() < NAMED {
+            open.period.names.push(pod);
         }
     }
 
@@ -142,18 +142,18 @@ impl Episodes {
         }
     }
 
-    /// When the episode that is under way ends, if nothing more happens.
+    /// When the period that is under way ends, if nothing more happens.
     pub(super) fn due(&self) -> Option<Instant> {
         Some(self.open.as_ref()?.last + self.calm)
     }
 
-    /// The episode that has ended by now, where that is to be told.
-    pub(super) fn ended(&mut self, now: Instant) -> Option<Episode> {
+    /// The period that has ended by now, where that is to be told.
+    pub(super) fn ended(&mut self, now: Instant) -> Option<PressurePeriod> {
         let open = self.open.take_if(|open| open.last + self.calm <= now)?;
-        open.told.then_some(Episode {
+        open.told.then_some(PressurePeriod {
             lasted: open.last.saturating_duration_since(open.began),
             silent: now.saturating_duration_since(open.last),
-            ..open.episode
+            ..open.period
         })
     }
 }
@@ -170,17 +170,17 @@ mod tests {
 
     #[test]
     fn an_episode_lasts_from_the_first_sign_to_the_last() {
-        let (mut episodes, start) = (Episodes::new(CALM), Instant::now());
-        assert_eq!(episodes.due(), None);
-        assert_eq!(episodes.crossed(7, "then", start), Some(0));
-        assert_eq!(episodes.crossed(8, "later", start + seconds(200)), None);
+        let (mut periods, start) = (PressurePeriods::new(CALM), Instant::now());
+        assert_eq!(periods.due(), None);
+        assert_eq!(periods.crossed(7, "then", start), Some(0));
+        assert_eq!(periods.crossed(8, "later", start + seconds(200)), None);
         for n in 0..7 {
-            episodes.evicted(format!("shop/{n}"), start + seconds(201));
+            periods.evicted(format!("shop/{n}"), start + seconds(201));
         }
-        episodes.lasts(start + seconds(202));
-        assert_eq!(episodes.due(), Some(start + seconds(502)));
-        assert_eq!(episodes.ended(start + seconds(501)), None);
-        let expected = Episode {
+        periods.lasts(start + seconds(202));
+        assert_eq!(periods.due(), Some(start + seconds(502)));
+        assert_eq!(periods.ended(start + seconds(501)), None);
+        let expected = PressurePeriod {
             since: "then".to_owned(),
             at: 7,
             lasted: seconds(202),
@@ -189,25 +189,25 @@ mod tests {
             evicted: 7,
             names: (0..NAMED).map(|n| format!("shop/{n}")).collect(),
         };
-        assert_eq!(episodes.ended(start + seconds(502)), Some(expected));
+        assert_eq!(periods.ended(start + seconds(502)), Some(expected));
         assert_eq!(
-            (episodes.due(), episodes.ended(start + CALM * 9)),
+            (periods.due(), periods.ended(start + CALM * 9)),
             (None, None)
         );
         // Of none that is under way.
-        episodes.evicted("shop/late".to_owned(), start + CALM * 9);
-        assert_eq!(episodes.due(), None);
+        periods.evicted("shop/late".to_owned(), start + CALM * 9);
+        assert_eq!(periods.due(), None);
     }
 
     #[test]
     fn of_many_episodes_some_are_told_whole_and_the_others_counted() {
-        let (mut episodes, mut now) = (Episodes::new(seconds(1)), Instant::now());
+        let (mut periods, mut now) = (PressurePeriods::new(seconds(1)), Instant::now());
         let mut told = Vec::new();
         for at in 0..100 {
-            let begins = episodes.crossed(at, "then", now);
+            let begins = periods.crossed(at, "then", now);
             now += seconds(10);
-            let ends = episodes.ended(now).is_some();
-            assert_eq!(begins.is_some(), ends, "episode {at}");
+            let ends = periods.ended(now).is_some();
+            assert_eq!(begins.is_some(), ends, "period {at}");
             told.extend(begins);
         }
         // 24 of the first 25, then one for every two that are refilled in 1,000 s.

@@ -19,7 +19,7 @@ const SHOWN: usize = 8;
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Draft {
+pub struct Incident {
     pub(super) signal: &'static str,
     pub(super) origin: u64,
     /// The cgroup whose level it was; `None` for an OOM kill.
@@ -34,7 +34,7 @@ pub struct Draft {
     pub(super) readings: Vec<Reading>,
 }
 
-impl Draft {
+impl Incident {
     /// Of an eviction: `plan` is the one in force and `readings` what the reactor has read lately.
     pub fn of_choice(
         chosen: &Chosen,

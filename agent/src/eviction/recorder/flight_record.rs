@@ -1,12 +1,12 @@
 //! An incident and the curves around it -> its flight.
 
 use super::{
-    Incident,
+    OpenIncident,
     curve::{Point, part, thin},
     follow::Curves,
 };
 use crate::{
-    api::types::{Curve, Flight, PodRef},
+    api::types::{Curve, FlightRecord, PodRef},
     reactor::trace::{Reading, Subject},
 };
 
@@ -20,15 +20,15 @@ const OTHERS: usize = 2;
 const AROUND: u64 = 50_000_000;
 
 /// The flight; `readings` are the reactor's latest.
-pub(super) fn of(incident: Incident, curves: &Curves, readings: &[Reading]) -> Flight {
-    let draft = &incident.draft;
-    let origin = draft.origin;
+pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> FlightRecord {
+    let incident = &open.incident;
+    let origin = incident.origin;
     let fine = |subject| {
-        let all = draft.readings.iter().chain(readings);
+        let all = incident.readings.iter().chain(readings);
         let own = all.filter(move |reading| reading.subject == subject);
         own.map(|reading| (reading.at, reading.usage))
     };
-    let busy = origin.saturating_sub(AROUND)..=draft.last_step.saturating_add(AROUND);
+    let busy = origin.saturating_sub(AROUND)..=incident.last_step.saturating_add(AROUND);
     let shape = |points: Vec<Point>| -> (Vec<i64>, Vec<u64>) {
         let points = part(points, origin.saturating_sub(BEFORE));
         let offset = |at: u64| i64::try_from(i128::from(at) - i128::from(origin));
@@ -48,9 +48,12 @@ pub(super) fn of(incident: Incident, curves: &Curves, readings: &[Reading]) -> F
             usage_bytes,
         });
     }
-    let own = curves.pods.get(&incident.pod.uid);
+    let own = curves.pods.get(&open.pod.uid);
     let own = own.into_iter().flat_map(|followed| followed.ring.points());
-    let closely = draft.token.into_iter().flat_map(|t| fine(Subject::Pod(t)));
+    let closely = incident
+        .token
+        .into_iter()
+        .flat_map(|t| fine(Subject::Pod(t)));
     let pod_curve = |pod: PodRef, points: Vec<Point>| {
         let (offset_nanos, usage_bytes) = shape(points);
         Curve {
@@ -60,12 +63,9 @@ pub(super) fn of(incident: Incident, curves: &Curves, readings: &[Reading]) -> F
             usage_bytes,
         }
     };
-    drawn.push(pod_curve(
-        incident.pod.clone(),
-        own.chain(closely).collect(),
-    ));
+    drawn.push(pod_curve(open.pod.clone(), own.chain(closely).collect()));
     let name = |uid: &str| {
-        let ranked = draft.ranking.iter().find(|ranked| ranked.pod.uid == uid);
+        let ranked = incident.ranking.iter().find(|ranked| ranked.pod.uid == uid);
         ranked.map_or_else(
             || PodRef {
                 name: uid.to_owned(),
@@ -78,7 +78,7 @@ pub(super) fn of(incident: Incident, curves: &Curves, readings: &[Reading]) -> F
     let mut others: Vec<_> = curves
         .pods
         .iter()
-        .filter(|(uid, _)| **uid != incident.pod.uid)
+        .filter(|(uid, _)| **uid != open.pod.uid)
         .filter_map(|(uid, followed)| Some((followed.ring.usage_at(origin)?, uid, followed)))
         .collect();
     others.sort_by_key(|(usage, uid, _)| (std::cmp::Reverse(*usage), *uid));
@@ -86,15 +86,15 @@ pub(super) fn of(incident: Incident, curves: &Curves, readings: &[Reading]) -> F
         drawn.push(pod_curve(name(uid), followed.ring.points().collect()));
     }
     drawn.retain(|curve| !curve.offset_nanos.is_empty());
-    let draft = incident.draft;
-    let mut exits = incident.exits;
+    let incident = open.incident;
+    let mut exits = open.exits;
     exits.sort_by_key(|exit| exit.at_nanos);
-    Flight {
-        signal: draft.signal.to_owned(),
+    FlightRecord {
+        signal: incident.signal.to_owned(),
         origin_nanos: origin,
-        levels: draft.levels,
-        ranking: draft.ranking,
-        candidates: draft.candidates,
+        levels: incident.levels,
+        ranking: incident.ranking,
+        candidates: incident.candidates,
         exits,
         curves: drawn,
     }

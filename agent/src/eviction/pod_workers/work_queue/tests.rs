@@ -31,8 +31,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn failure(wait: Option<u16>) -> Failure {
-    Failure {
+fn failure(wait: Option<u16>) -> JobError {
+    JobError {
         problem: "no".to_owned(),
         wait: wait.map(|ms| Duration::from_millis(ms.into())),
     }
@@ -55,9 +55,9 @@ impl Owed {
     }
 }
 
-/// A book beside what it must hold to.
+/// A queue beside what it must hold to.
 struct Model {
-    book: Book<u32>,
+    queue: WorkQueue<u32>,
     now: Instant,
     /// Counts the updates.
     offered: u32,
@@ -71,7 +71,7 @@ struct Model {
 impl Model {
     fn new() -> Self {
         Self {
-            book: Book::new(MOST),
+            queue: WorkQueue::new(MOST),
             now: Instant::now(),
             offered: 0,
             running: BTreeMap::new(),
@@ -86,7 +86,7 @@ impl Model {
             Step::Delete(pod) => self.offer(pod, Work::Delete),
             Step::Start => self.start(),
             Step::End(who, how) => self.end(who, how),
-            Step::Hurry => self.book.hurry(self.now, || 0.5),
+            Step::Hurry => self.queue.hurry(self.now, || 0.5),
             Step::Pass(ms) => self.now += Duration::from_millis(ms.into()),
         }
         assert!(self.running.len() <= MOST, "more than {MOST} at a time");
@@ -95,7 +95,7 @@ impl Model {
     fn offer(&mut self, pod: u8, work: impl Fn(u32) -> Work<u32>) {
         self.offered += 1;
         let (uid, work) = (pod.to_string(), work(self.offered));
-        self.book.offer(&uid, work.clone(), self.now);
+        self.queue.offer(&uid, work.clone(), self.now);
         let owed = self.owed.entry(uid).or_default();
         match work {
             Work::Update(_) => owed.update = Some(work),
@@ -104,8 +104,8 @@ impl Model {
     }
 
     fn start(&mut self) {
-        let due = self.book.due();
-        let Some((uid, work)) = self.book.start(self.now) else {
+        let due = self.queue.due();
+        let Some((uid, work)) = self.queue.start(self.now) else {
             let later = due.is_none_or(|due| due > self.now);
             assert!(later, "something is due and not given out");
             return;
@@ -135,7 +135,7 @@ impl Model {
             self.owed.retain(|_, owed| owed.last().is_some());
             self.done.insert(uid.clone(), work);
         }
-        self.book.finished(uid, result, self.now, 0.5);
+        self.queue.finished(uid, result, self.now, 0.5);
     }
 
     /// Nothing fails any more.
@@ -143,7 +143,7 @@ impl Model {
         for _ in 0..1000 {
             self.end(0, None);
             self.start();
-            if let Some(due) = self.book.due() {
+            if let Some(due) = self.queue.due() {
                 self.now = self.now.max(due);
             } else if self.running.is_empty() {
                 return;
@@ -166,7 +166,7 @@ proptest! {
         }
         model.settle();
         prop_assert!(model.owed.is_empty(), "work was lost: {:?}", model.owed);
-        prop_assert!(model.book.pods.is_empty(), "somebody is remembered");
+        prop_assert!(model.queue.pods.is_empty(), "somebody is remembered");
         prop_assert_eq!(model.done, last);
     }
 }
@@ -174,57 +174,57 @@ proptest! {
 #[test]
 fn a_deletion_ends_the_pause_and_an_update_does_not() {
     let now = Instant::now();
-    let mut book = Book::new(MOST);
-    book.offer("a", Work::Update(1), now);
-    assert_eq!(book.start(now), Some(("a".to_owned(), Work::Update(1))));
-    let news = book.finished("a", Err(failure(None)), now, 0.0);
+    let mut queue = WorkQueue::new(MOST);
+    queue.offer("a", Work::Update(1), now);
+    assert_eq!(queue.start(now), Some(("a".to_owned(), Work::Update(1))));
+    let news = queue.finished("a", Err(failure(None)), now, 0.0);
     assert_eq!(news.as_deref(), Some("no"));
-    book.offer("a", Work::Update(2), now);
-    assert_eq!(book.start(now), None);
-    book.offer("a", Work::Delete(3), now);
-    assert_eq!(book.start(now), Some(("a".to_owned(), Work::Delete(3))));
+    queue.offer("a", Work::Update(2), now);
+    assert_eq!(queue.start(now), None);
+    queue.offer("a", Work::Delete(3), now);
+    assert_eq!(queue.start(now), Some(("a".to_owned(), Work::Delete(3))));
     assert_eq!(
-        book.finished("a", Err(failure(None)), now, 0.0),
+        queue.finished("a", Err(failure(None)), now, 0.0),
         None,
         "it has been said"
     );
-    let due = book.due().unwrap();
+    let due = queue.due().unwrap();
     assert!(due > now);
-    book.hurry(now, || 0.0);
-    assert!(book.start(now).is_some());
+    queue.hurry(now, || 0.0);
+    assert!(queue.start(now).is_some());
 }
 
 #[test]
 fn a_pod_that_comes_back_is_worked_for_once_its_end_is_done() {
     let now = Instant::now();
-    let mut book = Book::new(MOST);
-    let next = |book: &mut Book<u32>| book.start(now).map(|(_, work)| work);
-    book.offer("a", Work::Delete(1), now);
-    assert_eq!(next(&mut book), Some(Work::Delete(1)));
-    book.offer("a", Work::Update(2), now);
-    assert_eq!(next(&mut book), None, "two at once");
-    book.finished("a", Err(failure(Some(0))), now, 0.0);
-    assert_eq!(next(&mut book), Some(Work::Delete(1)));
-    book.finished("a", Ok(()), now, 0.0);
-    assert_eq!(next(&mut book), Some(Work::Update(2)));
-    book.finished("a", Ok(()), now, 0.0);
-    assert!(book.pods.is_empty());
+    let mut queue = WorkQueue::new(MOST);
+    let next = |queue: &mut WorkQueue<u32>| queue.start(now).map(|(_, work)| work);
+    queue.offer("a", Work::Delete(1), now);
+    assert_eq!(next(&mut queue), Some(Work::Delete(1)));
+    queue.offer("a", Work::Update(2), now);
+    assert_eq!(next(&mut queue), None, "two at once");
+    queue.finished("a", Err(failure(Some(0))), now, 0.0);
+    assert_eq!(next(&mut queue), Some(Work::Delete(1)));
+    queue.finished("a", Ok(()), now, 0.0);
+    assert_eq!(next(&mut queue), Some(Work::Update(2)));
+    queue.finished("a", Ok(()), now, 0.0);
+    assert!(queue.pods.is_empty());
 }
 
 #[test]
 fn the_time_that_the_other_side_names_is_kept() {
     let now = Instant::now();
-    let mut book = Book::new(MOST);
+    let mut queue = WorkQueue::new(MOST);
     for uid in ["asked", "pausing"] {
-        book.offer(uid, Work::Update(()), now);
-        book.start(now).unwrap();
+        queue.offer(uid, Work::Update(()), now);
+        queue.start(now).unwrap();
     }
-    book.finished("asked", Err(failure(Some(3000))), now, 0.0);
-    book.finished("pausing", Err(failure(None)), now, 0.0);
-    book.hurry(now, || 0.0);
-    let due: BTreeSet<_> = book.start(now).into_iter().map(|(uid, _)| uid).collect();
+    queue.finished("asked", Err(failure(Some(3000))), now, 0.0);
+    queue.finished("pausing", Err(failure(None)), now, 0.0);
+    queue.hurry(now, || 0.0);
+    let due: BTreeSet<_> = queue.start(now).into_iter().map(|(uid, _)| uid).collect();
     assert_eq!(due, BTreeSet::from(["pausing".to_owned()]));
-    assert_eq!(book.due(), Some(now + Duration::from_secs(3)));
-    assert_eq!(book.start(now + Duration::from_millis(2999)), None);
-    assert!(book.start(now + Duration::from_secs(3)).is_some());
+    assert_eq!(queue.due(), Some(now + Duration::from_secs(3)));
+    assert_eq!(queue.start(now + Duration::from_millis(2999)), None);
+    assert!(queue.start(now + Duration::from_secs(3)).is_some());
 }

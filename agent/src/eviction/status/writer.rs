@@ -29,13 +29,13 @@ enum Message {
 }
 
 /// See the module's text; all that waits is written when this goes away.
-pub(super) struct Keeper {
+pub(super) struct Writer {
     messages: SyncSender<Message>,
     thread: Option<JoinHandle<()>>,
     published: Weak<Published>,
 }
 
-impl Keeper {
+impl Writer {
     /// Starts the thread; it offers each entry to the workers once it is on disk.
     pub(super) fn start(
         queue: Shared,
@@ -45,8 +45,8 @@ impl Keeper {
         let (messages, waiting) = sync_channel(WAITING);
         let told = published.clone();
         let thread = std::thread::Builder::new()
-            .name("marks".to_owned())
-            .spawn(move || keep_all(&waiting, &queue, &offers, &told))?;
+            .name("eviction-status".to_owned())
+            .spawn(move || write_all(&waiting, &queue, &offers, &told))?;
         Ok(Self {
             messages,
             thread: Some(thread),
@@ -70,7 +70,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Writer {
     fn drop(&mut self) {
         // An error says that it has ended.
         let _ = self.messages.send(Message::End);
@@ -81,7 +81,7 @@ impl Drop for Keeper {
     }
 }
 
-fn keep_all(
+fn write_all(
     waiting: &Receiver<Message>,
     queue: &Shared,
     offers: &Offers<PodRef>,

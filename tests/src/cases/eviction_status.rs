@@ -17,19 +17,22 @@ use super::{Case, Context, portable};
 use crate::harness::{NODE, Options, PodSpec, Traced, Workload, eventually, sleep, until};
 
 pub(super) const CASES: &[Case] = &[
-    portable("mark_status", mark_status),
-    portable("mark_after_kill", mark_after_kill),
-    portable("mark_replaced_pod", mark_replaced_pod),
-    portable("mark_eviction_api", mark_eviction_api),
-    portable("mark_taken_back", mark_taken_back),
-    portable("mark_killed_at_steps", mark_killed_at_steps),
+    portable("eviction_status_status", eviction_status_status),
+    portable("eviction_status_after_kill", eviction_status_after_kill),
+    portable("eviction_status_replaced_pod", eviction_status_replaced_pod),
+    portable("eviction_status_eviction_api", eviction_status_eviction_api),
+    portable("eviction_status_taken_back", eviction_status_taken_back),
+    portable(
+        "eviction_status_killed_at_steps",
+        eviction_status_killed_at_steps,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
 
-/// The thread that writes marks down, and in which of its steps the agent is killed unless every one is
+/// The thread that writes the queue, and in which of its steps the agent is killed unless every one is
 /// tried: in the middle of the node's entry, between the two, in the middle of the pod's.
-const KEEPER: &str = "marks";
+const WRITER: &str = "eviction-status";
 const FEW: [usize; 3] = [3, 11, 16];
 
 /// For what must not happen again.
@@ -87,7 +90,7 @@ fn status(world: &World, spec: &PodSpec) -> Result<Value> {
 
 /// Marks that wait on the agent's disk.
 pub(super) fn waiting(world: &World) -> Result<Vec<PathBuf>> {
-    let files = fs::read_dir(world.node.sandbox.dir().join("state/marks"));
+    let files = fs::read_dir(world.node.sandbox.dir().join("state/eviction-status"));
     let mut waiting = Vec::new();
     for file in files.into_iter().flatten() {
         let path = file?.path();
@@ -114,12 +117,12 @@ fn is_marked(world: &World, spec: &PodSpec) -> Result<()> {
 }
 
 /// Waits until these pods are marked and told of, and nothing is left to tell.
-pub(super) fn expect_marks(world: &World, specs: &[&PodSpec]) -> Result<()> {
-    eventually(world.node.limit(), || are_marked(world, specs))
+pub(super) fn expect_delivered(world: &World, specs: &[&PodSpec]) -> Result<()> {
+    eventually(world.node.limit(), || are_delivered(world, specs))
 }
 
 /// These pods are marked and told of, no others are, and nothing is left to tell.
-pub(super) fn are_marked(world: &World, specs: &[&PodSpec]) -> Result<()> {
+pub(super) fn are_delivered(world: &World, specs: &[&PodSpec]) -> Result<()> {
     for spec in specs {
         is_marked(world, spec)?;
     }
@@ -151,7 +154,7 @@ pub(super) fn finish(world: World, specs: &[&PodSpec]) -> Result<()> {
     world.node.finish()
 }
 
-fn mark_status(context: &Context) -> Result<()> {
+fn eviction_status_status(context: &Context) -> Result<()> {
     let (hog, calm) = (
         PodSpec::best_effort("hog"),
         PodSpec::guaranteed("calm", "64Mi"),
@@ -170,8 +173,8 @@ fn mark_status(context: &Context) -> Result<()> {
     })?;
     world.verbs();
     let eviction = evict(context, &world, &hog)?;
-    ensure!(eviction.to_be_marked, "{eviction:?}");
-    expect_marks(&world, &[&hog])?;
+    ensure!(eviction.status_required, "{eviction:?}");
+    expect_delivered(&world, &[&hog])?;
 
     let marked = status(&world, &hog)?;
     let message = marked["message"].as_str().unwrap_or_default();
@@ -214,8 +217,8 @@ fn mark_status(context: &Context) -> Result<()> {
         .node
         .agent
         .node()?
-        .marks
-        .context("no marks are counted")?;
+        .eviction_status
+        .context("no eviction status is counted")?;
     ensure!(
         (counted.waiting, counted.delivered, counted.given_up) == (0, 2, 0),
         "{counted:?}"
@@ -234,7 +237,7 @@ fn mark_status(context: &Context) -> Result<()> {
 }
 
 /// The mark is on disk when the agent is killed; and it is not, and the eviction is on record.
-fn mark_after_kill(context: &Context) -> Result<()> {
+fn eviction_status_after_kill(context: &Context) -> Result<()> {
     let home = tempfile::tempdir_in("/var/tmp")?;
     let log = home.path().join("events.jsonl");
     let specs = [PodSpec::best_effort("kept"), PodSpec::best_effort("lost")];
@@ -263,7 +266,7 @@ fn mark_after_kill(context: &Context) -> Result<()> {
         world.server.resume()?;
         restart(context, &mut world.node, &options)?;
         marked.push(spec);
-        expect_marks(&world, &marked)?;
+        expect_delivered(&world, &marked)?;
         let written = writes(&world);
         let once = BTreeMap::from([
             ("create events".to_owned(), usize::from(!is_lost) + 1),
@@ -275,7 +278,7 @@ fn mark_after_kill(context: &Context) -> Result<()> {
     finish(world, &specs.each_ref())
 }
 
-fn mark_replaced_pod(context: &Context) -> Result<()> {
+fn eviction_status_replaced_pod(context: &Context) -> Result<()> {
     let old = PodSpec::best_effort("hog");
     let mut world = world(context, small("enforce"), &[&old])?;
     world.server.stop();
@@ -307,7 +310,7 @@ fn mark_replaced_pod(context: &Context) -> Result<()> {
     finish(world, &[&new])
 }
 
-fn mark_eviction_api(context: &Context) -> Result<()> {
+fn eviction_status_eviction_api(context: &Context) -> Result<()> {
     let hog = PodSpec::best_effort("hog");
     let mut options = small("enforce");
     options.config = "evictionStatus: {how: evictionApi}\n".to_owned();
@@ -348,13 +351,13 @@ fn mark_eviction_api(context: &Context) -> Result<()> {
 }
 
 /// A kubelet that has not seen the mark writes its own status over it.
-fn mark_taken_back(context: &Context) -> Result<()> {
+fn eviction_status_taken_back(context: &Context) -> Result<()> {
     let hog = PodSpec::best_effort("hog");
     let world = world(context, small("enforce"), &[&hog])?;
     world.verbs();
     evict(context, &world, &hog)?;
     for _ in 0..2 {
-        expect_marks(&world, &[&hog])?;
+        expect_delivered(&world, &[&hog])?;
         // The agent has seen it.
         world.node.empty()?;
         world.node.expect_pods(&[])?;
@@ -362,7 +365,7 @@ fn mark_taken_back(context: &Context) -> Result<()> {
             pod["status"] = json!({"phase": "Running"});
         })?;
     }
-    expect_marks(&world, &[&hog])?;
+    expect_delivered(&world, &[&hog])?;
     let thrice = BTreeMap::from([
         ("create events".to_owned(), 2),
         ("patch pods/status".to_owned(), 3),
@@ -374,7 +377,7 @@ fn mark_taken_back(context: &Context) -> Result<()> {
 
 /// The agent is killed between two system calls of the thread that writes marks down, with the eviction on
 /// record: whatever of the queue is on disk then, the pod is marked, once.
-fn mark_killed_at_steps(context: &Context) -> Result<()> {
+fn eviction_status_killed_at_steps(context: &Context) -> Result<()> {
     let home = tempfile::tempdir_in("/var/tmp")?;
     let log = home.path().join("events.jsonl");
     let mut world = world(context, logging(&log), &[])?;
@@ -391,7 +394,7 @@ fn mark_killed_at_steps(context: &Context) -> Result<()> {
         specs.push(spec);
         restart(context, &mut world.node, &options)?;
         let all: Vec<_> = specs.iter().collect();
-        expect_marks(&world, &all).with_context(|| format!("killed before step {step}"))?;
+        expect_delivered(&world, &all).with_context(|| format!("killed before step {step}"))?;
         let patches = writes(&world).remove("patch pods/status");
         ensure!(patches == Some(1), "step {step}: {patches:?} patches");
         if !came {
@@ -413,7 +416,7 @@ fn killed_before(
 ) -> Result<bool> {
     world.add(spec)?;
     world.node.expect(&spec.uid, |_| Ok(()))?;
-    let mut keeper = Traced::thread(world.node.agent.pid(), KEEPER)?;
+    let mut keeper = Traced::thread(world.node.agent.pid(), WRITER)?;
     // Who was woken to be stopped is asleep again before anything happens.
     while keeper.next_call(Duration::from_millis(20))?.is_some() {}
     world.verbs();

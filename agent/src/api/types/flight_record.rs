@@ -12,15 +12,20 @@ pub struct EventRecord {
     #[serde(flatten)]
     pub event: Event,
     /// Absent for events that are not recorded, and for the first second after one that is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub flight: Option<Flight>,
+    /// Event logs of version 0.1.0 call it `flight`.
+    #[serde(
+        rename = "flightRecord",
+        alias = "flight",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub flight_record: Option<FlightRecord>,
 }
 
 /// What led to an event and what came of it. Times are `CLOCK_MONOTONIC` nanoseconds, as in the
 /// eviction's timeline, unless they are offsets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Flight {
+pub struct FlightRecord {
     /// What was in short supply: `memory.available`, `qosReserved.memory`, or `memory.limit` for an
     /// OOM kill.
     pub signal: String,
@@ -94,7 +99,7 @@ pub struct Curve {
     /// The pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
-    /// When, nanoseconds since [`Flight::origin_nanos`]; negative before it. Ascending.
+    /// When, nanoseconds since [`FlightRecord::origin_nanos`]; negative before it. Ascending.
     pub offset_nanos: Vec<i64>,
     /// Memory charged then, bytes.
     pub usage_bytes: Vec<u64>,
