@@ -1,13 +1,18 @@
 //! CPU time and run-queue wait: who runs, and which account it counts to.
 
-use podwarden_abi::{Account, CpuState, DropCounter, NO_SLOT, Split, Used, WAIT_BUCKETS};
+use podwarden_abi::{Account, CpuState, DropCounter, Figure, NO_SLOT, Used};
+
+mod moved;
+mod wait;
 
 use crate::{
     atomic::{self, compare_and_swap},
-    kernel::{POSSIBLE_CPUS, STORAGE_RECURS, Task},
+    kernel::{self, STORAGE_RECURS, Task},
     level,
     maps::{ACCOUNTS, CONTROL, CPUS, TASKS, TRACKED, dropped},
 };
+pub(crate) use moved::moved;
+use wait::wait;
 
 /// The account that a cgroup counts to, by this CPU's cache. Only for programs that cannot be
 /// preempted: a line is written in parts.
@@ -124,7 +129,7 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
             count(slot, *memory, used);
         }
         *memory = used;
-    } else if state.task != 0 && task.is_fair() {
+    } else if state.task != 0 && kernel::has(Figure::Untraced) && task.is_fair() {
         // Before the first switch seen on this CPU nothing is known, and of its wait nothing now.
         let runtime = task.runtime_when_picked();
         count(slot, Used { runtime, ..used }, used);
@@ -137,7 +142,9 @@ fn settle_forgetful(state: &CpuState) {
     let slot = CpuState::slot(state.current);
     if slot != NO_SLOT
         && state.remembered == 0
-        && let Some((used, picked)) = Task::used_at(state.task)
+        && kernel::has(Figure::Untraced)
+        && let Some(used) = Task::used_at(state.task)
+        && let Some(picked) = Task::runtime_when_picked_at(state.task)
     {
         let done = state.accounted;
         // Picked again elsewhere since? Then what it used here ends where that begins, and how long it
@@ -247,47 +254,6 @@ pub(crate) fn leave(task: Task) {
     }
 }
 
-/// Counts a wait of `ns`.
-#[inline(always)]
-fn wait(account: &mut Account, ns: u64) {
-    account.wait_ns += ns;
-    // In 32 bits a division by a constant is a multiplication.
-    let ns = if ns > u64::from(u32::MAX) {
-        u32::MAX
-    } else {
-        ns as u32
-    };
-    let bucket = log2(ns / 1000);
-    account.wait_hist[if bucket < WAIT_BUCKETS {
-        bucket
-    } else {
-        WAIT_BUCKETS - 1
-    }] += 1;
-}
-
-/// floor(log2(n)), 0 for 0. Branches on purpose: this target has no count-leading-zeros instruction.
-#[inline(always)]
-fn log2(mut n: u32) -> usize {
-    let mut bits = 0;
-    if n >= 1 << 16 {
-        n >>= 16;
-        bits += 16;
-    }
-    if n >= 1 << 8 {
-        n >>= 8;
-        bits += 8;
-    }
-    if n >= 1 << 4 {
-        n >>= 4;
-        bits += 4;
-    }
-    if n >= 1 << 2 {
-        n >>= 2;
-        bits += 2;
-    }
-    bits + (n >> 1) as usize
-}
-
 /// A context switch. The tracepoint fires after the kernel has charged `prev` (`put_prev_task`) and
 /// before it notes how long `next` has waited (`sched_info_arrive`): that counts when `next` leaves, or
 /// is flushed.
@@ -324,106 +290,5 @@ pub(crate) fn flush() {
     enter(state, task, slot);
     if slot != NO_SLOT {
         level::check_chain(task);
-    }
-}
-
-/// A process has moved to the account `to`: what its running threads have used until now stays
-/// with the old one. Sleeping threads need nothing: they are looked up when they run again.
-#[inline(always)]
-pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
-    if to == NO_SLOT {
-        if let Some(memory) = memory_of(task) {
-            memory.runtime = OUTSIDE;
-        }
-    } else {
-        remember(task);
-    }
-    let tgid = task.tgid();
-    for cpu in 0..POSSIBLE_CPUS.load() as u32 {
-        // SAFETY: the map and key are valid; the result is checked for null.
-        let state = unsafe {
-            aya_ebpf::helpers::generated::bpf_map_lookup_percpu_elem(
-                core::ptr::from_ref(&CPUS).cast_mut().cast(),
-                core::ptr::from_ref(&0u32).cast(),
-                cpu,
-            )
-        }
-        .cast::<CpuState>();
-        if state.is_null() {
-            break;
-        }
-        // SAFETY: a map value; another CPU writes it, so only aligned words are read.
-        unsafe {
-            let from = (*state).current;
-            let running = (*state).task;
-            let same = if whole_process {
-                Task::tgid_at(running) == Some(tgid)
-            } else {
-                running == task.address()
-            };
-            if !same || CpuState::slot(from) == to {
-                continue;
-            }
-            if let Some((used, _)) = Task::used_at(running) {
-                hand_over(state, from, used, to);
-            }
-            if running == task.address() {
-                (*state).remembered = 1;
-            }
-        }
-    }
-}
-
-/// `task` comes into the scope: from here on it is accounted, unless it remembers from where already.
-#[inline(always)]
-fn remember(task: Task) {
-    let outside = Used {
-        runtime: OUTSIDE,
-        waited: 0,
-    };
-    let Some(memory) = TASKS.get_or_insert(task, outside) else {
-        return;
-    };
-    // SAFETY: aligned words of a map value. It may run and be settled elsewhere meanwhile, and what that
-    // writes stands.
-    unsafe {
-        let waited = &raw mut (*memory).waited;
-        let runtime = &raw mut (*memory).runtime;
-        let before = waited.read_volatile();
-        if runtime.read_volatile() == OUTSIDE {
-            compare_and_swap(waited, before, task.waited());
-            compare_and_swap(runtime, OUTSIDE, task.runtime());
-        }
-    }
-}
-
-/// The second half of [`moved`] for one CPU: notes where the task's time is to be split when it is
-/// settled. The kernel's lock for moves makes this the only writer of splits.
-///
-/// # Safety
-/// `state` must be a value of [`CPUS`].
-#[inline(always)]
-unsafe fn hand_over(state: *mut CpuState, from: u64, used: Used, to: u32) {
-    let switch = from >> 32;
-    // SAFETY: aligned words of a map value, by the caller's word. The switch count in the high half
-    // makes the last step fail if that CPU has switched since, and the splits mean nothing then.
-    unsafe {
-        let before = (*state).split_count;
-        let splits = if before >> 32 == switch {
-            before as u32 as usize
-        } else {
-            0
-        };
-        if splits < CpuState::MAX_SPLITS {
-            (*state).splits[splits] = Split {
-                slot: CpuState::slot(from),
-                pad: 0,
-                used,
-            };
-            let after = (switch << 32) | (splits as u64 + 1);
-            compare_and_swap(&raw mut (*state).split_count, before, after);
-        }
-        let new = (from & !0xffff_ffff) | u64::from(to);
-        compare_and_swap(&raw mut (*state).current, from, new);
     }
 }

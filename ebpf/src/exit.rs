@@ -1,11 +1,11 @@
 //! Processes that end, and those that the OOM killer chose.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use podwarden_abi::{EventKind, ExitEvent, NO_SLOT, OomEvent};
+use podwarden_abi::{EventKind, ExitEvent, Figure, NO_SLOT, OomEvent, TASK_COMM_LEN};
 
 use crate::{
     account, atomic,
-    kernel::Task,
+    kernel::{self, Task},
     maps::{ENDED, OOM_VICTIMS},
     telemetry,
 };
@@ -16,14 +16,17 @@ use crate::{
 /// exit itself tells.
 #[inline(always)]
 pub(crate) fn last_switch(task: Task) {
-    if task.is_leader() && task.live_threads() == 0 {
+    if kernel::has(Figure::Exits) && task.is_leader() && task.live_threads() == 0 {
         process(task);
     }
 }
 
-/// The last thread of a process, `task`, exits; reported once, whoever says it first.
+/// The last thread of a process, `task`, exits. The exit and the last switch both report it; the first one counts.
 #[inline(always)]
 pub(crate) fn process(task: Task) {
+    if !kernel::has(Figure::Exits) {
+        return;
+    }
     let id = task.cgroup().id();
     let slot = account::tracked_slot(id);
     if slot == NO_SLOT {
@@ -54,9 +57,14 @@ pub(crate) fn process(task: Task) {
     };
     let header = telemetry::header(EventKind::Exit, slot, id);
     let leader = task.leader();
-    let mut cpu_ns = task.reaped_runtime() + task.runtime();
-    if leader.address() != task.address() {
-        cpu_ns += leader.runtime();
+    let (mut cpu_ns, mut max_rss_pages, mut comm) = (0, 0, [0; TASK_COMM_LEN]);
+    if kernel::has(Figure::ExitDetails) {
+        cpu_ns = task.reaped_runtime() + task.runtime();
+        if leader.address() != task.address() {
+            cpu_ns += leader.runtime();
+        }
+        max_rss_pages = task.max_rss();
+        comm = leader.comm();
     }
     record.write(ExitEvent {
         header,
@@ -64,8 +72,8 @@ pub(crate) fn process(task: Task) {
         status,
         run_time_ns: header.time_ns.saturating_sub(leader.start_time()),
         cpu_ns,
-        max_rss_pages: task.max_rss(),
-        comm: leader.comm(),
+        max_rss_pages,
+        comm,
         oom: u32::from(oom),
         pad: 0,
     });

@@ -5,10 +5,12 @@
 //! globals that the agent fills from BTF; the verifier folds them into constants.
 
 use aya_ebpf::{Global, helpers};
-use podwarden_abi::Used;
+use podwarden_abi::{Figure, Used};
+
+use crate::telemetry::now;
 
 macro_rules! offsets {
-    ($($name:ident: $structure:literal, $path:literal;)*) => {
+    ($($name:ident: $figure:ident, $structure:literal, $path:literal;)*) => {
         $(
             #[unsafe(no_mangle)]
             static $name: Global<u64> = Global::new(0);
@@ -40,12 +42,29 @@ static IDENTITY_HIERARCHY: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub(crate) static POSSIBLE_CPUS: Global<u64> = Global::new(1);
 
+/// Bits of [`Figure`]: this kernel lacks members that these need.
+#[unsafe(no_mangle)]
+static LOST_FIGURES: Global<u64> = Global::new(0);
+
+/// False where this kernel lacks a member that `figure` needs: the verifier removes what follows then.
+#[inline(always)]
+pub(crate) fn has(figure: Figure) -> bool {
+    LOST_FIGURES.load() & figure.bit() == 0
+}
+
 /// Reads the member of type `T` at `offset`.
 #[inline(always)]
 fn member<T: Copy>(base: *const u8, offset: u64) -> T {
     // SAFETY: `base` is PTR_TO_BTF_ID; the verifier checks that a T of this size lies at the offset
     // and the kernel handles a fault in the load.
     unsafe { base.add(offset as usize).cast::<T>().read_volatile() }
+}
+
+/// Reads a word at an address that the verifier does not know.
+#[inline(always)]
+fn word_at(address: u64) -> Option<u64> {
+    // SAFETY: a bad address is an error, not a fault.
+    unsafe { helpers::bpf_probe_read_kernel(address as *const u64) }.ok()
 }
 
 /// `struct task_struct *`
@@ -117,24 +136,28 @@ impl Task {
         member::<i32>(self.0, OFF_TASK_PRIO.load()) >= MAX_RT_PRIO
     }
 
-    /// [`Task::used`] and [`Task::runtime_when_picked`] of a task by its address only.
+    /// [`Task::used`] of a task by its address only.
     #[inline(always)]
-    pub(crate) fn used_at(address: u64) -> Option<(Used, u64)> {
-        let at = |offset: u64| (address + offset) as *const u64;
-        // SAFETY: a bad address is an error, not a fault.
-        unsafe {
-            let used = Used {
-                runtime: helpers::bpf_probe_read_kernel(at(OFF_TASK_RUNTIME.load())).ok()?,
-                waited: helpers::bpf_probe_read_kernel(at(OFF_TASK_RUN_DELAY.load())).ok()?,
-            };
-            let picked = helpers::bpf_probe_read_kernel(at(OFF_TASK_PICKED_RUNTIME.load())).ok()?;
-            Some((used, picked))
-        }
+    pub(crate) fn used_at(address: u64) -> Option<Used> {
+        Some(Used {
+            runtime: word_at(address + OFF_TASK_RUNTIME.load())?,
+            waited: word_at(address + OFF_TASK_RUN_DELAY.load())?,
+        })
     }
 
-    /// The clock of the run queue that the task is on.
+    /// [`Task::runtime_when_picked`] of a task by its address only.
+    #[inline(always)]
+    pub(crate) fn runtime_when_picked_at(address: u64) -> Option<u64> {
+        word_at(address + OFF_TASK_PICKED_RUNTIME.load())
+    }
+
+    /// The clock of the run queue that the task is on; where it is out of reach `CLOCK_MONOTONIC`, which costs
+    /// more.
     #[inline(always)]
     pub(crate) fn queue_clock(self) -> u64 {
+        if !has(Figure::Shortcuts) {
+            return now();
+        }
         let cfs_rq: *const u8 = member(self.0, OFF_TASK_CFS_RQ.load());
         let rq: *const u8 = member(cfs_rq, OFF_CFS_RQ_RQ.load());
         member(rq, OFF_RQ_CLOCK.load())

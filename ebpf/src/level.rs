@@ -1,11 +1,11 @@
 //! Armed levels: report, once, that a memory cgroup's usage has reached one.
 
 use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
-use podwarden_abi::{CpuState, Crossing, DropCounter, Level, LevelState, Source};
+use podwarden_abi::{CpuState, Crossing, DropCounter, Figure, Level, LevelState, Source};
 
 use crate::{
     atomic::compare_and_swap,
-    kernel::{Css, PageCounter, Task},
+    kernel::{self, Css, PageCounter, Task},
     maps::{CONTROL, COUNTERS, DECISIONS, LEVELS, dropped},
     telemetry::now,
 };
@@ -19,7 +19,7 @@ const CHECK_INTERVAL_NS: u64 = 100_000;
 
 #[inline(always)]
 fn any_armed() -> bool {
-    CONTROL.get(0).is_some_and(|c| c.levels != 0)
+    kernel::has(Figure::Levels) && CONTROL.get(0).is_some_and(|c| c.levels != 0)
 }
 
 /// Checks the outgoing task's levels, at most once per [`CHECK_INTERVAL_NS`] of `clock`, the run
@@ -36,6 +36,9 @@ pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, clock: u64) {
 /// Checks the levels of a task's memory cgroup and of all above it.
 #[inline(always)]
 pub(crate) fn check_chain(task: Task) {
+    if !kernel::has(Figure::Levels) {
+        return;
+    }
     let mut css = task.memory_css();
     for _ in 0..MAX_CHAIN {
         if css.is_null() {
@@ -92,7 +95,7 @@ pub(crate) fn charge(counter: PageCounter, pages: u64) {
     }
 }
 
-/// Reports if `usage` is at the level and nobody has yet.
+/// Reports, once, that `usage` is at the level.
 #[inline(always)]
 fn report(level: &Level, id: u64, usage: u64, source: Source) {
     if usage < level.level_pages || level.state != LevelState::Armed as u64 {
@@ -105,7 +108,7 @@ fn report(level: &Level, id: u64, usage: u64, source: Source) {
     }
     let Some(mut record) = DECISIONS.reserve_untyped::<Crossing>(0) else {
         // The reactor's sampler finds it; but the level must not stay silent.
-        // SAFETY: as above; whoever finds it armed again reports again.
+        // SAFETY: as above; the next program that finds it armed reports again.
         unsafe { state.write_volatile(LevelState::Armed as u64) };
         dropped(DropCounter::Decisions);
         return;

@@ -14,24 +14,34 @@ use crate::{
     telemetry,
 };
 
+/// What became of a new cgroup.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is below no cgroup in scope.
+    OutOfScope,
+    /// It is in scope.
+    Entered,
+    /// It is in scope and counts to its parent: no account was free.
+    Shared,
+    /// The table of cgroups in scope is full.
+    NoRoom,
+}
+
 /// A cgroup has been created: it is in scope if its parent is. It gets its account here, not in the
 /// agent, so that a pod that lives for a millisecond is accounted like any other.
 #[inline(always)]
-pub(crate) fn mkdir(cgroup: Cgroup) {
+pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
     if !cgroup.is_identity() {
-        return;
+        return Outcome::OutOfScope;
     }
     let parent_id = cgroup.parent_id();
     // SAFETY: copied at once.
     let Some(&parent) = (unsafe { TRACKED.get(parent_id) }) else {
-        return;
+        return Outcome::OutOfScope;
     };
     let depth = parent.depth.saturating_add(1);
-    let own = if u32::from(depth) <= MAX_ACCOUNT_DEPTH {
-        take_account()
-    } else {
-        NO_SLOT
-    };
+    let wanted = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
+    let own = if wanted { take_account() } else { NO_SLOT };
     let id = cgroup.id();
     let tracked = Tracked {
         slot: if own == NO_SLOT { parent.slot } else { own },
@@ -47,10 +57,16 @@ pub(crate) fn mkdir(cgroup: Cgroup) {
         // SAFETY: only whether it is there.
         if unsafe { TRACKED.get(id) }.is_none() {
             dropped(DropCounter::Accounts);
+            return Outcome::NoRoom;
         }
-        return;
+        return Outcome::Entered;
     }
     report(cgroup, EventKind::Mkdir, id, tracked);
+    if wanted && own == NO_SLOT {
+        Outcome::Shared
+    } else {
+        Outcome::Entered
+    }
 }
 
 /// A free account; [`NO_SLOT`] when there is none, which is counted.

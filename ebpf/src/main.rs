@@ -16,7 +16,8 @@
 //!
 //! Identity: the cgroup of the unified (v2) hierarchy, or on pure v1 the memory controller's.
 //!
-//! Built with the feature `log`, the rarer programs also say what they see in the agent's log.
+//! The rarer programs write to the agent's log. The agent sets the level before it loads them, and the verifier
+//! removes the statements below it. `sched_switch`, `flush` and `charge` have none.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -41,15 +42,9 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FEntryContext, RawTracePointContext},
 };
 
+use aya_log_ebpf::{debug, warn};
 use kernel::{Cgroup, PageCounter, Task};
-
-/// A line in the agent's log, in debug builds of the programs.
-macro_rules! say {
-    ($ctx:expr, $($arg:tt)*) => {
-        #[cfg(feature = "log")]
-        aya_log_ebpf::debug!($ctx, $($arg)*);
-    };
-}
+use lifecycle::Outcome;
 
 #[btf_tracepoint(function = "sched_switch")]
 fn sched_switch(ctx: BtfTracePointContext) -> i32 {
@@ -85,7 +80,7 @@ fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     };
     if last {
         exit::process(task);
-        say!(&ctx, "process {} exits", task.tgid());
+        debug!(&ctx, "process {} exits", task.tgid());
     }
     0
 }
@@ -94,7 +89,7 @@ fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
 fn mark_victim_task(ctx: BtfTracePointContext) -> i32 {
     let task = Task(ctx.arg(0));
     exit::oom_victim(task.tgid(), Some(task));
-    say!(&ctx, "process {} chosen by the OOM killer", task.tgid());
+    debug!(&ctx, "process {} chosen by the OOM killer", task.tgid());
     0
 }
 
@@ -107,8 +102,20 @@ fn mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "cgroup_mkdir")]
 fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
     let cgroup = Cgroup(ctx.arg(0));
-    lifecycle::mkdir(cgroup);
-    say!(&ctx, "cgroup {} below {}", cgroup.id(), cgroup.parent_id());
+    match lifecycle::mkdir(cgroup) {
+        Outcome::OutOfScope => {}
+        Outcome::Entered => debug!(&ctx, "cgroup {} below {}", cgroup.id(), cgroup.parent_id()),
+        Outcome::Shared => warn!(
+            &ctx,
+            "no free account: cgroup {} counts to its parent",
+            cgroup.id()
+        ),
+        Outcome::NoRoom => warn!(
+            &ctx,
+            "no room for cgroup {}: it is not accounted",
+            cgroup.id()
+        ),
+    }
     0
 }
 
@@ -130,7 +137,7 @@ fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
     let (to, task) = (Cgroup(ctx.arg(0)), Task(ctx.arg(2)));
     let whole_process = ctx.arg::<u64>(3) as u8 != 0;
     lifecycle::attach(to, task, whole_process);
-    say!(&ctx, "process {} moves to cgroup {}", task.tgid(), to.id());
+    debug!(&ctx, "process {} moves to cgroup {}", task.tgid(), to.id());
     0
 }
 

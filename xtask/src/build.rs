@@ -12,9 +12,7 @@ use crate::ebpf;
 /// The kernel programs, and before them what building them takes.
 pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
     setup::for_build(workspace)?;
-    step("build the kernel programs", || {
-        ebpf::build(workspace, false)
-    })
+    step("build the kernel programs", || ebpf::build(workspace))
 }
 
 /// The agent, with the kernel programs in it, and the cases; release builds.

@@ -14,11 +14,8 @@ const PACKAGE: &str = "podwarden-ebpf";
 /// `cargo xtask build-ebpf`.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Builds with log statements (aya-log); they cost time in every context switch.
-    #[arg(long)]
-    debug_log: bool,
     /// Lints instead of building; a warning is an error.
-    #[arg(long, conflicts_with = "debug_log")]
+    #[arg(long)]
     clippy: bool,
 }
 
@@ -28,23 +25,19 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.clippy {
         return clippy(workspace);
     }
-    step::step("kernel programs", || build(workspace, args.debug_log))
+    step::step("kernel programs", || build(workspace))
 }
 
 /// Builds the object and puts it where the agent's build script embeds it from.
 ///
 /// The copy is skipped when nothing changed, so that the agent is not rebuilt for nothing.
-pub(crate) fn build(workspace: &Workspace, debug_log: bool) -> Result<()> {
+pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let toolchain = toolchain::require()?;
     let linker = workspace.bpf_linker();
     if !linker.is_file() {
         bail!("{} is missing: run `cargo xtask setup`", linker.display());
     }
-    let mut cargo = command(workspace, &toolchain, "build");
-    if debug_log {
-        cargo.args(["--features", "log"]);
-    }
-    cmd::run(&mut cargo)?;
+    cmd::run(&mut command(workspace, &toolchain, "build"))?;
     let built = workspace
         .bpf_build()
         .join(BPF_TARGET)

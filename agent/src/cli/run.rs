@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use podwarden_cgroup::Driver;
 
-use crate::config::{Config, ConfigError, Mode, Overrides};
+use crate::config::{Config, ConfigError, KernelLog, Mode, Overrides};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,6 +50,9 @@ pub struct Args {
     /// [default: none is asked]
     #[arg(long, value_name = "PATH")]
     cri_socket: Option<String>,
+    /// The least severe lines that the kernel programs write to the log [default: warn]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    kernel_log: Option<KernelLog>,
     /// Address of the HTTP API, beside its unix socket [default: none]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -71,6 +74,7 @@ impl Args {
             kubeconfig: self.kubeconfig,
             no_apiserver: self.no_apiserver,
             cri_socket: self.cri_socket,
+            kernel_log: self.kernel_log,
             listen: self.listen,
             api_socket: self.api_socket,
             cgroup_root: self.cgroup_root,

@@ -23,6 +23,7 @@ use podwarden_policy::{
     threshold::Amount,
 };
 
+mod kernel_log;
 mod machine;
 mod raw;
 mod validate;
@@ -30,6 +31,7 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use kernel_log::KernelLog;
 pub use machine::{Machine, MachineError};
 pub(crate) use raw::{RawConfig, Text, origin};
 pub(crate) use validate::cgroup_root;
@@ -270,6 +272,8 @@ pub struct Config {
     /// of evictions. Default: nowhere. Where it is set, the accounts outlive the agent too
     /// ([`crate::kernel::pins`]).
     pub state_dir: Option<PathBuf>,
+    /// The least severe lines that the kernel programs write. Default: `warn`.
+    pub kernel_log: KernelLog,
     /// Where manifests are besides. Default: nowhere.
     pub static_pod_url: Option<StaticPodUrl>,
     /// Where the API server is. Default: `Auto`.
@@ -356,6 +360,8 @@ pub struct Overrides {
     pub listen: Option<SocketAddr>,
     /// `--api-socket`.
     pub api_socket: Option<PathBuf>,
+    /// `--kernel-log`.
+    pub kernel_log: Option<KernelLog>,
     /// `--cgroup-root`.
     pub cgroup_root: Option<String>,
     /// `--cgroup-driver`; `Some(None)` is `auto`.

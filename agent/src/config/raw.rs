@@ -7,7 +7,7 @@ use serde_saphyr::Spanned;
 
 use podwarden_policy::evict::Ranking;
 
-use super::{API_VERSION, ConfigError, KIND, Mode, Ownership};
+use super::{API_VERSION, ConfigError, KIND, KernelLog, Mode, Ownership};
 
 /// A value with where it stands. Quantities may be written as numbers.
 pub(crate) type Text = Spanned<String>;
@@ -23,6 +23,7 @@ pub(crate) struct RawConfig {
     pub(super) node_name: Option<Text>,
     pub(super) pods_dir: Option<PathBuf>,
     pub(super) state_dir: Option<Text>,
+    pub(super) kernel_log: Option<KernelLog>,
     #[serde(rename = "staticPodURL")]
     pub(super) static_pod_url: Option<Text>,
     #[serde(rename = "staticPodURLHeader", default)]

@@ -368,6 +368,7 @@ pub(super) fn check(
             absolute_dir,
             "write the absolute path of a directory, such as /var/lib/podwarden",
         )?,
+        kernel_log: overrides.kernel_log.or(raw.kernel_log).unwrap_or_default(),
         apiserver: match overrides.kubeconfig.or(raw.kubeconfig) {
             _ if overrides.no_apiserver => ApiserverConfig::Off,
             Some(path) => ApiserverConfig::Kubeconfig(path),

@@ -1,7 +1,7 @@
 //! Loads and attaches the kernel programs, as far as this kernel takes them.
 //!
 //! Programs that the accounts need must load; each of the others is an upgrade whose absence is
-//! recorded as a [`MissingHook`]. Dropping [`Programs`] detaches everything.
+//! recorded as [`Missing`]. Dropping [`Programs`] detaches everything.
 
 mod globals;
 mod maps;
@@ -11,22 +11,21 @@ use aya::{
     maps::{MapData, RingBuf},
     programs::{BtfTracePoint, FEntry, RawTracePoint, RawTracePointRunOptions},
 };
+use podwarden_abi::Figure;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
     accounts::Accounts,
     btf::KernelBtf,
+    hooks::{self, CHARGE, Hook, Member},
     levels::Levels,
     pins::{PinError, Place},
 };
-use crate::base::error::chain;
+use crate::{base::error::chain, config::KernelLog};
 use maps::Made;
 
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
-
-/// Name of the `page_counter_try_charge` program and the kernel function it watches.
-const CHARGE: (&str, &str) = ("charge", "page_counter_try_charge");
 
 /// What to load.
 #[derive(Debug, Clone)]
@@ -41,8 +40,12 @@ pub struct LoadOptions {
     pub telemetry_bytes: u32,
     /// Whether to try the fentry programs.
     pub fentry: bool,
-    /// Where the accounts are to outlive the agent; `None` where they are not to.
+    /// Where accounts that outlive the agent are pinned; `None` where they end with it.
     pub pins: Option<Place>,
+    /// The least severe lines that the programs write.
+    pub log: KernelLog,
+    /// Structure members to do without, as `structure.path`.
+    pub without_members: Vec<String>,
 }
 
 /// Why nothing runs in the kernel.
@@ -61,15 +64,13 @@ pub enum LoadError {
         /// Its member.
         path: &'static str,
     },
-    /// A tracepoint is not there, or not as known.
-    #[error("tracepoint {name} of this kernel has the arguments ({found}); known is ({known})")]
+    /// A tracepoint that the accounts need is absent or unknown.
+    #[error("tracepoint {name}: {why}")]
     Tracepoint {
         /// Its name.
         name: &'static str,
-        /// What BTF says.
-        found: String,
-        /// What the programs were written for.
-        known: &'static str,
+        /// What BTF says of it.
+        why: String,
     },
     /// BTF could not be read.
     #[error("reading the kernel's BTF")]
@@ -103,11 +104,11 @@ pub enum LoadError {
     Missing(&'static str),
 }
 
-/// An upgrade that this kernel refused.
+/// A part of the programs that this kernel refused.
 #[derive(Debug, Clone)]
-pub struct MissingHook {
-    /// The program.
-    pub program: &'static str,
+pub struct Missing {
+    /// The tracepoint or function, or the figure; rows of [`super::support::Decision`] have the same name.
+    pub part: &'static str,
     /// What is lost without it.
     pub lost: &'static str,
     /// What the kernel said.
@@ -117,67 +118,28 @@ pub struct MissingHook {
 /// Everything in the kernel; detached on drop.
 pub struct Programs {
     ebpf: Ebpf,
-    /// Upgrades that are not there.
-    pub missing: Vec<MissingHook>,
+    /// What this kernel refused.
+    pub missing: Vec<Missing>,
 }
 
 /// What [`load`] gives, each part to its one owner.
 pub struct Loaded {
     /// Keeps the programs attached.
     pub programs: Programs,
-    /// The figures, for the event loop.
+    /// The figures, for the reconciler.
     pub accounts: Accounts,
     /// The armed levels, for the reactor.
     pub levels: Levels,
     /// The decisions ring, for the reactor.
     pub decisions: RingBuf<MapData>,
-    /// The telemetry ring, for the event loop.
+    /// The telemetry ring, for the reconciler.
     pub telemetry: RingBuf<MapData>,
-    /// Why the accounts end with the agent, where they were not to.
+    /// Why the accounts end with the agent although there is a place for pins.
     pub unpinned: Option<PinError>,
 }
 
-/// A tracepoint program: (program, tracepoint, what is lost without it).
-struct Hook(&'static str, &'static str, Option<&'static str>);
-
-/// In the order in which they are attached: scope before accounting, so that nothing is missed.
-const HOOKS: &[Hook] = &[
-    Hook("cgroup_mkdir", "cgroup_mkdir", None),
-    Hook("cgroup_rmdir", "cgroup_rmdir", None),
-    Hook("cgroup_release", "cgroup_release", None),
-    Hook(
-        "cgroup_attach_task",
-        "cgroup_attach_task",
-        Some("CPU time of a running task that is moved counts to where it moved"),
-    ),
-    Hook(
-        "task_newtask",
-        "task_newtask",
-        Some("CPU time is lost where the kernel leaves context switches untraced"),
-    ),
-    Hook("sched_process_exit", "sched_process_exit", None),
-    Hook("sched_switch", "sched_switch", None),
-    Hook(
-        "direct_reclaim_begin",
-        "mm_vmscan_direct_reclaim_begin",
-        Some("no stall time for direct reclaim"),
-    ),
-    Hook(
-        "direct_reclaim_end",
-        "mm_vmscan_direct_reclaim_end",
-        Some("no stall time for direct reclaim"),
-    ),
-    Hook(
-        "memcg_reclaim_begin",
-        "mm_vmscan_memcg_reclaim_begin",
-        Some("no stall time for memory cgroup reclaim"),
-    ),
-    Hook(
-        "memcg_reclaim_end",
-        "mm_vmscan_memcg_reclaim_end",
-        Some("no stall time for memory cgroup reclaim"),
-    ),
-];
+/// What BTF says of the hooks of each tracepoint: the one to attach, or why none fits.
+type Choices = Vec<(&'static Hook, Result<&'static Hook, String>)>;
 
 /// Loads and attaches everything that this kernel takes. Consumes `btf`, which is not needed once the
 /// object's globals are known.
@@ -188,8 +150,18 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     if OBJECT.is_empty() {
         return Err(LoadError::NotBuilt);
     }
-    let globals = globals::globals(&btf, options)?;
-    let victim = victim_program(&btf);
+    let mut lacking = hooks::lacking(&btf);
+    lacking.extend(
+        hooks::MEMBERS
+            .iter()
+            .filter(|m| options.without_members.contains(&m.name())),
+    );
+    let globals = globals::globals(&btf, options, &lacking)?;
+    let choices = hooks::by_tracepoint().map(|hooks| {
+        let arguments = btf.tracepoint_args(hooks[0].tracepoint);
+        (&hooks[0], hooks::choose(hooks, arguments.as_deref()))
+    });
+    let choices: Choices = choices.collect();
     drop(btf);
     let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
     let Made {
@@ -206,7 +178,8 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
         ebpf,
         missing: Vec::new(),
     };
-    programs.attach_all(victim, &aya_btf, options.fentry)?;
+    programs.lose_figures(&lacking);
+    programs.attach_all(choices, &aya_btf, options.fentry)?;
     Ok(Loaded {
         programs,
         accounts,
@@ -217,7 +190,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     })
 }
 
-/// Lines that the programs write when they were built with `--debug-log`; none otherwise.
+/// Passes the lines that the programs write to the agent's log.
 fn follow_log(ebpf: &mut Ebpf) {
     let Ok(logger) = aya_log::EbpfLogger::init(ebpf) else {
         return;
@@ -249,37 +222,47 @@ fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadErr
     take(ebpf, name)
 }
 
-/// The program for this kernel's `mark_victim`, which hands over the task since about 6.8 and a
-/// process id before.
-fn victim_program(btf: &KernelBtf) -> &'static str {
-    let arguments = btf.tracepoint_args("mark_victim").unwrap_or_default();
-    match arguments.first() {
-        Some(first) if first.contains("task_struct") => "mark_victim_task",
-        _ => "mark_victim_pid",
-    }
-}
-
 impl Programs {
+    /// Notes the figures whose members this kernel lacks.
+    fn lose_figures(&mut self, lacking: &[Member]) {
+        for figure in Figure::ALL {
+            let missing = lacking.iter().filter(|member| member.figure == figure);
+            let missing: Vec<_> = missing.map(Member::name).collect();
+            if let (part, Some(lost)) = hooks::figure(figure)
+                && !missing.is_empty()
+            {
+                self.miss(part, lost, format!("no {}", missing.join(", ")));
+            }
+        }
+    }
+
     fn attach_all(
         &mut self,
-        victim: &'static str,
+        choices: Choices,
         aya_btf: &Btf,
         fentry: bool,
     ) -> Result<(), LoadError> {
         self.load_flush()?;
-        for Hook(program, tracepoint, lost) in HOOKS {
-            self.tracepoint(program, tracepoint, *lost, aya_btf)?;
+        for (first, choice) in choices {
+            match (choice, first.lost_without) {
+                (Ok(hook), _) => self.tracepoint(hook, aya_btf)?,
+                (Err(why), Some(lost)) => self.miss(first.tracepoint, lost, why),
+                (Err(why), None) => {
+                    let name = first.tracepoint;
+                    return Err(LoadError::Tracepoint { name, why });
+                }
+            }
         }
-        self.tracepoint(
-            victim,
-            "mark_victim",
-            Some("kernel OOM kills look like any other SIGKILL"),
-            aya_btf,
-        )?;
-        if fentry {
-            self.charge(aya_btf);
+        let levels = hooks::figure(Figure::Levels).0;
+        let refused = if !fentry {
+            Some("switched off".to_owned())
+        } else if self.missing.iter().any(|missing| missing.part == levels) {
+            Some("it lacks structure members".to_owned())
         } else {
-            self.miss(CHARGE.0, LOST_CHARGE, "switched off".to_owned());
+            self.charge(aya_btf).err()
+        };
+        if let (Some(why), Some(lost)) = (refused, CHARGE.lost_without) {
+            self.miss(CHARGE.tracepoint, lost, why);
         }
         Ok(())
     }
@@ -300,60 +283,48 @@ impl Programs {
             .ok_or(LoadError::Missing("flush"))
     }
 
-    /// Loads and attaches one tracepoint program; a failure is fatal only without `lost`.
-    fn tracepoint(
-        &mut self,
-        name: &'static str,
-        tracepoint: &str,
-        lost: Option<&'static str>,
-        btf: &Btf,
-    ) -> Result<(), LoadError> {
+    /// Loads and attaches one tracepoint program; a failure is fatal where nothing works without it.
+    fn tracepoint(&mut self, hook: &Hook, btf: &Btf) -> Result<(), LoadError> {
+        let name = hook.program;
         let program: &mut BtfTracePoint = self
             .ebpf
             .program_mut(name)
             .and_then(|p| p.try_into().ok())
             .ok_or(LoadError::Missing(name))?;
-        let result = program
-            .load(tracepoint, btf)
+        let attached = program
+            .load(hook.tracepoint, btf)
             .and_then(|()| program.attach());
-        match (result, lost) {
-            (Ok(_), _) => Ok(()),
-            (Err(e), Some(lost)) => {
-                self.miss(name, lost, chain(&e));
-                Ok(())
+        match (attached, hook.lost_without) {
+            (Ok(_), _) => {}
+            (Err(e), Some(lost)) => self.miss(hook.tracepoint, lost, chain(&e)),
+            (Err(e), None) => {
+                let source = Box::new(e);
+                return Err(LoadError::Program { name, source });
             }
-            (Err(e), None) => Err(LoadError::Program {
-                name,
-                source: Box::new(e),
-            }),
         }
+        Ok(())
     }
 
-    fn charge(&mut self, btf: &Btf) {
-        let (name, function) = CHARGE;
-        let result = match self.ebpf.program_mut(name).map(TryInto::try_into) {
-            Some(Ok(program)) => {
-                let program: &mut FEntry = program;
-                program
-                    .load(function, btf)
-                    .and_then(|()| program.attach())
-                    .map_err(|e| chain(&e))
-            }
-            _ => Err("not in the object".to_owned()),
+    fn charge(&mut self, btf: &Btf) -> Result<(), String> {
+        let program = self.ebpf.program_mut(CHARGE.program).map(TryInto::try_into);
+        let Some(Ok(program)) = program else {
+            return Err("not in the object".to_owned());
         };
-        if let Err(why) = result {
-            self.miss(name, LOST_CHARGE, why);
-        }
+        let program: &mut FEntry = program;
+        let attached = program
+            .load(CHARGE.tracepoint, btf)
+            .and_then(|()| program.attach());
+        attached.map(drop).map_err(|e| chain(&e))
     }
 
-    fn miss(&mut self, program: &'static str, lost: &'static str, why: String) {
-        tracing::debug!(program, lost, why, "kernel hook not available");
-        self.missing.push(MissingHook { program, lost, why });
+    fn miss(&mut self, part: &'static str, lost: &'static str, why: String) {
+        tracing::debug!(part, lost, why, "kernel hook not available");
+        self.missing.push(Missing { part, lost, why });
     }
 
     /// True when levels are checked at the charge itself.
     pub fn has_charge_hook(&self) -> bool {
-        self.missing.iter().all(|m| m.program != CHARGE.0)
+        self.missing.iter().all(|m| m.part != CHARGE.tracepoint)
     }
 
     /// Accounts what runs on `cpu` up to the kernel's last tick (an interrupt on that CPU).
@@ -370,6 +341,3 @@ impl Programs {
         program.test_run(options).map(|_| ())
     }
 }
-
-const LOST_CHARGE: &str = "levels are seen at context switches, by eventfd and by the sampler, not at \
-                           the charge itself";

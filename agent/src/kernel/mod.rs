@@ -3,6 +3,7 @@
 pub(crate) mod accounts;
 pub(crate) mod btf;
 pub(crate) mod events;
+pub(crate) mod hooks;
 pub(crate) mod levels;
 pub(crate) mod loader;
 pub mod pins;

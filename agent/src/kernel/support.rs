@@ -6,6 +6,10 @@ use podwarden_cgroup::{Driver, Version};
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
+use super::hooks::Member;
+#[cfg(doc)]
+use super::hooks::{CHARGE, HOOKS};
+
 mod probe;
 mod rules;
 mod trial;
@@ -15,74 +19,6 @@ mod tests;
 
 pub use probe::probe;
 pub use rules::decide;
-
-/// The function that sees every charge of memory (kernel `mm/page_counter.c`).
-pub const CHARGE: &str = "page_counter_try_charge";
-
-/// A tracepoint that the programs use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tracepoint {
-    /// Its name.
-    pub name: &'static str,
-    /// What it gives.
-    pub enables: &'static str,
-    /// What is lost without it; `None` where nothing works without it.
-    pub lost_without: Option<&'static str>,
-}
-
-const fn tracepoint(
-    name: &'static str,
-    enables: &'static str,
-    lost_without: Option<&'static str>,
-) -> Tracepoint {
-    Tracepoint {
-        name,
-        enables,
-        lost_without,
-    }
-}
-
-/// Every tracepoint that the programs use.
-pub const TRACEPOINTS: &[Tracepoint] = &[
-    tracepoint(
-        "sched_switch",
-        "CPU time and run-queue wait of every pod",
-        None,
-    ),
-    tracepoint("sched_process_exit", "exits of every pod", None),
-    tracepoint(
-        "task_newtask",
-        "CPU time is complete where the kernel leaves switches untraced",
-        Some("CPU time is lost where the kernel leaves context switches untraced"),
-    ),
-    tracepoint("cgroup_mkdir", "pods are seen when they appear", None),
-    tracepoint("cgroup_rmdir", "pods are seen when they go", None),
-    tracepoint(
-        "cgroup_release",
-        "accounts are freed when the last task is gone",
-        None,
-    ),
-    tracepoint(
-        "cgroup_attach_task",
-        "a task that is moved counts to where it ran",
-        Some("CPU time of a running task that is moved counts to where it moved"),
-    ),
-    tracepoint(
-        "mark_victim",
-        "kernel OOM kills are told apart",
-        Some("kernel OOM kills look like any other SIGKILL"),
-    ),
-    tracepoint(
-        "mm_vmscan_direct_reclaim_begin",
-        "stall time of pods in reclaim for the node",
-        Some("no stall time for direct reclaim"),
-    ),
-    tracepoint(
-        "mm_vmscan_memcg_reclaim_begin",
-        "stall time of pods in reclaim for a limit",
-        Some("no stall time for memory cgroup reclaim"),
-    ),
-];
 
 /// `major.minor` of a kernel release, with its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,15 +121,17 @@ pub struct KernelSupport {
     pub lockdown: Option<Lockdown>,
     /// `/sys/kernel/btf/vmlinux` is there.
     pub btf: Option<bool>,
-    /// Of [`TRACEPOINTS`], those that exist, with their number of arguments; unknown without BTF.
-    pub tracepoints: Option<BTreeMap<&'static str, usize>>,
-    /// [`CHARGE`] is a function of this kernel; unknown without BTF.
+    /// The tracepoints of [`HOOKS`] that exist, with their arguments; unknown without BTF.
+    pub tracepoints: Option<BTreeMap<&'static str, Vec<String>>>,
+    /// The structure members that this kernel lacks; unknown without BTF.
+    pub lacking: Option<Vec<Member>>,
+    /// The function of [`CHARGE`] exists; unknown without BTF.
     pub charge_function: Option<bool>,
     /// A BPF ring buffer (since 5.8).
     pub ring_buffer: Option<Trial>,
     /// A `tp_btf` program; not tried without BTF.
     pub tp_btf: Option<Trial>,
-    /// An fentry program on [`CHARGE`]; not tried without BTF or without the function.
+    /// An fentry program on the function of [`CHARGE`]; not tried without BTF or without the function.
     pub fentry: Option<Trial>,
     /// The cgroup file systems; `None` where none is mounted or can be read.
     pub cgroup: Option<CgroupFacts>,
@@ -267,6 +205,9 @@ pub struct Row {
     pub lost_without: &'static str,
     /// What it means here.
     pub level: Level,
+    /// The part of the kernel programs that it is about, by the name that [`super::loader::Missing`] has.
+    #[serde(skip)]
+    pub part: Option<&'static str>,
 }
 
 /// The facts, judged.
@@ -286,6 +227,12 @@ impl Decision {
             .map(|row| row.level)
             .max()
             .unwrap_or(Level::Ok)
+    }
+
+    /// True where some fact says already that this part of the kernel programs is missing.
+    pub fn reports(&self, part: &str) -> bool {
+        let mut lost = self.facts.iter().filter(|row| row.level > Level::Ok);
+        lost.any(|row| row.part == Some(part))
     }
 
     /// What is lost here, one sentence each.

@@ -1,48 +1,87 @@
-//! Which kernel structure members the programs read.
+//! Which members of kernel structures the programs read, and which figure each of them is for.
 //!
 //! Rust has no CO-RE yet: the agent looks each offset up in the running kernel's BTF and hands it over as
-//! a read-only global, which the verifier treats as a constant. This list is the one place that
-//! names them; both sides expand it.
+//! a read-only global, which the verifier treats as a constant. This list names the members once; both
+//! sides expand it.
 
-/// Calls `$each!` with every `(GLOBAL, structure, member path)` that the programs need.
+/// What is lost where this kernel lacks a member. The agent sets the bit of each lost figure in the global
+/// `LOST_FIGURES`; the verifier then removes the code that would read the member.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Figure {
+    /// CPU time per cgroup, and which cgroup is which: no program works without its members.
+    Accounts = 0,
+    /// Run-queue wait.
+    Wait = 1,
+    /// CPU time of tasks that existed before the agent, across switches that the kernel does not trace.
+    Untraced = 2,
+    /// Members that make a context switch cheaper; slower ways give the same figures.
+    Shortcuts = 3,
+    /// Levels that the programs check.
+    Levels = 4,
+    /// Exits of processes.
+    Exits = 5,
+    /// Command, CPU time and largest resident set in the record of an exit.
+    ExitDetails = 6,
+}
+
+impl Figure {
+    /// Every one.
+    pub const ALL: [Self; 7] = [
+        Self::Accounts,
+        Self::Wait,
+        Self::Untraced,
+        Self::Shortcuts,
+        Self::Levels,
+        Self::Exits,
+        Self::ExitDetails,
+    ];
+
+    /// Its bit in the global `LOST_FIGURES`.
+    pub const fn bit(self) -> u64 {
+        1 << self as u32
+    }
+}
+
+/// Calls `$each!` with every `(GLOBAL, figure, structure, member path)` that the programs read.
 #[macro_export]
 macro_rules! for_each_offset {
     ($each:ident) => {
         $each! {
-            OFF_TASK_CGROUPS: "task_struct", "cgroups";
-            OFF_TASK_PID: "task_struct", "pid";
-            OFF_TASK_TGID: "task_struct", "tgid";
-            OFF_TASK_COMM: "task_struct", "comm";
-            OFF_TASK_SIGNAL: "task_struct", "signal";
-            OFF_TASK_LEADER: "task_struct", "group_leader";
-            OFF_TASK_START: "task_struct", "start_time";
-            OFF_TASK_EXIT_CODE: "task_struct", "exit_code";
-            OFF_TASK_RUNTIME: "task_struct", "se.sum_exec_runtime";
-            OFF_TASK_PICKED_RUNTIME: "task_struct", "se.prev_sum_exec_runtime";
-            OFF_TASK_PRIO: "task_struct", "prio";
-            OFF_TASK_CFS_RQ: "task_struct", "se.cfs_rq";
-            OFF_TASK_RUN_DELAY: "task_struct", "sched_info.run_delay";
-            OFF_TASK_BPF_STORAGE: "task_struct", "bpf_storage";
-            OFF_CFS_RQ_RQ: "cfs_rq", "rq";
-            OFF_RQ_CLOCK: "rq", "clock";
-            OFF_SIGNAL_LIVE: "signal_struct", "live";
-            OFF_SIGNAL_FLAGS: "signal_struct", "flags";
-            OFF_SIGNAL_GROUP_EXIT_CODE: "signal_struct", "group_exit_code";
-            OFF_SIGNAL_RUNTIME: "signal_struct", "sum_sched_runtime";
-            OFF_SIGNAL_MAXRSS: "signal_struct", "maxrss";
-            OFF_CSET_SUBSYS: "css_set", "subsys";
-            OFF_CSET_DFL_CGRP: "css_set", "dfl_cgrp";
-            OFF_CSS_CGROUP: "cgroup_subsys_state", "cgroup";
-            OFF_CSS_PARENT: "cgroup_subsys_state", "parent";
-            OFF_CGROUP_PARENT: "cgroup", "self.parent";
-            OFF_CGROUP_KN: "cgroup", "kn";
-            OFF_CGROUP_ROOT: "cgroup", "root";
-            OFF_ROOT_HIERARCHY: "cgroup_root", "hierarchy_id";
-            OFF_KN_ID: "kernfs_node", "id";
-            OFF_KN_NAME: "kernfs_node", "name";
-            OFF_MEMCG_MEMORY: "mem_cgroup", "memory";
-            OFF_COUNTER_USAGE: "page_counter", "usage";
-            OFF_COUNTER_PARENT: "page_counter", "parent";
+            OFF_TASK_CGROUPS: Accounts, "task_struct", "cgroups";
+            OFF_TASK_PID: Exits, "task_struct", "pid";
+            OFF_TASK_TGID: Accounts, "task_struct", "tgid";
+            OFF_TASK_COMM: ExitDetails, "task_struct", "comm";
+            OFF_TASK_SIGNAL: Exits, "task_struct", "signal";
+            OFF_TASK_LEADER: Exits, "task_struct", "group_leader";
+            OFF_TASK_START: Accounts, "task_struct", "start_time";
+            OFF_TASK_EXIT_CODE: Exits, "task_struct", "exit_code";
+            OFF_TASK_RUNTIME: Accounts, "task_struct", "se.sum_exec_runtime";
+            OFF_TASK_PICKED_RUNTIME: Untraced, "task_struct", "se.prev_sum_exec_runtime";
+            OFF_TASK_PRIO: Untraced, "task_struct", "prio";
+            OFF_TASK_CFS_RQ: Shortcuts, "task_struct", "se.cfs_rq";
+            OFF_TASK_RUN_DELAY: Wait, "task_struct", "sched_info.run_delay";
+            OFF_TASK_BPF_STORAGE: Shortcuts, "task_struct", "bpf_storage";
+            OFF_CFS_RQ_RQ: Shortcuts, "cfs_rq", "rq";
+            OFF_RQ_CLOCK: Shortcuts, "rq", "clock";
+            OFF_SIGNAL_LIVE: Exits, "signal_struct", "live";
+            OFF_SIGNAL_FLAGS: Exits, "signal_struct", "flags";
+            OFF_SIGNAL_GROUP_EXIT_CODE: Exits, "signal_struct", "group_exit_code";
+            OFF_SIGNAL_RUNTIME: ExitDetails, "signal_struct", "sum_sched_runtime";
+            OFF_SIGNAL_MAXRSS: ExitDetails, "signal_struct", "maxrss";
+            OFF_CSET_SUBSYS: Accounts, "css_set", "subsys";
+            OFF_CSET_DFL_CGRP: Accounts, "css_set", "dfl_cgrp";
+            OFF_CSS_CGROUP: Accounts, "cgroup_subsys_state", "cgroup";
+            OFF_CSS_PARENT: Levels, "cgroup_subsys_state", "parent";
+            OFF_CGROUP_PARENT: Accounts, "cgroup", "self.parent";
+            OFF_CGROUP_KN: Accounts, "cgroup", "kn";
+            OFF_CGROUP_ROOT: Accounts, "cgroup", "root";
+            OFF_ROOT_HIERARCHY: Accounts, "cgroup_root", "hierarchy_id";
+            OFF_KN_ID: Accounts, "kernfs_node", "id";
+            OFF_KN_NAME: Accounts, "kernfs_node", "name";
+            OFF_MEMCG_MEMORY: Levels, "mem_cgroup", "memory";
+            OFF_COUNTER_USAGE: Levels, "page_counter", "usage";
+            OFF_COUNTER_PARENT: Levels, "page_counter", "parent";
         }
     };
 }

@@ -14,6 +14,7 @@ pub use account::{Account, CacheLine, CpuState, Split, Tracked, Used, WAIT_BUCKE
 pub use event::{
     CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent, TASK_COMM_LEN,
 };
+pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};
 
 /// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count

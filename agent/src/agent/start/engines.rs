@@ -32,7 +32,7 @@ impl Engines {
     ) -> Result<Self, StartError> {
         let decision = support::decide(&support::probe(&config.cgroup_root));
         let mut degradations: Vec<_> = decision.degradations().collect();
-        let (kernel, levels, profile) = programs::load(config, tree, &mut degradations)?;
+        let (kernel, levels, profile) = programs::load(config, tree, &decision, &mut degradations)?;
         let any_level = config.eviction_soft.is_some()
             || config.eviction_hard.is_some()
             || Levels::of(&site.node, pods.pods.iter().map(|p| &p.pod)) != Levels::default();

@@ -1,4 +1,4 @@
-//! The kernel programs at the start: what they are told, and what it means where they do not load.
+//! Loads the kernel programs at the start, and reports what is lost where they do not load.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::{
         btf::KernelBtf,
         loader::{self, LoadOptions},
         pins::{self, Place},
-        support::Profile,
+        support::{Decision, Profile},
     },
     reactor::KernelLevels,
 };
@@ -24,7 +24,8 @@ const MAX_ACCOUNTS: u32 = 4096;
 /// Telemetry that can wait for the agent: about 6,000 exits.
 const TELEMETRY_BYTES: u32 = 1 << 20;
 
-/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`.
+/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, and structure
+/// members such as `task_struct.sched_info.run_delay`.
 const DISABLE: &str = "PODWARDEN_DISABLE";
 
 /// Size of the telemetry ring in bytes, for tests.
@@ -37,10 +38,12 @@ const BPF_FS: &str = "PODWARDEN_BPF_FS";
 pub(super) fn load(
     config: &Config,
     tree: &Tree,
+    decision: &Decision,
     degradations: &mut Vec<String>,
 ) -> Result<(Option<KernelSide>, Option<KernelLevels>, Profile), StartError> {
     let disabled = std::env::var(DISABLE).unwrap_or_default();
-    let disabled = |what| disabled.split(',').any(|d| d.trim() == what);
+    let disabled: Vec<_> = disabled.split(',').map(|d| d.trim().to_owned()).collect();
+    let without = |what: &str| disabled.iter().any(|d| d == what);
     let hierarchy = identity_hierarchy(tree);
     let options = LoadOptions {
         identity_hierarchy: hierarchy,
@@ -49,14 +52,16 @@ pub(super) fn load(
             .ok()
             .and_then(|n| n.parse().ok())
             .unwrap_or(TELEMETRY_BYTES),
-        fentry: !disabled("fentry"),
+        fentry: !without("fentry"),
         pins: config.state_dir.is_some().then(|| Place {
             bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
             cgroup_root: config.cgroup_root.clone(),
             hierarchy,
         }),
+        log: config.kernel_log,
+        without_members: disabled.clone(),
     };
-    let loaded = if disabled("bpf") {
+    let loaded = if without("bpf") {
         Err("switched off".to_owned())
     } else {
         try_load(&options)
@@ -71,14 +76,12 @@ pub(super) fn load(
             return Ok((None, None, Profile::Sampling));
         }
     };
-    for missing in &loaded.programs.missing {
-        // What the probe has found already is not said twice.
-        if !degradations.iter().any(|d| d.starts_with(missing.lost)) {
-            degradations.push(format!(
-                "{} (kernel program {}: {})",
-                missing.lost, missing.program, missing.why
-            ));
-        }
+    let missing = loaded.programs.missing.iter();
+    for missing in missing.filter(|missing| !decision.reports(missing.part)) {
+        degradations.push(format!(
+            "{} ({}: {})",
+            missing.lost, missing.part, missing.why
+        ));
     }
     if let Some(why) = &loaded.unpinned {
         degradations.push(format!(

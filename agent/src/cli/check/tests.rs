@@ -8,6 +8,7 @@ fn decision(profile: Profile, level: Level) -> Decision {
         enables: "something good",
         lost_without: "something good is lost",
         level,
+        part: None,
     };
     Decision {
         profile,

@@ -1,42 +1,47 @@
-//! What the kernel programs are told of this kernel.
+//! The read-only globals: what the kernel programs need of this kernel.
 
 use std::collections::HashMap as StdHashMap;
 
-use podwarden_abi::for_each_offset;
+use podwarden_abi::Figure;
 
 use super::{LoadError, LoadOptions};
-use crate::kernel::btf::KernelBtf;
+use crate::kernel::{
+    btf::KernelBtf,
+    hooks::{MEMBERS, Member},
+};
 
-/// The read-only globals of the object.
+/// Members that stand in for one that this kernel lacks, as (missing, instead). A start time never changes, so
+/// no wait is counted; the pointer to a task's cgroups is never null, so its storage is always looked up.
+const STAND_INS: [(&str, &str); 2] = [
+    ("OFF_TASK_RUN_DELAY", "OFF_TASK_START"),
+    ("OFF_TASK_BPF_STORAGE", "OFF_TASK_CGROUPS"),
+];
+
+/// The globals of the object, for a kernel that lacks the members `lacking`.
 pub(super) fn globals(
     btf: &KernelBtf,
     options: &LoadOptions,
+    lacking: &[Member],
 ) -> Result<StdHashMap<&'static str, u64>, LoadError> {
-    let mut globals = StdHashMap::new();
-    macro_rules! resolve {
-        ($($name:ident: $structure:literal, $path:literal;)*) => {
-            $(
-                let offset = btf.offset($structure, $path).ok_or(LoadError::NoMember {
-                    structure: $structure,
-                    path: $path,
-                })?;
-                globals.insert(stringify!($name), u64::from(offset));
-            )*
-        };
+    if let Some(member) = lacking.iter().find(|m| m.figure == Figure::Accounts) {
+        return Err(LoadError::NoMember {
+            structure: member.structure,
+            path: member.path,
+        });
     }
-    for_each_offset!(resolve);
-    check_arguments(
-        btf,
-        "sched_switch",
-        &["bool", "task_struct *", "task_struct *", "unsigned int"],
-    )?;
-    check_arguments(btf, "sched_process_exit", &["task_struct *"])?;
-    check_arguments(btf, "cgroup_mkdir", &["cgroup *"])?;
-    check_arguments(
-        btf,
-        "cgroup_attach_task",
-        &["cgroup *", "char *", "task_struct *", "bool"],
-    )?;
+    let mut globals = StdHashMap::new();
+    for member in MEMBERS.iter().filter(|member| !lacking.contains(member)) {
+        if let Some(offset) = btf.offset(member.structure, member.path) {
+            globals.insert(member.global, u64::from(offset));
+        }
+    }
+    for (missing, instead) in STAND_INS {
+        if let Some(offset) = globals.get(instead).copied() {
+            globals.entry(missing).or_insert(offset);
+        }
+    }
+    let lost = lacking.iter().fold(0, |bits, m| bits | m.figure.bit());
+    globals.insert("LOST_FIGURES", lost);
     let exit_arguments = btf
         .tracepoint_args("sched_process_exit")
         .unwrap_or_default();
@@ -57,29 +62,4 @@ pub(super) fn globals(
     let cpus = aya::util::nr_cpus().unwrap_or(1);
     globals.insert("POSSIBLE_CPUS", cpus as u64);
     Ok(globals)
-}
-
-/// Compares the first arguments of a tracepoint with those that the programs were written for.
-fn check_arguments(
-    btf: &KernelBtf,
-    name: &'static str,
-    known: &[&'static str],
-) -> Result<(), LoadError> {
-    let found = btf.tracepoint_args(name);
-    let matches = found.as_ref().is_some_and(|found| {
-        found.len() >= known.len() && known.iter().zip(found).all(|(k, f)| f.contains(k))
-    });
-    if matches {
-        return Ok(());
-    }
-    Err(LoadError::Tracepoint {
-        name,
-        found: found.map_or_else(|| "no such tracepoint".to_owned(), |f| f.join(", ")),
-        known: match name {
-            "sched_switch" => "bool, task_struct *, task_struct *, unsigned int",
-            "sched_process_exit" => "task_struct *, ...",
-            "cgroup_attach_task" => "cgroup *, const char *, task_struct *, bool",
-            _ => "cgroup *, ...",
-        },
-    })
 }

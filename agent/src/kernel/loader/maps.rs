@@ -5,9 +5,12 @@ use std::collections::HashMap;
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader, maps::MapError};
 
 use super::{LoadError, LoadOptions, OBJECT};
-use crate::kernel::{
-    accounts::{self, Accounts},
-    pins::{PinError, Pins},
+use crate::{
+    config::KernelLog,
+    kernel::{
+        accounts::{self, Accounts},
+        pins::{PinError, Pins},
+    },
 };
 
 /// What there is before any program is loaded.
@@ -55,6 +58,18 @@ fn with(
     })
 }
 
+/// As the programs compare it: 0 is off.
+fn aya_log_level(level: KernelLog) -> u8 {
+    match level {
+        KernelLog::Off => 0,
+        KernelLog::Error => aya_log::Level::Error as u8,
+        KernelLog::Warn => aya_log::Level::Warn as u8,
+        KernelLog::Info => aya_log::Level::Info as u8,
+        KernelLog::Debug => aya_log::Level::Debug as u8,
+        KernelLog::Trace => aya_log::Level::Trace as u8,
+    }
+}
+
 fn object(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
@@ -70,6 +85,8 @@ fn object(
         .map_max_entries("FREE_SLOTS", options.max_accounts)
         .map_max_entries("TRACKED", accounts::max_tracked(options.max_accounts))
         .map_max_entries("TELEMETRY", options.telemetry_bytes);
+    let log = aya_log_level(options.log);
+    loader.override_global(aya_log::LEVEL, &log, true);
     for (name, value) in globals {
         loader.override_global(name, value, false);
     }

@@ -10,9 +10,10 @@ use std::{
 use podwarden_cgroup::{Controller, DriverFacts, Hierarchies, Systemd};
 use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
 
-use super::{CHARGE, CgroupFacts, KernelSupport, Lockdown, Release, TRACEPOINTS, trial};
+use super::{CgroupFacts, KernelSupport, Lockdown, Release, trial};
 use crate::kernel::{
     btf::{KernelBtf, VMLINUX},
+    hooks::{self, CHARGE},
     pins, realtime,
 };
 
@@ -29,6 +30,7 @@ pub fn probe(cgroup_root: &str) -> KernelSupport {
         lockdown: lockdown(),
         btf: Path::new(VMLINUX).try_exists().ok(),
         tracepoints: None,
+        lacking: None,
         charge_function: None,
         ring_buffer: Some(trial::ring_buffer()),
         tp_btf: None,
@@ -50,12 +52,13 @@ pub fn probe(cgroup_root: &str) -> KernelSupport {
 }
 
 fn ask_btf(support: &mut KernelSupport, btf: &KernelBtf) {
-    let arguments = |name| Some((name, btf.tracepoint_args(name)?.len()));
-    let names = TRACEPOINTS.iter().map(|t| t.name);
+    let arguments = |name| Some((name, btf.tracepoint_args(name)?));
+    let names = hooks::by_tracepoint().map(|hooks| hooks[0].tracepoint);
     support.tracepoints = Some(names.filter_map(arguments).collect::<BTreeMap<_, _>>());
-    support.charge_function = Some(btf.func_exists(CHARGE));
+    support.lacking = Some(hooks::lacking(btf));
+    support.charge_function = Some(btf.func_exists(CHARGE.tracepoint));
     support.tp_btf = btf.tracepoint_id("cgroup_mkdir").map(trial::tracepoint);
-    support.fentry = btf.func_id(CHARGE).map(trial::fentry);
+    support.fentry = btf.func_id(CHARGE.tracepoint).map(trial::fentry);
 }
 
 /// `[none] integrity confidentiality`, the one in force in brackets (kernel_lockdown(7)).

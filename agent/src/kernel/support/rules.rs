@@ -1,11 +1,12 @@
 //! The rules: pure, from facts to rows and a profile.
 
+use podwarden_abi::Figure;
 use podwarden_cgroup::Driver;
-use rustix::thread::CapabilitySet;
 
-use super::{
-    CgroupFacts, Decision, KernelSupport, Level, Lockdown, Profile, Row, TRACEPOINTS, Trial,
-};
+use super::{CgroupFacts, Decision, KernelSupport, Level, Profile, Row, Trial};
+
+mod privileges;
+mod programs;
 
 /// First release with BPF ring buffers and the capabilities CAP_BPF and CAP_PERFMON.
 const OLDEST: (u32, u32) = (5, 8);
@@ -14,9 +15,10 @@ const OLDEST: (u32, u32) = (5, 8);
 pub fn decide(support: &KernelSupport) -> Decision {
     let mut rows = vec![release(support)];
     rows.extend(cgroup(support.cgroup.as_ref()));
-    rows.extend(programs(support));
-    rows.extend(tracepoints(support));
-    rows.extend(privileges(support));
+    rows.extend(programs::load(support));
+    rows.extend(programs::tracepoints(support));
+    rows.extend(programs::figures(support));
+    rows.extend(privileges::rows(support));
     rows.extend(aids(support));
     Decision {
         profile: profile(support, &rows),
@@ -29,20 +31,18 @@ fn profile(support: &KernelSupport, rows: &[Row]) -> Profile {
         return Profile::Unusable;
     }
     let works = |trial: &Option<Trial>| *trial == Some(Trial::Works);
-    let needed = TRACEPOINTS.iter().filter(|t| t.lost_without.is_none());
-    let found = support.tracepoints.as_ref();
-    let complete = found.is_some_and(|f| needed.clone().all(|t| f.contains_key(t.name)));
+    let complete = programs::fit(support);
     if !(complete && works(&support.ring_buffer) && works(&support.tp_btf)) {
         return Profile::Sampling;
     }
-    if works(&support.fentry) {
+    if works(&support.fentry) && !programs::lacks(support, Figure::Levels) {
         Profile::Full
     } else {
         Profile::Standard
     }
 }
 
-/// A row for something that is there, is not, or cannot be told.
+/// A row for something that is there, is absent, or is unknown.
 fn row(
     fact: &'static str,
     found: Option<bool>,
@@ -60,12 +60,13 @@ fn row(
         .to_owned(),
         enables,
         lost_without,
-        // What cannot be told may be missing: nobody should count on it.
+        // The unknown counts as missing.
         level: if found == Some(true) {
             Level::Ok
         } else {
             without
         },
+        part: None,
     }
 }
 
@@ -140,7 +141,7 @@ fn cgroup(facts: Option<&CgroupFacts>) -> Vec<Row> {
     rows
 }
 
-/// Whether slices can be made; that is only missed where systemd names the cgroups.
+/// Whether the agent can make slices, which it needs only where systemd names the cgroups.
 fn systemd(facts: &CgroupFacts) -> Row {
     let answers = facts.systemd.is_ok();
     let is_driver = facts.driver == Driver::Systemd;
@@ -190,175 +191,7 @@ fn version_files(facts: &CgroupFacts) -> Vec<Row> {
     ]
 }
 
-/// A row for something that was tried.
-fn tried(
-    fact: &'static str,
-    trial: Option<&Trial>,
-    enables: &'static str,
-    lost_without: &'static str,
-) -> Row {
-    Row {
-        found: match trial {
-            Some(Trial::Works) => "works".to_owned(),
-            Some(Trial::Refused(why)) => format!("refused ({why})"),
-            None => "unknown (not tried: it needs BTF)".to_owned(),
-        },
-        ..row(
-            fact,
-            Some(trial == Some(&Trial::Works)),
-            enables,
-            lost_without,
-            Level::Degraded,
-        )
-    }
-}
-
-fn programs(support: &KernelSupport) -> Vec<Row> {
-    const NO_PROGRAM: &str = "no kernel programs: figures and levels come from the cgroup files, \
-                              short processes go unseen";
-    const NO_CHARGE: &str = "levels are seen at context switches, by eventfd and by the sampler, \
-                             not at the charge itself";
-    let lockdown = Row {
-        found: match support.lockdown {
-            Some(Lockdown::None) => "none",
-            Some(Lockdown::Integrity) => "integrity",
-            Some(Lockdown::Confidentiality) => "confidentiality",
-            None => "unknown (securityfs is not mounted or not readable)",
-        }
-        .to_owned(),
-        // What it refuses shows in the trials; alone it means nothing.
-        ..row(
-            "lockdown",
-            Some(true),
-            "none lets programs read kernel memory and attach to functions",
-            "confidentiality refuses kernel programs, integrity may refuse fentry",
-            Level::Ok,
-        )
-    };
-    vec![
-        row(
-            "kernel types (BTF)",
-            support.btf,
-            "programs fit this very kernel",
-            NO_PROGRAM,
-            Level::Degraded,
-        ),
-        lockdown,
-        tried(
-            "ring buffer",
-            support.ring_buffer.as_ref(),
-            "events at once, in order",
-            NO_PROGRAM,
-        ),
-        tried(
-            "tp_btf program",
-            support.tp_btf.as_ref(),
-            "accounts of every pod, from the kernel",
-            NO_PROGRAM,
-        ),
-        row(
-            super::CHARGE,
-            support.charge_function,
-            "levels checked at every charge",
-            NO_CHARGE,
-            Level::Degraded,
-        ),
-        tried(
-            "fentry program",
-            support.fentry.as_ref(),
-            "levels checked at every charge",
-            NO_CHARGE,
-        ),
-    ]
-}
-
-fn tracepoints(support: &KernelSupport) -> impl Iterator<Item = Row> {
-    TRACEPOINTS.iter().map(|tracepoint| {
-        let arguments = support.tracepoints.as_ref().map(|t| t.get(tracepoint.name));
-        let found = row(
-            tracepoint.name,
-            arguments.map(|a| a.is_some()),
-            tracepoint.enables,
-            tracepoint
-                .lost_without
-                .unwrap_or("no kernel programs: nothing works without this one"),
-            Level::Degraded,
-        );
-        match arguments.flatten() {
-            Some(count) => Row {
-                found: format!(
-                    "yes, {count} argument{}",
-                    if *count == 1 { "" } else { "s" }
-                ),
-                ..found
-            },
-            None => found,
-        }
-    })
-}
-
-/// Capability, name, what it enables, what is lost without it.
-type Privilege = (CapabilitySet, &'static str, &'static str, &'static str);
-
-/// CAP_SYS_ADMIN stands in for the first two (capabilities(7)).
-const PRIVILEGES: [Privilege; 7] = [
-    (
-        CapabilitySet::BPF,
-        "CAP_BPF",
-        "loading kernel programs",
-        "no kernel programs",
-    ),
-    (
-        CapabilitySet::PERFMON,
-        "CAP_PERFMON",
-        "kernel programs that trace",
-        "no kernel programs",
-    ),
-    (
-        CapabilitySet::SYS_NICE,
-        "CAP_SYS_NICE",
-        "a real-time reactor",
-        "the reactor waits behind other work on a busy node",
-    ),
-    (
-        CapabilitySet::IPC_LOCK,
-        "CAP_IPC_LOCK",
-        "locked memory",
-        "under memory pressure the reactor may wait for its own pages",
-    ),
-    (
-        CapabilitySet::SYS_RESOURCE,
-        "CAP_SYS_RESOURCE",
-        "lowering oom_score_adj, PSI windows of any length",
-        "the kernel's OOM killer may choose the agent, and pressure.memory takes windows of 2s, 4s, ... \
-         alone",
-    ),
-    (
-        CapabilitySet::KILL,
-        "CAP_KILL",
-        "killing pods of other users",
-        "pods of other users cannot be evicted on v1",
-    ),
-    (
-        CapabilitySet::DAC_OVERRIDE,
-        "CAP_DAC_OVERRIDE",
-        "writing cgroups of other users",
-        "delegated cgroups cannot be limited",
-    ),
-];
-
-fn privileges(support: &KernelSupport) -> impl Iterator<Item = Row> {
-    PRIVILEGES.iter().map(|(capability, name, enables, lost)| {
-        let tracing = CapabilitySet::BPF | CapabilitySet::PERFMON;
-        let held = support.capabilities.map(|held| {
-            let by_admin = tracing.contains(*capability) && held.contains(CapabilitySet::SYS_ADMIN);
-            held.contains(*capability) || by_admin
-        });
-        row(name, held, enables, lost, Level::Degraded)
-    })
-}
-
-/// What makes the agent better and is nobody's foundation.
+/// What makes the agent better; it works without each of them.
 fn aids(support: &KernelSupport) -> [Row; 5] {
     let stats = Row {
         found: match support.bpf_stats {
@@ -397,7 +230,7 @@ fn aids(support: &KernelSupport) -> [Row; 5] {
             "under memory pressure the reactor may wait for its own pages",
             Level::Degraded,
         ),
-        // Only where there is a stateDir is it missed, and the agent says so then.
+        // The agent needs it only where there is a stateDir, and reports it at the start then.
         row(
             "BPF file system",
             support.bpf_fs,

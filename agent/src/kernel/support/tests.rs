@@ -1,4 +1,12 @@
+use podwarden_abi::Figure;
+
 use super::*;
+use crate::kernel::hooks::{self, CHARGE, Hook};
+
+fn known_arguments(hooks: &[Hook]) -> (&'static str, Vec<String>) {
+    let arguments = hooks[0].arguments.iter().map(|a| (*a).to_owned());
+    (hooks[0].tracepoint, arguments.collect())
+}
 
 /// A recent kernel on v2 with everything.
 fn capable_host() -> KernelSupport {
@@ -7,7 +15,8 @@ fn capable_host() -> KernelSupport {
         capabilities: Some(CapabilitySet::all()),
         lockdown: Some(Lockdown::None),
         btf: Some(true),
-        tracepoints: Some(TRACEPOINTS.iter().map(|t| (t.name, 2)).collect()),
+        tracepoints: Some(hooks::by_tracepoint().map(known_arguments).collect()),
+        lacking: Some(Vec::new()),
         charge_function: Some(true),
         ring_buffer: Some(Trial::Works),
         tp_btf: Some(Trial::Works),
@@ -156,7 +165,7 @@ fn one_fact_flipped() {
             },
             Full,
             Degraded,
-            CHARGE,
+            CHARGE.tracepoint,
         ),
         (
             KernelSupport {
@@ -307,6 +316,47 @@ fn one_cgroup_fact_flipped() {
         };
         assert_eq!(verdict(&support), (profile, level, vec![fact]));
     }
+}
+
+#[test]
+fn a_missing_member_costs_its_figure_alone() {
+    let without = |figure| KernelSupport {
+        lacking: Some(
+            hooks::MEMBERS
+                .iter()
+                .filter(|m| m.figure == figure)
+                .copied()
+                .collect(),
+        ),
+        ..capable_host()
+    };
+    for figure in Figure::ALL {
+        let (name, _) = hooks::figure(figure);
+        let profile = match figure {
+            Figure::Accounts => Profile::Sampling,
+            Figure::Levels => Profile::Standard,
+            _ => Profile::Full,
+        };
+        let verdict = verdict(&without(figure));
+        assert_eq!(verdict, (profile, Level::Degraded, vec![name]));
+        assert!(decide(&without(figure)).reports(name));
+    }
+}
+
+#[test]
+fn a_tracepoint_with_other_arguments_is_as_good_as_none() {
+    let mut support = capable_host();
+    let found = support.tracepoints.as_mut().unwrap();
+    found.insert("sched_process_exit", vec!["pid *".to_owned()]);
+    let decision = decide(&support);
+    let lost: Vec<_> = decision.degradations().collect();
+    assert_eq!(
+        lost,
+        [
+            "exits are unknown (sched_process_exit: it has the arguments (pid *), known is (task_struct *))"
+        ]
+    );
+    assert_eq!(decision.profile, Profile::Full);
 }
 
 #[test]

@@ -1,0 +1,230 @@
+//! The one table of hooks. Loading, `podwarden check`, the degradations and `deploy/docs/hooks.md` come from it.
+
+use podwarden_abi::{Figure, for_each_offset};
+
+use super::btf::KernelBtf;
+
+#[cfg(test)]
+mod tests;
+
+/// A program and what it is attached to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Its name in the object.
+    pub program: &'static str,
+    /// The tracepoint; for [`CHARGE`] a function of the kernel.
+    pub tracepoint: &'static str,
+    /// The first arguments that the kernel hands over, as far as the program reads them. The kernel's own
+    /// type must contain each of these texts.
+    pub arguments: &'static [&'static str],
+    /// What it gives.
+    pub enables: &'static str,
+    /// What is lost without it; `None` where no program works without it.
+    pub lost_without: Option<&'static str>,
+}
+
+/// Every tracepoint program, in the order in which they are attached: scope before accounting, so that
+/// nothing is missed. Programs on one tracepoint stand beside each other, and the first that fits is attached.
+pub const HOOKS: &[Hook] = &[
+    Hook {
+        program: "cgroup_mkdir",
+        tracepoint: "cgroup_mkdir",
+        arguments: &["cgroup *"],
+        enables: "pods are seen when they appear",
+        lost_without: None,
+    },
+    Hook {
+        program: "cgroup_rmdir",
+        tracepoint: "cgroup_rmdir",
+        arguments: &["cgroup *"],
+        enables: "pods are seen when they go",
+        lost_without: None,
+    },
+    Hook {
+        program: "cgroup_release",
+        tracepoint: "cgroup_release",
+        arguments: &["cgroup *"],
+        enables: "accounts are freed when the last task is gone",
+        lost_without: None,
+    },
+    Hook {
+        program: "cgroup_attach_task",
+        tracepoint: "cgroup_attach_task",
+        arguments: &["cgroup *", "char *", "task_struct *", "bool"],
+        enables: "a task that is moved counts to where it ran",
+        lost_without: Some("CPU time of a running task that is moved counts to where it moved"),
+    },
+    Hook {
+        program: "task_newtask",
+        tracepoint: "task_newtask",
+        arguments: &["task_struct *"],
+        enables: "CPU time is complete where the kernel leaves switches untraced",
+        lost_without: Some("CPU time is lost where the kernel leaves context switches untraced"),
+    },
+    Hook {
+        program: "sched_process_exit",
+        tracepoint: "sched_process_exit",
+        arguments: &["task_struct *"],
+        enables: "exits of every pod",
+        lost_without: Some("exits are unknown"),
+    },
+    Hook {
+        program: "sched_switch",
+        tracepoint: "sched_switch",
+        arguments: &["bool", "task_struct *", "task_struct *", "unsigned int"],
+        enables: "CPU time and run-queue wait of every pod",
+        lost_without: None,
+    },
+    Hook {
+        program: "direct_reclaim_begin",
+        tracepoint: "mm_vmscan_direct_reclaim_begin",
+        arguments: &[],
+        enables: "stall time of pods in reclaim for the node",
+        lost_without: Some("no stall time for direct reclaim"),
+    },
+    Hook {
+        program: "direct_reclaim_end",
+        tracepoint: "mm_vmscan_direct_reclaim_end",
+        arguments: &[],
+        enables: "stall time of pods in reclaim for the node",
+        lost_without: Some("no stall time for direct reclaim"),
+    },
+    Hook {
+        program: "memcg_reclaim_begin",
+        tracepoint: "mm_vmscan_memcg_reclaim_begin",
+        arguments: &[],
+        enables: "stall time of pods in reclaim for a limit",
+        lost_without: Some("no stall time for memory cgroup reclaim"),
+    },
+    Hook {
+        program: "memcg_reclaim_end",
+        tracepoint: "mm_vmscan_memcg_reclaim_end",
+        arguments: &[],
+        enables: "stall time of pods in reclaim for a limit",
+        lost_without: Some("no stall time for memory cgroup reclaim"),
+    },
+    Hook {
+        program: "mark_victim_task",
+        tracepoint: "mark_victim",
+        arguments: &["task_struct *"],
+        enables: "kernel OOM kills are told apart",
+        lost_without: Some("kernel OOM kills look like any other SIGKILL"),
+    },
+    // Before 6.8 the kernel hands over the process id.
+    Hook {
+        program: "mark_victim_pid",
+        tracepoint: "mark_victim",
+        arguments: &["int"],
+        enables: "kernel OOM kills are told apart",
+        lost_without: Some("kernel OOM kills look like any other SIGKILL"),
+    },
+];
+
+/// The fentry program on the function that sees every charge of memory (kernel `mm/page_counter.c`). The
+/// kernel's verifier compares its arguments.
+pub const CHARGE: Hook = Hook {
+    program: "charge",
+    tracepoint: "page_counter_try_charge",
+    arguments: &["page_counter *", "unsigned long"],
+    enables: "levels checked at every charge",
+    lost_without: Some(
+        "levels are seen at context switches, by eventfd and by the sampler, not at the charge itself",
+    ),
+};
+
+/// What a figure is for, and what is lost where this kernel lacks a structure member that it needs; `None`
+/// where no program works without it.
+pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
+    match figure {
+        Figure::Accounts => ("CPU time of every pod", None),
+        Figure::Wait => ("run-queue wait", Some("run-queue wait is always 0")),
+        Figure::Untraced => (
+            "CPU time across untraced switches",
+            Some(
+                "CPU time of tasks older than the agent is lost where the kernel leaves switches untraced",
+            ),
+        ),
+        Figure::Shortcuts => (
+            "cheap context switches",
+            Some("each context switch of a pod's task takes longer"),
+        ),
+        Figure::Levels => (
+            "levels checked by kernel programs",
+            Some("levels are seen by eventfd and by the sampler alone"),
+        ),
+        Figure::Exits => ("exits of processes", Some("exits are unknown")),
+        Figure::ExitDetails => (
+            "details of exits",
+            Some("exits have no command, CPU time and largest resident set"),
+        ),
+    }
+}
+
+/// A member of a kernel structure that the programs read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// The programs' global that takes its offset.
+    pub global: &'static str,
+    /// What it is for.
+    pub figure: Figure,
+    /// The structure.
+    pub structure: &'static str,
+    /// Its path in the structure.
+    pub path: &'static str,
+}
+
+macro_rules! members {
+    ($($global:ident: $figure:ident, $structure:literal, $path:literal;)*) => {
+        /// Every member that the programs read.
+        pub const MEMBERS: &[Member] = &[$(Member {
+            global: stringify!($global),
+            figure: Figure::$figure,
+            structure: $structure,
+            path: $path,
+        }),*];
+    };
+}
+for_each_offset!(members);
+
+impl Member {
+    /// As C writes it.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.structure, self.path)
+    }
+}
+
+/// The members that `btf` lacks.
+pub fn lacking(btf: &KernelBtf) -> Vec<Member> {
+    let members = MEMBERS.iter().copied();
+    members
+        .filter(|member| btf.offset(member.structure, member.path).is_none())
+        .collect()
+}
+
+/// [`HOOKS`] by tracepoint.
+pub fn by_tracepoint() -> impl Iterator<Item = &'static [Hook]> {
+    HOOKS.chunk_by(|a, b| a.tracepoint == b.tracepoint)
+}
+
+/// The first of the hooks on one tracepoint whose arguments the kernel has; else why none fits. `found` are
+/// the kernel's own arguments, `None` where there is no such tracepoint.
+pub fn choose<'a>(hooks: &'a [Hook], found: Option<&[String]>) -> Result<&'a Hook, String> {
+    let Some(found) = found else {
+        return Err("no such tracepoint".to_owned());
+    };
+    hooks.iter().find(|hook| hook.fits(found)).ok_or_else(|| {
+        let known: Vec<_> = hooks.iter().map(|hook| hook.arguments.join(", ")).collect();
+        format!(
+            "it has the arguments ({}), known is ({})",
+            found.join(", "),
+            known.join(") or (")
+        )
+    })
+}
+
+impl Hook {
+    fn fits(&self, found: &[String]) -> bool {
+        let pairs = self.arguments.iter().zip(found);
+        found.len() >= self.arguments.len() && pairs.into_iter().all(|(known, f)| f.contains(known))
+    }
+}
