@@ -26,7 +26,6 @@ use crate::config::Config;
 /// `pkg/kubelet/kubelet.go`).
 const LOOK: Duration = Duration::from_secs(1);
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Soft {
     threshold: Threshold,

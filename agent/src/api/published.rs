@@ -1,6 +1,6 @@
 //! What the agent shows to the outside: the latest figures and the recent events.
 //!
-//! Written by the sampler and the event loop, read by `http`. Readers never block writers: figures
+//! Written by the sampler and the reconciler, read by `http`. Readers never block writers: figures
 //! are swapped whole, events go to a bounded log and to whoever is subscribed.
 
 use std::{
@@ -209,7 +209,7 @@ impl Published {
         self.planned.load_full()
     }
 
-    /// Replaces what the last plan was made from; the slow loop's call.
+    /// Replaces what the last plan was made from; the reconciler's call.
     pub fn publish_planned(&self, planned: Recorded) {
         self.planned.store(Some(Arc::new(planned)));
     }

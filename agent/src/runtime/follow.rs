@@ -25,7 +25,7 @@ const APART: Duration = Duration::from_millis(200);
 /// The pauses double: 25 s in all, and a network that takes longer is told with the pod's containers.
 const TRIES: u32 = 7;
 
-/// The runtime as the slow loop has it.
+/// The runtime as the reconciler has it.
 #[derive(Debug)]
 pub struct Follower {
     client: Client,

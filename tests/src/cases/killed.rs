@@ -73,7 +73,7 @@ impl When {
     }
 }
 
-/// The reactor reads `memory.stat` only where usage is at the level. The slow loop silences the reactor's
+/// The reactor reads `memory.stat` only where usage is at the level. The reconciler silences the reactor's
 /// bell. The others sleep until there is something to do.
 const PARTS: [Part; 5] = [
     Part {

@@ -1,4 +1,4 @@
-//! Something stands still: the reactor, a victim inside the kernel, the slow loop while a ring overflows.
+//! Something stands still: the reactor, a victim inside the kernel, the reconciler while a ring overflows.
 
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn stuck_telemetry_overflows(context: &Context) -> Result<()> {
     let workload = scene.victim.start(&["anon", "--mib", "128"])?;
     scene.victim_holds(128)?;
     let level = scene.node.level()?;
-    // The slow loop stands still, so that nobody empties the ring.
+    // The reconciler stands still, so that the ring is not emptied.
     let stopped = Traced::thread(scene.node.agent.pid(), "podwarden")?;
     let storm = ["storm", "--count", "300", "--busy-us", "0"];
     scene.guaranteed.start(&storm)?.done(context.limit(30))?;

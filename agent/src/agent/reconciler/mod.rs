@@ -90,7 +90,6 @@ enum Wake {
     Time,
 }
 
-/// See the module's text.
 pub(super) struct Reconciler {
     env: Environment,
     pods: Pods,

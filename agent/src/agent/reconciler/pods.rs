@@ -12,7 +12,6 @@ use crate::{
     runtime::Follower,
 };
 
-/// See the module's text.
 pub(in crate::agent) struct Pods {
     sources: watch::Receiver<Arc<PodSet>>,
     /// False once the feed has ended: its last set stays in force.

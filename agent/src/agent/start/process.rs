@@ -1,20 +1,14 @@
 //! Limits and memory of the agent's own process.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Raises the soft limit on open files to the hard one. A pod takes up to nine descriptors and each of
 /// its containers three; the usual 1,024 would end at some ninety pods.
 pub(in crate::agent) fn raise_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current == limit.maximum {
-        return;
-    }
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit on open files stays at {:?}", limit.current);
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit on open files stays as it is");
     }
 }
 

@@ -18,7 +18,6 @@ use crate::{
     pods::SourcedPod,
 };
 
-/// See the module's text.
 pub(super) struct Site {
     pub(super) machine: Machine,
     hierarchies: Hierarchies,

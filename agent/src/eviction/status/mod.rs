@@ -91,7 +91,7 @@ pub struct Parts {
     pub published: Weak<Published>,
 }
 
-/// The slow loop's end. What waits to be written is written before it goes away; what waits to be told is
+/// The reconciler's end. What waits to be written is written before it goes away; what waits to be told is
 /// told by the next agent.
 pub struct EvictionStatus {
     writer: Writer,

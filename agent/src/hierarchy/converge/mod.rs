@@ -1,8 +1,8 @@
 //! Brings the tiers' memory limits to what `qosReserved` leaves them, see [`podwarden_policy::converge`].
 //!
 //! ```text
-//!  slow loop ── targets, levels, foreign values to answer ──> thread ── limits, memory.reclaim
-//!            <── opened, fell, closed ────────────────────────┘  └──> ours: what drift is not
+//!  reconciler ── targets, levels, foreign values to answer ──> thread ── limits, memory.reclaim
+//!             <── opened, fell, closed ────────────────────────┘  └──> ours: what drift is not
 //! ```
 //!
 //! The thread is its own because writing to `memory.high` and `memory.reclaim` may wait for the kernel to
@@ -69,7 +69,7 @@ pub struct Aim {
     pub made: bool,
 }
 
-/// What the slow loop is told.
+/// What the reconciler is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// A tier uses more than its target leaves it.
@@ -135,7 +135,7 @@ pub struct Parts {
     pub guard: Option<guard::Place>,
 }
 
-/// The slow loop's end of the thread.
+/// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Converger {
     messages: Sender<Message>,

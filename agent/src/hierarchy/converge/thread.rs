@@ -224,7 +224,7 @@ impl Thread {
             ..
         } = self;
         let mut tell = |report| {
-            // An error says that the slow loop has ended: nobody wants to know any more.
+            // An error says that the reconciler has ended.
             let _ = tell.send(report);
         };
         let mut wait: Option<Duration> = None;

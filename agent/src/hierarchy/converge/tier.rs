@@ -23,7 +23,7 @@ struct Open {
     gap: Gap,
     reclaimed: u64,
     writes: u64,
-    /// Usage when the slow loop was last told that it fell.
+    /// Usage when the reconciler was last told that it fell.
     told: u64,
 }
 

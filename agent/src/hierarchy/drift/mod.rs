@@ -35,7 +35,7 @@ pub use watches::WatchError;
 use watches::{Subject, Watches};
 
 /// At least this long passes between two looks, so that a writer who never rests does not keep the
-/// slow loop busy. Doubled after each look that finds nothing to do, up to [`LONGEST_REST`].
+/// reconciler busy. Doubled after each look that finds nothing to do, up to [`LONGEST_REST`].
 const REST: Duration = Duration::from_millis(1);
 
 /// Well below the 20 ms in which a single write is to be corrected.

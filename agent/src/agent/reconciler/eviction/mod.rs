@@ -39,7 +39,6 @@ use crate::{
 /// Between two looks at the reports where they cannot be waited for.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// See the module's text.
 pub(in crate::agent) struct EvictionManager {
     reactor: Reactor,
     /// Readable after a report.

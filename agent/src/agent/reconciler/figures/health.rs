@@ -29,7 +29,6 @@ pub(super) enum News {
     Recovered,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Health {
     beat: u64,

@@ -37,7 +37,6 @@ const IDLE_SAMPLING: Duration = Duration::from_secs(10);
 /// A request for figures keeps sampling at its full pace for this long.
 const READER_STAYS: Duration = Duration::from_secs(10);
 
-/// See the module's text.
 pub(in crate::agent) struct FiguresPublisher {
     accounting: Accounting,
     sampler: Sampler,

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use crate::api::published::Published;
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Notices(BTreeSet<String>);
 

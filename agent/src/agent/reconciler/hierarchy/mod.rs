@@ -40,7 +40,6 @@ use crate::{
     reactor::plan::ScopeName,
 };
 
-/// See the module's text.
 pub(in crate::agent) struct Hierarchy {
     actor: Actor,
     /// `None` in observe mode: no file is ours then.

@@ -11,7 +11,7 @@ const STEADY: Duration = Duration::from_secs(60);
 /// and go the obstacle would be looked at less and less often.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// See the module's text. Time is an argument.
+/// Time is an argument.
 #[derive(Debug)]
 pub(super) struct Pace {
     last: Instant,
