@@ -145,19 +145,6 @@ impl fmt::Display for Rank {
     }
 }
 
-/// A place in the order when process ids run out: priority, then the number of processes, largest
-/// first (`rankPIDPressure` of kubelet `pkg/kubelet/eviction/helpers.go`). Equal ranks are ordered
-/// by uid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub struct PidRank {
-    /// `spec.priority`, lowest first.
-    pub priority: i32,
-    /// Processes in the pod's cgroup.
-    pub processes: Reverse<u64>,
-}
-
 /// Why a pod is never evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

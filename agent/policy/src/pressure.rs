@@ -51,7 +51,7 @@ pub fn crossed_by_pods(node: &Node, working_set: Option<Bytes>) -> Option<Crossi
     (available < hard).then_some(Crossing {
         threshold: Threshold {
             signal: Signal::AllocatableMemoryAvailable,
-            grace: Duration::ZERO,
+            grace: None,
             less_than: Amount::Quantity(hard.0),
             min_reclaim: None,
         },
@@ -60,15 +60,15 @@ pub fn crossed_by_pods(node: &Node, working_set: Option<Bytes>) -> Option<Crossi
     })
 }
 
-/// A victim that uses less gives nothing back that anybody waits for.
+/// A victim that uses less relieves no waiting task.
 pub const WORTH_EVICTING: Bytes = Bytes::mebi(4);
 
 /// The part of memory that is left when it counts as short.
 const SHORT: u64 = 16;
 
 /// Where usage of a cgroup with this limit, page cache included, is from when it is short of memory: a
-/// sixteenth of it is left. Tasks that wait for memory below that wait because of another limit, of
-/// their own cgroup, and no other pod's end would help them.
+/// sixteenth of it is left. Tasks that wait for memory below that wait because of a limit of
+/// their own cgroup, which no other pod's end lifts.
 pub fn short_from(limit: Bytes) -> Bytes {
     limit.saturating_sub(Bytes(limit.0 / SHORT))
 }
@@ -117,7 +117,7 @@ impl Watch {
                 continue;
             };
             let start = before.map_or(now, |since| since.start);
-            let due = now.saturating_sub(start) >= threshold.grace;
+            let due = now.saturating_sub(start) >= threshold.grace.unwrap_or_default();
             crossed_now.insert(*threshold, Since { start, due });
             if due {
                 actionable.push(crossing);

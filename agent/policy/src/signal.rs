@@ -1,78 +1,132 @@
-//! What eviction watches (kubelet `pkg/kubelet/eviction/api/types.go`).
+//! What eviction watches, where, and what notices it: the words that configuration, reactor, flight recorder,
+//! status texts and API share. Each name is written here alone.
 
 use core::fmt;
 
-/// What is watched. The order is that in which thresholds are acted on: memory before all else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub enum Signal {
-    /// Memory left to pods below the limit of `kubepods`.
-    #[cfg_attr(feature = "serde", serde(rename = "allocatableMemory.available"))]
-    AllocatableMemoryAvailable,
-    /// Memory left on the node: capacity minus the working set of the root.
-    #[cfg_attr(feature = "serde", serde(rename = "memory.available"))]
-    MemoryAvailable,
-    /// Process ids left.
-    #[cfg_attr(feature = "serde", serde(rename = "pid.available"))]
-    PidAvailable,
-    /// Bytes left on the filesystem of pods' volumes and logs.
-    #[cfg_attr(feature = "serde", serde(rename = "nodefs.available"))]
-    NodeFsAvailable,
-    /// Inodes left on it.
-    #[cfg_attr(feature = "serde", serde(rename = "nodefs.inodesFree"))]
-    NodeFsInodesFree,
-    /// Bytes left on the filesystem of images.
-    #[cfg_attr(feature = "serde", serde(rename = "imagefs.available"))]
-    ImageFsAvailable,
-    /// Inodes left on it.
-    #[cfg_attr(feature = "serde", serde(rename = "imagefs.inodesFree"))]
-    ImageFsInodesFree,
-    /// Bytes left on the filesystem of writable layers.
-    #[cfg_attr(feature = "serde", serde(rename = "containerfs.available"))]
-    ContainerFsAvailable,
-    /// Inodes left on it.
-    #[cfg_attr(feature = "serde", serde(rename = "containerfs.inodesFree"))]
-    ContainerFsInodesFree,
+use crate::model::QosClass;
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        pub enum $name {
+            $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $text))] $variant,)*
+        }
+
+        impl $name {
+            /// Every one, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// As configuration, API and metrics write it.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// What is watched. The order is that in which thresholds are acted on. The first two are the kubelet's
+    /// (`pkg/kubelet/eviction/api/types.go`).
+    #[derive(Default)]
+    Signal {
+        /// Memory left to pods below the limit of `kubepods`.
+        #[default]
+        AllocatableMemoryAvailable = "allocatableMemory.available",
+        /// Memory left on the node: capacity minus the working set of the root.
+        MemoryAvailable = "memory.available",
+        /// Tasks that wait for memory (PSI).
+        MemoryPressure = "memory.pressure",
+        /// Memory left to a tier below the limit that `qosReserved` sets.
+        QosReservedMemory = "qosReserved.memory",
+        /// A cgroup at its hard limit, where the kernel's OOM killer acts.
+        MemoryLimit = "memory.limit",
+    }
 }
 
 impl Signal {
-    /// Every signal, in order.
-    pub const ALL: [Self; 9] = [
-        Self::AllocatableMemoryAvailable,
-        Self::MemoryAvailable,
-        Self::PidAvailable,
-        Self::NodeFsAvailable,
-        Self::NodeFsInodesFree,
-        Self::ImageFsAvailable,
-        Self::ImageFsInodesFree,
-        Self::ContainerFsAvailable,
-        Self::ContainerFsInodesFree,
-    ];
-
-    /// The kubelet's name for it.
-    pub const fn as_str(self) -> &'static str {
+    /// The key of `evictionHard` and its companions that sets a threshold for it; `None` where a threshold
+    /// follows from another setting.
+    pub const fn key(self) -> Option<&'static str> {
         match self {
-            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
-            Self::MemoryAvailable => "memory.available",
-            Self::PidAvailable => "pid.available",
-            Self::NodeFsAvailable => "nodefs.available",
-            Self::NodeFsInodesFree => "nodefs.inodesFree",
-            Self::ImageFsAvailable => "imagefs.available",
-            Self::ImageFsInodesFree => "imagefs.inodesFree",
-            Self::ContainerFsAvailable => "containerfs.available",
-            Self::ContainerFsInodesFree => "containerfs.inodesFree",
+            Self::MemoryAvailable => Some(self.as_str()),
+            Self::AllocatableMemoryAvailable
+            | Self::MemoryPressure
+            | Self::QosReservedMemory
+            | Self::MemoryLimit => None,
         }
     }
 
-    /// The signal of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|signal| signal.as_str() == name)
+    /// The signal of a key.
+    pub fn of_key(key: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|s| s.key() == Some(key))
     }
 }
 
-impl fmt::Display for Signal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+words! {
+    /// Where a signal is watched.
+    #[derive(Default)]
+    ScopeName {
+        /// All pods.
+        #[default]
+        Kubepods = "kubepods",
+        /// The burstable tier.
+        Burstable = "burstable",
+        /// The besteffort tier.
+        BestEffort = "besteffort",
+        /// Everything that runs on the node, pods or not.
+        Node = "node",
+        /// No cgroup's level, but tasks that wait for memory.
+        Pressure = "pressure",
+    }
+}
+
+impl ScopeName {
+    /// What is watched there.
+    pub const fn signal(self) -> Signal {
+        match self {
+            Self::Kubepods => Signal::AllocatableMemoryAvailable,
+            Self::Node => Signal::MemoryAvailable,
+            Self::Pressure => Signal::MemoryPressure,
+            Self::Burstable | Self::BestEffort => Signal::QosReservedMemory,
+        }
+    }
+
+    /// True when evicting a pod of this class lowers this scope's usage.
+    pub fn contains(self, class: QosClass) -> bool {
+        match self {
+            Self::Kubepods | Self::Node | Self::Pressure => true,
+            Self::Burstable => class == QosClass::Burstable,
+            Self::BestEffort => class == QosClass::BestEffort,
+        }
+    }
+}
+
+words! {
+    /// What noticed that usage is at a level.
+    Detector {
+        /// The kernel program at the charge.
+        Charge = "charge",
+        /// The kernel program at a context switch.
+        Switch = "switch",
+        /// The memory controller's own threshold (cgroup v1).
+        EventFd = "eventfd",
+        /// `memory.events` of the cgroup: a limit of it or below it was reached (cgroup v2).
+        MemoryEvents = "memory.events",
+        /// Some task has waited for memory for too long (PSI).
+        PsiSome = "psi-some",
+        /// All tasks have, at the same time.
+        PsiFull = "psi-full",
+        /// The reactor's sampler.
+        Sampler = "sampler",
     }
 }

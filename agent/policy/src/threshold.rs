@@ -130,8 +130,8 @@ pub enum AmountError {
 pub struct Threshold {
     /// What is watched.
     pub signal: Signal,
-    /// How long it must stay crossed; zero for a hard threshold.
-    pub grace: Duration,
+    /// How long it must stay crossed; `None` for a hard threshold.
+    pub grace: Option<Duration>,
     /// Crossed when less than this is left.
     pub less_than: Amount,
     /// How much more must be available before it counts as relieved.
@@ -141,7 +141,7 @@ pub struct Threshold {
 impl Threshold {
     /// True when it acts at once.
     pub const fn is_hard(&self) -> bool {
-        self.grace.is_zero()
+        self.grace.is_none()
     }
 }
 
@@ -174,7 +174,7 @@ pub struct ThresholdConfig {
 #[non_exhaustive]
 pub enum ThresholdError {
     /// Not a signal.
-    #[error("{field}: unknown eviction signal {name:?}, such as memory.available")]
+    #[error("{field}: {name:?} is no signal that this agent watches")]
     Signal {
         /// Which setting.
         field: &'static str,
@@ -226,7 +226,7 @@ impl ThresholdConfig {
         )?;
         let grace = graces(&self.eviction_soft_grace_period)?;
 
-        let threshold = |signal: Signal, less_than: Amount, grace: Duration| Threshold {
+        let threshold = |signal: Signal, less_than: Amount, grace: Option<Duration>| Threshold {
             signal,
             grace,
             less_than,
@@ -234,7 +234,7 @@ impl ThresholdConfig {
         };
         let mut thresholds = Vec::new();
         for (signal, amount) in hard {
-            let hard = threshold(signal, amount, Duration::ZERO);
+            let hard = threshold(signal, amount, None);
             if self.enforce_pods && signal == Signal::MemoryAvailable {
                 thresholds.push(Threshold {
                     signal: Signal::AllocatableMemoryAvailable,
@@ -247,7 +247,7 @@ impl ThresholdConfig {
             let grace = *grace
                 .get(&signal)
                 .ok_or(ThresholdError::NoGrace { signal })?;
-            thresholds.push(threshold(signal, amount, grace));
+            thresholds.push(threshold(signal, amount, Some(grace)));
         }
         thresholds.sort();
         Ok(thresholds)
@@ -291,40 +291,10 @@ fn graces(
 }
 
 fn signal(field: &'static str, name: &str) -> Result<Signal, ThresholdError> {
-    Signal::from_name(name).ok_or_else(|| ThresholdError::Signal {
+    Signal::of_key(name).ok_or_else(|| ThresholdError::Signal {
         field,
         name: name.to_string(),
     })
-}
-
-/// Splits a kubelet flag into the map that a [`ThresholdConfig`] holds: `--eviction-hard` and
-/// `--eviction-soft` with `<` (`memory.available<500Mi,nodefs.available<10%`),
-/// `--eviction-soft-grace-period` and `--eviction-minimum-reclaim` with `=`. Spaces around keys,
-/// values and statements are ignored, and so are empty statements; of two for one key the last
-/// counts (`LangleSeparatedMapStringString` of component-base `cli/flag`).
-///
-/// # Errors
-/// The statement that has no separator.
-pub fn parse_flag(text: &str, separator: char) -> Result<BTreeMap<String, String>, FlagError> {
-    let mut map = BTreeMap::new();
-    for statement in text.split(',').map(str::trim).filter(|s| !s.is_empty()) {
-        let (key, value) = statement.split_once(separator).ok_or_else(|| FlagError {
-            statement: statement.to_string(),
-            separator,
-        })?;
-        map.insert(key.trim().to_string(), value.trim().to_string());
-    }
-    Ok(map)
-}
-
-/// A statement of a flag without its separator.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{statement:?} is not of the form SIGNAL{separator}VALUE")]
-pub struct FlagError {
-    /// As written.
-    pub statement: String,
-    /// What is missing in it.
-    pub separator: char,
 }
 
 /// A duration as Go writes it (`time.ParseDuration`): `30s`, `1m30s`, `1.5h`, `0`. `None` for

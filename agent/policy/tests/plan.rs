@@ -3,7 +3,7 @@
 #[path = "support/pods.rs"]
 mod support;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use podwarden_policy::{
     Bytes, CpuShares, MilliCpu, Node, Pod,
@@ -375,7 +375,7 @@ fn crossing() -> Crossing {
     Crossing {
         threshold: Threshold {
             signal: Signal::MemoryAvailable,
-            grace: Duration::ZERO,
+            grace: None,
             less_than: Amount::Quantity(500 << 20),
             min_reclaim: None,
         },

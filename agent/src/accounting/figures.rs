@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Instant};
 
 use podwarden_abi::Account;
 use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, Tree};
-use podwarden_policy::model::QosClass;
+use podwarden_policy::{model::QosClass, signal::ScopeName};
 
 use crate::{
     accounting::index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
@@ -59,8 +59,8 @@ pub struct Sample {
 /// A tier's cgroup and the level armed on it.
 #[derive(Debug, Clone)]
 pub struct TierInfo {
-    /// `kubepods`, `burstable` or `besteffort`.
-    pub name: &'static str,
+    /// Which.
+    pub name: ScopeName,
     /// Its cgroup, relative to the root.
     pub path: CgroupPath,
     /// The level, bytes.
@@ -210,9 +210,9 @@ impl Sampler {
             .iter()
             .map(|tier| {
                 let mut account = match tier.name {
-                    "burstable" => of(QosClass::Burstable),
-                    "besteffort" => of(QosClass::BestEffort),
-                    _ => {
+                    ScopeName::Burstable => of(QosClass::Burstable),
+                    ScopeName::BestEffort => of(QosClass::BestEffort),
+                    ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => {
                         let mut all = index.others(figures);
                         for class in [
                             QosClass::Guaranteed,
@@ -228,7 +228,7 @@ impl Sampler {
                     account.cpu_ns = used;
                 }
                 TierStats {
-                    name: tier.name.to_owned(),
+                    name: tier.name.to_string(),
                     cgroup: below_mount(tree, &tier.path),
                     cpu: self.cpu(pass, &format!("tier {}", tier.name), &account),
                     memory: self.memory(pass, tree, &tier.path),

@@ -41,15 +41,15 @@ pub(super) struct Soft {
 impl Soft {
     /// `None` where no soft threshold is configured.
     pub(super) fn new(config: &Config, node: &Node, now: Instant) -> Option<Self> {
-        let (amount, grace) = config.eviction_soft?;
+        let soft = config.soft(Signal::MemoryAvailable)?;
         // A share is one of the node's memory, as for the hard threshold.
         let of_node = |amount: Amount| Amount::Quantity(amount.of(node.memory_capacity.0));
         Some(Self {
             threshold: Threshold {
                 signal: Signal::AllocatableMemoryAvailable,
-                grace,
-                less_than: of_node(amount),
-                min_reclaim: config.eviction_minimum_reclaim.map(of_node),
+                grace: soft.grace,
+                less_than: of_node(soft.less_than),
+                min_reclaim: soft.min_reclaim.map(of_node),
             },
             capacity: reserve::allocatable(node).kubepods_memory.as_u64(),
             watch: Watch::default(),

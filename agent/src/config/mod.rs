@@ -20,7 +20,8 @@ use podwarden_policy::{
     model::{Enforcement, Reserved, ReservedCgroup},
     name::CgroupName,
     plan::Snapshot,
-    threshold::Amount,
+    signal::Signal,
+    threshold::{Amount, Threshold},
 };
 
 mod kernel_log;
@@ -308,13 +309,10 @@ pub struct Config {
     pub memory_throttling_factor: Option<u32>,
     /// `memorySwap.swapBehavior: LimitedSwap`. Default: `NoSwap`.
     pub limited_swap: bool,
-    /// `evictionHard["memory.available"]`. Default: 100Mi, as the kubelet's, when `evictionHard` is
-    /// not written at all; none when it is written without this key, or as 0% or 100%.
-    pub eviction_hard: Option<Amount>,
-    /// `evictionSoft["memory.available"]` with its grace period. Default: none.
-    pub eviction_soft: Option<(Amount, Duration)>,
-    /// `evictionMinimumReclaim["memory.available"]`. Default: nothing.
-    pub eviction_minimum_reclaim: Option<Amount>,
+    /// `evictionHard`, `evictionSoft`, `evictionSoftGracePeriod` and `evictionMinimumReclaim`, in the order in
+    /// which they are acted on. Default: as the kubelet's, `memory.available` at 100Mi when `evictionHard` is
+    /// not written at all; one of 0% or 100% is none.
+    pub thresholds: Vec<Threshold>,
     /// `evictionPressureTransitionPeriod`: a node that was under no pressure for this long is under pressure
     /// anew, up to 24 h. Default, also for 0: 5 min.
     pub eviction_pressure_transition_period: Duration,
@@ -395,7 +393,7 @@ pub enum ConfigError {
         /// File and line, or `command line`.
         origin: String,
         /// The key, with its parents.
-        field: &'static str,
+        field: String,
         /// What is written.
         value: String,
         /// What is wrong with it.
@@ -419,9 +417,9 @@ pub enum ConfigError {
         /// The file.
         path: String,
         /// The missing key.
-        missing: &'static str,
+        missing: String,
         /// The key that needs it.
-        because: &'static str,
+        because: String,
     },
 }
 
@@ -482,7 +480,9 @@ impl Config {
     /// the cgroups.
     pub fn node(&self, machine: &Machine, driver: Driver) -> Node {
         let memory_capacity = self.capacity_memory.unwrap_or(machine.memory);
-        let hard = self.eviction_hard.map(|t| Bytes(t.of(memory_capacity.0)));
+        let hard = self
+            .hard(Signal::MemoryAvailable)
+            .map(|t| Bytes(t.less_than.of(memory_capacity.0)));
         let named = |on: &Option<EnforceOn>| on.as_ref().map(|on| on.named(driver));
         Node {
             cpu_capacity: self.capacity_cpu.unwrap_or(machine.cpu),
@@ -504,17 +504,32 @@ impl Config {
         }
     }
 
+    /// The hard threshold of a signal.
+    pub fn hard(&self, signal: Signal) -> Option<&Threshold> {
+        let of = |t: &&Threshold| t.signal == signal && t.is_hard();
+        self.thresholds.iter().find(of)
+    }
+
+    /// The soft threshold of a signal.
+    pub fn soft(&self, signal: Signal) -> Option<&Threshold> {
+        let of = |t: &&Threshold| t.signal == signal && !t.is_hard();
+        self.thresholds.iter().find(of)
+    }
+
     /// Working set of the whole node at which less is available than `evictionHard["memory.available"]`,
     /// bytes; of what the machine has, whatever `capacity` says.
     pub fn node_level(&self, machine: &Machine) -> Option<u64> {
         let total = machine.memory.as_u64();
-        self.eviction_hard
-            .map(|hard| total.saturating_sub(hard.of(total)))
+        self.hard(Signal::MemoryAvailable)
+            .map(|hard| total.saturating_sub(hard.less_than.of(total)))
     }
 
     /// `evictionMinimumReclaim["memory.available"]` of this node, bytes.
     pub fn minimum_reclaim(&self, node: &Node) -> u64 {
-        self.eviction_minimum_reclaim
+        let of_memory = |t: &&Threshold| t.signal == Signal::MemoryAvailable;
+        let reclaim = self.thresholds.iter().find(of_memory);
+        reclaim
+            .and_then(|threshold| threshold.min_reclaim)
             .map_or(0, |amount| amount.of(node.memory_capacity.0))
     }
 

@@ -110,13 +110,8 @@ pub(super) struct RawMemorySwap {
     pub(super) swap_behavior: Option<Text>,
 }
 
-/// Eviction signals; the kubelet has more, podwarden acts on this one.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawSignals {
-    #[serde(rename = "memory.available")]
-    pub(super) memory_available: Option<Text>,
-}
+/// Eviction signals with what is written for each.
+pub(super) type RawSignals = BTreeMap<String, Text>;
 
 /// `qosReserved`.
 #[derive(Debug, Default, Deserialize)]
@@ -236,7 +231,7 @@ fn identity(
     }
     Err(ConfigError::Value {
         origin: origin(name, found),
-        field,
+        field: field.to_owned(),
         value: found.map(|text| text.value.clone()).unwrap_or_default(),
         problem: format!("this version reads {expected}"),
         remedy: "begin the file with `apiVersion: podwarden.io/v1alpha1` and `kind: AgentConfig`",

@@ -6,6 +6,10 @@ fn parse(rest: &str) -> Result<Config, ConfigError> {
     Config::parse("agent.yaml", &format!("{HEAD}{rest}"), Overrides::default())
 }
 
+fn hard(config: &Config) -> Option<Amount> {
+    config.hard(Signal::MemoryAvailable).map(|t| t.less_than)
+}
+
 /// The error with its sources on one line.
 fn error(rest: &str) -> String {
     format!("{:#}", anyhow::Error::from(parse(rest).unwrap_err()))
@@ -25,9 +29,11 @@ fn documented_example() {
     assert_eq!(config.ownership, Ownership::Assist);
     assert_eq!(config.kube_reserved.cpu, MilliCpu(200));
     assert_eq!(config.system_reserved.memory, Bytes::mebi(500));
-    assert_eq!(config.eviction_hard, Some(Amount::Percent(5_000_000)));
-    let soft = (Amount::Quantity(1 << 30), Duration::from_secs(90));
-    assert_eq!(config.eviction_soft, Some(soft));
+    assert_eq!(hard(&config), Some(Amount::Percent(5_000_000)));
+    let soft = config.soft(Signal::MemoryAvailable).unwrap();
+    assert_eq!(soft.less_than, Amount::Quantity(1 << 30));
+    assert_eq!(soft.grace, Some(Duration::from_secs(90)));
+    assert_eq!(soft.min_reclaim, Some(Amount::Quantity(200 << 20)));
     assert_eq!(config.qos_reserved_memory, Some(50));
     assert_eq!(config.ranking, Ranking::Kubelet);
     assert_eq!(config.capacity_cpu, Some(MilliCpu(2000)));
@@ -41,15 +47,15 @@ fn defaults_are_the_kubelets() {
     assert_eq!(config.mode, Mode::Observe);
     assert_eq!(config.cgroup_root, "/");
     assert_eq!(config.cgroup_driver, None);
-    assert_eq!(config.eviction_hard, Some(Amount::Quantity(100 << 20)));
-    assert_eq!(config.eviction_soft, None);
+    assert_eq!(hard(&config), Some(Amount::Quantity(100 << 20)));
+    assert_eq!(config.soft(Signal::MemoryAvailable), None);
     assert_eq!(config.reactor.max_evictions_per_minute, 60);
     assert_eq!(config.pressure.stalls().count(), 0);
     assert_eq!(config.reactor.max_headroom.of(10 << 30), 1 << 30);
     assert_eq!(config.ranking, Ranking::QosFirst);
     assert!(!config.node_name.is_empty());
     // Written, but without the signal: the operator wants none.
-    assert_eq!(parse("evictionHard: {}").unwrap().eviction_hard, None);
+    assert_eq!(hard(&parse("evictionHard: {}").unwrap()), None);
 }
 
 #[test]
@@ -296,7 +302,7 @@ fn what_is_not_acted_on_is_said() {
 fn thresholds_are_the_kubelets() {
     let hard = |value: &str| {
         parse(&format!("evictionHard: {{memory.available: {value:?}}}"))
-            .map(|config| config.eviction_hard)
+            .map(|config| hard(&config))
             .ok()
     };
     assert_eq!(hard("7.5%"), Some(Some(Amount::Percent(7_500_000))));
@@ -309,9 +315,10 @@ fn thresholds_are_the_kubelets() {
     }
     let soft = "evictionSoft: {memory.available: 0%}\n\
                 evictionSoftGracePeriod: {memory.available: 1m}";
-    assert_eq!(parse(soft).unwrap().eviction_soft, None);
+    assert_eq!(parse(soft).unwrap().soft(Signal::MemoryAvailable), None);
     let reclaim = parse("evictionMinimumReclaim: {memory.available: 0}").unwrap();
-    assert_eq!(reclaim.eviction_minimum_reclaim, Some(Amount::Quantity(0)));
+    let threshold = reclaim.hard(Signal::MemoryAvailable).unwrap();
+    assert_eq!(threshold.min_reclaim, Some(Amount::Quantity(0)));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod kubelet;
 mod limits;
 mod pressure;
 mod static_pod_url;
+mod thresholds;
 
 use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -18,10 +19,6 @@ use super::{
     raw::{RawConfig, RawEventLog, RawReactor, RawResources, Text, origin},
 };
 
-/// The kubelet's default for `evictionHard["memory.available"]`
-/// (`pkg/kubelet/apis/config/v1beta1/defaults_linux.go`).
-const DEFAULT_EVICTION_HARD: Amount = Amount::Quantity(Bytes::mebi(100).0);
-
 /// A pod every second: ten times what a kubelet does (one every `evictionMonitoringPeriod`, 10 s, of
 /// `pkg/kubelet/eviction/eviction_manager.go`), and short of emptying a node in one bad moment.
 const DEFAULT_EVICTIONS_PER_MINUTE: u32 = 60;
@@ -33,7 +30,6 @@ const DEFAULT_MAX_HEADROOM: Amount = Amount::Percent(10 * 1_000_000);
 const DEFAULT_EVENT_LOG_SIZE: Bytes = Bytes::mebi(16);
 
 const QUANTITY: &str = "write a quantity such as 200m, 2 or 500Mi";
-const THRESHOLD: &str = "write an amount such as 500Mi or a share such as 5%";
 const DURATION: &str = "write a duration within the range, such as 500ms, 30s or 1m30s";
 
 /// What is being checked, for the errors.
@@ -42,14 +38,14 @@ struct File<'a>(&'a str);
 impl File<'_> {
     fn error(
         &self,
-        field: &'static str,
+        field: &str,
         text: &Text,
         problem: impl Display,
         remedy: &'static str,
     ) -> ConfigError {
         ConfigError::Value {
             origin: origin(self.0, Some(text)),
-            field,
+            field: field.to_owned(),
             value: text.value.clone(),
             problem: problem.to_string(),
             remedy,
@@ -66,16 +62,6 @@ impl File<'_> {
     ) -> Result<Option<T>, ConfigError> {
         text.map(|text| parse(&text.value).map_err(|e| self.error(field, text, e, remedy)))
             .transpose()
-    }
-
-    /// 0% and 100% are none.
-    fn threshold(
-        &self,
-        field: &'static str,
-        text: Option<&Text>,
-    ) -> Result<Option<Amount>, ConfigError> {
-        let threshold = self.read(field, text, Amount::parse_threshold, THRESHOLD)?;
-        Ok(threshold.flatten())
     }
 
     fn duration(
@@ -123,29 +109,6 @@ impl File<'_> {
             return Err(self.error("capacity.memory", text, ZERO, QUANTITY));
         }
         Ok((cpu, memory))
-    }
-
-    fn soft(&self, raw: &RawConfig) -> Result<Option<(Amount, Duration)>, ConfigError> {
-        const SOFT: &str = "evictionSoft.memory.available";
-        const GRACE: &str = "evictionSoftGracePeriod.memory.available";
-        let threshold = self.threshold(SOFT, raw.eviction_soft.memory_available.as_ref())?;
-        let grace = self.duration(
-            GRACE,
-            raw.eviction_soft_grace_period.memory_available.as_ref(),
-            Duration::ZERO..=Duration::from_secs(24 * 3600),
-        )?;
-        let incomplete = |missing, because| ConfigError::Incomplete {
-            path: self.0.to_owned(),
-            missing,
-            because,
-        };
-        match (&raw.eviction_soft.memory_available, grace) {
-            // Switched off by 0% or 100% is written, too.
-            (Some(_), Some(grace)) => Ok(threshold.map(|threshold| (threshold, grace))),
-            (None, None) => Ok(None),
-            (Some(_), None) => Err(incomplete(GRACE, SOFT)),
-            (None, Some(_)) => Err(incomplete(SOFT, GRACE)),
-        }
     }
 
     fn reactor(&self, raw: &RawReactor) -> Result<ReactorConfig, ConfigError> {
@@ -206,8 +169,8 @@ impl File<'_> {
             (None, None) => Ok(None),
             (None, Some(_)) => Err(ConfigError::Incomplete {
                 path: self.0.to_owned(),
-                missing: PATH,
-                because: MAX_SIZE,
+                missing: PATH.to_owned(),
+                because: MAX_SIZE.to_owned(),
             }),
             (Some(path), max_size) => Ok(Some(EventLogConfig {
                 path,
@@ -263,14 +226,8 @@ pub(super) fn check(
 ) -> Result<Config, ConfigError> {
     let file = File(name);
     let (capacity_cpu, capacity_memory) = file.capacity(&raw.capacity)?;
-    let hard = raw
-        .eviction_hard
-        .as_ref()
-        .map(|h| h.memory_available.as_ref());
-    let eviction_hard = match hard {
-        None => Some(DEFAULT_EVICTION_HARD),
-        Some(text) => file.threshold("evictionHard.memory.available", text)?,
-    };
+    let enforce = file.enforce(&raw)?;
+    let thresholds = file.thresholds(&raw, enforce.pods)?;
     let ownership = raw.ownership.unwrap_or_default();
     let listen = file.read(
         "listen",
@@ -332,18 +289,11 @@ pub(super) fn check(
             ],
             &raw.system_reserved,
         )?,
-        enforce: file.enforce(&raw)?,
+        enforce,
         limits: file.limits(&raw)?,
         memory_throttling_factor: file.throttling_factor(&raw)?,
         limited_swap: file.limited_swap(&raw)?,
-        eviction_hard,
-        eviction_soft: file.soft(&raw)?,
-        eviction_minimum_reclaim: file.read(
-            "evictionMinimumReclaim.memory.available",
-            raw.eviction_minimum_reclaim.memory_available.as_ref(),
-            Amount::parse_reclaim,
-            THRESHOLD,
-        )?,
+        thresholds,
         eviction_pressure_transition_period: file
             .transition(raw.eviction_pressure_transition_period.as_ref())?,
         qos_reserved_memory: file.read(
@@ -396,7 +346,7 @@ fn from_command_line<T, E: Display>(
 ) -> Result<T, ConfigError> {
     parse(text).map_err(|problem| ConfigError::Value {
         origin: "(command line)".to_owned(),
-        field: flag,
+        field: flag.to_owned(),
         value: text.to_owned(),
         problem: problem.to_string(),
         remedy,

@@ -15,6 +15,8 @@ use podwarden_policy::{
     model::QosClass,
 };
 
+pub use podwarden_policy::signal::ScopeName;
+
 use super::free::FreeMemory;
 
 /// A memory cgroup with a level.
@@ -145,43 +147,6 @@ pub struct StallTrigger {
     pub window: Duration,
     /// Has an exceptional condition (`POLLPRI`) then.
     pub notice: OwnedFd,
-}
-
-/// The cgroups that can have a level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ScopeName {
-    /// All pods.
-    Kubepods,
-    /// The burstable tier.
-    Burstable,
-    /// The besteffort tier.
-    BestEffort,
-    /// Everything that runs on the node, pods or not.
-    Node,
-    /// No cgroup's level, but tasks that wait for memory.
-    Pressure,
-}
-
-impl ScopeName {
-    /// As the API and the cgroup names it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Kubepods => "kubepods",
-            Self::Burstable => "burstable",
-            Self::BestEffort => "besteffort",
-            Self::Node => "node",
-            Self::Pressure => "pressure",
-        }
-    }
-
-    /// True when evicting a pod of this class lowers this cgroup's usage.
-    pub fn contains(self, class: QosClass) -> bool {
-        match self {
-            Self::Kubepods | Self::Node | Self::Pressure => true,
-            Self::Burstable => class == QosClass::Burstable,
-            Self::BestEffort => class == QosClass::BestEffort,
-        }
-    }
 }
 
 /// A pod that may be evicted. Pods that may not (critical, static, our own) are not in the plan.

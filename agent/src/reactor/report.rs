@@ -3,41 +3,9 @@
 
 use podwarden_policy::{evict::Rank, model::QosClass};
 
+pub use podwarden_policy::signal::Detector;
+
 use super::plan::ScopeName;
-
-/// What noticed that usage is at a level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Detector {
-    /// The kernel program at the charge.
-    Charge,
-    /// The kernel program at a context switch.
-    Switch,
-    /// The memory controller's own threshold (cgroup v1).
-    EventFd,
-    /// `memory.events` of the cgroup: a limit of it or below it was reached (cgroup v2).
-    MemoryEvents,
-    /// Some task has waited for memory for too long (PSI).
-    PsiSome,
-    /// All tasks have, at the same time.
-    PsiFull,
-    /// The reactor's sampler.
-    Sampler,
-}
-
-impl Detector {
-    /// As the API names it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Charge => "charge",
-            Self::Switch => "switch",
-            Self::EventFd => "eventfd",
-            Self::MemoryEvents => "memory.events",
-            Self::PsiSome => "psi-some",
-            Self::PsiFull => "psi-full",
-            Self::Sampler => "sampler",
-        }
-    }
-}
 
 /// Usage was found at a level. Times are `CLOCK_MONOTONIC`, nanoseconds; sizes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

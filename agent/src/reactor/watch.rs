@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+use podwarden_policy::{Bytes, pressure};
+
 use super::{report::Detector, sampler};
 use crate::base::clock::nanos;
 
@@ -168,7 +170,8 @@ impl Watch {
     /// hovers at its level would otherwise have it report without end: it is left alone for `quiet`
     /// after each report, which the sampler bridges.
     pub(super) fn usage_to_arm(&self, level: u64, look: Look, quiet: Duration) -> Option<u64> {
-        let wanted = level.saturating_add(look.usage.saturating_sub(look.working_set));
+        let idle = Bytes(look.usage.saturating_sub(look.working_set));
+        let wanted = pressure::usage_level(Bytes(level), Bytes::ZERO, idle).as_u64();
         let resting = self.quiet_left(look.at, quiet).is_some();
         (self.phase == Phase::Below && self.armed != Some(wanted) && !resting).then_some(wanted)
     }

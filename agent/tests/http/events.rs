@@ -123,7 +123,7 @@ async fn one_event_has_its_flight_from_memory_or_from_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.jsonl");
     let flight = FlightRecord {
-        signal: "memory.limit".to_owned(),
+        signal: podwarden_policy::signal::Signal::MemoryLimit,
         ..FlightRecord::default()
     };
     let api = Api::start().await;

@@ -84,7 +84,7 @@ async fn metrics_say_what_the_figures_say() {
     api.published.publish(Figures::new(node(), pods));
     let eviction = EventKind::Eviction(Box::new(Eviction {
         qos_class: "BestEffort".to_owned(),
-        scope: "kubepods".to_owned(),
+        scope: podwarden_policy::signal::ScopeName::Kubepods,
         ..Eviction::default()
     }));
     api.published.event(String::new(), None, eviction);

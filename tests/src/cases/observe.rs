@@ -38,7 +38,7 @@ impl Decision {
         Self {
             victim: eviction.pod.name.clone(),
             class: eviction.qos_class.clone(),
-            scope: eviction.scope.clone(),
+            scope: eviction.scope.to_string(),
             level: eviction.level_bytes + eviction.headroom_bytes,
         }
     }

@@ -110,12 +110,13 @@ fn ensure_flight(record: &EventRecord, eviction: &Eviction) -> Result<()> {
         own.offset_nanos.iter().filter(between).count() >= 3,
         "nothing is known between crossing and freed: {own:?}"
     );
-    let scope = flight
-        .curves
-        .iter()
-        .any(|curve| curve.scope.as_deref() == Some("kubepods"));
+    let scope = flight.curves.iter().any(|curve| {
+        curve
+            .scope
+            .is_some_and(|scope| scope.as_str() == "kubepods")
+    });
     ensure!(
-        scope && flight.signal == "allocatableMemory.available",
+        scope && flight.signal.as_str() == "allocatableMemory.available",
         "{flight:?}"
     );
     let first = flight.ranking.first().context("no ranking")?;
@@ -308,7 +309,8 @@ fn kernel_oom(context: &Context) -> Result<()> {
     let of_pod = |curve: &&Curve| curve.pod.as_ref().is_some_and(|of| of.uid == pod.uid());
     let own = flight.curves.iter().find(of_pod).context("no curve")?;
     ensure!(
-        flight.signal == "memory.limit" && own.usage_bytes.iter().any(|bytes| *bytes > 16 * MIB),
+        flight.signal.as_str() == "memory.limit"
+            && own.usage_bytes.iter().any(|bytes| *bytes > 16 * MIB),
         "{flight:?}"
     );
     let exit = flight.exits.iter().find(|exit| exit.pid == hog.pid());

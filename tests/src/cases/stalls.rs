@@ -48,10 +48,13 @@ fn stalls_evict(context: &Context) -> Result<()> {
         first.ok_or_else(|| anyhow::anyhow!("nobody was evicted"))
     })?;
     ensure!(
-        eviction.pod.uid == victim.uid() && eviction.scope == "pressure",
+        eviction.pod.uid == victim.uid() && eviction.scope.as_str() == "pressure",
         "{eviction:?}"
     );
-    ensure!(eviction.detected_by == "psi-some", "{eviction:?}");
+    ensure!(
+        eviction.detected_by == Some(podwarden_policy::signal::Detector::PsiSome),
+        "{eviction:?}"
+    );
     ensure!(small.is_alive(), "one that frees nothing was killed");
     ensure!(
         node.kubepods().oom_kills()? == 0,

@@ -219,7 +219,7 @@ mod tests {
                 uid: "1".into(),
             },
             qos_class: "BestEffort".into(),
-            scope: "kubepods".into(),
+            scope: podwarden_policy::signal::ScopeName::Kubepods,
             level_bytes: 768 << 20,
             usage_bytes: 769 << 20,
             victim_usage_bytes: 500 << 20,

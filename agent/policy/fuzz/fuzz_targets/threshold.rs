@@ -1,9 +1,11 @@
-//! Any texts as eviction thresholds, as flags and as maps: nothing panics, and what is read is in
+//! Any texts as eviction thresholds: nothing panics, and what is read is in
 //! order and within its bounds.
 #![no_main]
 
+use std::collections::BTreeMap;
+
 use libfuzzer_sys::fuzz_target;
-use podwarden_policy::threshold::{Amount, ThresholdConfig, parse_duration, parse_flag};
+use podwarden_policy::threshold::{Amount, ThresholdConfig, parse_duration};
 
 const CAPACITY: u64 = 1 << 40;
 
@@ -16,10 +18,13 @@ fuzz_target!(|text: &str| {
             true => flag.to_owned(),
             false => format!("memory.available{separator}{flag}"),
         };
-        parse_flag(&flag, separator)
+        let pairs = flag.split(',').filter_map(|pair| pair.split_once(separator));
+        pairs
+            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+            .collect::<BTreeMap<_, _>>()
     };
     let maps = [next('<'), next('<'), next('='), next('=')];
-    let [hard, soft, grace, reclaim] = maps.map(Result::unwrap_or_default);
+    let [hard, soft, grace, reclaim] = maps;
     for text in hard.values().chain(soft.values()) {
         amount(text);
     }

@@ -1,13 +1,13 @@
 //! kubelet `pkg/kubelet/eviction/helpers_test.go` and `memory_threshold_notifier.go`.
 
-use core::{cmp::Reverse, time::Duration};
+use core::time::Duration;
 
 use podwarden_policy::{
     Bytes, Pod,
-    evict::{Exemptions, PidRank, Ranking, order},
+    evict::{Exemptions, Ranking, order},
     pressure::usage_level,
     signal::Signal,
-    threshold::{Amount, ThresholdConfig, parse_flag},
+    threshold::{Amount, ThresholdConfig},
 };
 
 use crate::support::pod;
@@ -43,38 +43,14 @@ fn by_priority() {
 }
 
 #[test]
-fn by_processes() {
-    let mut ranks = [
-        ("high-5", 1, 5),
-        ("high-20", 1, 20),
-        ("low-6", -1, 6),
-        ("low-20", -1, 20),
-    ]
-    .map(|(name, priority, processes)| {
-        let processes = Reverse(processes);
-        (
-            PidRank {
-                priority,
-                processes,
-            },
-            name,
-        )
-    });
-    ranks.sort();
-    assert_eq!(
-        ranks.map(|(_, name)| name),
-        ["low-20", "low-6", "high-20", "high-5"]
-    );
-}
-
-#[test]
 fn memory_before_other_signals() {
     let signals = [
-        Signal::NodeFsAvailable,
-        Signal::PidAvailable,
+        Signal::MemoryPressure,
+        Signal::QosReservedMemory,
         Signal::MemoryAvailable,
     ];
     assert_eq!(signals.iter().min(), Some(&Signal::MemoryAvailable));
+    assert_eq!(Signal::ALL.iter().min(), Signal::ALL.first());
 }
 
 fn one(value: &str) -> std::collections::BTreeMap<String, String> {
@@ -98,24 +74,15 @@ fn thresholds() {
         .collect();
     let mi = |n| Amount::Quantity(Bytes::mebi(n).0);
     let expected = [
-        (Signal::AllocatableMemoryAvailable, mi(150), Duration::ZERO),
-        (Signal::MemoryAvailable, mi(150), Duration::ZERO),
-        (Signal::MemoryAvailable, mi(300), Duration::from_secs(30)),
+        (Signal::AllocatableMemoryAvailable, mi(150), None),
+        (Signal::MemoryAvailable, mi(150), None),
+        (
+            Signal::MemoryAvailable,
+            mi(300),
+            Some(Duration::from_secs(30)),
+        ),
     ];
     assert_eq!(found, expected);
-}
-
-#[test]
-fn flags() {
-    let hard = parse_flag(" memory.available<500Mi, nodefs.available < 10%,", '<');
-    let expected = [
-        ("memory.available".to_owned(), "500Mi".to_owned()),
-        ("nodefs.available".to_owned(), "10%".to_owned()),
-    ];
-    assert_eq!(hard, Ok(expected.into()));
-    let grace = parse_flag("memory.available=1m30s", '=');
-    assert_eq!(grace, Ok(one("1m30s")));
-    assert!(parse_flag("memory.available=500Mi", '<').is_err());
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Levels {
     /// kubepods and the tiers with their cgroups.
     pub(super) fn tiers(&self, layout: &CgroupLayout) -> [TierInfo; 3] {
         let tier = |scope: ScopeName| TierInfo {
-            name: scope.as_str(),
+            name: scope,
             path: scope_path(layout, scope),
             level: self.of_scope(scope),
         };

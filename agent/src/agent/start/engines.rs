@@ -1,6 +1,7 @@
 //! Accounts and reactor, over the kernel programs.
 
 use podwarden_cgroup::{MemoryReader, Tree};
+use podwarden_policy::signal::Signal;
 
 use super::{Site, StartError, process, programs};
 use crate::{
@@ -33,8 +34,7 @@ impl Engines {
         let decision = support::decide(&support::probe(&config.cgroup_root));
         let mut degradations: Vec<_> = decision.degradations().collect();
         let (kernel, levels, profile) = programs::load(config, tree, &decision, &mut degradations)?;
-        let any_level = config.eviction_soft.is_some()
-            || config.eviction_hard.is_some()
+        let any_level = !config.thresholds.is_empty()
             || Levels::of(&site.node, pods.pods.iter().map(|p| &p.pod)) != Levels::default();
         let kubepods = site.layout.path(&site.layout.kubepods);
         let (accounting, changes) = Accounting::start(kernel, tree, &kubepods, any_level)
@@ -62,7 +62,7 @@ fn degradations_of(config: &Config, tree: &Tree, reactor: &Reactor) -> Vec<Strin
     }
     lost.extend(arm::pressure::degradations(&config.pressure));
     if let (Some(_), Err(error)) = (
-        config.eviction_hard,
+        config.hard(Signal::MemoryAvailable),
         MemoryReader::open_node(tree.hierarchies()),
     ) {
         lost.push(format!(

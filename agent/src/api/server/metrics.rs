@@ -309,7 +309,7 @@ impl Scrape {
             family.counter(
                 &[
                     ("qos_class", &key.qos_class),
-                    ("scope", &key.scope),
+                    ("scope", key.scope.as_str()),
                     ("dry_run", dry_run),
                 ],
                 *count,
@@ -317,7 +317,13 @@ impl Scrape {
         }
         let mut family = Family::open(encoder, &METRICS.crossings)?;
         for ((scope, detected_by), count) in &self.counts.crossings {
-            family.counter(&[("scope", scope), ("detected_by", detected_by)], *count)?;
+            family.counter(
+                &[
+                    ("scope", scope.as_str()),
+                    ("detected_by", detected_by.as_str()),
+                ],
+                *count,
+            )?;
         }
         Ok(())
     }

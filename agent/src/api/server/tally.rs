@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use podwarden_policy::signal::{Detector, ScopeName};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::api::{
@@ -16,7 +17,7 @@ use crate::api::{
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EvictionKey {
     pub(super) qos_class: String,
-    pub(super) scope: String,
+    pub(super) scope: ScopeName,
     pub(super) dry_run: bool,
 }
 
@@ -25,7 +26,7 @@ pub(super) struct EvictionKey {
 pub(super) struct Counts {
     pub(super) evictions: BTreeMap<EvictionKey, u64>,
     /// By scope and by what detected it.
-    pub(super) crossings: BTreeMap<(String, String), u64>,
+    pub(super) crossings: BTreeMap<(ScopeName, Detector), u64>,
     /// The last event counted.
     last_id: u64,
 }
@@ -53,7 +54,7 @@ impl Tally {
             EventKind::Eviction(eviction) => {
                 let key = EvictionKey {
                     qos_class: eviction.qos_class.clone(),
-                    scope: eviction.scope.clone(),
+                    scope: eviction.scope,
                     dry_run: eviction.dry_run,
                 };
                 *counts.evictions.entry(key).or_default() += 1;
@@ -61,7 +62,7 @@ impl Tally {
             EventKind::LevelCrossed {
                 scope, detected_by, ..
             } => {
-                let key = (scope.clone(), detected_by.clone());
+                let key = (*scope, *detected_by);
                 *counts.crossings.entry(key).or_default() += 1;
             }
             _ => {}

@@ -1,5 +1,6 @@
 //! What happened: `GET /v1/events`.
 
+use podwarden_policy::signal::{Detector, ScopeName};
 use serde::{Deserialize, Serialize};
 
 use super::PodRef;
@@ -38,7 +39,7 @@ pub struct Eviction {
     /// Whose level was crossed: `kubepods`, `burstable`, `besteffort`, or `node` for all that runs on the
     /// node; `pressure` where tasks waited for memory (the level is then that from which memory is
     /// short).
-    pub scope: String,
+    pub scope: ScopeName,
     /// The level that was in force, bytes.
     pub level_bytes: u64,
     /// How far that was below the configured level because of how fast the scope filled, bytes.
@@ -48,8 +49,8 @@ pub struct Eviction {
     #[serde(default)]
     pub fill_bytes_per_second: u64,
     /// What noticed it first, as in `levelCrossed`.
-    #[serde(default)]
-    pub detected_by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detected_by: Option<Detector>,
     /// Usage of the scope when it was verified, bytes.
     pub usage_bytes: u64,
     /// Usage of the victim when it was chosen, bytes.
@@ -138,14 +139,14 @@ pub enum EventKind {
     /// A level was crossed.
     LevelCrossed {
         /// As in an eviction.
-        scope: String,
+        scope: ScopeName,
         /// The level, bytes.
         level_bytes: u64,
         /// Usage seen, bytes.
         usage_bytes: u64,
         /// Which source reported it: `charge`, `switch`, `eventfd`, `memory.events`, `psi-some`, `psi-full` or
         /// `sampler`.
-        detected_by: String,
+        detected_by: Detector,
     },
     /// A pod was evicted, or in observe mode would have been.
     Eviction(Box<Eviction>),

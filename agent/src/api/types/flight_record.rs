@@ -1,6 +1,7 @@
 //! What the flight recorder keeps of an eviction or an OOM kill: `GET /v1/events/{id}`, and a line of the
 //! event log.
 
+use podwarden_policy::signal::{ScopeName, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::{Event, PodRef};
@@ -28,7 +29,7 @@ pub struct EventRecord {
 pub struct FlightRecord {
     /// What was in short supply: `memory.available`, `qosReserved.memory`, or `memory.limit` for an
     /// OOM kill.
-    pub signal: String,
+    pub signal: Signal,
     /// The moment that the curves' offsets count from: the crossing, or the kernel's choice.
     pub origin_nanos: u64,
     /// The levels that were armed.
@@ -51,7 +52,7 @@ pub struct FlightRecord {
 #[serde(rename_all = "camelCase")]
 pub struct Level {
     /// `kubepods`, `burstable` or `besteffort`.
-    pub scope: String,
+    pub scope: ScopeName,
     /// Working set at which the reactor acts, bytes.
     pub level_bytes: u64,
     /// Once it acts it goes on until the working set is below this, bytes.
@@ -95,7 +96,7 @@ pub struct Exit {
 pub struct Curve {
     /// `kubepods`, `burstable` or `besteffort`; absent for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<String>,
+    pub scope: Option<ScopeName>,
     /// The pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,

@@ -2,6 +2,7 @@
 //! time, and the ranking. A pure function of the record.
 
 use plotters::style::{Color as _, RGBColor};
+use podwarden_policy::signal::ScopeName;
 
 use super::text;
 use crate::{
@@ -200,7 +201,7 @@ fn legend(page: &Area<'_>, shown: &[(&Curve, Look)]) -> anyhow::Result<()> {
     let mut x = LEFT;
     for (curve, (colour, width)) in shown {
         let name = match (&curve.scope, &curve.pod) {
-            (Some(scope), _) => scope.clone(),
+            (Some(scope), _) => scope.to_string(),
             (None, Some(pod)) => text::name(pod),
             (None, None) => String::new(),
         };
@@ -217,10 +218,10 @@ fn legend(page: &Area<'_>, shown: &[(&Curve, Look)]) -> anyhow::Result<()> {
 /// Bytes and name of the level that it was about.
 fn level(record: &EventRecord, flight: &FlightRecord) -> Option<(f64, String)> {
     let (scope, bytes) = match &record.event.kind {
-        EventKind::Eviction(eviction) => (eviction.scope.as_str(), eviction.level_bytes),
+        EventKind::Eviction(eviction) => (eviction.scope, eviction.level_bytes),
         _ => {
             let level = flight.levels.first()?;
-            (level.scope.as_str(), level.level_bytes)
+            (level.scope, level.level_bytes)
         }
     };
     let name = format!("level of {scope}, {}", output::bytes(bytes));
@@ -230,8 +231,8 @@ fn level(record: &EventRecord, flight: &FlightRecord) -> Option<(f64, String)> {
 /// The scope that it was about first, then the pod, then the rest.
 fn shown<'a>(record: &EventRecord, flight: &'a FlightRecord) -> Vec<(&'a Curve, Look)> {
     let scope = match &record.event.kind {
-        EventKind::Eviction(eviction) => eviction.scope.as_str(),
-        _ => "kubepods",
+        EventKind::Eviction(eviction) => eviction.scope,
+        _ => ScopeName::Kubepods,
     };
     let own = record.event.pod.as_ref();
     let mut tiers = [1, 4].into_iter();
@@ -241,7 +242,7 @@ fn shown<'a>(record: &EventRecord, flight: &'a FlightRecord) -> Vec<(&'a Curve, 
         .iter()
         .filter_map(|curve| {
             let (order, colour, width) = match (&curve.scope, &curve.pod) {
-                (Some(name), _) if name == scope => (0, 0, 2),
+                (Some(name), _) if *name == scope => (0, 0, 2),
                 // An unused tier would only hide the axis.
                 (Some(_), _) if curve.usage_bytes.iter().all(|bytes| *bytes == 0) => return None,
                 (Some(_), _) => (2, tiers.next()?, 2),

@@ -25,7 +25,7 @@ pub(super) fn text(record: &EventRecord) -> String {
 }
 
 fn levels(flight: &FlightRecord) -> String {
-    let mut text = format!("\n\nSIGNAL  {}", output::printable(&flight.signal));
+    let mut text = format!("\n\nSIGNAL  {}", flight.signal);
     for level in &flight.levels {
         text += &format!(
             "\n  {:<10}  acts at {}, down to {}",
@@ -108,7 +108,7 @@ fn usage_at(curve: &Curve, at: i64) -> Option<u64> {
 
 fn name(curve: &Curve) -> String {
     let name = match (&curve.scope, &curve.pod) {
-        (Some(scope), _) => scope.clone(),
+        (Some(scope), _) => scope.to_string(),
         (None, Some(pod)) => output::printable(&pod.name),
         (None, None) => String::new(),
     };

@@ -1,5 +1,7 @@
 //! An event in words.
 
+use podwarden_policy::signal::ScopeName;
+
 use crate::{
     api::types::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
     cli::output,
@@ -56,7 +58,7 @@ pub(crate) fn sentence(event: &Event) -> String {
             level_bytes,
             usage_bytes,
             detected_by,
-        } if scope == "pressure" => format!(
+        } if *scope == ScopeName::Pressure => format!(
             "tasks wait for memory, which is short: pods use {}, from {} on (noticed by {detected_by})",
             output::bytes(*usage_bytes),
             output::bytes(*level_bytes),
@@ -194,7 +196,7 @@ fn verdict(eviction: &Eviction) -> String {
             output::bytes(eviction.fill_bytes_per_second)
         ),
     };
-    if eviction.scope == "pressure" {
+    if eviction.scope == ScopeName::Pressure {
         return format!(
             "{verb} {} ({}), using {}: tasks waited for memory, which was short: pods used {}, from {} on",
             name(&eviction.pod),
@@ -229,10 +231,9 @@ fn steps(eviction: &Eviction) -> String {
         (
             "wake",
             since(timeline.wake_nanos),
-            match eviction.detected_by.as_str() {
-                "" => String::new(),
-                by => format!("noticed by {}", output::printable(by)),
-            },
+            eviction
+                .detected_by
+                .map_or_else(String::new, |by| format!("noticed by {by}")),
         ),
         (
             "verified",

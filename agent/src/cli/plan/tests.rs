@@ -38,7 +38,7 @@ fn recorded() -> Snapshot {
     snapshot.crossing = Some(podwarden_policy::pressure::Crossing {
         threshold: Threshold {
             signal: podwarden_policy::signal::Signal::MemoryAvailable,
-            grace: std::time::Duration::from_secs(1),
+            grace: Some(std::time::Duration::from_secs(1)),
             less_than: Amount::Percent(5_000_000),
             min_reclaim: Some(Amount::Quantity(1)),
         },

@@ -9,7 +9,6 @@ use podwarden_policy::{
     qos,
     settings::{CpuShare, Observed},
     signal::Signal,
-    threshold::Threshold,
 };
 
 use crate::{cli::select, config::Config, hierarchy::recorded::Version};
@@ -75,12 +74,7 @@ fn entry<'a>(snapshot: &'a mut Snapshot, name: &CgroupName, version: Version) ->
 
 /// Whether so much left crosses the hard threshold.
 pub(super) fn crossing(config: &Config, node: &Node, available: Bytes) -> Option<Crossing> {
-    let threshold = Threshold {
-        signal: Signal::MemoryAvailable,
-        grace: std::time::Duration::ZERO,
-        less_than: config.eviction_hard?,
-        min_reclaim: config.eviction_minimum_reclaim,
-    };
+    let threshold = *config.hard(Signal::MemoryAvailable)?;
     let reading = Observation {
         available: available.0,
         capacity: node.memory_capacity.0,

@@ -39,8 +39,8 @@ impl File<'_> {
         )?;
         let incomplete = |missing, because| ConfigError::Incomplete {
             path: self.0.to_owned(),
-            missing,
-            because,
+            missing: str::to_owned(missing),
+            because: str::to_owned(because),
         };
         let Some(url) = url else {
             let others = [

@@ -123,8 +123,8 @@ impl File<'_> {
             let Some(cgroup) = named else {
                 return Err(ConfigError::Incomplete {
                     path: self.0.to_owned(),
-                    missing,
-                    because,
+                    missing: missing.to_owned(),
+                    because: because.to_owned(),
                 });
             };
             *place = Some(EnforceOn {

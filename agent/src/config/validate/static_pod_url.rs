@@ -43,8 +43,8 @@ impl File<'_> {
                 true => Ok(None),
                 false => Err(ConfigError::Incomplete {
                     path: self.0.to_owned(),
-                    missing: URL,
-                    because: HEADER,
+                    missing: URL.to_owned(),
+                    because: HEADER.to_owned(),
                 }),
             };
         };

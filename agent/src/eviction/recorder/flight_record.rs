@@ -42,7 +42,7 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
         let points = followed.ring.points().chain(fine(Subject::Scope(*scope)));
         let (offset_nanos, usage_bytes) = shape(points.collect());
         drawn.push(Curve {
-            scope: Some(scope.as_str().to_owned()),
+            scope: Some(*scope),
             pod: None,
             offset_nanos,
             usage_bytes,
@@ -90,7 +90,7 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
     let mut exits = open.exits;
     exits.sort_by_key(|exit| exit.at_nanos);
     FlightRecord {
-        signal: incident.signal.to_owned(),
+        signal: incident.signal,
         origin_nanos: origin,
         levels: incident.levels,
         ranking: incident.ranking,

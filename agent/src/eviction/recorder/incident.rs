@@ -2,6 +2,7 @@
 
 use podwarden_policy::{
     evict::{self, Candidate, Rank},
+    signal::Signal,
     units::Bytes,
 };
 
@@ -20,7 +21,7 @@ const SHOWN: usize = 8;
 /// See the module's text.
 #[derive(Debug, Default)]
 pub struct Incident {
-    pub(super) signal: &'static str,
+    pub(super) signal: Signal,
     pub(super) origin: u64,
     /// The cgroup whose level it was; `None` for an OOM kill.
     pub(super) scope: Option<ScopeName>,
@@ -50,12 +51,7 @@ impl Incident {
             reason: seen.rank.to_string(),
         });
         Self {
-            signal: match chosen.crossing.scope {
-                ScopeName::Kubepods => "allocatableMemory.available",
-                ScopeName::Node => "memory.available",
-                ScopeName::Pressure => "memory.pressure",
-                ScopeName::Burstable | ScopeName::BestEffort => "qosReserved.memory",
-            },
+            signal: chosen.crossing.scope.signal(),
             origin: chosen.crossing.crossed,
             scope: Some(chosen.crossing.scope),
             token: Some(chosen.token),
@@ -70,7 +66,7 @@ impl Incident {
     /// Of the kernel's choice at `at`.
     pub fn of_oom(at: u64, plan: &ArmedPlan, readings: Vec<Reading>) -> Self {
         Self {
-            signal: "memory.limit",
+            signal: Signal::MemoryLimit,
             origin: at,
             last_step: at,
             levels: levels(plan),
@@ -82,7 +78,7 @@ impl Incident {
     /// Of a tier that is above its target since `at`.
     pub fn of_gap(scope: ScopeName, at: u64, plan: &ArmedPlan, readings: Vec<Reading>) -> Self {
         Self {
-            signal: "qosReserved.memory",
+            signal: scope.signal(),
             origin: at,
             scope: Some(scope),
             last_step: at,
@@ -101,7 +97,7 @@ impl Incident {
 
 fn levels(plan: &ArmedPlan) -> Vec<Level> {
     let levels = plan.scopes.iter().map(|scope| Level {
-        scope: scope.name.as_str().to_owned(),
+        scope: scope.name,
         level_bytes: scope.level,
         target_bytes: scope.target,
     });

@@ -1,7 +1,7 @@
 //! What the API server is told, in the kubelet's words where it has any
 //! (`pkg/kubelet/eviction/helpers.go`, `eviction_manager.go`). Values only.
 
-use podwarden_policy::Bytes;
+use podwarden_policy::{Bytes, signal::Signal};
 use serde_json::{Value, json};
 
 use super::{
@@ -46,7 +46,7 @@ pub struct Sizes {
 /// What is said of an eviction.
 pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
     let level = eviction.level_bytes + eviction.headroom_bytes;
-    let (usage, scope) = (eviction.usage_bytes, eviction.scope.as_str());
+    let (usage, scope) = (eviction.usage_bytes, eviction.scope);
     let low = |size: u64| {
         format!(
             "The node was low on resource: memory. Threshold quantity: {}, available: {}. ",
@@ -54,14 +54,14 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
             Bytes(size.saturating_sub(usage)),
         )
     };
-    let why = match scope {
-        "kubepods" => low(sizes.pods),
-        "node" => low(sizes.node),
-        "pressure" => {
+    let why = match scope.signal() {
+        Signal::AllocatableMemoryAvailable => low(sizes.pods),
+        Signal::MemoryAvailable => low(sizes.node),
+        Signal::MemoryPressure => {
             "The node had condition: [MemoryPressure]. Tasks waited for memory. ".to_owned()
         }
-        tier => format!(
-            "The {tier} tier was low on resource: memory. qosReserved leaves it {}, it used {}. ",
+        Signal::QosReservedMemory | Signal::MemoryLimit => format!(
+            "The {scope} tier was low on resource: memory. qosReserved leaves it {}, it used {}. ",
             Bytes(level),
             Bytes(usage),
         ),
@@ -84,7 +84,7 @@ pub(super) fn pressure(crossing: &Crossing, untold: u32) -> String {
     };
     format!(
         "Attempting to reclaim memory: {} uses {}, its level is {}{before}",
-        crossing.scope.as_str(),
+        crossing.scope,
         Bytes(crossing.usage),
         Bytes(crossing.level + crossing.headroom),
     )

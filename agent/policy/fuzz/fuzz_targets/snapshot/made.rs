@@ -297,8 +297,8 @@ fn cgroups(
 fn crossing(u: Choices<'_, '_>) -> Result<Crossing> {
     Ok(Crossing {
         threshold: Threshold {
-            signal: *u.choose(&Signal::ALL)?,
-            grace: core::time::Duration::ZERO,
+            signal: *u.choose(Signal::ALL)?,
+            grace: None,
             less_than: Amount::Quantity(amount(u)?),
             min_reclaim: None,
         },

@@ -98,7 +98,7 @@ impl Evictions {
                 let message = format!(
                     "the pod could not be killed, although {} is at its level: another pid namespace, or no \
                      right to signal its processes; the next one is tried",
-                    crossing.scope.as_str()
+                    crossing.scope
                 );
                 degraded(published, crossing.wake, pod_of(token), message);
                 false
@@ -173,10 +173,10 @@ fn publish_crossing(published: &Published, crossing: &Crossing) {
         clock::text_of(crossing.crossed),
         None,
         EventKind::LevelCrossed {
-            scope: crossing.scope.as_str().to_owned(),
+            scope: crossing.scope,
             level_bytes: crossing.level,
             usage_bytes: crossing.usage,
-            detected_by: crossing.detector.as_str().to_owned(),
+            detected_by: crossing.detector,
         },
     );
 }
@@ -193,8 +193,7 @@ fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
          kernel (state D in ps, /proc/PID/stack shows where) and ends when what it waits for comes, or is \
          taken away; the pod is passed over for a minute and the next one is evicted if {} is still at \
          its level",
-        chosen.usage,
-        chosen.crossing.scope.as_str()
+        chosen.usage, chosen.crossing.scope
     );
     degraded(published, monotonic(), Some(pod.clone()), message);
 }
@@ -209,9 +208,7 @@ fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String
 fn at_level(crossing: &Crossing) -> String {
     format!(
         "{} uses {} bytes, its level is {}",
-        crossing.scope.as_str(),
-        crossing.usage,
-        crossing.level
+        crossing.scope, crossing.usage, crossing.level
     )
 }
 
@@ -229,11 +226,11 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
     Eviction {
         pod: pod.clone(),
         qos_class: chosen.class.to_string(),
-        scope: crossing.scope.as_str().to_owned(),
+        scope: crossing.scope,
         level_bytes: crossing.level,
         headroom_bytes: crossing.headroom,
         fill_bytes_per_second: crossing.fill_rate,
-        detected_by: crossing.detector.as_str().to_owned(),
+        detected_by: Some(crossing.detector),
         usage_bytes: crossing.usage,
         victim_usage_bytes: chosen.usage,
         processes: chosen.outcome.map_or(0, |o| o.processes),
@@ -260,7 +257,7 @@ fn publish_eviction(published: &Published, chosen: &Chosen, eviction: Eviction) 
         pod = pod.name,
         namespace = pod.namespace,
         uid = pod.uid,
-        scope = eviction.scope,
+        scope = eviction.scope.as_str(),
         reason = eviction.reason,
         dry_run = eviction.dry_run,
         "evicted"

@@ -11,9 +11,9 @@ fn pod(name: &str) -> PodRef {
     }
 }
 
-fn curve(scope: Option<&str>, pod: Option<PodRef>, points: &[(i64, u64)]) -> Curve {
+fn curve(scope: Option<ScopeName>, pod: Option<PodRef>, points: &[(i64, u64)]) -> Curve {
     Curve {
-        scope: scope.map(str::to_owned),
+        scope,
         pod,
         offset_nanos: points.iter().map(|(at, _)| at * 1_000_000).collect(),
         usage_bytes: points.iter().map(|(_, mib)| mib * MIB).collect(),
@@ -50,11 +50,11 @@ pub(crate) fn example() -> EventRecord {
             kind: EventKind::Eviction(Box::new(Eviction {
                 pod: pod("hog"),
                 qos_class: "BestEffort".to_owned(),
-                scope: "kubepods".to_owned(),
+                scope: ScopeName::Kubepods,
                 level_bytes: 1536 * MIB,
                 headroom_bytes: 0,
                 fill_bytes_per_second: 0,
-                detected_by: "switch".to_owned(),
+                detected_by: Some(podwarden_policy::signal::Detector::Switch),
                 usage_bytes: 1537 * MIB,
                 victim_usage_bytes: 577 * MIB,
                 processes: 1,
@@ -74,10 +74,10 @@ pub(crate) fn example() -> EventRecord {
             })),
         },
         flight_record: Some(FlightRecord {
-            signal: "memory.available".to_owned(),
+            signal: podwarden_policy::signal::Signal::MemoryAvailable,
             origin_nanos: origin,
             levels: vec![Level {
-                scope: "kubepods".to_owned(),
+                scope: ScopeName::Kubepods,
                 level_bytes: 1536 * MIB,
                 target_bytes: 1500 * MIB,
             }],
@@ -101,8 +101,12 @@ pub(crate) fn example() -> EventRecord {
                 signal: Some(9),
             }],
             curves: vec![
-                curve(Some("kubepods"), None, &total),
-                curve(Some("burstable"), None, &[(-10_000, 0), (1_000, 0)]),
+                curve(Some(ScopeName::Kubepods), None, &total),
+                curve(
+                    Some(ScopeName::Burstable),
+                    None,
+                    &[(-10_000, 0), (1_000, 0)],
+                ),
                 curve(None, Some(pod("hog")), &hog),
                 curve(None, Some(pod("web")), &[(-10_000, 700), (1_000, 700)]),
             ],

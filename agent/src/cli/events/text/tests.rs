@@ -21,11 +21,11 @@ fn eviction() -> Eviction {
     Eviction {
         pod: pod(),
         qos_class: "BestEffort".to_owned(),
-        scope: "kubepods".to_owned(),
+        scope: ScopeName::Kubepods,
         level_bytes: 1536 << 20,
         headroom_bytes: 0,
         fill_bytes_per_second: 0,
-        detected_by: "switch".to_owned(),
+        detected_by: Some(podwarden_policy::signal::Detector::Switch),
         usage_bytes: 1540 << 20,
         victim_usage_bytes: 600 << 20,
         processes: 3,
@@ -158,10 +158,10 @@ fn every_other_event_is_one_sentence() {
         ),
         (
             EventKind::LevelCrossed {
-                scope: "kubepods".to_owned(),
+                scope: ScopeName::Kubepods,
                 level_bytes: 1 << 30,
                 usage_bytes: 1100 << 20,
-                detected_by: "switch".to_owned(),
+                detected_by: podwarden_policy::signal::Detector::Switch,
             },
             "kubepods uses 1.07Gi, past its level of 1.00Gi (noticed by switch)",
         ),

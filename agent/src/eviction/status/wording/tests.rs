@@ -1,5 +1,7 @@
 use k8s_openapi::api::{core::v1, policy::v1 as policy};
 
+use podwarden_policy::signal::ScopeName;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -12,7 +14,7 @@ fn an_eviction(scope: &str) -> Eviction {
             uid: "u1".to_owned(),
         },
         qos_class: "BestEffort".to_owned(),
-        scope: scope.to_owned(),
+        scope: *ScopeName::ALL.iter().find(|s| s.as_str() == scope).unwrap(),
         level_bytes: 370 * MIB,
         headroom_bytes: 14 * MIB,
         usage_bytes: 400 * MIB,
@@ -77,7 +79,7 @@ fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(value: &Value) -> T 
 #[test]
 fn everything_is_what_the_api_knows() {
     let entry = entry();
-    let pod = an_eviction("").pod;
+    let pod = an_eviction("node").pod;
     let event: v1::Event = typed(&event(&entry, &pod, "u2", "n1"));
     assert_eq!(event.metadata.namespace.as_deref(), Some("shop"));
     assert_eq!(
