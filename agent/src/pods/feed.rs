@@ -1,4 +1,4 @@
-//! Runs the sources, and the mux over what they tell.
+//! Runs the sources, and applies their updates to the mux.
 //!
 //! ```text
 //!  source task ─updates─> feed task (mux) ──> watch<PodSet> ──> the reconciler
@@ -13,9 +13,8 @@ use super::{
     Apiserver, DirError, ManifestDir, Manifests, PodSet, Since, Source, SourceError, SourcedPod,
     Watcher, apiserver,
     checkpoint::Checkpoint,
-    kubelet::Kubelet,
-    mux::{Event, Mux, Op},
-    poll::poll,
+    http::poll,
+    mux::{Mux, Op, PodEvent},
     url::Url,
 };
 use crate::{
@@ -24,18 +23,18 @@ use crate::{
     config::Config,
 };
 
-/// Changes that come this close to one another are one to the checkpoint.
+/// Changes within this time of one another are written to the checkpoint once.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What sources may have said before the mux has taken it in; then they wait.
+/// Updates that may wait for the mux; with more of them a source waits.
 const QUEUED: usize = 64;
 
 /// What a source sends.
 #[derive(Debug)]
 pub(super) enum SourceUpdate {
-    /// Something about its pods.
-    Event(Event),
-    /// It cannot do its work; why.
+    /// About its pods.
+    Pods(PodEvent),
+    /// It cannot do its work, for this reason.
     Trouble(String),
     /// It works again.
     Well,
@@ -49,28 +48,31 @@ pub(super) struct SourceHandle {
 }
 
 impl SourceHandle {
-    /// False once nobody listens any more.
+    /// False once the receiver is gone.
     pub(super) async fn send(&self, update: SourceUpdate) -> bool {
         self.updates.send((self.source, update)).await.is_ok()
     }
 
-    /// Completes once nobody listens any more.
-    pub(super) async fn closed(&self) {
-        self.updates.closed().await;
+    /// Runs `source` until it ends, or the receiver is gone.
+    pub(super) async fn while_open<T>(&self, source: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            () = self.updates.closed() => None,
+            ended = source => Some(ended),
+        }
     }
 }
 
-/// What the agent gets of its sources.
+/// What the sources give the agent.
 #[derive(Debug, Clone)]
 pub struct Feed {
     /// The pods.
     pub pods: watch::Receiver<Arc<PodSet>>,
-    /// How each source is doing, in the order of their say.
+    /// The state of each source, in the order of their precedence.
     pub sources: watch::Receiver<Arc<Vec<SourceStats>>>,
 }
 
-/// Starts the sources that are configured; nothing is waited for. Of the pods that the checkpoint has,
-/// those are believed that `exists`.
+/// Starts the sources that are configured, and waits for none. Pods of the checkpoint count while they
+/// `exists`.
 ///
 /// # Errors
 /// [`DirError`] when there is a manifest directory that cannot be read or watched.
@@ -101,8 +103,7 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
         tokio::spawn(watcher.run());
     }
     if let Some(kubelet) = &config.kubelet {
-        let kubelet = Kubelet::new(kubelet.clone());
-        tokio::spawn(poll(kubelet, task.handle(Source::Kubelet)));
+        tokio::spawn(poll(kubelet.clone(), task.handle(Source::Kubelet)));
     }
     if let Some(url) = &config.static_pod_url {
         tokio::spawn(poll(Url::new(url.clone()), task.handle(Source::Http)));
@@ -112,35 +113,34 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
     Ok(feed)
 }
 
-/// Tells what a directory holds whenever that changes.
+/// Sends what a directory holds whenever that changes.
 async fn follow_dir(
     watcher: Watcher,
     mut manifests: watch::Receiver<Arc<Manifests>>,
     handle: SourceHandle,
 ) {
-    let telling = async {
+    let sending = async {
         while manifests.changed().await.is_ok() {
             let event = whole(&manifests.borrow_and_update());
-            if !handle.send(SourceUpdate::Event(event)).await {
-                return;
-            }
+            handle.send(SourceUpdate::Pods(event)).await;
         }
-        std::future::pending::<()>().await;
+        std::future::pending().await
     };
-    tokio::select! {
-        () = telling => {}
-        () = handle.closed() => {}
-        ended = watcher.run() => {
-            if let Err(error) = ended {
-                let problem = format!("{}; the last manifests stay in force", chain(&error));
-                handle.send(SourceUpdate::Trouble(problem)).await;
-            }
+    let either = async {
+        tokio::select! {
+            ended = sending => ended,
+            ended = watcher.run() => ended,
         }
+    };
+    if let Some(Err(error)) = handle.while_open(either).await {
+        let problem = format!("{}; the last manifests stay in force", chain(&error));
+        handle.send(SourceUpdate::Trouble(problem)).await;
     }
 }
 
-pub(super) fn whole(manifests: &Manifests) -> Event {
-    Event::Replace {
+/// Everything that a place of manifests has now.
+pub(super) fn whole(manifests: &Manifests) -> PodEvent {
+    PodEvent::Replace {
         pods: manifests.pods.clone(),
         errors: manifests
             .errors
@@ -165,7 +165,6 @@ pub(super) struct SourceTask {
 }
 
 impl SourceTask {
-    /// For the sources that are configured.
     pub(super) fn new(node_name: &str, sources: &[Source]) -> Self {
         let stats = sources.iter().map(|&source| {
             let name = source.as_str().to_owned();
@@ -198,29 +197,28 @@ impl SourceTask {
         }
     }
 
-    /// Takes in what a source has told already.
-    pub(super) fn begin_with(&mut self, source: Source, event: Event) {
-        self.take(source, SourceUpdate::Event(event));
+    /// Applies what a source has at the start.
+    pub(super) fn begin_with(&mut self, source: Source, event: PodEvent) {
+        self.take(source, SourceUpdate::Pods(event));
         self.publish();
     }
 
-    /// Takes in what the API server told an agent before this one.
+    /// Applies what the agent before this one kept of the API server's pods.
     fn recall(&mut self, checkpoint: &Checkpoint, exists: impl Fn(&SourcedPod) -> bool) {
         let mut pods = checkpoint.read().unwrap_or_else(|error| {
             tracing::warn!("{}", chain(&error));
             Vec::new()
         });
-        let told = pods.len();
+        let kept = pods.len();
         pods.retain(exists);
-        if told > 0 {
+        if kept > 0 {
             let there = pods.len();
-            tracing::info!(told, there, "read the checkpoint of the API server's pods");
+            tracing::info!(kept, there, "read the checkpoint of the API server's pods");
         }
         self.mux.recall(Source::Apiserver, pods);
         self.publish();
     }
 
-    /// The listeners' end.
     pub(super) fn feed(&self) -> Feed {
         Feed {
             pods: self.pods.subscribe(),
@@ -228,9 +226,9 @@ impl SourceTask {
         }
     }
 
-    /// Runs until every source has ended or nobody listens any more.
+    /// Runs until every source has ended, or all receivers are gone.
     pub(super) async fn run(mut self) {
-        // The end of the last source is then the end of the words.
+        // The channel then ends with the last source.
         self.sender = mpsc::channel(1).0;
         loop {
             let update = tokio::select! {
@@ -241,7 +239,7 @@ impl SourceTask {
                 return;
             };
             self.take(source, update);
-            // What has come meanwhile is one change for those who listen.
+            // Updates that wait already become one change of the set.
             while let Ok((source, update)) = self.updates.try_recv() {
                 self.take(source, update);
             }
@@ -254,7 +252,7 @@ impl SourceTask {
             return;
         };
         match update {
-            SourceUpdate::Event(event) => {
+            SourceUpdate::Pods(event) => {
                 let updates = self.mux.apply(source, event);
                 for update in &updates {
                     log(source, update.op, &update.pod.pod);
@@ -264,7 +262,7 @@ impl SourceTask {
                 stats.reported = !self.mux.waiting().any(|waiting| waiting == source);
             }
             SourceUpdate::Trouble(problem) => {
-                // The same again is no news.
+                // The same problem is logged once.
                 if stats.problem.as_ref() != Some(&problem) {
                     tracing::warn!(%source, "{problem}");
                     stats.problem = Some(problem);

@@ -18,17 +18,17 @@ use podwarden_policy::{PodUid, QosClass};
 use crate::{api::types::PodRef, runtime::Runtime};
 
 pub(crate) mod apiserver;
-pub(crate) mod checkpoint;
-pub(crate) mod convert;
-pub(crate) mod error;
+mod checkpoint;
+mod convert;
+mod error;
 pub mod feed;
-pub(crate) mod file;
+mod file;
+mod http;
 mod kubelet;
 pub mod manifest;
 mod manifests;
-pub(crate) mod mux;
-mod poll;
-pub(crate) mod source;
+mod mux;
+mod source;
 mod url;
 
 pub use apiserver::Apiserver;

@@ -24,7 +24,7 @@ use super::{Origin, PodSet, Since, Source, SourceError, SourcedPod};
 
 /// What a source tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum PodEvent {
     /// Everything it has now.
     Replace {
         /// The pods that can be used.
@@ -97,16 +97,16 @@ impl Mux {
 
     /// Takes in what a source tells, and gives the changes in the order in which the kubelet sends
     /// them: removed, added, updated, deleted, reconciled. A source that is not configured has no say.
-    pub fn apply(&mut self, source: Source, event: Event) -> Vec<Update> {
+    pub fn apply(&mut self, source: Source, event: PodEvent) -> Vec<Update> {
         let Some(state) = self.sources.get_mut(&source) else {
             return Vec::new();
         };
         let mut changes = Vec::new();
         match event {
-            Event::Replace { pods, errors } => state.replace(pods, errors, &mut changes),
-            Event::Apply(pod) => changes.extend(state.put(*pod)),
-            Event::Unusable(error) => state.unusable(*error),
-            Event::Delete(key) => changes.extend(state.remove(&key)),
+            PodEvent::Replace { pods, errors } => state.replace(pods, errors, &mut changes),
+            PodEvent::Apply(pod) => changes.extend(state.put(*pod)),
+            PodEvent::Unusable(error) => state.unusable(*error),
+            PodEvent::Delete(key) => changes.extend(state.remove(&key)),
         }
         // Stable: by key within an operation.
         changes.sort_by_key(|(op, _)| *op);

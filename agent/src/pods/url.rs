@@ -8,34 +8,13 @@ use kube::{Client, Config};
 
 use super::{
     Manifests,
+    apiserver::connect::ConnectError,
     feed::whole,
+    http::{HttpError, HttpRequest, Operation, PollSource, RequestError, Server},
     manifests::{MOST, Reading},
-    mux::Event,
-    poll::{self, PollSource, Unanswered},
+    mux::PodEvent,
 };
 use crate::config::StaticPodUrl;
-
-/// It has this long to answer (`http.Client` of the kubelet's source).
-const TIME: Duration = Duration::from_secs(10);
-
-/// Why nothing comes from it. What was read before stays in force.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
-    #[error("staticPodURL {url} cannot be read")]
-    Request {
-        url: String,
-        #[source]
-        source: Box<kube::Error>,
-    },
-    #[error("staticPodURL {url} answered {code}")]
-    Refused { url: String, code: u16 },
-    #[error("staticPodURL {url}: no answer within {} s", TIME.as_secs())]
-    Silent { url: String },
-    #[error("staticPodURL {url} holds nothing; serve an empty PodList if its pods shall go")]
-    Empty { url: String },
-    #[error("staticPodURL {url} holds more than {MOST} bytes, which no manifest does")]
-    TooLarge { url: String },
-}
 
 /// See the module's text.
 pub(super) struct Url {
@@ -50,52 +29,50 @@ impl Url {
             manifests: Arc::default(),
         }
     }
-
-    fn failure(&self, why: Unanswered) -> Failure {
-        let url = self.config.url.to_string();
-        match why {
-            Unanswered::Refused(code) => Failure::Refused { url, code },
-            Unanswered::Silent => Failure::Silent { url },
-            Unanswered::Failed(source) => Failure::Request { url, source },
-        }
-    }
 }
 
 impl PollSource for Url {
-    type Failure = Failure;
+    const OPERATION: Operation = Operation {
+        name: "GET of its manifests",
+        right: "",
+        // `http.Client` of the kubelet's source.
+        time: Duration::from_secs(10),
+    };
 
     fn interval(&self) -> Duration {
         self.config.interval
     }
 
-    async fn client(&self) -> Result<Client, Failure> {
+    async fn server(&self) -> Result<Server, HttpError> {
         // The client puts its own URL's path before a request's, and drops its query.
         let mut server = self.config.url.clone().into_parts();
         server.path_and_query = Some(PathAndQuery::from_static("/"));
         let server = Uri::from_parts(server).unwrap_or_else(|_| self.config.url.clone());
         let mut config = Config::new(server);
         config.headers.clone_from(&self.config.headers);
-        config.connect_timeout = Some(TIME);
+        config.connect_timeout = Some(Self::OPERATION.time);
         config.default_retry = false;
-        Client::try_from(config).map_err(|e| self.failure(Unanswered::Failed(Box::new(e))))
+        let client = Client::try_from(config).map_err(|source| ConnectError::Client {
+            url: self.config.url.to_string(),
+            source: Box::new(source),
+        })?;
+        let name = format!("staticPodURL {}", self.config.url);
+        Ok(Server { client, name })
     }
 
-    async fn text(&self, client: &Client) -> Result<String, Failure> {
+    fn request(&self) -> HttpRequest {
         let path = self.config.url.path_and_query().cloned();
         let mut request = Request::new(Vec::new());
         *request.uri_mut() = path.map_or_else(Uri::default, Uri::from);
-        let text = poll::answer(client, request, TIME)
-            .await
-            .map_err(|why| self.failure(why))?;
-        let url = self.config.url.to_string();
-        match text.len() as u64 {
-            0 => Err(Failure::Empty { url }),
-            1..=MOST => Ok(text),
-            _ => Err(Failure::TooLarge { url }),
-        }
+        Ok(request)
     }
 
-    fn read(&mut self, text: &str) -> Result<Event, Failure> {
+    fn read(&mut self, text: &str) -> Result<PodEvent, RequestError> {
+        match text.len() as u64 {
+            0 => return Err(RequestError::Empty),
+            1..=MOST => {}
+            _ => return Err(RequestError::TooLarge),
+        }
         let place = PathBuf::from(self.config.url.to_string());
         let mut reading = Reading::default();
         reading.add(&place, text);

@@ -1,4 +1,4 @@
-//! Who the API server is, and who we are to it.
+//! The API server's address and the agent's credentials.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,10 +9,10 @@ use kube::{
 
 use crate::config::ApiserverConfig;
 
-/// No answer to a connection attempt for this long is none.
+/// A connection attempt fails after this long.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Where to find out about the API server.
+/// Where its address and credentials stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Apiserver {
     /// The service account of the pod that this agent runs in.
@@ -58,7 +58,7 @@ pub(crate) enum ConnectError {
     InCluster(#[source] InClusterError),
     #[error("kubelet.certificateAuthority or kubelet.tokenFile cannot be used")]
     Kubelet(#[source] Box<KubeconfigError>),
-    #[error("{url} cannot be spoken to with these credentials")]
+    #[error("{url} takes no client with these credentials")]
     Client {
         url: String,
         #[source]
@@ -66,10 +66,15 @@ pub(crate) enum ConnectError {
     },
 }
 
-/// A client by a kubeconfig that is not a file.
-pub(in crate::pods) async fn client_of(file: Kubeconfig) -> Result<Client, ConnectError> {
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    let config = config.map_err(|e| ConnectError::Kubelet(Box::new(e)))?;
+/// A client of the kubelet, by a kubeconfig that is not a file.
+pub(in crate::pods) async fn kubelet_client(
+    file: Result<Kubeconfig, KubeconfigError>,
+) -> Result<Client, ConnectError> {
+    let options = KubeConfigOptions::default();
+    let config = async { Config::from_custom_kubeconfig(file?, &options).await };
+    let config = config
+        .await
+        .map_err(|e| ConnectError::Kubelet(Box::new(e)))?;
     Ok(connected(config)?.0)
 }
 

@@ -11,7 +11,9 @@ use podwarden_policy::qos;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use super::super::{Origin, Phase, Problem, Source, SourceError, SourcedPod, convert, mux::Event};
+use crate::pods::{
+    Origin, Phase, Problem, Source, SourceError, SourcedPod, convert, http::Refusal, mux::PodEvent,
+};
 
 /// Kubelet `pkg/kubelet/types/pod_update.go`. The value of `mirror` is that of `config.hash`, which is
 /// the static pod's uid (`CreateMirrorPod` of `pkg/kubelet/pod/mirror_client.go`, `applyDefaults` of
@@ -59,22 +61,11 @@ impl List<'_> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// A pod changed; `version` is where the watch stands after it.
-    Pod { event: Event, version: String },
+    Pod { event: PodEvent, version: String },
     /// Nothing of ours changed up to `version`.
     Bookmark { version: String },
     /// The server ends the watch for this reason.
-    Refused(Status),
-}
-
-/// `Status` of `meta/v1`, as far as it matters.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct Status {
-    #[serde(default)]
-    pub(super) code: u16,
-    #[serde(default)]
-    pub(super) reason: String,
-    #[serde(default)]
-    pub(super) message: String,
+    Refused(Refusal),
 }
 
 #[derive(Deserialize)]
@@ -101,8 +92,8 @@ pub(super) fn line(text: &str) -> Result<Line, serde_json::Error> {
         "ADDED" | "MODIFIED" => Line::Pod {
             version: version()?,
             event: match pod(raw.object, Source::Apiserver) {
-                Ok(pod) => Event::Apply(Box::new(pod)),
-                Err(error) => Event::Unusable(error),
+                Ok(pod) => PodEvent::Apply(Box::new(pod)),
+                Err(error) => PodEvent::Unusable(error),
             },
         },
         "DELETED" => {
@@ -110,7 +101,9 @@ pub(super) fn line(text: &str) -> Result<Line, serde_json::Error> {
             let uid = object.metadata.uid;
             Line::Pod {
                 version: version()?,
-                event: Event::Delete(uid.ok_or_else(|| de::Error::missing_field("metadata.uid"))?),
+                event: PodEvent::Delete(
+                    uid.ok_or_else(|| de::Error::missing_field("metadata.uid"))?,
+                ),
             }
         }
         "BOOKMARK" => Line::Bookmark {

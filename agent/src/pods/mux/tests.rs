@@ -73,9 +73,9 @@ fn broken(uid: &str) -> SourceError {
     }
 }
 
-fn replace(pods: Vec<SourcedPod>) -> Event {
+fn replace(pods: Vec<SourcedPod>) -> PodEvent {
     let errors = Vec::new();
-    Event::Replace { pods, errors }
+    PodEvent::Replace { pods, errors }
 }
 
 fn both() -> Mux {
@@ -131,7 +131,10 @@ fn every_source_has_to_tell_before_a_set_is_whole() {
     let mut mux = both();
     mux.apply(Source::File, replace(vec![manifest("a", "a")]));
     // A single change is no list.
-    mux.apply(Source::Apiserver, Event::Apply(Box::new(object("b", "b"))));
+    mux.apply(
+        Source::Apiserver,
+        PodEvent::Apply(Box::new(object("b", "b"))),
+    );
     let set = mux.set();
     assert_eq!((set.pods.len(), set.waiting), (2, vec![Source::Apiserver]));
     mux.apply(Source::Apiserver, replace(Vec::new()));
@@ -166,13 +169,13 @@ fn what_ended_is_known_and_does_not_count() {
 fn an_unusable_pod_stays_as_it_was_until_it_is_gone() {
     let mut mux = both();
     mux.apply(Source::Apiserver, replace(vec![object("a", "a")]));
-    let error = || Event::Unusable(Box::new(broken("a")));
+    let error = || PodEvent::Unusable(Box::new(broken("a")));
     assert_eq!(mux.apply(Source::Apiserver, error()), []);
     let set = mux.set();
     assert_eq!((set.pods.len(), set.errors.len()), (1, 1));
     // A list with it, unusable; then one without it.
     let (pods, errors) = (Vec::new(), vec![broken("a")]);
-    let list = Event::Replace { pods, errors };
+    let list = PodEvent::Replace { pods, errors };
     assert_eq!(mux.apply(Source::Apiserver, list), []);
     assert_eq!(mux.set().pods.len(), 1);
     let updates = mux.apply(Source::Apiserver, replace(Vec::new()));
@@ -189,9 +192,12 @@ fn an_unusable_pod_stays_as_it_was_until_it_is_gone() {
 #[test]
 fn a_pod_repaired_is_no_error_any_more() {
     let mut mux = both();
-    mux.apply(Source::Apiserver, Event::Unusable(Box::new(broken("a"))));
+    mux.apply(Source::Apiserver, PodEvent::Unusable(Box::new(broken("a"))));
     assert_eq!((mux.set().pods.len(), mux.set().errors.len()), (0, 1));
-    let updates = mux.apply(Source::Apiserver, Event::Apply(Box::new(object("a", "a"))));
+    let updates = mux.apply(
+        Source::Apiserver,
+        PodEvent::Apply(Box::new(object("a", "a"))),
+    );
     assert_eq!(ops(&updates), [(Op::Add, "a")]);
     assert_eq!(mux.set().errors, []);
 }
@@ -228,7 +234,7 @@ fn a_static_pod_and_its_mirror_are_one() {
         without_file.set().pods,
         [mirror("api-uid", "hash", "etcd-node-1")]
     );
-    mux.apply(Source::Apiserver, Event::Delete("api-uid".to_owned()));
+    mux.apply(Source::Apiserver, PodEvent::Delete("api-uid".to_owned()));
     let names: Vec<_> = mux.set().pods.into_iter().map(|p| p.pod.name).collect();
     assert_eq!(names, ["proxy", "etcd"]);
 }
@@ -240,7 +246,7 @@ fn the_api_server_is_believed_before_a_manifest() {
     mux.apply(Source::Apiserver, replace(vec![object("a", "from-api")]));
     let set = mux.set();
     assert_eq!(set.pods, [object("a", "from-api")]);
-    mux.apply(Source::Apiserver, Event::Delete("a".to_owned()));
+    mux.apply(Source::Apiserver, PodEvent::Delete("a".to_owned()));
     assert_eq!(mux.set().pods, [manifest("a", "from-file")]);
 }
 

@@ -216,7 +216,7 @@ fn lines_of_a_watch() {
     };
     for kind in ["ADDED", "MODIFIED"] {
         let Line::Pod {
-            event: Event::Apply(pod),
+            event: PodEvent::Apply(pod),
             version,
         } = line(&text(kind, &web())).unwrap()
         else {
@@ -229,7 +229,7 @@ fn lines_of_a_watch() {
     assert_eq!(
         deleted,
         Line::Pod {
-            event: Event::Delete(uid),
+            event: PodEvent::Delete(uid),
             version: "42".to_owned()
         }
     );
@@ -261,7 +261,7 @@ fn an_unusable_pod_in_a_watch_still_moves_it_on() {
     bad["spec"]["containers"] = json!([]);
     let text = json!({"type": "MODIFIED", "object": bad}).to_string();
     let Line::Pod {
-        event: Event::Unusable(error),
+        event: PodEvent::Unusable(error),
         version,
     } = line(&text).unwrap()
     else {

@@ -18,7 +18,7 @@ struct World {
     source: Source,
     pods: BTreeMap<String, SourcedPod>,
     errors: BTreeMap<String, SourceError>,
-    log: VecDeque<Event>,
+    log: VecDeque<PodEvent>,
     /// Events were lost: only a list helps.
     behind: bool,
 }
@@ -71,34 +71,34 @@ impl World {
             5 if self.source == Source::Apiserver => {
                 let error = broken(&key);
                 self.errors.insert(key, error.clone());
-                self.log.push_back(Event::Unusable(Box::new(error)));
+                self.log.push_back(PodEvent::Unusable(Box::new(error)));
                 return;
             }
             _ => {
                 self.pods.remove(&key);
                 self.errors.remove(&key);
-                self.log.push_back(Event::Delete(key));
+                self.log.push_back(PodEvent::Delete(key));
                 return;
             }
         }
         self.errors.remove(&key);
         self.pods.insert(key, pod.clone());
-        self.log.push_back(Event::Apply(Box::new(pod)));
+        self.log.push_back(PodEvent::Apply(Box::new(pod)));
     }
 
-    fn list(&self) -> Event {
+    fn list(&self) -> PodEvent {
         let usable = self
             .pods
             .iter()
             .filter(|(key, _)| !self.errors.contains_key(*key));
-        Event::Replace {
+        PodEvent::Replace {
             pods: usable.map(|(_, pod)| pod.clone()).collect(),
             errors: self.errors.values().cloned().collect(),
         }
     }
 
     /// Tells the mux some of what it does not know, or is cut, or lists.
-    fn speak(&mut self, step: &Step) -> Vec<Event> {
+    fn speak(&mut self, step: &Step) -> Vec<PodEvent> {
         if self.behind || step.talk == 0 {
             self.behind = false;
             self.log.clear();
@@ -226,7 +226,7 @@ impl Agent {
         self.known.insert(key);
     }
 
-    fn take(&mut self, source: Source, event: Event) {
+    fn take(&mut self, source: Source, event: PodEvent) {
         for update in self.mux.apply(source, event) {
             self.listener.take(update.clone());
             let (key, pod) = (key_of(source, &update.pod), update.pod);
