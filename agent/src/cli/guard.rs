@@ -2,6 +2,11 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use nix::sys::{
+    prctl,
+    signal::{SigHandler, Signal, signal},
+};
+
 use crate::hierarchy::converge::guard::{self, Place};
 
 /// Arguments of `podwarden guard`; the agent gives them.
@@ -24,11 +29,11 @@ pub struct Args {
 /// What keeps it from finding the tree.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     // What ps shows, which is otherwise the name of the link that it was started by.
-    let _ = rustix::thread::set_name(c"podwarden-guard");
-    // Whoever ends the agent by a signal to all its processes has the agent take its limits back.
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+    let _ = prctl::set_name(c"podwarden-guard");
+    // After a signal to all its processes the agent takes its limits back itself.
+    for number in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // SAFETY: to ignore a signal runs no code of ours.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        unsafe { signal(number, SigHandler::SigIgn) }?;
     }
     let place = Place {
         cgroup_root: args.cgroup_root,

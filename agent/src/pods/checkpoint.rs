@@ -1,9 +1,8 @@
-//! What the API server last told, kept past the agent's end: until a server answers again, the agent knows
-//! by it which cgroup is which pod, of what class and priority.
+//! The API server's last pods, kept past the agent's end: until a server answers again, they name each
+//! cgroup's pod, its class and its priority.
 //!
-//! One file, replaced whole, so that a crash leaves the old one or the new one. It is believed as far as
-//! the cgroups that are there bear it out: a pod without one may have ended meanwhile, and is nothing
-//! until the server tells of it.
+//! One file, replaced whole, so that a crash leaves the old one or the new one. A pod counts while its
+//! cgroup exists: without one it may have ended, and waits for the server.
 
 use std::{
     fs, io,
@@ -20,30 +19,21 @@ use crate::base::{durable, error::chain};
 
 /// The file below the state directory.
 const NAME: &str = "pods.json";
-/// Of the file's form.
+/// The version of the file's form.
 const VERSION: u32 = 1;
 
 /// See the module's text.
 #[derive(Debug, Clone)]
 pub struct Checkpoint(PathBuf);
 
-/// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file or its directory.
     #[error("the checkpoint {}", .0.display())]
     Io(PathBuf, #[source] io::Error),
-    /// It is damaged.
     #[error("the checkpoint {} is not understood; it begins anew", .0.display())]
     Form(PathBuf, #[source] serde_json::Error),
-    /// An agent of another version wrote it.
     #[error("the checkpoint {} has form {found}, not {VERSION}; it begins anew", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// What it says.
-        found: u32,
-    },
+    Version { path: PathBuf, found: u32 },
 }
 
 #[derive(Serialize)]
@@ -58,20 +48,17 @@ struct Form {
 }
 
 #[derive(Deserialize)]
-struct Read {
+struct Restored {
     pods: Vec<SourcedPod>,
 }
 
 impl Checkpoint {
-    /// In a directory that [`Checkpoint::write`] makes if need be.
+    /// In a directory that [`Checkpoint::write`] makes.
     pub fn new(state_dir: &Path) -> Self {
         Self(state_dir.join(NAME))
     }
 
-    /// The pods that were written last; none where nothing was.
-    ///
-    /// # Errors
-    /// [`CheckpointError`] of a file that cannot be read or is not one of ours.
+    /// The pods that were written last; empty without a file.
     pub fn read(&self) -> Result<Vec<SourcedPod>, CheckpointError> {
         let text = match fs::read(&self.0) {
             Ok(text) => text,
@@ -88,21 +75,19 @@ impl Checkpoint {
                 found: version,
             });
         }
-        let read: Read = serde_json::from_slice(&text).map_err(form)?;
-        Ok(read.pods)
+        let restored: Restored = serde_json::from_slice(&text).map_err(form)?;
+        Ok(restored.pods)
     }
 
-    /// Replaces it by the pods of a set that the API server told of. Synced when it returns.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Io`]; the file is then what it was.
+    /// Writes the pods of a set that are the API server's. Synced when it returns; after an error the file is
+    /// what it was.
     pub fn write(&self, set: &PodSet) -> Result<(), CheckpointError> {
         durable::replace(&self.0, &text(set))
             .map_err(|error| CheckpointError::Io(self.0.clone(), error))
     }
 
-    /// Writes it whenever what the API server told has changed, until there is nobody to tell any more.
-    /// Changes that come within `settle` of one another are written once.
+    /// Writes it whenever the API server's pods have changed, until the sender is gone. Changes within `settle`
+    /// of one another are written once.
     pub(super) async fn keep(self, mut pods: watch::Receiver<Arc<PodSet>>, settle: Duration) {
         let mut last = Vec::new();
         let mut well = true;
@@ -110,7 +95,7 @@ impl Checkpoint {
             tokio::time::sleep(settle).await;
             let set = pods.borrow_and_update().clone();
             let now = text(&set);
-            // What was read from it is no news, nor is what other sources tell.
+            // Neither the checkpoint's own pods nor those of other sources are news.
             if set.waiting.contains(&Source::Apiserver) || now == last {
                 continue;
             }
@@ -123,7 +108,7 @@ impl Checkpoint {
                     let problem = chain(&error);
                     tracing::warn!("pods are not kept for the next agent: {problem}");
                 }
-                // Said already, or the runtime ends.
+                // Logged already, or the runtime ends.
                 Ok(Err(_)) | Err(_) => {}
             }
         }
@@ -135,7 +120,7 @@ fn text(set: &PodSet) -> Vec<u8> {
         version: VERSION,
         pods: set.pods.iter().filter(|pod| pod.is_object()).collect(),
     };
-    // Numbers and strings: there is nothing in it that cannot be written.
+    // Numbers and strings always serialise.
     serde_json::to_vec(&kept).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! A v1 Pod of the API -> the pod that decisions are made about.
+//! A v1 Pod of the API -> the pod that the policy decides about.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,21 +13,16 @@ use podwarden_policy::{
     validate,
 };
 
-use super::Problem;
+use super::{Problem, apiserver::MIRROR};
 
-/// Set on mirror pods (kubelet `pkg/kubelet/types/constants.go`, `ConfigMirrorAnnotationKey`).
-const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// Built-in priority classes (`pkg/apis/scheduling/types.go`).
 const CLUSTER_CRITICAL: &str = "system-cluster-critical";
 const NODE_CRITICAL: &str = "system-node-critical";
 
-/// Converts a pod from a manifest on this node. `fallback_uid` is its uid where it has none.
+/// Converts a pod, with `fallback_uid` where it has none.
 ///
-/// Fills in what the API server would have: the namespace `default`, requests from limits, the
-/// priority of the two built-in classes.
-///
-/// # Errors
-/// [`Problem`] with the field and its value.
+/// Adds what the API server would have: the namespace `default`, requests from limits, the priority of the
+/// two built-in classes.
 pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
     let meta = &from.metadata;
     let name = named("metadata.name", meta.name.as_deref())?;
@@ -47,7 +42,7 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
     let mirror = meta
         .annotations
         .as_ref()
-        .is_some_and(|a| a.contains_key(MIRROR_ANNOTATION));
+        .is_some_and(|a| a.contains_key(MIRROR));
     let mut pod = Pod {
         uid: PodUid::from(uid),
         name,
@@ -65,7 +60,7 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
     }
     pod.overhead = spec.overhead.as_ref().map(overhead).transpose()?;
     pod.apply_defaults();
-    // What remains is between the pod's own resources and its containers'.
+    // The pod's own resources against its containers'.
     match validate::validate(&pod).into_iter().next() {
         Some(error) => Err(Problem::Refused(error)),
         None => Ok(pod),
@@ -96,7 +91,7 @@ fn named(field: &str, name: Option<&str>) -> Result<String, Problem> {
     ))
 }
 
-/// The uid becomes part of a path, so nothing else is let through. No `_`: the systemd driver
+/// The uid becomes part of a path, so other characters are refused. No `_`: the systemd driver
 /// writes `-` that way.
 fn checked_uid(uid: &str) -> Result<&str, Problem> {
     if uid.len() <= 64 && uid.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') {

@@ -8,11 +8,9 @@ use podwarden_policy::validate::PodError;
 /// tell news from repetition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
-    /// The file.
     pub file: PathBuf,
     /// Which document of the file, from 1; `None` when it is about the whole file.
     pub document: Option<usize>,
-    /// Why.
     pub problem: Problem,
 }
 
@@ -31,53 +29,29 @@ impl std::error::Error for ManifestError {}
 /// Why a manifest cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Read(String),
-    /// Larger than any manifest.
     #[error("it is larger than {limit} bytes, which no manifest is")]
-    TooLarge {
-        /// The limit, bytes.
-        limit: u64,
-    },
-    /// There is nothing in it.
+    TooLarge { limit: u64 },
     #[error("it holds no document; remove the file if its pods shall go")]
     Empty,
-    /// Neither YAML nor JSON.
     #[error("not YAML or JSON: {0}")]
     Syntax(String),
-    /// Something else than a pod.
     #[error(
         "it is a {kind} ({api_version}), not a Pod (v1); write the pods themselves, as `kubectl get pod -o yaml` does"
     )]
-    NotAPod {
-        /// `kind`, or `(no kind)`.
-        kind: String,
-        /// `apiVersion`, or `(no apiVersion)`.
-        api_version: String,
-    },
-    /// A value of the wrong type.
+    NotAPod { kind: String, api_version: String },
     #[error("{field}: {problem}")]
-    Type {
-        /// The field, with its parents.
-        field: String,
-        /// What the parser expected and found.
-        problem: String,
-    },
-    /// A value that cannot be used.
+    Type { field: String, problem: String },
     #[error("{field} is `{value}`: {problem}")]
     Value {
-        /// The field, with its parents.
         field: String,
-        /// What is written.
         value: String,
-        /// What is wrong with it.
         problem: String,
     },
     /// What an API server refuses about the pod as a whole.
     #[error("spec.{0}")]
     Refused(PodError),
-    /// Something that every pod has.
     #[error("{0} is missing")]
     Missing(String),
     /// The same, with the pod that it is about.
@@ -85,17 +59,11 @@ pub enum Problem {
     InPod {
         /// `namespace/name`, or the name where no namespace is written.
         pod: String,
-        /// Why.
         problem: Box<Problem>,
     },
     /// Another manifest already describes a pod of this uid.
     #[error("uid {uid} is already that of a pod in {}; the one in {} is used", first.display(), first.display())]
-    DuplicateUid {
-        /// The uid.
-        uid: String,
-        /// The file whose pod is used.
-        first: PathBuf,
-    },
+    DuplicateUid { uid: String, first: PathBuf },
 }
 
 impl Problem {

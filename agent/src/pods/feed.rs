@@ -65,7 +65,6 @@ impl SourceHandle {
 /// What the sources give the agent.
 #[derive(Debug, Clone)]
 pub struct Feed {
-    /// The pods.
     pub pods: watch::Receiver<Arc<PodSet>>,
     /// The state of each source, in the order of their precedence.
     pub sources: watch::Receiver<Arc<Vec<SourceStats>>>,
@@ -189,7 +188,6 @@ impl SourceTask {
         task
     }
 
-    /// The handle for a source.
     pub(super) fn handle(&self, source: Source) -> SourceHandle {
         SourceHandle {
             source,

@@ -4,14 +4,16 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io::{self, Read as _},
-    mem::MaybeUninit,
-    os::fd::OwnedFd,
+    os::fd::{AsFd as _, AsRawFd, RawFd},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use rustix::fs::inotify;
+use nix::{
+    errno::Errno,
+    sys::inotify::{AddWatchFlags as On, InitFlags, Inotify},
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
@@ -24,36 +26,26 @@ use super::{
 };
 
 /// Writers rarely touch one file only: wait this long for the rest. A file that is put there whole does not
-/// wait unless the last reading was no longer ago: somebody may have to make room for its pods at once.
+/// wait unless the last reading was no longer ago: its pods may need room at once.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
-    /// It cannot be listed.
     #[error("listing pod manifests in {}", dir.display())]
     List {
-        /// The directory.
         dir: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
-    /// Changes cannot be seen.
     #[error("watching pod manifests in {}", dir.display())]
     Watch {
-        /// The directory.
         dir: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
-    /// It was removed or renamed.
     #[error("{} is gone; the pods read from it stay as they were, restart once it is back", dir.display())]
-    Gone {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Gone { dir: PathBuf },
 }
 
 /// A directory of v1 Pod manifests: `*.yaml`, `*.yml` and `*.json`. Names that begin with a dot and
@@ -62,7 +54,6 @@ pub enum DirError {
 pub struct ManifestDir(PathBuf);
 
 impl ManifestDir {
-    /// Names a directory; nothing is read yet.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self(dir.into())
     }
@@ -70,9 +61,6 @@ impl ManifestDir {
     /// Reads everything. A manifest that cannot be used is an entry of `errors`; while its file is
     /// there, the pods that `previous` has from it stay: a manifest saved half-way, or with a typing
     /// error, must not end its pod.
-    ///
-    /// # Errors
-    /// [`DirError::List`].
     pub fn read(&self, previous: &Manifests) -> Result<Manifests, DirError> {
         let mut reading = Reading::default();
         for file in self.files()? {
@@ -111,12 +99,6 @@ impl ManifestDir {
     }
 
     /// Starts to watch, then reads, so that no change in between is missed.
-    ///
-    /// # Errors
-    /// [`DirError`] when the directory cannot be listed or watched.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime with IO enabled.
     pub fn watch(self) -> Result<(Watcher, watch::Receiver<Arc<Manifests>>), DirError> {
         let inotify = subscribe(&self.0).map_err(|source| DirError::Watch {
             dir: self.0.clone(),
@@ -154,32 +136,36 @@ fn read_file(path: &Path) -> Result<String, Problem> {
     Ok(text)
 }
 
-fn subscribe(dir: &Path) -> io::Result<AsyncFd<OwnedFd>> {
-    use inotify::{CreateFlags, WatchFlags as On};
-    let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let content = On::CLOSE_WRITE | On::CREATE | On::DELETE | On::MOVED_FROM | On::MOVED_TO;
-    inotify::add_watch(
-        &fd,
-        dir,
-        content | On::DELETE_SELF | On::MOVE_SELF | On::ONLYDIR,
-    )?;
-    // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
-    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+fn subscribe(dir: &Path) -> io::Result<AsyncFd<Events>> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    let content =
+        On::IN_CLOSE_WRITE | On::IN_CREATE | On::IN_DELETE | On::IN_MOVED_FROM | On::IN_MOVED_TO;
+    let itself = On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_ONLYDIR;
+    inotify.add_watch(dir, content | itself)?;
+    // SAFETY: `Events` names the same open file for as long as it lives.
+    Ok(unsafe { AsyncFd::register_with_interest(Events(inotify), Interest::READABLE) }?)
+}
+
+/// An inotify instance that tokio can wait for.
+#[derive(Debug)]
+struct Events(Inotify);
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
 }
 
 /// Keeps the receivers of [`ManifestDir::watch`] up to date while it runs.
 #[derive(Debug)]
 pub struct Watcher {
     dir: ManifestDir,
-    inotify: AsyncFd<OwnedFd>,
+    inotify: AsyncFd<Events>,
     sender: watch::Sender<Arc<Manifests>>,
 }
 
 impl Watcher {
-    /// Runs until nobody receives any more. Receivers are woken only by a set that differs.
-    ///
-    /// # Errors
-    /// [`DirError`] when the directory is gone or cannot be read; the last set stays.
+    /// Runs until the receivers are gone. Only a set that differs wakes them; after an error the last set stays.
     pub async fn run(self) -> Result<(), DirError> {
         let mut read: Option<Instant> = None;
         loop {
@@ -229,7 +215,7 @@ impl Watcher {
         let drain = async {
             loop {
                 let mut ready = self.inotify.readable().await?;
-                if let Ok(result) = ready.try_io(|fd| drain(fd.get_ref())) {
+                if let Ok(result) = ready.try_io(|fd| drain(&fd.get_ref().0)) {
                     return result;
                 }
             }
@@ -241,12 +227,12 @@ impl Watcher {
     }
 }
 
-/// What has happened to the directory.
+/// Changes of the directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Changes {
-    /// It went away itself.
+    /// The directory itself went away.
     gone: bool,
-    /// A file is there that nobody writes to any more.
+    /// A file is there, and its writer has closed it.
     put: bool,
     /// A file went away, which may come again under this or another name.
     taken: bool,
@@ -259,7 +245,7 @@ impl Changes {
         self.taken |= more.taken;
     }
 
-    /// Nothing more is to be expected of whoever did this to one file.
+    /// The change of one file is complete.
     const fn are_whole(self) -> bool {
         self.put && !self.taken
     }
@@ -267,26 +253,26 @@ impl Changes {
 
 /// Takes everything that is queued. An overflow of the queue is a change as any other: the
 /// directory is read whole.
-fn drain(fd: &OwnedFd) -> io::Result<Changes> {
-    use inotify::ReadFlags as Is;
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(fd, &mut buffer);
-    let mut any = false;
-    let mut changes = Changes::default();
+fn drain(inotify: &Inotify) -> io::Result<Changes> {
+    let mut changes = None;
     loop {
-        match reader.next() {
-            Ok(event) => {
-                any = true;
-                let has = |flags| event.events().intersects(flags);
-                changes.add(Changes {
-                    gone: has(Is::DELETE_SELF | Is::MOVE_SELF | Is::IGNORED),
-                    put: has(Is::CLOSE_WRITE | Is::MOVED_TO),
-                    taken: has(Is::DELETE | Is::MOVED_FROM),
-                });
+        match inotify.read_events() {
+            Ok(events) => {
+                let changes = changes.get_or_insert_with(Changes::default);
+                for event in events {
+                    let has = |flags| event.mask.intersects(flags);
+                    changes.add(Changes {
+                        gone: has(On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_IGNORED),
+                        put: has(On::IN_CLOSE_WRITE | On::IN_MOVED_TO),
+                        taken: has(On::IN_DELETE | On::IN_MOVED_FROM),
+                    });
+                }
             }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) if any => return Ok(changes),
-            Err(error) => return Err(error.into()),
+            Err(Errno::EINTR) => {}
+            Err(error) => match changes {
+                Some(changes) if error == Errno::EAGAIN => return Ok(changes),
+                _ => return Err(error.into()),
+            },
         }
     }
 }

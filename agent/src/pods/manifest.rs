@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Problem, QosClass};
 
-/// What a document of a file gave: which one (from 1), and its pod or what is wrong.
+/// A document of a file: its number (from 1), and its pod or what is wrong with it.
 pub type Parsed = (usize, Result<(Pod, QosClass), Problem>);
 
 /// Reads every document of a file, YAML or JSON. A `PodList` or `List` counts as one document.
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Vec<Parsed> {
     all
 }
 
-/// True for a text in which no document holds anything. An empty list is something: that there are no pods.
+/// True for a text whose documents are all empty. An empty list is not: it means that there are no pods.
 pub fn is_blank(text: &str) -> bool {
     let nothing = |document: &String| {
         let value = serde_saphyr::from_str::<Value>(document);

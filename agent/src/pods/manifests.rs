@@ -1,4 +1,4 @@
-//! The texts of manifests -> pods that can be used, and what is wrong with the others.
+//! The texts of manifests -> pods, and the errors of those that cannot be used.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ pub(super) const MOST: u64 = 16 << 20;
 /// Everything that a place of manifests holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifests {
-    /// The pods, by file name and document; no uid twice.
+    /// By file name and document; no uid twice.
     pub pods: Vec<SourcedPod>,
     /// One per manifest that cannot be used.
     pub errors: Vec<ManifestError>,
@@ -30,7 +30,6 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// What was read.
     pub(super) fn done(self) -> Manifests {
         self.set
     }
@@ -40,7 +39,7 @@ impl Reading {
         self.set.errors.len()
     }
 
-    /// Takes in the text of one file.
+    /// Adds the pods of one file.
     pub(super) fn add(&mut self, file: &Path, text: &str) {
         let parsed = manifest::parse(text);
         if parsed.is_empty() && manifest::is_blank(text) {

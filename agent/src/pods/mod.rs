@@ -1,4 +1,4 @@
-//! Where pods come from, and what they are called.
+//! Sources of pods -> one set of pods, and the names behind uids.
 //!
 //! ```text
 //!  apiserver ──┐        ┌──> checkpoint
@@ -6,7 +6,7 @@
 //!  file ───────┘
 //! ```
 //!
-//! [`Identities`] remembers who is behind a uid for as long as its cgroup may still be seen.
+//! [`Identities`] keeps the name of a uid for as long as its cgroup may still be seen.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,28 +34,28 @@ mod url;
 pub use apiserver::Apiserver;
 pub use error::{ManifestError, Problem};
 pub use feed::Feed;
-pub use file::{DirError, ManifestDir, Watcher};
-pub use manifests::Manifests;
+pub use file::DirError;
+use file::{ManifestDir, Watcher};
+use manifests::Manifests;
 pub use source::{Origin, Phase, Source, SourceError, SourcedPod};
 
-/// Everything that is to run on this node, by all sources together.
+/// The pods of this node, by all sources together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodSet {
-    /// The pods that run or are to run, by uid; no uid twice.
+    /// The pods that run or will run, by uid; no uid twice.
     pub pods: Vec<SourcedPod>,
-    /// Pods that have ended and that a source still tells of.
+    /// Pods that have ended and that a source still has.
     pub ended: Vec<SourcedPod>,
     /// One per pod that cannot be used.
     pub errors: Vec<SourceError>,
-    /// The sources that have not told what they have yet: what is not in this set may still be meant
-    /// to run.
+    /// The sources that have not sent a whole list yet: a pod that is not in this set may still be one of
+    /// theirs.
     pub waiting: Vec<Source>,
     /// When it became known.
     pub since: Since,
 }
 
-/// A moment, `CLOCK_MONOTONIC` nanoseconds; 0 where nobody looked at the clock. Two sets are the same
-/// whenever they became known.
+/// A moment, `CLOCK_MONOTONIC` nanoseconds; 0 without a clock. It does not count when two sets are compared.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Since(pub u64);
 
@@ -68,13 +68,13 @@ impl PartialEq for Since {
 impl Eq for Since {}
 
 impl PodSet {
-    /// True where a source tells of this pod, whether it runs or has ended.
+    /// True where a source has this pod, whether it runs or has ended.
     pub fn mentions(&self, uid: &str) -> bool {
         let mut all = self.pods.iter().chain(&self.ended);
         all.any(|p| p.pod.uid.as_str() == uid)
     }
 
-    /// `metadata.uid` of the API's object for this pod, where it is from there that it is known.
+    /// `metadata.uid` of the API's object for this pod, where the API server is its source.
     pub fn object_of(&self, uid: &str) -> Option<String> {
         let mut all = self.pods.iter().chain(&self.ended);
         match &all.find(|p| p.pod.uid.as_str() == uid)?.origin {
@@ -87,11 +87,8 @@ impl PodSet {
 /// How podwarden knows of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KnownBy {
-    /// Its manifest.
     Manifest,
-    /// The API server.
     Apiserver,
-    /// The kubelet.
     Kubelet,
     /// The container runtime, which knows its name and not its spec.
     Runtime,
@@ -100,7 +97,6 @@ pub enum KnownBy {
 }
 
 impl KnownBy {
-    /// As the API writes it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Manifest => "manifest",
@@ -112,14 +108,13 @@ impl KnownBy {
     }
 }
 
-/// Who is behind a uid.
+/// The pod behind a uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodIdentity {
     /// Name, namespace and uid; where only the cgroup is known, the uid is the name.
     pub pod: PodRef,
-    /// Its class by what its source says; `None` where only its cgroup can tell.
+    /// Its class by its source; `None` where only its cgroup shows one.
     pub qos: Option<QosClass>,
-    /// How podwarden knows of it.
     pub known_by: KnownBy,
 }
 
@@ -140,7 +135,6 @@ impl PodIdentity {
         }
     }
 
-    /// Of a pod that no source has named.
     fn of_runtime(pod: &PodRef) -> Self {
         Self {
             pod: pod.clone(),
@@ -149,7 +143,7 @@ impl PodIdentity {
         }
     }
 
-    /// Of a pod that only its cgroup tells of.
+    /// Of a pod that is known from its cgroup alone.
     pub fn of_cgroup(uid: &str) -> Self {
         Self {
             pod: PodRef {
@@ -191,12 +185,12 @@ impl Identities {
         }
     }
 
-    /// Learns what the runtime knows, in the place of what it knew.
+    /// Replaces what the runtime knows.
     pub fn learn_runtime(&mut self, runtime: Arc<Runtime>) {
         self.runtime = runtime;
     }
 
-    /// Who is behind a uid; the uid itself where nobody named it.
+    /// The pod behind a uid; named by the uid itself where neither a source nor the runtime knows it.
     pub fn get(&self, uid: &str) -> PodIdentity {
         match self.sources.get(&PodUid::from(uid)) {
             Some(known) => known.identity.clone(),
@@ -207,7 +201,7 @@ impl Identities {
         }
     }
 
-    /// What a container is called, where the runtime or a source told it.
+    /// The name of a container, where the runtime or a source knows it.
     pub fn container(&self, uid: &str, id: &str) -> Option<&str> {
         if let Some(known) = self.runtime.state.container(uid, id) {
             return Some(&known.name);
@@ -222,12 +216,11 @@ impl Identities {
         known.is_some_and(|known| known.is_sandbox)
     }
 
-    /// What the runtime knows.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// A pod's cgroup is gone, and no source tells of it.
+    /// For a pod whose cgroup is gone and that no source has.
     pub fn forget(&mut self, uid: &str) {
         self.sources.remove(&PodUid::from(uid));
     }

@@ -1,20 +1,20 @@
 //! Many sources, one set of pods. Values only: no IO, no clock.
 //!
-//! Problem: each source tells of its pods at its own pace, in whole lists and in single changes,
-//! some of them twice, and it may be cut off and begin anew. What the agent acts on is one set.
+//! Problem: each source lists its pods at its own pace, in whole lists and in single changes, some of them
+//! twice, and it may be cut off and begin anew. The agent acts on one set.
 //!
-//! Approach: the last word of every source is kept apart from that of the others, as in the kubelet's
-//! `podStorage` (`pkg/kubelet/config/config.go`); [`Mux::set`] joins them when it is asked for.
+//! Approach: the state of every source is kept apart from that of the others, as in the kubelet's
+//! `podStorage` (`pkg/kubelet/config/config.go`); [`Mux::set`] joins them.
 //!
 //! Properties, each with a test:
 //!
-//! - Convergence: after any sequence of events the state of a source is what its last whole list and
-//!   the changes since then say, and the set depends on those states alone.
-//! - The updates that [`Mux::apply`] gives, carried out one after another, lead from the state before
-//!   to the state after. None is given for what has not changed.
+//! - Convergence: after any sequence of events the state of a source follows from its last whole list and
+//!   the changes since then, and the set depends on those states alone.
+//! - The updates of [`Mux::apply`], carried out one after another, lead from the state before to the state
+//!   after. A pod that has not changed has none.
 //! - A pod that becomes unusable stays as it last was; it goes only when its source no longer has it.
-//! - Until every source has told a whole list, [`PodSet::waiting`] says which have not: nothing may be
-//!   removed because of such a set.
+//! - Until every source has sent a whole list, [`PodSet::waiting`] names those that have not: such a set
+//!   removes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,14 +22,12 @@ use podwarden_policy::PodUid;
 
 use super::{Origin, PodSet, Since, Source, SourceError, SourcedPod};
 
-/// What a source tells.
+/// A change of what a source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodEvent {
-    /// Everything it has now.
+    /// Everything it has now, and what of it cannot be used.
     Replace {
-        /// The pods that can be used.
         pods: Vec<SourcedPod>,
-        /// Those that cannot.
         errors: Vec<SourceError>,
     },
     /// A pod is new or changed.
@@ -40,16 +38,15 @@ pub enum PodEvent {
     Delete(String),
 }
 
-/// What became of a pod, in the kubelet's words (`pkg/kubelet/types/pod_update.go`).
+/// A change of a pod, in the kubelet's words (`pkg/kubelet/types/pod_update.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
     /// The source no longer has it.
     Remove,
-    /// It is new.
     Add,
-    /// What it asks for changed.
+    /// Its spec changed.
     Update,
-    /// It is to end.
+    /// It has a deletion timestamp.
     Delete,
     /// Only its status changed.
     Reconcile,
@@ -58,18 +55,16 @@ pub enum Op {
 /// A change of one source's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
-    /// Whose.
     pub source: Source,
-    /// What.
     pub op: Op,
     /// The pod as it is now; as it last was for [`Op::Remove`].
     pub pod: SourcedPod,
 }
 
-/// The last word of one source.
+/// What one source has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct State {
-    /// It has told a whole list.
+    /// It has sent a whole list.
     reported: bool,
     pods: BTreeMap<String, SourcedPod>,
     /// Of pods whose key is known.
@@ -86,7 +81,7 @@ pub struct Mux {
 }
 
 impl Mux {
-    /// For the sources that are configured. A kubelet appends `node_name` to the names of static pods.
+    /// A kubelet appends `node_name` to the names of static pods.
     pub fn new(node_name: &str, sources: impl IntoIterator<Item = Source>) -> Self {
         let sources = sources.into_iter().map(|source| (source, State::default()));
         Self {
@@ -95,8 +90,8 @@ impl Mux {
         }
     }
 
-    /// Takes in what a source tells, and gives the changes in the order in which the kubelet sends
-    /// them: removed, added, updated, deleted, reconciled. A source that is not configured has no say.
+    /// Returns the changes in the order in which the kubelet sends them: removed, added, updated, deleted,
+    /// reconciled. A source that is not configured changes nothing.
     pub fn apply(&mut self, source: Source, event: PodEvent) -> Vec<Update> {
         let Some(state) = self.sources.get_mut(&source) else {
             return Vec::new();
@@ -114,7 +109,7 @@ impl Mux {
         changes.into_iter().map(update).collect()
     }
 
-    /// Takes in what a source told an agent before this one. It has not reported for all that: its own
+    /// Applies what an agent before this one had from a source. The source still counts as waiting: its
     /// first list replaces this.
     pub fn recall(&mut self, source: Source, pods: Vec<SourcedPod>) {
         if let Some(state) = self.sources.get_mut(&source) {
@@ -123,16 +118,16 @@ impl Mux {
         }
     }
 
-    /// How many pods a source has told of.
+    /// How many pods a source has.
     pub fn count(&self, source: Source) -> usize {
         self.sources.get(&source).map_or(0, |s| s.pods.len())
     }
 
     /// Every source's pods as one.
     ///
-    /// A pod that two sources tell of is that of the lesser [`Source`]. The mirror of a static pod is
-    /// known by the uid of the static pod, which names its cgroup; where the manifest itself is known
-    /// too, that is believed, as it is what runs, under the name that the mirror has.
+    /// Of a pod that two sources have, that of the lesser [`Source`] counts. The mirror of a static pod has the
+    /// uid of the static pod, which names its cgroup; a manifest that is known too counts before the mirror,
+    /// because it is what runs, under the mirror's name.
     pub fn set(&self) -> PodSet {
         let mut by_uid: BTreeMap<PodUid, SourcedPod> = BTreeMap::new();
         for (source, state) in &self.sources {
@@ -141,10 +136,10 @@ impl Mux {
                     Source::Apiserver | Source::Kubelet => pod.clone(),
                     Source::File | Source::Http => self.as_mirrored(pod),
                 };
-                let believed = by_uid
+                let settled = by_uid
                     .get(&pod.pod.uid)
                     .is_some_and(|other| !other.is_mirror());
-                if !believed {
+                if !settled {
                     by_uid.insert(pod.pod.uid.clone(), pod);
                 }
             }
@@ -161,18 +156,18 @@ impl Mux {
         }
     }
 
-    /// The sources that have not told a whole list yet.
+    /// The sources that have not sent a whole list yet.
     pub fn waiting(&self) -> impl Iterator<Item = Source> {
         let waiting = self.sources.iter().filter(|(_, state)| !state.reported);
         waiting.map(|(source, _)| *source)
     }
 
     /// A static pod as the kubelet runs it: under its mirror's name, with the kubelet's uid for it (a
-    /// hash of its own where the manifest writes none), and never to be evicted.
+    /// hash of its own where the manifest writes none), and exempt from eviction.
     fn as_mirrored(&self, pod: &SourcedPod) -> SourcedPod {
         let mut pod = pod.clone();
         let full = format!("{}-{}", pod.pod.name, self.node_name);
-        // A kubelet tells of the static pod itself, under that name and uid as well.
+        // A kubelet lists the static pod itself, under that name and uid as well.
         let others = [Source::Apiserver, Source::Kubelet];
         let others = others.iter().filter_map(|source| self.sources.get(source));
         let mut others = others.flat_map(|state| state.pods.values());
@@ -204,9 +199,9 @@ impl State {
     ) {
         self.reported = true;
         let unusable: BTreeSet<_> = errors.iter().filter_map(SourceError::key).collect();
-        let told: BTreeSet<_> = pods.iter().map(SourcedPod::key).chain(unusable).collect();
+        let listed: BTreeSet<_> = pods.iter().map(SourcedPod::key).chain(unusable).collect();
         let known = self.pods.keys().chain(self.errors.keys());
-        let gone = known.filter(|key| !told.contains(key.as_str()));
+        let gone = known.filter(|key| !listed.contains(key.as_str()));
         let gone: BTreeSet<_> = gone.cloned().collect();
         self.unnamed.clear();
         for key in gone {

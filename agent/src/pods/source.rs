@@ -1,4 +1,4 @@
-//! What sources say, in words that are the same for all of them.
+//! Pods and errors as every source gives them.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
@@ -7,21 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{ManifestError, Problem};
 
-/// Where pods come from. In the order of their say: where two tell of one pod, the lesser is believed.
+/// Where pods come from, in the order of precedence: of a pod that two have, that of the lesser counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// The API server.
     Apiserver,
-    /// The kubelet's `/pods`.
     Kubelet,
-    /// The manifest directory.
     File,
-    /// Manifests at a URL.
     Http,
 }
 
 impl Source {
-    /// As logs and the API write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Apiserver => "apiserver",
@@ -42,14 +37,10 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
-    /// A manifest.
     Manifest {
-        /// The file.
         file: PathBuf,
-        /// Which document of the file, from 1.
         document: usize,
     },
-    /// An object of the API.
     Object {
         /// `metadata.uid`. Not the pod's own where this is a mirror.
         uid: String,
@@ -77,22 +68,18 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourcedPod {
-    /// The pod.
     pub pod: Pod,
-    /// Its class.
     pub qos: QosClass,
-    /// Where it was found.
     pub origin: Origin,
-    /// Its phase; `None` where nobody says.
+    /// Its phase; `None` where the source has none.
     pub phase: Option<Phase>,
-    /// The names of its containers by the runtime's ids, as far as its status tells.
+    /// The names of its containers by the runtime's ids, as far as its status has them.
     pub containers: BTreeMap<String, String>,
-    /// It is to end (`metadata.deletionTimestamp`).
+    /// It has a `metadata.deletionTimestamp`.
     pub deleting: bool,
 }
 
 impl SourcedPod {
-    /// A pod as its manifest has it.
     pub fn of_manifest(pod: Pod, qos: QosClass, origin: Origin) -> Self {
         Self {
             pod,
@@ -104,7 +91,7 @@ impl SourcedPod {
         }
     }
 
-    /// What its source knows it by.
+    /// Its name within its source.
     pub fn key(&self) -> &str {
         match &self.origin {
             Origin::Manifest { .. } | Origin::Kubelet => self.pod.uid.as_str(),
@@ -112,42 +99,36 @@ impl SourcedPod {
         }
     }
 
-    /// Nothing of it runs any more, nor will.
+    /// True where its containers have ended for good.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Some(Phase::Succeeded | Phase::Failed))
     }
 
-    /// True for a pod that the API server told of.
+    /// True for a pod of the API server.
     pub fn is_object(&self) -> bool {
         matches!(self.origin, Origin::Object { .. })
     }
 
-    /// True for the mirror of a static pod.
     pub fn is_mirror(&self) -> bool {
         matches!(self.origin, Origin::Object { mirror: true, .. })
     }
 }
 
-/// A pod that a source tells of and that cannot be used.
+/// A pod of a source that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceError {
-    /// A manifest.
     Manifest(ManifestError),
-    /// An object of the API.
     Object {
-        /// Who told of it.
         by: Source,
         /// `metadata.uid`; empty where it has none.
         uid: String,
-        /// `namespace/name`.
         pod: String,
-        /// Why.
         problem: Problem,
     },
 }
 
 impl SourceError {
-    /// The [`SourcedPod::key`] of the pod that it is about, where that can be told.
+    /// The [`SourcedPod::key`] of the pod that it is about, where that is known.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Manifest(_) => None,

@@ -1,4 +1,4 @@
-//! What to ask the API server for next. Values only: no IO, no clock.
+//! The next request to the API server. Values only: no IO, no clock.
 //!
 //! As client-go's reflector does it (`tools/cache/reflector.go`): one list, then watches that each go
 //! on where the last one ended; another list only after the server has forgotten that place.
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use crate::base::backoff::Backoff;
 
-/// What to ask for.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// All pods of this node, of this version or a later one; of the latest where there is none.
     List(Option<String>),
-    /// What happens after this version.
+    /// The changes after this version.
     Watch(String),
 }
 
@@ -52,7 +52,7 @@ impl Follow {
         self.listed = true;
     }
 
-    /// Something came over the watch, of this version.
+    /// The watch sent an object of this version.
     pub(super) fn saw(&mut self, version: String) {
         self.version = Some(version);
         self.backoff = Backoff::default();
@@ -62,13 +62,13 @@ impl Follow {
     /// pods have to be listed.
     pub(super) fn lost_place(&mut self) {
         if !self.listed {
-            // It was the list that could not be had of this version.
+            // The server has no list of this version.
             self.version = None;
         }
         self.listed = false;
     }
 
-    /// It did not work, or nothing came: how long to wait. `spread` is a random number from 0 to 1.
+    /// How long to wait after a failure, or an answer without anything. `spread` is a random number from 0 to 1.
     pub(super) fn failed(&mut self, spread: f64) -> Duration {
         self.backoff.next(spread)
     }

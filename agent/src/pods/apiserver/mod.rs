@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `connect` | the server's address and the agent's credentials |
 //! | `follow` | the next request; values only |
-//! | `object` | what the server writes -> what the mux understands; values only |
+//! | `object` | the server's text -> events of the mux; values only |
 //!
 //! kube's own watcher lists from version 0 after every cut that the server's history does not cover, which
-//! may be older than what is known, and begins anew with every client; here the place outlives both.
+//! may be older than what is known, and begins anew with every client; here the version outlives both.
 
 pub(crate) mod connect;
 mod follow;

@@ -1,4 +1,4 @@
-//! What the API server writes, and a kubelet -> what the mux understands. Text in, values out.
+//! The text of the API server, or of a kubelet -> events of the mux. Text in, values out.
 //!
 //! Every pod is read on its own, so that one that is not understood hides no other. What may be large
 //! and does not matter here, as annotations of a megabyte and the history of fields, is skipped while it
@@ -44,7 +44,7 @@ pub(super) struct ListMeta {
 }
 
 impl List<'_> {
-    /// The pods of the list, which `by` told of, and those that cannot be used.
+    /// The pods of the list, which is that of `by`, and the errors of those that cannot be used.
     pub(in crate::pods) fn pods(&self, by: Source) -> (Vec<SourcedPod>, Vec<SourceError>) {
         let (mut pods, mut errors) = (Vec::new(), Vec::new());
         for item in self.items.iter().flatten() {
@@ -77,9 +77,6 @@ struct RawLine<'a> {
 }
 
 /// Reads a line of a watch.
-///
-/// # Errors
-/// What the parser says of a line that is not one.
 pub(super) fn line(text: &str) -> Result<Line, serde_json::Error> {
     let raw: RawLine<'_> = serde_json::from_str(text)?;
     let version = || {
@@ -307,7 +304,7 @@ fn phase(text: &str) -> Option<Phase> {
         "Running" => Phase::Running,
         "Succeeded" => Phase::Succeeded,
         "Failed" => Phase::Failed,
-        // `Unknown`: the node was not heard of for a while, which is no news here.
+        // `Unknown`: the node did not report for a while, which says nothing here.
         _ => return None,
     })
 }
