@@ -17,7 +17,6 @@ JSON: {profile, facts: [{fact, found, enables, lostWithout, level}]}.
 Loads and attaches programs that do nothing, for an instant, to see whether they are taken; nothing
 is left behind. Works without root: what cannot be told is `unknown`.";
 
-/// Arguments of `podwarden check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,10 +28,6 @@ pub struct Args {
     cgroup_root: String,
 }
 
-/// Probes, judges and prints.
-///
-/// # Errors
-/// Output that cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let decision = support::decide(&support::probe(&args.cgroup_root));
     match args.output {
@@ -55,7 +50,7 @@ fn exit_code(decision: &Decision) -> u8 {
 fn table(decision: &Decision) -> String {
     let width = |of: fn(&support::Row) -> usize| decision.facts.iter().map(of).max().unwrap_or(0);
     let fact = width(|row| row.fact.chars().count());
-    // A refusal's text is long: it may push its own line's rest to the right, not everyone's.
+    // The text of a refusal is long: it moves the rest of its own line only.
     let found = width(|row| row.found.chars().count()).min(24);
     let mut text = String::new();
     for row in &decision.facts {

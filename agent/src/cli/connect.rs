@@ -1,4 +1,4 @@
-//! Where a subcommand that reads the API finds the agent.
+//! The address of the running agent, for subcommands that read its API.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -7,7 +7,6 @@ use crate::{
     config::DEFAULT_API_SOCKET,
 };
 
-/// Where the agent listens.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Connect {
     /// Unix socket of the agent

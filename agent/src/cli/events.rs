@@ -1,5 +1,5 @@
-//! `podwarden events`: what happened, and with `--follow` what happens; one event with what the flight
-//! recorder has of it, as text or as a picture.
+//! `podwarden events`: past events, and with `--follow` new ones; one event with its incident record, as
+//! text or as a picture.
 
 use std::{
     io::{self, Write},
@@ -36,7 +36,6 @@ Examples:
 
 An event's id is in -o json. With -o json every event is one line. Ends without an error when its reader does.";
 
-/// Arguments of `podwarden events`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -65,10 +64,6 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Prints events.
-///
-/// # Errors
-/// No agent, a broken connection, or an output that takes nothing.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match print_all(&args, &mut io::stdout()).await {
         Err(e) if is_broken_pipe(&e) => Ok(ExitCode::SUCCESS),
@@ -102,7 +97,7 @@ async fn print_all(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
             Update::Event(event) => print(&event, args.output, out)?,
             Update::Missed(missed) => print_missed(missed, args.output, out)?,
         }
-        // Whoever follows wants each line as it comes, also through a pipe.
+        // Each line shows as it comes, also through a pipe.
         out.flush()?;
     }
     anyhow::bail!(
@@ -160,7 +155,7 @@ fn print_missed(missed: u64, output: Format, out: &mut impl Write) -> anyhow::Re
     Ok(())
 }
 
-/// Our reader has seen enough (`| head`).
+/// The reader has seen enough (`| head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()

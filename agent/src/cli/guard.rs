@@ -1,4 +1,4 @@
-//! `podwarden guard`: what the agent starts beside itself, see [`crate::hierarchy::converge::guard`].
+//! `podwarden guard`: the process that the agent starts beside itself, see [`crate::hierarchy::converge::guard`].
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -24,11 +24,8 @@ pub struct Args {
 }
 
 /// Waits for the agent's end, on standard input.
-///
-/// # Errors
-/// What keeps it from finding the tree.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // What ps shows, which is otherwise the name of the link that it was started by.
+    // For ps, which would show the name of the link that it was started by.
     let _ = prctl::set_name(c"podwarden-guard");
     // After a signal to all its processes the agent takes its limits back itself.
     for number in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {

@@ -1,4 +1,11 @@
-//! The command line: one file per subcommand.
+//! The command line: one file per subcommand, and what they share.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `output` | formats, pipes, colours, figures in units |
+//! | `chart` | pictures as SVG |
+//! | `connect` | the address of the running agent |
+//! | `select` | a pod by its name or uid |
 
 use std::process::ExitCode;
 
@@ -76,10 +83,10 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs what was asked for; the exit code is the subcommand's.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever ends a subcommand early; the caller prints it.
+    /// The reason of a subcommand's early end; the caller prints it.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         log_to_stderr(&self.log, self.log_format)?;
         match self.command {
@@ -94,8 +101,7 @@ impl Cli {
     }
 }
 
-/// Two threads are enough: the figures are read by one, the API answers on the other, and what
-/// must be fast has its own thread.
+/// Two threads are enough: one reads the figures, one answers the API, and the reactor has its own.
 fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,11 +1,8 @@
-//! A pod by what people call it.
+//! A pod by its name, namespace and name, or uid.
 
 use podwarden_policy::Pod;
 
-/// The pod of that uid, `namespace/name`, or name.
-///
-/// # Errors
-/// None is called that, or several are.
+/// The pod of that uid, `namespace/name`, or name, where it is the only one.
 pub(crate) fn pod<'a>(pods: &'a [Pod], text: &str) -> anyhow::Result<&'a Pod> {
     if let Some(pod) = pods.iter().find(|pod| pod.uid.as_str() == text) {
         return Ok(pod);
@@ -32,7 +29,7 @@ pub(crate) fn pod<'a>(pods: &'a [Pod], text: &str) -> anyhow::Result<&'a Pod> {
     }
 }
 
-/// `namespace/name (uid)`: what tells it from every other.
+/// `namespace/name (uid)`: no two pods share it.
 fn full_name(pod: &Pod) -> String {
     format!("{}/{} ({})", pod.namespace, pod.name, pod.uid)
 }

@@ -1,7 +1,7 @@
 //! `podwarden top`: live figures, pod by pod.
 //!
-//! Samples come in, [`figures`] turns two of them into rates, [`state`] holds what the person has
-//! chosen, and [`view`] draws. Only [`live`] touches the terminal.
+//! [`figures`] turns two samples into rates, [`state`] holds the keys' choices, and [`view`] draws. Only
+//! [`live`] touches the terminal.
 
 use std::{
     io::{self, IsTerminal},
@@ -33,7 +33,7 @@ mod view;
 const EXAMPLES: &str = "\
 Examples:
   podwarden top                              live; press ? for the keys
-  podwarden top --sort pressure              who waits and stalls most comes first
+  podwarden top --sort pressure              pods that wait and stall most come first
   podwarden top --once                       the table once, for scripts and tickets
   podwarden top -o json | jq '.pods[] | select(.qosClass == \"BestEffort\")'
 
@@ -44,7 +44,6 @@ memory per second, EXITS all/failed/by signal. NO_COLOR is respected.";
 /// The shortest time between two samples: shorter ones say little and cost the node.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Arguments of `podwarden top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -82,10 +81,6 @@ fn interval(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "not between 0.1 and 3600 seconds".to_owned())
 }
 
-/// Shows the figures.
-///
-/// # Errors
-/// No agent, or no terminal to show a live table on.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.connect.client();
     if args.once || args.output == Output::Json {
@@ -135,8 +130,8 @@ async fn once(args: &Args, client: &Client) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A sample newer than `first`. The agent samples seldom while nobody looks; the first request
-/// has woken it. Gives up waiting after a while: then the figures come without rates.
+/// A sample newer than `first`. Without requests the agent samples seldom; the first request changed that.
+/// Stops waiting after a while: then the figures come without rates.
 async fn later(client: &Client, first: &Sample, interval: Duration) -> Result<Sample, ClientError> {
     let deadline = tokio::time::Instant::now() + interval * 3 + Duration::from_secs(2);
     tokio::time::sleep(interval).await;

@@ -7,7 +7,7 @@ use crate::{
     cli::output,
 };
 
-/// Width of the pod's column: a uid, which stands for the name where only the cgroup is known.
+/// Width of the pod's column: that of a uid, which is the name of a pod known from its cgroup alone.
 const POD: usize = 36;
 
 /// One line; for an eviction one for each step of it as well. Without a newline at the end.
@@ -33,7 +33,7 @@ pub(crate) fn name(pod: &PodRef) -> String {
     }
 }
 
-/// What happened, without when and to whom.
+/// The event without its time and its pod.
 pub(crate) fn sentence(event: &Event) -> String {
     match &event.kind {
         EventKind::PodAdded { qos_class } => format!("pod added, {qos_class}"),

@@ -1,4 +1,4 @@
-//! The columns: what they are called, how wide they are, what they show.
+//! The columns: title, width, cells.
 
 use super::figures::PodRow;
 use crate::cli::output;
@@ -7,11 +7,11 @@ use crate::cli::output;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
-    /// Nothing to see: zero or unknown.
+    /// Zero or unknown.
     Dim,
     /// Worth a look.
     Warn,
-    /// Somebody was hurt.
+    /// A process was OOM-killed, or the figures are old.
     Alert,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Column {
     Uid,
 }
 
-/// A wait this long is felt by whoever waits for the answer.
+/// A wait this long shows in response times.
 const LONG_WAIT: u64 = 20_000_000;
 /// A tenth of a second in each second.
 const MUCH_STALL: u64 = 100_000_000;
@@ -107,7 +107,6 @@ impl Column {
         }
     }
 
-    /// What a pod shows here.
     pub(super) fn cell(self, row: &PodRow) -> (String, Tone) {
         match self {
             Self::Cpu => known(row.usage_nano_cores, output::cores, |_| Tone::Plain),

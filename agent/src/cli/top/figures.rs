@@ -1,4 +1,4 @@
-//! From two samples to what a row shows.
+//! Two samples -> the figures of a row.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;

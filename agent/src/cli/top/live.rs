@@ -29,18 +29,14 @@ use crate::{
 /// How many lines a page key moves.
 const PAGE: i32 = 10;
 
-/// Shows the table until the person or a signal ends it; the terminal is restored then, and also
-/// on a panic.
-///
-/// # Errors
-/// No agent at the start, or a terminal that cannot be used.
+/// Shows the table until a key or a signal ends it; the terminal is restored then, and also on a panic.
 pub(super) async fn run(
     client: Client,
     sort: SortKey,
     wide: bool,
     interval: Duration,
 ) -> anyhow::Result<()> {
-    // Whoever cannot connect reads why on an ordinary screen.
+    // A failure to connect is printed on the ordinary screen.
     let first = sample(&client).await?;
     let mut state = State::new(sort, wide, output::colours(&io::stdout()));
     state.take(first);
@@ -59,7 +55,6 @@ impl Drop for Restored {
     }
 }
 
-/// What a fetch brought.
 type Fetched = Result<(Sample, Vec<Event>), ClientError>;
 
 async fn show(
@@ -72,7 +67,7 @@ async fn show(
     let mut ends = Ends::new()?;
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // At most one fetch at a time: a slow agent is not asked twice, and the keys stay alive.
+    // At most one fetch at a time: a slow agent gets one request, and the keys keep working.
     let (send, mut fetched) = mpsc::channel::<Fetched>(1);
     let mut busy = false;
     loop {
@@ -135,7 +130,7 @@ impl Ends {
     }
 }
 
-/// Reads the keyboard on a thread of its own, for the read blocks; it ends with the process, or
+/// Reads the keyboard on a thread of its own, because the read blocks; the thread ends with the process, or
 /// with the first key after the receiver is gone.
 fn read_keys() -> mpsc::Receiver<io::Result<Input>> {
     let (send, receive) = mpsc::channel(16);

@@ -1,4 +1,4 @@
-//! What the person sees and has chosen; changed by samples and keys, read by the view.
+//! The table's content and the keys' choices; samples and keys change it, the view reads it.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::api::types::{Event, EventKind, NodeStats};
 /// How many events the footer can show.
 const EVENTS: usize = 64;
 
-/// A key, by what it means.
+/// The meaning of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     Quit,
@@ -68,7 +68,7 @@ impl State {
         &self.latest.node
     }
 
-    /// The last event seen; the next question starts after it.
+    /// The last event seen; the next request starts after it.
     pub(super) fn last_event(&self) -> u64 {
         self.last_event
     }
@@ -94,7 +94,7 @@ impl State {
     /// Takes new events; those that only the figures of exits need are left out.
     pub(super) fn take_events(&mut self, events: Vec<Event>) {
         if self.paused {
-            // They are asked for again afterwards.
+            // The request after the pause has them.
             return;
         }
         for event in events {
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Obeys; true when it is time to end.
+    /// Carries out a command; true for the last one.
     pub(super) fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Quit => return true,

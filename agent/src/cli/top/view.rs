@@ -98,7 +98,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
     );
     let lines = table(state, &layout);
     let room = usize::from(body.height);
-    // Never past the last line, however long the list was when the key was pressed.
+    // The list may have become shorter since the key was pressed.
     let first = state.scroll.min(lines.len().saturating_sub(room));
     let shown: Vec<_> = lines.into_iter().skip(first).take(room).collect();
     frame.render_widget(Paragraph::new(shown), body);

@@ -92,31 +92,25 @@ impl Watcher {
     async fn follow_for_ever(&mut self) {
         let mut kept = None;
         loop {
-            let done = match kept.take() {
-                Some(server) => Ok(server),
-                None => self.connect().await,
-            };
-            let done = match done {
-                Ok(server) => self.step(&server).await.map(|progress| (server, progress)),
-                Err(error) => Err(error),
-            };
-            let failed = match done {
-                Ok((server, Progress::Some)) => {
-                    kept = Some(server);
-                    continue;
-                }
-                Ok((server, Progress::None)) => {
-                    kept = Some(server);
-                    None
-                }
-                // The next connection is with new credentials, should there be any.
-                Err(error) => Some(error),
-            };
-            if let Some(error) = failed {
-                self.send(SourceUpdate::Trouble(chain(&error))).await;
+            match self.next(&mut kept).await {
+                Ok(Progress::Some) => continue,
+                Ok(Progress::None) => {}
+                Err(error) => self.send(SourceUpdate::Trouble(chain(&error))).await,
             }
             tokio::time::sleep(self.follow.failed(fastrand::f64())).await;
         }
+    }
+
+    /// One step over the connection that is kept. After a failure the next one has new credentials, should
+    /// there be any.
+    async fn next(&mut self, kept: &mut Option<Server>) -> Result<Progress, HttpError> {
+        let server = match kept.take() {
+            Some(server) => server,
+            None => self.connect().await?,
+        };
+        let progress = self.step(&server).await?;
+        *kept = Some(server);
+        Ok(progress)
     }
 
     async fn connect(&self) -> Result<Server, HttpError> {

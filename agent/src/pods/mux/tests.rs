@@ -227,7 +227,7 @@ fn a_static_pod_and_its_mirror_are_one() {
     // The manifest is what runs.
     assert_eq!(set.pods[0].qos, QosClass::Guaranteed);
     assert!(set.pods[0].pod.critical && !set.pods[1].pod.critical);
-    // Whoever goes first, the other remains.
+    // When one of them goes, the other remains.
     let mut without_file = mux.clone();
     without_file.apply(Source::File, replace(Vec::new()));
     assert_eq!(

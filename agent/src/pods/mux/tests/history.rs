@@ -185,9 +185,9 @@ struct Agent {
     listener: Listener,
     workers: WorkQueue<SourcedPod>,
     running: Vec<(String, Work<SourcedPod>)>,
-    /// Whoever there was something to do for.
+    /// Pods that had work.
     known: BTreeSet<String>,
-    /// What is there and nobody tells of was seen to.
+    /// Pods without a source are cleaned up.
     tidy: bool,
     now: Instant,
 }
