@@ -11,6 +11,8 @@ use rustix::{
     io::{Errno, pread, read, retry_on_intr, write},
 };
 
+pub(crate) use podwarden_policy::settings::table::parse_u64;
+
 use crate::{Error, Result};
 
 /// Opens for reading.
@@ -124,18 +126,6 @@ impl Reread {
     pub(crate) fn malformed(&self, expected: &'static str) -> Error {
         Error::malformed(Arc::clone(&self.path), expected)
     }
-}
-
-/// An unsigned decimal number with white space around it; `None` for anything else.
-pub(crate) fn parse_u64(bytes: &[u8]) -> Option<u64> {
-    let digits = bytes.trim_ascii();
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |value, byte| {
-        let digit = byte.checked_sub(b'0').filter(|d| *d <= 9)?;
-        value.checked_mul(10)?.checked_add(u64::from(digit))
-    })
 }
 
 /// Writes `value` in decimal into the end of `buffer`. Allocates nothing.

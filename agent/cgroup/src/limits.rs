@@ -1,137 +1,223 @@
-//! Typed values of a cgroup: what podwarden writes and reads back.
+//! Reading and writing the settings of a cgroup, whose files and formats are in
+//! [`podwarden_policy::settings::table`].
 //!
-//! File names and formats are in [`v1`] and [`v2`]; here is which of the two a controller is on.
 //! Every value is read again after it was written: a value that the kernel took and does not hold
 //! is an error ([`Error::NotKept`]), what it documents to round is rounded before it is compared.
 
-mod cpu;
-mod hugetlb;
 mod memory;
-mod v1;
-mod v2;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::{CgroupPath, Controller, Error, Result, Tree, io};
+use podwarden_policy::{
+    Bytes,
+    limits::{CpuMax, Limit},
+    settings::{
+        Controller, Observed, Property, Row, Setting, Value, Version,
+        table::{self, Format},
+    },
+};
+use rustix::io::Errno;
 
-pub use cpu::{CpuQuota, CpuShare};
-pub use hugetlb::HugetlbLimits;
+use crate::{CgroupPath, Error, MemoryReader, Result, Tree, io};
+
 pub use memory::Reclaims;
-pub(crate) use v1::MEMORY_UNLIMITED;
-
-/// Bytes for `None`-able limits: the file's name by version.
-pub(crate) const fn memory_limit_file(is_v2: bool) -> &'static str {
-    if is_v2 {
-        v2::MEMORY_LIMIT
-    } else {
-        v1::MEMORY_LIMIT
-    }
-}
-
-/// A limit of either version: `Some(None)` is "no limit", `None` is not a limit at all.
-pub(crate) fn parse_memory_limit(text: &[u8]) -> Option<Option<u64>> {
-    if text.trim_ascii() == b"max" {
-        return Some(None);
-    }
-    let bytes = io::parse_u64(text)?;
-    Some((bytes < MEMORY_UNLIMITED).then_some(bytes))
-}
 
 impl Tree {
-    /// Sets the highest number of tasks, or lifts it. Tasks that exist are not touched.
+    /// What a cgroup holds; a value that cannot be read is unknown. Whose the cgroup is, the caller
+    /// notes.
+    pub fn read(&self, cgroup: &CgroupPath) -> Observed {
+        let mut observed = Observed::default();
+        let sizes = self.huge_page_sizes(cgroup).unwrap_or_default();
+        let huge = sizes.into_iter().map(Property::HugetlbLimit);
+        for property in Property::COMMON.into_iter().chain(huge) {
+            if let Ok(value) = self.value_of(cgroup, property.row(), property.page_size()) {
+                observed.set(property, value);
+            }
+        }
+        if let Ok(memory) = MemoryReader::open(self, cgroup) {
+            let (usage, stat) = (memory.usage().ok(), memory.stat().ok());
+            observed.memory_usage = usage.map(Bytes);
+            observed.memory_working_set = usage
+                .zip(stat)
+                .map(|(usage, stat)| Bytes(stat.working_set(usage)));
+        }
+        observed
+    }
+
+    /// Sets one value and reads it back.
+    ///
+    /// A memory limit below usage is dangerous: v1 reclaims and answers `EBUSY` when that is not
+    /// enough, v2 takes the limit and kills processes in the cgroup until usage is below it. The caller
+    /// keeps the limit above usage. Should usage outgrow it meanwhile, v2 from Linux 6.16 on leaves that
+    /// to the cgroup's next charge, for the file is opened with `O_NONBLOCK` (`memory_max_write`,
+    /// `mm/memcontrol.c`).
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], what the kernel refuses; [`Error::NotKept`].
-    pub fn set_pids_limit(&self, cgroup: &CgroupPath, tasks: Option<u64>) -> Result<()> {
-        let file = self.file(Controller::Pids, cgroup, v2::PIDS_MAX)?;
-        io::write_text(&file, &shown(tasks, v2::MAX))?;
-        kept(file, tasks, self.pids_limit(cgroup)?, |n| shown(n, v2::MAX))
+    /// [`Error::NotFound`], also for a size of huge pages that this kernel does not have;
+    /// [`Error::NoController`]; [`Error::Unsupported`] for what this version has no file for; what the
+    /// kernel refuses: `EINVAL` for a quota out of range, or on v1 above the parent's, and for a limit
+    /// above `memory.memsw.limit_in_bytes`, `EBUSY` as said; [`Error::NotKept`].
+    pub fn write(&self, cgroup: &CgroupPath, setting: &Setting) -> Result<()> {
+        let property = setting.property();
+        let row = property.row();
+        let value = setting.value(self.version_of(row.controller));
+        let size = property.page_size();
+        self.put(cgroup, row, size, value)?;
+        match property {
+            Property::HugetlbLimit(_) => {
+                match self.put(cgroup, &table::HUGETLB_RESERVED, size, value) {
+                    Err(error) if error.is_gone() => Ok(()),
+                    written => written,
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// The highest number of tasks; `None` when there is no limit.
+    /// What the files of a row hold.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`].
-    pub fn pids_limit(&self, cgroup: &CgroupPath) -> Result<Option<u64>> {
-        self.limit(Controller::Pids, cgroup, v2::PIDS_MAX)
+    /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`]; [`Error::Unsupported`] where
+    /// this version has no such file.
+    pub fn value(&self, cgroup: &CgroupPath, row: &Row) -> Result<Value> {
+        self.value_of(cgroup, row, None)
     }
 
-    fn is_v2(&self, controller: Controller) -> bool {
-        self.hierarchies().is_on_v2(controller)
+    /// The sizes of huge pages that can be limited.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NoController`].
+    pub fn huge_page_sizes(&self, cgroup: &CgroupPath) -> Result<Vec<Bytes>> {
+        let row = &table::HUGETLB_LIMIT;
+        let [pattern, ..] = row.files(self.version_of(row.controller)) else {
+            return Ok(Vec::new());
+        };
+        let names = io::names_in(&self.path(row.controller, cgroup)?)?;
+        let sizes = names
+            .iter()
+            .filter_map(|name| table::size_in(pattern, name));
+        Ok(sizes.collect())
     }
 
-    fn file(&self, controller: Controller, cgroup: &CgroupPath, name: &str) -> Result<PathBuf> {
-        Ok(self.path(controller, cgroup)?.join(name))
+    pub(crate) fn version_of(&self, controller: Controller) -> Version {
+        if self.hierarchies().is_on_v2(controller) {
+            Version::V2
+        } else {
+            Version::V1
+        }
     }
 
-    fn number(&self, controller: Controller, cgroup: &CgroupPath, name: &str) -> Result<u64> {
-        let file = self.file(controller, cgroup, name)?;
-        io::parse_u64(io::read_text(&file)?.as_bytes())
-            .ok_or_else(|| Error::malformed(file, "a number"))
+    fn value_of(&self, cgroup: &CgroupPath, row: &Row, size: Option<Bytes>) -> Result<Value> {
+        let directory = self.path(row.controller, cgroup)?;
+        read_files(&directory, row, size, self.version_for(row)?)
     }
 
-    fn limit(
+    pub(crate) fn put(
         &self,
-        controller: Controller,
         cgroup: &CgroupPath,
-        name: &str,
-    ) -> Result<Option<u64>> {
-        let file = self.file(controller, cgroup, name)?;
-        parse_memory_limit(io::read_text(&file)?.as_bytes())
-            .ok_or_else(|| Error::malformed(file, "a limit or max"))
+        row: &Row,
+        size: Option<Bytes>,
+        value: Value,
+    ) -> Result<()> {
+        let directory = self.path(row.controller, cgroup)?;
+        let version = self.version_for(row)?;
+        let page = size.unwrap_or(Bytes(rustix::param::page_size() as u64));
+        let wanted = value.rounded(page);
+        // Without a quota there is no period: what is written does not depend on it.
+        let written = match value {
+            Value::CpuMax(_) => wanted,
+            value => value,
+        };
+        if let (Value::CpuMax(max), Version::V1) = (written, version) {
+            write_v1_quota(&directory, row, max)?;
+        } else {
+            for (name, text) in row.texts(version, size, written) {
+                let file = directory.join(name);
+                match row.format {
+                    Format::Limit => io::write_text_nonblocking(&file, &text)?,
+                    _ => io::write_text(&file, &text)?,
+                }
+            }
+        }
+        let found = read_files(&directory, row, size, version)?;
+        let file = row.files(version).last().copied().unwrap_or_default();
+        kept(directory.join(table::named(file, size)), wanted, found)
+    }
+
+    /// The version whose files a row has here.
+    fn version_for(&self, row: &Row) -> Result<Version> {
+        let version = self.version_of(row.controller);
+        match row.files(version) {
+            [] => Err(Error::Unsupported {
+                what: row.name,
+                reason: "the memory controller is on cgroup v1",
+            }),
+            _ => Ok(version),
+        }
     }
 }
 
-/// A bound, or the word for none.
-fn shown(value: Option<u64>, none: &str) -> String {
-    value.map_or_else(|| none.to_owned(), |v| v.to_string())
+fn read_files(directory: &Path, row: &Row, size: Option<Bytes>, version: Version) -> Result<Value> {
+    let names = row.files(version).iter();
+    let files: Vec<PathBuf> = names
+        .map(|name| directory.join(table::named(name, size)))
+        .collect();
+    let texts = files
+        .iter()
+        .map(|file| io::read_text(file))
+        .collect::<Result<Vec<_>>>()?;
+    let texts: Vec<_> = texts.iter().map(String::as_bytes).collect();
+    let expected = match row.format {
+        Format::Share => "a number",
+        Format::Quota => "a quota and a period",
+        _ => "a limit or max",
+    };
+    row.parse(version, &texts).ok_or_else(|| {
+        Error::malformed(files.into_iter().next_back().unwrap_or_default(), expected)
+    })
 }
 
-/// What lifts a limit of bytes.
-const fn none(is_v2: bool) -> &'static str {
-    if is_v2 { v2::MAX } else { v1::NO_LIMIT }
-}
-
-/// What the kernel makes of bytes (`page_counter_memparse`, `mm/page_counter.c`).
-pub(crate) fn whole_pages(bytes: u64) -> u64 {
-    let page = rustix::param::page_size() as u64;
-    bytes - bytes.checked_rem(page).unwrap_or(0)
+fn write_v1_quota(directory: &Path, row: &Row, max: CpuMax) -> Result<()> {
+    let [period_file, quota_file] = row.v1 else {
+        return Ok(());
+    };
+    let texts: Vec<_> = row.texts(Version::V1, None, Value::CpuMax(max)).collect();
+    let [(_, period), (_, quota)] = texts.as_slice() else {
+        // No quota, and so no period.
+        let text = texts.first().map_or("", |(_, text)| text);
+        return io::write_text(&directory.join(quota_file), text);
+    };
+    let write_quota = || io::write_text(&directory.join(quota_file), quota);
+    let write_period = || io::write_text(&directory.join(period_file), period);
+    // A period that stays is not written: a watcher of the file would see a change, again and again
+    // while the quota is refused.
+    if io::read_text(&directory.join(period_file))?.trim_ascii() == period {
+        return write_quota();
+    }
+    match write_period() {
+        // The new period may be refused together with the old quota: then the quota goes first.
+        Err(error) if error.errno() == Some(Errno::INVAL) => {
+            write_quota()?;
+            write_period()
+        }
+        Err(error) => Err(error),
+        Ok(()) => write_quota(),
+    }
 }
 
 /// Compares what is in a file with what was written to it.
-fn kept<T: PartialEq>(
-    path: PathBuf,
-    wanted: T,
-    found: T,
-    show: impl Fn(T) -> String,
-) -> Result<()> {
+fn kept(path: PathBuf, wanted: Value, found: Value) -> Result<()> {
     if found == wanted {
         return Ok(());
     }
     Err(Error::NotKept {
         path: path.into(),
-        wanted: show(wanted),
-        found: show(found),
+        wanted: wanted.text(Version::V2),
+        found: found.text(Version::V2),
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::parse_memory_limit;
-
-    #[test]
-    fn limits_of_both_versions() {
-        let cases: [(&[u8], Option<Option<u64>>); 7] = [
-            (b"max\n", Some(None)),
-            (b"9223372036854771712\n", Some(None)),
-            (b"9223372036854710272\n", Some(None)),
-            (b"1073741824\n", Some(Some(1 << 30))),
-            (b"0\n", Some(Some(0))),
-            (b"\n", None),
-            (b"-1\n", None),
-        ];
-        for (text, want) in cases {
-            assert_eq!(parse_memory_limit(text), want, "{text:?}");
-        }
-    }
+/// What lifts a limit, or sets one.
+pub(crate) fn limit_text(limit: Limit<Bytes>, version: Version) -> String {
+    Value::Limit(limit).text(version)
 }

@@ -1,9 +1,10 @@
 //! Reading a cgroup's memory again and again, from open files and without allocating.
 
+use podwarden_policy::{Bytes, settings::table};
+
 use crate::{
     CgroupPath, Controller, Error, Hierarchies, Result, Tree,
     io::{Reread, parse_u64},
-    limits,
 };
 
 /// Holds a `memory.stat` of every kernel known (6.18 writes about 2 KiB on v2).
@@ -112,9 +113,9 @@ impl MemoryReader {
         Ok(Self {
             usage: Some(Reread::open(&directory.join(usage_file(is_v2)))?),
             stat: Reread::open(&directory.join("memory.stat"))?,
-            limit: Some(Reread::open(
-                &directory.join(limits::memory_limit_file(is_v2)),
-            )?),
+            limit: Some(Reread::open(&directory.join(
+                table::MEMORY_LIMIT.files(tree.version_of(Controller::Memory))[0],
+            ))?),
             keys: if is_v2 { V2_KEYS } else { V1_KEYS },
         })
     }
@@ -220,7 +221,9 @@ impl MemoryReader {
         };
         let mut buffer = [0_u8; 32];
         let text = limit.read_at(&mut buffer, 0)?;
-        limits::parse_memory_limit(text).ok_or_else(|| limit.malformed("a limit or max"))
+        table::parse_limit(text)
+            .map(|limit| limit.bound().map(Bytes::as_u64))
+            .ok_or_else(|| limit.malformed("a limit or max"))
     }
 }
 

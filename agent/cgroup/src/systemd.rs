@@ -34,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_policy::settings::Setting;
+use podwarden_policy::settings::{Setting, table};
 use rustix::io::Errno;
 
 use crate::{CgroupPath, Created, Error, Result, Tree, tree};
@@ -236,7 +236,7 @@ impl Systemd {
         };
         // Of a cgroup that is not there nothing is in force.
         tree.id(cgroup)?;
-        let quota = tree.cpu_quota(cgroup).ok();
+        let quota = tree.value(cgroup, &table::CPU_QUOTA).ok();
         let held = property::in_force(tree, cgroup, self.version)?;
         // Forgotten until systemd has taken all of it.
         let known = self.forget(&slice.unit);
@@ -256,9 +256,9 @@ impl Systemd {
         self.remember(&slice.unit, known.chain(&stated));
         let is_quota = matches!(setting, Setting::CpuMax(_));
         if let Some(exact) = quota.filter(|_| !is_quota)
-            && tree.cpu_quota(cgroup)? != exact
+            && tree.value(cgroup, &table::CPU_QUOTA)? != exact
         {
-            tree.set_cpu_quota(cgroup, exact)?;
+            tree.put(cgroup, &table::CPU_QUOTA, None, exact)?;
         }
         write()
     }

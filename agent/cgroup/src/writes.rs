@@ -14,26 +14,6 @@ use rustix::{
 
 use crate::{CgroupPath, Controller, Error, Result, Tree};
 
-/// Files that hold a setting, or change one; those of huge pages are told by their prefix.
-const SETTINGS: [&str; 15] = [
-    "cpu.shares",
-    "cpu.cfs_quota_us",
-    "cpu.cfs_period_us",
-    "cpu.weight",
-    // Another spelling of the weight, and what overrides it.
-    "cpu.weight.nice",
-    "cpu.idle",
-    "cpu.max",
-    "memory.limit_in_bytes",
-    "memory.max",
-    "memory.min",
-    "memory.low",
-    "memory.high",
-    "memory.swap.max",
-    "memory.memsw.limit_in_bytes",
-    "pids.max",
-];
-
 /// The controllers whose files hold settings.
 const CONTROLLERS: [Controller; 4] = [
     Controller::Cpu,
@@ -45,11 +25,6 @@ const CONTROLLERS: [Controller; 4] = [
 /// Most notices that one call of [`WriteWatch::read`] takes: somebody who writes as fast as they are
 /// read must not keep the reader for ever.
 const AT_ONCE: usize = 4096;
-
-/// True for a file that holds one of the settings that podwarden writes.
-pub fn is_setting(file: &str) -> bool {
-    SETTINGS.contains(&file) || file.starts_with("hugetlb.")
-}
 
 /// What is watched; unique for as long as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -20,16 +20,14 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
-use core::{fmt, time::Duration};
+use core::time::Duration;
 
 use crate::{
-    convert,
     desired::Desired,
-    limits::{CpuMax, Limit},
     name::CgroupName,
-    plan::{Action, Change},
-    settings::{CpuShare, Observed, Setting},
-    units::{Bytes, CpuShares, CpuWeight},
+    plan::Action,
+    settings::{Change, Observed, Property, Setting, Value},
+    units::Bytes,
 };
 
 /// Corrections of one file that are given at once. Enough for a kubelet that rewrites its tiers twice
@@ -43,79 +41,12 @@ pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest: the time between two passes over the whole tree.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// What a file holds, in the file's own unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Value {
-    /// v1 `cpu.shares`.
-    Shares(CpuShares),
-    /// v2 `cpu.weight`.
-    Weight(CpuWeight),
-    /// Quota and period.
-    CpuMax(CpuMax),
-    /// Memory limits, and those of huge pages.
-    Limit(Limit<Bytes>),
-    /// Protected memory.
-    Bytes(Bytes),
-    /// Number of tasks.
-    Tasks(Limit<u64>),
-}
-
-impl Value {
-    /// What `observed` holds of the property that `setting` is about; `None` where it could not be
-    /// read.
-    pub fn found(setting: &Setting, observed: &Observed) -> Option<Self> {
-        Some(match setting {
-            Setting::CpuShares(_) => match observed.cpu? {
-                CpuShare::Shares(shares) => Self::Shares(shares),
-                CpuShare::Weight(weight) => Self::Weight(weight),
-            },
-            Setting::CpuMax(_) => Self::CpuMax(observed.cpu_max?),
-            Setting::MemoryLimit(_) => Self::Limit(observed.memory_limit?),
-            Setting::MemoryMin(_) => Self::Bytes(observed.memory_min?),
-            Setting::MemoryLow(_) => Self::Bytes(observed.memory_low?),
-            Setting::PidsLimit(_) => Self::Tasks(observed.pids_limit?),
-            Setting::HugetlbLimit { page_size, .. } => {
-                Self::Limit(observed.hugetlb.get(page_size).copied()?)
-            }
-        })
-    }
-
-    /// What `setting` comes to in the unit in which `observed` was read.
-    pub fn wanted(setting: &Setting, observed: &Observed) -> Self {
-        match (*setting, observed.cpu) {
-            (Setting::CpuShares(shares), Some(CpuShare::Weight(_))) => {
-                Self::Weight(convert::shares_to_weight(shares))
-            }
-            (Setting::CpuShares(shares), _) => Self::Shares(shares),
-            (Setting::CpuMax(max), _) => Self::CpuMax(max),
-            (Setting::MemoryLimit(limit) | Setting::HugetlbLimit { limit, .. }, _) => {
-                Self::Limit(limit)
-            }
-            (Setting::MemoryMin(bytes) | Setting::MemoryLow(bytes), _) => Self::Bytes(bytes),
-            (Setting::PidsLimit(limit), _) => Self::Tasks(limit),
-        }
-    }
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Shares(shares) => write!(f, "{shares} shares"),
-            Self::Weight(weight) => write!(f, "weight {weight}"),
-            Self::CpuMax(max) => write!(f, "{} of {} us", max.quota_us, max.period_us),
-            Self::Limit(limit) => limit.fmt(f),
-            Self::Bytes(bytes) => bytes.fmt(f),
-            Self::Tasks(limit) => limit.fmt(f),
-        }
-    }
-}
-
 /// One file that did not hold what it ought to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deviation {
     /// Which cgroup.
     pub cgroup: CgroupName,
-    /// Which property, as [`Setting::property`] names it.
+    /// Which property, as [`Setting::name`] names it.
     pub property: &'static str,
     /// What it held.
     pub found: Value,
@@ -130,7 +61,7 @@ pub struct Deviation {
 pub struct Settled {
     /// Which cgroup.
     pub cgroup: CgroupName,
-    /// Which property, as [`Setting::property`] names it.
+    /// Which property, as [`Setting::name`] names it.
     pub property: &'static str,
     /// How often it was corrected since the contest began.
     pub corrections: u32,
@@ -153,27 +84,6 @@ impl Judgement {
         Self {
             admitted: actions.into_iter().map(|action| (action, None)).collect(),
             ..Self::default()
-        }
-    }
-}
-
-/// Which file of a cgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Property {
-    name: &'static str,
-    /// Of huge pages; zero for everything else.
-    page_size: Bytes,
-}
-
-impl Property {
-    const fn of(setting: &Setting) -> Self {
-        let page_size = match setting {
-            Setting::HugetlbLimit { page_size, .. } => *page_size,
-            _ => Bytes::ZERO,
-        };
-        Self {
-            name: setting.property(),
-            page_size,
         }
     }
 }
@@ -211,7 +121,7 @@ impl Book {
             .filter_map(|action| match action {
                 Action::Write {
                     cgroup, setting, ..
-                } => Some((cgroup, Property::of(setting))),
+                } => Some((cgroup, setting.property())),
                 _ => None,
             })
             .collect();
@@ -220,7 +130,7 @@ impl Book {
             .filter_map(|d| Some((d, observed.get(&d.name)?)))
         {
             for (setting, _) in &desired.settings {
-                if !writes.contains(&(&desired.name, Property::of(setting))) {
+                if !writes.contains(&(&desired.name, setting.property())) {
                     let settled = self.found_right(now, page, &desired.name, setting, observed);
                     judgement.ended.extend(settled);
                 }
@@ -251,7 +161,7 @@ impl Book {
         setting: &Setting,
         observed: &Observed,
     ) -> Option<Settled> {
-        let property = Property::of(setting);
+        let property = setting.property();
         let file = file(&mut self.files, cgroup, property);
         if !differs(setting, observed, page) {
             file.in_force = Some(*setting);
@@ -267,7 +177,7 @@ impl Book {
         self.contested.remove(&(cgroup.clone(), property));
         Some(Settled {
             cgroup: cgroup.clone(),
-            property: property.name,
+            property: property.row().name,
             corrections,
         })
     }
@@ -280,16 +190,15 @@ impl Book {
         setting: &Setting,
         observed: Option<&Observed>,
     ) -> Verdict {
-        let property = Property::of(setting);
+        let property = setting.property();
         let file = file(&mut self.files, cgroup, property);
         let deviation = observed.and_then(|observed| {
             let in_force = file.in_force.as_ref()?;
             Some(Deviation {
                 cgroup: cgroup.clone(),
-                property: property.name,
-                found: differs(in_force, observed, page)
-                    .then(|| Value::found(setting, observed))??,
-                wanted: Value::wanted(setting, observed),
+                property: property.row().name,
+                found: differs(in_force, observed, page).then(|| observed.get(property))??,
+                wanted: setting.value(observed.version()),
                 contested: file.limiter.is_contested(),
             })
         });
@@ -311,7 +220,7 @@ impl Book {
 
     /// A file holds what podwarden has put there by other means than a plan.
     pub fn ours(&mut self, cgroup: &CgroupName, setting: Setting) {
-        let file = file(&mut self.files, cgroup, Property::of(&setting));
+        let file = file(&mut self.files, cgroup, setting.property());
         file.in_force = Some(setting);
     }
 
@@ -326,7 +235,7 @@ impl Book {
         if let Some(file) = self
             .files
             .get_mut(cgroup)
-            .and_then(|files| files.get_mut(&Property::of(setting)))
+            .and_then(|files| files.get_mut(&setting.property()))
         {
             file.in_force = None;
         }

@@ -20,7 +20,7 @@ use crate::{
     pressure::Crossing,
     qos,
     reason::Reason,
-    settings::{Observed, Setting},
+    settings::{Change, Observed, Setting},
     signal::Signal,
     units::Bytes,
 };
@@ -304,14 +304,6 @@ fn adjust_cgroup(
             reason,
         });
     }
-}
-
-/// How a write would change a cgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    None,
-    Raise,
-    Lower,
 }
 
 enum Held {

@@ -1,12 +1,18 @@
-//! Values of a cgroup, whatever the kernel calls their files.
+//! Settings of a cgroup: what podwarden writes, and what it reads back.
+//!
+//! Everything that depends on the kind of a setting is in [`table`]; here is what a plan says
+//! ([`Setting`]) and what a cgroup holds ([`Observed`]).
+
+pub mod table;
 
 use alloc::collections::BTreeMap;
 use core::fmt;
 
+pub(crate) use self::table::Change;
+pub use self::table::{Controller, Row, Value, Version};
 use crate::{
     convert,
     limits::{CpuMax, Limit},
-    plan::Change,
     units::{Bytes, CpuShares, CpuWeight},
 };
 
@@ -23,19 +29,19 @@ use crate::{
     )
 )]
 pub enum Setting {
-    /// `cpu.shares`; `cpu.weight` by [`convert::shares_to_weight`].
+    /// As [`table::CPU_SHARES`]; a weight by [`convert::shares_to_weight`].
     CpuShares(CpuShares),
-    /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`; `cpu.max`.
+    /// As [`table::CPU_QUOTA`].
     CpuMax(CpuMax),
-    /// `memory.limit_in_bytes`; `memory.max`.
+    /// As [`table::MEMORY_LIMIT`].
     MemoryLimit(Limit<Bytes>),
-    /// `memory.min`, v2.
+    /// As [`table::MEMORY_MIN`].
     MemoryMin(Bytes),
-    /// `memory.low`, v2.
+    /// As [`table::MEMORY_LOW`].
     MemoryLow(Bytes),
-    /// `pids.max`.
+    /// As [`table::PIDS_LIMIT`].
     PidsLimit(Limit<u64>),
-    /// `hugetlb.<size>.limit_in_bytes`; `hugetlb.<size>.max`.
+    /// As [`table::HUGETLB_LIMIT`].
     HugetlbLimit {
         /// Page size.
         page_size: Bytes,
@@ -44,114 +50,116 @@ pub enum Setting {
     },
 }
 
-impl Setting {
-    /// The name of the property, for people.
-    pub const fn property(&self) -> &'static str {
+/// A value that a cgroup holds, without the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Property {
+    /// Shares or weight.
+    CpuShares,
+    /// Quota and period.
+    CpuMax,
+    /// The hard memory limit.
+    MemoryLimit,
+    /// Memory that is never reclaimed.
+    MemoryMin,
+    /// Memory that is reclaimed last.
+    MemoryLow,
+    /// Number of tasks.
+    PidsLimit,
+    /// Huge pages of this size.
+    HugetlbLimit(Bytes),
+}
+
+impl Property {
+    /// Those of every cgroup.
+    pub const COMMON: [Self; 6] = [
+        Self::CpuShares,
+        Self::CpuMax,
+        Self::MemoryLimit,
+        Self::MemoryMin,
+        Self::MemoryLow,
+        Self::PidsLimit,
+    ];
+
+    /// Its row of the table.
+    pub const fn row(self) -> &'static Row {
         match self {
-            Self::CpuShares(_) => "cpu shares",
-            Self::CpuMax(_) => "cpu quota",
-            Self::MemoryLimit(_) => "memory limit",
-            Self::MemoryMin(_) => "memory min",
-            Self::MemoryLow(_) => "memory low",
-            Self::PidsLimit(_) => "pids limit",
-            Self::HugetlbLimit { .. } => "hugetlb limit",
+            Self::CpuShares => &table::CPU_SHARES,
+            Self::CpuMax => &table::CPU_QUOTA,
+            Self::MemoryLimit => &table::MEMORY_LIMIT,
+            Self::MemoryMin => &table::MEMORY_MIN,
+            Self::MemoryLow => &table::MEMORY_LOW,
+            Self::PidsLimit => &table::PIDS_LIMIT,
+            Self::HugetlbLimit(_) => &table::HUGETLB_LIMIT,
         }
     }
 
-    /// True for what a fresh cgroup has anyway.
-    pub(crate) const fn is_unlimited(&self) -> bool {
-        matches!(
-            self,
-            Self::CpuMax(CpuMax {
-                quota_us: Limit::Unlimited,
-                ..
-            }) | Self::MemoryLimit(Limit::Unlimited)
-                | Self::PidsLimit(Limit::Unlimited)
-                | Self::HugetlbLimit {
-                    limit: Limit::Unlimited,
-                    ..
-                }
-                | Self::MemoryMin(Bytes(0))
-                | Self::MemoryLow(Bytes(0))
-        )
+    /// The size of the huge pages that it is about.
+    pub const fn page_size(self) -> Option<Bytes> {
+        match self {
+            Self::HugetlbLimit(size) => Some(size),
+            _ => None,
+        }
+    }
+}
+
+impl Setting {
+    /// What it sets.
+    pub const fn property(&self) -> Property {
+        match self {
+            Self::CpuShares(_) => Property::CpuShares,
+            Self::CpuMax(_) => Property::CpuMax,
+            Self::MemoryLimit(_) => Property::MemoryLimit,
+            Self::MemoryMin(_) => Property::MemoryMin,
+            Self::MemoryLow(_) => Property::MemoryLow,
+            Self::PidsLimit(_) => Property::PidsLimit,
+            Self::HugetlbLimit { page_size, .. } => Property::HugetlbLimit(*page_size),
+        }
+    }
+
+    /// The name of the property, for people.
+    pub const fn name(&self) -> &'static str {
+        self.property().row().name
+    }
+
+    /// What its files hold on a version.
+    pub fn value(&self, version: Version) -> Value {
+        match *self {
+            Self::CpuShares(shares) => Value::Share(match version {
+                Version::V1 => CpuShare::Shares(shares),
+                Version::V2 => CpuShare::Weight(convert::shares_to_weight(shares)),
+            }),
+            Self::CpuMax(max) => Value::CpuMax(max),
+            Self::MemoryLimit(limit) | Self::HugetlbLimit { limit, .. } => Value::Limit(limit),
+            Self::MemoryMin(bytes) | Self::MemoryLow(bytes) => Value::Bytes(bytes),
+            Self::PidsLimit(limit) => Value::Tasks(limit),
+        }
+    }
+
+    /// True for what a fresh cgroup has anyway. Shares are written in any case.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        let row = self.property().row();
+        let fresh = row.fresh(Version::V1);
+        row.format != table::Format::Share && self.value(Version::V1).rounded(Bytes(1)) == fresh
     }
 
     /// How writing this would change what was read. What could not be read is not written: the
     /// write would most likely fail, and whether it did anything could not be told.
     pub(crate) fn change_from(&self, observed: &Observed, page: Bytes) -> Change {
-        let pages = |bytes: Bytes| bytes.round_down(page);
-        let bound = |limit: Limit<Bytes>| match limit {
-            Limit::At(bytes) => Limit::At(pages(bytes)),
-            Limit::Unlimited => Limit::Unlimited,
-        };
-        match *self {
-            Self::CpuShares(shares) => match observed.cpu {
-                None => Change::None,
-                Some(CpuShare::Shares(now)) => change(now, shares),
-                Some(CpuShare::Weight(now)) => change(now, convert::shares_to_weight(shares)),
-            },
-            Self::CpuMax(max) => observed.cpu_max.map_or(Change::None, |now| {
-                match (now.quota_us, max.quota_us) {
-                    // Without a quota the period means nothing.
-                    (Limit::Unlimited, Limit::Unlimited) => Change::None,
-                    _ => change_cpu_max(now, max),
-                }
-            }),
-            Self::MemoryLimit(limit) => known(observed.memory_limit.map(bound), bound(limit)),
-            Self::MemoryMin(min) => known(observed.memory_min.map(pages), pages(min)),
-            Self::MemoryLow(low) => known(observed.memory_low.map(pages), pages(low)),
-            Self::PidsLimit(limit) => known(observed.pids_limit, limit),
-            Self::HugetlbLimit { page_size, limit } => {
-                let whole = |limit: Limit<Bytes>| match limit {
-                    Limit::At(bytes) => Limit::At(bytes.round_down(page_size)),
-                    Limit::Unlimited => Limit::Unlimited,
-                };
-                let now = observed.hugetlb.get(&page_size).copied();
-                known(now.map(whole), whole(limit))
-            }
-        }
-    }
-}
-
-fn known<T: Ord + Copy>(now: Option<T>, wanted: T) -> Change {
-    now.map_or(Change::None, |now| change(now, wanted))
-}
-
-fn change<T: Ord + Copy>(now: T, wanted: T) -> Change {
-    match wanted.cmp(&now) {
-        core::cmp::Ordering::Less => Change::Lower,
-        core::cmp::Ordering::Equal => Change::None,
-        core::cmp::Ordering::Greater => Change::Raise,
-    }
-}
-
-/// By the bandwidth that quota and period make together; v1 refuses a child's above its parent's.
-fn change_cpu_max(now: CpuMax, wanted: CpuMax) -> Change {
-    if now == wanted {
-        return Change::None;
-    }
-    let (Limit::At(a), Limit::At(b)) = (now.quota_us, wanted.quota_us) else {
-        return change(now.quota_us, wanted.quota_us);
-    };
-    let bandwidth_now = u128::from(a) * u128::from(wanted.period_us);
-    let bandwidth = u128::from(b) * u128::from(now.period_us);
-    if bandwidth < bandwidth_now {
-        Change::Lower
-    } else {
-        Change::Raise
+        let property = self.property();
+        let page = property.page_size().unwrap_or(page);
+        let wanted = self.value(observed.version()).rounded(page);
+        let now = observed.get(property);
+        now.map_or(Change::None, |now| now.rounded(page).change_to(wanted))
     }
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.property())?;
+        write!(f, "{} ", self.name())?;
         match self {
             Self::CpuShares(shares) => shares.fmt(f),
-            Self::CpuMax(max) => write!(f, "{} of {} us", max.quota_us, max.period_us),
-            Self::MemoryLimit(limit) => limit.fmt(f),
-            Self::MemoryMin(bytes) | Self::MemoryLow(bytes) => bytes.fmt(f),
-            Self::PidsLimit(limit) => limit.fmt(f),
             Self::HugetlbLimit { page_size, limit } => write!(f, "{page_size} {limit}"),
+            _ => self.value(Version::V1).fmt(f),
         }
     }
 }
@@ -180,11 +188,11 @@ pub struct Observed {
     pub cpu_max: Option<CpuMax>,
     /// The memory limit.
     pub memory_limit: Option<Limit<Bytes>>,
-    /// `memory.min`.
+    /// As [`table::MEMORY_MIN`].
     pub memory_min: Option<Bytes>,
-    /// `memory.low`.
+    /// As [`table::MEMORY_LOW`].
     pub memory_low: Option<Bytes>,
-    /// `pids.max`.
+    /// The number of tasks.
     pub pids_limit: Option<Limit<u64>>,
     /// Page size to limit.
     pub hugetlb: BTreeMap<Bytes, Limit<Bytes>>,
@@ -192,4 +200,76 @@ pub struct Observed {
     pub memory_usage: Option<Bytes>,
     /// Usage minus inactive file.
     pub memory_working_set: Option<Bytes>,
+}
+
+impl CpuShare {
+    /// The number in the file.
+    pub const fn number(self) -> u64 {
+        match self {
+            Self::Shares(CpuShares(number)) | Self::Weight(CpuWeight(number)) => number,
+        }
+    }
+}
+
+impl Observed {
+    /// A cgroup as the kernel makes it; `page_sizes` are those of the node's huge pages.
+    pub fn fresh(version: Version, page_sizes: impl IntoIterator<Item = Bytes>) -> Self {
+        let mut fresh = Self::default();
+        let huge = page_sizes.into_iter().map(Property::HugetlbLimit);
+        for property in Property::COMMON.into_iter().chain(huge) {
+            fresh.set(property, property.row().fresh(version));
+        }
+        fresh
+    }
+
+    /// What a property holds; `None` where it could not be read.
+    pub fn get(&self, property: Property) -> Option<Value> {
+        match property {
+            Property::CpuShares => self.cpu.map(Value::Share),
+            Property::CpuMax => self.cpu_max.map(Value::CpuMax),
+            Property::MemoryLimit => self.memory_limit.map(Value::Limit),
+            Property::MemoryMin => self.memory_min.map(Value::Bytes),
+            Property::MemoryLow => self.memory_low.map(Value::Bytes),
+            Property::PidsLimit => self.pids_limit.map(Value::Tasks),
+            Property::HugetlbLimit(size) => self.hugetlb.get(&size).copied().map(Value::Limit),
+        }
+    }
+
+    /// Notes what a property holds; a value of another format changes nothing.
+    pub fn set(&mut self, property: Property, value: Value) {
+        match (property, value) {
+            (Property::CpuShares, Value::Share(share)) => self.cpu = Some(share),
+            (Property::CpuMax, Value::CpuMax(max)) => self.cpu_max = Some(max),
+            (Property::MemoryLimit, Value::Limit(limit)) => self.memory_limit = Some(limit),
+            (Property::MemoryMin, Value::Bytes(bytes)) => self.memory_min = Some(bytes),
+            (Property::MemoryLow, Value::Bytes(bytes)) => self.memory_low = Some(bytes),
+            (Property::PidsLimit, Value::Tasks(limit)) => self.pids_limit = Some(limit),
+            (Property::HugetlbLimit(size), Value::Limit(limit)) => {
+                self.hugetlb.insert(size, limit);
+            }
+            _ => {}
+        }
+    }
+
+    /// Every property that could be read, with what it holds.
+    pub fn values(&self) -> impl Iterator<Item = (Property, Value)> {
+        let huge = self.hugetlb.keys().copied().map(Property::HugetlbLimit);
+        let all = Property::COMMON.into_iter().chain(huge);
+        all.filter_map(|property| Some((property, self.get(property)?)))
+    }
+
+    /// Puts a setting in force as the kernel would.
+    pub fn apply(&mut self, setting: &Setting, page: Bytes) {
+        let property = setting.property();
+        let page = property.page_size().unwrap_or(page);
+        self.set(property, setting.value(self.version()).rounded(page));
+    }
+
+    /// The version of the hierarchy with the CPU controller, as far as it can be seen.
+    pub fn version(&self) -> Version {
+        match self.cpu {
+            Some(CpuShare::Weight(_)) => Version::V2,
+            _ => Version::V1,
+        }
+    }
 }

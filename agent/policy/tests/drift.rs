@@ -8,11 +8,11 @@ use std::{collections::BTreeMap, time::Duration};
 use podwarden_policy::{
     Bytes, CpuShares, MilliCpu, Node,
     desired::{self, Desired},
-    drift::{BURST, Book, FIRST_PAUSE, Judgement, LONGEST_PAUSE, REFILL, Value},
+    drift::{BURST, Book, FIRST_PAUSE, Judgement, LONGEST_PAUSE, REFILL},
     limits::Limit,
     name::CgroupName,
     plan::{self, Action, Ownership, Snapshot},
-    settings::{CpuShare, Observed, Setting},
+    settings::{CpuShare, Observed, Setting, Value},
 };
 use proptest::prelude::*;
 use support::pod;

@@ -1,7 +1,7 @@
 //! What the agent last planned from, as `GET /v1/plan` answers it and `podwarden plan` replays it.
 
 use podwarden_cgroup::Driver;
-use podwarden_policy::plan::Snapshot;
+use podwarden_policy::{plan::Snapshot, settings};
 use serde::{Deserialize, Serialize};
 
 /// `kind` of a snapshot; its `apiVersion` is [`crate::config::API_VERSION`].
@@ -18,6 +18,15 @@ pub enum Version {
     /// `cpu.weight`, `memory.max`.
     #[default]
     V2,
+}
+
+impl From<Version> for settings::Version {
+    fn from(version: Version) -> Self {
+        match version {
+            Version::V1 => Self::V1,
+            Version::V2 => Self::V2,
+        }
+    }
 }
 
 /// A recorded snapshot: its plan is the agent's plan, to the last value.

@@ -1,17 +1,14 @@
 //! Gathers a policy [`Snapshot`]: pods, node and what the cgroups hold. Decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use podwarden_cgroup::{
-    CgroupLayout, CgroupPath, Controller, CpuShare as TreeShare, MemoryReader, Tree,
-};
+use podwarden_cgroup::{CgroupLayout, CgroupPath, Controller, Tree};
 use podwarden_policy::{
-    Bytes, CpuShares, CpuWeight, Node, Pod, convert,
-    limits::{CpuMax, Limit},
+    Bytes, Node, Pod,
     name::CgroupName,
     plan::{self, Controllers, Snapshot},
     pressure, reserve,
-    settings::{CpuShare, Observed},
+    settings::{Observed, Row, table},
 };
 
 use crate::{config::Config, hierarchy::recorded::Version, pods::PodSet};
@@ -70,7 +67,10 @@ pub fn snapshot(
             if !there {
                 return None;
             }
-            let observed = observe(tree, &path, ours(&path));
+            let observed = Observed {
+                ours: ours(&path),
+                ..tree.read(&path)
+            };
             Some((name.clone(), observed))
         })
         .collect();
@@ -105,47 +105,44 @@ fn controllers(tree: &Tree, kubepods: &CgroupPath) -> Controllers {
     }
 }
 
-/// What of a controller is written, and how to see that its files are there.
+/// What of a controller is written, and the files that show that it can be.
 struct Part {
     controller: Controller,
     /// What is not limited without it.
     lost: &'static str,
-    read: fn(&Tree, &CgroupPath) -> bool,
+    rows: &'static [&'static Row],
 }
 
 impl Part {
     const SHARES: Self = Self {
         controller: Controller::Cpu,
         lost: "CPU shares are not set",
-        read: |tree, path| tree.cpu_share(path).is_ok(),
+        rows: &[&table::CPU_SHARES],
     };
     const QUOTA: Self = Self {
         controller: Controller::Cpu,
         lost: "CPU limits are not enforced",
-        read: |tree, path| tree.cpu_quota(path).is_ok(),
+        rows: &[&table::CPU_QUOTA],
     };
     const MEMORY: Self = Self {
         controller: Controller::Memory,
         lost: "memory limits are not enforced",
-        read: |tree, path| tree.memory_limit(path).is_ok(),
+        rows: &[&table::MEMORY_LIMIT],
     };
     const PROTECTION: Self = Self {
         controller: Controller::Memory,
         lost: "memoryReservationPolicy has no effect",
-        read: |tree, path| tree.memory_min(path).is_ok() && tree.memory_low(path).is_ok(),
+        rows: &[&table::MEMORY_MIN, &table::MEMORY_LOW],
     };
     const PIDS: Self = Self {
         controller: Controller::Pids,
         lost: "podPidsLimit and the reserves of process ids are not enforced",
-        read: |tree, path| tree.pids_limit(path).is_ok(),
+        rows: &[&table::PIDS_LIMIT],
     };
     const HUGETLB: Self = Self {
         controller: Controller::HugeTlb,
         lost: "huge pages are not limited",
-        read: |tree, path| {
-            tree.hugetlb_limits(path)
-                .is_ok_and(|sizes| !sizes.is_empty())
-        },
+        rows: &[],
     };
 
     fn is_mounted(&self, tree: &Tree) -> bool {
@@ -154,7 +151,10 @@ impl Part {
 
     /// `None` before there is such a cgroup.
     fn is_enabled(&self, tree: &Tree, path: &CgroupPath) -> Option<bool> {
-        tree.id(path).ok().map(|_| (self.read)(tree, path))
+        tree.id(path).ok().map(|_| match self.controller {
+            Controller::HugeTlb => tree.huge_page_sizes(path).is_ok_and(|s| !s.is_empty()),
+            _ => self.rows.iter().all(|row| tree.value(path, row).is_ok()),
+        })
     }
 }
 
@@ -201,46 +201,4 @@ pub fn shortcomings(tree: &Tree, layout: &CgroupLayout, snapshot: &Snapshot) -> 
     parts
         .chain(reserves.map(|error| error.to_string()))
         .collect()
-}
-
-/// What a cgroup holds; a value that cannot be read is unknown.
-pub(crate) fn observe(tree: &Tree, path: &CgroupPath, ours: bool) -> Observed {
-    let limit = |bytes: Option<u64>| match bytes {
-        Some(bytes) => Limit::At(Bytes(bytes)),
-        None => Limit::Unlimited,
-    };
-    // All of it, where the file says `max`.
-    let protected = |bytes: Option<u64>| Bytes(bytes.unwrap_or(u64::MAX));
-    let memory = MemoryReader::open(tree, path).ok();
-    let usage = memory.as_ref().and_then(|m| m.usage().ok());
-    let stat = memory.as_ref().and_then(|m| m.stat().ok());
-    Observed {
-        ours,
-        cpu: tree.cpu_share(path).ok().map(|share| match share {
-            TreeShare::Shares(shares) => CpuShare::Shares(CpuShares(shares)),
-            TreeShare::Weight(weight) => CpuShare::Weight(CpuWeight(weight)),
-        }),
-        cpu_max: tree.cpu_quota(path).ok().map(|quota| CpuMax {
-            quota_us: quota.map_or(Limit::Unlimited, |q| Limit::At(q.quota_us)),
-            period_us: quota.map_or(convert::DEFAULT_PERIOD_US, |q| q.period_us),
-        }),
-        memory_limit: memory.as_ref().and_then(|m| m.limit().ok()).map(limit),
-        memory_min: tree.memory_min(path).ok().map(protected),
-        memory_low: tree.memory_low(path).ok().map(protected),
-        pids_limit: tree
-            .pids_limit(path)
-            .ok()
-            .map(|l| l.map_or(Limit::Unlimited, Limit::At)),
-        hugetlb: tree.hugetlb_limits(path).map_or_else(
-            |_| BTreeMap::new(),
-            |limits| {
-                let limits = limits.into_iter();
-                limits.map(|(size, b)| (Bytes(size), limit(b))).collect()
-            },
-        ),
-        memory_usage: usage.map(Bytes),
-        memory_working_set: usage
-            .zip(stat)
-            .map(|(usage, stat)| Bytes(stat.working_set(usage))),
-    }
 }

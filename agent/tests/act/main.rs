@@ -11,11 +11,13 @@ use podwarden::{
         sense::{self, Wanted},
     },
 };
-use podwarden_cgroup::{CgroupLayout, CgroupPath, Controller, CpuQuota, Driver, Hierarchies, Tree};
+use podwarden_cgroup::{CgroupLayout, CgroupPath, Controller, Driver, Hierarchies, Tree};
 use podwarden_policy::{
     Bytes, Container, MilliCpu, Pod, QosClass, Resources,
+    limits::{CpuMax, Limit},
     name::CgroupName,
     plan::{self, Action},
+    settings::Setting,
 };
 
 const CONFIG: &str = "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\n\
@@ -160,12 +162,8 @@ fn a_second_pass_writes_nothing_and_one_change_only_that() {
     world.pods[7].containers[0].resources.cpu_limit = Some(MilliCpu(300));
     world.pass();
     assert_eq!(world.writes().updated, written.updated + 1);
-    let quota = world
-        .tree
-        .cpu_quota(&world.path(7).as_str().into())
-        .unwrap()
-        .unwrap();
-    assert_eq!(quota.quota_us, 30_000);
+    let quota = world.tree.read(&world.path(7)).cpu_max.unwrap();
+    assert_eq!(quota.quota_us, Limit::At(30_000));
     assert_eq!(world.plan(), []);
 
     let last = *world.actor.tally().last().unwrap();
@@ -188,11 +186,11 @@ fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
     let tier = world
         .layout
         .path(&world.layout.kubepods.tier(QosClass::Burstable));
-    let quota = CpuQuota {
-        quota_us: 25_000,
+    let quota = CpuMax {
+        quota_us: Limit::At(25_000),
         period_us: 100_000,
     };
-    world.tree.set_cpu_quota(&tier, Some(quota)).unwrap();
+    world.tree.write(&tier, &Setting::CpuMax(quota)).unwrap();
     for (index, limit) in [(0, 240), (1, 500), (2, 250)] {
         world.pods[index].containers[0].resources.cpu_limit = Some(MilliCpu(limit));
     }
@@ -201,15 +199,12 @@ fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
     assert_eq!((refused.done, refused.failed), (2, 1));
     assert!(refused.is_incomplete());
     assert_eq!(world.writes().failed, 1);
-    world.tree.set_cpu_quota(&tier, None).unwrap();
+    let none = Setting::CpuMax(CpuMax::UNLIMITED);
+    world.tree.write(&tier, &none).unwrap();
     let then = world.pass();
     assert_eq!((then.done, then.failed), (1, 0));
-    let quota = world
-        .tree
-        .cpu_quota(&world.path(1).as_str().into())
-        .unwrap()
-        .unwrap();
-    assert_eq!(quota.quota_us, 50_000);
+    let quota = world.tree.read(&world.path(1)).cpu_max.unwrap();
+    assert_eq!(quota.quota_us, Limit::At(50_000));
 }
 
 #[test]
@@ -255,17 +250,14 @@ fn what_others_wrote_is_counted_when_it_is_corrected() {
     world.pass();
     world
         .tree
-        .set_pids_limit(&world.path(0).as_str().into(), Some(7))
+        .write(&world.path(0), &Setting::PidsLimit(Limit::At(7)))
         .unwrap();
     let actions = world.plan();
     world.actor.correct(&world.tree, &world.layout, &actions);
     assert_eq!(world.writes().corrected, 1);
     assert_eq!(
-        world
-            .tree
-            .pids_limit(&world.path(0).as_str().into())
-            .unwrap(),
-        Some(500)
+        world.tree.read(&world.path(0)).pids_limit,
+        Some(Limit::At(500))
     );
 }
 

@@ -25,7 +25,7 @@ use podwarden::{
     reactor::plan::ScopeName,
 };
 use podwarden_cgroup::{CgroupPath, Controller, Error, MemoryReader, Tree};
-use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
+use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN, settings::Setting};
 
 #[path = "../../cgroup/tests/kernel/support.rs"]
 #[expect(dead_code, reason = "shared with tests that need more of it")]
@@ -107,7 +107,7 @@ impl Scene {
     fn high(&self) -> Option<u64> {
         match self.tree().memory_high(&TIER.into()) {
             Err(Error::Unsupported { .. }) => None,
-            high => high.unwrap(),
+            high => high.unwrap().bound().map(Bytes::as_u64),
         }
     }
 
@@ -271,7 +271,10 @@ fn another_writer_is_answered_when_that_is_admitted() {
     eventually("the target", || scene.limit() == Some(target));
     scene
         .tree()
-        .set_memory_limit(&TIER.into(), Some(foreign))
+        .write(
+            &TIER.into(),
+            &Setting::MemoryLimit(Limit::At(Bytes(foreign))),
+        )
         .unwrap();
     let found = Limit::At(Bytes(foreign));
     let left = Limit::At(Bytes(target));

@@ -31,7 +31,9 @@ use podwarden_cgroup::{
 };
 use podwarden_policy::{
     evict::{Candidate, Ranking},
+    limits::Limit,
     model::QosClass,
+    settings::Setting,
     threshold::Amount,
     units::Bytes,
 };
@@ -237,8 +239,11 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
         .unwrap()
         .usage()
         .unwrap();
-    tree.set_memory_limit(&"kubepods".into(), Some(usage + (1 << 20)))
-        .unwrap();
+    tree.write(
+        &"kubepods".into(),
+        &Setting::MemoryLimit(Limit::At(Bytes(usage + (1 << 20)))),
+    )
+    .unwrap();
     let (trigger, notice) = trigger();
     let mut waiting = plan(
         &high,

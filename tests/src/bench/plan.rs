@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{
-    Bytes, CpuShares, MilliCpu, Node, QosClass, desired,
-    limits::{CpuMax, Limit},
+    Bytes, MilliCpu, Node, QosClass, desired,
     name::{self, CgroupName},
     plan::{self, Snapshot},
-    settings::{CpuShare, Observed, Setting},
+    settings::{Observed, Version},
 };
 
 use super::median;
@@ -152,27 +151,12 @@ fn holding_what_they_ought_to(snapshot: &Snapshot) -> BTreeMap<CgroupName, Obser
     tree.map(|cgroup| {
         let mut observed = Observed {
             ours: true,
-            cpu: Some(CpuShare::Shares(CpuShares(1024))),
-            cpu_max: Some(CpuMax {
-                quota_us: Limit::Unlimited,
-                period_us: snapshot.limits.cpu_period_us,
-            }),
             memory_usage: Some(Bytes::mebi(1)),
             memory_working_set: Some(Bytes::mebi(1)),
-            ..Observed::default()
+            ..Observed::fresh(Version::V1, [])
         };
         for (setting, _) in &cgroup.settings {
-            match *setting {
-                Setting::CpuShares(shares) => observed.cpu = Some(CpuShare::Shares(shares)),
-                Setting::CpuMax(max) => observed.cpu_max = Some(max),
-                Setting::MemoryLimit(limit) => observed.memory_limit = Some(limit),
-                Setting::MemoryMin(min) => observed.memory_min = Some(min),
-                Setting::MemoryLow(low) => observed.memory_low = Some(low),
-                Setting::PidsLimit(limit) => observed.pids_limit = Some(limit),
-                Setting::HugetlbLimit { page_size, limit } => {
-                    observed.hugetlb.insert(page_size, limit);
-                }
-            }
+            observed.apply(setting, snapshot.page_size);
         }
         (cgroup.name, observed)
     })

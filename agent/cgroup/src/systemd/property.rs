@@ -4,16 +4,15 @@
 
 use podwarden_policy::{
     Bytes,
-    convert::{DEFAULT_PERIOD_US, shares_to_weight},
-    limits::Limit,
-    settings::Setting,
+    limits::{CpuMax, Limit},
+    settings::{
+        self, Row, Setting,
+        table::{self, TABLE},
+    },
 };
 
 use super::slice::Slice;
-use crate::{
-    CgroupPath, Controller, CpuQuota, Result, Tree, io,
-    limits::{MEMORY_UNLIMITED, whole_pages},
-};
+use crate::{CgroupPath, Result, Tree};
 
 /// No limit.
 const INFINITY: u64 = u64::MAX;
@@ -111,98 +110,53 @@ pub(super) fn of_new_slice(slice: &Slice) -> Properties {
 
 /// One value to set; empty for what systemd does not manage.
 pub(super) fn of_setting(setting: &Setting, tree: &Tree, version: u32) -> Properties {
-    let on_v2 = |controller| tree.hierarchies().is_on_v2(controller);
-    let memory = |name, bytes: u64| {
-        let known = on_v2(Controller::Memory);
-        Properties::numbers(known.then_some((name, whole_pages(bytes))))
-    };
-    match *setting {
-        Setting::CpuShares(shares) if on_v2(Controller::Cpu) => {
-            Properties::numbers([("CPUWeight", shares_to_weight(shares).as_u64())])
-        }
-        Setting::CpuShares(shares) => Properties::numbers([("CPUShares", shares.as_u64())]),
-        Setting::CpuMax(max) => Properties::numbers(quota_properties(CpuQuota::of(max), version)),
-        Setting::MemoryLimit(limit) => {
-            let name = memory_limit(on_v2(Controller::Memory));
-            Properties::numbers([(name, bytes(limit))])
-        }
-        Setting::MemoryMin(Bytes(bytes)) => memory("MemoryMin", bytes),
-        Setting::MemoryLow(Bytes(bytes)) => memory("MemoryLow", bytes),
-        Setting::PidsLimit(limit) => {
-            Properties::numbers([("TasksMax", least_one(limit.bound().unwrap_or(INFINITY)))])
-        }
-        Setting::HugetlbLimit { .. } => Properties::default(),
-    }
+    let row = setting.property().row();
+    let value = setting.value(tree.version_of(row.controller));
+    Properties::numbers(of_row(row, value, tree, version))
 }
 
 /// Everything that systemd would write to the cgroup's files, as they are now. A file that is not
 /// there or that has a value which no property has is left out.
 pub(super) fn in_force(tree: &Tree, cgroup: &CgroupPath, version: u32) -> Result<Properties> {
     let mut numbers = Vec::new();
-    let on_v2 = |controller| tree.hierarchies().is_on_v2(controller);
-    let (share, cpu_file) = if on_v2(Controller::Cpu) {
-        ("CPUWeight", "cpu.weight")
-    } else {
-        ("CPUShares", "cpu.shares")
-    };
-    // 0 is the weight of an idle cgroup.
-    let weight = number(tree, Controller::Cpu, cgroup, cpu_file)?.filter(|weight| *weight > 0);
-    numbers.extend(weight.map(|weight| (share, weight)));
-    match tree.cpu_quota(cgroup) {
-        Ok(quota) => numbers.extend(quota_properties(quota, version)),
-        Err(error) if error.is_gone() || error.errno().is_none() => {}
-        Err(error) => return Err(error),
+    for row in TABLE {
+        match tree.value(cgroup, row) {
+            Ok(value) => numbers.extend(of_row(row, value, tree, version)),
+            Err(error) if error.is_gone() || error.errno().is_none() => {}
+            Err(error) => return Err(error),
+        }
     }
-    let memory: &[_] = if on_v2(Controller::Memory) {
-        &[
-            ("MemoryMin", "memory.min"),
-            ("MemoryLow", "memory.low"),
-            ("MemoryHigh", "memory.high"),
-            ("MemoryMax", "memory.max"),
-            ("MemorySwapMax", "memory.swap.max"),
-        ]
-    } else {
-        &[("MemoryLimit", "memory.limit_in_bytes")]
-    };
-    for (name, file) in memory {
-        let value = number(tree, Controller::Memory, cgroup, file)?;
-        numbers.extend(value.map(|value| match *name {
-            "MemoryMax" | "MemoryHigh" => (*name, least_one(value)),
-            "MemoryLimit" if value >= MEMORY_UNLIMITED => (*name, INFINITY),
-            "MemoryLimit" => (*name, least_one(value)),
-            _ => (*name, value),
-        }));
-    }
-    let tasks = number(tree, Controller::Pids, cgroup, "pids.max")?;
-    numbers.extend(tasks.map(|tasks| ("TasksMax", least_one(tasks))));
     Ok(Properties::numbers(numbers))
 }
 
-/// A number in a file, `max` being [`INFINITY`]; `None` when there is none.
-fn number(
+/// The properties of a value; none where systemd has none for it.
+fn of_row(
+    row: &Row,
+    value: settings::Value,
     tree: &Tree,
-    controller: Controller,
-    cgroup: &CgroupPath,
-    file: &str,
-) -> Result<Option<u64>> {
-    let Ok(directory) = tree.path(controller, cgroup) else {
-        return Ok(None);
+    version: u32,
+) -> Vec<(&'static str, u64)> {
+    let Some(name) = row.systemd(tree.version_of(row.controller)) else {
+        return Vec::new();
     };
-    match io::read_text(&directory.join(file)) {
-        Err(error) if error.is_gone() => Ok(None),
-        Err(error) => Err(error),
-        Ok(text) if text.trim_ascii() == "max" => Ok(Some(INFINITY)),
-        Ok(text) => Ok(io::parse_u64(text.as_bytes())),
-    }
-}
-
-const fn memory_limit(is_v2: bool) -> &'static str {
-    if is_v2 { "MemoryMax" } else { "MemoryLimit" }
-}
-
-fn bytes(limit: Limit<Bytes>) -> u64 {
-    let bytes = limit.bound().map(|bytes| whole_pages(bytes.as_u64()));
-    least_one(bytes.unwrap_or(INFINITY))
+    let number = match value.rounded(Bytes(rustix::param::page_size() as u64)) {
+        settings::Value::CpuMax(max) => return quota_properties(name, max, version).collect(),
+        // 0 is the weight of an idle cgroup.
+        settings::Value::Share(share) if share.number() == 0 => return Vec::new(),
+        settings::Value::Share(share) => share.number(),
+        settings::Value::Bytes(Bytes(bytes)) => bytes,
+        settings::Value::Limit(limit) => {
+            let bytes = limit.bound().map_or(INFINITY, Bytes::as_u64);
+            // No swap is a value of its own.
+            if *row == table::SWAP_LIMIT {
+                bytes
+            } else {
+                least_one(bytes)
+            }
+        }
+        settings::Value::Tasks(tasks) => least_one(tasks.bound().unwrap_or(INFINITY)),
+    };
+    vec![(name, number)]
 }
 
 /// systemd takes no limit of 0. One byte is none when the kernel has rounded it to pages; one task
@@ -213,22 +167,23 @@ fn least_one(value: u64) -> u64 {
 
 /// Quota and period. systemd 241 and older know no period.
 fn quota_properties(
-    quota: Option<CpuQuota>,
+    name: &'static str,
+    max: CpuMax,
     version: u32,
 ) -> impl Iterator<Item = (&'static str, u64)> {
-    let period = quota.map_or(DEFAULT_PERIOD_US, |quota| quota.period_us);
-    let per_second = quota.map_or(INFINITY, per_second);
     (version >= VERSION_WITH_PERIOD)
-        .then_some(("CPUQuotaPeriodUSec", period))
+        .then_some(("CPUQuotaPeriodUSec", max.period_us))
         .into_iter()
-        .chain([("CPUQuotaPerSecUSec", per_second)])
+        .chain([(name, per_second(max))])
 }
 
 /// Microseconds of CPU time per second, rounded up to what systemd keeps: no cgroup below gets less
 /// than it may have (`addCpuQuota` of libcontainer `systemd/common.go`).
-fn per_second(quota: CpuQuota) -> u64 {
-    let exact =
-        u128::from(quota.quota_us) * u128::from(SECOND_US) / u128::from(quota.period_us.max(1));
+fn per_second(max: CpuMax) -> u64 {
+    let Limit::At(quota_us) = max.quota_us else {
+        return INFINITY;
+    };
+    let exact = u128::from(quota_us) * u128::from(SECOND_US) / u128::from(max.period_us.max(1));
     u64::try_from(exact)
         .ok()
         .and_then(|exact| exact.checked_next_multiple_of(PERCENT_US))
@@ -252,8 +207,8 @@ mod tests {
             (u64::MAX, 1_000, INFINITY),
             (1_000, 0, 1_000_000_000),
         ] {
-            let quota = CpuQuota {
-                quota_us,
+            let quota = CpuMax {
+                quota_us: Limit::At(quota_us),
                 period_us,
             };
             assert_eq!(per_second(quota), want, "{quota:?}");
@@ -262,11 +217,12 @@ mod tests {
 
     #[test]
     fn an_old_systemd_is_not_asked_for_a_period() {
-        let quota = Some(CpuQuota {
-            quota_us: 10_000,
+        let quota = CpuMax {
+            quota_us: Limit::At(10_000),
             period_us: 20_000,
-        });
-        let properties = |version| quota_properties(quota, version).collect::<Vec<_>>();
+        };
+        let of = |max, version| quota_properties("CPUQuotaPerSecUSec", max, version);
+        let properties = |version| of(quota, version).collect::<Vec<_>>();
         assert_eq!(properties(241), [("CPUQuotaPerSecUSec", 500_000)]);
         assert_eq!(
             properties(252),
@@ -275,7 +231,7 @@ mod tests {
                 ("CPUQuotaPerSecUSec", 500_000)
             ]
         );
-        let none: Vec<_> = quota_properties(None, 252).collect();
+        let none: Vec<_> = of(CpuMax::UNLIMITED, 252).collect();
         assert_eq!(
             none,
             [

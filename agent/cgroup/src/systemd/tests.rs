@@ -11,7 +11,7 @@ use podwarden_policy::{Bytes, CpuShares, limits::CpuMax, limits::Limit};
 use tempfile::TempDir;
 
 use super::{property::Value, *};
-use crate::{CgroupPath, Controller, CpuQuota, Hierarchies, Version};
+use crate::{CgroupPath, Controller, Hierarchies, Version};
 
 /// What the fake was asked for, in order.
 type Calls = Arc<Mutex<Vec<String>>>;
@@ -427,25 +427,23 @@ fn a_slice_is_made_with_its_first_values() {
 fn a_quota_that_systemd_rounds_is_put_back() {
     let s = setup(|fake| fake.writes_quota = Mutex::new(Some("34000 100000\n")));
     let _ = s.systemd.create(&s.tree, &"k.slice".into(), &[]).unwrap();
-    let exact = Some(CpuQuota {
-        quota_us: 33_300,
-        period_us: 100_000,
-    });
-    let setting = Setting::CpuMax(CpuMax {
+    let exact = CpuMax {
         quota_us: Limit::At(33_300),
         period_us: 100_000,
-    });
-    let write = || s.tree.set_cpu_quota(&"k.slice".into(), exact);
+    };
+    let setting = Setting::CpuMax(exact);
+    let write = || s.tree.write(&"k.slice".into(), &setting);
+    let held = || s.tree.read(&"k.slice".into()).cpu_max;
     s.systemd
         .set(&s.tree, &"k.slice".into(), &setting, write)
         .unwrap();
-    assert_eq!(s.tree.cpu_quota(&"k.slice".into()).unwrap(), exact);
+    assert_eq!(held(), Some(exact));
     // Another value, and systemd writes its own quota again.
     let pids = Setting::PidsLimit(Limit::At(5));
     s.systemd
         .set(&s.tree, &"k.slice".into(), &pids, || Ok(()))
         .unwrap();
-    assert_eq!(s.tree.cpu_quota(&"k.slice".into()).unwrap(), exact);
+    assert_eq!(held(), Some(exact));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use std::{fs, thread::sleep, time::Duration};
 
 use podwarden_cgroup::{ChildKinds, Controller, Error, KillHandle, Killed, Tree};
+use podwarden_policy::{limits::Limit, settings::Setting};
 
 use crate::support::{Sandbox, Victim, eventually};
 
@@ -45,7 +46,8 @@ fn a_fork_bomb_ends() {
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
     let bystander = sandbox.cgroup("bystander");
-    tree.set_pids_limit(&"pod".into(), Some(48)).unwrap();
+    tree.write(&"pod".into(), &Setting::PidsLimit(Limit::At(48)))
+        .unwrap();
     let handle = KillHandle::open(tree, &"pod".into()).unwrap();
     let bystander = Victim::sleeper(&tree.open_attach(&bystander.into()).unwrap());
     for _ in 0..5 {

@@ -1,10 +1,18 @@
 use std::fs;
 
-use podwarden_cgroup::{
-    Controller, CpuQuota, CpuShare, Errno, Error, MemoryReader, Reclaims, Version,
+use podwarden_cgroup::{Controller, Errno, Error, MemoryReader, Reclaims, Tree, Version};
+use podwarden_policy::{
+    Bytes, CpuShares, CpuWeight,
+    limits::{CpuMax, Limit},
+    settings::{CpuShare, Property, Setting, Value},
 };
 
 use crate::support::{Sandbox, Victim, eat, eventually};
+
+/// What a property holds.
+fn value(tree: &Tree, cgroup: &str, property: Property) -> Value {
+    tree.value(&cgroup.into(), property.row()).unwrap()
+}
 
 #[test]
 fn cpu_shares_are_read_back() {
@@ -15,13 +23,15 @@ fn cpu_shares_are_read_back() {
     let pod = sandbox.cgroup("pod");
     let on_v2 = tree.hierarchies().version == Version::V2;
     for (shares, weight) in [(2, 1), (1024, 39), (262_144, 10_000)] {
-        tree.set_cpu_shares(&pod.into(), shares).unwrap();
+        let shares = CpuShares(shares);
+        tree.write(&pod.into(), &Setting::CpuShares(shares))
+            .unwrap();
         let want = if on_v2 {
-            CpuShare::Weight(weight)
+            CpuShare::Weight(CpuWeight(weight))
         } else {
             CpuShare::Shares(shares)
         };
-        assert_eq!(tree.cpu_share(&pod.into()).unwrap(), want);
+        assert_eq!(value(tree, pod, Property::CpuShares), Value::Share(want));
     }
 }
 
@@ -32,28 +42,25 @@ fn cpu_quota_is_set_changed_and_lifted() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("tier/pod");
-    assert_eq!(tree.cpu_quota(&pod.into()).unwrap(), None);
-    let quota = |quota_us, period_us| {
-        Some(CpuQuota {
-            quota_us,
-            period_us,
-        })
+    let held = || value(tree, pod, Property::CpuMax);
+    assert_eq!(held(), Value::CpuMax(CpuMax::UNLIMITED));
+    let quota = |quota_us, period_us| CpuMax {
+        quota_us: Limit::At(quota_us),
+        period_us,
     };
+    let set = |cgroup: &str, max| tree.write(&cgroup.into(), &Setting::CpuMax(max));
     // With a limit above, v1 refuses a period that would raise the ratio on the way.
-    tree.set_cpu_quota(&"tier".into(), quota(100_000, 100_000))
-        .unwrap();
-    for value in [
+    set("tier", quota(100_000, 100_000)).unwrap();
+    for max in [
         quota(90_000, 100_000),
         quota(5_000, 10_000),
         quota(45_000, 100_000),
-        None,
+        CpuMax::UNLIMITED,
     ] {
-        tree.set_cpu_quota(&pod.into(), value).unwrap();
-        assert_eq!(tree.cpu_quota(&pod.into()).unwrap(), value);
+        set(pod, max).unwrap();
+        assert_eq!(held(), Value::CpuMax(max));
     }
-    let too_short = tree
-        .set_cpu_quota(&pod.into(), quota(10, 100_000))
-        .unwrap_err();
+    let too_short = set(pod, quota(10, 100_000)).unwrap_err();
     assert_eq!(too_short.errno(), Some(Errno::INVAL));
 }
 
@@ -64,12 +71,17 @@ fn memory_limit_is_set_and_lifted() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    assert_eq!(tree.memory_limit(&pod.into()).unwrap(), None);
-    for value in [Some(64 << 20), Some(0), None] {
-        tree.set_memory_limit(&pod.into(), value).unwrap();
-        assert_eq!(tree.memory_limit(&pod.into()).unwrap(), value);
+    assert_eq!(tree.memory_limit(&pod.into()).unwrap(), Limit::Unlimited);
+    let set = |cgroup: &str, limit| tree.write(&cgroup.into(), &Setting::MemoryLimit(limit));
+    for limit in [
+        Limit::At(Bytes::mebi(64)),
+        Limit::At(Bytes(0)),
+        Limit::Unlimited,
+    ] {
+        set(pod, limit).unwrap();
+        assert_eq!(tree.memory_limit(&pod.into()).unwrap(), limit);
     }
-    let missing = tree.set_memory_limit(&"other".into(), None).unwrap_err();
+    let missing = set("other", Limit::Unlimited).unwrap_err();
     assert!(missing.is_gone(), "{missing}");
 }
 
@@ -80,10 +92,11 @@ fn pids_limit_is_set_and_lifted() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    assert_eq!(tree.pids_limit(&pod.into()).unwrap(), None);
-    for value in [Some(100), Some(0), None] {
-        tree.set_pids_limit(&pod.into(), value).unwrap();
-        assert_eq!(tree.pids_limit(&pod.into()).unwrap(), value);
+    let held = || value(tree, pod, Property::PidsLimit);
+    assert_eq!(held(), Value::Tasks(Limit::Unlimited));
+    for limit in [Limit::At(100), Limit::At(0), Limit::Unlimited] {
+        tree.write(&pod.into(), &Setting::PidsLimit(limit)).unwrap();
+        assert_eq!(held(), Value::Tasks(limit));
     }
 }
 
@@ -95,15 +108,17 @@ fn what_the_kernel_rounds_is_no_mismatch_and_what_it_bounds_is() {
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
     let page = rustix::param::page_size() as u64;
-    tree.set_memory_limit(&pod.into(), Some(10 * page + 1))
-        .unwrap();
-    assert_eq!(tree.memory_limit(&pod.into()).unwrap(), Some(10 * page));
+    let uneven = Setting::MemoryLimit(Limit::At(Bytes(10 * page + 1)));
+    tree.write(&pod.into(), &uneven).unwrap();
+    let whole = Limit::At(Bytes(10 * page));
+    assert_eq!(tree.memory_limit(&pod.into()).unwrap(), whole);
     if tree.hierarchies().is_on_v2(Controller::Cpu) {
         println!("skipped in part: cgroup v2 has no shares to bound");
         return;
     }
     // The kernel takes one share and keeps two.
-    let error = tree.set_cpu_shares(&pod.into(), 1).unwrap_err();
+    let one = Setting::CpuShares(CpuShares(1));
+    let error = tree.write(&pod.into(), &one).unwrap_err();
     let Error::NotKept {
         path,
         wanted,
@@ -123,11 +138,13 @@ fn memory_protection_is_set_on_v2_and_refused_on_v1() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
+    let set = |setting| tree.write(&pod.into(), &setting);
     if !tree.hierarchies().is_on_v2(Controller::Memory) {
+        let min = Property::MemoryMin.row();
         for refused in [
-            tree.set_memory_min(&pod.into(), 1).unwrap_err(),
-            tree.set_memory_low(&pod.into(), 1).unwrap_err(),
-            tree.memory_min(&pod.into()).unwrap_err(),
+            set(Setting::MemoryMin(Bytes(1))).unwrap_err(),
+            set(Setting::MemoryLow(Bytes(1))).unwrap_err(),
+            tree.value(&pod.into(), min).unwrap_err(),
         ] {
             assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
         }
@@ -135,14 +152,11 @@ fn memory_protection_is_set_on_v2_and_refused_on_v1() {
     }
     let page = rustix::param::page_size() as u64;
     for bytes in [64 * page, 64 * page + 1, 0] {
-        let whole = bytes / page * page;
-        tree.set_memory_min(&pod.into(), bytes).unwrap();
-        tree.set_memory_low(&pod.into(), 2 * bytes).unwrap();
-        assert_eq!(tree.memory_min(&pod.into()).unwrap(), Some(whole));
-        assert_eq!(
-            tree.memory_low(&pod.into()).unwrap(),
-            Some(2 * bytes / page * page)
-        );
+        let whole = |bytes| Value::Bytes(Bytes(bytes / page * page));
+        set(Setting::MemoryMin(Bytes(bytes))).unwrap();
+        set(Setting::MemoryLow(Bytes(2 * bytes))).unwrap();
+        assert_eq!(value(tree, pod, Property::MemoryMin), whole(bytes));
+        assert_eq!(value(tree, pod, Property::MemoryLow), whole(2 * bytes));
     }
 }
 
@@ -155,7 +169,8 @@ fn what_slows_a_cgroup_is_set_and_lifted() {
     let pod = sandbox.cgroup("pod");
     if !tree.hierarchies().is_on_v2(Controller::Memory) {
         for refused in [
-            tree.set_memory_high(&pod.into(), None).unwrap_err(),
+            tree.set_memory_high(&pod.into(), Limit::Unlimited)
+                .unwrap_err(),
             tree.memory_high(&pod.into()).unwrap_err(),
         ] {
             assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
@@ -164,12 +179,15 @@ fn what_slows_a_cgroup_is_set_and_lifted() {
         assert!(!tree.reclaim(&pod.into(), 4096, Reclaims::Nothing).unwrap());
         return;
     }
-    let refused = tree.reclaim_by_limit(&pod.into(), 0, None).unwrap_err();
+    let refused = tree
+        .reclaim_by_limit(&pod.into(), Limit::At(Bytes(0)), Limit::Unlimited)
+        .unwrap_err();
     assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
     let page = rustix::param::page_size() as u64;
     for bytes in [Some(64 * page), Some(64 * page + 1), None] {
-        tree.set_memory_high(&pod.into(), bytes).unwrap();
-        let whole = bytes.map(|bytes| bytes / page * page);
+        let high = bytes.map(Bytes).into();
+        tree.set_memory_high(&pod.into(), high).unwrap();
+        let whole = bytes.map(|bytes| Bytes(bytes / page * page)).into();
         assert_eq!(tree.memory_high(&pod.into()).unwrap(), whole);
     }
     let how = tree.reclaims(&pod.into());
@@ -191,11 +209,12 @@ fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_nobody() {
         return;
     }
     let container = sandbox.cgroup("pod/container");
-    let limit = Some(256 << 20);
-    tree.set_memory_limit(&"pod".into(), limit).unwrap();
+    let limit = Limit::At(Bytes::mebi(256));
+    tree.write(&"pod".into(), &Setting::MemoryLimit(limit))
+        .unwrap();
     // Nobody has that much: the limit is taken, and the other one comes after it.
     assert!(
-        tree.reclaim_by_limit(&"pod".into(), 8 << 20, limit)
+        tree.reclaim_by_limit(&"pod".into(), Limit::At(Bytes::mebi(8)), limit)
             .unwrap()
     );
     assert_eq!(tree.memory_limit(&"pod".into()).unwrap(), limit);
@@ -208,7 +227,9 @@ fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_nobody() {
     let memory = MemoryReader::open(tree, &"pod".into()).unwrap();
     eventually("it has its memory", || memory.usage().unwrap() >= 32 << 20);
     assert!(
-        !tree.reclaim_by_limit(&"pod".into(), 0, None).unwrap(),
+        !tree
+            .reclaim_by_limit(&"pod".into(), Limit::At(Bytes(0)), Limit::Unlimited)
+            .unwrap(),
         "refused"
     );
     assert_eq!(
@@ -226,27 +247,31 @@ fn huge_pages_of_every_size_are_limited() {
     };
     let tree = &sandbox.tree;
     let pod = sandbox.cgroup("pod");
-    let limits = match tree.hugetlb_limits(&pod.into()) {
-        Ok(limits) if !limits.is_empty() => limits,
+    let sizes = match tree.huge_page_sizes(&pod.into()) {
+        Ok(sizes) if !sizes.is_empty() => sizes,
         other => {
             println!("skipped: no hugetlb controller ({other:?})");
             return;
         }
     };
-    for size in limits.into_keys() {
+    let set = |page_size, bytes: Option<u64>| {
+        let limit = bytes.map(Bytes).into();
+        tree.write(&pod.into(), &Setting::HugetlbLimit { page_size, limit })
+    };
+    for page_size in sizes {
+        let size = page_size.0;
         for (written, kept) in [
             (Some(3 * size), Some(3 * size)),
             (Some(2 * size + 1), Some(2 * size)),
             (Some(0), Some(0)),
             (None, None),
         ] {
-            tree.set_hugetlb_limit(&pod.into(), size, written).unwrap();
-            assert_eq!(tree.hugetlb_limits(&pod.into()).unwrap()[&size], kept);
+            set(page_size, written).unwrap();
+            let kept: Limit<Bytes> = kept.map(Bytes).into();
+            assert_eq!(tree.read(&pod.into()).hugetlb[&page_size], kept);
         }
     }
-    let missing = tree
-        .set_hugetlb_limit(&pod.into(), 3 << 20, None)
-        .unwrap_err();
+    let missing = set(Bytes::mebi(3), None).unwrap_err();
     assert!(missing.is_gone(), "{missing}");
 }
 

@@ -1,4 +1,5 @@
 use podwarden_cgroup::{Error, KernelCpu, MemoryReader};
+use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
 
 use crate::support::{Sandbox, Victim, eat, eventually};
 
@@ -39,8 +40,11 @@ fn memory_of_a_process_is_seen() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    tree.set_memory_limit(&"pod".into(), Some(256 << 20))
-        .unwrap();
+    tree.write(
+        &"pod".into(),
+        &Setting::MemoryLimit(Limit::At(Bytes::mebi(256))),
+    )
+    .unwrap();
     let pod = MemoryReader::open(tree, &"pod".into()).unwrap();
     assert_eq!(pod.limit().unwrap(), Some(256 << 20));
     assert_eq!(

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeSet, fs};
 
-use podwarden_cgroup::{
-    Controller, CpuQuota, Reading, Result, Tree, WatchId, WriteWatch, is_setting,
+use podwarden_cgroup::{Controller, Reading, WatchId, WriteWatch, is_setting};
+use podwarden_policy::{
+    Bytes, CpuShares,
+    limits::{CpuMax, Limit},
+    settings::Setting,
 };
 
 use crate::support::{Sandbox, Victim, is_ready};
@@ -16,25 +19,17 @@ fn notices(watch: &WriteWatch) -> Vec<(WatchId, String)> {
 }
 
 /// Every way to write a setting.
-type Write = (&'static str, fn(&Tree, &str) -> Result<()>);
-const WRITES: [Write; 4] = [
-    ("shares", |tree, rel| tree.set_cpu_shares(&rel.into(), 100)),
-    ("quota", |tree, rel| {
-        tree.set_cpu_quota(
-            &rel.into(),
-            Some(CpuQuota {
-                quota_us: 5000,
-                period_us: 50_000,
-            }),
-        )
-    }),
-    ("memory", |tree, rel| {
-        tree.set_memory_limit(&rel.into(), Some(1 << 30))
-    }),
-    ("pids", |tree, rel| {
-        tree.set_pids_limit(&rel.into(), Some(99))
-    }),
+const WRITES: [(&str, Setting); 4] = [
+    ("shares", Setting::CpuShares(CpuShares(100))),
+    ("quota", QUOTA),
+    ("memory", MEMORY),
+    ("pids", Setting::PidsLimit(Limit::At(99))),
 ];
+const QUOTA: Setting = Setting::CpuMax(CpuMax {
+    quota_us: Limit::At(5000),
+    period_us: 50_000,
+});
+const MEMORY: Setting = Setting::MemoryLimit(Limit::At(Bytes::gibi(1)));
 
 #[test]
 fn every_setting_that_is_written_is_noticed() {
@@ -54,10 +49,10 @@ fn every_setting_that_is_written_is_noticed() {
         })
         .collect();
     assert_eq!(ids.len(), directories.len());
-    for (what, write) in WRITES {
+    for (what, setting) in WRITES {
         // The second time it is there already.
         for _ in 0..2 {
-            write(tree, pod).unwrap();
+            tree.write(&pod.into(), &setting).unwrap();
             assert!(is_ready(&watch, 20), "{what}");
             let notices = notices(&watch);
             assert!(
@@ -71,8 +66,8 @@ fn every_setting_that_is_written_is_noticed() {
     }
     ids.iter().for_each(|id| watch.remove(*id));
     let _ = watch.read(|_, _| ()).unwrap();
-    for (_, write) in WRITES {
-        write(tree, pod).unwrap();
+    for (_, setting) in WRITES {
+        tree.write(&pod.into(), &setting).unwrap();
     }
     assert_eq!(notices(&watch), [], "nothing is watched any more");
 }
@@ -94,7 +89,7 @@ fn a_cgroup_that_is_made_anew_is_another() {
     let second = watch.directory(&directory).unwrap();
     assert_ne!(first, second);
     watch.remove(first);
-    tree.set_memory_limit(&"pod".into(), Some(1 << 30)).unwrap();
+    tree.write(&"pod".into(), &MEMORY).unwrap();
     assert!(is_ready(&watch, 20));
     let seen: BTreeSet<_> = notices(&watch).into_iter().map(|(id, _)| id).collect();
     assert_eq!(seen, BTreeSet::from([second]));
@@ -139,9 +134,10 @@ fn notices_that_the_kernel_dropped_are_told() {
         watch.directory(&directory).unwrap();
     }
     // Two in turn, or the kernel makes one notice of all.
+    let nine = Setting::PidsLimit(Limit::At(9));
     for _ in 0..=limit / 2 {
-        tree.set_pids_limit(&"a".into(), Some(9)).unwrap();
-        tree.set_pids_limit(&"b".into(), Some(9)).unwrap();
+        tree.write(&"a".into(), &nine).unwrap();
+        tree.write(&"b".into(), &nine).unwrap();
     }
     let mut count = 0;
     let mut overflowed = false;

@@ -4,12 +4,12 @@ use podwarden_policy::{
     PodUid, QosClass,
     name::{self, CgroupName},
     plan::{self, Action},
-    settings::{CpuShare, Observed, Setting},
+    settings::Observed,
 };
 
 use super::explanation::{Cgroup, Eviction, Explained, Explanation, cgroups, notes};
 use crate::{
-    cli::plan::{files::files, input::Input},
+    cli::plan::{files::held, input::Input},
     pods::PodIdentity,
 };
 
@@ -74,30 +74,10 @@ fn found(input: &Input, name: &CgroupName, observed: &Observed) -> Cgroup {
         changes_with: "whoever made the cgroup",
         pending: None,
     };
-    let mut values = Vec::new();
-    let settings = [
-        match observed.cpu {
-            Some(CpuShare::Shares(shares)) => Some(Setting::CpuShares(shares)),
-            Some(CpuShare::Weight(weight)) => {
-                // Settings are in shares, of which a weight keeps less.
-                values.push(explained("cpu.weight".to_owned(), weight.to_string()));
-                None
-            }
-            None => None,
-        },
-        observed.cpu_max.map(Setting::CpuMax),
-        observed.memory_limit.map(Setting::MemoryLimit),
-        observed.memory_min.map(Setting::MemoryMin),
-        observed.memory_low.map(Setting::MemoryLow),
-        observed.pids_limit.map(Setting::PidsLimit),
-    ];
-    let sizes = observed.hugetlb.iter();
-    let hugetlb = sizes.map(|(&page_size, &limit)| Setting::HugetlbLimit { page_size, limit });
-    let reason = podwarden_policy::reason::Reason::NoLimit;
-    for setting in settings.into_iter().flatten().chain(hugetlb) {
-        let files = files(&setting, &reason, input.version);
-        values.extend(files.into_iter().map(|f| explained(f.name, f.value)));
-    }
+    let files = observed
+        .values()
+        .flat_map(|(property, value)| held(property, value, FOUND, input.version));
+    let values = files.map(|file| explained(file.name, file.value)).collect();
     Cgroup {
         path: format!("/{}", input.layout.path(name)),
         exists: Some(true),

@@ -4,9 +4,8 @@ use podwarden_policy::{
     Bytes,
     container::ContainerValue,
     convert,
-    limits::{CpuMax, Limit},
     reason::Reason,
-    settings::Setting,
+    settings::{CpuShare, Property, Row, Setting, Value, table},
 };
 
 use crate::hierarchy::recorded::Version;
@@ -21,34 +20,32 @@ pub(crate) struct File {
 
 /// The files that a setting is written to; none where the version has nothing like it.
 pub(crate) fn files(setting: &Setting, reason: &Reason, version: Version) -> Vec<File> {
-    let v2 = version == Version::V2;
-    let one = |v1_name: &str, v2_name: &str, value: String| {
-        let name = if v2 { v2_name } else { v1_name };
-        vec![file(name, value, reason.to_string())]
+    let value = setting.value(version.into());
+    let reason = match (setting, value) {
+        (Setting::CpuShares(shares), Value::Share(CpuShare::Weight(weight))) => {
+            format!("{reason}; weight 1 + ({shares} - 2) * 9999 / 262142 = {weight}")
+        }
+        _ => reason.to_string(),
     };
-    match *setting {
-        Setting::CpuShares(shares) if v2 => {
-            let weight = convert::shares_to_weight(shares);
-            let curve = format!("{reason}; weight 1 + ({shares} - 2) * 9999 / 262142 = {weight}");
-            vec![file("cpu.weight", weight.to_string(), curve)]
-        }
-        Setting::CpuShares(shares) => one("cpu.shares", "", shares.to_string()),
-        Setting::CpuMax(max) => cpu_max(max, reason, v2),
-        Setting::MemoryLimit(limit) => one("memory.limit_in_bytes", "memory.max", bytes(limit, v2)),
-        Setting::MemoryMin(Bytes(amount)) if v2 => one("", "memory.min", amount.to_string()),
-        Setting::MemoryLow(Bytes(amount)) if v2 => one("", "memory.low", amount.to_string()),
-        Setting::MemoryMin(_) | Setting::MemoryLow(_) => Vec::new(),
-        // The same in both versions.
-        Setting::PidsLimit(limit) => one("pids.max", "pids.max", limit.to_string()),
-        Setting::HugetlbLimit { page_size, limit } => {
-            let size = page_size_name(page_size);
-            one(
-                &format!("hugetlb.{size}.limit_in_bytes"),
-                &format!("hugetlb.{size}.max"),
-                bytes(limit, v2),
-            )
-        }
-    }
+    held(setting.property(), value, &reason, version)
+}
+
+/// The files of a property that holds `value`.
+pub(crate) fn held(property: Property, value: Value, reason: &str, version: Version) -> Vec<File> {
+    rows(property.row(), property.page_size(), value, reason, version)
+}
+
+fn rows(row: &Row, size: Option<Bytes>, value: Value, reason: &str, version: Version) -> Vec<File> {
+    row.texts(version.into(), size, value)
+        .map(|(name, value)| File {
+            reason: match &*name {
+                "cpu.cfs_period_us" => "cpuCFSQuotaPeriod".to_owned(),
+                _ => reason.to_owned(),
+            },
+            name,
+            value,
+        })
+        .collect()
 }
 
 /// The files of a container, and `oom_score_adj`, which is one of its processes'. Runtimes take
@@ -58,83 +55,42 @@ pub(crate) fn container_files(
     reason: &Reason,
     version: Version,
 ) -> Vec<File> {
-    let v2 = version == Version::V2;
-    let one = |name: &str, value: String| vec![file(name, value, reason.to_string())];
-    match *value {
-        ContainerValue::CpuShares(shares) if v2 => {
+    let (row, held) = match *value {
+        ContainerValue::CpuShares(shares) if version == Version::V2 => {
             let weight = convert::shares_to_weight_log(shares);
             let curve = format!(
                 "{reason}; weight 10^((l^2 + 125 l) / 612 - 7 / 34) with l = log2 {shares}, \
                  rounded up = {weight} (runc 1.3.2, crun 1.23 and later)"
             );
-            vec![file("cpu.weight", weight.to_string(), curve)]
+            let weight = Value::Share(CpuShare::Weight(weight));
+            return rows(&table::CPU_SHARES, None, weight, &curve, version);
         }
-        ContainerValue::CpuShares(shares) => one("cpu.shares", shares.to_string()),
-        ContainerValue::CpuMax(max) => cpu_max(max, reason, v2),
-        ContainerValue::MemoryLimit(limit) => files(&Setting::MemoryLimit(limit), reason, version),
-        ContainerValue::MemoryMin(amount) => files(&Setting::MemoryMin(amount), reason, version),
-        ContainerValue::MemoryLow(amount) => files(&Setting::MemoryLow(amount), reason, version),
-        ContainerValue::MemoryHigh(limit) if v2 => one("memory.high", bytes(limit, v2)),
-        ContainerValue::SwapMax(Bytes(amount)) if v2 => one("memory.swap.max", amount.to_string()),
-        ContainerValue::MemoryHigh(_) | ContainerValue::SwapMax(_) => Vec::new(),
-        ContainerValue::OomScoreAdj(score) => one("oom_score_adj", score.to_string()),
-    }
-}
-
-fn file(name: &str, value: String, reason: String) -> File {
-    File {
-        name: name.to_owned(),
-        value,
-        reason,
-    }
-}
-
-fn cpu_max(max: CpuMax, reason: &Reason, v2: bool) -> Vec<File> {
-    let CpuMax {
-        quota_us,
-        period_us,
-    } = max;
-    if v2 {
-        let value = format!("{quota_us} {period_us}");
-        return vec![file("cpu.max", value, reason.to_string())];
-    }
-    match quota_us {
-        Limit::Unlimited => vec![file(
-            "cpu.cfs_quota_us",
-            "-1".to_owned(),
-            reason.to_string(),
-        )],
-        Limit::At(quota) => vec![
-            file(
-                "cpu.cfs_period_us",
-                period_us.to_string(),
-                "cpuCFSQuotaPeriod".to_owned(),
-            ),
-            file("cpu.cfs_quota_us", quota.to_string(), reason.to_string()),
-        ],
-    }
-}
-
-fn bytes(limit: Limit<Bytes>, v2: bool) -> String {
-    match limit {
-        Limit::At(Bytes(amount)) => amount.to_string(),
-        Limit::Unlimited if v2 => "max".to_owned(),
-        Limit::Unlimited => "-1".to_owned(),
-    }
-}
-
-/// `mem_fmt` of the kernel's `mm/hugetlb_cgroup.c`.
-fn page_size_name(size: Bytes) -> String {
-    match size {
-        Bytes(n) if n >= Bytes::GI.0 => format!("{}GB", n >> 30),
-        Bytes(n) if n >= Bytes::MI.0 => format!("{}MB", n >> 20),
-        Bytes(n) => format!("{}KB", n >> 10),
-    }
+        ContainerValue::CpuShares(shares) => {
+            (&table::CPU_SHARES, Value::Share(CpuShare::Shares(shares)))
+        }
+        ContainerValue::CpuMax(max) => (&table::CPU_QUOTA, Value::CpuMax(max)),
+        ContainerValue::MemoryLimit(limit) => (&table::MEMORY_LIMIT, Value::Limit(limit)),
+        ContainerValue::MemoryMin(amount) => (&table::MEMORY_MIN, Value::Bytes(amount)),
+        ContainerValue::MemoryLow(amount) => (&table::MEMORY_LOW, Value::Bytes(amount)),
+        ContainerValue::MemoryHigh(limit) => (&table::MEMORY_HIGH, Value::Limit(limit)),
+        ContainerValue::SwapMax(amount) => (&table::SWAP_LIMIT, Value::Bytes(amount)),
+        ContainerValue::OomScoreAdj(score) => {
+            return vec![File {
+                name: "oom_score_adj".to_owned(),
+                value: score.to_string(),
+                reason: reason.to_string(),
+            }];
+        }
+    };
+    rows(row, None, held, &reason.to_string(), version)
 }
 
 #[cfg(test)]
 mod tests {
-    use podwarden_policy::CpuShares;
+    use podwarden_policy::{
+        CpuShares,
+        limits::{CpuMax, Limit},
+    };
 
     use super::*;
 
@@ -197,7 +153,5 @@ mod tests {
             assert_eq!(text(setting, Version::V1), *v1, "{setting}");
             assert_eq!(text(setting, Version::V2), *v2, "{setting}");
         }
-        assert_eq!(page_size_name(Bytes::gibi(1)), "1GB");
-        assert_eq!(page_size_name(Bytes(64 << 10)), "64KB");
     }
 }

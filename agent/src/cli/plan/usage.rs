@@ -1,13 +1,12 @@
 //! Usage that is written by hand, put where a snapshot keeps what was read from cgroups.
 
 use podwarden_policy::{
-    Bytes, CpuShares, CpuWeight, Node, convert,
-    limits::{CpuMax, Limit},
+    Bytes, Node,
     name::CgroupName,
     plan::Snapshot,
     pressure::{Crossing, Observation, Watch},
     qos,
-    settings::{CpuShare, Observed},
+    settings::Observed,
     signal::Signal,
 };
 
@@ -50,25 +49,8 @@ pub(super) fn complete(snapshot: &mut Snapshot, version: Version) {
 }
 
 fn entry<'a>(snapshot: &'a mut Snapshot, name: &CgroupName, version: Version) -> &'a mut Observed {
-    let hugetlb = snapshot.node.hugepages.keys();
-    let hugetlb = hugetlb.map(|size| (*size, Limit::Unlimited)).collect();
-    let fresh = || Observed {
-        cpu: Some(match version {
-            Version::V1 => CpuShare::Shares(CpuShares(convert::SHARES_PER_CPU)),
-            // CGROUP_WEIGHT_DFL of the kernel's include/linux/cgroup.h.
-            Version::V2 => CpuShare::Weight(CpuWeight(100)),
-        }),
-        cpu_max: Some(CpuMax {
-            quota_us: Limit::Unlimited,
-            period_us: convert::DEFAULT_PERIOD_US,
-        }),
-        memory_limit: Some(Limit::Unlimited),
-        memory_min: Some(Bytes::ZERO),
-        memory_low: Some(Bytes::ZERO),
-        pids_limit: Some(Limit::Unlimited),
-        hugetlb,
-        ..Observed::default()
-    };
+    let page_sizes = snapshot.node.hugepages.keys().copied();
+    let fresh = || Observed::fresh(version.into(), page_sizes);
     snapshot.cgroups.entry(name.clone()).or_insert_with(fresh)
 }
 

@@ -5,8 +5,6 @@ use std::{fmt, path::PathBuf};
 use podwarden_cgroup::{CgroupPath, Created, Error, Systemd, Tree};
 use podwarden_policy::settings::Setting;
 
-use super::write;
-
 /// What the actions come down to. An implementation decides nothing: what it is asked to do, it
 /// does or refuses.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -17,7 +15,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// As [`Tree::create`].
     fn create(&self, tree: &Tree, path: &CgroupPath, first: &[Setting]) -> Result<Created, Error>;
 
-    /// Sets one value and reads it back, see [`write::setting`].
+    /// Sets one value and reads it back, see [`Tree::write`].
     ///
     /// # Errors
     /// What the kernel refuses, and a value that reads back as another.
@@ -52,7 +50,7 @@ impl Backend for Files {
     }
 
     fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error> {
-        write::setting(tree, path, setting)
+        tree.write(path, setting)
     }
 
     fn remove(&self, tree: &Tree, _path: &CgroupPath, made: &Created) -> Result<(), Error> {
@@ -84,7 +82,7 @@ impl Backend for Slices {
 
     fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error> {
         self.0
-            .set(tree, path, setting, || write::setting(tree, path, setting))
+            .set(tree, path, setting, || tree.write(path, setting))
     }
 
     fn remove(&self, tree: &Tree, _path: &CgroupPath, made: &Created) -> Result<(), Error> {

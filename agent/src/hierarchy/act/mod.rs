@@ -14,7 +14,6 @@
 mod backend;
 mod refusal;
 mod tally;
-mod write;
 
 use std::{
     collections::BTreeSet,
@@ -36,7 +35,6 @@ use self::refusal::{Refusal, Refusals};
 pub use self::{
     backend::{Backend, Files, Slices},
     tally::{Counters, Counts, Durations, Operation, Outcome, Tally},
-    write::setting,
 };
 
 /// What came of a list of actions.

@@ -46,7 +46,7 @@ impl Refusal {
         };
         let what = match (operation, setting) {
             (_, Some(setting)) if no_controller => {
-                format!("{} is not written on this node", setting.property())
+                format!("{} is not written on this node", setting.name())
             }
             (_, Some(setting)) => format!("{setting} of {path} is not in force"),
             (Operation::Delete, None) => format!("{path} stays behind"),
@@ -84,7 +84,7 @@ impl Refusal {
 }
 
 fn subject(operation: Operation, setting: Option<&Setting>) -> &'static str {
-    setting.map_or(operation.as_str(), Setting::property)
+    setting.map_or(operation.as_str(), Setting::name)
 }
 
 /// What the operator can do.

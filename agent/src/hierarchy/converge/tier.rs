@@ -80,7 +80,7 @@ impl Tier {
             high: match (is_v2, aim.made) {
                 (false, _) => None,
                 (true, true) => Some(Limit::Unlimited),
-                (true, false) => Some(bytes(tree.memory_high(&aim.path)?)),
+                (true, false) => Some(tree.memory_high(&aim.path)?),
             },
         };
         let (found, inherited) = found(now);
@@ -163,7 +163,7 @@ impl Tier {
             cache: Bytes::ZERO,
             max: bytes(self.memory.limit()?),
             high: match self.found.high {
-                Some(_) => Some(bytes(tree.memory_high(&self.path)?)),
+                Some(_) => Some(tree.memory_high(&self.path)?),
                 None => None,
             },
             level: self.level,

@@ -6,13 +6,6 @@ use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
 use super::{MARGIN, Parts, found::Found, tier::bytes};
 use crate::hierarchy::act::{Operation, Outcome};
 
-const fn number(limit: Limit<Bytes>) -> Option<u64> {
-    match limit {
-        Limit::At(bytes) => Some(bytes.0),
-        Limit::Unlimited => None,
-    }
-}
-
 /// The hard limit.
 ///
 /// # Errors
@@ -31,7 +24,7 @@ pub(super) fn max(parts: &Parts, path: &CgroupPath, max: Limit<Bytes>) -> Result
 /// As [`max`].
 pub(super) fn high(parts: &Parts, path: &CgroupPath, high: Limit<Bytes>) -> Result<Outcome, Error> {
     parts.counters.counted(Operation::Update, || {
-        parts.tree.set_memory_high(path, number(high))?;
+        parts.tree.set_memory_high(path, high)?;
         Ok(Outcome::Done)
     })
 }
@@ -61,9 +54,8 @@ pub(super) fn reclaim_by_limit(
     below: Limit<Bytes>,
     after: Limit<Bytes>,
 ) -> Result<Outcome, Error> {
-    let below = number(below).unwrap_or(u64::MAX);
     parts.counters.counted(Operation::Reclaim, || {
-        let had = parts.tree.reclaim_by_limit(path, below, number(after));
+        let had = parts.tree.reclaim_by_limit(path, below, after);
         had.map(outcome)
     })
 }
@@ -95,7 +87,7 @@ pub(super) fn restore(parts: &Parts, path: &CgroupPath, found: &Found) -> Result
         max(parts, path, wanted)?;
     }
     if let Some(wanted) = found.high
-        && bytes(tree.memory_high(path)?) != wanted
+        && tree.memory_high(path)? != wanted
     {
         high(parts, path, wanted)?;
     }

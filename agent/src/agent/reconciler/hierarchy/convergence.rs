@@ -6,10 +6,10 @@ use podwarden_cgroup::{CgroupLayout, Controller};
 use podwarden_policy::{
     Bytes,
     desired::{self, Desired},
-    drift::{Judgement, Value},
+    drift::Judgement,
     limits::Limit,
     name::CgroupName,
-    settings::{Observed, Setting},
+    settings::{Observed, Setting, Value},
 };
 
 use super::{Environment, Fact, Hierarchy};
@@ -22,8 +22,8 @@ use crate::{
     reactor::plan::ScopeName,
 };
 
-/// What the limit that the converger writes is called, see [`Setting::property`].
-const MEMORY_LIMIT: &str = Setting::MemoryLimit(Limit::Unlimited).property();
+/// What the limit that the converger writes is called, see [`Setting::name`].
+const MEMORY_LIMIT: &str = Setting::MemoryLimit(Limit::Unlimited).name();
 
 /// No tier has a target yet.
 pub(super) const NO_TARGETS: [(ScopeName, Option<Limit<Bytes>>); 2] =
@@ -118,10 +118,7 @@ impl Hierarchy {
             };
             let path = layout.path(name);
             // Another notice follows another change.
-            let stands = || {
-                tree.memory_limit(&path)
-                    .is_ok_and(|now| found == now.map(Bytes).into())
-            };
+            let stands = || tree.memory_limit(&path).is_ok_and(|now| found == now);
             match converger.ours().whose(&path, found, Instant::now()) {
                 Whose::Others { left } if stands() => drift.ours(name, left),
                 Whose::Ours | Whose::Others { .. } => drift.ours(name, found),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use podwarden_cgroup::{CgroupLayout, Tree};
-use podwarden_policy::{desired::Desired, drift::Judgement, plan::Action};
+use podwarden_policy::{desired::Desired, drift::Judgement, plan::Action, settings::Observed};
 
 use super::{Environment, Fact, Hierarchy, Known};
 use crate::{
@@ -13,7 +13,6 @@ use crate::{
     hierarchy::{
         act::{Actor, Performed},
         drift::{Drift, Finding, WatchError},
-        sense,
     },
 };
 
@@ -86,7 +85,10 @@ impl Hierarchy {
         for name in drift.take_noticed() {
             let path = layout.path(&name);
             if tree.id(&path).is_ok() {
-                let found = sense::observe(tree, &path, actor.made(&path));
+                let found = Observed {
+                    ours: actor.made(&path),
+                    ..tree.read(&path)
+                };
                 observed.insert(name, found);
             } else {
                 drift.gone(&name);
