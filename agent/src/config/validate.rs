@@ -1,33 +1,24 @@
 //! [`RawConfig`] -> [`Config`]: units, ranges, defaults, and the command line over the file.
 
 mod convergence;
+mod event_log;
 mod eviction_status;
 mod kubelet;
 mod limits;
 mod pressure;
+mod reactor;
 mod static_pod_url;
 mod thresholds;
 
 use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use podwarden_cgroup::Driver;
-use podwarden_policy::{Bytes, MilliCpu, quantity, threshold::Amount};
+use podwarden_policy::{Bytes, MilliCpu, quantity};
 
 use super::{
-    ApiserverConfig, Config, ConfigError, DEFAULT_API_SOCKET, EventLogConfig, Overrides, Ownership,
-    ReactorConfig,
-    raw::{RawConfig, RawEventLog, RawReactor, RawResources, Text, origin},
+    ApiserverConfig, Config, ConfigError, DEFAULT_API_SOCKET, Overrides, Ownership,
+    raw::{RawConfig, RawResources, Text, origin},
 };
-
-/// A pod every second: ten times what a kubelet does (one every `evictionMonitoringPeriod`, 10 s, of
-/// `pkg/kubelet/eviction/eviction_manager.go`), and short of emptying a node in one bad moment.
-const DEFAULT_EVICTIONS_PER_MINUTE: u32 = 60;
-
-/// Room for 2 GiB/s and a victim of 4 GiB on a node of 8 GiB.
-const DEFAULT_MAX_HEADROOM: Amount = Amount::Percent(10 * 1_000_000);
-
-/// Some thousand records.
-const DEFAULT_EVENT_LOG_SIZE: Bytes = Bytes::mebi(16);
 
 const QUANTITY: &str = "write a quantity such as 200m, 2 or 500Mi";
 const DURATION: &str = "write a duration within the range, such as 500ms, 30s or 1m30s";
@@ -110,74 +101,6 @@ impl File<'_> {
         }
         Ok((cpu, memory))
     }
-
-    fn reactor(&self, raw: &RawReactor) -> Result<ReactorConfig, ConfigError> {
-        let least = Duration::from_micros(100);
-        let most = Duration::from_secs(10);
-        let shortest = self.duration(
-            "reactor.minInterval",
-            raw.min_interval.as_ref(),
-            least..=Duration::from_secs(1),
-        )?;
-        let min_interval = shortest.unwrap_or(Duration::from_millis(1));
-        let longest = self.duration(
-            "reactor.maxInterval",
-            raw.max_interval.as_ref(),
-            min_interval..=most,
-        )?;
-        let per_minute = self.read(
-            "reactor.maxEvictionsPerMinute",
-            raw.max_evictions_per_minute.as_ref(),
-            per_minute,
-            "write a whole number from 1 to 6000",
-        )?;
-        let headroom = self.read(
-            "reactor.maxHeadroom",
-            raw.max_headroom.as_ref(),
-            headroom,
-            "write an amount such as 256Mi, a share of the limit up to 50% such as 10%, or 0",
-        )?;
-        Ok(ReactorConfig {
-            max_headroom: headroom.unwrap_or(DEFAULT_MAX_HEADROOM),
-            max_evictions_per_minute: per_minute.unwrap_or(DEFAULT_EVICTIONS_PER_MINUTE),
-            real_time: raw.real_time.unwrap_or(true),
-            min_interval,
-            max_interval: longest
-                .unwrap_or(Duration::from_millis(100))
-                .max(min_interval),
-        })
-    }
-}
-
-impl File<'_> {
-    fn event_log(&self, raw: &RawEventLog) -> Result<Option<EventLogConfig>, ConfigError> {
-        const PATH: &str = "eventLog.path";
-        const MAX_SIZE: &str = "eventLog.maxSize";
-        let path = self.read(
-            PATH,
-            raw.path.as_ref(),
-            absolute_file,
-            "write the absolute path of a file, such as /var/log/podwarden/events.jsonl",
-        )?;
-        let max_size = self.read(
-            MAX_SIZE,
-            raw.max_size.as_ref(),
-            log_size,
-            "write a size from 1Mi to 1Gi, such as 16Mi",
-        )?;
-        match (path, max_size) {
-            (None, None) => Ok(None),
-            (None, Some(_)) => Err(ConfigError::Incomplete {
-                path: self.0.to_owned(),
-                missing: PATH.to_owned(),
-                because: MAX_SIZE.to_owned(),
-            }),
-            (Some(path), max_size) => Ok(Some(EventLogConfig {
-                path,
-                max_size: max_size.unwrap_or(DEFAULT_EVENT_LOG_SIZE),
-            })),
-        }
-    }
 }
 
 fn absolute_dir(text: &str) -> Result<PathBuf, &'static str> {
@@ -208,14 +131,6 @@ fn unix_socket(text: &str) -> Result<PathBuf, String> {
         return Err("a socket's path has at most 107 bytes".to_owned());
     }
     Ok(path)
-}
-
-fn log_size(text: &str) -> Result<Bytes, String> {
-    let size = quantity::parse_memory(text).map_err(|e| e.to_string())?;
-    if (Bytes::mebi(1)..=Bytes::gibi(1)).contains(&size) {
-        return Ok(size);
-    }
-    Err("out of range".to_owned())
 }
 
 /// Checks a file's values, then puts the command line's over them.
@@ -405,27 +320,9 @@ fn driver(text: &str) -> Result<Option<Driver>, &'static str> {
     }
 }
 
-fn per_minute(text: &str) -> Result<u32, &'static str> {
-    match text.parse() {
-        Ok(number @ 1..=6000) => Ok(number),
-        Ok(_) => Err("out of range"),
-        Err(_) => Err("not a whole number"),
-    }
-}
-
 fn duration(text: &str) -> Result<Duration, String> {
     let signed: jiff::SignedDuration = text.parse().map_err(|e: jiff::Error| e.to_string())?;
     Duration::try_from(signed).map_err(|_| "it is negative".to_owned())
-}
-
-fn headroom(text: &str) -> Result<Amount, String> {
-    const HALF: u64 = 50 * 1_000_000;
-    match Amount::parse(text).map_err(|e| e.to_string())? {
-        Amount::Percent(parts) if parts > HALF => {
-            Err("pods would be evicted on a node that is half empty".to_owned())
-        }
-        amount => Ok(amount),
-    }
 }
 
 fn percent(text: &str) -> Result<u8, &'static str> {

@@ -1,0 +1,77 @@
+use podwarden_policy::{Bytes, Container, Resources, units::MilliCpu};
+
+use super::*;
+
+fn node(percent: Option<u8>) -> Node {
+    Node {
+        cpu_capacity: MilliCpu(4000),
+        memory_capacity: Bytes::gibi(10),
+        eviction_hard_memory: Bytes::gibi(1),
+        qos_reserved_memory_percent: percent,
+        ..Node::default()
+    }
+}
+
+fn pod(name: &str, memory: u64, cpu: Option<u64>) -> Pod {
+    let resources = Resources {
+        memory_request: Some(Bytes::gibi(memory)),
+        memory_limit: cpu.map(|_| Bytes::gibi(memory)),
+        cpu_request: cpu.map(MilliCpu),
+        cpu_limit: cpu.map(MilliCpu),
+        ..Resources::default()
+    };
+    Pod {
+        uid: name.into(),
+        name: name.to_owned(),
+        containers: vec![Container {
+            resources,
+            ..Container::default()
+        }],
+        ..Pod::default()
+    }
+}
+
+#[test]
+fn kubepods_level_leaves_the_eviction_threshold_free() {
+    let levels = Levels::of(&node(None), []);
+    assert_eq!(levels.kubepods, Some(9 << 30));
+    assert_eq!((levels.burstable, levels.besteffort), (None, None));
+    let none = Node {
+        eviction_hard_memory: Bytes(0),
+        ..node(None)
+    };
+    assert_eq!(Levels::of(&none, []), Levels::default());
+}
+
+#[test]
+fn tiers_keep_what_higher_classes_asked_for() {
+    let pods = [pod("g", 2, Some(500)), pod("b", 4, None)];
+    let levels = Levels::of(&node(Some(50)), &pods);
+    let margin = DEFAULT_MARGIN.as_u64();
+    assert_eq!(
+        levels.burstable,
+        Some((9 << 30) - margin),
+        "10 GiB - 50 % of 2 GiB; the threshold for eviction is not taken off"
+    );
+    assert_eq!(
+        levels.besteffort,
+        Some((7 << 30) - margin),
+        "9 GiB - 50 % of 4 GiB"
+    );
+}
+
+#[test]
+fn a_token_is_never_used_twice() {
+    let mut tokens = Tokens::default();
+    let first = tokens.of("a");
+    assert_eq!(tokens.of("a"), first);
+    tokens.forget("a");
+    assert_eq!(tokens.uid(first), Some("a"), "a report may be under way");
+    assert_ne!(tokens.of("a"), first);
+    for _ in 0..REMEMBERED {
+        tokens.of("b");
+        tokens.forget("b");
+    }
+    assert_eq!(tokens.uid(first), None);
+    assert_eq!(tokens.by_token.len(), 1 + REMEMBERED);
+}

@@ -1,0 +1,145 @@
+use super::*;
+
+#[test]
+fn errors_name_file_line_field_value_and_remedy() {
+    let cases: &[(&str, &[&str])] = &[
+        (
+            "kubeReserved: {memory: lots}",
+            &["agent.yaml:3", "kubeReserved.memory", "`lots`", "500Mi"],
+        ),
+        (
+            "\nevictionHard:\n  memory.available: 120%",
+            &["agent.yaml:5", "`120%`", "100%"],
+        ),
+        (
+            "cgroupDriver: cgroup",
+            &[
+                "agent.yaml:3",
+                "cgroupDriver",
+                "`cgroup`",
+                "auto, cgroupfs or systemd",
+            ],
+        ),
+        (
+            "cgroupRoot: kubepods",
+            &["agent.yaml:3", "cgroupRoot", "start with /"],
+        ),
+        ("cgroupRoot: /a/../b", &["cgroupRoot", ".."]),
+        (
+            "qosReserved: {memory: 101%}",
+            &["qosReserved.memory", "`101%`"],
+        ),
+        (
+            "sampling: {interval: 1ms}",
+            &["sampling.interval", "`1ms`", "within 100ms and 60s"],
+        ),
+        (
+            "reactor: {minInterval: 1s, maxInterval: 1ms}",
+            &["reactor.maxInterval", "`1ms`"],
+        ),
+        (
+            "reactor: {maxEvictionsPerMinute: 0}",
+            &["reactor.maxEvictionsPerMinute", "`0`", "1 to 6000"],
+        ),
+        (
+            "pressure: {memory: {some: 100ms}}",
+            &["pressure.memory.some", "`100ms`", "200ms/2s"],
+        ),
+        (
+            "pressure: {memory: {full: 100ms/100ms}}",
+            &["pressure.memory.full", "a window of 100ms"],
+        ),
+        (
+            "pressure: {memory: {full: 3s/2s}}",
+            &["pressure.memory.full", "the window at most"],
+        ),
+        (
+            "reactor: {maxHeadroom: 60%}",
+            &["reactor.maxHeadroom", "`60%`", "half empty", "up to 50%"],
+        ),
+        ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
+        ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
+        ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),
+        ("podPidsLimit: 5000000", &["podPidsLimit", "4194304"]),
+        (
+            "cpuCFSQuotaPeriod: 2s",
+            &["agent.yaml:3", "cpuCFSQuotaPeriod", "within 1ms and 1s"],
+        ),
+        (
+            "memoryReservationPolicy: HardReservation",
+            &["memoryReservationPolicy", "None or TieredReservation"],
+        ),
+        (
+            "memoryThrottlingFactor: 1.5",
+            &["memoryThrottlingFactor", "`1.5`", "0.9"],
+        ),
+        ("memoryThrottlingFactor: 0", &["memoryThrottlingFactor"]),
+        (
+            "memorySwap: {swapBehavior: UnlimitedSwap}",
+            &["memorySwap.swapBehavior", "NoSwap or LimitedSwap"],
+        ),
+        (
+            "enforceNodeAllocatable: [pods, none]",
+            &["enforceNodeAllocatable", "`none`", "beside others"],
+        ),
+        (
+            "enforceNodeAllocatable: [pods, pods]",
+            &["enforceNodeAllocatable", "twice"],
+        ),
+        (
+            "enforceNodeAllocatable: [kube]",
+            &["agent.yaml:3", "`kube`", "kube-reserved"],
+        ),
+        (
+            "enforceNodeAllocatable: [kube-reserved]",
+            &["kubeReservedCgroup", "enforceNodeAllocatable"],
+        ),
+        (
+            "systemReservedCgroup: /",
+            &["systemReservedCgroup", "`/`", "/system.slice"],
+        ),
+        ("nodeName: Node_1", &["nodeName", "`Node_1`"]),
+        ("listen: localhost", &["listen", "127.0.0.1:9595"]),
+        (
+            "evictionSoft: {memory.available: 1Gi}",
+            &["evictionSoftGracePeriod.memory.available"],
+        ),
+        (
+            "evictionHard: {nodefs.available: 10%}",
+            &["agent.yaml:3", "nodefs.available", "memory.available"],
+        ),
+        (
+            "kubereserved: {}",
+            &["agent.yaml:3", "kubereserved", "kubeReserved"],
+        ),
+        ("mode: on", &["agent.yaml:3", "observe", "enforce"]),
+        ("mode: [", &["agent.yaml:"]),
+    ];
+    for (text, parts) in cases {
+        let error = error(text);
+        for part in *parts {
+            assert!(
+                error.contains(part),
+                "{text:?}: {part:?} is not in {error:?}"
+            );
+        }
+        assert!(!error.contains('\n'), "{text:?}: {error:?} is not one line");
+    }
+}
+
+#[test]
+fn a_file_for_something_else_is_refused() {
+    for text in [
+        "kind: AgentConfig",
+        "apiVersion: v2\nkind: AgentConfig",
+        "apiVersion: podwarden.io/v1alpha1\nkind: Pod",
+    ] {
+        let error = Config::parse("x", text, Overrides::default()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("apiVersion: podwarden.io/v1alpha1"),
+            "{error}"
+        );
+    }
+}
