@@ -1,4 +1,4 @@
-//! CPU time and run-queue wait: who runs, and which account it counts to.
+//! CPU time and run-queue wait: which task runs, and which account it counts to.
 
 use podwarden_abi::{Account, CpuState, DropCounter, Figure, NO_SLOT, Used};
 
@@ -63,8 +63,8 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
 /// The runtime that a task outside the scope remembers; how long it had waited means nothing then.
 const OUTSIDE: u64 = u64::MAX;
 
-/// Up to where `task` remembers to have been accounted. Loading one word tells for most tasks that
-/// it remembers nothing; for the others this is what costs most of a context switch.
+/// Up to where `task` remembers to have been accounted. For most tasks one load shows that
+/// there is no memory; for the others the lookup costs most of a context switch.
 #[inline(always)]
 fn memory_of<'a>(task: Task) -> Option<&'a mut Used> {
     if !task.has_storage() {

@@ -12,8 +12,8 @@ use crate::{
 
 /// A leader is switched out for the last time. Where tracepoints can be preempted (7.0 and later) the
 /// kernel skips a program that is already running on the CPU, and so may have skipped this process's
-/// exit; a switch is never preempted. Of a process whose leader ended before other threads only the
-/// exit itself tells.
+/// exit; a switch is never preempted. A process whose leader ended before other
+/// threads is reported by the exit alone.
 #[inline(always)]
 pub(crate) fn last_switch(task: Task) {
     if kernel::has(Figure::Exits) && task.is_leader() && task.live_threads() == 0 {

@@ -59,7 +59,7 @@ fn check(css: Css) {
     let level = unsafe { &mut *level };
     let counter = css.memory_counter();
     if level.counter != counter {
-        // Now the charge hook knows it too.
+        // The charge hook finds the level by this.
         level.counter = counter;
         let _ = COUNTERS.insert(counter, id, 0);
     }

@@ -15,7 +15,7 @@ use crate::task_storage::TaskStorage;
 #[btf_map]
 pub(crate) static ACCOUNTS: PerCpuArray<Account, 4096> = PerCpuArray::new();
 
-/// Accounts that nobody uses, filled and refilled by the agent; resized with [`ACCOUNTS`].
+/// Free accounts, which the agent fills and refills; resized with [`ACCOUNTS`].
 #[btf_map]
 pub(crate) static FREE_SLOTS: Queue<u32, 4096> = Queue::new();
 

@@ -1,4 +1,4 @@
-//! One sampling pass: the books and the memory controller's files -> the figures of the API.
+//! One sampling pass: the cgroup index and the memory controller's files -> the figures of the API.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -16,13 +16,13 @@ use crate::{
 
 /// What pods and containers are called, where a source says so.
 pub trait Names {
-    /// The pod's name and namespace, and `manifest` or `cgroup`; its class where the manifest tells.
+    /// The pod's name and namespace, and `manifest` or `cgroup`; its class where the manifest has it.
     fn pod(&self, uid: &str) -> Named;
 
-    /// A container's name by the runtime's id, where one was told.
+    /// A container's name by the runtime's id, where a source has it.
     fn container(&self, uid: &str, id: &str) -> Option<&str>;
 
-    /// Whether a container is its pod's sandbox, as far as a runtime has told.
+    /// Whether a container is its pod's sandbox, as far as a runtime has reported.
     fn is_sandbox(&self, uid: &str, id: &str) -> bool;
 }
 

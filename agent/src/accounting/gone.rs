@@ -1,13 +1,13 @@
-//! Cgroups that the kernel's table names and no record told of: they went while no agent ran, or with their
-//! records. What they counted is not lost.
+//! Cgroups in the kernel's table that no record named: they were removed while no agent ran, or their records were
+//! lost. Their figures still count.
 
 use std::time::Instant;
 
 use super::{Accounting, orphans};
 
 impl Accounting {
-    /// What an agent before this one knew and the tree has no more. Cgroups do not move, and no id is used
-    /// twice: who is not found is gone.
+    /// Enters the cgroups that an agent before this one knew and the tree lacks. Cgroups do not move and no id is
+    /// used twice: a cgroup that the walk did not find is gone.
     pub(super) fn inherit(&mut self) {
         let Some(kernel) = &mut self.kernel else {
             return;
@@ -17,13 +17,13 @@ impl Accounting {
         self.index.inherit(inherited, Instant::now());
     }
 
-    /// Enters what was lost with its records, as gone: it counts to whom it counted to.
+    /// Enters orphans, as gone: their figures count as before.
     pub(super) fn bury_orphans(&mut self, now: Instant) {
         let (Some(suspects), Some(kernel)) = (self.orphans.take_due(now), &self.kernel) else {
             return;
         };
         let table = kernel.accounts.table();
-        let found = orphans::orphans(&suspects, table, |id| self.index.knows(id));
+        let found = orphans::orphans(&suspects, table, |id| self.index.contains(id));
         let found = found.into_iter().map(|(id, tracked)| {
             tracing::debug!(id, ?tracked, "a cgroup that came and went unseen");
             (id, tracked, kernel.accounts.pod_of(id))

@@ -1,5 +1,5 @@
-//! The kernel's figures joined with the tree: finds what is there at the start, then follows the
-//! kernel's records, and keeps the books.
+//! The kernel's figures joined with the tree: walks the tree at the start, then follows the kernel's records, and keeps
+//! the cgroup index.
 
 mod children;
 pub mod figures;
@@ -86,7 +86,7 @@ pub enum AccountingError {
 /// Something that happened, with its time where the kernel stamped it.
 #[derive(Debug)]
 pub enum Occurrence {
-    /// The books changed.
+    /// The index changed.
     Changed(Change),
     /// A process of a pod ended.
     Exit {
@@ -109,13 +109,13 @@ pub struct Accounting {
     /// The kernel's side; `None` where it could not be loaded. The tree is then looked at every
     /// [`LOOK_AGAIN`].
     pub kernel: Option<KernelSide>,
-    /// The books.
+    /// The cgroup index.
     pub index: CgroupIndex,
     pending: VecDeque<(Instant, ExitEvent)>,
     come_back: Option<Instant>,
     drops_seen: u64,
-    /// The tree is to be looked at again: what was made while it was first walked, below a cgroup that
-    /// was not in scope yet, neither the walk nor the kernel may have seen.
+    /// True until the second walk of the tree: neither the first walk nor the kernel may have seen a cgroup that was
+    /// made meanwhile below one that was not in scope yet.
     look_once_more: bool,
     orphans: Orphans,
     root: CgroupPath,
@@ -148,7 +148,7 @@ impl Accounting {
         this.inherit();
         if let Some(kernel) = &mut this.kernel {
             kernel.accounts.announce(levels_armed)?;
-            // Who runs right now has not been seen switching in.
+            // The tasks that run now switched in before the programs were attached.
             for cpu in aya::util::online_cpus().unwrap_or_default() {
                 kernel.flush_cpu(cpu);
             }
@@ -156,7 +156,7 @@ impl Accounting {
         Ok((this, changes))
     }
 
-    /// Enters everything below the root that is not in the books; takes out what no longer exists.
+    /// Enters everything below the root that the index lacks; removes what no longer exists.
     fn walk(&mut self, tree: &Tree) -> Result<Vec<Change>, AccountingError> {
         let mut changes = Vec::new();
         let mut present = HashSet::new();
@@ -190,7 +190,7 @@ impl Accounting {
         Ok(changes)
     }
 
-    /// Enters a cgroup, and notes for the next agent which pod's it is.
+    /// Enters a cgroup, and notes its pod for the next agent.
     fn created(&mut self, change: &CgroupChange) -> Vec<Change> {
         let changes = self.index.created(change).unwrap_or_default();
         if let Some(kernel) = &mut self.kernel {
@@ -229,7 +229,7 @@ impl Accounting {
         }
     }
 
-    /// Reads every record there is and brings the books up to date.
+    /// Reads every record there is and brings the index up to date.
     pub fn drain(&mut self, tree: &Tree) -> Vec<Occurrence> {
         let mut occurrences = Vec::new();
         let mut any = false;
@@ -272,7 +272,7 @@ impl Accounting {
                 out.extend(changes.into_iter().map(Occurrence::Changed));
             }
             Telemetry::Exit(event) => {
-                if self.index.knows(event.header.cgroup) {
+                if self.index.contains(event.header.cgroup) {
                     self.exit(event, out);
                 } else if self.pending.len() < PENDING {
                     self.pending.push_back((Instant::now(), event));
@@ -296,7 +296,7 @@ impl Accounting {
     /// Exits that came before their cgroup was known.
     fn retry_pending(&mut self, now: Instant, out: &mut Vec<Occurrence>) {
         for (since, event) in std::mem::take(&mut self.pending) {
-            if self.index.knows(event.header.cgroup) {
+            if self.index.contains(event.header.cgroup) {
                 self.exit(event, out);
             } else if now.duration_since(since) < PENDING_FOR {
                 self.pending.push_back((since, event));
@@ -313,7 +313,7 @@ impl Accounting {
             self.look(tree, out);
             let table = self.table();
             let unknown = table.iter().map(|(id, _)| *id);
-            let unknown = unknown.filter(|id| !self.index.knows(*id)).collect();
+            let unknown = unknown.filter(|id| !self.index.contains(*id)).collect();
             self.orphans.suspect(unknown, now);
         }
     }

@@ -1,8 +1,8 @@
-//! Cgroups of which no record told, whose accounts nobody would give back.
+//! Orphans: cgroups that no record named, whose accounts would never become free.
 //!
-//! A cgroup whose creation record was lost, and that was gone again before the tree was looked at, is
-//! in the kernel's table and in no book. Such a suspect that is still in no book a while later, when
-//! every record of its time has been read, is one.
+//! A cgroup whose creation record was lost, and that was gone before the agent walked the tree, is in the kernel's
+//! table and not in the index. Such a suspect is an orphan if the index still lacks it when every record of its time
+//! has been read.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use podwarden_abi::Tracked;
 /// Longer than a record can wait to be read, and longer than the last task of a removed cgroup runs.
 const CERTAIN_AFTER: Duration = Duration::from_secs(3);
 
-/// Suspects until it is certain.
+/// Suspects that may become orphans.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     suspects: BTreeSet<u64>,
@@ -22,13 +22,13 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// What of the kernel's table is in no book, right after the tree was looked at.
+    /// Notes the ids of the kernel's table that the index lacks right after a walk of the tree.
     pub(super) fn suspect(&mut self, ids: BTreeSet<u64>, now: Instant) {
         self.due = (!ids.is_empty()).then(|| now + CERTAIN_AFTER);
         self.suspects = ids;
     }
 
-    /// When [`Orphans::take_due`] has something to say.
+    /// When [`Orphans::take_due`] has suspects to return.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -41,7 +41,7 @@ impl Orphans {
     }
 }
 
-/// The orphans among `suspects`, parents first. `known` tells what is in the books by now.
+/// The orphans among `suspects`, parents first. `known` is true for ids in the index.
 pub(super) fn orphans(
     suspects: &BTreeSet<u64>,
     mut table: Vec<(u64, Tracked)>,
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orphans_are_suspects_that_nobody_knows_by_now() {
+    fn orphans_are_suspects_that_the_index_still_lacks() {
         let at = |id, depth| {
             let tracked = Tracked {
                 slot: 5,
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(
             found,
             [at(13, 3), at(10, 4)],
-            "14 is in the books by now, 15 was never suspected, 11 is in the table no more"
+            "14 is in the index, 15 was never suspected, 11 left the table"
         );
     }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
 /// `CLOCK_MONOTONIC`, nanoseconds.
 pub fn monotonic() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+    // Every Linux has this clock.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| nanos(time.into()))
 }
 
 /// A duration in nanoseconds; the longest ones, of over 500 years, as `u64::MAX`.
@@ -33,7 +33,7 @@ fn text(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
-/// Now, by the clock that the runtime's timers go by: a test may hold that one still, and move it on.
+/// Now, by the clock of the runtime's timers: a test may stop it and move it on.
 pub fn of_timers() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
 }

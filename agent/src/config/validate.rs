@@ -279,8 +279,9 @@ fn node_name(
     let written = file.read("nodeName", written, subdomain, NODE_NAME)?;
     // What the kubelet does with a host's name (`pkg/util/node/node.go`, `GetHostname`).
     Ok(written.unwrap_or_else(|| {
-        let host = rustix::system::uname();
-        host.nodename().to_string_lossy().trim().to_lowercase()
+        let host = nix::sys::utsname::uname();
+        let name = host.map(|host| host.nodename().to_string_lossy().trim().to_lowercase());
+        name.unwrap_or_default()
     }))
 }
 

@@ -58,7 +58,7 @@ fn failed(operation: &'static str, map: &'static str) -> impl FnOnce(MapError) -
     }
 }
 
-/// The figures and who counts to what.
+/// The figures, and which cgroup counts to which account.
 pub struct Accounts {
     maps: KernelMaps,
     records: Records,
@@ -82,7 +82,7 @@ fn max_records(max_accounts: u32) -> u32 {
     max_tracked(max_accounts).saturating_add(8)
 }
 
-/// What the maps are like that may outlive the agent.
+/// The shapes of the maps that may outlive the agent.
 pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 4] {
     let shape = |kind: MapType, key: usize, value: usize, entries, flags| Shape {
         kind: kind as u32,
@@ -177,7 +177,7 @@ impl Accounts {
 
     /// Puts a cgroup that exists already in scope, with an account of its own if one is free and
     /// `own` is set, otherwise with its parent's. Returns what it counts to now; the kernel side, or an
-    /// agent before this one, may have been faster.
+    /// agent before this one, may have put it in scope already.
     ///
     /// # Errors
     /// When the table is full or refuses.

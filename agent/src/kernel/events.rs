@@ -1,5 +1,6 @@
 //! Records of the rings -> typed events. Anything malformed is an error, never a panic.
 
+use bytes::Buf as _;
 use podwarden_abi::{CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent};
 
 /// A record of the telemetry ring.
@@ -17,7 +18,7 @@ pub enum Telemetry {
     Oom(OomEvent),
 }
 
-/// A cgroup in scope, as the kernel tells of it.
+/// A cgroup in scope, as a record describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupChange {
     /// `CLOCK_MONOTONIC`, nanoseconds.
@@ -50,31 +51,27 @@ pub enum DecodeError {
     Kind(u32),
 }
 
-/// Types that any bytes of their size are a value of.
-///
-/// # Safety
-/// `repr(C)`, integers and arrays of integers only.
-unsafe trait Plain: Copy {}
-// SAFETY: as podwarden-abi declares them.
-unsafe impl Plain for EventHeader {}
-// SAFETY: as above.
-unsafe impl Plain for CgroupEvent {}
-// SAFETY: as above.
-unsafe impl Plain for ExitEvent {}
-// SAFETY: as above.
-unsafe impl Plain for OomEvent {}
-// SAFETY: as above.
-unsafe impl Plain for Crossing {}
+/// A record of at least the size of `T`, to read its fields from in their order.
+fn record<T>(bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    let (found, expected) = (bytes.len(), size_of::<T>());
+    bytes
+        .get(..expected)
+        .ok_or(DecodeError::Short { found, expected })
+}
 
-fn plain<T: Plain>(bytes: &[u8]) -> Result<T, DecodeError> {
-    if bytes.len() < size_of::<T>() {
-        return Err(DecodeError::Short {
-            found: bytes.len(),
-            expected: size_of::<T>(),
-        });
+fn header(record: &mut &[u8]) -> EventHeader {
+    EventHeader {
+        kind: record.get_u32_ne(),
+        slot: record.get_u32_ne(),
+        time_ns: record.get_u64_ne(),
+        cgroup: record.get_u64_ne(),
     }
-    // SAFETY: long enough, and any bytes are a T.
-    Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+fn text<const N: usize>(record: &mut &[u8]) -> [u8; N] {
+    let mut text = [0; N];
+    record.copy_to_slice(&mut text);
+    text
 }
 
 /// Reads a record of the telemetry ring.
@@ -82,14 +79,14 @@ fn plain<T: Plain>(bytes: &[u8]) -> Result<T, DecodeError> {
 /// # Errors
 /// [`DecodeError`].
 pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
-    let header: EventHeader = plain(bytes)?;
+    let kind = header(&mut record::<EventHeader>(bytes)?).kind;
     Ok(
-        match EventKind::from_u32(header.kind).ok_or(DecodeError::Kind(header.kind))? {
-            EventKind::Mkdir => Telemetry::Created(change(&plain(bytes)?)),
-            EventKind::Rmdir => Telemetry::Removed(change(&plain(bytes)?)),
-            EventKind::Release => Telemetry::Released(change(&plain(bytes)?)),
-            EventKind::Exit => Telemetry::Exit(plain(bytes)?),
-            EventKind::Oom => Telemetry::Oom(plain(bytes)?),
+        match EventKind::from_u32(kind).ok_or(DecodeError::Kind(kind))? {
+            EventKind::Mkdir => Telemetry::Created(change(bytes)?),
+            EventKind::Rmdir => Telemetry::Removed(change(bytes)?),
+            EventKind::Release => Telemetry::Released(change(bytes)?),
+            EventKind::Exit => Telemetry::Exit(exit(bytes)?),
+            EventKind::Oom => Telemetry::Oom(oom(bytes)?),
         },
     )
 }
@@ -99,19 +96,55 @@ pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
 /// # Errors
 /// [`DecodeError`].
 pub fn crossing(bytes: &[u8]) -> Result<Crossing, DecodeError> {
-    plain(bytes)
+    let mut record = record::<Crossing>(bytes)?;
+    Ok(Crossing {
+        time_ns: record.get_u64_ne(),
+        cgroup: record.get_u64_ne(),
+        usage_pages: record.get_u64_ne(),
+        level_pages: record.get_u64_ne(),
+        source: record.get_u32_ne(),
+        pad: record.get_u32_ne(),
+    })
 }
 
-fn change(event: &CgroupEvent) -> CgroupChange {
-    let len = (event.name_len as usize).min(NAME_LEN);
-    CgroupChange {
-        time_ns: event.header.time_ns,
-        id: event.header.cgroup,
-        parent: event.parent,
-        slot: event.header.slot,
-        depth: event.depth,
-        name: String::from_utf8_lossy(&event.name[..len]).into_owned(),
-    }
+fn change(bytes: &[u8]) -> Result<CgroupChange, DecodeError> {
+    let mut record = record::<CgroupEvent>(bytes)?;
+    let header = header(&mut record);
+    let parent = record.get_u64_ne();
+    let depth = record.get_u32_ne();
+    let length = (record.get_u32_ne() as usize).min(NAME_LEN);
+    Ok(CgroupChange {
+        time_ns: header.time_ns,
+        id: header.cgroup,
+        parent,
+        slot: header.slot,
+        depth,
+        name: String::from_utf8_lossy(&record[..length]).into_owned(),
+    })
+}
+
+fn exit(bytes: &[u8]) -> Result<ExitEvent, DecodeError> {
+    let mut record = record::<ExitEvent>(bytes)?;
+    Ok(ExitEvent {
+        header: header(&mut record),
+        tgid: record.get_u32_ne(),
+        status: record.get_u32_ne(),
+        run_time_ns: record.get_u64_ne(),
+        cpu_ns: record.get_u64_ne(),
+        max_rss_pages: record.get_u64_ne(),
+        comm: text(&mut record),
+        oom: record.get_u32_ne(),
+        pad: record.get_u32_ne(),
+    })
+}
+
+fn oom(bytes: &[u8]) -> Result<OomEvent, DecodeError> {
+    let mut record = record::<OomEvent>(bytes)?;
+    Ok(OomEvent {
+        header: header(&mut record),
+        tgid: record.get_u32_ne(),
+        pad: record.get_u32_ne(),
+    })
 }
 
 /// The command of an exit record, up to its first NUL.
@@ -125,9 +158,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bytes_of<T: Plain>(value: &T) -> Vec<u8> {
+    /// Of a type of the boundary.
+    fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
         let at = std::ptr::from_ref(value).cast::<u8>();
-        // SAFETY: a Plain value is its bytes.
+        // SAFETY: repr(C) without padding that has no name.
         unsafe { std::slice::from_raw_parts(at, size_of::<T>()) }.to_vec()
     }
 
@@ -191,6 +225,25 @@ mod tests {
                 expected: size_of::<CgroupEvent>()
             }
         );
+    }
+
+    #[test]
+    fn every_field_is_read_where_the_programs_write_it() {
+        let bytes: Vec<u8> = (0..size_of::<ExitEvent>()).map(|n| n as u8).collect();
+        let mut exit_bytes = bytes.clone();
+        exit_bytes[..4].copy_from_slice(&(EventKind::Exit as u32).to_ne_bytes());
+        let Telemetry::Exit(event) = telemetry(&exit_bytes).unwrap() else {
+            panic!("not an exit");
+        };
+        assert_eq!(bytes_of(&event), exit_bytes);
+        let mut oom_bytes = bytes[..size_of::<OomEvent>()].to_vec();
+        oom_bytes[..4].copy_from_slice(&(EventKind::Oom as u32).to_ne_bytes());
+        let Telemetry::Oom(event) = telemetry(&oom_bytes).unwrap() else {
+            panic!("not a kill");
+        };
+        assert_eq!(bytes_of(&event), oom_bytes);
+        let bytes = &bytes[..size_of::<Crossing>()];
+        assert_eq!(bytes_of(&crossing(bytes).unwrap()), bytes);
     }
 
     proptest! {

@@ -107,7 +107,7 @@ pub const HOOKS: &[Hook] = &[
         program: "mark_victim_task",
         tracepoint: "mark_victim",
         arguments: &["task_struct *"],
-        enables: "kernel OOM kills are told apart",
+        enables: "exits by the kernel's OOM killer are marked",
         lost_without: Some("kernel OOM kills look like any other SIGKILL"),
     },
     // Before 6.8 the kernel hands over the process id.
@@ -115,7 +115,7 @@ pub const HOOKS: &[Hook] = &[
         program: "mark_victim_pid",
         tracepoint: "mark_victim",
         arguments: &["int"],
-        enables: "kernel OOM kills are told apart",
+        enables: "exits by the kernel's OOM killer are marked",
         lost_without: Some("kernel OOM kills look like any other SIGKILL"),
     },
 ];

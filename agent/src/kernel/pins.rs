@@ -1,14 +1,14 @@
-//! Maps that outlive the agent: where they are pinned, and whether what is pinned there can be gone on with.
+//! Maps that outlive the agent: where they are pinned, and whether this agent can continue with them.
 //!
-//! `/sys/fs/bpf/podwarden/<cgroup root>/<layout>/<map>`. Whoever holds the root's lock is the only one to
-//! look there, and the only one whose programs count: the kernel puts what a dead process had open last in,
-//! first out (`task_work_run` in kernel/task_work.c), so that its programs are detached before its lock,
-//! which it opened first, is free. The programs and their links are not pinned: they end with the agent,
-//! and what pods use while none runs is not accounted. bpffs is memory of the kernel, so none of this
-//! outlives a boot, and ids of cgroups are not used twice within one.
+//! `/sys/fs/bpf/podwarden/<cgroup root>/<layout>/<map>`. Only the agent that
+//! holds the root's lock looks there, and only its programs count. The kernel closes the files of a dead process in
+//! the reverse order of their opening (`task_work_run` in kernel/task_work.c): it detaches the programs before it
+//! frees the lock, which the agent opened first. The programs and their links are not pinned: they end with the
+//! agent, and nothing accounts what pods use while no agent runs. bpffs is memory of the kernel, so the maps do not
+//! outlive a boot, within which the kernel uses no cgroup id twice.
 //!
 //! May touch: files below `podwarden` in the BPF file system, and there only maps of the names in
-//! [`NAMES`]. Anything else that is found is left as it is, and the agent does without.
+//! [`NAMES`]. The agent leaves anything else alone and does without pins.
 
 use std::{
     fs::{self, DirBuilder},
@@ -21,6 +21,7 @@ use std::{
 };
 
 use aya::maps::{MapData, MapError, MapInfo};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use podwarden_abi::PINNED_LAYOUT;
 use podwarden_cgroup::root_as_file_name;
 
@@ -28,9 +29,6 @@ use crate::base::error::chain;
 
 /// Where the BPF file system is mounted on every node that has one.
 pub const BPF_FS: &str = "/sys/fs/bpf";
-
-/// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.
-const MAGIC: u32 = 0xcafe_4a11;
 
 /// What is pinned, by its file's name.
 pub const NAMES: [&str; 4] = ["accounts", "tracked", "ended", "retired"];
@@ -66,7 +64,7 @@ pub enum PinError {
         #[source]
         source: io::Error,
     },
-    /// Somebody else could change the maps.
+    /// Another user could change the maps.
     #[error("{} belongs to user {uid} with mode {mode:o}, not to the agent alone: remove it", path.display())]
     Foreign {
         /// The directory.
@@ -95,7 +93,7 @@ pub enum PinError {
     },
 }
 
-/// The kernel's numbers of a map: what has to be the same for it to be gone on with.
+/// The kernel's numbers of a map. An agent continues with a map only where all of them are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// `enum bpf_map_type`.
@@ -129,8 +127,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Makes the directory and looks at what is in it. Maps of another shape than `wanted`, or not all of
-    /// them, or of another layout cannot be gone on with: they are unlinked, and a warning says so.
+    /// Makes the directory and looks at what is in it. Unlinks the maps, with a warning, where some are missing or
+    /// have another shape than `wanted`.
     ///
     /// # Errors
     /// [`PinError`]; nothing is changed then that was there.
@@ -149,7 +147,7 @@ impl Pins {
         if let Some(why) = pins.differs(wanted)? {
             tracing::warn!(
                 path = %pins.dir.display(),
-                "accounts begin anew: what an agent before this one left is of another kind ({why})"
+                "accounts begin anew: the maps that an agent before this one left are of another kind ({why})"
             );
             for name in NAMES {
                 unlink(&pins.path(name))?;
@@ -180,7 +178,7 @@ impl Pins {
         }
     }
 
-    /// Why what is pinned is not what is wanted; `None` where it is, and where nothing is pinned.
+    /// How the pinned maps differ from `wanted`; `None` where they do not, and where nothing is pinned.
     fn differs(&self, wanted: &[(&'static str, Shape)]) -> Result<Option<String>, PinError> {
         let mut found = Vec::with_capacity(wanted.len());
         for (name, _) in wanted {
@@ -197,7 +195,7 @@ impl Pins {
     }
 }
 
-/// Why maps of the shapes `found` are not those that are `wanted`; none at all are as good as all.
+/// How maps of the shapes `found` differ from `wanted`; no map at all is no difference.
 fn difference(wanted: &[(&'static str, Shape)], found: &[Option<Shape>]) -> Option<String> {
     if found.iter().all(Option::is_none) {
         return None;
@@ -214,8 +212,7 @@ fn difference(wanted: &[(&'static str, Shape)], found: &[Option<Shape>]) -> Opti
 
 /// Whether a BPF file system is mounted at `path`.
 pub fn is_bpf_fs(path: &Path) -> bool {
-    // The field is signed or not by architecture; the number has 32 bits.
-    rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u32 == MAGIC)
+    statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }
 
 /// Where the maps of the agents of a cgroup root are, in directories of their layouts.
@@ -243,7 +240,7 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Pin
     }
 }
 
-/// Makes a directory, or looks that nobody else can change what is in it.
+/// Makes a directory, or checks that no other user can change what is in it.
 fn own_directory(path: &Path) -> Result<(), PinError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -253,7 +250,7 @@ fn own_directory(path: &Path) -> Result<(), PinError> {
     }
     let found = fs::symlink_metadata(path).map_err(failed("looking at", path))?;
     let (uid, mode) = (found.uid(), found.mode() & 0o7777);
-    if !found.is_dir() || uid != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
+    if !found.is_dir() || uid != nix::unistd::geteuid().as_raw() || mode & 0o022 != 0 {
         return Err(PinError::Foreign {
             path: path.to_owned(),
             uid,
@@ -276,7 +273,7 @@ fn open_map(path: &Path) -> Result<Option<MapData>, PinError> {
         Ok(_) => {}
     }
     let map = MapData::from_pin(path).map_err(|e| not_a_map(chain(&e)))?;
-    // A pinned program can be opened and asked the same way, and answers something else.
+    // A pinned program opens the same way and has another link.
     let link = format!("/proc/self/fd/{}", map.fd().as_fd().as_raw_fd());
     let found = fs::read_link(link).map_err(failed("looking at", path))?;
     if found != Path::new("anon_inode:bpf-map") {
@@ -293,7 +290,7 @@ fn unlink(path: &Path) -> Result<(), PinError> {
     fs::remove_file(path).map_err(failed("unlinking", path))
 }
 
-/// What agents of other layouts left holds accounts that nobody can go on with.
+/// Removes maps of other layouts: no agent can continue with their accounts.
 fn remove_other_layouts(of_root: &Path, ours: &Path) {
     let entries = fs::read_dir(of_root).into_iter().flatten().flatten();
     for path in entries

@@ -25,8 +25,8 @@ pub enum Scheduling {
     Ordinary,
 }
 
-/// Middle of 1..=99: above everything ordinary, below the kernel's own watchdogs (99) and threaded
-/// interrupts (50) do not wait for it for long, since it sleeps after every step.
+/// Middle of 1..=99: above everything ordinary, and below the kernel's own watchdogs (99) and threaded interrupts
+/// (50).
 const PRIORITY: i32 = 49;
 
 impl Realtime {
@@ -72,19 +72,19 @@ impl Realtime {
     }
 }
 
-/// Has the stack there that a kill needs (`KillHandle::kill`, 128 KiB): under memory pressure its pages
-/// would be slow to come.
+/// Touches the stack that a kill needs (`KillHandle::kill`, 128 KiB): under memory pressure the kernel would be slow
+/// to map its pages.
 #[inline(never)]
 fn touch_stack() {
     let stack = [1_u8; 192 << 10];
     std::hint::black_box(&stack);
 }
 
-/// Makes the calling thread SCHED_FIFO; false where it may not be.
+/// Makes the calling thread SCHED_FIFO; false where the kernel refuses.
 ///
 /// With real-time group scheduling (`CONFIG_RT_GROUP_SCHED`) a v1 cpu cgroup has no real-time budget
-/// unless it is given one, and a pod's never is: the thread leaves it for the root then. What it uses is
-/// counted there from then on.
+/// unless an operator gives it one, and a pod's has none: the thread then leaves it for the root, which
+/// counts its CPU time from there on.
 pub(crate) fn make_fifo() -> bool {
     set_fifo() || (leave_cpu_cgroup().is_ok() && set_fifo())
 }
@@ -115,9 +115,8 @@ fn schedule() -> Scheduling {
     if make_fifo() {
         return Scheduling::Fifo;
     }
-    // SAFETY: affects the calling thread only, which 0 is.
-    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } == 0 {
-        return Scheduling::Nice;
+    match rustix::process::setpriority_process(None, -20) {
+        Ok(()) => Scheduling::Nice,
+        Err(_) => Scheduling::Ordinary,
     }
-    Scheduling::Ordinary
 }

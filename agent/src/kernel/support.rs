@@ -197,7 +197,7 @@ pub enum Level {
 pub struct Row {
     /// What was looked at.
     pub fact: &'static str,
-    /// What was found; `unknown` with the reason where it could not be told.
+    /// What was found; `unknown` with the reason where the probe could not find out.
     pub found: String,
     /// What it enables.
     pub enables: &'static str,

@@ -21,10 +21,10 @@ use super::{
     error::RuntimeError,
 };
 
-/// How long a runtime may take to tell something.
+/// How long a runtime may take to answer a query.
 const ASKING: Duration = Duration::from_secs(10);
 
-/// How long it may take to stop something, beyond the grace that was asked for: the kubelet's
+/// How long it may take to stop something, beyond the grace period: the kubelet's
 /// `runtimeRequestTimeout` (`pkg/kubelet/apis/config/v1beta1/defaults.go`).
 const STOPPING: Duration = Duration::from_secs(120);
 
@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// With another limit for what is asked.
+    /// With another limit for queries.
     #[cfg(test)]
     pub(super) fn asking_for(self, asking: Duration) -> Self {
         Self { asking, ..self }
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Who answers, and whether it speaks v1.
+    /// The runtime's name and version.
     ///
     /// # Errors
     /// [`RuntimeError`]; [`RuntimeError::NoV1`] when it does not.

@@ -26,7 +26,7 @@ pub const KUBELET_API_VERSION: &str = "0.1.0";
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Nothing {}
 
-/// Asks who answers.
+/// Asks for name and version.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VersionRequest {
     /// [`KUBELET_API_VERSION`].
@@ -34,7 +34,7 @@ pub struct VersionRequest {
     pub version: String,
 }
 
-/// Who answers.
+/// Name and version.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VersionResponse {
     /// `containerd`, `cri-o`.
@@ -157,7 +157,7 @@ pub enum ContainerState {
     Running = 1,
     /// It has ended.
     Exited = 2,
-    /// The runtime cannot tell.
+    /// The runtime does not know.
     Unknown = 3,
 }
 

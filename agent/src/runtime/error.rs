@@ -16,7 +16,7 @@ pub enum RuntimeError {
         #[source]
         source: tonic::transport::Error,
     },
-    /// Nobody accepts connections there, or the connection broke.
+    /// No process accepts connections there, or the connection broke.
     #[error(
         "no connection to the container runtime at {} ({reason}): see that it runs and that \
          containerRuntimeEndpoint names its socket",

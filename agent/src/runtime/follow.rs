@@ -1,5 +1,5 @@
-//! Keeps what the runtime knows: asked at the start, and again when a container is seen that it has not
-//! told of. Never on a timer of its own: a node where nothing starts has no calls.
+//! Keeps the runtime's state: lists it at the start, and again when a container appears that the state lacks. There is
+//! no timer: a node where nothing starts makes no calls.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::base::{backoff::Backoff, error};
 /// Between two questions at least.
 const APART: Duration = Duration::from_millis(200);
 
-/// How often a container is asked about that the runtime does not list. A sandbox's cgroup is there before
-/// the runtime lists it: its network has to be made first. What no answer tells of is not the runtime's.
-/// The pauses double: 25 s in all, and a network that takes longer is told with the pod's containers.
+/// How many lists may lack a container before it counts as not the runtime's. A sandbox's cgroup exists before the
+/// runtime lists it: the runtime makes its network first. The pauses double: 25 s in all; a sandbox whose network takes
+/// longer comes with the list for its containers.
 const TRIES: u32 = 7;
 
 /// The runtime as the reconciler has it.
@@ -35,7 +35,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Begins to ask.
+    /// Begins to list.
     pub fn start(client: Client) -> Self {
         let (publish, known) = watch::channel(Arc::default());
         let (seek, sought) = mpsc::unbounded_channel();
@@ -48,10 +48,10 @@ impl Follower {
         }
     }
 
-    /// A container was seen: asks for it if the runtime has not told of it.
+    /// A container appeared: lists again if the state lacks it.
     pub fn seen(&self, id: &str) {
-        if !self.known.borrow().state.knows(id) {
-            // Without the task there is nobody to ask.
+        if !self.known.borrow().state.has(id) {
+            // The task has ended at shutdown.
             let _ = self.seek.send(id.to_owned());
         }
     }
@@ -69,7 +69,7 @@ impl Follower {
         }
     }
 
-    /// For calls of one's own.
+    /// For other calls.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -81,10 +81,10 @@ impl Drop for Follower {
     }
 }
 
-/// What is asked for, and when. Times are arguments.
+/// When to list again. Times are arguments.
 #[derive(Debug, Default)]
 struct Schedule {
-    /// Ids that no answer has told of, and in how many they were missing.
+    /// Ids that no list has, and how many lists lacked them.
     missing: BTreeMap<String, u32>,
     backoff: Backoff,
     asked: Option<Instant>,
@@ -115,7 +115,7 @@ impl Schedule {
         self.backoff = Backoff::default();
         self.missing.retain(|id, tries| {
             *tries += 1;
-            !state.knows(id) && *tries < TRIES
+            !state.has(id) && *tries < TRIES
         });
     }
 
@@ -142,8 +142,8 @@ async fn follow(
             biased;
             id = sought.recv() => {
                 let Some(id) = id else { return };
-                // Told meanwhile.
-                if !publish.borrow().state.knows(&id) {
+                // A list may have come meanwhile.
+                if !publish.borrow().state.has(&id) {
                     schedule.seek(id);
                 }
                 continue;
@@ -188,7 +188,7 @@ async fn follow(
     }
 }
 
-/// One question. Who answers is asked again after a failure: it may be another by then.
+/// Lists once. After a failure it also asks for the version: another runtime may answer.
 async fn ask(
     client: &Client,
     known: &Runtime,
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_asked_at_the_start_and_then_for_what_is_missing_alone() {
+    fn lists_come_at_the_start_and_then_for_missing_containers_alone() {
         let mut schedule = Schedule::default();
         assert!(schedule.due().is_some());
         let now = Instant::now();
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(schedule.due(), None);
         schedule.seek("a".to_owned());
         assert_eq!(schedule.due(), Some(now + APART));
-        // Asked about again and again, ever later, and then no more.
+        // The pauses double, and end.
         let mut pauses = Vec::new();
         for _ in 0..TRIES {
             pauses.push(schedule.due().unwrap() - now);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_container_does_not_wait_for_one_that_nobody_knows() {
+    fn a_new_container_does_not_wait_for_an_unknown_one() {
         let mut schedule = Schedule::default();
         let now = Instant::now();
         schedule.seek("unknown".to_owned());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_asked_for_no_more() {
+    fn a_listed_container_needs_no_further_list() {
         let mut schedule = Schedule::default();
         schedule.seek("c".to_owned());
         let labels = [("io.kubernetes.pod.uid".to_owned(), "a".to_owned())];
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_repeated_ever_later_whatever_is_missing() {
+    fn pauses_after_failures_grow_also_with_missing_containers() {
         let mut schedule = Schedule::default();
         let now = Instant::now();
         schedule.failed(now, 0.0);

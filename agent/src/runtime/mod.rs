@@ -1,5 +1,4 @@
-//! The container runtime (containerd, CRI-O) over CRI v1: who is behind a container's cgroup, and how a pod
-//! is taken down.
+//! The container runtime (containerd, CRI-O) over CRI v1: the container behind a cgroup, and the teardown of pods.
 //!
 //! ```text
 //!  a container's cgroup appears ──> follow ──> client ──> the runtime's socket
@@ -8,7 +7,7 @@
 //!  a pod was evicted ──> teardown ───────────────────────────────┘
 //! ```
 //!
-//! Nothing here is ever in the way of a kill: the reactor works from what was told before.
+//! No kill waits for the runtime: the reactor works from earlier answers.
 
 mod client;
 pub mod cri;

@@ -1,4 +1,4 @@
-//! What the runtime knows: which container is whose. Values only.
+//! The runtime's state: the pod and name of each container. Values only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,8 +77,8 @@ impl RuntimeState {
         state
     }
 
-    /// True when the runtime has told of it.
-    pub fn knows(&self, id: &str) -> bool {
+    /// True when the runtime lists the container.
+    pub fn has(&self, id: &str) -> bool {
         self.containers.contains_key(id)
     }
 
@@ -87,7 +87,7 @@ impl RuntimeState {
         self.containers.get(id).filter(|known| known.uid == uid)
     }
 
-    /// Who is behind a uid.
+    /// The pod of a uid.
     pub fn pod(&self, uid: &str) -> Option<&PodRef> {
         self.pods.get(uid)
     }
@@ -137,14 +137,14 @@ pub(super) fn uid_of_container<'a>(
     })
 }
 
-/// What is known of the runtime now.
+/// The runtime, as far as it has answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runtime {
-    /// What it told last; stays in force while it does not answer.
+    /// Its last answer, which stays in force while it does not answer.
     pub state: RuntimeState,
-    /// Who it is; `None` until it has answered once.
+    /// Its name and version; `None` before the first answer.
     pub version: Option<VersionResponse>,
-    /// What keeps it from answering.
+    /// Why it does not answer.
     pub problem: Option<String>,
 }
 
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(name("a", "c1"), Some("web"));
         assert_eq!(name("b", "c2"), Some("db"));
         assert_eq!(name("a", "c2"), None, "another pod's");
-        assert!(!state.knows("c3"), "nobody's");
+        assert!(!state.has("c3"), "of no pod");
         assert_eq!(state.pod("b").map(|pod| pod.name.as_str()), Some("pod-b"));
     }
 

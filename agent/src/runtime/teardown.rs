@@ -1,5 +1,5 @@
 //! Takes a pod down through the runtime: its containers first, then its sandboxes, so that CNI DEL sees the
-//! network namespace. Idempotent: whoever else does the same, as a kubelet, does no harm by it.
+//! network namespace. Idempotent: a kubelet may do the same meanwhile.
 
 use std::time::Duration;
 

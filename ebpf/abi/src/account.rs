@@ -34,7 +34,7 @@ pub struct Account {
 }
 const _: () = assert!(size_of::<Account>() == 9 * 8 + WAIT_BUCKETS * 8);
 
-/// A cgroup in scope, keyed by its kernel id. The table tells by itself what belongs where, so that it
+/// A cgroup in scope, keyed by its kernel id. The table names all parents, so that it
 /// can be read when a cgroup that it names is gone.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,8 +130,8 @@ impl CpuState {
     /// Lines in [`CpuState::cache`]; a power of two.
     pub const CACHE_LINES: usize = 32;
 
-    /// Moves of a running task that are told apart; of more, the last ones count to where it was
-    /// before them.
+    /// Moves of a running task that are accounted one by one; after more, its time counts to where it was before the
+    /// last of these.
     pub const MAX_SPLITS: usize = 4;
 
     /// The account of the running task.

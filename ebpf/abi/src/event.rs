@@ -2,8 +2,7 @@
 
 use core::mem::size_of;
 
-/// Longest cgroup name carried, without its terminator; longer ones are cut and
-/// [`CgroupEvent::name_len`] tells. The longest that a runtime makes is 85
+/// Longest cgroup name carried, without its terminator; longer ones are cut. The longest that a runtime makes is 85
 /// (`cri-containerd-` + 64 hex digits + `.scope`).
 pub const NAME_LEN: usize = 128;
 
@@ -50,7 +49,7 @@ pub struct EventHeader {
     pub slot: u32,
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub time_ns: u64,
-    /// Kernel id of the cgroup concerned; 0 when the kernel did not tell.
+    /// Kernel id of the cgroup concerned; 0 when the kernel did not hand it over.
     pub cgroup: u64,
 }
 const _: () = assert!(size_of::<EventHeader>() == 24);

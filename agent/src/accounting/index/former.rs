@@ -1,7 +1,7 @@
-//! What becomes of the figures of cgroups that are gone, and of cgroups that went while no agent ran.
+//! The figures of cgroups that are gone, also of those that were removed while no agent ran.
 //!
-//! Sums of what is gone are kept beside the accounts themselves ([`AccountStore`]), by whom they count to: the
-//! books hold none, so that an agent that dies loses none.
+//! Their sums are beside the accounts ([`AccountStore`]), one for each fold target. The index holds no sum, so an agent
+//! that dies loses none.
 
 use std::time::Instant;
 
@@ -12,12 +12,12 @@ use podwarden_policy::model::QosClass;
 use super::{AccountStore, CgroupIndex, Node, PodEntry, Role, left};
 use crate::kernel::accounts::{FoldTarget, PodKey, add};
 
-/// The container that cgroups of a pod are entered under whose name nobody knows any more.
+/// The container of a pod's cgroups whose name is lost.
 const NAMELESS: &str = "";
 
 impl CgroupIndex {
-    /// Whom the figures of `id`, which is about to leave the books, count to: the nearest of its pod's
-    /// cgroups, and the class once there is none.
+    /// The fold target of `id`, which is about to leave the index: the nearest of its pod's cgroups, or the class where
+    /// the pod has no other.
     pub(super) fn fold_target(&self, id: u64, node: &Node) -> FoldTarget {
         let Some((uid, container)) = node.role.owner() else {
             return match node.role {
@@ -45,9 +45,9 @@ impl CgroupIndex {
             .map_or(FoldTarget::Class(entry.class), |id| FoldTarget::Cgroup(*id))
     }
 
-    /// Cgroups that an agent before this one knew, parents before their children: those that are not in the
-    /// books are gone. Of them only the kernel's table tells, and that agent's note where they were pods.
-    /// Their figures count at once, and they leave the books like any other.
+    /// Enters, as gone, the cgroups that an agent before this one knew and the index lacks; `known` has parents before
+    /// their children. Only the kernel's table names them, and that agent's note where they were pods. Their figures
+    /// count at once, and they leave the index like any other.
     pub fn inherit(
         &mut self,
         known: impl IntoIterator<Item = (u64, Tracked, Option<PodKey>)>,
@@ -60,7 +60,7 @@ impl CgroupIndex {
                 gone.push(id);
             }
         }
-        // Children leave first: until they have, their parents' notes tell whose they were.
+        // Children leave first: the notes of their parents name their pod.
         for id in gone.into_iter().rev() {
             self.removed(id, now);
         }

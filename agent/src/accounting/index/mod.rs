@@ -1,4 +1,4 @@
-//! The books: which cgroup belongs to which pod, and what each pod has used so far.
+//! The cgroup index: which cgroup belongs to which pod, and what each pod has used so far.
 //!
 //! Fed by the tree walk at the start and by kernel events from then on; never polls. The kernel side
 //! counts per cgroup; a pod's figure is the sum over the cgroups below it plus what cgroups that
@@ -110,7 +110,7 @@ pub enum Change {
     },
 }
 
-/// The books. See the module's text.
+/// See the module's text.
 #[derive(Debug, Default)]
 pub struct CgroupIndex {
     nodes: HashMap<u64, Node>,
@@ -121,7 +121,7 @@ pub struct CgroupIndex {
 }
 
 impl CgroupIndex {
-    /// Books for the tree below kubepods, whose cgroup is `path` with the kernel id `id` and the
+    /// An index of the tree below kubepods, whose cgroup is `path` with the kernel id `id` and the
     /// account `slot`.
     pub fn new(id: u64, path: &CgroupPath, slot: u32) -> Self {
         let mut index = Self::default();
@@ -205,7 +205,7 @@ impl CgroupIndex {
         }
     }
 
-    /// Nothing can count to `id` any more: its figures go to whom they count to from now on.
+    /// Nothing can count to `id` any more: folds its figures into their target.
     pub fn released(&mut self, id: u64, figures: &mut impl AccountStore) -> Vec<Change> {
         let Some(node) = self.nodes.remove(&id) else {
             return Vec::new();
@@ -240,9 +240,8 @@ impl CgroupIndex {
                 }
             }
         }
-        // Removals are not always learnt of in their order, and a pod may have been made anew under
-        // its uid before the old one was released: it is gone with the last of its cgroups, to which
-        // all the others have left what they had.
+        // Removals may arrive out of order, and a pod may have been made anew under its uid before the kernel released
+        // the old one. The pod is gone with the last of its cgroups, which has the figures of all the others.
         if entry.nodes.is_empty() && entry.containers.is_empty() {
             let path = std::mem::take(&mut entry.path);
             self.pods.remove(uid);
@@ -255,7 +254,7 @@ impl CgroupIndex {
         changes
     }
 
-    /// Retires what was removed longer than [`GRACE`] ago.
+    /// Folds what was removed longer than [`GRACE`] ago.
     pub fn expire(&mut self, now: Instant, figures: &mut impl AccountStore) -> Vec<Change> {
         let mut changes = Vec::new();
         while let Some((due, id)) = self.dying.front().copied() {
@@ -283,7 +282,7 @@ impl CgroupIndex {
         self.nodes.get(&id)?.role.owner()
     }
 
-    /// Cgroups in the books that are not in `present`, children before their parents.
+    /// Cgroups in the index that are not in `present`, children before their parents.
     pub fn missing_from(&self, present: &std::collections::HashSet<u64>) -> Vec<u64> {
         let missing = self.nodes.iter().filter(|(id, _)| !present.contains(id));
         let mut missing: Vec<_> = missing
@@ -293,8 +292,8 @@ impl CgroupIndex {
         missing.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// True when the cgroup is known.
-    pub fn knows(&self, id: u64) -> bool {
+    /// True when the cgroup is in the index.
+    pub fn contains(&self, id: u64) -> bool {
         self.nodes.contains_key(&id)
     }
 

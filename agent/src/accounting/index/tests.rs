@@ -151,7 +151,7 @@ fn a_release_before_the_grace_is_over_is_final_and_counts_once() {
 fn a_child_of_an_unknown_cgroup_is_not_entered() {
     let mut index = small_tree();
     assert!(index.created(&change(9, 8, 9, "x")).is_none());
-    assert!(!index.knows(9));
+    assert!(!index.contains(9));
 }
 
 #[test]

@@ -6,8 +6,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use nix::time::{ClockId, clock_gettime};
 use podwarden_cgroup::{CgroupPath, Tree, UsageReader};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::curve::Ring;
 use crate::{base::clock::monotonic, reactor::plan::ScopeName};
@@ -132,9 +132,7 @@ fn pause(took: Duration) -> Duration {
 
 /// CPU time of this thread: on a busy machine a pass that was interrupted is not a costly one.
 fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into)
 }
 
 #[cfg(test)]

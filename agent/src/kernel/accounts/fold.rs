@@ -1,16 +1,16 @@
-//! What cgroups that are gone had counted, added to whom it counts to from then on.
+//! Adds the figures of a cgroup that is gone to the record of its fold target.
 //!
-//! The maps may outlive the agent, and the agent may die between any two operations on them. Each operation
-//! is whole or not done at all, so a cgroup is folded in this order:
+//! The maps may outlive the agent, and the agent may die between any two operations on them. Each operation is atomic,
+//! and a fold does them in this order:
 //!
-//! 1. the target's record becomes the old sum and its figures, *and says whose they are*, in one write;
-//! 2. its own record, of those before it, is erased;
-//! 3. it is taken out of the table of cgroups in scope;
-//! 4. its account is cleared, 5. and is free.
+//! 1. write the target's record: the old sum plus the figures, and the id of the folded cgroup, in one write;
+//! 2. erase the cgroup's own record, which holds what others left to it;
+//! 3. take the cgroup out of the table of cgroups in scope;
+//! 4. clear its account, 5. and free it.
 //!
-//! Before 1 nothing has happened. After 1 and before 3 it is in the table and is the last that some record
-//! names: [`settle`] finishes it, and adds nothing. From 3 on only its account is left, which the next agent
-//! finds in nobody's hands and clears. One cgroup is folded at a time, so no record forgets a name too early.
+//! Before 1 nothing has happened. After 1 and before 3 the cgroup is in the table and some record names it as its last:
+//! [`settle`] finishes the fold and adds nothing. From 3 on only its account is left: the next agent finds that no
+//! cgroup uses it, and clears it. One cgroup is folded at a time, so no record forgets a name too early.
 
 use std::collections::{HashMap, HashSet};
 
@@ -113,7 +113,7 @@ pub(crate) fn settle(
             maps.untrack(id);
             continue;
         }
-        // Two that count to one account would each be told the other's figures.
+        // Of two cgroups with one account each would report the figures of both.
         if let Some(slot) = tracked.own_slot()
             && (slot == NO_SLOT || slot >= accounts || !settled.used.insert(slot))
         {

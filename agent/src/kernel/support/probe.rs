@@ -7,8 +7,17 @@ use std::{
     thread,
 };
 
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags},
+    sys::{
+        resource::{RLIM_INFINITY, Resource, getrlimit},
+        utsname::uname,
+    },
+    unistd::{AccessFlags, faccessat},
+};
 use podwarden_cgroup::{Controller, DriverFacts, Hierarchies, Systemd};
-use rustix::{fs::Access, process::Resource, thread::CapabilitySet};
+use rustix::thread::CapabilitySet;
 
 use super::{CgroupFacts, KernelSupport, Lockdown, Release, trial};
 use crate::kernel::{
@@ -22,7 +31,8 @@ const LOCKED_BYTES: u64 = 64 << 20;
 
 /// Asks this kernel, for an agent whose `kubepods` is below `cgroup_root`.
 pub fn probe(cgroup_root: &str) -> KernelSupport {
-    let release = Release::parse(&rustix::system::uname().release().to_string_lossy());
+    let release = uname().map(|names| names.release().to_string_lossy().into_owned());
+    let release = Release::parse(&release.unwrap_or_default());
     let capabilities = rustix::thread::capabilities(None).ok().map(|c| c.effective);
     let mut support = KernelSupport {
         release,
@@ -104,18 +114,12 @@ fn first_child(mount: &Path) -> Option<PathBuf> {
     entries.find_map(|e| e.file_type().ok()?.is_dir().then(|| e.path()))
 }
 
-/// With the effective ids and capabilities, of the directory or the one that it will be made in.
+/// Whether the effective ids and capabilities allow writes to the directory or to its first ancestor that exists.
 fn writable(dir: &Path) -> Option<bool> {
-    use rustix::{fs::AtFlags, io::Errno};
     let existing = dir.ancestors().find(|d| d.is_dir())?;
-    match rustix::fs::accessat(
-        rustix::fs::CWD,
-        existing,
-        Access::WRITE_OK,
-        AtFlags::EACCESS,
-    ) {
+    match faccessat(AT_FDCWD, existing, AccessFlags::W_OK, AtFlags::AT_EACCESS) {
         Ok(()) => Some(true),
-        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Some(false),
+        Err(Errno::EACCES | Errno::EPERM | Errno::EROFS) => Some(false),
         Err(_) => None,
     }
 }
@@ -127,8 +131,8 @@ fn real_time() -> Option<bool> {
 }
 
 fn memory_lock(capabilities: Option<CapabilitySet>) -> Option<bool> {
-    let limit = rustix::process::getrlimit(Resource::Memlock).current;
-    if limit.is_none_or(|bytes| bytes >= LOCKED_BYTES) {
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    if limit == RLIM_INFINITY || limit >= LOCKED_BYTES {
         return Some(true);
     }
     capabilities.map(|c| c.contains(CapabilitySet::IPC_LOCK))
