@@ -321,16 +321,5 @@ pub struct Parent {
 
 /// `to += of`.
 pub fn add(to: &mut Account, of: &Account) {
-    to.cpu_ns += of.cpu_ns;
-    to.wait_ns += of.wait_ns;
-    to.switches += of.switches;
-    to.direct_stall_ns += of.direct_stall_ns;
-    to.memcg_stall_ns += of.memcg_stall_ns;
-    to.exits += of.exits;
-    to.exits_failed += of.exits_failed;
-    to.exits_signaled += of.exits_signaled;
-    to.exits_oom += of.exits_oom;
-    for (to, of) in to.wait_hist.iter_mut().zip(of.wait_hist) {
-        *to += of;
-    }
+    to.accumulate(of);
 }

@@ -34,6 +34,24 @@ pub struct Account {
 }
 const _: () = assert!(size_of::<Account>() == 9 * 8 + WAIT_BUCKETS * 8);
 
+impl Account {
+    /// Adds what another account has counted.
+    pub fn accumulate(&mut self, of: &Self) {
+        self.cpu_ns += of.cpu_ns;
+        self.wait_ns += of.wait_ns;
+        self.switches += of.switches;
+        self.direct_stall_ns += of.direct_stall_ns;
+        self.memcg_stall_ns += of.memcg_stall_ns;
+        self.exits += of.exits;
+        self.exits_failed += of.exits_failed;
+        self.exits_signaled += of.exits_signaled;
+        self.exits_oom += of.exits_oom;
+        for (to, of) in self.wait_hist.iter_mut().zip(of.wait_hist) {
+            *to += of;
+        }
+    }
+}
+
 /// A cgroup in scope, keyed by its kernel id. The table names all parents, so that it
 /// can be read when a cgroup that it names is gone.
 #[repr(C)]
