@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::store::Refusal;
+use super::refusal::Refusal;
 
 /// An object has the namespace and the name of its path, as far as it says what it has.
 pub(super) fn named_as(object: &Value, namespace: &str, name: Option<&str>) -> Result<(), Refusal> {

@@ -15,6 +15,7 @@
 mod check;
 mod outage;
 mod patch;
+mod refusal;
 mod route;
 mod serve;
 mod store;
@@ -36,7 +37,7 @@ use self::store::{Key, Store, Wanted};
 use crate::harness::Server;
 
 pub(crate) use self::outage::Outage;
-pub(crate) use self::store::Refusal;
+pub(crate) use self::refusal::Refusal;
 
 /// How the server is unpleasant.
 #[derive(Debug, Clone)]

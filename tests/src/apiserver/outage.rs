@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 
-use super::store::Refusal;
+use super::refusal::Refusal;
 
 /// How a server does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::http::{Method, Uri};
 
-use super::store::{Key, Refusal, Wanted};
+use super::refusal::Refusal;
+use super::store::{Key, Wanted};
 
 /// The parameters of a request, decoded.
 #[derive(Debug, Default)]

@@ -18,8 +18,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::check::{about_its_own, named_as};
 use super::outage::cut;
 use super::patch;
+use super::refusal::Refusal;
 use super::route::{Query, Route, route};
-use super::store::{Key, Refusal, Store, Wanted};
+use super::store::{Key, Store, Wanted};
 use super::{Seen, Shared, locked};
 
 /// The most that a request may carry, as the server's own limit (3 MiB).

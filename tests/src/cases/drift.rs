@@ -1,19 +1,24 @@
 //! What others write to files that the agent keeps.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::{Event, EventKind, ForeignWriteStats};
+use podwarden_policy::Bytes;
 use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
-use podwarden_policy::{Bytes, reserve};
 
 use super::{Case, Context, case, portable};
-use crate::harness::{
-    Cgroup, Node, Options, Pod, PodSpec, Workload, check_interrupt, eventually, monotonic, sleep,
-};
+use crate::harness::{Node, Options, PodSpec, check_interrupt, eventually, monotonic, sleep};
+use assist::assist_fights_nothing;
+use files::{File, files, is_limit, is_share, kept_files, mixed};
+use oom_score::oom_score_adj_of_processes;
+
+mod assist;
+mod files;
+mod oom_score;
 
 pub(super) const CASES: &[Case] = &[
     case("foreign_writes_are_corrected", foreign_writes_are_corrected),
@@ -28,99 +33,6 @@ pub(super) const CASES: &[Case] = &[
     case("assist_fights_nothing", assist_fights_nothing),
     case("oom_score_adj_of_processes", oom_score_adj_of_processes),
 ];
-
-/// What somebody else may write, by file; each is on one version only, or the same on both.
-const FOREIGN: [(&str, &str); 9] = [
-    ("cpu.shares", "777"),
-    ("cpu.weight", "77"),
-    ("cpu.cfs_quota_us", "77000"),
-    ("cpu.max", "77000 100000"),
-    ("memory.limit_in_bytes", "3221225472"),
-    ("memory.max", "3221225472"),
-    ("memory.min", "8388608"),
-    ("memory.low", "8388608"),
-    ("pids.max", "7777"),
-];
-
-/// A file of a cgroup, what the agent keeps in it, and what another writes.
-#[derive(Debug, Clone)]
-struct File {
-    path: PathBuf,
-    kept: String,
-    foreign: &'static str,
-}
-
-impl File {
-    fn read(&self) -> Result<String> {
-        read(&self.path)
-    }
-
-    fn is_kept(&self) -> Result<bool> {
-        Ok(self.read()? == self.kept)
-    }
-
-    fn spoil(&self) -> Result<()> {
-        fs::write(&self.path, self.foreign)
-            .with_context(|| format!("write {} to {}", self.foreign, self.path.display()))
-    }
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
-}
-
-/// The files of a cgroup whose names pass, with what is in them now.
-fn files(cgroup: &Cgroup, pass: impl Fn(&str) -> bool) -> Result<Vec<File>> {
-    let mut files = Vec::new();
-    for dir in cgroup.dirs() {
-        for (name, foreign) in FOREIGN {
-            let path = dir.join(name);
-            if pass(name) && path.exists() {
-                let kept = read(&path)?;
-                files.push(File {
-                    path,
-                    kept,
-                    foreign,
-                });
-            }
-        }
-    }
-    Ok(files)
-}
-
-fn is_limit(name: &str) -> bool {
-    matches!(name, "memory.limit_in_bytes" | "memory.max")
-}
-
-fn is_reservation(name: &str) -> bool {
-    matches!(name, "memory.min" | "memory.low")
-}
-
-fn is_share(name: &str) -> bool {
-    matches!(name, "cpu.shares" | "cpu.weight")
-}
-
-fn mixed(count: usize) -> Vec<PodSpec> {
-    let spec = |n: usize| match n % 3 {
-        0 => PodSpec::guaranteed(&format!("g{n}"), "64Mi"),
-        1 => PodSpec::burstable(&format!("b{n}"), "32Mi"),
-        _ => PodSpec::best_effort(&format!("e{n}")),
-    };
-    (0..count).map(spec).collect()
-}
-
-/// Every file that the agent keeps, of every pod and tier.
-fn kept_files(node: &Node, pods: &[Pod]) -> Result<Vec<File>> {
-    let of_tier = |name: &str| is_limit(name) || is_share(name);
-    let mut all = files(&node.kubepods(), of_tier)?;
-    for tier in ["burstable", "besteffort"] {
-        all.extend(files(&node.tier(tier)?, of_tier)?);
-    }
-    for pod in pods {
-        all.extend(files(&pod.cgroup, |_| true)?);
-    }
-    Ok(all)
-}
 
 fn corrected(drift: &ForeignWriteStats) -> u64 {
     drift.properties.iter().map(|count| count.corrected).sum()
@@ -358,205 +270,4 @@ fn insist(file: &File, done: &AtomicBool) -> Result<u32> {
         writes += 1;
     }
     Ok(writes)
-}
-
-/// What the kubelet's memory reservation gives the pods of `mixed` on v2, and their parents; nothing
-/// on v1, which has no such files.
-fn reservations(node: &Node, pods: &[Pod]) -> Result<Vec<File>> {
-    let mut kept = files(&node.kubepods(), |name| name == "memory.min")?;
-    kept.extend(files(&node.tier("burstable")?, |name| {
-        name == "memory.low"
-    })?);
-    for pod in pods {
-        for file in files(&pod.cgroup, is_reservation)? {
-            let expected = match (pod.spec.qos.as_str(), file.path.ends_with("memory.min")) {
-                ("Guaranteed", true) => Bytes::mebi(64),
-                ("Burstable", false) => Bytes::mebi(32),
-                _ => Bytes::ZERO,
-            };
-            let (found, path) = (file.kept.trim(), file.path.display());
-            ensure!(found == expected.0.to_string(), "{path} holds {found}");
-            kept.push(file);
-        }
-    }
-    Ok(kept)
-}
-
-/// A kubelet owns the tree; the operator gave the tiers' memory to the agent, and the reservation
-/// where there is one.
-fn assist_fights_nothing(context: &Context) -> Result<()> {
-    let options = Options {
-        assist: true,
-        config: "qosReserved: {memory: 50%}\nmemoryReservationPolicy: TieredReservation\n"
-            .to_owned(),
-        ..Options::default()
-    };
-    let node = Node::start(context, &options)?;
-    for tier in ["burstable", "besteffort"] {
-        node.kubepods().child(tier).create()?;
-    }
-    let pods = node.pods(mixed(6))?;
-    let tiers = [node.tier("burstable")?, node.tier("besteffort")?];
-    let machine = podwarden_policy::Node {
-        memory_capacity: Bytes::gibi(16),
-        ..podwarden_policy::Node::default()
-    };
-    let allocatable = reserve::allocatable(&machine).kubepods_memory;
-    // Two pods each.
-    let (guaranteed, burstable) = (Bytes::mebi(128), Bytes::mebi(64));
-    let limits = reserve::tier_limits(allocatable, guaranteed, burstable, 50);
-    let limits = [limits.burstable, limits.besteffort];
-    let given: Vec<File> = eventually(node.limit(), || {
-        let mut given = Vec::new();
-        for (tier, limit) in tiers.iter().zip(limits) {
-            given.extend(files(tier, is_limit)?);
-            let found = given.last().context("no limit")?.kept.trim();
-            ensure!(found == limit.0.to_string(), "{found} and not {}", limit.0);
-        }
-        given.extend(reservations(&node, &pods)?);
-        Ok(given)
-    })?;
-    let mut foreign = files(&node.kubepods(), |_| true)?;
-    for cgroup in tiers.iter().chain(pods.iter().map(|pod| &pod.cgroup)) {
-        foreign.extend(files(cgroup, |_| true)?);
-    }
-    foreign.retain(|file| given.iter().all(|other| other.path != file.path));
-    // A pod that the kubelet has not made a cgroup for yet, and one that only the kubelet knows.
-    let unmade = node.manifest(&PodSpec::best_effort("unmade"))?;
-    let unknown = node.tier("besteffort")?.child("podunknown");
-    unknown.create()?;
-    for file in &foreign {
-        file.spoil()?;
-    }
-    let written: Vec<_> = foreign.iter().map(File::read).collect::<Result<_>>()?;
-    let reconciles = node.agent.node()?.reconciles;
-    for _ in 0..2 {
-        for file in &given {
-            file.spoil()?;
-        }
-        eventually(node.limit(), || {
-            for file in &given {
-                ensure!(
-                    file.is_kept()?,
-                    "{} holds {}",
-                    file.path.display(),
-                    file.read()?
-                );
-            }
-            Ok(())
-        })?;
-        // And after a pass over the whole tree.
-        node.pods(vec![PodSpec::best_effort("another")])?;
-        eventually(node.limit(), || {
-            ensure!(node.agent.node()?.reconciles > reconciles, "no pass yet");
-            Ok(())
-        })?;
-    }
-    for (file, written) in foreign.iter().zip(written) {
-        let found = file.read()?;
-        ensure!(
-            found == written,
-            "{} held {written:?}, now {found:?}",
-            file.path.display()
-        );
-    }
-    ensure!(!unmade.exists(), "it made a pod's cgroup");
-    ensure!(unknown.exists(), "it removed a pod's cgroup");
-    let events = node.agent.events(0)?;
-    for event in drift_events(&events) {
-        let ours = matches!(&event.kind, EventKind::ForeignWrite { cgroup, property, .. }
-            if property == "memory limit" && !cgroup.contains("/pod")
-                || property == "memory min"
-                || property == "memory low");
-        ensure!(ours, "{event:?}");
-    }
-    let told = drift_events(&events).count();
-    let expected = 2 * given.len();
-    ensure!(told == expected, "{told} corrections of {expected}");
-    let own = node.kubepods();
-    node.finish_with(&own)
-}
-
-fn score(pid: u32) -> Result<i32> {
-    let path = format!("/proc/{pid}/oom_score_adj");
-    let text = read(Path::new(&path))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{path}: {text:?}"))
-}
-
-/// Whether values may be lowered (capabilities(7): `CAP_SYS_RESOURCE` is number 24).
-fn may_lower() -> Result<bool> {
-    let status = read(Path::new("/proc/self/status"))?;
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .context("no CapEff")?;
-    Ok(u64::from_str_radix(set.trim(), 16)? >> 24 & 1 == 1)
-}
-
-fn oom_score_adj_of_processes(context: &Context) -> Result<()> {
-    let node = Node::start(context, &Options::default())?;
-    let pods = node.pods(vec![
-        PodSpec::guaranteed("guaranteed", "64Mi"),
-        // 1000 - 1000 * 4 / 16.
-        PodSpec::burstable("burstable", "4Gi"),
-        PodSpec::best_effort("best-effort"),
-    ])?;
-    let sleeper = ["anon", "--mib", "2"];
-    let expect = |pid: u32, expected: i32, what: &str| {
-        eventually(node.limit(), || {
-            let found = score(pid)?;
-            ensure!(found == expected, "{what}: {found} and not {expected}");
-            Ok(())
-        })
-    };
-    let before = score(std::process::id())?;
-    ensure!(
-        before < 750,
-        "this process has {before}: too high to see a change"
-    );
-    let guaranteed = if may_lower()? { -997 } else { before };
-    let started: Vec<_> = pods
-        .iter()
-        .map(|pod| pod.start(&sleeper))
-        .collect::<Result<_>>()?;
-    let entered = Instant::now();
-    expect(started[2].pid(), 1000, "the BestEffort pod's process")?;
-    context.figure(
-        "set_after_start",
-        entered.elapsed().as_secs_f64() * 1e3,
-        "ms",
-    );
-    expect(started[1].pid(), 750, "the Burstable pod's process")?;
-    expect(started[0].pid(), guaranteed, "the Guaranteed pod's process")?;
-    if !may_lower()? {
-        eventually(node.limit(), || {
-            let said = node.agent.node()?.degradations;
-            let says = |text: &String| text.contains("oom_score_adj");
-            ensure!(said.iter().filter(|t| says(t)).count() == 1, "{said:?}");
-            Ok(())
-        })?;
-    }
-    // A container that the manifest does not name, made when the pod runs already.
-    let unnamed = pods[1].cgroup.child(&"5e2e".repeat(16));
-    unnamed.create()?;
-    let other = Workload::start(&unnamed, &sleeper)?;
-    expect(other.pid(), 750, "an unnamed container's process")?;
-    // What a process has chosen itself stays, also when others enter.
-    let chosen = format!("/proc/{}/oom_score_adj", started[1].pid());
-    fs::write(&chosen, "888").context("raise a process's value")?;
-    let elsewhere = node.sandbox.root.child("elsewhere");
-    elsewhere.create()?;
-    let outside = Workload::start(&elsewhere, &sleeper)?;
-    ensure!(
-        score(outside.pid())? == before,
-        "a process of no pod was touched"
-    );
-    pods[1].main.attach(outside.pid())?;
-    expect(outside.pid(), 750, "a process that was moved in")?;
-    ensure!(score(started[1].pid())? == 888, "a chosen value was undone");
-    drop((started, other, outside));
-    eventually(node.limit(), || elsewhere.remove())?;
-    node.finish()
 }

@@ -16,6 +16,9 @@ use super::reaping::Scene;
 use super::recorder::{logging, records, restart};
 use super::{Case, Context, portable};
 use crate::harness::{Call, Cgroup, Options, Traced, Workload, eventually, sleep, state_of, until};
+use part::{Few, PARTS, POLLS, Part, When, is_bell};
+
+mod part;
 
 pub(super) const CASES: &[Case] = &[
     portable("killed_at_each_step", at_each_step),
@@ -23,99 +26,6 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const MIB: u64 = 1 << 20;
-
-/// Steps of the reactor's wait for the victim's memory that are tried: it goes round in them.
-const POLLS: u32 = 8;
-
-/// A thread that has a part in an eviction.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    thread: &'static str,
-    /// It does nothing unless there is an eviction.
-    sleeps: bool,
-    /// Its first system call of the eviction.
-    begins: fn(&Call) -> bool,
-    /// Where it is killed unless every step is tried.
-    few: Few,
-    /// Steps that are tried at most, evenly spread.
-    most: usize,
-}
-
-/// Which steps are tried of many.
-#[derive(Debug, Clone, Copy)]
-enum Few {
-    /// So many, from the first to the last.
-    Spread(usize),
-    /// These: to count them all first takes as long as to try one.
-    These(&'static [usize]),
-}
-
-/// When the agent is killed.
-#[derive(Debug, Clone, Copy)]
-enum When {
-    /// Not at all.
-    Never,
-    /// Before the thread's system call of this number, counted from 0.
-    Before(usize),
-    /// With the victim frozen to be killed whole, where that is done: on v1, when it forks too fast.
-    Frozen,
-}
-
-impl When {
-    fn is_now(self, steps: &[Call]) -> bool {
-        match self {
-            Self::Never => false,
-            Self::Before(step) => steps.len() == step,
-            Self::Frozen => steps.last().is_some_and(|call| {
-                call.number == libc::SYS_write && call.file.ends_with("/freezer.state")
-            }),
-        }
-    }
-}
-
-/// The reactor reads `memory.stat` only where usage is at the level. The reconciler silences the reactor's
-/// bell. The others sleep until there is something to do.
-const PARTS: [Part; 5] = [
-    Part {
-        thread: "reactor",
-        sleeps: false,
-        begins: |call| call.file.ends_with("/memory.stat"),
-        few: Few::Spread(4),
-        most: usize::MAX,
-    },
-    Part {
-        thread: "reaper-lead",
-        sleeps: true,
-        begins: |_| true,
-        few: Few::These(&[4]),
-        most: usize::MAX,
-    },
-    Part {
-        thread: "reaper",
-        sleeps: true,
-        begins: |_| true,
-        few: Few::These(&[1]),
-        most: usize::MAX,
-    },
-    Part {
-        thread: "event-log",
-        sleeps: true,
-        begins: |_| true,
-        few: Few::These(&[1, 4]),
-        most: usize::MAX,
-    },
-    Part {
-        thread: "podwarden",
-        sleeps: false,
-        begins: |call| call.number == libc::SYS_read && is_bell(call),
-        few: Few::These(&[30]),
-        most: 40,
-    },
-];
-
-fn is_bell(call: &Call) -> bool {
-    call.file == "anon_inode:[eventfd]"
-}
 
 /// What the agent is killed with in the middle.
 struct Rig<'a> {
