@@ -111,7 +111,7 @@ async fn answer(State(known): State<Arc<Mutex<Known>>>, request: Request) -> Res
     (headers, list.to_string()).into_response()
 }
 
-/// A certificate for `name`, signed by one that nobody else knows
+/// A certificate for `name`, signed by one of its own
 /// (`GenerateSelfSignedCertKey` of client-go `util/cert/cert.go`).
 fn tls(name: &str) -> Result<(TlsAcceptor, String)> {
     let signer_key = KeyPair::generate()?;

@@ -2,7 +2,7 @@
 //!
 //! What follows the API server's pods and what tells it of evictions are the agent's own, and so are the
 //! sockets; only their timers go by that clock. It never moves by itself, as tokio's paused clock does
-//! whenever nobody has anything to do: whoever waits for an answer would run out of time at once.
+//! whenever no task is ready: a task that waits for an answer would run out of time at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ async fn outage(server: &Server, way: Outage, forgets: bool) {
     pass(OUTAGE - late).await;
 
     let tries = server.get().turned_away();
-    // Whoever follows the pods, and two who wait to be told of. Where an answer has begun the server counts
+    // The source that follows the pods, and two pods that wait to be reported. Where an answer has begun the server counts
     // as being there, and both are hurried.
     let most = match way {
         Outage::Refused => 0,

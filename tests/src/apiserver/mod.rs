@@ -42,7 +42,7 @@ pub(crate) use self::refusal::Refusal;
 /// How the server is unpleasant.
 #[derive(Debug, Clone)]
 pub(crate) struct Manners {
-    /// Bearer tokens that it knows; with none, everybody is let in.
+    /// Bearer tokens that it knows; with none, every client is let in.
     pub(crate) tokens: BTreeSet<String>,
     /// Between two bookmarks.
     pub(crate) bookmarks: Duration,
@@ -313,7 +313,7 @@ impl ApiServer {
     /// Forgets what happened until now.
     pub(crate) fn compact(&self) {
         self.shared.write(|store| {
-            // A version that nobody of ours has seen, as any other object's write gives one.
+            // A version that none of our clients has seen, as any other object's write gives one.
             store.others_write();
             store.compact();
         });

@@ -12,7 +12,7 @@ use super::refusal::Refusal;
 /// How a server does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outage {
-    /// Nobody listens.
+    /// No server listens.
     Refused,
     /// Connections are taken, and requests never answered.
     Silent,

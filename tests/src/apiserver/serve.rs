@@ -264,7 +264,7 @@ fn watch(shared: &Arc<Shared>, wanted: Wanted, query: &Query) -> Result<Response
             .map(|most| fastrand::u32(0..=most)),
     };
     tokio::spawn(async move {
-        // Whether the client is gone or the watch was cut, there is nobody to tell.
+        // Whether the client is gone or the watch was cut, the watch is over.
         let _ = tokio::time::timeout(time, watcher.run()).await;
     });
     let stream = futures_util::stream::poll_fn(move |context| receiver.poll_recv(context));

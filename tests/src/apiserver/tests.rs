@@ -55,7 +55,7 @@ fn a_watch_tells_bookmarks_and_ends_in_time() {
     assert!(ended);
     assert_eq!(kinds(&lines)[..2], ["ADDED", "BOOKMARK"]);
     assert_eq!(lines[1]["object"]["metadata"]["resourceVersion"], "1");
-    // Nobody asked for any.
+    // None was asked for.
     let (lines, _) = watch(&server, "resourceVersion=1&timeoutSeconds=1");
     assert_eq!(lines, Vec::<Value>::new());
 }
@@ -148,7 +148,7 @@ fn a_status_is_patched_apart_and_with_its_precondition() {
     assert_eq!(patch(&json!("another")).0, 409);
     let (code, after) = patch(&made["metadata"]["uid"]);
     assert_eq!(code, 200);
-    // The version that it had is not the one that it has, and whoever watches is told.
+    // The version that it had is not the one that it has, and a watch reports it.
     let old = json!({
         "metadata": {"resourceVersion": made["metadata"]["resourceVersion"]},
         "status": {"phase": "Running"},
@@ -195,8 +195,8 @@ fn evictions_respect_the_budget_and_give_time_to_end() {
     };
     assert_eq!(of("b", &made["metadata"]["uid"]), 400);
     assert_eq!(of("a", &json!("another")), 409);
-    let nobody = ask(&server, "POST", &format!("{SHOP}/z/eviction"), "", "{}");
-    assert_eq!(nobody.0, 404);
+    let missing = ask(&server, "POST", &format!("{SHOP}/z/eviction"), "", "{}");
+    assert_eq!(missing.0, 404);
     let path = format!("{SHOP}/a/eviction");
     let evict = || ask(&server, "POST", &path, "", r#"{"kind": "Eviction"}"#);
     server.manners(|m| m.budget_spent = Some(10));

@@ -106,7 +106,7 @@ fn apiserver_pods(context: &Context) -> Result<()> {
         server.stop();
         Ok(())
     })?;
-    nobody_answers(&world)?;
+    no_answer(&world)?;
 
     let specs = [
         PodSpec::guaranteed("first", "64Mi"),
@@ -143,7 +143,7 @@ fn apiserver_pods(context: &Context) -> Result<()> {
 }
 
 /// Until the API server has told its pods, the agent works and says what it waits for.
-fn nobody_answers(world: &World) -> Result<()> {
+fn no_answer(world: &World) -> Result<()> {
     eventually(world.node.limit(), || {
         let answer = http_get(world.node.agent.socket(), "/readyz")?;
         let text = answer.text();

@@ -32,7 +32,7 @@ fn daemonset_pod(context: &Context) -> Result<()> {
     let sandbox = Sandbox::new()?;
     let (_, kubepods) = sandbox.kubepods("cgroupfs");
 
-    // Whatever it is to the others, it is nobody's victim, not even its own.
+    // Its own pod is never a victim, whatever its QoS class.
     let own = PodSpec::best_effort("podwarden");
     let hog = PodSpec::best_effort("hog");
     let calm = PodSpec::burstable("calm", "32Mi");

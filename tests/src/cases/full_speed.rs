@@ -129,7 +129,7 @@ impl Scene {
         )
     }
 
-    /// Nobody but the victim's pod was touched, by nobody.
+    /// No pod but the victim's was touched, neither by the agent nor by the kernel.
     fn judge(&mut self, evictions: &[Eviction]) -> Result<()> {
         for eviction in evictions {
             ensure!(
@@ -206,7 +206,7 @@ fn repeat(context: &Context, once: impl Fn(&mut Scene) -> Result<Vec<Eviction>>)
     scene.finish()
 }
 
-/// Whoever fills is the one to go.
+/// The pod that fills is the victim.
 fn full_speed_victim(context: &Context) -> Result<()> {
     repeat(context, |scene| {
         let mib = (LIMIT / MIB).to_string();
@@ -221,7 +221,7 @@ fn full_speed_victim(context: &Context) -> Result<()> {
     })
 }
 
-/// Somebody else fills, within its request, and goes on while the victim is noticed, killed and freed. Not
+/// Another pod fills, within its request, and goes on while the victim is noticed, killed and freed. Not
 /// at full speed: that leaves less time than a busy machine takes to free anything.
 fn full_speed_guaranteed(context: &Context) -> Result<()> {
     const HELD: u64 = 128;

@@ -2,7 +2,7 @@
 //! from.
 //!
 //! One of its threads is led from system call to system call (ptrace(2)), and dies before the n-th:
-//! between two of them nothing happens that anybody else could see. The others run on meanwhile.
+//! between two of them nothing happens that others could see. The other threads run on meanwhile.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,15 +44,15 @@ struct Rig<'a> {
 #[derive(Debug, Default)]
 struct Seen {
     kills: usize,
-    /// Who held the memory was dead already.
+    /// The process that held the memory was dead already.
     dead: usize,
-    /// And somebody else of the victim was not: there was no more pressure to evict it for.
+    /// Another process of the victim was not: there was no more pressure to evict it for.
     half_dead: usize,
     /// A part of it was left frozen.
     frozen: usize,
     /// The last line of the event log was torn.
     torn: usize,
-    /// Nobody told of the eviction: the agent died between the first signal and its line.
+    /// The eviction has no event: the agent died between the first signal and its line.
     untold: usize,
 }
 
@@ -71,7 +71,7 @@ fn while_others_fork(context: &Context) -> Result<()> {
         rig.try_steps(reactor)?;
     }
     let mut whens = vec![When::Before(40)];
-    // Nobody freezes on v2.
+    // No cgroup is frozen on v2.
     if !rig.scene.node.sandbox.mounts.memory_on_v2() {
         whens.push(When::Frozen);
     }
@@ -125,11 +125,11 @@ impl<'a> Rig<'a> {
         Ok(())
     }
 
-    /// At most `most` of the steps of an eviction in which nobody is killed.
+    /// At most `most` of the steps of an eviction in which the agent lives.
     fn spread(&mut self, part: Part, most: usize) -> Result<Vec<usize>> {
         let steps = self
             .evict(part, When::Never)
-            .with_context(|| format!("{} with nobody killed", part.thread))?;
+            .with_context(|| format!("{} with the agent alive", part.thread))?;
         ensure!(!steps.is_empty(), "{} had nothing to do", part.thread);
         let name = part.thread.replace('-', "_");
         self.context
@@ -144,7 +144,7 @@ impl<'a> Rig<'a> {
         let limits = self.limits();
         let level = self.scene.node.level()?;
         let mut traced = Traced::thread(self.scene.node.agent.pid(), part.thread)?;
-        // Whoever was woken to be stopped is asleep again before anything happens.
+        // A thread that was woken to be stopped sleeps again before the eviction begins.
         if part.sleeps {
             while traced.next_call(Duration::from_millis(20))?.is_some() {}
         }
@@ -169,8 +169,8 @@ impl<'a> Rig<'a> {
             let memory = self.scene.node.kubepods().memory();
             memory.is_ok_and(|memory| memory.usage < level / 2)
         })?;
-        // Whoever reaps looks for what the victim forked for a moment longer, and kills it: what is
-        // started anew must not be taken for that.
+        // For a moment longer the reaper looks for what the victim forked, and kills it: what is started anew
+        // must not be taken for that.
         sleep(Duration::from_millis(200))?;
         Ok(steps)
     }
@@ -227,14 +227,16 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Right after a kill: limits are as they were, and whoever is left of the victim runs. True when the
-    /// one that holds the memory is dead.
+    /// Right after a kill: limits are as they were, and what is left of the victim runs. True when the
+    /// process that holds the memory is dead.
     fn look_after(&mut self, holder: u32, limits: &[(PathBuf, String)]) -> Result<bool> {
         let victim = &self.scene.victim;
-        // Whoever lives sleeps, unless it is frozen; whoever was sent SIGKILL does not until it is gone.
-        until(self.context.limit(20), "who lives and who does not", || {
-            victim.cgroup.is_frozen() || matches!(state_of(holder), Some('S' | 'Z') | None)
-        })?;
+        // A living process sleeps, unless it is frozen; one that was sent SIGKILL does not until it is gone.
+        until(
+            self.context.limit(20),
+            "the holder alive and asleep, or dead",
+            || victim.cgroup.is_frozen() || matches!(state_of(holder), Some('S' | 'Z') | None),
+        )?;
         let left = victim.main.procs();
         let is_dead = state_of(holder) != Some('S');
         self.seen.kills += 1;
@@ -327,7 +329,7 @@ impl<'a> Rig<'a> {
             ("victim_half_dead", half_dead),
             ("left_frozen_until_then", frozen),
             ("torn_lines_until_then", torn),
-            ("evictions_that_nobody_tells_of", untold),
+            ("evictions_without_an_event", untold),
         ] {
             self.context.figure(name, count as f64, "");
         }

@@ -127,14 +127,14 @@ fn node_condition(context: &Context) -> Result<()> {
         ..world.options.clone()
     };
     restart(context, &mut world.node, &options)?;
-    // It waits for whoever makes the tree.
+    // It waits for the tree to be made.
     let told = condition(&world, "True", &["Degraded"])?;
     let message = told["message"].as_str().unwrap_or_default();
     ensure!(message.contains("evicts nothing"), "{told}");
     let written = patches(&world)?;
     ensure!(written == 2, "{written} patches for an end and a beginning");
 
-    // The end waits for nobody who does not answer.
+    // The end does not wait for a server that does not answer.
     world.server.stop();
     world.node.agent.stop(Signal::TERM, context.limit(20))?;
     world.server.resume()?;

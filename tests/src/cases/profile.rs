@@ -192,14 +192,14 @@ fn no_bpf_capability(context: &Context) -> Result<()> {
 }
 
 fn unprivileged_user(context: &Context) -> Result<()> {
-    const NOBODY: u32 = 65534;
+    const UNPRIVILEGED: u32 = 65534;
     let sandbox = Sandbox::new()?;
     // The directory is root's alone; the agent must get as far as its own checks.
     rustix::fs::chmod(sandbox.dir(), rustix::fs::Mode::from_raw_mode(0o755))?;
     let program = sandbox.dir().join("podwarden");
     fs::copy(context.agent(), &program).context("copy the agent")?;
     let options = Options {
-        user: Some(NOBODY),
+        user: Some(UNPRIVILEGED),
         ..Options::default()
     };
     let mut agent = Agent::spawn(&program, &sandbox, &options)?;

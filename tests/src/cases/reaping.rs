@@ -89,7 +89,7 @@ fn reaping_saturated(context: &Context) -> Result<()> {
             let eviction = saturated_once(context, processes, mib)?;
             let line = &eviction.timeline;
             let since = |step: u64| step.saturating_sub(line.crossing_nanos) as f64 / 1e6;
-            killed.push(since(line.killed_nanos.context("nobody was killed")?));
+            killed.push(since(line.killed_nanos.context("no process was killed")?));
             // Unseen within the agent's own patience.
             freed.push(line.freed_nanos.map_or(f64::INFINITY, since));
         }
@@ -152,7 +152,7 @@ fn reaping_sandbox(context: &Context) -> Result<()> {
     scene.node.finish()
 }
 
-/// Nobody escapes by forking.
+/// A pod does not escape by forking.
 fn reaping_fork_bomb(context: &Context) -> Result<()> {
     let runs = context.repetitions(if context.emulated() { 1 } else { 3 });
     for _ in 0..runs {

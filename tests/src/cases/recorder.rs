@@ -47,8 +47,8 @@ pub(super) fn restart(context: &Context, node: &mut Node, options: &Options) -> 
     node.agent.wait_ready(context.limit(30))
 }
 
-/// Until the agent has looked again at an evicted pod and found nobody: within 64 ms, and later where it is
-/// emulated. Who is there at that look is taken for a fork of the evicted, and killed.
+/// Until the agent has looked again at an evicted pod and found no process: within 64 ms, and later where it is
+/// emulated. It takes a process that is there at that look for a fork of the evicted, and kills it.
 const LOOKED_AFTER: Duration = Duration::from_millis(500);
 
 /// Lets the hog be evicted; its id and what is said of it. It may be evicted again then.
@@ -221,7 +221,7 @@ fn podwarden(context: &Context, args: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// An agent that dies between the kill and the end of the wait has told nobody: the next one does.
+/// An agent that dies between the kill and the end of the wait has reported nothing: the next one reports it.
 fn tells_of_an_interrupted_eviction(context: &Context) -> Result<()> {
     let home = tempfile::tempdir_in("/var/tmp")?;
     let path = home.path().join("events.jsonl");
@@ -291,7 +291,7 @@ fn kernel_oom(context: &Context) -> Result<()> {
     let path = home.path().join("events.jsonl");
     let node = Node::start(context, &logging(&path))?;
     if node.agent.node()?.profile == "sampling" {
-        return skip("without kernel programs nobody tells of the kernel's OOM killer");
+        return skip("without kernel programs the kernel's OOM killer is not seen");
     }
     let pod = node.pod(PodSpec::limited("limited", "32Mi"))?;
     // An emulated machine has the agent pause for longer between two looks at a pod.

@@ -61,7 +61,7 @@ fn relief_minimum_reclaim(context: &Context) -> Result<()> {
     scene.node.finish()
 }
 
-/// Between the soft and the hard threshold somebody is evicted once the grace is over, and then the hard
+/// Between the soft and the hard threshold a pod is evicted once the grace is over, and then the hard
 /// level counts again.
 fn relief_soft(context: &Context) -> Result<()> {
     let options = options(

@@ -170,7 +170,7 @@ fn restarts_continue(context: &Context) -> Result<()> {
         ("by_sigkill", killed as usize),
         ("figures_compared", figures.compared()),
         ("evictions", hogs.len()),
-        ("evictions_that_nobody_tells_of", untold),
+        ("evictions_without_an_event", untold),
         ("exits_while_no_agent_ran", unseen),
     ] {
         context.figure(name, count as f64, "");
@@ -209,7 +209,7 @@ fn take_away(rig: &Rig, pod: &Pod) -> Result<()> {
     })
 }
 
-/// No hog was evicted twice, and nobody else at all. The answer is how many nobody told of: the agent died
+/// No hog was evicted twice, and no other pod at all. Returns how many evictions have no event: the agent died
 /// between the last signal and the first line.
 fn ensure_evicted_once(rig: &Rig, hogs: &BTreeMap<String, bool>) -> Result<usize> {
     let mut told: BTreeMap<String, BTreeMap<u64, String>> = BTreeMap::new();
@@ -325,7 +325,7 @@ fn restarts_unseen(context: &Context) -> Result<()> {
     rig.node.withdraw(&goes.spec)?;
     eventually(rig.node.limit(), || goes.main.remove())?;
     eventually(rig.node.limit(), || goes.cgroup.remove())?;
-    // Nobody is there to count these.
+    // No agent runs to count these.
     let args = ["storm", "--count", "7"];
     stays.start(&args)?.done(context.limit(30))?;
     rig.start()?;

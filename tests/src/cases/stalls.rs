@@ -45,7 +45,7 @@ fn stalls_evict(context: &Context) -> Result<()> {
     let eviction = eventually(context.limit(30), || {
         let found = node.agent.evictions()?;
         let first = found.into_iter().next();
-        first.ok_or_else(|| anyhow::anyhow!("nobody was evicted"))
+        first.ok_or_else(|| anyhow::anyhow!("no pod was evicted"))
     })?;
     ensure!(
         eviction.pod.uid == victim.uid() && eviction.scope.as_str() == "pressure",
@@ -58,7 +58,7 @@ fn stalls_evict(context: &Context) -> Result<()> {
     ensure!(small.is_alive(), "one that frees nothing was killed");
     ensure!(
         node.kubepods().oom_kills()? == 0,
-        "the kernel killed somebody"
+        "the kernel killed a process"
     );
     drop((held, small, cache));
     node.finish()

@@ -58,7 +58,7 @@ fn stuck_reactor_is_noticed(context: &Context) -> Result<()> {
 }
 
 /// A process of the victim's that waits inside the kernel, and what it waits for. That goes first: before,
-/// nobody can wait for the process's end.
+/// no process can wait for its end.
 struct Waiting {
     standstill: Standstill,
     process: Workload,
@@ -96,7 +96,7 @@ impl Waiting {
 
 const NO_WAY: &str = "no FUSE here, and no disk of our own to freeze";
 
-/// Its own memory is taken from a process that cannot die, and nobody else has to.
+/// Its own memory is taken from a process that cannot die, and no other process dies.
 fn stuck_victim_is_reaped(context: &Context) -> Result<()> {
     let scene = Scene::new(context, &small("enforce"))?;
     if let Some(degradation) = podwarden::reactor::reaping_degradation() {

@@ -1,5 +1,5 @@
 //! The systemd driver: slices that systemd knows, whose files hold the plan, whatever systemd or
-//! anybody else does to them.
+//! others do to them.
 
 use std::process::Command;
 

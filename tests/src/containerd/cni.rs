@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Where Debian has the plugins, Fedora, and everybody else.
+/// Where Debian has the plugins, then Fedora, then other systems.
 const PLUGINS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
 
 /// `nsfs` is the file system that a namespace's file is of, once it is bound to a name.
@@ -36,7 +36,7 @@ pub(super) fn plugins() -> Option<PathBuf> {
 }
 
 /// Puts plugins and configuration below `dir`. The range of addresses is the one for benchmarks (RFC 2544):
-/// nobody's, and only the namespace of these processes has it.
+/// unused, and only the namespace of these processes has it.
 pub(super) fn install(plugins: &Path, dir: &Path) -> Result<()> {
     let (bin, conf) = (dir.join("bin"), dir.join("net.d"));
     fs::create_dir_all(&bin)?;

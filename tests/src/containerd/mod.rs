@@ -156,7 +156,7 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // The kernel ends everybody else in its PID namespace, and with them go mounts and network; then
+        // The kernel ends every other process in its PID namespace, and with them go mounts and network; then
         // its parent ends.
         let _ = kill_process(self.pid, Signal::KILL);
         let ended = eventually(Duration::from_secs(20), || {

@@ -69,7 +69,7 @@ pub(super) fn until_evicted(
         if eviction.is_some() && seen.is_none() {
             seen = Some(Instant::now());
         }
-        // Somebody who leaves the live view has seen enough.
+        // The end of the live view is the end of the demo.
         let watched = top.as_mut().is_none_or(Top::runs);
         let settled = eviction
             .as_ref()

@@ -287,7 +287,7 @@ fn environment(
                 (Some(value), None) => value,
                 (None, Some(field)) => fields
                     .get(field)
-                    .with_context(|| format!("{name}: nobody tells {field}"))?,
+                    .with_context(|| format!("{name}: no value for {field}"))?,
                 _ => bail!("{name} has neither a value nor a field"),
             };
             Ok((name.to_owned(), value.to_owned()))

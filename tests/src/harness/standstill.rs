@@ -1,8 +1,8 @@
 //! Makes processes wait inside the kernel, in state D and deaf to SIGKILL, until this goes away.
 //!
 //! Where there is FUSE: a file system of our own whose server takes questions and answers none. Once the
-//! server has a question, whoever asks waits for the answer whatever happens (`request_wait_answer`,
-//! `fs/fuse/dev.c`). Machines without FUSE: their own disk is frozen, and whoever writes to it waits
+//! server has a question, the process that asks waits for the answer whatever happens (`request_wait_answer`,
+//! `fs/fuse/dev.c`). Machines without FUSE: their own disk is frozen, and a process that writes to it waits
 //! (`sb_start_write`, `include/linux/fs.h`).
 
 use std::ffi::CString;
@@ -24,14 +24,14 @@ use crate::cases::Context;
 const FIFREEZE: libc::Ioctl = 0xc004_5877_u32 as libc::Ioctl;
 const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
 
-/// See the module. Whoever waits is let go when this is dropped.
+/// See the module. What waits goes on when this is dropped.
 #[derive(Debug)]
 pub(crate) enum Standstill {
     /// A mount of our own.
     Server {
         /// Where it is; asking for its status is the question.
         path: PathBuf,
-        /// Somebody has asked.
+        /// A process has asked.
         asked: Arc<AtomicBool>,
     },
     /// The machine's disk, frozen once it is [`Standstill::begin`].
@@ -72,7 +72,7 @@ impl Standstill {
         path
     }
 
-    /// From now on whoever asks waits.
+    /// From now on a process that asks waits.
     pub(crate) fn begin(&self) -> Result<()> {
         if let Self::Disk { directory, .. } = self {
             freeze(directory, FIFREEZE).context("freeze the disk")?;
@@ -83,7 +83,7 @@ impl Standstill {
     /// Waits until process `pid` waits. What waits for the server can be killed until it is: state D
     /// begins then.
     pub(crate) fn until_asked(&self, context: &Context, pid: u32) -> Result<()> {
-        until(context.limit(20), "somebody to wait", || match self {
+        until(context.limit(20), "a process that waits", || match self {
             Self::Server { asked, .. } => asked.load(Ordering::Relaxed),
             Self::Disk { .. } => state_of(pid) == Some('D'),
         })

@@ -118,7 +118,7 @@ impl Traced {
         }
     }
 
-    /// Its process was killed: takes notice, without which nobody else gets to know its end.
+    /// Its process was killed: waits for it, without which its parent does not learn of its end.
     pub(crate) fn killed(mut self) -> Result<()> {
         // The first thread's end is its process's, which the process's parent waits for.
         if self.tid.unsigned_abs() != self.pid {

@@ -270,7 +270,7 @@ pub(crate) fn compare(cgroup: &Cgroup, said: &Values) -> Result<()> {
         let fresh = fresh.map_or("max", |(_, value)| value);
         ensure!(
             found == fresh,
-            "{file} of {} holds {found}, and nobody was to write it",
+            "{file} of {} holds {found}, which is not to be written",
             cgroup.path()
         );
     }

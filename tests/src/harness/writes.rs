@@ -1,4 +1,4 @@
-//! Who writes to cgroup files, by inotify: a witness that depends on nothing that the agent says.
+//! Which cgroup files are written, by inotify: a witness that depends on nothing that the agent says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::cgroup::Cgroup;
 
 /// Writes to the files of some cgroups. A write that repeats the one before it may count as the same:
-/// the kernel merges equal notices that nobody has taken.
+/// the kernel merges equal notices that are not read yet.
 #[derive(Debug)]
 pub(crate) struct Writes {
     inotify: OwnedFd,

@@ -164,7 +164,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Anonymous memory that nobody else has.
+    /// Anonymous memory of this process alone.
     pub(super) fn map(length: usize) -> Result<Self> {
         Self::map_as(length, MapFlags::PRIVATE)
     }
@@ -197,7 +197,7 @@ impl Region {
         for offset in range.step_by(PAGE) {
             assert!(offset < self.length);
             // SAFETY: inside the mapping, which is writable and that nothing else refers to; volatile
-            // so that the write happens although nobody reads it.
+            // so that the write happens although it is never read.
             unsafe { self.start.add(offset).write_volatile(1) };
             note((offset + PAGE) as u64);
         }

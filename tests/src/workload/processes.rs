@@ -130,7 +130,7 @@ pub(super) fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
     // SAFETY: the process has one thread, so the child's locks and allocator are as they were.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // Whoever ends the workload ends all of it.
+        // With the workload all of its processes end.
         let code = match set_parent_process_death_signal(Some(Signal::KILL)) {
             Ok(()) => child(),
             Err(_) => 1,

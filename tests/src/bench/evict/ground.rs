@@ -239,7 +239,7 @@ impl Ground {
         victim.is_some_and(|victim| victim.workload.is_alive())
     }
 
-    /// Whether nobody is left where the victim was.
+    /// Whether no process is left where the victim was.
     pub(super) fn pod_is_empty(&self) -> bool {
         self.main.procs().is_empty()
     }
@@ -262,7 +262,7 @@ impl Ground {
             .collect()
     }
 
-    /// Somebody else who has ended.
+    /// Another process that has ended.
     pub(super) fn lost(&mut self) -> Option<&'static str> {
         for (name, workload) in &mut self.bystanders {
             if !workload.is_alive() {

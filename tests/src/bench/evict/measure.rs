@@ -38,12 +38,12 @@ impl Process {
 pub(super) enum Outcome {
     /// The victim was killed and its memory came back.
     Killed(Figures),
-    /// Somebody else was killed.
+    /// Another pod was killed.
     WrongVictim {
         /// Who.
         who: String,
     },
-    /// Nobody was killed in time, or the memory did not come back.
+    /// The victim was not killed in time, or the memory did not come back.
     Failed {
         /// How.
         why: String,

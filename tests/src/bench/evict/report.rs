@@ -62,7 +62,7 @@ impl Row {
         self.runs.iter().filter(|run| which(run)).count()
     }
 
-    /// Runs in which somebody else was killed, and those that failed otherwise.
+    /// Runs in which another pod was killed, and those that failed otherwise.
     fn wrong_and_failed(&self) -> (usize, usize) {
         (
             self.count(|run| matches!(run, Outcome::WrongVictim { .. })),

@@ -133,7 +133,7 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
         if Instant::now() >= end {
             drop((running, sampler));
             ground.finish()?;
-            let why = format!("nobody was killed within {} s", PATIENCE.as_secs());
+            let why = format!("no pod was killed within {} s", PATIENCE.as_secs());
             return Ok(Outcome::Failed { why });
         }
         std::thread::sleep(STEP);
@@ -148,7 +148,7 @@ pub(super) fn once(context: &Context, signals: &Signals, plan: Plan) -> Result<O
         let who = who.to_owned();
         Outcome::WrongVictim { who }
     } else if seen.guarded {
-        let why = format!("{} MiB past the threshold nobody was killed", bound / MIB);
+        let why = format!("{} MiB past the threshold no pod was killed", bound / MIB);
         Outcome::Failed { why }
     } else {
         measure(&seen.samples, &ground.processes(), &signals.read()?)

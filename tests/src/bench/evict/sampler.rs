@@ -1,5 +1,5 @@
 //! Reads what the daemon watches and what the victim has, at a steady pace, in a real-time thread, and
-//! ends the victim itself where nobody else does.
+//! ends the victim itself where no daemon does.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -19,8 +19,8 @@ use crate::harness::{Cgroup, monotonic};
 const CGROUP_PERIOD: Duration = Duration::from_micros(100);
 /// Between two samples of `/proc/meminfo`, which takes the kernel longer.
 const MEMINFO_PERIOD: Duration = Duration::from_micros(500);
-/// Between two samples while the victim's memory comes back, whoever killed it: what looking takes is not
-/// there for the freeing, and must be as much beside every daemon.
+/// Between two samples while the victim's memory comes back: what sampling takes is lost to the freeing, so
+/// that it must be the same beside every daemon.
 const FREEING_PERIOD: Duration = Duration::from_micros(500);
 /// Its memory comes back once it has so much less than the most it had, percent.
 const FALLEN_PERCENT: u64 = 5;
@@ -32,7 +32,7 @@ const PRIORITY: i32 = 1;
 /// What a daemon watches.
 #[derive(Debug, Clone)]
 pub(super) enum Gauge {
-    /// A cgroup's usage, less what of it is page cache that nobody uses.
+    /// A cgroup's usage, less what of it is page cache that is not in use.
     Usage {
         /// The cgroup.
         cgroup: Cgroup,
@@ -178,7 +178,7 @@ impl Task {
             };
             seen.samples.push(sample);
             if seen.samples.len() == 1 {
-                // Somebody waits for it.
+                // The run waits for it.
                 let _ = begun.send(());
             }
             if past > self.bound.cast_signed() && !seen.guarded {

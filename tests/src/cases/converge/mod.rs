@@ -46,7 +46,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
     let rate = if on_v2 { 50 } else { 5 };
     let growth = match load {
         Load::Anonymous => Growth::beyond(rate),
-        // With the page cache gone there is room, and with less than this nobody is to be evicted.
+        // With the page cache gone there is room, and with less than this no pod may be evicted.
         Load::Cache | Load::Mixed => Growth { mib: 48, rate },
     };
     let mut scene = Scene::new(context, Writer::Podwarden, load, growth, "")?;
@@ -92,7 +92,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
     }
     ensure!(
         outcome.evictions == 0,
-        "somebody was evicted: {outcome:?}, {:?}",
+        "a pod was evicted: {outcome:?}, {:?}",
         scene.evictions()?
     );
     // The margin, and what the kernel charges ahead for each CPU. How long it took until then is told
@@ -191,7 +191,7 @@ fn after_kill(context: &Context) -> Result<()> {
         let pid = i32::try_from(guard).ok().and_then(Pid::from_raw);
         kill_process(pid.context("a process id")?, Signal::KILL)?;
         kill(node)?;
-        ensure!(limits(&scene.tier) != found, "somebody else restored it");
+        ensure!(limits(&scene.tier) != found, "another process restored it");
     }
     let on_v1 = !Mounts::detect()?.memory_on_v2();
     if on_v1 {
@@ -212,7 +212,7 @@ fn after_kill(context: &Context) -> Result<()> {
         );
         Ok(())
     })?;
-    ensure!(oom_kills(&scene.tier)? == 0, "somebody was killed");
+    ensure!(oom_kills(&scene.tier)? == 0, "a process was killed");
     node.agent.stop(Signal::TERM, context.limit(20))?;
     restored()
 }

@@ -262,7 +262,7 @@ impl Scene {
         let Growth { mib, rate } = self.growth;
         let (mib, rate) = (mib.to_string(), rate.to_string());
         let args = ["fill", "--mib", &mib, "--rate", &rate, "--step-kib", "64"];
-        let memory = self.memory.as_mut().context("nobody has memory")?;
+        let memory = self.memory.as_mut().context("no workload has memory")?;
         memory.grows = Some(Workload::start(&self.grower, &args)?);
         Ok(())
     }

@@ -203,7 +203,7 @@ impl<'a> History<'a> {
         Node::on(self.context, sandbox, &options)
     }
 
-    /// Nobody has a pod any more, and nothing is left of any.
+    /// No source has a pod any more, and nothing is left of any.
     pub(super) fn finish(mut self, other: Node) -> Result<()> {
         for name in self.objects.keys().cloned().collect::<Vec<_>>() {
             self.remove(&name)?;

@@ -113,7 +113,7 @@ impl Figures {
         eventually(node.limit(), || self.look_at(&node.agent).map(|_| ()))
     }
 
-    /// Processes that ended while nobody counted.
+    /// Processes that ended while no agent counted.
     pub(super) fn unseen_exits(&self, pods: &[Pod], made: &Made) -> usize {
         let seen = |pod: &Pod| self.most.get(&format!("pod {}: exits", pod.uid()));
         let unseen = pods.iter().map(|pod| {
