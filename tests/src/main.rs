@@ -53,7 +53,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if rustix::process::getpid().is_init() {
+    if std::process::id() == 1 {
         machine::init::main();
     }
     let result = match Cli::parse().command {

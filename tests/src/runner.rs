@@ -74,7 +74,7 @@ fn run_chosen(
 ) -> Result<(Summary, Vec<Verdict>)> {
     let agent = fs::canonicalize(agent).with_context(|| format!("find {}", agent.display()))?;
     ensure!(
-        rustix::process::geteuid().is_root(),
+        nix::unistd::geteuid().is_root(),
         "the cases make cgroups: run them as root"
     );
     catch_signals()?;
@@ -93,10 +93,7 @@ fn run_chosen(
         verdicts.push(verdict);
     }
     let summary = Summary {
-        kernel: rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned(),
+        kernel: crate::harness::kernel_release(),
         emulated: context.emulated(),
         counts,
     };

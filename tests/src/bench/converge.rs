@@ -162,8 +162,7 @@ impl Converge {
 }
 
 fn release() -> String {
-    let uname = rustix::system::uname();
-    uname.release().to_string_lossy().into_owned()
+    crate::harness::kernel_release()
 }
 
 fn print(rows: &[Row]) {

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::harness::{OWNER, catch_signals, check_interrupt};
 
@@ -41,7 +43,7 @@ pub(super) fn run_again(isolation: Isolation) -> Result<()> {
         .process_group(0);
     // SAFETY: one system call between fork and exec, and no allocation.
     unsafe {
-        unshare.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        unshare.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
     }
     catch_signals()?;
     let mut child = unshare.spawn().context("start unshare (util-linux)")?;
@@ -52,8 +54,7 @@ pub(super) fn run_again(isolation: Isolation) -> Result<()> {
         }
         if check_interrupt().is_err() && !told {
             told = true;
-            let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            kill_process_group(group.context("a process id")?, Signal::TERM)?;
+            killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM)?;
         }
         std::thread::sleep(STEP);
     };

@@ -5,9 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
-};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
 use crate::harness::owner;
@@ -24,19 +22,10 @@ impl Trace {
     /// instance.
     pub(super) fn start() -> Result<Self> {
         let mounted = tempfile::tempdir()?;
-        mount_change(
-            "/",
-            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-        )
-        .context("make mounts private")?;
-        mount(
-            "tracefs",
-            mounted.path(),
-            "tracefs",
-            MountFlags::empty(),
-            None,
-        )
-        .context("mount tracefs")?;
+        let (none, private) = (None::<&str>, MsFlags::MS_PRIVATE | MsFlags::MS_REC);
+        mount(none, "/", none, private, none).context("make mounts private")?;
+        let kind = Some("tracefs");
+        mount(kind, mounted.path(), kind, MsFlags::empty(), none).context("mount tracefs")?;
         let name = format!("podwarden-bench-{}", owner());
         let instance = mounted.path().join("instances").join(name);
         let trace = Self { instance, mounted };
@@ -79,7 +68,7 @@ impl Drop for Trace {
         // It keeps memory in the kernel for every CPU.
         let _ = self.write("events/enable", "0");
         let _ = fs::remove_dir(&self.instance);
-        let _ = unmount(self.mounted.path(), UnmountFlags::DETACH);
+        let _ = umount2(self.mounted.path(), MntFlags::MNT_DETACH);
     }
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{Case, Context, portable, skip};
@@ -247,7 +247,7 @@ fn apiserver_away_at_start(context: &Context) -> Result<()> {
         Ok(())
     })?;
     world.server.stop();
-    world.node.agent.signal(Signal::KILL)?;
+    world.node.agent.signal(Signal::SIGKILL)?;
     world.node.agent.wait(world.node.limit())?;
     // What ends meanwhile.
     world.node.cgroup_of(&ended).remove()?;

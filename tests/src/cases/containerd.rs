@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::PodStats;
 
 use super::apiserver::{NAMESPACE, World};
@@ -276,10 +278,7 @@ fn containerd_sandbox_killed(context: &Context) -> Result<()> {
 
 fn kill_sandbox_and_evict(scene: &Scene, containerd: &Containerd) -> Result<()> {
     let sandbox = scene.pod.sandbox_pid()?;
-    let pid = i32::try_from(sandbox)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(pid.context("process 0")?, rustix::process::Signal::KILL)?;
+    kill(Pid::from_raw(i32::try_from(sandbox)?), Signal::SIGKILL)?;
     eventually(scene.node().limit(), || {
         let (ready, running) = containerd.state_of(&scene.pod)?;
         ensure!(!ready, "the runtime has not noticed");

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::{EventKind, Eviction};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::apiserver::{NAMESPACE, World};
@@ -227,7 +227,7 @@ fn eviction_status_status(context: &Context) -> Result<()> {
     ensure!(untouched["phase"] == "Pending", "{untouched}");
 
     // The next agent has nothing to add.
-    world.node.agent.stop(Signal::TERM, context.limit(20))?;
+    world.node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     let options = world.options.clone();
     restart(context, &mut world.node, &options)?;
     sleep(A_WHILE)?;
@@ -253,7 +253,7 @@ fn eviction_status_after_kill(context: &Context) -> Result<()> {
             ensure!(recorded.contains(&spec.uid), "it is not on record");
             Ok(())
         })?;
-        world.node.agent.signal(Signal::KILL)?;
+        world.node.agent.signal(Signal::SIGKILL)?;
         world.node.agent.wait(world.node.limit())?;
         // With it what was to be said of the node.
         let is_lost = spec.name == "lost";
@@ -435,7 +435,7 @@ fn killed_before(
     until(world.node.limit(), "the eviction on record", || {
         fs::read_to_string(log).is_ok_and(|log| log.contains(&spec.uid))
     })?;
-    world.node.agent.signal(Signal::KILL)?;
+    world.node.agent.signal(Signal::SIGKILL)?;
     keeper.killed()?;
     world.node.agent.wait(world.node.limit())?;
     Ok(came)

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
-use rustix::process::Signal;
 
 use super::reaping::Scene;
 use super::recorder::{logging, records, restart};
@@ -152,7 +152,7 @@ impl<'a> Rig<'a> {
         let (steps, kill) = self.lead(part, &mut traced, when)?;
         let mut is_dead = false;
         if kill {
-            self.scene.node.agent.signal(Signal::KILL)?;
+            self.scene.node.agent.signal(Signal::SIGKILL)?;
             traced.killed()?;
             self.scene.node.agent.wait(self.context.limit(10))?;
             is_dead = self.look_after(holder(&victims)?, &limits)?;

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
-use rustix::process::Signal;
 
 use super::{Case, Context, case, close_cpu};
 use crate::harness::{
@@ -258,7 +258,7 @@ fn kubepods_appears_later(context: &Context) -> Result<()> {
         ensure!((exits.total, exits.failed) == (8, 7), "exits {exits:?}");
         Ok(())
     })?;
-    agent.stop(Signal::TERM, context.limit(20))?;
+    agent.stop(Signal::SIGTERM, context.limit(20))?;
     ensure!(
         main.exists(),
         "the agent removed a cgroup that is not its own"

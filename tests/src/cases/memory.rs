@@ -3,6 +3,7 @@
 use std::thread::available_parallelism;
 
 use anyhow::{Result, ensure};
+use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use podwarden::api::types::EventKind;
 
 use super::{Case, Context, case, skip};
@@ -167,7 +168,7 @@ fn reclaim_stall(context: &Context) -> Result<()> {
 
 /// Whether files of `dir` can leave the page cache: neither tmpfs nor ramfs (linux/magic.h).
 pub(super) fn is_on_disk(dir: &std::path::Path) -> Result<bool> {
-    const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
-    let kind = rustix::fs::statfs(dir)?.f_type;
-    Ok(!MEMORY_FILE_SYSTEMS.contains(&kind.unsigned_abs()))
+    const RAMFS: FsType = FsType(0x8584_58f6);
+    let kind = statfs(dir)?.filesystem_type();
+    Ok(![TMPFS_MAGIC, RAMFS].contains(&kind))
 }

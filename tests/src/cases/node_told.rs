@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::apiserver::World;
@@ -119,7 +119,7 @@ fn node_condition(context: &Context) -> Result<()> {
     let written = patches(&world)?;
     ensure!(written == 1, "{written} patches of what is so all the time");
 
-    world.node.agent.stop(Signal::TERM, context.limit(20))?;
+    world.node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     condition(&world, "False", &["Stopped"])?;
     // Another one, which only looks on.
     let options = Options {
@@ -136,7 +136,7 @@ fn node_condition(context: &Context) -> Result<()> {
 
     // The end does not wait for a server that does not answer.
     world.server.stop();
-    world.node.agent.stop(Signal::TERM, context.limit(20))?;
+    world.node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     world.server.resume()?;
     let options = world.options.clone();
     restart(context, &mut world.node, &options)?;

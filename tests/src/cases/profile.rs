@@ -1,12 +1,13 @@
 //! What a kernel allows, what is lost without it, and that the rest still works.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
 
@@ -37,16 +38,10 @@ fn lockdown() -> Result<String> {
         return Ok(text);
     }
     let dir = tempfile::tempdir()?;
-    mount(
-        "securityfs",
-        dir.path(),
-        "securityfs",
-        MountFlags::empty(),
-        None,
-    )
-    .context("mount securityfs")?;
+    let kind = Some("securityfs");
+    mount(kind, dir.path(), kind, MsFlags::empty(), None::<&str>).context("mount securityfs")?;
     let text = fs::read_to_string(dir.path().join("lockdown")).unwrap_or_default();
-    unmount(dir.path(), UnmountFlags::DETACH).context("unmount securityfs")?;
+    umount2(dir.path(), MntFlags::MNT_DETACH).context("unmount securityfs")?;
     Ok(text)
 }
 
@@ -195,7 +190,7 @@ fn unprivileged_user(context: &Context) -> Result<()> {
     const UNPRIVILEGED: u32 = 65534;
     let sandbox = Sandbox::new()?;
     // The directory is root's alone; the agent must get as far as its own checks.
-    rustix::fs::chmod(sandbox.dir(), rustix::fs::Mode::from_raw_mode(0o755))?;
+    fs::set_permissions(sandbox.dir(), fs::Permissions::from_mode(0o755))?;
     let program = sandbox.dir().join("podwarden");
     fs::copy(context.agent(), &program).context("copy the agent")?;
     let options = Options {
@@ -229,7 +224,7 @@ fn ring_full(context: &Context) -> Result<()> {
         PodSpec::best_effort("two"),
     ])?;
     // Stopped, the agent reads nothing; the kernel side goes on.
-    node.agent.signal(Signal::STOP)?;
+    node.agent.signal(Signal::SIGSTOP)?;
     let count = (PROCESSES / 2).to_string();
     let args = [
         "storm",
@@ -249,7 +244,7 @@ fn ring_full(context: &Context) -> Result<()> {
             .iter_mut()
             .try_for_each(|storm| storm.done(context.limit(120)).map(drop))
     });
-    node.agent.signal(Signal::CONT)?;
+    node.agent.signal(Signal::SIGCONT)?;
     ended?;
     for pod in &pods {
         node.expect(pod.uid(), |stats| {
@@ -305,13 +300,13 @@ fn ring_full_container_unseen(context: &Context) -> Result<()> {
             .done(context.limit(60))
             .map(drop)
     };
-    node.agent.signal(Signal::STOP)?;
+    node.agent.signal(Signal::SIGSTOP)?;
     // The ring first, then who is not told of.
     let ended = storm(&pod.main, 100)
         .and_then(|()| unseen.create())
         .and_then(|()| storm(&unseen, 20))
         .and_then(|()| eventually(context.limit(10), || unseen.remove()));
-    node.agent.signal(Signal::CONT)?;
+    node.agent.signal(Signal::SIGCONT)?;
     ended?;
     node.expect(pod.uid(), |stats| {
         let exits = stats.exits.total;

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount as change, umount2};
+use nix::sched::{CloneFlags, unshare};
 use podwarden_cgroup::{Hierarchies, Version};
-use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::{Case, Context, case, skip};
 
@@ -51,11 +51,10 @@ fn without(mount: &Path, context: &Context, name: &str) -> Result<std::process::
         .arg(context.agent());
     let path = std::ffi::CString::new(mount.as_os_str().as_encoded_bytes())?;
     let hide = move || -> io::Result<()> {
-        // SAFETY: a namespace of mounts only; nothing of this process depends on the old one.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
-        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-        mount_change(c"/", private)?;
-        Ok(unmount(&*path, UnmountFlags::DETACH)?)
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let (none, private) = (None::<&str>, MsFlags::MS_PRIVATE | MsFlags::MS_REC);
+        change(none, c"/", none, private, none)?;
+        Ok(umount2(&*path, MntFlags::MNT_DETACH)?)
     };
     // SAFETY: only system calls between fork and exec, and no allocation.
     unsafe { command.pre_exec(hide) };

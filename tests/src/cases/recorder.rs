@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::{Curve, EventKind, EventRecord, Eviction};
-use rustix::process::Signal;
 
 use super::eviction::{Scene, small};
 use super::{Case, Context, portable, skip};
@@ -149,7 +149,7 @@ fn keeps_an_eviction_across_kill_9(context: &Context) -> Result<()> {
         Ok(())
     })?;
     let seen = scene.node.agent.events(0)?;
-    scene.node.agent.signal(Signal::KILL)?;
+    scene.node.agent.signal(Signal::SIGKILL)?;
     scene.node.agent.wait(scene.node.limit())?;
     // As a power cut would leave it.
     let mut torn = File::options().append(true).open(&path)?;
@@ -244,7 +244,7 @@ fn tells_of_an_interrupted_eviction(context: &Context) -> Result<()> {
         Ok(())
     })?;
     ensure!(records(&path)?.is_empty(), "told before it is over");
-    scene.node.agent.signal(Signal::KILL)?;
+    scene.node.agent.signal(Signal::SIGKILL)?;
     reactor.killed()?;
     scene.node.agent.wait(scene.node.limit())?;
 
@@ -277,7 +277,7 @@ fn tells_of_an_interrupted_eviction(context: &Context) -> Result<()> {
                 "{args:?}: {text}"
             );
         }
-        scene.node.agent.signal(Signal::KILL)?;
+        scene.node.agent.signal(Signal::SIGKILL)?;
         scene.node.agent.wait(scene.node.limit())?;
     }
     restart(context, &mut scene.node, &options)?;

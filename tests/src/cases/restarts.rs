@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind, PodStats};
-use rustix::process::Signal;
 
 use self::figures::Figures;
 use self::load::Load;
@@ -131,10 +131,10 @@ fn restarts_continue(context: &Context) -> Result<()> {
             figures.look(&rig.node.agent, &pods, &load)?;
         }
         let signal = match random.u8(0..3) {
-            0 => Signal::TERM,
-            _ => Signal::KILL,
+            0 => Signal::SIGTERM,
+            _ => Signal::SIGKILL,
         };
-        killed += u32::from(signal == Signal::KILL);
+        killed += u32::from(signal == Signal::SIGKILL);
         rig.end(signal)?;
         sleep(Duration::from_millis(random.u64(0..300)))?;
         ensure!(
@@ -320,7 +320,7 @@ fn restarts_unseen(context: &Context) -> Result<()> {
     };
     look(&rig, &mut figures, &[("main", 17), ("second", 21)], 38)?;
 
-    rig.end(Signal::KILL)?;
+    rig.end(Signal::SIGKILL)?;
     eventually(rig.node.limit(), || second.remove())?;
     rig.node.withdraw(&goes.spec)?;
     eventually(rig.node.limit(), || goes.main.remove())?;
@@ -339,12 +339,12 @@ fn restarts_unseen(context: &Context) -> Result<()> {
     // Long after what is gone has been folded, and through another end.
     sleep(Duration::from_millis(2500))?;
     look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
-    rig.end(Signal::TERM)?;
+    rig.end(Signal::SIGTERM)?;
     ensure!(rig.pinned().len() == 4, "pinned: {:?}", rig.pinned());
     rig.start()?;
     look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
     // A pod whose cgroup is made anew is the same pod, by its uid.
-    rig.end(Signal::KILL)?;
+    rig.end(Signal::SIGKILL)?;
     drop(stay);
     for cgroup in [&third, &stays.main, &stays.cgroup] {
         eventually(rig.node.limit(), || cgroup.remove())?;

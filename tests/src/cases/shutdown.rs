@@ -1,7 +1,7 @@
 //! Ends: whatever way the agent ends, the node is as it was.
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::Signal;
+use nix::sys::signal::Signal;
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Agent, Cgroup, Node, Objects, Options, PodSpec, eventually, until};
@@ -54,11 +54,11 @@ fn ends_cleanly(context: &Context, signal: Signal) -> Result<()> {
 }
 
 fn clean_shutdown_leaves_nothing(context: &Context) -> Result<()> {
-    ends_cleanly(context, Signal::TERM)
+    ends_cleanly(context, Signal::SIGTERM)
 }
 
 fn ctrl_c(context: &Context) -> Result<()> {
-    ends_cleanly(context, Signal::INT)
+    ends_cleanly(context, Signal::SIGINT)
 }
 
 fn shutdown_leaves_running_pods_alone(context: &Context) -> Result<()> {
@@ -66,7 +66,7 @@ fn shutdown_leaves_running_pods_alone(context: &Context) -> Result<()> {
     let pod = node.pod(PodSpec::burstable("runs-on", "64Mi"))?;
     let mut workload = pod.start(&["anon", "--mib", "16"])?;
     let settings = pod.cgroup.settings();
-    node.agent.stop(Signal::TERM, node.limit())?;
+    node.agent.stop(Signal::SIGTERM, node.limit())?;
     ensure!(workload.is_alive(), "the agent's end killed the pod");
     ensure!(
         pod.main.procs() == [workload.pid()],
@@ -86,7 +86,7 @@ fn killed_agent_can_restart(context: &Context) -> Result<()> {
     let pod = node.pod(PodSpec::burstable("survives", "64Mi"))?;
     let mut workload = pod.start(&["anon", "--mib", "16"])?;
     let objects = loaded(&node)?;
-    node.agent.signal(Signal::KILL)?;
+    node.agent.signal(Signal::SIGKILL)?;
     node.agent.wait(node.limit())?;
     eventually(node.limit(), || objects.ensure_gone())?;
     ensure!(workload.is_alive(), "the agent's death killed the pod");
@@ -106,7 +106,7 @@ fn killed_agent_can_restart(context: &Context) -> Result<()> {
     until(node.limit(), "the end of the pod's cgroup", || {
         !pod.cgroup.exists()
     })?;
-    node.agent.stop(Signal::TERM, node.limit())?;
+    node.agent.stop(Signal::SIGTERM, node.limit())?;
     node.ensure_nothing_left()
 }
 
@@ -125,7 +125,7 @@ fn half_a_cgroup(context: &Context) -> Result<()> {
     if pods[0].dirs().count() < 2 {
         super::skip("there is one hierarchy: a cgroup is there or not")?;
     }
-    node.agent.signal(Signal::KILL)?;
+    node.agent.signal(Signal::SIGKILL)?;
     node.agent.wait(node.limit())?;
     for pod in &pods {
         // That by which cgroups are known, and others.
@@ -157,6 +157,6 @@ fn half_a_cgroup(context: &Context) -> Result<()> {
     until(node.limit(), "the end of both", || {
         !pods.iter().any(somewhere)
     })?;
-    node.agent.stop(Signal::TERM, node.limit())?;
+    node.agent.stop(Signal::SIGTERM, node.limit())?;
     node.ensure_nothing_left()
 }

@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden_policy::name::CgroupName;
-use rustix::process::Signal;
 
 use super::{Case, Context, case, skip};
 use crate::harness::{Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, until, values};
@@ -78,7 +78,7 @@ fn driver_makes_slices(context: &Context) -> Result<()> {
 
     let foreign = foreign_slice(&node)?;
     node.empty()?;
-    node.agent.stop(Signal::TERM, node.limit())?;
+    node.agent.stop(Signal::SIGTERM, node.limit())?;
     ensure!(
         property_of(&unit(&foreign), "ActiveState")? == "active" && foreign.exists(),
         "the agent stopped {}, which it did not make",
@@ -99,7 +99,7 @@ fn driver_adopts_slices(context: &Context) -> Result<()> {
     let mut node = Node::start(context, &options())?;
     let pods = node.pods(specs())?;
     let before = all_values(&pods)?;
-    node.agent.signal(Signal::KILL)?;
+    node.agent.signal(Signal::SIGKILL)?;
     node.agent.wait(node.limit())?;
     ensure!(
         all_values(&pods)? == before,
@@ -145,7 +145,7 @@ fn driver_adopts_slices(context: &Context) -> Result<()> {
             || !pod.cgroup.exists(),
         )?;
     }
-    node.agent.stop(Signal::TERM, node.limit())?;
+    node.agent.stop(Signal::SIGTERM, node.limit())?;
     no_units_left(&node)
 }
 

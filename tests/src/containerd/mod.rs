@@ -20,9 +20,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::runtime::{Client, RuntimeError};
 use prost::Message;
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -135,8 +137,12 @@ impl Containerd {
 
     /// Has it stand still, as one that hangs, or go on. What it runs goes on all the same.
     pub(crate) fn hang(&self, hang: bool) -> Result<()> {
-        let signal = if hang { Signal::STOP } else { Signal::CONT };
-        kill_process(self.pid, signal).context("signal containerd")
+        let signal = if hang {
+            Signal::SIGSTOP
+        } else {
+            Signal::SIGCONT
+        };
+        kill(self.pid, signal).context("signal containerd")
     }
 
     fn import(&self, image: &Path) -> Result<()> {
@@ -158,7 +164,7 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         // The kernel ends every other process in its PID namespace, and with them go mounts and network; then
         // its parent ends.
-        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = kill(self.pid, Signal::SIGKILL);
         let ended = eventually(Duration::from_secs(20), || {
             self.outer.try_wait()?.context("it has not ended")
         });
@@ -235,7 +241,7 @@ fn launch(dir: &Path, config: &Path) -> Result<Child> {
         .stderr(log);
     // SAFETY: one system call between fork and exec.
     unsafe {
-        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
     }
     command.spawn().context("start containerd")
 }
@@ -256,10 +262,7 @@ fn wait_for(
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
     let mut children = children.split_ascii_whitespace();
     match (children.next(), children.next()) {
-        (Some(pid), None) => {
-            let pid = Pid::from_raw(pid.parse()?).context("process 0")?;
-            Ok((client, pid))
-        }
+        (Some(pid), None) => Ok((client, Pid::from_raw(pid.parse()?))),
         _ => bail!("unshare has not one child"),
     }
 }

@@ -5,8 +5,9 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::Eviction;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Node, sleep};
 
@@ -38,12 +39,8 @@ impl Top {
 impl Drop for Top {
     fn drop(&mut self) {
         // Asked to end it gives the terminal back as it was.
-        if let Some(pid) = self
-            .runs()
-            .then(|| i32::try_from(self.0.id()).ok())
-            .flatten()
-        {
-            let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::TERM));
+        if self.runs() {
+            let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
             let end = Instant::now() + Duration::from_secs(2);
             while self.runs() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(20));

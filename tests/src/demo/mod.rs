@@ -37,7 +37,7 @@ pub(crate) struct Args {
 /// `e2e demo`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(
-        rustix::process::geteuid().is_root(),
+        nix::unistd::geteuid().is_root(),
         "the demo makes cgroups: run it as root"
     );
     catch_signals()?;

@@ -38,10 +38,7 @@ impl Report {
         pods: Vec<Compared>,
     ) -> Self {
         Self {
-            kernel: rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
+            kernel: crate::harness::kernel_release(),
             cgroup_version: node.cgroup_version,
             profile: node.profile,
             degradations: node.degradations,

@@ -11,9 +11,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::{Event, EventKind, Eviction, NodeStats, PodList, PodStats};
 use podwarden::kernel::pins::BPF_FS;
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde::de::DeserializeOwned;
 
@@ -184,7 +186,7 @@ impl Agent {
             .stderr(Stdio::piped());
         // SAFETY: one system call between fork and exec.
         unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?));
+            command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGTERM)?));
         }
         let mut child = command
             .spawn()
@@ -313,11 +315,7 @@ impl Agent {
 
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        Ok(kill_process(
-            pid.context("the agent has no process id")?,
-            signal,
-        )?)
+        Ok(kill(Pid::from_raw(self.child.id().cast_signed()), signal)?)
     }
 
     /// Waits for its end, and until all that it wrote is in the log.
@@ -353,7 +351,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // A moment to clean up by itself; the guard of the cgroups does it otherwise.
-            let _ = self.signal(Signal::TERM);
+            let _ = self.signal(Signal::SIGTERM);
             let _ = self.wait(Duration::from_secs(3));
         }
         let _ = self.child.kill();

@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount_bind_recursive, mount_change, mount_remount,
-};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{chdir, chroot};
 use serde_json::Value;
 
 use super::Cgroup;
@@ -189,22 +188,26 @@ impl Container {
             .collect::<Result<_>>()?;
         let enter = move || {
             for file in &procs {
-                use rustix::fs::{Mode, OFlags, open};
-                let file = open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-                rustix::io::write(&file, b"0")?;
+                use nix::fcntl::{OFlag, open};
+                use nix::sys::stat::Mode;
+                let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+                let file = open(file.as_c_str(), flags, Mode::empty())?;
+                nix::unistd::write(&file, b"0")?;
             }
-            // SAFETY: a namespace of mounts only; nothing of this process depends on the old one.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
-            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-            mount_change(c"/", private)?;
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let (none, private) = (None::<&str>, MsFlags::MS_PRIVATE | MsFlags::MS_REC);
+            mount(none, c"/", none, private, none)?;
             for (source, target, read_only) in &mounts {
-                mount_bind_recursive(source, target)?;
+                let (source, target) = (source.as_c_str(), target.as_c_str());
+                let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+                mount(Some(source), target, none, bind, none)?;
                 if *read_only {
-                    mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, c"")?;
+                    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+                    mount(none, target, none, flags, none)?;
                 }
             }
-            rustix::process::chroot(&root)?;
-            Ok(rustix::process::chdir(c"/")?)
+            chroot(root.as_c_str())?;
+            Ok(chdir(c"/")?)
         };
         // SAFETY: only system calls between fork and exec, on paths that were built before.
         unsafe { command.pre_exec(enter) };

@@ -25,7 +25,7 @@ mod writes;
 pub(crate) use agent::{Agent, Log, NODE, Options};
 pub(crate) use bpf::{Objects, files_below};
 pub(crate) use cgroup::{Cgroup, Memory};
-pub(crate) use clock::{monotonic, wall_nanos};
+pub(crate) use clock::{kernel_release, monotonic, nanos as clock_nanos, wall_nanos};
 pub(crate) use container::{Container, Shipped};
 pub(crate) use http::{get as http_get, request as http_request};
 pub(crate) use interrupt::{check as check_interrupt, install as catch_signals};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podwarden::api::types::{PodStats, SourceStats};
 use podwarden_policy::name::parse_pod;
-use rustix::process::Signal;
 
 use super::agent::{Agent, Options};
 use super::cgroup::Cgroup;
@@ -233,13 +233,13 @@ impl Node {
     /// behind. All workloads must have ended.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.empty()?;
-        self.agent.stop(Signal::TERM, self.limit)?;
+        self.agent.stop(Signal::SIGTERM, self.limit)?;
         self.ensure_nothing_left()
     }
 
     /// The same where the harness has made the tree itself, down to `own`: that must still be there.
     pub(crate) fn finish_with(mut self, own: &Cgroup) -> Result<()> {
-        self.agent.stop(Signal::TERM, self.limit)?;
+        self.agent.stop(Signal::SIGTERM, self.limit)?;
         ensure!(
             own.exists(),
             "the agent removed {}, which is not its own",

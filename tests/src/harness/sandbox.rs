@@ -7,10 +7,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::kernel::pins::{self, is_bpf_fs};
 use podwarden_policy::name::{self, CgroupName};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
 use super::cgroup::Cgroup;
@@ -112,7 +113,9 @@ impl Sandbox {
     pub(crate) fn mount_bpf_fs(&self) -> Result<PathBuf> {
         let path = self.bpf_fs();
         std::fs::create_dir(&path).context("create the BPF file system's mount point")?;
-        mount("bpf", &path, "bpf", MountFlags::empty(), None).context("mount a BPF file system")?;
+        let kind = Some("bpf");
+        mount(kind, &path, kind, MsFlags::empty(), None::<&str>)
+            .context("mount a BPF file system")?;
         Ok(path)
     }
 
@@ -146,7 +149,7 @@ fn remove_pins(root: &str) {
 fn unmount_bpf_fs(dir: &Path) {
     let path = dir.join(BPF_FS);
     while is_bpf_fs(&path) {
-        if let Err(error) = unmount(&path, UnmountFlags::DETACH) {
+        if let Err(error) = umount2(&path, MntFlags::MNT_DETACH) {
             eprintln!("left mounted: {}: {error}", path.display());
             return;
         }
@@ -191,10 +194,8 @@ fn kill_below(cgroup: &Cgroup) {
     }
     cgroup.thaw();
     for pid in cgroup.procs() {
-        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            // It may have ended by itself.
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        // It may have ended by itself.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
 }
 
@@ -252,8 +253,8 @@ fn is_stale(name: &str) -> bool {
     name.strip_prefix(PREFIX)
         .and_then(|rest| rest.split('-').next())
         .or_else(|| name.strip_prefix(SLICE_PREFIX)?.split('_').next())
-        .and_then(|pid| Pid::from_raw(pid.parse().ok()?))
-        .is_some_and(|pid| test_kill_process(pid).is_err())
+        .and_then(|pid| pid.parse().ok())
+        .is_some_and(|pid| pid > 0 && kill(Pid::from_raw(pid), None).is_err())
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! `fs/fuse/dev.c`). Machines without FUSE: their own disk is frozen, and a process that writes to it waits
 //! (`sb_start_write`, `include/linux/fs.h`).
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -15,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::wait::until;
 use crate::cases::Context;
@@ -95,13 +95,13 @@ impl Standstill {
             "fd={},rootmode=40000,user_id=0,group_id=0",
             device.as_raw_fd()
         );
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(
-            "podwarden-e2e",
+            Some("podwarden-e2e"),
             &path,
-            "fuse",
+            Some("fuse"),
             flags,
-            &*CString::new(options)?,
+            Some(options.as_str()),
         )
         .context("mount a FUSE file system")?;
         let asked = Arc::new(AtomicBool::new(false));
@@ -126,10 +126,10 @@ impl Drop for Standstill {
         let done = match self {
             Self::Server { path, .. } => {
                 // By force: every question is answered with an error. In use it stays mounted.
-                let _ = unmount(&*path, UnmountFlags::FORCE);
-                match unmount(&*path, UnmountFlags::DETACH) {
+                let _ = umount2(&*path, MntFlags::MNT_FORCE);
+                match umount2(&*path, MntFlags::MNT_DETACH) {
                     // It was not in use.
-                    Err(rustix::io::Errno::INVAL) => Ok(()),
+                    Err(Errno::EINVAL) => Ok(()),
                     other => other.context("unmount it"),
                 }
             }

@@ -3,17 +3,17 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Error;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use libc::{c_int, c_long};
+use libc::c_long;
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use syscalls::Sysno;
 
 use super::interrupt;
-
-/// What a stop at a system call looks like with `PTRACE_O_TRACESYSGOOD`.
-const AT_CALL: c_int = libc::SIGTRAP | 0x80;
 
 /// Between two looks whether it has stopped.
 const STEP: Duration = Duration::from_micros(20);
@@ -59,7 +59,7 @@ pub(crate) fn thread_id(pid: u32, name: &str) -> Result<u32> {
 #[derive(Debug)]
 pub(crate) struct Traced {
     pid: u32,
-    tid: i32,
+    tid: Pid,
     state: State,
 }
 
@@ -77,14 +77,15 @@ impl Traced {
     }
 
     fn stop(pid: u32, tid: i32) -> Result<Self> {
-        let options = usize::try_from(libc::PTRACE_O_TRACESYSGOOD)?;
-        request(libc::PTRACE_SEIZE, tid, options).with_context(|| format!("seize {tid}"))?;
+        let tid = Pid::from_raw(tid);
+        ptrace::seize(tid, ptrace::Options::PTRACE_O_TRACESYSGOOD)
+            .with_context(|| format!("seize {tid}"))?;
         let mut traced = Self {
             pid,
             tid,
             state: State::Running,
         };
-        request(libc::PTRACE_INTERRUPT, tid, 0).with_context(|| format!("stop {tid}"))?;
+        ptrace::interrupt(tid).with_context(|| format!("stop {tid}"))?;
         let stopped = traced.wait(Duration::from_secs(10))?.is_some();
         ensure!(stopped, "thread {tid} does not stop");
         Ok(traced)
@@ -93,27 +94,27 @@ impl Traced {
     /// Lets it run to its next system call, which it has not made then; `None` when there was none within
     /// `limit`, and it goes on to it.
     pub(crate) fn next_call(&mut self, limit: Duration) -> Result<Option<Call>> {
-        let mut signal = 0;
+        let mut signal = None;
         let end = Instant::now() + limit;
         loop {
             if self.state == State::Stopped {
-                request(libc::PTRACE_SYSCALL, self.tid, signal).context("go on")?;
+                ptrace::syscall(self.tid, signal).context("go on")?;
                 self.state = State::Running;
             }
             let left = end.saturating_duration_since(Instant::now());
             let Some(status) = self.wait(left)? else {
                 return Ok(None);
             };
-            let reason = libc::WSTOPSIG(status);
-            // Events are in the upper half; they are no signals that the thread is to get.
-            let is_event = status >> 16 != 0;
-            signal = 0;
-            if reason == AT_CALL {
-                if let Some(call) = self.call()? {
-                    return Ok(Some(call));
+            // Events are no signals that the thread is to get.
+            signal = None;
+            match status {
+                WaitStatus::PtraceSyscall(_) => {
+                    if let Some(call) = self.call()? {
+                        return Ok(Some(call));
+                    }
                 }
-            } else if !is_event {
-                signal = usize::try_from(reason)?;
+                WaitStatus::Stopped(_, its) => signal = Some(its),
+                _ => {}
             }
         }
     }
@@ -121,7 +122,7 @@ impl Traced {
     /// Its process was killed: waits for it, without which its parent does not learn of its end.
     pub(crate) fn killed(mut self) -> Result<()> {
         // The first thread's end is its process's, which the process's parent waits for.
-        if self.tid.unsigned_abs() != self.pid {
+        if self.tid.as_raw().unsigned_abs() != self.pid {
             let end = Instant::now() + Duration::from_secs(10);
             while self.state != State::Ended {
                 ensure!(Instant::now() < end, "thread {} does not end", self.tid);
@@ -133,30 +134,21 @@ impl Traced {
     }
 
     /// Waits until it stops or ends; the wait status when it has stopped.
-    fn wait(&mut self, limit: Duration) -> Result<Option<c_int>> {
+    fn wait(&mut self, limit: Duration) -> Result<Option<WaitStatus>> {
         let end = Instant::now() + limit;
         loop {
             interrupt::check()?;
-            let mut status = 0;
-            // SAFETY: the status is a live integer.
-            let waited =
-                unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
-            if waited == -1 {
-                let error = Error::last_os_error();
-                if error.raw_os_error() == Some(libc::ECHILD) {
+            match waitpid(self.tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => {}
+                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
                     self.state = State::Ended;
                     return Ok(None);
                 }
-                return Err(error).with_context(|| format!("wait for {}", self.tid));
-            }
-            if waited == self.tid {
-                let stopped = libc::WIFSTOPPED(status);
-                self.state = if stopped {
-                    State::Stopped
-                } else {
-                    State::Ended
-                };
-                return Ok(stopped.then_some(status));
+                Ok(status) => {
+                    self.state = State::Stopped;
+                    return Ok(Some(status));
+                }
+                Err(error) => return Err(error).with_context(|| format!("wait for {}", self.tid)),
             }
             if Instant::now() >= end {
                 return Ok(None);
@@ -167,21 +159,7 @@ impl Traced {
 
     /// The call that it is stopped before; `None` after one.
     fn call(&self) -> Result<Option<Call>> {
-        let mut info = std::mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
-        // SAFETY: the kernel writes no more than the size that is given; every bit pattern is one of the
-        // structure, which is zeroed.
-        let info = unsafe {
-            let got = libc::ptrace(
-                libc::PTRACE_GET_SYSCALL_INFO,
-                self.tid,
-                size_of::<libc::ptrace_syscall_info>(),
-                info.as_mut_ptr(),
-            );
-            if got == -1 {
-                return Err(Error::last_os_error()).context("ask for the system call");
-            }
-            info.assume_init()
-        };
+        let info = ptrace::syscall_info(self.tid).context("ask for the system call")?;
         if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
             return Ok(None);
         }
@@ -199,21 +177,12 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        if self.state == State::Running && request(libc::PTRACE_INTERRUPT, self.tid, 0).is_ok() {
+        if self.state == State::Running && ptrace::interrupt(self.tid).is_ok() {
             let _ = self.wait(Duration::from_secs(10));
         }
         if self.state == State::Stopped {
             // A thread that is gone is detached from.
-            let _ = request(libc::PTRACE_DETACH, self.tid, 0);
+            let _ = ptrace::detach(self.tid, None);
         }
     }
-}
-
-/// A request that takes a number.
-fn request(request: libc::c_uint, tid: i32, argument: usize) -> Result<()> {
-    // SAFETY: none of the requests made here takes a pointer; each is about a thread that was named by
-    // its process, which is our own child.
-    let done = unsafe { libc::ptrace(request, tid, 0_usize, argument) };
-    ensure!(done != -1, "ptrace: {}", Error::last_os_error());
-    Ok(())
 }

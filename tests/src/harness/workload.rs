@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::Signal;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{getpid, read, write};
 
 use super::cgroup::Cgroup;
 use super::schedstat::SchedStat;
@@ -45,11 +47,11 @@ impl Workload {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let enter = move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            let pid = rustix::process::getpid().as_raw_nonzero().get();
-            rustix::io::write(&child_side, &pid.to_ne_bytes())?;
+            set_pdeathsig(Signal::SIGKILL)?;
+            let pid = getpid().as_raw();
+            write(&child_side, &pid.to_ne_bytes())?;
             let mut answer = [0];
-            rustix::io::read(&child_side, &mut answer)?;
+            read(&child_side, &mut answer)?;
             match answer {
                 [ENTERED] => Ok(()),
                 _ => Err(io::Error::from(io::ErrorKind::Interrupted)),

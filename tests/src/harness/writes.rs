@@ -1,13 +1,11 @@
 //! Which cgroup files are written, by inotify: a witness that depends on nothing that the agent says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use super::cgroup::Cgroup;
 
@@ -15,16 +13,16 @@ use super::cgroup::Cgroup;
 /// the kernel merges equal notices that are not read yet.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    inotify: OwnedFd,
+    inotify: Inotify,
     /// Watch to directory.
-    watched: BTreeMap<i32, PathBuf>,
+    watched: BTreeMap<WatchDescriptor, PathBuf>,
     seen: BTreeSet<PathBuf>,
 }
 
 impl Writes {
     /// Watches nothing yet.
     pub(crate) fn new() -> Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK);
         Ok(Self {
             inotify: inotify.context("inotify")?,
             watched: BTreeMap::new(),
@@ -35,7 +33,9 @@ impl Writes {
     /// Watches a cgroup in every hierarchy; one that is watched already stays so.
     pub(crate) fn watch(&mut self, cgroup: &Cgroup) -> Result<()> {
         for dir in cgroup.dirs() {
-            let watch = inotify::add_watch(&self.inotify, &dir, WatchFlags::MODIFY)
+            let watch = self
+                .inotify
+                .add_watch(&dir, AddWatchFlags::IN_MODIFY)
                 .with_context(|| format!("watch {}", dir.display()))?;
             self.watched.insert(watch, dir);
         }
@@ -49,32 +49,37 @@ impl Writes {
     }
 
     fn drain(&mut self) -> Result<()> {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         loop {
-            let event = match reader.next() {
-                Ok(event) => event,
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Ok(()),
+            let events = match self.inotify.read_events() {
+                Ok(events) => events,
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => return Ok(()),
                 Err(error) => return Err(error).context("read notices of writes"),
             };
-            ensure!(
-                !event.events().contains(ReadFlags::QUEUE_OVERFLOW),
-                "notices of writes were lost"
-            );
-            if event.events().contains(ReadFlags::IGNORED) {
-                // The cgroup is gone.
-                self.watched.remove(&event.wd());
-                continue;
-            }
-            let dir = self.watched.get(&event.wd());
-            let name = event.file_name().and_then(|name| name.to_str().ok());
-            if let (Some(dir), Some(name)) = (dir, name)
-                && is_setting(name)
-            {
-                self.seen.insert(setting(dir, name));
+            for event in events {
+                self.take_in(&event)?;
             }
         }
+    }
+
+    fn take_in(&mut self, event: &InotifyEvent) -> Result<()> {
+        ensure!(
+            !event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW),
+            "notices of writes were lost"
+        );
+        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+            // The cgroup is gone.
+            self.watched.remove(&event.wd);
+            return Ok(());
+        }
+        let dir = self.watched.get(&event.wd);
+        let name = event.name.as_deref().and_then(|name| name.to_str());
+        if let (Some(dir), Some(name)) = (dir, name)
+            && is_setting(name)
+        {
+            self.seen.insert(setting(dir, name));
+        }
+        Ok(())
     }
 }
 

@@ -107,7 +107,7 @@ pub(super) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
         return Ok(base);
     }
     ensure!(
-        rustix::process::geteuid().is_root(),
+        nix::unistd::geteuid().is_root(),
         "debootstrap takes root to build the root with systemd"
     );
     setup::for_systemd(workspace)?;

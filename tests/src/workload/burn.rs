@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::ClockId;
+
+use crate::harness::clock_nanos;
 
 /// One turn of work and rest.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -67,9 +69,5 @@ impl Burn {
 
 /// CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::from_nanos(clock_nanos(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -10,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-use rustix::time::{ClockId, clock_gettime};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 use super::sleep_ms;
 use super::stamps::{Stamp, Stamps};
+use crate::harness::monotonic;
 
 pub(super) const MIB: usize = 1 << 20;
 pub(super) const PAGE: usize = 4096;
@@ -86,8 +87,8 @@ pub(crate) struct Anon {
 impl Anon {
     pub(crate) fn run(&self) -> Result<()> {
         let sharing = match self.shared {
-            true => MapFlags::SHARED,
-            false => MapFlags::PRIVATE,
+            true => MapFlags::MAP_SHARED,
+            false => MapFlags::MAP_PRIVATE,
         };
         let region = Region::map_as(self.mib * MIB, sharing)?;
         region.touch(0..self.mib * MIB);
@@ -141,7 +142,7 @@ impl Fill {
             region.touch(from..to);
             if let Some(stamps) = &stamps {
                 stamps.push(Stamp {
-                    nanos: monotonic_nanos(),
+                    nanos: monotonic(),
                     bytes: to as u64,
                 });
             }
@@ -149,12 +150,6 @@ impl Fill {
         sleep_ms(self.hold_ms);
         Ok(())
     }
-}
-
-/// `CLOCK_MONOTONIC`, nanoseconds.
-pub(crate) fn monotonic_nanos() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Anonymous memory in 4 KiB pages that are there once touched; it stays until the process ends.
@@ -166,25 +161,27 @@ pub(super) struct Region {
 impl Region {
     /// Anonymous memory of this process alone.
     pub(super) fn map(length: usize) -> Result<Self> {
-        Self::map_as(length, MapFlags::PRIVATE)
+        Self::map_as(length, MapFlags::MAP_PRIVATE)
     }
 
     fn map_as(length: usize, sharing: MapFlags) -> Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let address = unsafe {
             mmap_anonymous(
-                std::ptr::null_mut(),
-                length.max(PAGE),
-                ProtFlags::READ | ProtFlags::WRITE,
-                sharing | MapFlags::NORESERVE,
+                None,
+                NonZeroUsize::new(length.max(PAGE)).context("a mapping of nothing")?,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                sharing | MapFlags::MAP_NORESERVE,
             )
         }
         .with_context(|| format!("map {length} bytes"))?;
         // One huge page at once would make the steps 2 MiB. A kernel without huge pages refuses.
         // SAFETY: the range is the mapping just made, and the advice leaves its contents alone.
-        let _ = unsafe { madvise(address, length, Advice::LinuxNoHugepage) };
-        let start = NonNull::new(address.cast()).context("mmap returned address 0")?;
-        Ok(Self { start, length })
+        let _ = unsafe { madvise(address, length, MmapAdvise::MADV_NOHUGEPAGE) };
+        Ok(Self {
+            start: address.cast(),
+            length,
+        })
     }
 
     /// Writes one byte to every page of `range`.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 mod burn;
 mod memory;
@@ -66,7 +67,7 @@ impl Workload {
     /// Runs to its end.
     pub(crate) fn run(self) -> Result<()> {
         // Started as /proc/self/exe they would all be called "exe".
-        rustix::thread::set_name(self.name())?;
+        nix::sys::prctl::set_name(self.name())?;
         match self {
             Self::Burn(burn) => burn.run(),
             Self::Cache(cache) => cache.run(),
@@ -114,6 +115,6 @@ pub(crate) type StampFile = PathBuf;
 fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("pin to CPU {cpu}"))
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("pin to CPU {cpu}"))
 }

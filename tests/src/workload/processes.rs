@@ -4,7 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, wait};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, raise, signal as handle};
+use nix::sys::time::TimeValLike as _;
+use nix::sys::wait::wait;
+use nix::unistd::{ForkResult, Pid};
 
 use super::{Done, sleep_ms};
 
@@ -38,7 +43,7 @@ impl Storm {
                 fork(|| self.live(started))?;
                 started += 1;
             } else {
-                wait(WaitOptions::empty()).context("wait")?;
+                wait().context("wait")?;
                 ended += 1;
             }
         }
@@ -128,52 +133,35 @@ fn restless() -> ! {
 /// Runs `child` in a new process, which ends with the code that it returns.
 pub(super) fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
     // SAFETY: the process has one thread, so the child's locks and allocator are as they were.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
+    let fork = unsafe { nix::unistd::fork() };
+    if let Ok(ForkResult::Child) = fork {
         // With the workload all of its processes end.
-        let code = match set_parent_process_death_signal(Some(Signal::KILL)) {
+        let code = match set_pdeathsig(Signal::SIGKILL) {
             Ok(()) => child(),
             Err(_) => 1,
         };
         // SAFETY: ends the child without the parent's exit handlers and buffered output.
         unsafe { libc::_exit(code) }
     }
-    match Pid::from_raw(pid) {
-        Some(pid) if !pid.as_raw_nonzero().get().is_negative() => Ok(pid),
-        _ => Err(std::io::Error::last_os_error()).context("fork"),
+    match fork.context("fork")? {
+        ForkResult::Parent { child } => Ok(child),
+        ForkResult::Child => unreachable!("the child has ended"),
     }
 }
 
 fn end_by(signal: i32) {
     // A core dump would take longer than the process lives.
-    // SAFETY: passes a valid resource and a valid pointer that the call does not keep.
-    unsafe {
-        libc::setrlimit(
-            libc::RLIMIT_CORE,
-            &libc::rlimit {
-                rlim_cur: 0,
-                rlim_max: 0,
-            },
-        )
-    };
-    // SAFETY: every argument is a plain number; std ignores SIGPIPE, which is put back.
-    unsafe { libc::signal(signal, libc::SIG_DFL) };
-    if let Some(signal) = Signal::from_named_raw(signal) {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    if let Ok(signal) = Signal::try_from(signal) {
+        // SAFETY: no handler is installed; std ignores SIGPIPE, which is put back.
+        let _ = unsafe { handle(signal, SigHandler::SigDfl) };
+        let _ = raise(signal);
     }
 }
 
 /// User and system time of all children that were waited for, nanoseconds.
 pub(super) fn children_cpu() -> Result<u64> {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is valid for writes of an rusage.
-    if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("getrusage");
-    }
-    // SAFETY: all zeroes are a valid rusage, and the call has filled it.
-    let usage = unsafe { usage.assume_init() };
-    let nanos = |t: libc::timeval| {
-        t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_usec.unsigned_abs() * 1000
-    };
-    Ok(nanos(usage.ru_utime) + nanos(usage.ru_stime))
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("getrusage")?;
+    let time = usage.user_time() + usage.system_time();
+    Ok(time.num_nanoseconds().unsigned_abs())
 }

@@ -2,12 +2,13 @@
 //! stamped until then is still there to read.
 
 use std::fs::File;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// How many stamps a file holds.
 const CAPACITY: usize = 32 * 1024;
@@ -64,17 +65,18 @@ impl Stamps {
         // the file's.
         let address = unsafe {
             mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                None,
+                NonZeroUsize::new(BYTES).context("a mapping of nothing")?,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED,
                 &file,
                 0,
             )
         }
         .with_context(|| format!("map {}", path.display()))?;
-        let words = NonNull::new(address.cast()).context("mmap returned address 0")?;
-        Ok(Self { words })
+        Ok(Self {
+            words: address.cast(),
+        })
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -144,7 +146,7 @@ impl Drop for Stamps {
     fn drop(&mut self) {
         // SAFETY: `open` mapped exactly this range, and `words` hands out no longer-lived reference.
         // A failure leaves the mapping in place, which the end of the process undoes.
-        let _ = unsafe { munmap(self.words.as_ptr().cast(), BYTES) };
+        let _ = unsafe { munmap(self.words.cast(), BYTES) };
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use rustix::process::{WaitOptions, waitpid};
+use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::Done;
 use super::processes::{children_cpu, fork};
@@ -45,11 +45,9 @@ impl Pingpong {
             we_read.read_exact(&mut byte)?;
             count += 1;
         }
-        let (_, status) = waitpid(Some(child), WaitOptions::empty())
-            .context("wait for the other side")?
-            .context("the other side did not end")?;
+        let status = waitpid(child, None).context("wait for the other side")?;
         anyhow::ensure!(
-            status.exit_status() == Some(0),
+            matches!(status, WaitStatus::Exited(_, 0)),
             "the other side failed: {status:?}"
         );
         Done {

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, setpgid};
 
-use super::memory::{MIB, PAGE, Region, monotonic_nanos};
+use super::memory::{MIB, PAGE, Region};
 use super::stamps::{Stamp, Stamps};
 use super::{pin, processes, sleep_ms};
+use crate::harness::monotonic;
 
 /// What the first process is called; daemons are told to prefer it.
 pub(super) const NAME: &CStr = c"podwarden-fill";
@@ -45,10 +47,10 @@ pub(crate) struct Victim {
 impl Victim {
     pub(super) fn run(&self) -> Result<()> {
         // A group of its own: a daemon that kills groups must not find the benchmark in it.
-        rustix::process::setpgid(None, None)?;
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
         for number in 1..self.processes {
             processes::fork(|| {
-                let named = rustix::thread::set_name(OTHERS).map_err(anyhow::Error::from);
+                let named = nix::sys::prctl::set_name(OTHERS).map_err(anyhow::Error::from);
                 i32::from(named.and_then(|()| self.live(number)).is_err())
             })?;
         }
@@ -90,21 +92,21 @@ impl Victim {
 /// `/proc/zoneinfo`), which no figure of free memory has: they are used up then, so that what the victim
 /// fills comes out of those figures.
 fn hold(region: &Region, held: usize) -> Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
-        .filter(|cpu| allowed.is_set(*cpu))
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let cpus: Vec<_> = (0..CpuSet::count())
+        .filter(|cpu| allowed.is_set(*cpu) == Ok(true))
         .collect();
     let part = held.div_ceil(cpus.len().max(1)).next_multiple_of(PAGE);
     for (cpu, from) in cpus.into_iter().zip((0..held).step_by(part.max(PAGE))) {
         pin(Some(cpu))?;
         region.touch(from..held.min(from + part));
     }
-    Ok(sched_setaffinity(None, &allowed)?)
+    Ok(sched_setaffinity(Pid::from_raw(0), &allowed)?)
 }
 
 fn stamp(bytes: usize) -> Stamp {
     Stamp {
-        nanos: monotonic_nanos(),
+        nanos: monotonic(),
         bytes: bytes as u64,
     }
 }

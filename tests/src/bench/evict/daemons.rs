@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::process::{Signal, set_parent_process_death_signal, setpriority_process};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use rustix::process::setpriority_process;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -236,7 +238,7 @@ fn spawn(mut command: Command) -> Result<(Child, Receiver<String>)> {
     // SAFETY: two system calls between fork and exec, and no allocation.
     unsafe {
         command.pre_exec(|| {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
+            set_pdeathsig(Signal::SIGKILL)?;
             Ok(setpriority_process(None, -20)?)
         });
     }

@@ -120,7 +120,7 @@ impl Evict {
             return self.give(&Report::of_files(&self.show)?);
         }
         ensure!(
-            rustix::process::geteuid().is_root(),
+            nix::unistd::geteuid().is_root(),
             "the benchmark makes cgroups and reads the kernel's trace: run it as root"
         );
         for peer in self.peers() {

@@ -91,10 +91,7 @@ impl Report {
             Some(model.trim().to_owned())
         });
         Self {
-            kernel: rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
+            kernel: crate::harness::kernel_release(),
             cpu: cpu.unwrap_or_else(|| "unknown".to_owned()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             emulated: context.emulated(),

@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::harness::{Cgroup, monotonic};
 
@@ -163,7 +164,6 @@ impl Task {
             Gauge::Available => Number::of_available()?,
         };
         let victim = Number::of_usage(&self.victim)?;
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let mut seen = Seen {
             samples: Vec::with_capacity(CAPACITY),
             guarded: false,
@@ -184,9 +184,7 @@ impl Task {
             if past > self.bound.cast_signed() && !seen.guarded {
                 seen.guarded = true;
                 // Its other processes end with it. Ended already is as good.
-                if let Some(pid) = pid {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
+                let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGKILL);
             }
             most = most.max(sample.victim);
             std::thread::sleep(if sample.victim < most / 100 * (100 - FALLEN_PERCENT) {

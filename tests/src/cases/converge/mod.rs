@@ -7,8 +7,9 @@ pub(crate) mod seen;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill as send};
+use nix::unistd::Pid;
 use podwarden::api::types::{EventKind, TierConvergence};
-use rustix::process::{Pid, Signal, kill_process};
 
 use self::scene::{Growth, Load, Scene, TARGET, Writer, oom_kills};
 use self::seen::hard_limit;
@@ -154,7 +155,7 @@ fn after_kill(context: &Context) -> Result<()> {
     let limit = context.limit(5);
     let node = scene.node.as_mut().context("there is no agent")?;
     // What the operator had there before.
-    node.agent.stop(Signal::TERM, node.limit())?;
+    node.agent.stop(Signal::SIGTERM, node.limit())?;
     let found = limits(&scene.tier);
     node.manifest(&PodSpec::guaranteed("arrives", "384Mi"))?;
     let restored = || {
@@ -188,8 +189,7 @@ fn after_kill(context: &Context) -> Result<()> {
             [guard] => Ok(guard),
             ref guards => anyhow::bail!("{} guards", guards.len()),
         })?;
-        let pid = i32::try_from(guard).ok().and_then(Pid::from_raw);
-        kill_process(pid.context("a process id")?, Signal::KILL)?;
+        send(Pid::from_raw(i32::try_from(guard)?), Signal::SIGKILL)?;
         kill(node)?;
         ensure!(limits(&scene.tier) != found, "another process restored it");
     }
@@ -213,13 +213,13 @@ fn after_kill(context: &Context) -> Result<()> {
         Ok(())
     })?;
     ensure!(oom_kills(&scene.tier)? == 0, "a process was killed");
-    node.agent.stop(Signal::TERM, context.limit(20))?;
+    node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     restored()
 }
 
 /// Ends the agent as nothing that it could see coming.
 fn kill(node: &mut Node) -> Result<()> {
-    node.agent.signal(Signal::KILL)?;
+    node.agent.signal(Signal::SIGKILL)?;
     let limit = node.limit();
     node.agent.wait(limit).map(drop)
 }
@@ -243,7 +243,7 @@ fn keeps_on_exit(context: &Context) -> Result<()> {
         Ok(())
     })?;
     let kept = limits(&scene.tier);
-    node.agent.stop(Signal::TERM, context.limit(20))?;
+    node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     let left = limits(&scene.tier);
     ensure!(left == kept, "had {kept:?}, left {left:?}");
     Ok(())

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use podwarden_cgroup::Controller;
 use podwarden_policy::{MilliCpu, Pod, PodUid, QosClass};
-use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 use super::simple_pod;
 use super::world::World;
@@ -175,17 +175,20 @@ struct Bound(PathBuf);
 impl Bound {
     /// And that cannot be written.
     fn read_only(dir: &Path) -> Result<Self> {
-        mount_bind(dir, dir).with_context(|| format!("bind {}", dir.display()))?;
+        let none = None::<&str>;
+        mount(Some(dir), dir, none, MsFlags::MS_BIND, none)
+            .with_context(|| format!("bind {}", dir.display()))?;
         let bound = Self(dir.to_owned());
-        let flags = MountFlags::BIND | MountFlags::RDONLY;
-        mount_remount(dir, flags, c"").with_context(|| format!("remount {}", dir.display()))?;
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+        mount(none, dir, none, flags, none)
+            .with_context(|| format!("remount {}", dir.display()))?;
         Ok(bound)
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if let Err(error) = unmount(&self.0, UnmountFlags::DETACH) {
+        if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
             eprintln!("left mounted: {}: {error}", self.0.display());
         }
     }

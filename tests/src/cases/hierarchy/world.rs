@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::unistd::{SysconfVar, sysconf};
 use podwarden_policy::{
     Bytes, MilliCpu, Node as PolicyNode, Pod, PodUid, QosClass,
     limits::LimitOptions,
@@ -78,7 +79,7 @@ impl World {
         };
         let (kubepods, _) = node.sandbox.kubepods(driver);
         let mut base = Snapshot::new(policy_node, kubepods);
-        base.page_size = Bytes(rustix::param::page_size() as u64);
+        base.page_size = Bytes(page_size()?);
         base.controllers = values::controllers(&node.sandbox.root);
         base.limits = LimitOptions {
             enforce_cpu_limits: true,
@@ -337,4 +338,9 @@ impl World {
     pub(super) fn finish(self) -> Result<()> {
         self.node.finish()
     }
+}
+
+fn page_size() -> Result<u64> {
+    let size = sysconf(SysconfVar::PAGE_SIZE)?.context("the page size is unknown")?;
+    Ok(u64::try_from(size)?)
 }

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use podwarden::api::types::{EventKind, EventLogStats, EventRecord};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::super::Context;
 use super::super::eviction::Scene;
@@ -19,8 +19,8 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(path: PathBuf) -> Result<Self> {
         fs::create_dir(&path)?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        mount("tmpfs", &path, "tmpfs", flags, c"size=128k,mode=0700").context("mount a tmpfs")?;
+        let (kind, flags) = (Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
+        mount(kind, &path, kind, flags, Some("size=128k,mode=0700")).context("mount a tmpfs")?;
         Ok(Self(path))
     }
 
@@ -35,7 +35,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        if let Err(error) = unmount(&self.0, UnmountFlags::DETACH) {
+        if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
             eprintln!("left mounted: {}: {error}", self.0.display());
         }
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use rustix::process::Signal;
+use nix::sys::signal::Signal;
 
 use super::figures::Figures;
 use super::{Rig, exits_of, storm};
@@ -86,7 +86,7 @@ fn end_a_container(
     }
     match step {
         Some(step) if step == taken => {
-            rig.node.agent.signal(Signal::KILL)?;
+            rig.node.agent.signal(Signal::SIGKILL)?;
             traced.killed()?;
             rig.node.agent.wait(rig.context.limit(10))?;
             rig.start()?;

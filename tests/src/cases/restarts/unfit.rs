@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::Array;
-use rustix::process::Signal;
+use nix::sys::signal::Signal;
 
 use super::{Rig, storm};
 use crate::cases::Context;
@@ -30,7 +30,7 @@ pub(super) fn unfit(context: &Context) -> Result<()> {
     };
 
     // Another size: the accounts begin anew, and are kept from then on.
-    rig.end(Signal::KILL)?;
+    rig.end(Signal::SIGKILL)?;
     let accounts = of(&rig, "accounts")?;
     fs::remove_file(&accounts)?;
     Array::<_, u64>::create(16, 0)?.pin(&accounts)?;
@@ -38,12 +38,12 @@ pub(super) fn unfit(context: &Context) -> Result<()> {
     ensure!(rig.says("accounts begin anew"), "it does not say so");
     exits(&rig, 0)?;
     storm(&rig, &pod, &pod.main, 4)?;
-    rig.end(Signal::KILL)?;
+    rig.end(Signal::SIGKILL)?;
     rig.start()?;
     exits(&rig, 5)?;
 
     // Another layout: the same.
-    rig.end(Signal::TERM)?;
+    rig.end(Signal::SIGTERM)?;
     let layout = accounts.parent().context("a map at the root")?;
     let other = layout.with_file_name("v0-hierarchy0");
     fs::rename(layout, &other)?;
@@ -53,7 +53,7 @@ pub(super) fn unfit(context: &Context) -> Result<()> {
     exits(&rig, 0)?;
 
     // What is no map is not the agent's: it runs without, and says where.
-    rig.end(Signal::KILL)?;
+    rig.end(Signal::SIGKILL)?;
     fs::remove_file(&accounts)?;
     fs::create_dir(&accounts)?;
     rig.start()?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use rustix::process::Signal;
+use nix::sys::signal::Signal;
 
 use super::History;
 use crate::apiserver::{Outage, Refusal};
@@ -65,8 +65,8 @@ impl History<'_> {
         let dice = self.dice();
         let node = &mut self.world.node;
         node.agent.signal(match dice % 2 {
-            0 => Signal::KILL,
-            _ => Signal::TERM,
+            0 => Signal::SIGKILL,
+            _ => Signal::SIGTERM,
         })?;
         node.agent.wait(limit)?;
         node.agent = Agent::spawn(self.context.agent(), &node.sandbox, &self.world.options)?;
