@@ -145,6 +145,25 @@ impl Lists {
         command
     }
 
+    /// Downloads packages and unpacks them below `root`. They are not installed: a daemon's package would
+    /// start it.
+    pub fn unpack(&self, packages: &[&str], root: &Path, log: &Path) -> Result<()> {
+        let debs = root.with_extension("debs");
+        for dir in [&debs, root] {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let mut download = self.command("apt-get");
+        download.arg("download").args(packages).current_dir(&debs);
+        cmd::run_logged(&mut download, log)?;
+        for entry in fs::read_dir(&debs).with_context(|| format!("list {}", debs.display()))? {
+            let deb = entry
+                .with_context(|| format!("list {}", debs.display()))?
+                .path();
+            cmd::run(Command::new("dpkg").arg("-x").arg(deb).arg(root))?;
+        }
+        fs::remove_dir_all(&debs).with_context(|| format!("remove {}", debs.display()))
+    }
+
     /// Brings them up to date.
     pub fn update(&self, log: &Path) -> Result<()> {
         cmd::run_logged(self.command("apt-get").arg("update"), log)

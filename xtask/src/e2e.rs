@@ -42,7 +42,9 @@ pub(crate) fn become_it(workspace: &Workspace, words: &[&str], args: &[OsString]
 /// `e2e machine WORD`, which ends when the thread that starts it does.
 pub(crate) fn machine(workspace: &Workspace, word: &str) -> Command {
     let mut command = Command::new(workspace.e2e());
-    command.args(["machine", word]);
+    command
+        .args(["machine", word])
+        .env("PATH", workspace.search_path());
     // SAFETY: between fork and exec only one system call is made.
     unsafe {
         command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGTERM)?));

@@ -1,5 +1,6 @@
 //! Where things are, relative to the workspace.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The target of the kernel programs.
@@ -37,6 +38,18 @@ impl Workspace {
     /// The linker of the kernel programs.
     pub fn bpf_linker(&self) -> PathBuf {
         self.tools().join("bin/bpf-linker")
+    }
+
+    /// Checks what `/metrics` answers.
+    pub fn promtool(&self) -> PathBuf {
+        self.tools().join("bin/promtool")
+    }
+
+    /// `PATH` with the project's own programs last.
+    pub fn search_path(&self) -> OsString {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let dirs = std::env::split_paths(&path).chain([self.tools().join("bin")]);
+        std::env::join_paths(dirs).unwrap_or(path)
     }
 
     /// The target directory of the kernel programs: their toolchain and flags are others than the

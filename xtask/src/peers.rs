@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -35,16 +34,7 @@ pub(crate) fn fetch(workspace: &Workspace) -> Result<PathBuf> {
     step(&format!("fetch {}", PACKAGES.join(" and ")), || {
         let lists = Lists::of_suites(&workspace.peers().join("apt"), &[&suite])?;
         lists.update(&workspace.logs().join("apt-peers.log"))?;
-        let debs = workspace.peers().join("debs");
-        for dir in [&debs, &root] {
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
-        let mut download = lists.command("apt-get");
-        download.arg("download").args(PACKAGES).current_dir(&debs);
-        cmd::run_logged(&mut download, &workspace.logs().join("peers.log"))?;
-        for entry in fs::read_dir(&debs).with_context(|| format!("list {}", debs.display()))? {
-            cmd::run(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(&root))?;
-        }
+        lists.unpack(PACKAGES, &root, &workspace.logs().join("peers.log"))?;
         // Last: without it what was interrupted half-way is fetched anew.
         fs::write(&complete, "").with_context(|| format!("write {}", complete.display()))
     })?;

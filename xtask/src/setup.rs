@@ -1,10 +1,12 @@
 //! What the tasks need beyond cargo: finds it, installs what is missing.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::apt::Lists;
 use crate::paths::Workspace;
 use crate::step::{Mark, line, step};
 use crate::{apt, cmd, toolchain};
@@ -150,6 +152,7 @@ pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     ensure(workspace, |purpose| purpose != For::Runtime)?;
     for_runtime(workspace);
+    for_metrics(workspace);
     Ok(())
 }
 
@@ -160,6 +163,43 @@ pub fn for_runtime(workspace: &Workspace) {
     if let Err(error) = ensure(workspace, of_runtime) {
         line(Mark::Skipped, &format!("{error:#}"));
     }
+}
+
+/// Sees to promtool, which a test of `/metrics` takes; that is skipped without it, so that nothing fails here.
+pub fn for_metrics(workspace: &Workspace) {
+    if promtool(workspace).is_none()
+        && let Err(error) = step("fetch promtool", || fetch_promtool(workspace))
+    {
+        line(Mark::Skipped, &format!("{error:#}"));
+    }
+}
+
+/// Debian's package of promtool also starts a server, so that only the program is taken from it.
+fn fetch_promtool(workspace: &Workspace) -> Result<()> {
+    let suite = apt::debian_release().context("promtool is missing: install Prometheus's tools")?;
+    let dir = workspace.tools().join("prometheus");
+    let lists = Lists::of_suites(&dir.join("apt"), &[&suite])?;
+    lists.update(&workspace.logs().join("apt-prometheus.log"))?;
+    let root = dir.join("root");
+    lists.unpack(
+        &["prometheus"],
+        &root,
+        &workspace.logs().join("prometheus.log"),
+    )?;
+    let program = workspace.promtool();
+    let bin = program.parent().context("promtool has no directory")?;
+    fs::create_dir_all(bin).with_context(|| format!("create {}", bin.display()))?;
+    fs::rename(root.join("usr/bin/promtool"), &program)
+        .with_context(|| format!("keep {}", program.display()))?;
+    fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))
+}
+
+/// Where promtool is: the system's, else our own.
+fn promtool(workspace: &Workspace) -> Option<String> {
+    path_of("promtool").or_else(|| {
+        let own = workspace.promtool();
+        own.is_file().then(|| own.display().to_string())
+    })
 }
 
 /// Sees to what building takes; prints nothing when all is there.
@@ -189,9 +229,12 @@ fn report(workspace: &Workspace) -> bool {
     let found = NEEDS
         .iter()
         .map(|need| (need.what, (need.found)(workspace)));
-    let linker = ("bpf-linker", bpf_linker(workspace));
+    let own = [
+        ("bpf-linker", bpf_linker(workspace)),
+        ("promtool", promtool(workspace)),
+    ];
     let mut complete = true;
-    for (what, found) in found.chain([linker]) {
+    for (what, found) in found.chain(own) {
         complete &= found.is_some();
         match found {
             Some(found) => line(Mark::Ok, &format!("{what}: {found}")),

@@ -5,9 +5,9 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 use xtask::cases::Request;
-use xtask::cmd;
 use xtask::paths::Workspace;
 use xtask::report::{Counts, Report, begin};
+use xtask::{cmd, setup};
 
 use crate::{build, e2e};
 
@@ -34,6 +34,7 @@ impl Args {
 /// Runs the stages into `report`.
 pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let cases = &args.cases;
+    setup::for_metrics(workspace);
     let guests: Vec<&str> = cases.guests().collect();
     let anywhere = cases.native() || !guests.is_empty();
     // First, since the agent embeds them: built later, they would have it built twice.
@@ -84,6 +85,7 @@ fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let mut cargo = cmd::cargo();
     cargo
         .current_dir(workspace.root())
+        .env("PATH", workspace.search_path())
         .args(["test", "--no-fail-fast"])
         .args(&args.cases.filter);
     let status = cmd::stream(&mut cargo, |line| {

@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use xtask::apt::Lists;
@@ -70,7 +69,8 @@ impl Kernel {
         let lists = lists(workspace)?;
         let package = newest(&lists, self)?;
         step(&format!("fetch {package}"), || {
-            let unpacked = unpack(&lists, &package)?;
+            let unpacked = lists.dir().join("unpack").join(&package);
+            lists.unpack(&[&package], &unpacked, &workspace.logs().join("kernel.log"))?;
             let image = find_image(&unpacked)
                 .with_context(|| format!("{package} holds no bootable image"))?;
             let kept = self.kept_at(workspace);
@@ -116,25 +116,6 @@ fn newest(lists: &Lists, kernel: Kernel) -> Result<String> {
         .max_by_key(|name| numbers(name))
         .map(str::to_owned)
         .with_context(|| format!("no package {prefix}*{FLAVOUR} in {}", SUITES.join(", ")))
-}
-
-/// Downloads a package and unpacks it, without installing it.
-fn unpack(lists: &Lists, package: &str) -> Result<PathBuf> {
-    let dir = lists.dir().join("unpack").join(package);
-    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-    cmd::run_logged(
-        lists
-            .command("apt-get")
-            .args(["download", package])
-            .current_dir(&dir),
-        &lists.dir().join(format!("{package}.log")),
-    )?;
-    let deb = entries(&dir)?
-        .into_iter()
-        .find(|path| path.extension().is_some_and(|ext| ext == "deb"))
-        .with_context(|| format!("apt-get download left no .deb in {}", dir.display()))?;
-    cmd::run(Command::new("dpkg").arg("-x").arg(&deb).arg(&dir))?;
-    Ok(dir)
 }
 
 /// `boot/vmlinuz-*`, or `usr/lib/modules/*/vmlinuz` in newer packages.
