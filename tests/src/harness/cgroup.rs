@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::mounts::Mounts;
+use super::second_opinion;
 use super::wait::eventually;
 
 /// One name in every hierarchy.
@@ -107,7 +108,7 @@ impl Cgroup {
     /// Moves a process here in every hierarchy.
     pub(crate) fn attach(&self, pid: u32) -> Result<()> {
         self.dirs()
-            .try_for_each(|dir| write(&dir.join("cgroup.procs"), &pid.to_string()))
+            .try_for_each(|dir| second_opinion::attach(&dir, pid))
     }
 
     /// CPU time so far, nanoseconds.
@@ -248,14 +249,10 @@ impl Cgroup {
     }
 
     /// Limits the number of processes in it and below.
-    pub(crate) fn limit_pids(&self, limit: u64) -> Result<()> {
-        for dir in self.dirs() {
-            let file = dir.join("pids.max");
-            if file.exists() {
-                write(&file, &limit.to_string())?;
-            }
-        }
-        Ok(())
+    pub(crate) fn limit_pids(&self, limit: i64) -> Result<()> {
+        self.dirs()
+            .filter(|dir| dir.join("pids.max").exists())
+            .try_for_each(|dir| second_opinion::limit_pids(&dir, limit))
     }
 
     /// Removes it, which must be empty, from every hierarchy; one that is gone is fine.

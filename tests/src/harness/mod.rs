@@ -14,6 +14,7 @@ mod node;
 mod random_pods;
 mod sandbox;
 mod schedstat;
+mod second_opinion;
 mod server;
 mod standstill;
 mod trace;

@@ -90,8 +90,17 @@ mod tests {
                 "5000 100000",
             ),
             (&[("memory.limit_in_bytes", "9223372036854771712\n")], "max"),
+            // Of these it reads all or none.
+            (
+                &[
+                    ("memory.low", "4096\n"),
+                    ("memory.min", "0\n"),
+                    ("memory.high", "max\n"),
+                    ("memory.max", "max\n"),
+                ],
+                "4096",
+            ),
             (&[("memory.max", "max\n")], "max"),
-            (&[("memory.low", "4096\n")], "4096"),
             (&[("pids.max", "max\n")], "max"),
         ] {
             for (file, text) in files {

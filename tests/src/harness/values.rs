@@ -18,6 +18,7 @@ use podwarden_policy::{
 
 use super::cgroup::Cgroup;
 use super::mounts::Mounts;
+use super::second_opinion;
 
 /// File to value: numbers as they are, no limit as `max`, a CPU quota as `QUOTA PERIOD` under the name
 /// of the quota's file.
@@ -27,7 +28,7 @@ pub(crate) type Values = BTreeMap<String, String>;
 const HIGH_BELOW_LIMIT: Bytes = Bytes::mebi(16);
 
 /// A v1 limit from here on is none: the kernel shows the largest number of pages that it can count.
-const UNLIMITED: u64 = 1 << 62;
+pub(super) const UNLIMITED: u64 = 1 << 62;
 
 /// The controllers whose files are compared.
 const COMPARED: [Controller; 4] = [
@@ -68,6 +69,7 @@ pub(crate) fn read(cgroup: &Cgroup) -> Result<Values> {
         }
         for file in files {
             if let Some(value) = value(&dir, &file)? {
+                second_opinion::agrees(&dir, &file, &value)?;
                 values.insert(file, value);
             }
         }
