@@ -1,8 +1,8 @@
-//! What the API server learns of evictions: after the kill, once, and about nobody else.
+//! What the API server learns of evictions: after the kill, once, and about the evicted pod alone.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +14,10 @@ use super::apiserver::{NAMESPACE, World};
 use super::eviction::small;
 use super::recorder::{logging, restart};
 use super::{Case, Context, portable};
-use crate::harness::{NODE, Options, PodSpec, Traced, Workload, eventually, sleep, until};
+use crate::harness::{NODE, Options, PodSpec, Workload, eventually, sleep, until};
+use killed::eviction_status_killed_at_steps;
+
+mod killed;
 
 pub(super) const CASES: &[Case] = &[
     portable("eviction_status_status", eviction_status_status),
@@ -29,11 +32,6 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const MIB: u64 = 1 << 20;
-
-/// The thread that writes the queue, and in which of its steps the agent is killed unless every one is
-/// tried: in the middle of the node's entry, between the two, in the middle of the pod's.
-const WRITER: &str = "eviction-status";
-const FEW: [usize; 3] = [3, 11, 16];
 
 /// For what must not happen again.
 pub(super) const A_WHILE: Duration = Duration::from_secs(1);
@@ -72,7 +70,7 @@ pub(super) fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<
     })
 }
 
-/// The Events of a reason, by whom they are about.
+/// The Events of a reason, by the object that they are about.
 fn events(world: &World, reason: &str) -> Result<BTreeMap<String, Value>> {
     let all = world.server.events()?;
     let mut found = BTreeMap::new();
@@ -88,7 +86,7 @@ fn status(world: &World, spec: &PodSpec) -> Result<Value> {
     Ok(world.server.pod(NAMESPACE, &spec.name)?["status"].clone())
 }
 
-/// Marks that wait on the agent's disk.
+/// The queue on the agent's disk.
 pub(super) fn waiting(world: &World) -> Result<Vec<PathBuf>> {
     let files = fs::read_dir(world.node.sandbox.dir().join("state/eviction-status"));
     let mut waiting = Vec::new();
@@ -101,12 +99,12 @@ pub(super) fn waiting(world: &World) -> Result<Vec<PathBuf>> {
     Ok(waiting)
 }
 
-/// Waits until a pod is marked.
+/// Waits until a pod has its status.
 pub(super) fn expect_status(world: &World, spec: &PodSpec) -> Result<()> {
-    eventually(world.node.limit(), || is_marked(world, spec))
+    eventually(world.node.limit(), || has_status(world, spec))
 }
 
-fn is_marked(world: &World, spec: &PodSpec) -> Result<()> {
+fn has_status(world: &World, spec: &PodSpec) -> Result<()> {
     let status = status(world, spec)?;
     ensure!(
         status["phase"] == "Failed" && status["reason"] == "Evicted",
@@ -116,15 +114,15 @@ fn is_marked(world: &World, spec: &PodSpec) -> Result<()> {
     Ok(())
 }
 
-/// Waits until these pods are marked and told of, and nothing is left to tell.
+/// Waits until these pods have their status and Event, and nothing is left to deliver.
 pub(super) fn expect_delivered(world: &World, specs: &[&PodSpec]) -> Result<()> {
     eventually(world.node.limit(), || are_delivered(world, specs))
 }
 
-/// These pods are marked and told of, no others are, and nothing is left to tell.
+/// These pods have their status and Event, no others have, and nothing is left to deliver.
 pub(super) fn are_delivered(world: &World, specs: &[&PodSpec]) -> Result<()> {
     for spec in specs {
-        is_marked(world, spec)?;
+        has_status(world, spec)?;
     }
     let about = events(world, "Evicted")?;
     let told = about.keys().map(String::as_str);
@@ -236,7 +234,7 @@ fn eviction_status_status(context: &Context) -> Result<()> {
     finish(world, &[&hog, &calm])
 }
 
-/// The mark is on disk when the agent is killed; and it is not, and the eviction is on record.
+/// The status is in the queue on disk when the agent is killed; and it is not, and the eviction is on record.
 fn eviction_status_after_kill(context: &Context) -> Result<()> {
     let home = tempfile::tempdir_in("/var/tmp")?;
     let log = home.path().join("events.jsonl");
@@ -350,7 +348,7 @@ fn eviction_status_eviction_api(context: &Context) -> Result<()> {
     finish(world, &[&hog])
 }
 
-/// A kubelet that has not seen the mark writes its own status over it.
+/// A kubelet that has not seen the status writes its own status over it.
 fn eviction_status_taken_back(context: &Context) -> Result<()> {
     let hog = PodSpec::best_effort("hog");
     let world = world(context, small("enforce"), &[&hog])?;
@@ -373,70 +371,4 @@ fn eviction_status_taken_back(context: &Context) -> Result<()> {
     let written = writes(&world);
     ensure!(written == thrice, "{written:?}");
     finish(world, &[&hog])
-}
-
-/// The agent is killed between two system calls of the thread that writes marks down, with the eviction on
-/// record: whatever of the queue is on disk then, the pod is marked, once.
-fn eviction_status_killed_at_steps(context: &Context) -> Result<()> {
-    let home = tempfile::tempdir_in("/var/tmp")?;
-    let log = home.path().join("events.jsonl");
-    let mut world = world(context, logging(&log), &[])?;
-    let options = world.options.clone();
-    let steps: Vec<usize> = match context.include_slow() {
-        true => (0..40).collect(),
-        false => FEW.to_vec(),
-    };
-    let mut specs: Vec<PodSpec> = Vec::new();
-    for step in steps {
-        let spec = PodSpec::best_effort(&format!("step-{step}"));
-        let came = killed_before(context, &mut world, &spec, step, &log);
-        let came = came.with_context(|| format!("killed before step {step}"))?;
-        specs.push(spec);
-        restart(context, &mut world.node, &options)?;
-        let all: Vec<_> = specs.iter().collect();
-        expect_delivered(&world, &all).with_context(|| format!("killed before step {step}"))?;
-        let patches = writes(&world).remove("patch pods/status");
-        ensure!(patches == Some(1), "step {step}: {patches:?} patches");
-        if !came {
-            context.figure("keeper_steps", step as f64, "");
-            break;
-        }
-    }
-    let all: Vec<_> = specs.iter().collect();
-    finish(world, &all)
-}
-
-/// False when the thread took fewer steps; the agent is killed all the same.
-fn killed_before(
-    context: &Context,
-    world: &mut World,
-    spec: &PodSpec,
-    step: usize,
-    log: &Path,
-) -> Result<bool> {
-    world.add(spec)?;
-    world.node.expect(&spec.uid, |_| Ok(()))?;
-    let mut keeper = Traced::thread(world.node.agent.pid(), WRITER)?;
-    // Who was woken to be stopped is asleep again before anything happens.
-    while keeper.next_call(Duration::from_millis(20))?.is_some() {}
-    world.verbs();
-    let mut hog = start_hog(world, spec)?;
-    let mut taken = 0;
-    let mut came = true;
-    while taken <= step && came {
-        let patience = match taken {
-            0 => context.limit(20),
-            _ => context.limit(1) / 2,
-        };
-        came = keeper.next_call(patience)?.is_some();
-        taken += usize::from(came);
-    }
-    hog.wait(context.limit(20)).context("it was not killed")?;
-    until(world.node.limit(), "the eviction on record", || {
-        fs::read_to_string(log).is_ok_and(|log| log.contains(&spec.uid))
-    })?;
-    world.node.agent.signal(Signal::SIGKILL)?;
-    keeper.killed()?;
-    world.node.agent.wait(world.node.limit())?;
-    Ok(came)
 }
