@@ -95,8 +95,8 @@ pub enum Excess {
     Over,
     /// Uses no more than it asked for.
     Within,
-    /// Usage could not be read; `qosFirst` evicts such a pod last of its group, because nobody
-    /// knows that its death would free anything.
+    /// Usage could not be read; `qosFirst` evicts such a pod last of its group, because its
+    /// death may free nothing.
     UnknownLast,
 }
 

@@ -1,7 +1,7 @@
 //! How far below its limit a cgroup's level has to be, for the kernel's own OOM killer to come too late.
 //!
 //! Problem: between the moment at which usage reaches a level and the moment at which a victim's memory
-//! is free, whoever fills goes on. A level right below a hard limit is then reached in vain: the limit
+//! is free, the filler goes on. A level right below a hard limit is then reached in vain: the limit
 //! follows before anything is free, and the kernel kills by its own rules.
 //!
 //! Approach: `level = limit - fill rate * (detection + reaping of the likely victim)`. The rate is what
@@ -19,7 +19,7 @@ use crate::units::Bytes;
 
 const SECOND_NS: u128 = 1_000_000_000;
 
-/// Growth over less than this is what the kernel charges ahead rather than what somebody does.
+/// Growth over less than this is what the kernel charges ahead rather than what a process does.
 const SHORTEST_NS: u64 = 1_000_000;
 
 /// A mark is followed by the next after this long, or once growth is [`CLEAR`] times what may be charged

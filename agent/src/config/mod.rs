@@ -120,7 +120,7 @@ pub struct Config {
     pub api_socket: PathBuf,
     /// Parent of `kubepods`, relative to each controller's mount point. Default: `/`.
     pub cgroup_root: String,
-    /// Who names the cgroups; `None` (`auto`, the default) for whoever named those that exist.
+    /// Who names the cgroups; `None` (`auto`, the default) for the driver that named those that exist.
     pub cgroup_driver: Option<Driver>,
     /// CPUs that pods and reserves share. Default: those that are online.
     pub capacity_cpu: Option<MilliCpu>,
@@ -158,9 +158,9 @@ pub struct Config {
     pub pressure: PressureConfig,
     /// The reactor.
     pub reactor: ReactorConfig,
-    /// Time between two sampling passes while somebody looks, 100 ms to 1 min. Default: 1 s.
+    /// Time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,
-    /// `eventLog`. Default: none, an agent writes no file that nobody asked for.
+    /// `eventLog`. Default: none, an agent writes no file unasked.
     pub event_log: Option<EventLogConfig>,
     /// `convergence`.
     pub convergence: ConvergenceConfig,

@@ -54,7 +54,7 @@ const EVENTS_OF: u64 = 32;
 const STALL: u64 = 48;
 
 /// Room on the node is rounded down to this, so that the kernel's level is not armed anew for every page
-/// that somebody else uses, bytes.
+/// that another process uses, bytes.
 const ROOM_GRAIN: u64 = 1 << 20;
 
 /// The node's memory is looked at no more often than this, nanoseconds: it makes the kernel gather
@@ -203,7 +203,7 @@ impl Core {
         self.node_due = look.at.saturating_add(nanos(sleep).max(NODE_LOOK_NS));
     }
 
-    /// Evicts somebody where tasks wait for memory and memory is short; once for every notice.
+    /// Evicts a pod where tasks wait for memory and memory is short; once for every notice.
     fn relieve_stalls(&mut self, plan: &Arc<ArmedPlan>) {
         let Some((wake, detector)) = self.stalls.take() else {
             return;
@@ -211,7 +211,7 @@ impl Core {
         let Some(pressure) = &plan.pressure else {
             return;
         };
-        // Somebody is dying for it already.
+        // A victim is dying for it already.
         if self.dying.is_some() {
             return;
         }
@@ -232,7 +232,7 @@ impl Core {
         match self.evict_one(plan, crossing, WORTH_EVICTING.as_u64()) {
             Evicted::Killed => return,
             Evicted::Told => {}
-            Evicted::Nobody(why) => self.tell(why),
+            Evicted::None(why) => self.tell(why),
         }
         self.stalls.said(now());
     }
@@ -304,10 +304,10 @@ impl Core {
         match self.evict_one(plan, crossing, 0) {
             Evicted::Killed => self.watches[index].acted(),
             Evicted::Told => self.watches[index].settle(),
-            // Enough for the level, and nobody who could give more.
-            Evicted::Nobody(_) if look.working_set < level => self.watches[index].below(look),
-            Evicted::Nobody(why) => {
-                if self.watches[index].nobody(now()) {
+            // Enough for the level, and no candidate that could give more.
+            Evicted::None(_) if look.working_set < level => self.watches[index].below(look),
+            Evicted::None(why) => {
+                if self.watches[index].no_candidate(now()) {
                     self.tell(why);
                 }
             }

@@ -119,7 +119,7 @@ impl Fill {
             let headroom = headroom.checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX);
             headroom::level(scope.level, Some(limit), headroom, costs.most.of(limit))
         };
-        // Nobody in it is larger than all of it.
+        // No pod in it is larger than all of it.
         if level(usage) == scope.level {
             return;
         }

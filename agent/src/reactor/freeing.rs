@@ -1,7 +1,7 @@
 //! Killed is not freed: when to stop waiting for a victim's memory. A state machine without IO or
 //! clock.
 //!
-//! Its processes' memory is free when nobody is left in it. What stays charged then is page cache, which
+//! Its processes' memory is free when no process is left in it. What stays charged then is page cache, which
 //! the sweeper gives back; waiting for that too saves the next pod where it is all that was in the
 //! way.
 
@@ -9,10 +9,10 @@
 /// cgroup stays charged for longer.
 const FREED_PERCENT: u64 = 10;
 
-/// How long to wait for more, nanoseconds, while somebody is left in it.
+/// How long to wait for more, nanoseconds, while a process is left in it.
 const STALLED_NS: u64 = 5_000_000_000;
 
-/// The same once nobody is: page cache that takes longer is being written to a disk.
+/// The same once none is: page cache that takes longer is being written to a disk.
 const STALLED_EMPTY_NS: u64 = 250_000_000;
 
 /// What a look says.
@@ -22,7 +22,7 @@ pub(super) enum Outlook {
     Wait,
     /// What could be expected has come.
     Freed,
-    /// Somebody is in it, and nothing has come of it for too long.
+    /// A process is in it, and none of its memory came back for too long.
     Stuck,
 }
 
@@ -47,7 +47,7 @@ impl Freeing {
         }
     }
 
-    /// It uses `left` at `at`; nobody is left in it when `empty`, nor page cache when `swept`.
+    /// It uses `left` at `at`; no process is left in it when `empty`, nor page cache when `swept`.
     pub(super) fn look(&mut self, at: u64, left: u64, empty: bool, swept: bool) -> Outlook {
         if left < self.least.0 {
             self.least = (left, at);

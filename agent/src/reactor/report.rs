@@ -49,7 +49,7 @@ pub struct Chosen {
     pub outcome: Option<Outcome>,
 }
 
-/// A kill that reached somebody.
+/// A kill that reached a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// When the last SIGKILL had been sent.
@@ -76,7 +76,7 @@ pub enum Report {
         /// What led to it.
         crossing: Crossing,
     },
-    /// The memory of eviction `number` is free: at most a tenth of it is left, or nobody in it and no page
+    /// The memory of eviction `number` is free: at most a tenth of it is left, or no process in it and no page
     /// cache that the kernel would give back. Or it was not after the wait's end.
     Freed {
         /// [`Chosen::number`].

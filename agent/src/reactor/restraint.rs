@@ -40,7 +40,7 @@ impl Pace {
     }
 }
 
-/// Pods left out for this long after a try in vain, nanoseconds: by then there is somebody else in
+/// Pods left out for this long after a try in vain, nanoseconds: by then there is another process in
 /// them, or rights were granted.
 const PASSED_OVER_NS: u64 = MINUTE_NS;
 

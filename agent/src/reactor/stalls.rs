@@ -11,7 +11,7 @@ use podwarden_policy::{Bytes, pressure};
 use super::{plan::Pressure, report::Detector};
 use crate::base::clock::nanos;
 
-/// A decision that changed nothing (observe mode, nobody to evict) stands for this long, nanoseconds:
+/// A decision that changed nothing (observe mode, no pod to evict) stands for this long, nanoseconds:
 /// the kernel notices once a window for as long as tasks wait.
 const STANDS_NS: u64 = 60_000_000_000;
 

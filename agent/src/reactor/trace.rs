@@ -1,5 +1,5 @@
 //! What the reactor has read lately, for the flight recorder: a ring that it overwrites without waiting
-//! and that others read when something has happened. Costs nothing while nobody reads.
+//! and that others read when something has happened. Costs nothing without a reader.
 //!
 //! Every slot carries the number of its reading, which is 0 while it is written: a reader that finds
 //! the same number before and after it has read the slot has read one reading, whole.
@@ -99,7 +99,7 @@ impl Trace {
         let index = self.written.load(Ordering::Relaxed);
         let Some(slot) = self.slot(index) else { return };
         slot.number.store(0, Ordering::Relaxed);
-        // Whoever sees any of what follows sees the 0 as well.
+        // A reader that sees any of what follows sees the 0 as well.
         fence(Ordering::Release);
         slot.subject
             .store(reading.subject.number(), Ordering::Relaxed);

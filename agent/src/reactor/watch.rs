@@ -1,15 +1,15 @@
 //! What is known of one scope between two looks: a state machine without IO or clock.
 //!
 //! ```text
-//!            working set >= level              somebody to evict
+//!            working set >= level              a pod to evict   
 //!  Below ──────────────────────────> Crossed ────────────────────> Relieving (kill, wait, look again)
-//!    ^                                  │  nobody to evict:           │
+//!    ^                                  │  no pod to evict:           │
 //!    │                                  │  asked again every `retry`  │
 //!    ├──── working set < level ─────────┘                             │
 //!    └──── working set < target ──────────────────────────────────────┘
 //! ```
 //!
-//! The kernel sees usage, the level is meant for the working set: page cache that nobody uses is no
+//! The kernel sees usage, the level is meant for the working set: page cache that no process uses is no
 //! reason to kill. So the kernel's level is armed at `level` plus the page cache seen last.
 
 use std::time::Duration;
@@ -55,12 +55,12 @@ enum Phase {
     Below,
     /// At its level; decide at every look.
     Crossed,
-    /// Somebody was evicted for it: the same, down to its target.
+    /// A pod was evicted for it: the same, down to its target.
     Relieving,
     /// At its level and all is said (observe mode).
     Settled,
-    /// At its level, and nobody could be evicted at this time.
-    Nobody(u64),
+    /// At its level, and no pod could be evicted at this time.
+    NoCandidate(u64),
 }
 
 /// See the module's text.
@@ -97,11 +97,11 @@ impl Watch {
         }
     }
 
-    /// Below this nothing is asked for: the level, or once somebody was evicted the target.
+    /// Below this nothing is asked for: the level, or once a pod was evicted the target.
     pub(super) fn floor(&self, level: u64, target: u64) -> u64 {
         match self.phase {
             Phase::Relieving => target.min(level),
-            Phase::Below | Phase::Crossed | Phase::Settled | Phase::Nobody(_) => level,
+            Phase::Below | Phase::Crossed | Phase::Settled | Phase::NoCandidate(_) => level,
         }
     }
 
@@ -117,10 +117,10 @@ impl Watch {
         let first = self.phase == Phase::Below;
         match self.phase {
             Phase::Settled => return Next::Rest,
-            Phase::Nobody(asked) if look.at.saturating_sub(asked) < nanos(retry) => {
+            Phase::NoCandidate(asked) if look.at.saturating_sub(asked) < nanos(retry) => {
                 return Next::Rest;
             }
-            Phase::Below | Phase::Crossed | Phase::Relieving | Phase::Nobody(_) => {}
+            Phase::Below | Phase::Crossed | Phase::Relieving | Phase::NoCandidate(_) => {}
         }
         let (crossed, detector) = match (self.stamp.take(), self.below) {
             (Some(stamp), _) => stamp,
@@ -141,10 +141,10 @@ impl Watch {
         }
     }
 
-    /// Nobody could be evicted at `at`; true when that has not been said of this crossing.
-    pub(super) fn nobody(&mut self, at: u64) -> bool {
-        let said = matches!(self.phase, Phase::Nobody(_));
-        self.phase = Phase::Nobody(at);
+    /// No pod could be evicted at `at`; true when that has not been said of this crossing.
+    pub(super) fn no_candidate(&mut self, at: u64) -> bool {
+        let said = matches!(self.phase, Phase::NoCandidate(_));
+        self.phase = Phase::NoCandidate(at);
         !said
     }
 
@@ -160,7 +160,7 @@ impl Watch {
 
     /// There are other pods to choose from now.
     pub(super) fn replanned(mut self) -> Self {
-        if let Phase::Nobody(at) = &mut self.phase {
+        if let Phase::NoCandidate(at) = &mut self.phase {
             *at = 0;
         }
         self
@@ -201,7 +201,7 @@ impl Watch {
     ) -> Duration {
         match self.phase {
             Phase::Crossed | Phase::Relieving => shortest,
-            Phase::Settled | Phase::Nobody(_) => longest,
+            Phase::Settled | Phase::NoCandidate(_) => longest,
             Phase::Below => {
                 let headroom = level.saturating_sub(self.below.map_or(0, |(_, used)| used));
                 let sleep = sampler::sleep(headroom, cpus, shortest, longest);
@@ -288,25 +288,25 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_said_once_and_asked_again_after_a_while_or_with_a_new_plan() {
+    fn no_candidate_is_said_once_and_asked_again_after_a_while_or_with_a_new_plan() {
         let mut watch = Watch::default();
         above(&mut watch, 1_000);
-        assert!(watch.nobody(1_000));
+        assert!(watch.no_candidate(1_000));
         assert_eq!(above(&mut watch, 1_099), Next::Rest);
         assert_eq!(
             above(&mut watch, 1_100),
             decide(1_100, Detector::Sampler, false)
         );
-        assert!(!watch.nobody(1_100));
+        assert!(!watch.no_candidate(1_100));
         let mut watch = watch.replanned();
         assert_eq!(
             above(&mut watch, 1_101),
             decide(1_101, Detector::Sampler, false)
         );
-        assert!(!watch.nobody(1_101));
+        assert!(!watch.no_candidate(1_101));
         watch.below(look(1_102, 0));
         above(&mut watch, 1_103);
-        assert!(watch.nobody(1_103), "another crossing");
+        assert!(watch.no_candidate(1_103), "another crossing");
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
         let sleep = |watch: &Watch| watch.sleep(LEVEL, 0, 1, shortest, longest);
         above(&mut watch, 10);
         assert_eq!(sleep(&watch), shortest, "decide again soon");
-        watch.nobody(10);
+        watch.no_candidate(10);
         assert_eq!(sleep(&watch), longest);
         watch.settle();
         assert_eq!(sleep(&watch), longest);

@@ -180,7 +180,7 @@ pub(super) struct Inputs<'a> {
     pub entries: &'a BTreeMap<String, PodEntry>,
     /// Which of their containers are sandboxes, as far as a runtime has told.
     pub runtime: &'a RuntimeState,
-    /// From how much waiting for memory on somebody is evicted.
+    /// From how much waiting for memory on a pod is evicted.
     pub pressure: PressureConfig,
     /// Who is never evicted.
     pub exemptions: &'a Exemptions,

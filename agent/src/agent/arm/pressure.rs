@@ -125,7 +125,7 @@ fn widened(
     }
 }
 
-/// The same share of the next window that anybody may have.
+/// The same share of the next window that every caller may have.
 fn wide(stall: Stall) -> Stall {
     let (unit, length) = (UNPRIVILEGED.as_micros(), stall.window.as_micros());
     let micros = length.div_ceil(unit).max(1) * unit;

@@ -16,12 +16,12 @@ use crate::{
 /// What came of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evicted {
-    /// Somebody was killed.
+    /// A pod was killed.
     Killed,
-    /// Somebody would have been (observe mode).
+    /// A pod would have been (observe mode).
     Told,
-    /// Nobody may be evicted, or can be: why.
-    Nobody(Report),
+    /// No pod may be evicted, or can be: why.
+    None(Report),
 }
 
 impl Core {
@@ -33,7 +33,7 @@ impl Core {
         least: u64,
     ) -> Evicted {
         if plan.enforce && !self.pace.allows(now()) {
-            return Evicted::Nobody(Report::RateLimited(crossing));
+            return Evicted::None(Report::RateLimited(crossing));
         }
         let mut after = None;
         // One that cannot be killed, or has nothing to kill, does not save the others.
@@ -54,7 +54,7 @@ impl Core {
             }
             after = Some((choice.rank, &*plan.victims[choice.position].uid));
         }
-        Evicted::Nobody(Report::NoCandidate(crossing))
+        Evicted::None(Report::NoCandidate(crossing))
     }
 
     /// Kills one victim; false when nothing came of it.

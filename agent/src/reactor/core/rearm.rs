@@ -59,7 +59,7 @@ impl Core {
         self.listen();
     }
 
-    /// Listens to the kernel's notices that are there and that nobody listens to yet.
+    /// Listens to the kernel's notices that are there and not in the epoll set yet.
     fn listen(&mut self) {
         let scopes = self.plan.scopes.iter().zip(&mut self.listening);
         for (index, (scope, listening)) in scopes.enumerate() {

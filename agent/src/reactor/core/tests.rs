@@ -28,7 +28,7 @@ mod stalls;
 const LEVEL: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 /// No process has this id: above the largest `pid_max`.
-const NOBODY: &str = "4194400\n4194401\n";
+const ABSENT: &str = "4194400\n4194401\n";
 
 /// A tree in files, and a core to step.
 struct Fake {
@@ -96,7 +96,7 @@ impl Fake {
         fs::create_dir_all(self.dir.path().join(rel)).unwrap();
         for (file, text) in [
             ("memory.max", "max\n"),
-            ("cgroup.procs", NOBODY),
+            ("cgroup.procs", ABSENT),
             ("cgroup.kill", ""),
         ] {
             fs::write(self.path(rel, file), text).unwrap();
@@ -246,7 +246,7 @@ fn below_the_level_nothing_happens() {
     let mut fake = three_pods(60);
     fake.arm(PODS, LEVEL, true);
     assert_eq!(fake.step(), []);
-    // Page cache that nobody uses is no reason.
+    // Page cache that no process uses is no reason.
     fake.uses("kubepods", LEVEL + 1000);
     fake.caches("kubepods", 2000);
     assert_eq!(fake.step(), []);
@@ -265,7 +265,7 @@ fn a_notice_that_comes_after_the_plan_is_listened_to() {
     let tokens: Vec<_> = ready.map(|event| event.data.u64()).collect();
     assert_eq!(tokens, [NOTIFY]);
     fake.core.notified(0, now());
-    // The next plan has none, and nobody rings any more.
+    // The next plan has none, and nothing rings any more.
     fake.arm(PODS, LEVEL, true);
     assert_eq!(fake.core.listening, [false; SCOPES]);
 }
@@ -296,7 +296,7 @@ fn one_at_a_time_and_then_afresh() {
 }
 
 #[test]
-fn observing_says_it_once_and_kills_nobody() {
+fn observing_says_it_once_and_kills_none() {
     let mut fake = three_pods(60);
     fake.arm(PODS, LEVEL, false);
     fake.uses("kubepods", LEVEL);
@@ -323,7 +323,7 @@ fn the_minimum_reclaim_is_brought_about() {
 }
 
 #[test]
-fn who_has_nobody_in_it_is_passed_by() {
+fn a_pod_without_processes_is_passed_by() {
     let mut fake = three_pods(60);
     fs::write(fake.path("b", "cgroup.procs"), "").unwrap();
     fake.arm(PODS, LEVEL, true);
@@ -352,7 +352,7 @@ fn page_cache_of_the_dead_does_not_hold_it_up() {
     fake.uses("kubepods", LEVEL);
     fake.step();
     fake.uses("b", 400_000);
-    assert_eq!(freed(&fake.step()), None, "somebody may be in it");
+    assert_eq!(freed(&fake.step()), None, "a process may be in it");
     fake.empty(1);
     assert_eq!(freed(&fake.step()), None, "the cache may go");
     fake.swept(1);

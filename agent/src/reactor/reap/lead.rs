@@ -1,4 +1,4 @@
-//! Lists a victim's processes for the workers, and goes on looking until nobody is left: a fork that
+//! Lists a victim's processes for the workers, and goes on looking until no process is left: a fork that
 //! was under way at the kill comes to light only here.
 
 use std::{
@@ -38,8 +38,8 @@ struct Watched {
 
 /// What a look found.
 enum Left {
-    Somebody,
-    Nobody,
+    Alive,
+    Ended,
     /// Listing failed, for another reason than that the cgroup is gone.
     Unknown,
 }
@@ -95,8 +95,8 @@ impl Lead {
                     continue;
                 }
                 match watched.look(now, &self.work) {
-                    Left::Somebody => self.watched.push(watched),
-                    Left::Nobody => self.ended(watched.handed),
+                    Left::Alive => self.watched.push(watched),
+                    Left::Ended => self.ended(watched.handed),
                     Left::Unknown => {}
                 }
             }
@@ -126,7 +126,7 @@ impl Lead {
         pids
     }
 
-    /// Nobody is left: the page cache is what remains.
+    /// No process is left: the page cache is what remains.
     fn ended(&self, handed: Handed) {
         self.progress.emptied(handed.number);
         // The sweeper lives as long as the sender does.
@@ -146,8 +146,8 @@ impl Watched {
         match listed.and_then(|()| kill.is_populated()) {
             Ok(Some(true)) => {}
             Ok(_) if !pids.is_empty() => {}
-            Ok(_) => return Left::Nobody,
-            Err(error) if error.is_gone() => return Left::Nobody,
+            Ok(_) => return Left::Ended,
+            Err(error) if error.is_gone() => return Left::Ended,
             Err(error) => {
                 tracing::warn!(%error, "the processes of an evicted pod cannot be listed");
                 return Left::Unknown;
@@ -173,7 +173,7 @@ impl Watched {
         self.seen = pids;
         self.due = now + self.pause;
         self.pause = (2 * self.pause).min(SLOWEST);
-        Left::Somebody
+        Left::Alive
     }
 
     fn is_given_up(&self, now: Instant) -> bool {

@@ -1,8 +1,8 @@
-//! Frees the memory of what was killed, and looks that nobody of it lives on.
+//! Frees the memory of what was killed, and looks that no process of it lives on.
 //!
 //! ```text
 //!  reactor ──(queue)──> lead ──(largest first)──> workers: process_mrelease(2)
-//!                         └──(once nobody is left)──> sweeper: page cache
+//!                         └──(once none is left)────> sweeper: page cache
 //! ```
 //!
 //! A killed process frees its memory itself, when it gets to run: with a BestEffort pod's CPU shares
@@ -64,7 +64,7 @@ struct Found {
 /// How far the last victims are; numbers of evictions, which only grow.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Nobody of this one is left.
+    /// No process of this one is left.
     emptied: AtomicU64,
     /// Nor is there page cache that the kernel would give back.
     swept: AtomicU64,
@@ -153,7 +153,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.work.close();
-        // The sweeper ends when its channel does; it may be waiting for a disk, and nobody for it.
+        // The sweeper ends when its channel does; it may wait for a disk, and nothing waits for it.
         if let Some(lead) = self.lead.take() {
             lead.thread().unpark();
             let _ = lead.join();

@@ -68,7 +68,7 @@ pub(super) fn run(work: &WorkList) {
     }
 }
 
-/// The sweeper's life: gives back the page cache of victims in which nobody is left.
+/// The sweeper's life: gives back the page cache of victims in which no process is left.
 pub(super) fn sweep(victims: &Receiver<Handed>, progress: &Arc<Progress>) {
     while let Ok(Handed { files, number, .. }) = victims.recv() {
         if let Err(error) = files.kill.reclaim_cache()

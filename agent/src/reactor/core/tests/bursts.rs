@@ -53,7 +53,7 @@ fn page_cache_that_fills_up_is_no_burst() {
 }
 
 #[test]
-fn page_cache_of_a_tier_costs_nobody_be_it_in_use() {
+fn page_cache_of_a_tier_costs_none_be_it_in_use() {
     let is_crossed = |scope, anon: u64| {
         let mut fake = Fake::new(60, 64);
         for (rel, mib) in [("kubepods", 410), ("a", 100), ("b", 300)] {

@@ -17,7 +17,7 @@ fn the_limit_on_evictions_is_kept_and_said_once() {
 }
 
 #[test]
-fn nobody_left_is_said_once_and_a_reclaim_that_cannot_be_is_given_up() {
+fn no_candidate_is_said_once_and_a_reclaim_that_cannot_be_is_given_up() {
     let mut fake = three_pods(60);
     fake.arm(&["b"], LEVEL / 2, true);
     fake.uses("kubepods", LEVEL);
@@ -29,7 +29,7 @@ fn nobody_left_is_said_once_and_a_reclaim_that_cannot_be_is_given_up() {
         "{reports:?}"
     );
     assert_eq!(fake.step(), []);
-    // Below the level, above the target: nobody could give more, so it is over.
+    // Below the level, above the target: no candidate could give more, so it is over.
     fake.uses("kubepods", LEVEL - 1);
     assert_eq!(fake.step(), []);
     fake.uses("kubepods", LEVEL);

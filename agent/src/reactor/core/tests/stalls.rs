@@ -32,7 +32,7 @@ fn tasks_that_wait_for_memory_cost_the_first_pod_that_is_worth_it() {
 }
 
 #[test]
-fn waiting_for_memory_of_a_pods_own_costs_nobody() {
+fn waiting_for_memory_of_a_pods_own_costs_none() {
     let mut fake = short(500, false);
     fake.core.stalled(0, now());
     assert_eq!(fake.step(), []);
