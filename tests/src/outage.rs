@@ -7,7 +7,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use podwarden::api::published::Published;
 use podwarden::api::types::{Eviction, PodRef};
 use podwarden::config::{Config, EvictionStatusConfig, Overrides};
 use podwarden::eviction::status::{EvictionStatus, Parts, Sizes, Teardown};
@@ -200,7 +199,6 @@ async fn until(what: &str, done: impl Fn() -> bool) {
 struct Scene {
     feed: Feed,
     eviction_status: EvictionStatus,
-    published: Arc<Published>,
     /// Whose end was seen to, and whether it was marked by then.
     ended: Arc<Mutex<Vec<(String, bool)>>>,
     _dir: TempDir,
@@ -223,7 +221,6 @@ impl Scene {
         let config = Config::parse("test", &text, overrides).unwrap();
         let feed = feed::start(&config, |_| true).unwrap();
         let ended = Arc::default();
-        let published = Arc::new(Published::default());
         let eviction_status = EvictionStatus::start(Parts {
             how: EvictionStatusConfig::Status,
             apiserver: Some(Apiserver::Kubeconfig(kubeconfig)),
@@ -234,14 +231,13 @@ impl Scene {
             feed: feed.clone(),
             recorded: Vec::new(),
             teardown: Some(teardown(server, &ended)),
-            published: Arc::downgrade(&published),
+            on_degraded: Arc::new(|_| ()),
         });
         let pods = feed.pods.clone();
         until("the first list", || pods.borrow().pods.len() == 3).await;
         Self {
             feed,
             eviction_status: eviction_status.unwrap().unwrap(),
-            published,
             ended,
             _dir: dir,
         }
@@ -265,7 +261,7 @@ impl Scene {
     }
 
     fn waiting(&self) -> u64 {
-        self.published.eviction_status().unwrap().waiting
+        self.eviction_status.deliveries().stats().waiting
     }
 
     fn ended(&self) -> Vec<(String, bool)> {

@@ -39,6 +39,8 @@ pub(crate) async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
     start::process::raise_open_files();
+    // Before the first figure is counted.
+    server::recorder();
     // A second agent and a taken address are found before anything changes.
     let lock = start::lock(&config)?;
     let listeners = start::listeners(&config).await?;

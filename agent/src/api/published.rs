@@ -14,6 +14,7 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
+use metrics::counter;
 use serde::Serialize;
 use tokio::sync::{Notify, broadcast, watch};
 
@@ -28,7 +29,7 @@ use crate::{
             RecentIncidents,
             log::{self, Begun, Logger},
         },
-        status,
+        status::{DeliveryCounts, Health},
     },
     hierarchy::{
         act::{Counters, Tally},
@@ -90,7 +91,7 @@ pub struct Published {
     logger: Mutex<Option<Logger>>,
     subscribers: broadcast::Sender<Event>,
     ready: AtomicBool,
-    eviction_status: OnceLock<Arc<status::DeliveryCounts>>,
+    eviction_status: OnceLock<Arc<DeliveryCounts>>,
     sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
     trouble: ArcSwapOption<&'static str>,
     epoch: Instant,
@@ -252,6 +253,7 @@ impl Published {
             pod,
             kind,
         };
+        count(&event.kind);
         if kept.len() == EVENTS_KEPT {
             kept.pop_front();
         }
@@ -291,7 +293,7 @@ impl Published {
     }
 
     /// Where marks are counted; only the first call counts.
-    pub fn set_eviction_status(&self, tally: Arc<status::DeliveryCounts>) {
+    pub fn set_eviction_status(&self, tally: Arc<DeliveryCounts>) {
         let _ = self.eviction_status.set(tally);
     }
 
@@ -328,6 +330,18 @@ impl Published {
         self.trouble.load().as_deref().copied()
     }
 
+    /// What the Node's condition is made from.
+    pub fn health(&self) -> Health {
+        let node = &self.latest().node;
+        Health {
+            trouble: self.trouble(),
+            ready: self.ready(),
+            mode: node.mode.clone(),
+            profile: node.profile.clone(),
+            degradations: node.degradations.clone(),
+        }
+    }
+
     /// See [`Published::set_ready`]; the error says what is missing.
     ///
     /// # Errors
@@ -351,5 +365,64 @@ impl Published {
             "not ready: waiting to be told of this node's pods by {}",
             waiting.join(", ")
         ))
+    }
+}
+
+/// Counts what the bounded list of events forgets.
+fn count(kind: &EventKind) {
+    match kind {
+        EventKind::Eviction(eviction) => counter!(
+            "podwarden_evictions_total",
+            "qos_class" => eviction.qos_class.clone(),
+            "scope" => eviction.scope.as_str(),
+            "dry_run" => eviction.dry_run.to_string(),
+        )
+        .increment(1),
+        EventKind::LevelCrossed {
+            scope, detected_by, ..
+        } => counter!(
+            "podwarden_level_crossings_total",
+            "scope" => scope.as_str(),
+            "detected_by" => detected_by.as_str(),
+        )
+        .increment(1),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    fn evict(published: &Published, dry_run: bool) {
+        let eviction = Eviction {
+            dry_run,
+            ..Eviction::default()
+        };
+        published.event(String::new(), None, EventKind::Eviction(Box::new(eviction)));
+    }
+
+    #[test]
+    fn events_are_counted_once_and_by_kind_and_those_of_agents_before_are_not() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let old = Published::default();
+        evict(&old, false);
+        metrics::with_local_recorder(&recorder, || {
+            let published = Published::after(old.events_after(0).0, 1);
+            // More than the list of events keeps.
+            for _ in 0..=EVENTS_KEPT {
+                evict(&published, false);
+            }
+            evict(&published, true);
+            published.event(String::new(), None, EventKind::KernelOom { pid: 1 });
+        });
+        let text = handle.render();
+        for (dry_run, count) in [(false, EVENTS_KEPT + 1), (true, 1)] {
+            let line = format!("dry_run=\"{dry_run}\"}} {count}");
+            assert!(text.lines().any(|l| l.ends_with(&line)), "{line}: {text}");
+        }
     }
 }

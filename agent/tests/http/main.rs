@@ -1,6 +1,11 @@
 //! The API over real sockets, with made-up figures.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::{ErrorKind, Write as _},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 use podwarden::{
     api::{
@@ -97,22 +102,14 @@ async fn metrics_say_what_the_figures_say() {
     let writes = shown.cgroup_writes;
     assert_eq!((writes.updated, writes.failed, shown.reconciles), (1, 1, 0));
     assert_eq!(shown.last_reconcile, None);
-    let text = loop {
-        let text = api.client().get_bytes("/metrics").await.unwrap();
-        let text = String::from_utf8(text.to_vec()).unwrap();
-        // Events are counted by a task of the server's own.
-        if text.contains("podwarden_evictions_total{") {
-            break text;
-        }
-        tokio::task::yield_now().await;
-    };
+    let text = api.metrics().await;
     let labels = r#"namespace="default",pod="web-1",uid="uid-1",qos_class="Burstable""#;
     for line in [
         format!("podwarden_pod_cpu_usage_seconds_total{{{labels}}} 1.5"),
         format!("podwarden_pod_memory_usage_bytes{{{labels}}} 4096"),
-        format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"0.000002\",{labels}}} 2"),
-        format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"0.000004\",{labels}}} 3"),
-        format!("podwarden_pod_run_queue_wait_seconds_bucket{{le=\"+Inf\",{labels}}} 4"),
+        format!("podwarden_pod_run_queue_wait_seconds_bucket{{{labels},le=\"0.000002\"}} 2"),
+        format!("podwarden_pod_run_queue_wait_seconds_bucket{{{labels},le=\"0.000004\"}} 3"),
+        format!("podwarden_pod_run_queue_wait_seconds_bucket{{{labels},le=\"+Inf\"}} 4"),
         format!("podwarden_pod_run_queue_wait_seconds_count{{{labels}}} 4"),
         r#"podwarden_tier_armed_level_bytes{tier="kubepods"} 1073741824"#.to_owned(),
         r#"podwarden_tier_memory_target_bytes{tier="kubepods"} 536870912"#.to_owned(),
@@ -121,11 +118,11 @@ async fn metrics_say_what_the_figures_say() {
         r#"podwarden_tier_reclaimed_bytes_total{tier="kubepods"} 8192"#.to_owned(),
         r#"podwarden_evictions_total{qos_class="BestEffort",scope="kubepods",dry_run="false"} 1"#
             .to_owned(),
-        "# TYPE podwarden_pod_cpu_usage_seconds counter".to_owned(),
+        "# TYPE podwarden_pod_cpu_usage_seconds_total counter".to_owned(),
         r#"podwarden_cgroup_operations_total{operation="update",result="done"} 1"#.to_owned(),
         r#"podwarden_cgroup_operations_total{operation="update",result="failed"} 1"#.to_owned(),
         r#"podwarden_cgroup_operations_total{operation="delete",result="failed"} 0"#.to_owned(),
-        r#"podwarden_cgroup_operation_duration_seconds_bucket{le="0.000004",operation="update"} 1"#
+        r#"podwarden_cgroup_operation_duration_seconds_bucket{operation="update",le="0.000004"} 1"#
             .to_owned(),
         r#"podwarden_cgroup_operation_duration_seconds_count{operation="update"} 2"#.to_owned(),
         r#"podwarden_cgroup_operation_duration_seconds_sum{operation="update"} 0.000009"#
@@ -140,12 +137,38 @@ async fn metrics_say_what_the_figures_say() {
         !text.contains("podwarden_pod_memory_limit_bytes{"),
         "{text}"
     );
-    assert!(text.ends_with("# EOF\n"));
 
     api.publish(1);
-    let text = api.client().get_bytes("/metrics").await.unwrap();
-    let text = String::from_utf8(text.to_vec()).unwrap();
+    let text = api.metrics().await;
     assert!(text.contains("uid-0") && !text.contains("uid-1"), "{text}");
+}
+
+/// `promtool` is of the Debian package `prometheus`.
+#[tokio::test]
+async fn a_scrape_passes_promtool() {
+    let api = Api::start().await;
+    api.publish(3);
+    let text = api.metrics().await;
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match promtool {
+        Ok(promtool) => promtool,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            println!("skipped: there is no promtool (Debian package prometheus)");
+            return;
+        }
+        Err(error) => panic!("promtool: {error}"),
+    };
+    let mut stdin = promtool.stdin.take().unwrap();
+    stdin.write_all(text.as_bytes()).unwrap();
+    drop(stdin);
+    let done = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.is_empty(), "{said}\n{text}");
 }
 
 #[tokio::test]

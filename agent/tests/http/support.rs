@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use podwarden::api::{
     client::{Client, Endpoint},
     published::{Figures, Published},
-    server::{HttpError, Listen, Listeners, serve_on},
+    server::{self, HttpError, Listen, Listeners, serve_on},
     types::{
         ConvergenceSteps, CpuStats, EventKind, MemoryStats, NodeStats, PodRef, PodStats,
         TierConvergence, TierStats,
@@ -34,6 +34,8 @@ impl Api {
     }
 
     pub(crate) async fn on(published: Published) -> Self {
+        // Before the first event is counted.
+        server::recorder();
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("run/api.sock");
         let listeners = Listeners::open(&Listen {
@@ -61,6 +63,11 @@ impl Api {
 
     pub(crate) fn client(&self) -> Client {
         Client::new(Endpoint::Unix(self.socket.clone()))
+    }
+
+    pub(crate) async fn metrics(&self) -> String {
+        let text = self.client().get_bytes("/metrics").await.unwrap();
+        String::from_utf8(text.to_vec()).unwrap()
     }
 
     pub(crate) fn publish(&self, pods: usize) {

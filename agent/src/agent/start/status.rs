@@ -9,7 +9,7 @@ use crate::{
     config::{Config, EvictionStatusConfig, Ownership},
     eviction::{
         pod_workers::JobError,
-        status::{Condition, EvictionStatus, Parts, Sizes, Teardown},
+        status::{Condition, EvictionStatus, OnDegraded, Parts, Sizes, Teardown},
     },
     pods::{Apiserver, Feed},
     runtime::{self, Client},
@@ -27,7 +27,24 @@ pub(in crate::agent) fn condition(
         tracing::warn!("nodeCondition has no effect: there is no API server");
         return None;
     };
-    Some(Condition::start(apiserver, &config.node_name, published))
+    let weak = Arc::downgrade(published);
+    let health = move || weak.upgrade().map(|published| published.health());
+    Some(Condition::start(
+        apiserver,
+        &config.node_name,
+        health,
+        on_degraded(published),
+    ))
+}
+
+/// Publishes a problem while the published state is there.
+fn on_degraded(published: &Arc<Published>) -> OnDegraded {
+    let published = Arc::downgrade(published);
+    Arc::new(move |message| {
+        if let Some(published) = published.upgrade() {
+            published.degraded(message);
+        }
+    })
 }
 
 /// Starts to deliver; `None` without an API server and a runtime. `recorded` are evictions by agents before
@@ -57,14 +74,18 @@ pub(super) fn start(
         feed,
         recorded: recorded.cloned().collect(),
         teardown: runtime.filter(|_| is_final).cloned().map(teardown),
-        published: Arc::downgrade(published),
+        on_degraded: on_degraded(published),
     });
-    started.unwrap_or_else(|error| {
+    let started = started.unwrap_or_else(|error| {
         let problem = format!("evictions do not reach the API server: no thread ({error})");
         tracing::warn!("{problem}");
         published.degraded(problem);
         None
-    })
+    });
+    if let Some(status) = &started {
+        published.set_eviction_status(status.deliveries());
+    }
+    started
 }
 
 /// Takes a pod down whose processes were killed.

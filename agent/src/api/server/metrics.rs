@@ -1,401 +1,256 @@
-//! `/metrics`, in OpenMetrics text.
+//! `/metrics`, in Prometheus text.
 //!
-//! Rendered from the figures when it is asked for, so that it says what `/v1/pods` says, a pod that
-//! is gone has no series, and nothing is kept up to date for nobody. `prometheus-client` writes
-//! names, units, escapes and numbers; counters of seconds stay floating point with it.
-
-use std::sync::Arc;
+//! What the agent counts and times itself comes from the process's recorder. The series of pods and tiers are
+//! written from the figures when they are asked for: they agree with `/v1/pods`, and a pod that is gone has no
+//! series.
 
 use axum::{
     extract::State,
-    http::{StatusCode, header},
+    http::header,
     response::{IntoResponse, Response},
 };
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, text},
-    registry::Registry,
+use metrics_exporter_prometheus::LabelSet;
+
+mod recorder;
+mod text;
+
+pub use self::recorder::recorder;
+use self::text::{Family, labels};
+use super::Shared;
+use crate::api::{
+    published::{Figures, Published},
+    types::{DropStats, NodeStats, PodStats, SourceStats, TierStats},
 };
 
-mod catalogue;
-mod family;
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-use self::{
-    catalogue::METRICS,
-    family::{Family, NANOS},
-};
-use super::{Shared, api::ErrorResponse, tally::Counts};
-use crate::{
-    api::{
-        published::Figures,
-        types::{
-            EventLogStats, EvictionStatusStats, ForeignWriteStats, MemoryStats, NodeStats,
-            PodStats, SourceStats,
-        },
-    },
-    hierarchy::act::{Operation, Outcome, Tally},
-};
+/// Nanoseconds in a second.
+const NANOS: f64 = 1e9;
 
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-pub(super) async fn metrics(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
-    let scrape = Scrape {
-        figures: shared.published.figures(),
-        done: shared.published.done(),
-        counts: shared.tally.counts(),
-        up: shared.published.trouble().is_none(),
-        event_log: shared.published.event_log(),
-        eviction_status: shared.published.eviction_status(),
-        sources: shared.published.sources(),
-    };
-    let text = render(scrape)
-        .map_err(|e| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
+    let mut text = recorder().render();
+    let figures = shared.published.figures();
+    node(&mut text, &figures.node, &shared.published);
+    sources(&mut text, &shared.published.sources());
+    tiers(&mut text, &figures.node.tiers);
+    pods(&mut text, &figures);
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
 }
 
-fn render(scrape: Scrape) -> Result<String, std::fmt::Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(scrape));
-    let mut text = String::new();
-    text::encode(&mut text, &registry)?;
-    Ok(text)
-}
-
-/// One scrape.
-#[derive(Debug)]
-struct Scrape {
-    figures: Arc<Figures>,
-    done: Tally,
-    counts: Counts,
-    /// The reactor is at work.
-    up: bool,
-    event_log: Option<EventLogStats>,
-    eviction_status: Option<EvictionStatusStats>,
-    sources: Arc<Vec<SourceStats>>,
-}
-
-impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        self.node(&mut encoder)?;
-        self.sources(&mut encoder)?;
-        self.operations(&mut encoder)?;
-        self.tiers(&mut encoder)?;
-        self.pods(&mut encoder)?;
-        self.events(&mut encoder)?;
-        self.event_log(&mut encoder)?;
-        self.eviction_status(&mut encoder)
-    }
-}
-
-type Encoded = Result<(), std::fmt::Error>;
-
-impl Scrape {
-    fn node(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let NodeStats {
-            mode,
-            profile,
-            cgroup_version,
-            cgroup_driver,
-            degradations,
-            allocatable_memory_bytes,
-            kernel_drops: drops,
-            foreign_writes,
-            runtime,
-            ..
-        } = &self.figures.node;
-        Family::open(encoder, &METRICS.info)?.info(&[
+#[rustfmt::skip]
+fn node(text: &mut String, node: &NodeStats, published: &Published) {
+    let none = labels([]);
+    Family::gauge(text, "podwarden_info",
+        "Always 1; the labels say which version runs, in which mode and profile, on which cgroups")
+        .add(&labels([
             ("version", env!("CARGO_PKG_VERSION")),
-            ("mode", mode),
-            ("profile", profile),
-            ("cgroup_version", cgroup_version),
-            ("cgroup_driver", cgroup_driver),
-        ])?;
-        Family::open(encoder, &METRICS.reactor_up)?.gauge(&[], u64::from(self.up))?;
-        if let Some(runtime) = runtime {
-            let up = runtime.name.is_some() && runtime.problem.is_none();
-            Family::open(encoder, &METRICS.runtime_up)?.gauge(&[], u64::from(up))?;
-        }
-        let failing = self.event_log.iter().filter(|log| log.failing.is_some());
-        let degradations = degradations.len() + failing.count();
-        Family::open(encoder, &METRICS.degradations)?.gauge(&[], degradations as u64)?;
-        Family::open(encoder, &METRICS.allocatable)?.gauge(&[], *allocatable_memory_bytes)?;
-        let mut family = Family::open(encoder, &METRICS.drops)?;
-        for (kind, count) in [
-            ("decision", drops.decisions),
-            ("telemetry", drops.telemetry),
-            ("account", drops.accounts),
-            ("stall", drops.stalls),
-        ] {
-            family.counter(&[("kind", kind)], count)?;
-        }
-        foreign_writes_of(encoder, foreign_writes)
+            ("mode", &node.mode),
+            ("profile", &node.profile),
+            ("cgroup_version", &node.cgroup_version),
+            ("cgroup_driver", &node.cgroup_driver),
+        ]), 1);
+    Family::gauge(text, "podwarden_reactor_up",
+        "1 while the thread that evicts is at work, 0 when it has ended or is stuck")
+        .add(&none, u64::from(published.trouble().is_none()));
+    if let Some(runtime) = &node.runtime {
+        let up = runtime.name.is_some() && runtime.problem.is_none();
+        Family::gauge(text, "podwarden_runtime_up", "1 while the container runtime answers")
+            .add(&none, u64::from(up));
     }
+    let log = published.event_log();
+    let failing = log.iter().filter(|log| log.failing.is_some()).count();
+    Family::gauge(text, "podwarden_degradations", "Capabilities that this node lacks; /v1/node names them")
+        .add(&none, node.degradations.len() + failing);
+    Family::gauge(text, "podwarden_allocatable_memory_bytes", "Memory that pods may use")
+        .add(&none, node.allocatable_memory_bytes);
+    drops(text, &node.kernel_drops);
+    Family::gauge(text, "podwarden_contested_files",
+        "Files that other processes keep writing, so that they are corrected at growing intervals")
+        .add(&none, node.foreign_writes.contested_files);
+    Family::gauge(text, "podwarden_watched_cgroups", "Cgroups in which a foreign write is noticed at once")
+        .add(&none, node.foreign_writes.watched_cgroups);
+}
 
-    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        if self.sources.is_empty() {
-            return Ok(());
-        }
-        let mut family = Family::open(encoder, &METRICS.source_up)?;
-        for source in self.sources.iter() {
-            let up = source.reported && source.problem.is_none();
-            family.gauge(&[("source", source.name.as_str())], u64::from(up))?;
-        }
-        let mut family = Family::open(encoder, &METRICS.source_pods)?;
-        for source in self.sources.iter() {
-            family.gauge(&[("source", source.name.as_str())], source.pods)?;
-        }
-        let mut family = Family::open(encoder, &METRICS.source_updates)?;
-        for source in self.sources.iter() {
-            family.counter(&[("source", source.name.as_str())], source.updates)?;
-        }
-        Ok(())
-    }
-
-    fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let mut family = Family::open(encoder, &METRICS.operations)?;
-        for operation in Operation::ALL {
-            for outcome in Outcome::ALL {
-                let labels = [
-                    ("operation", operation.as_str()),
-                    ("result", outcome.as_str()),
-                ];
-                family.counter(&labels, self.done.of(operation).of(outcome))?;
-            }
-        }
-        let mut family = Family::open(encoder, &METRICS.operation_duration)?;
-        for operation in Operation::ALL {
-            let durations = &self.done.of(operation).durations;
-            let sum = durations.sum_nanos as f64 / NANOS;
-            let labels = [("operation", operation.as_str())];
-            family.histogram(&labels, sum, &log2_micros(&durations.buckets))?;
-        }
-        let corrected = self.done.writes().corrected;
-        Family::open(encoder, &METRICS.corrections)?.counter(&[], corrected)?;
-        Family::open(encoder, &METRICS.reconciles)?.counter(&[], self.done.reconciles())?;
-        if let Some(last) = self.done.last() {
-            let seconds = last.duration_nano_seconds as f64 / NANOS;
-            Family::open(encoder, &METRICS.reconcile_duration)?.real(seconds)?;
-        }
-        Ok(())
-    }
-
-    fn tiers(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let tiers = &self.figures.node.tiers;
-        let mut family = Family::open(encoder, &METRICS.tier_cpu)?;
-        for tier in tiers {
-            family.seconds(&[("tier", &tier.name)], tier.cpu.usage_core_nano_seconds)?;
-        }
-        let mut gauges = |metric, of: &dyn Fn(&crate::api::types::TierStats) -> Option<u64>| {
-            let mut family = Family::open(encoder, metric)?;
-            for tier in tiers {
-                if let Some(value) = of(tier) {
-                    family.gauge(&[("tier", &tier.name)], value)?;
-                }
-            }
-            Ok(())
-        };
-        gauges(&METRICS.tier_memory, &|t| {
-            memory(&t.memory, |m| m.usage_bytes)
-        })?;
-        gauges(&METRICS.tier_limit, &|t| t.memory.as_ref()?.limit_bytes)?;
-        gauges(&METRICS.tier_level, &|t| t.armed_level_bytes)?;
-        gauges(&METRICS.tier_target, &|t| {
-            t.convergence.as_ref()?.target_bytes
-        })?;
-        gauges(&METRICS.tier_gap, &|t| {
-            Some(t.convergence.as_ref()?.gap_bytes)
-        })?;
-        let converging = || {
-            let tiers = tiers.iter();
-            tiers.filter_map(|tier| Some((tier.name.as_str(), tier.convergence.as_ref()?)))
-        };
-        let mut family = Family::open(encoder, &METRICS.tier_steps)?;
-        for (tier, convergence) in converging() {
-            let steps = &convergence.steps;
-            for (file, count) in [
-                ("max", steps.max),
-                ("high", steps.high),
-                ("reclaim", steps.reclaim),
-            ] {
-                family.counter(&[("tier", tier), ("file", file)], count)?;
-            }
-        }
-        let mut family = Family::open(encoder, &METRICS.tier_reclaimed)?;
-        for (tier, convergence) in converging() {
-            family.counter(&[("tier", tier)], convergence.reclaimed_bytes)?;
-        }
-        Ok(())
-    }
-
-    fn pods(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        type Figure = fn(&MemoryStats) -> Option<u64>;
-        self.pod_cpu(encoder)?;
-        let memory_of: [(_, Figure); 4] = [
-            (&METRICS.pod_memory, |m| Some(m.usage_bytes)),
-            (&METRICS.pod_working_set, |m| Some(m.working_set_bytes)),
-            (&METRICS.pod_rss, |m| Some(m.rss_bytes)),
-            (&METRICS.pod_limit, |m| m.limit_bytes),
-        ];
-        for (metric, of) in memory_of {
-            let mut family = Family::open(encoder, metric)?;
-            for pod in &self.figures.pods {
-                if let Some(value) = pod.memory.as_ref().and_then(of) {
-                    family.gauge(&labels(pod), value)?;
-                }
-            }
-        }
-        self.pod_stalls(encoder)?;
-        self.pod_exits(encoder)
-    }
-
-    fn pod_cpu(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let mut family = Family::open(encoder, &METRICS.pod_cpu)?;
-        for pod in &self.figures.pods {
-            family.seconds(&labels(pod), pod.cpu.usage_core_nano_seconds)?;
-        }
-        let mut family = Family::open(encoder, &METRICS.pod_switches)?;
-        for pod in &self.figures.pods {
-            family.counter(&labels(pod), pod.cpu.context_switches)?;
-        }
-        let mut family = Family::open(encoder, &METRICS.pod_wait)?;
-        for pod in &self.figures.pods {
-            let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
-            family.histogram(
-                &labels(pod),
-                sum,
-                &log2_micros(&pod.cpu.run_queue_wait_histogram),
-            )?;
-        }
-        Ok(())
-    }
-
-    fn pod_stalls(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let mut family = Family::open(encoder, &METRICS.pod_stall)?;
-        for pod in &self.figures.pods {
-            for (kind, nanos) in [
-                ("direct_reclaim", pod.stall.direct_reclaim_nano_seconds),
-                ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
-            ] {
-                family.seconds(&labelled(pod, "kind", kind), nanos)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn pod_exits(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let mut family = Family::open(encoder, &METRICS.pod_exits)?;
-        for pod in &self.figures.pods {
-            let exits = &pod.exits;
-            let succeeded = exits.total.saturating_sub(exits.failed + exits.signaled);
-            for (how, count) in [
-                ("succeeded", succeeded),
-                ("failed", exits.failed),
-                ("signaled", exits.signaled),
-            ] {
-                family.counter(&labelled(pod, "outcome", how), count)?;
-            }
-        }
-        let mut family = Family::open(encoder, &METRICS.pod_oom_kills)?;
-        for pod in &self.figures.pods {
-            family.counter(&labels(pod), pod.exits.oom_killed)?;
-        }
-        Ok(())
-    }
-
-    fn events(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let mut family = Family::open(encoder, &METRICS.evictions)?;
-        for (key, count) in &self.counts.evictions {
-            let dry_run = if key.dry_run { "true" } else { "false" };
-            family.counter(
-                &[
-                    ("qos_class", &key.qos_class),
-                    ("scope", key.scope.as_str()),
-                    ("dry_run", dry_run),
-                ],
-                *count,
-            )?;
-        }
-        let mut family = Family::open(encoder, &METRICS.crossings)?;
-        for ((scope, detected_by), count) in &self.counts.crossings {
-            family.counter(
-                &[
-                    ("scope", scope.as_str()),
-                    ("detected_by", detected_by.as_str()),
-                ],
-                *count,
-            )?;
-        }
-        Ok(())
+fn drops(text: &mut String, drops: &DropStats) {
+    let help = "What the kernel programs could not deliver, by kind";
+    let mut family = Family::counter(text, "podwarden_kernel_drops_total", help);
+    for (kind, count) in [
+        ("decision", drops.decisions),
+        ("telemetry", drops.telemetry),
+        ("account", drops.accounts),
+        ("stall", drops.stalls),
+    ] {
+        family.add(&labels([("kind", kind)]), count);
     }
 }
 
-fn foreign_writes_of(encoder: &mut DescriptorEncoder<'_>, drift: &ForeignWriteStats) -> Encoded {
-    let mut family = Family::open(encoder, &METRICS.drift)?;
-    for count in &drift.properties {
-        for (outcome, value) in [
-            ("corrected", count.corrected),
-            ("refused", count.refused),
-            ("contested", count.contests),
-        ] {
-            let labels = [("property", count.property.as_str()), ("outcome", outcome)];
-            family.counter(&labels, value)?;
+#[rustfmt::skip]
+fn sources(text: &mut String, sources: &[SourceStats]) {
+    if sources.is_empty() {
+        return;
+    }
+    let mut family = Family::gauge(text, "podwarden_pod_source_up",
+        "1 while a source of pods has sent what it has and is followed");
+    for source in sources {
+        let up = source.reported && source.problem.is_none();
+        family.add(&labels([("source", &source.name)]), u64::from(up));
+    }
+    let mut family = Family::gauge(text, "podwarden_pod_source_pods", "Pods that a source has");
+    for source in sources {
+        family.add(&labels([("source", &source.name)]), source.pods);
+    }
+    let mut family = Family::counter(text, "podwarden_pod_source_updates_total",
+        "Changes of pods that a source sent");
+    for source in sources {
+        family.add(&labels([("source", &source.name)]), source.updates);
+    }
+}
+
+#[rustfmt::skip]
+fn tiers(text: &mut String, tiers: &[TierStats]) {
+    let tiers: Vec<_> = tiers.iter().map(|tier| (labels([("tier", &tier.name)]), tier)).collect();
+    let mut family = Family::counter(text, "podwarden_tier_cpu_usage_seconds_total",
+        "CPU time of everything below the tier's cgroup");
+    for (labels, tier) in &tiers {
+        family.add(labels, tier.cpu.usage_core_nano_seconds as f64 / NANOS);
+    }
+    type Figure = fn(&TierStats) -> Option<u64>;
+    let gauges: [(_, _, Figure); 5] = [
+        ("podwarden_tier_memory_usage_bytes", "Memory of everything below the tier's cgroup",
+            |tier| Some(tier.memory.as_ref()?.usage_bytes)),
+        ("podwarden_tier_memory_limit_bytes", "Memory limit in force on the tier's cgroup; no series when there is none",
+            |tier| tier.memory.as_ref()?.limit_bytes),
+        ("podwarden_tier_armed_level_bytes", "Usage at which podwarden acts; no series when nothing is armed",
+            |tier| tier.armed_level_bytes),
+        ("podwarden_tier_memory_target_bytes", "Memory limit that qosReserved leaves to the tier; no series without one",
+            |tier| tier.convergence.as_ref()?.target_bytes),
+        ("podwarden_tier_memory_gap_bytes", "Memory that the tier uses above its target, and that its limit waits for",
+            |tier| Some(tier.convergence.as_ref()?.gap_bytes)),
+    ];
+    for (name, help, of) in gauges {
+        let mut family = Family::gauge(text, name, help);
+        for (labels, tier) in &tiers {
+            if let Some(value) = of(tier) {
+                family.add(labels, value);
+            }
         }
     }
-    Family::open(encoder, &METRICS.drift_contested)?.gauge(&[], drift.contested_files)?;
-    Family::open(encoder, &METRICS.drift_watched)?.gauge(&[], drift.watched_cgroups)
-}
-
-impl Scrape {
-    fn event_log(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let Some(log) = &self.event_log else {
-            return Ok(());
-        };
-        let mut family = Family::open(encoder, &METRICS.log_lines)?;
-        family.counter(&[("result", "written")], log.written)?;
-        family.counter(&[("result", "dropped")], log.dropped)?;
-        Family::open(encoder, &METRICS.log_size)?.gauge(&[], log.size_bytes)
+    let converging = || tiers.iter().filter_map(|(labels, tier)| Some((labels, tier.convergence.as_ref()?)));
+    let mut family = Family::counter(text, "podwarden_tier_convergence_steps_total",
+        "Steps towards the tier's target, by the file that was written: max, high, reclaim");
+    for (labels, convergence) in converging() {
+        let steps = &convergence.steps;
+        for (file, count) in [("max", steps.max), ("high", steps.high), ("reclaim", steps.reclaim)] {
+            family.add_with(labels, ("file", file), count);
+        }
     }
-
-    fn eviction_status(&self, encoder: &mut DescriptorEncoder<'_>) -> Encoded {
-        let Some(marks) = &self.eviction_status else {
-            return Ok(());
-        };
-        Family::open(encoder, &METRICS.marks_waiting)?.gauge(&[], marks.waiting)?;
-        let mut family = Family::open(encoder, &METRICS.marks)?;
-        family.counter(&[("result", "delivered")], marks.delivered)?;
-        family.counter(&[("result", "given_up")], marks.given_up)
+    let mut family = Family::counter(text, "podwarden_tier_reclaimed_bytes_total",
+        "Page cache that was dropped to bring the tier to its target");
+    for (labels, convergence) in converging() {
+        family.add(labels, convergence.reclaimed_bytes);
     }
 }
 
-fn memory(memory: &Option<MemoryStats>, of: impl Fn(&MemoryStats) -> u64) -> Option<u64> {
-    memory.as_ref().map(of)
-}
+/// A pod with the labels of its series, which are made once.
+type Labelled<'a> = (LabelSet, &'a PodStats);
 
-fn labels(pod: &PodStats) -> [(&str, &str); 4] {
-    [
-        ("namespace", &pod.pod_ref.namespace),
-        ("pod", &pod.pod_ref.name),
-        ("uid", &pod.pod_ref.uid),
-        ("qos_class", &pod.qos_class),
-    ]
-}
-
-fn labelled<'a>(pod: &'a PodStats, name: &'a str, value: &'a str) -> [(&'a str, &'a str); 5] {
-    let [a, b, c, d] = labels(pod);
-    [a, b, c, d, (name, value)]
-}
-
-/// Upper bounds in seconds with the count of each bucket alone: bucket `i` ends at `2^(i+1)`
-/// microseconds, the last nowhere.
-fn log2_micros(counts: &[u64]) -> Vec<(f64, u64)> {
-    let last = counts.len().saturating_sub(1);
-    let bound = |i: usize| match i {
-        i if i == last => f64::INFINITY,
-        i => 2f64.powi(i as i32 + 1) / 1e6,
+fn pods(text: &mut String, figures: &Figures) {
+    let labelled = |pod: &PodStats| {
+        let pod_ref = &pod.pod_ref;
+        labels([
+            ("namespace", &pod_ref.namespace),
+            ("pod", &pod_ref.name),
+            ("uid", &pod_ref.uid),
+            ("qos_class", &pod.qos_class),
+        ])
     };
-    counts
+    let pods: Vec<Labelled<'_>> = figures
+        .pods
         .iter()
-        .enumerate()
-        .map(|(i, &n)| (bound(i), n))
-        .collect()
+        .map(|pod| (labelled(pod), pod))
+        .collect();
+    pod_cpu(text, &pods);
+    pod_memory(text, &pods);
+    pod_exits(text, &pods);
+}
+
+#[rustfmt::skip]
+fn pod_cpu(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod");
+    for (labels, pod) in pods {
+        family.add(labels, pod.cpu.usage_core_nano_seconds as f64 / NANOS);
+    }
+    let mut family = Family::counter(text, "podwarden_pod_context_switches_total",
+        "Context switches into tasks of the pod");
+    for (labels, pod) in pods {
+        family.add(labels, pod.cpu.context_switches);
+    }
+    let mut family = Family::histogram(text, "podwarden_pod_run_queue_wait_seconds",
+        "How long runnable tasks of the pod waited for a CPU");
+    for (labels, pod) in pods {
+        let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
+        let counts = &pod.cpu.run_queue_wait_histogram;
+        let last = counts.len().saturating_sub(1);
+        let bounds = log2_bounds().take(last).map(Some).chain([None]);
+        family.add_buckets(labels, sum, bounds.zip(counts.iter().copied()));
+    }
+}
+
+#[rustfmt::skip]
+fn pod_memory(text: &mut String, pods: &[Labelled<'_>]) {
+    type Figure = fn(&PodStats) -> Option<u64>;
+    let gauges: [(_, _, Figure); 4] = [
+        ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
+            |pod| Some(pod.memory.as_ref()?.usage_bytes)),
+        ("podwarden_pod_memory_working_set_bytes", "Usage without inactive page cache, as cAdvisor computes it",
+            |pod| Some(pod.memory.as_ref()?.working_set_bytes)),
+        ("podwarden_pod_memory_rss_bytes", "Anonymous memory of the pod",
+            |pod| Some(pod.memory.as_ref()?.rss_bytes)),
+        ("podwarden_pod_memory_limit_bytes", "Memory limit in force on the pod's cgroup; no series when there is none",
+            |pod| pod.memory.as_ref()?.limit_bytes),
+    ];
+    for (name, help, of) in gauges {
+        let mut family = Family::gauge(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(value) = of(pod) {
+                family.add(labels, value);
+            }
+        }
+    }
+    let mut family = Family::counter(text, "podwarden_pod_reclaim_stall_seconds_total",
+        "Time that tasks of the pod reclaimed memory instead of running, by kind of reclaim");
+    for (labels, pod) in pods {
+        for (kind, nanos) in [
+            ("direct_reclaim", pod.stall.direct_reclaim_nano_seconds),
+            ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
+        ] {
+            family.add_with(labels, ("kind", kind), nanos as f64 / NANOS);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn pod_exits(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_process_exits_total",
+        "Processes of the pod that ended, by outcome");
+    for (labels, PodStats { exits, .. }) in pods {
+        let succeeded = exits.total.saturating_sub(exits.failed + exits.signaled);
+        for (outcome, count) in [
+            ("succeeded", succeeded),
+            ("failed", exits.failed),
+            ("signaled", exits.signaled),
+        ] {
+            family.add_with(labels, ("outcome", outcome), count);
+        }
+    }
+    let mut family = Family::counter(text, "podwarden_pod_oom_kills_total",
+        "Processes of the pod that the kernel's OOM killer chose");
+    for (labels, pod) in pods {
+        family.add(labels, pod.exits.oom_killed);
+    }
+}
+
+/// Upper bounds of buckets in seconds: bucket `i` ends at `2^(i+1)` microseconds.
+fn log2_bounds() -> impl Iterator<Item = f64> {
+    (1..).map(|exponent| 2f64.powi(exponent) / 1e6)
 }

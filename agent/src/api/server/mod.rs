@@ -8,7 +8,6 @@ mod error;
 mod events;
 mod listen;
 mod metrics;
-mod tally;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -19,17 +18,20 @@ pub use self::{
     error::HttpError,
     events::Missed,
     listen::{Listen, Listeners},
+    metrics::recorder,
 };
 use crate::api::published::Published;
 
 /// How long requests in flight may go on after a shutdown was asked for.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Durations that were recorded since are folded this often, so that they do not pile up between scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+
 /// What every handler gets.
 #[derive(Debug, Clone)]
 struct Shared {
     published: Arc<Published>,
-    tally: Arc<tally::Tally>,
     /// True once the server is to end: streams of events close.
     closing: watch::Receiver<bool>,
 }
@@ -58,11 +60,7 @@ pub async fn serve_on(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), HttpError> {
     let (close, closing) = watch::channel(false);
-    let shared = Shared {
-        tally: Arc::default(),
-        published,
-        closing,
-    };
+    let shared = Shared { published, closing };
     // Removes the socket file at the end of this function, whichever way it is left.
     let Listeners {
         tcp,
@@ -70,10 +68,12 @@ pub async fn serve_on(
         file: _file,
     } = listeners;
     let mut background = JoinSet::new();
-    background.spawn(tally::follow(
-        shared.published.clone(),
-        shared.tally.clone(),
-    ));
+    background.spawn(async {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            recorder().run_upkeep();
+        }
+    });
 
     let mut servers = JoinSet::new();
     let app = routes(shared.clone());
@@ -120,7 +120,7 @@ fn flatten(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result
 /// Completes when the server is to end.
 async fn closed(mut closing: watch::Receiver<bool>) {
     if closing.wait_for(|closing| *closing).await.is_err() {
-        // The sender is gone without a word: nobody will ever ask.
+        // The sender is gone: the server does not end by a request.
         std::future::pending::<()>().await;
     }
 }

@@ -21,7 +21,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{
-        Arc, Weak,
+        Arc,
         mpsc::{SyncSender, sync_channel},
     },
     thread::JoinHandle,
@@ -32,10 +32,7 @@ use podwarden_cgroup::Tree;
 
 pub use self::{follow::Wanted, incident::Incident, recent::RecentIncidents};
 use crate::{
-    api::{
-        published::Published,
-        types::{Exit, PodRef},
-    },
+    api::types::{Exit, FlightRecord, PodRef},
     reactor::trace::Trace,
 };
 
@@ -78,15 +75,19 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts the thread, with nothing to follow.
+    /// Starts the thread, with nothing to follow. It hands each flight record with its event's id to `publish`.
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn start(tree: Tree, trace: Arc<Trace>, published: Weak<Published>) -> io::Result<Self> {
+    pub fn start(
+        tree: Tree,
+        trace: Arc<Trace>,
+        publish: impl Fn(u64, FlightRecord) + Send + 'static,
+    ) -> io::Result<Self> {
         let (messages, waiting) = sync_channel(WAITING);
         let thread = std::thread::Builder::new()
             .name("recorder".to_owned())
-            .spawn(move || thread::run(&tree, &trace, &published, &waiting))?;
+            .spawn(move || thread::run(&tree, &trace, &publish, &waiting))?;
         Ok(Self {
             messages,
             watched: Vec::new(),

@@ -1,17 +1,14 @@
 //! The recorder's thread: reads usage, and finishes flights when their time has come.
 
 use std::{
-    sync::{
-        Weak,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError},
     time::Instant,
 };
 
 use podwarden_cgroup::Tree;
 
 use super::{Message, OpenIncident, flight_record, follow::Curves};
-use crate::{api::published::Published, reactor::trace::Trace};
+use crate::{api::types::FlightRecord, reactor::trace::Trace};
 
 /// Incidents whose curves are drawn at the same time; more than these are events without a flight.
 const OPEN: usize = 16;
@@ -23,7 +20,7 @@ const EXITS: usize = 64;
 pub(super) fn run(
     tree: &Tree,
     trace: &Trace,
-    published: &Weak<Published>,
+    publish: &impl Fn(u64, FlightRecord),
     waiting: &Receiver<Message>,
 ) {
     let mut curves = Curves::default();
@@ -35,7 +32,7 @@ pub(super) fn run(
             .into_iter()
             .partition(|incident| incident.due <= now);
         open = left;
-        finish(done, trace, &curves, published);
+        finish(done, trace, &curves, publish);
         if next <= now {
             // While something is going on the others' curves matter as well.
             next = now + curves.pass(tree, !open.is_empty());
@@ -58,7 +55,7 @@ pub(super) fn run(
             }
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
-                finish(open, trace, &curves, published);
+                finish(open, trace, &curves, publish);
                 return;
             }
         }
@@ -71,16 +68,18 @@ fn is_repeated(open: &[OpenIncident], new: &OpenIncident) -> bool {
     is_oom(new) && open.iter().any(|i| is_oom(i) && i.pod == new.pod)
 }
 
-fn finish(done: Vec<OpenIncident>, trace: &Trace, curves: &Curves, published: &Weak<Published>) {
+fn finish(
+    done: Vec<OpenIncident>,
+    trace: &Trace,
+    curves: &Curves,
+    publish: &impl Fn(u64, FlightRecord),
+) {
     if done.is_empty() {
         return;
     }
-    let Some(published) = published.upgrade() else {
-        return;
-    };
     let readings = trace.read();
     for incident in done {
         let id = incident.id;
-        published.publish_flight_record(id, flight_record::of(incident, curves, &readings));
+        publish(id, flight_record::of(incident, curves, &readings));
     }
 }

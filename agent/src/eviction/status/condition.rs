@@ -5,16 +5,12 @@
 //! `pkg/exporters/k8sexporter/condition/manager.go`). Nothing waits for it, and nothing is kept on disk: only
 //! what is so now counts.
 
-use std::{
-    sync::{Arc, Weak},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::{say, server::Server, wording};
+use super::{OnDegraded, say, server::Server, wording};
 use crate::{
-    api::published::Published,
     base::{backoff::Backoff, clock},
     eviction::pod_workers::JobError,
     pods::Apiserver,
@@ -32,6 +28,21 @@ const HEARTBEAT: Duration = Duration::from_secs(300);
 /// An agent that ends waits so long for its last word.
 const LAST: Duration = Duration::from_secs(2);
 
+/// What the condition is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Why the agent does not do its work; `None` while it does.
+    pub trouble: Option<&'static str>,
+    /// What is missing before the agent is ready.
+    pub ready: Result<(), String>,
+    /// `observe` or `enforce`.
+    pub mode: String,
+    /// The profile that runs.
+    pub profile: String,
+    /// What this node cannot do, one sentence each.
+    pub degradations: Vec<String>,
+}
+
 /// What the condition says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
@@ -45,28 +56,27 @@ pub(super) struct State {
 
 impl State {
     /// Of a running agent.
-    fn of(published: &Published) -> Self {
+    fn of(health: Health) -> Self {
         let state = |status, reason, message| Self {
             status,
             reason,
             message,
         };
-        if let Some(trouble) = published.trouble() {
+        if let Some(trouble) = health.trouble {
             return state("False", "ReactorFailed", trouble.to_owned());
         }
-        if let Err(why) = published.ready() {
+        if let Err(why) = health.ready {
             return state("False", "NotReady", why);
         }
-        let node = &published.latest().node;
-        let does = match node.mode.as_str() {
+        let does = match health.mode.as_str() {
             "enforce" => "evicts",
             _ => "tells what it would evict, and evicts nothing",
         };
-        let works = format!("podwarden {does}; profile {}", node.profile);
-        if node.degradations.is_empty() {
+        let works = format!("podwarden {does}; profile {}", health.profile);
+        if health.degradations.is_empty() {
             return state("True", "Ready", works);
         }
-        let missing = node.degradations.join("; ");
+        let missing = health.degradations.join("; ");
         state("True", "Degraded", format!("{works}; {missing}"))
     }
 
@@ -75,7 +85,7 @@ impl State {
         Self {
             status: "False",
             reason: "Stopped",
-            message: "podwarden was stopped: nobody evicts but the kubelet".to_owned(),
+            message: "podwarden was stopped: only the kubelet evicts".to_owned(),
         }
     }
 }
@@ -147,16 +157,22 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Says how the agent is from now on.
+    /// Keeps the condition in the Node's status from now on; ends once `health` has gone.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn start(apiserver: Apiserver, node_name: &str, published: &Arc<Published>) -> Self {
+    pub fn start(
+        apiserver: Apiserver,
+        node_name: &str,
+        health: impl Fn() -> Option<Health> + Send + Sync + 'static,
+        on_degraded: OnDegraded,
+    ) -> Self {
         let (stop, stopped) = oneshot::channel();
         let teller = Teller {
             server: Server::new(apiserver),
             node_name: node_name.to_owned(),
-            published: Arc::downgrade(published),
+            health: Box::new(health),
+            on_degraded,
             pace: Pace::new(clock::of_timers()),
             problem: None,
         };
@@ -177,7 +193,8 @@ impl Condition {
 struct Teller {
     server: Server,
     node_name: String,
-    published: Weak<Published>,
+    health: Box<dyn Fn() -> Option<Health> + Send + Sync>,
+    on_degraded: OnDegraded,
     pace: Pace,
     /// What kept it from being said, so that this is said once.
     problem: Option<String>,
@@ -190,10 +207,10 @@ impl Teller {
                 _ = &mut stopped => break,
                 () = tokio::time::sleep(LOOK) => {}
             }
-            let Some(published) = self.published.upgrade() else {
+            let Some(health) = (self.health)() else {
                 return;
             };
-            let state = State::of(&published);
+            let state = State::of(health);
             if self.pace.is_due(&state, clock::of_timers()) {
                 tokio::select! {
                     _ = &mut stopped => break,
@@ -229,7 +246,7 @@ impl Teller {
         self.pace.failed(wait, now, fastrand::f64());
         if self.problem.as_ref() != Some(&problem) {
             let message = format!("the Node's condition PodwardenReady is not told: {problem}");
-            say(&self.published, message);
+            say(&self.on_degraded, message);
             self.problem = Some(problem);
         }
     }
@@ -238,19 +255,19 @@ impl Teller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{published::Figures, types::NodeStats};
 
-    fn of(mode: &str, degradations: &[&str]) -> State {
-        let published = Published::default();
-        let node = NodeStats {
+    fn health(mode: &str, degradations: &[&str]) -> Health {
+        Health {
+            trouble: None,
+            ready: Ok(()),
             mode: mode.to_owned(),
             profile: "full".to_owned(),
             degradations: degradations.iter().map(|&d| d.to_owned()).collect(),
-            ..NodeStats::default()
-        };
-        published.publish(Figures::new(node, Vec::new()));
-        published.set_ready(true);
-        State::of(&published)
+        }
+    }
+
+    fn of(mode: &str, degradations: &[&str]) -> State {
+        State::of(health(mode, degradations))
     }
 
     #[test]
@@ -265,12 +282,12 @@ mod tests {
             state.message.ends_with("; no levels; no stalls"),
             "{state:?}"
         );
-        let published = Published::default();
-        let state = State::of(&published);
+        let mut ill = health("enforce", &[]);
+        ill.ready = Err("no figures".to_owned());
+        let state = State::of(ill.clone());
         assert_eq!((state.status, state.reason), ("False", "NotReady"));
-        published.set_ready(true);
-        published.set_trouble(Some("stuck"));
-        let state = State::of(&published);
+        ill.trouble = Some("stuck");
+        let state = State::of(ill);
         assert_eq!((state.status, state.reason), ("False", "ReactorFailed"));
     }
 

@@ -1,6 +1,8 @@
-//! How many marks wait, and what became of the others.
+//! How many entries wait, and what became of the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use metrics::{counter, gauge};
 
 use crate::api::types::EvictionStatusStats;
 
@@ -13,18 +15,20 @@ pub struct DeliveryCounts {
 }
 
 impl DeliveryCounts {
-    /// So many wait now.
+    /// So many entries wait now.
     pub(super) fn waits(&self, entries: usize) {
+        gauge!("podwarden_eviction_status_waiting").set(entries as f64);
         self.waiting.store(entries as u64, Ordering::Relaxed);
     }
 
-    /// One was told, or will never be.
+    /// The API server has one more, or never will.
     pub(super) fn over(&self, delivered: bool) {
-        let counter = match delivered {
-            true => &self.delivered,
-            false => &self.given_up,
+        let (count, result) = match delivered {
+            true => (&self.delivered, "delivered"),
+            false => (&self.given_up, "given_up"),
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter!("podwarden_eviction_status_deliveries_total", "result" => result).increment(1);
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// As `/v1/node` shows it.

@@ -1,24 +1,19 @@
 //! What hurries marks: the API server answers again. What makes them moot: the pod is gone. And what takes
 //! them back.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Weak,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::mpsc;
 
 use super::{
+    OnDegraded,
     entry::Entry,
     queue::Shared,
     recent::{Back, Recent, State},
     say, whose,
 };
 use crate::{
-    api::{
-        published::Published,
-        types::{PodRef, SourceStats},
-    },
+    api::types::{PodRef, SourceStats},
     base::clock,
     eviction::pod_workers::{Offers, Work},
     pods::{Feed, PodSet, Source},
@@ -31,7 +26,7 @@ pub(super) struct Follow {
     pub(super) offers: Offers<PodRef>,
     /// Marks that were written to a status just now.
     pub(super) written: mpsc::UnboundedReceiver<Entry>,
-    pub(super) published: Weak<Published>,
+    pub(super) on_degraded: OnDegraded,
 }
 
 impl Follow {
@@ -130,7 +125,7 @@ impl Follow {
                     self.offers.offer(&key, Work::Update(pod));
                 }
                 Back::Enough(entry) => say(
-                    &self.published,
+                    &self.on_degraded,
                     format!(
                         "the status of the evicted pod {} is written over again and again, and left as it is now: \
                          something else than its kubelet insists that it runs",

@@ -35,7 +35,7 @@ mod writer;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -54,10 +54,7 @@ use self::{
     writer::Writer,
 };
 use crate::{
-    api::{
-        published::Published,
-        types::{Eviction, PodRef},
-    },
+    api::types::{Eviction, PodRef},
     base::clock,
     config::EvictionStatusConfig,
     eviction::pod_workers::{PodWorkers, Work},
@@ -65,7 +62,15 @@ use crate::{
     reactor::report::Crossing,
 };
 
-pub use self::{condition::Condition, deliveries::DeliveryCounts, steps::Teardown, wording::Sizes};
+/// Publishes a sentence about a problem as an event.
+pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
+
+pub use self::{
+    condition::{Condition, Health},
+    deliveries::DeliveryCounts,
+    steps::Teardown,
+    wording::Sizes,
+};
 
 /// What marks are made with.
 pub struct Parts {
@@ -87,14 +92,15 @@ pub struct Parts {
     pub recorded: Vec<(String, Eviction)>,
     /// `None` where there is no container runtime to be told.
     pub teardown: Option<Teardown>,
-    /// Where trouble is told.
-    pub published: Weak<Published>,
+    /// What publishes a problem.
+    pub on_degraded: OnDegraded,
 }
 
 /// The reconciler's end. What waits to be written is written before it goes away; what waits to be told is
 /// told by the next agent.
 pub struct EvictionStatus {
     writer: Writer,
+    deliveries: Arc<DeliveryCounts>,
     sizes: Sizes,
     node_name: String,
     /// `None` where nobody is told.
@@ -126,12 +132,9 @@ impl EvictionStatus {
             return Ok(None);
         }
         let deliveries = Arc::new(DeliveryCounts::default());
-        if let Some(published) = parts.published.upgrade() {
-            published.set_eviction_status(Arc::clone(&deliveries));
-        }
         let (mut queue, problems) = Queue::open(parts.state_dir.as_deref());
         for problem in problems {
-            say(&parts.published, problem);
+            say(&parts.on_degraded, problem);
         }
         if tells && queue.dir().is_none() {
             tracing::warn!(
@@ -153,8 +156,8 @@ impl EvictionStatus {
             node_name: parts.node_name.clone(),
             pods: parts.feed.pods.clone(),
             teardown: parts.teardown,
-            published: parts.published.clone(),
-            deliveries,
+            on_degraded: parts.on_degraded.clone(),
+            deliveries: Arc::clone(&deliveries),
             written: marked,
         };
         let (workers, offers) = PodWorkers::start(Arc::new(steps));
@@ -166,16 +169,22 @@ impl EvictionStatus {
             queue: queue.clone(),
             offers: offers.clone(),
             written,
-            published: parts.published.clone(),
+            on_degraded: parts.on_degraded.clone(),
         };
         Ok(Some(Self {
-            writer: Writer::start(queue, offers, parts.published)?,
+            writer: Writer::start(queue, offers, parts.on_degraded)?,
+            deliveries,
             sizes: parts.sizes,
             node_name: parts.node_name,
             periods: tells.then(|| PressurePeriods::new(parts.calm)),
             _following: Following(tokio::spawn(following.run())),
             _workers: workers,
         }))
+    }
+
+    /// What waits and what was delivered.
+    pub fn deliveries(&self) -> Arc<DeliveryCounts> {
+        Arc::clone(&self.deliveries)
     }
 
     /// A pod was killed at `time`. `set` is what is known of pods. Never waits.
@@ -238,12 +247,10 @@ impl EvictionStatus {
     }
 }
 
-/// Says what is wrong, in the log and as an event.
-fn say(published: &Weak<Published>, message: String) {
+/// Reports a problem in the log and as an event.
+fn say(on_degraded: &OnDegraded, message: String) {
     tracing::warn!("{message}");
-    if let Some(published) = published.upgrade() {
-        published.degraded(message);
-    }
+    on_degraded(message);
 }
 
 /// Whose worker an entry is for.

@@ -5,14 +5,12 @@
 //! object that was looked at just before, in the version that it had then, and not if it says already that
 //! the pod has ended.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, Weak},
-};
+use std::{pin::Pin, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 
 use super::{
+    OnDegraded,
     deliveries::DeliveryCounts,
     entry::{About, Entry, NODE_KEY},
     object::{Found, Object},
@@ -22,7 +20,7 @@ use super::{
     wording,
 };
 use crate::{
-    api::{published::Published, types::PodRef},
+    api::types::PodRef,
     config::EvictionStatusConfig,
     eviction::pod_workers::{Job, JobError, Work},
     pods::{PodSet, Source},
@@ -45,7 +43,7 @@ pub(super) struct Steps {
     pub(super) node_name: String,
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
     pub(super) teardown: Option<Teardown>,
-    pub(super) published: Weak<Published>,
+    pub(super) on_degraded: OnDegraded,
     pub(super) deliveries: Arc<DeliveryCounts>,
     /// Delivery of marks that were written to a status.
     pub(super) written: mpsc::UnboundedSender<Entry>,
@@ -299,7 +297,7 @@ impl Steps {
     }
 
     fn say(&self, message: String) {
-        say(&self.published, message);
+        say(&self.on_degraded, message);
     }
 }
 

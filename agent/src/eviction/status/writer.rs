@@ -3,20 +3,18 @@
 
 use std::{
     io,
-    sync::{
-        Weak,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread::JoinHandle,
 };
 
 use super::{
+    OnDegraded,
     entry::Entry,
     queue::{Added, MOST, Shared},
     say, whose,
 };
 use crate::{
-    api::{published::Published, types::PodRef},
+    api::types::PodRef,
     eviction::pod_workers::{Offers, Work},
 };
 
@@ -32,7 +30,7 @@ enum Message {
 pub(super) struct Writer {
     messages: SyncSender<Message>,
     thread: Option<JoinHandle<()>>,
-    published: Weak<Published>,
+    on_degraded: OnDegraded,
 }
 
 impl Writer {
@@ -40,17 +38,17 @@ impl Writer {
     pub(super) fn start(
         queue: Shared,
         offers: Offers<PodRef>,
-        published: Weak<Published>,
+        on_degraded: OnDegraded,
     ) -> io::Result<Self> {
         let (messages, waiting) = sync_channel(WAITING);
-        let told = published.clone();
+        let degraded = on_degraded.clone();
         let thread = std::thread::Builder::new()
             .name("eviction-status".to_owned())
-            .spawn(move || write_all(&waiting, &queue, &offers, &told))?;
+            .spawn(move || write_all(&waiting, &queue, &offers, &degraded))?;
         Ok(Self {
             messages,
             thread: Some(thread),
-            published,
+            on_degraded,
         })
     }
 
@@ -65,7 +63,7 @@ impl Writer {
             let problem = format!(
                 "the API server will not be told of the eviction of {key}: the disk of stateDir does not answer"
             );
-            say(&self.published, problem);
+            say(&self.on_degraded, problem);
         }
     }
 }
@@ -85,7 +83,7 @@ fn write_all(
     waiting: &Receiver<Message>,
     queue: &Shared,
     offers: &Offers<PodRef>,
-    published: &Weak<Published>,
+    on_degraded: &OnDegraded,
 ) {
     for message in waiting {
         let entry = match message {
@@ -96,7 +94,7 @@ fn write_all(
         match queue.with(|queue| queue.add(entry)) {
             Added::Kept | Added::Known => {}
             Added::Forgetful(error) => say(
-                published,
+                on_degraded,
                 format!(
                     "the mark of {key} cannot be written below stateDir ({error}): it is lost when the agent ends \
                      before the API server has it; make room there"
@@ -106,7 +104,7 @@ fn write_all(
                 let problem = format!(
                     "the API server will not be told of the eviction of {key}: {MOST} marks wait for it already"
                 );
-                say(published, problem);
+                say(on_degraded, problem);
                 continue;
             }
         }

@@ -34,7 +34,7 @@ use crate::{api::types::ReconcileStats, base::clock::nanos, pods::PodSet};
 use self::refusal::{Refusal, Refusals};
 pub use self::{
     backend::{Backend, Files, Slices},
-    tally::{Counters, Counts, Durations, Operation, Outcome, Tally},
+    tally::{Counters, Counts, Operation, Outcome, Tally},
 };
 
 /// What came of a list of actions.
@@ -263,7 +263,7 @@ impl Actor {
             }
         };
         self.counters.count(operation, outcome, took);
-        self.recent.count(operation, outcome, took);
+        self.recent.count(operation, outcome);
         tracing::debug!(
             cgroup = %path,
             operation = operation.as_str(),

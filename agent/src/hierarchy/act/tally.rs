@@ -5,12 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use metrics::{counter, gauge, histogram};
 use podwarden_cgroup::Error;
 
-use crate::{
-    api::types::{CgroupWrites, ReconcileStats},
-    base::clock::nanos,
-};
+use crate::api::types::{CgroupWrites, ReconcileStats};
 
 /// What is done to a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,35 +64,11 @@ impl Outcome {
     }
 }
 
-/// Buckets of [`Durations`]: up to 2 us, 4 us and so on to 1 s, and everything longer.
-const BUCKETS: usize = 20;
-
-/// How long operations took: bucket `i` counts those of `[2^i, 2^(i+1))` microseconds, bucket 0
-/// also everything shorter, the last also everything longer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Durations {
-    /// The counts.
-    pub buckets: [u64; BUCKETS],
-    /// The sum, nanoseconds.
-    pub sum_nanos: u64,
-}
-
-impl Durations {
-    fn add(&mut self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = micros.checked_ilog2().unwrap_or(0) as usize;
-        self.buckets[bucket.min(BUCKETS - 1)] += 1;
-        self.sum_nanos = self.sum_nanos.saturating_add(nanos(took));
-    }
-}
-
 /// What is counted for one operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// By [`Outcome`].
     outcomes: [u64; Outcome::ALL.len()],
-    /// Of all of them.
-    pub durations: Durations,
 }
 
 impl Counts {
@@ -115,13 +89,11 @@ pub struct Tally {
 
 impl Tally {
     /// Counts one operation.
-    pub fn count(&mut self, operation: Operation, outcome: Outcome, took: Duration) {
-        let counts = &mut self.operations[operation as usize];
-        counts.outcomes[outcome as usize] += 1;
-        counts.durations.add(took);
+    pub fn count(&mut self, operation: Operation, outcome: Outcome) {
+        self.operations[operation as usize].outcomes[outcome as usize] += 1;
     }
 
-    /// Counts values of ours that somebody else had changed and that were written again.
+    /// Counts values of ours that another process had changed and that were written again.
     pub fn count_corrected(&mut self, writes: u64) {
         self.corrected += writes;
     }
@@ -163,7 +135,7 @@ impl Tally {
     }
 }
 
-/// The tally of the whole process: whoever writes to a cgroup counts here.
+/// The tally of the whole process: every write to a cgroup is counted here.
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<Tally>);
 
@@ -175,7 +147,11 @@ impl Counters {
 
     /// Counts one operation.
     pub fn count(&self, operation: Operation, outcome: Outcome, took: Duration) {
-        self.lock().count(operation, outcome, took);
+        let (name, result) = (operation.as_str(), outcome.as_str());
+        counter!("podwarden_cgroup_operations_total", "operation" => name, "result" => result)
+            .increment(1);
+        histogram!("podwarden_cgroup_operation_duration_seconds", "operation" => name).record(took);
+        self.lock().count(operation, outcome);
     }
 
     /// Carries one operation out and counts it.
@@ -196,11 +172,15 @@ impl Counters {
 
     /// As [`Tally::count_corrected`].
     pub fn count_corrected(&self, writes: u64) {
+        counter!("podwarden_cgroup_corrections_total").increment(writes);
         self.lock().count_corrected(writes);
     }
 
     /// As [`Tally::count_pass`].
     pub fn count_pass(&self, pass: ReconcileStats) {
+        counter!("podwarden_reconciles_total").increment(1);
+        let took = Duration::from_nanos(pass.duration_nano_seconds);
+        gauge!("podwarden_last_reconcile_duration_seconds").set(took);
         self.lock().count_pass(pass);
     }
 
@@ -215,34 +195,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_sorted_into_powers_of_two() {
-        let mut durations = Durations::default();
-        for (micros, bucket) in [(0, 0), (1, 0), (2, 1), (3, 1), (1000, 9), (1 << 30, 19)] {
-            let before = durations.buckets[bucket];
-            durations.add(Duration::from_micros(micros));
-            assert_eq!(durations.buckets[bucket], before + 1, "{micros} us");
-        }
-        assert_eq!(durations.sum_nanos, (6 + 1000 + (1 << 30)) * 1000);
-    }
-
-    #[test]
     fn operations_and_outcomes_are_counted_apart() {
         let mut tally = Tally::default();
-        let took = Duration::from_micros(5);
-        tally.count(Operation::Create, Outcome::Done, took);
-        tally.count(Operation::Create, Outcome::Unchanged, took);
-        tally.count(Operation::Update, Outcome::Failed, took);
-        tally.count(Operation::Delete, Outcome::Failed, took);
+        tally.count(Operation::Create, Outcome::Done);
+        tally.count(Operation::Create, Outcome::Unchanged);
+        tally.count(Operation::Update, Outcome::Failed);
+        tally.count(Operation::Delete, Outcome::Failed);
         let writes = tally.writes();
         assert_eq!((writes.created, writes.updated, writes.removed), (1, 0, 0));
         assert_eq!(writes.failed, 2);
-        for operation in Operation::ALL {
-            let counts = tally.of(operation);
-            let outcomes: u64 = Outcome::ALL.iter().map(|o| counts.of(*o)).sum();
-            let timed: u64 = counts.durations.buckets.iter().sum();
-            assert_eq!(outcomes, timed);
-        }
     }
+
     #[test]
     fn what_is_carried_out_is_counted_by_what_came_of_it() {
         let counters = Counters::default();

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use metrics::counter;
 use podwarden_cgroup::{CgroupLayout, CgroupPath, Tree};
 use podwarden_policy::{
     Bytes,
@@ -254,8 +255,10 @@ impl Drift {
                 let count = self.count(deviation.property);
                 if done {
                     count.corrected += 1;
+                    record(deviation.property, "corrected");
                 } else {
                     count.refused += 1;
+                    record(deviation.property, "refused");
                 }
                 // Of a contest only the beginning and the end are told.
                 if !(deviation.contested && done) {
@@ -265,6 +268,7 @@ impl Drift {
         }
         for deviation in judgement.began {
             self.count(deviation.property).contests += 1;
+            record(deviation.property, "contested");
             findings.push(contested(deviation));
         }
         findings.extend(judgement.ended.into_iter().map(|settled| {
@@ -323,6 +327,11 @@ impl Drift {
     fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
+}
+
+fn record(property: &'static str, outcome: &'static str) {
+    counter!("podwarden_foreign_writes_total", "property" => property, "outcome" => outcome)
+        .increment(1);
 }
 
 fn found(deviation: Deviation, corrected: bool) -> Finding {

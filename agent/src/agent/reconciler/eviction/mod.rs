@@ -298,7 +298,12 @@ impl EvictionManager {
 /// Starts the recorder; evictions go on without it, and what led to them stays unknown.
 fn start_recorder(env: &Environment, reactor: &Reactor) -> Option<Recorder> {
     let published = Arc::downgrade(&env.published);
-    Recorder::start(env.tree.clone(), reactor.trace(), published)
+    let publish = move |id, record| {
+        if let Some(published) = published.upgrade() {
+            published.publish_flight_record(id, record);
+        }
+    };
+    Recorder::start(env.tree.clone(), reactor.trace(), publish)
         .inspect_err(|error| {
             tracing::warn!(%error, "no thread for the flight recorder: evictions have no curves");
         })

@@ -1,4 +1,4 @@
-//! The thread that writes the log. Whoever has something to say never waits for it.
+//! The thread that writes the log. No other thread waits for it.
 
 use std::{
     io,
@@ -11,6 +11,7 @@ use std::{
     thread::JoinHandle,
 };
 
+use metrics::{counter, gauge};
 use serde::Serialize;
 
 use super::{Begun, LogFile, Reservation};
@@ -45,6 +46,16 @@ impl LogState {
             dropped: self.dropped.load(Ordering::Relaxed),
             failing: self.failing(),
         }
+    }
+
+    fn written(&self) {
+        counter!("podwarden_event_log_lines_total", "result" => "written").increment(1);
+        self.written.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn dropped(&self) {
+        counter!("podwarden_event_log_lines_total", "result" => "dropped").increment(1);
+        self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     fn failing(&self) -> Option<String> {
@@ -91,7 +102,7 @@ impl Logger {
         let line = serde_json::to_vec(line).ok();
         let sent = line.and_then(|line| self.lines.try_send(Message::Line(line)).ok());
         if sent.is_none() {
-            self.state.dropped.fetch_add(1, Ordering::Relaxed);
+            self.state.dropped();
         }
     }
 
@@ -177,10 +188,11 @@ fn write_all(
         };
         let is_line = matches!(message, Message::Line(_));
         match &done {
-            Ok(()) if is_line => state.written.fetch_add(1, Ordering::Relaxed),
-            Err(_) if is_line => state.dropped.fetch_add(1, Ordering::Relaxed),
-            _ => 0,
-        };
+            Ok(()) if is_line => state.written(),
+            Err(_) if is_line => state.dropped(),
+            _ => {}
+        }
+        gauge!("podwarden_event_log_size_bytes").set(file.len() as f64);
         state.size.store(file.len(), Ordering::Relaxed);
         let error = done.err().map(|e| sentence(file.path(), &e));
         if state.note(error.clone()) {

@@ -148,7 +148,7 @@ fn steps(how: EvictionStatusConfig, server: Option<Server>, teardown: Option<Tea
         node_name: "n1".to_owned(),
         pods: watch::channel(Arc::default()).1,
         teardown,
-        published: Weak::new(),
+        on_degraded: Arc::new(|_| ()),
         deliveries: Arc::default(),
         written: mpsc::unbounded_channel().0,
     }

@@ -1,0 +1,98 @@
+//! The recorder of what the agent counts and times itself, and what each of those metrics means.
+//!
+//! The places that count use `counter!`, `gauge!` and `histogram!`; nothing is recorded on the reactor's thread.
+
+use std::sync::OnceLock;
+
+use ::metrics::{
+    counter, describe_counter, describe_gauge, describe_histogram, histogram, set_global_recorder,
+    with_local_recorder,
+};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::hierarchy::act::{Operation, Outcome};
+
+/// How long operations on cgroups take, as they are counted.
+const OPERATION_DURATION: &str = "podwarden_cgroup_operation_duration_seconds";
+
+/// The handle on the process's recorder, which is installed with the first call.
+pub fn recorder() -> &'static PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(|| {
+        let bounds: Vec<_> = super::log2_bounds().take(19).collect();
+        let name = Matcher::Full(OPERATION_DURATION.to_owned());
+        let builder = PrometheusBuilder::new().set_buckets_for_metric(name, &bounds);
+        // Refused for an empty list of bounds alone.
+        let recorder = builder.unwrap_or_default().build_recorder();
+        with_local_recorder(&recorder, describe);
+        let handle = recorder.handle();
+        if set_global_recorder(recorder).is_err() {
+            tracing::warn!(
+                "another recorder of metrics is installed: /metrics lacks what the agent counts"
+            );
+        }
+        handle
+    })
+}
+
+/// Describes each metric, and begins with zero those that are always there.
+fn describe() {
+    describe_counter!(
+        "podwarden_cgroup_operations_total",
+        "Operations on cgroups (create, update, delete, reclaim), by result (done, failed, unchanged)"
+    );
+    describe_histogram!(
+        OPERATION_DURATION,
+        "How long operations on cgroups took, reading back included"
+    );
+    for operation in Operation::ALL.map(Operation::as_str) {
+        for result in Outcome::ALL.map(Outcome::as_str) {
+            counter!("podwarden_cgroup_operations_total", "operation" => operation, "result" => result)
+                .absolute(0);
+        }
+        drop(histogram!(OPERATION_DURATION, "operation" => operation));
+    }
+    describe_counter!(
+        "podwarden_cgroup_corrections_total",
+        "Values written again because another process had changed them"
+    );
+    counter!("podwarden_cgroup_corrections_total").absolute(0);
+    describe_counter!(
+        "podwarden_reconciles_total",
+        "Comparisons of the whole tree with what it should be"
+    );
+    counter!("podwarden_reconciles_total").absolute(0);
+    describe_gauge!(
+        "podwarden_last_reconcile_duration_seconds",
+        "How long carrying out the last plan for the whole tree took"
+    );
+    describe_counter!(
+        "podwarden_foreign_writes_total",
+        "Values of ours that other processes changed, by property and by what came of it: corrected, refused by \
+         the kernel, or contested (another process insists)"
+    );
+    describe_counter!(
+        "podwarden_evictions_total",
+        "Pods evicted, or in observe mode (dry_run) that would have been"
+    );
+    describe_counter!(
+        "podwarden_level_crossings_total",
+        "Armed levels that were crossed, by scope and by what noticed it first"
+    );
+    describe_counter!(
+        "podwarden_event_log_lines_total",
+        "Lines for the event log, by result (written, dropped); no series without one"
+    );
+    describe_gauge!(
+        "podwarden_event_log_size_bytes",
+        "Size of the event log without the generation before; no series without one"
+    );
+    describe_gauge!(
+        "podwarden_eviction_status_waiting",
+        "Events and statuses of evictions that the API server does not have yet; no series without one"
+    );
+    describe_counter!(
+        "podwarden_eviction_status_deliveries_total",
+        "Events and statuses of evictions, by result (delivered, given_up); no series without an API server"
+    );
+}
