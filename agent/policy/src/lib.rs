@@ -43,6 +43,7 @@ pub mod signal;
 pub mod threshold;
 pub mod units;
 pub mod validate;
+pub mod worth;
 
 pub use model::{Container, ContainerKind, Node, Pod, PodUid, QosClass, Resources};
 pub use units::{Bytes, CpuShares, CpuWeight, MilliCpu};

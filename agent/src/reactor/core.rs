@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use podwarden_policy::pressure::WORTH_EVICTING;
+use podwarden_policy::{pressure::WORTH_EVICTING, worth::Effect};
 
 mod evict;
 mod notices;
@@ -21,9 +21,10 @@ use evict::Evicted;
 
 use super::{
     KernelLevels, Shared,
-    choose::{Choice, choose},
+    choose::{Choice, Survey, choice_of, choose},
     fill::{Costs, Fill},
     freeing::Freeing,
+    growth::{self, Growths},
     plan::{ArmedPlan, Scope, ScopeName},
     poll::{EVENTS, Poll},
     reap::Reaper,
@@ -87,6 +88,9 @@ pub(super) struct Core {
     pace: Pace,
     passed_over: PassedOver,
     stalls: Stalls,
+    growths: Growths,
+    /// What came of the evictions of each scope, by [`growth::index`].
+    effects: [Effect; SCOPES],
     /// How far the node's working set was below its level, and when to look again.
     node_room: Option<u64>,
     node_due: u64,
@@ -126,6 +130,8 @@ impl Core {
             pace: Pace::new(config.max_evictions_per_minute),
             passed_over: PassedOver::default(),
             stalls: Stalls::default(),
+            growths: Growths::default(),
+            effects: growth::effects(),
             node_room: None,
             node_due: 0,
             evictions: 0,
@@ -178,6 +184,7 @@ impl Core {
                 continue;
             };
             self.shared.trace.scope(scope.name, look);
+            self.growths.looked(scope.name, look.usage);
             let level = self.fills[index].level;
             if look.working_set < self.watches[index].floor(level, scope.target) {
                 self.below(index, scope, look);
@@ -192,6 +199,7 @@ impl Core {
             }
         }
         self.relieve_stalls(&plan);
+        self.growths.sample(&plan, now());
     }
 
     /// Notes how much room the node has, and when that may be used up.
@@ -229,7 +237,7 @@ impl Core {
             wake,
         };
         self.tell(Report::Crossed(crossing));
-        match self.evict_one(plan, crossing, WORTH_EVICTING.as_u64()) {
+        match self.evict_one(plan, crossing, 0, WORTH_EVICTING.as_u64()) {
             Evicted::Killed => return,
             Evicted::Told => {}
             Evicted::None(why) => self.tell(why),
@@ -248,7 +256,15 @@ impl Core {
             || {
                 let at = now();
                 let passed_over = |token| passed_over.contains(token, at);
-                let choice = choose(plan, scope.name, None, passed_over, None, 0);
+                let choice = choose(
+                    plan,
+                    scope.name,
+                    None,
+                    passed_over,
+                    None,
+                    0,
+                    &mut Survey::default(),
+                );
                 choice.map_or(0, |choice| choice.usage)
             },
         )
@@ -301,7 +317,8 @@ impl Core {
         if first {
             self.tell(Report::Crossed(crossing));
         }
-        match self.evict_one(plan, crossing, 0) {
+        let excess = look.working_set.saturating_sub(scope.target.min(level));
+        match self.evict_one(plan, crossing, excess, 0) {
             Evicted::Killed => self.watches[index].acted(),
             Evicted::Told => self.watches[index].settle(),
             // Enough for the level, and no candidate that could give more.

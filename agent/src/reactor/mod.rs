@@ -23,6 +23,7 @@ mod core;
 mod fill;
 pub mod free;
 mod freeing;
+pub mod growth;
 mod noticing;
 pub mod plan;
 mod poll;

@@ -17,7 +17,7 @@ use podwarden_policy::{
 
 pub use podwarden_policy::signal::ScopeName;
 
-use super::free::FreeMemory;
+use super::{free::FreeMemory, growth::Seen};
 
 /// A memory cgroup with a level.
 #[derive(Debug)]
@@ -173,6 +173,8 @@ pub struct VictimFiles {
     pub memory: MemoryReader,
     /// How to kill it.
     pub kill: KillHandle,
+    /// What it used at the last samples.
+    pub seen: Seen,
 }
 
 /// Everything the reactor works from.

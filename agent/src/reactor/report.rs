@@ -1,7 +1,7 @@
 //! What the reactor tells the reconciler: small values through a wait-free queue, so that telling
 //! neither allocates nor blocks.
 
-use podwarden_policy::{evict::Rank, model::QosClass};
+use podwarden_policy::{evict::Rank, model::QosClass, worth::Growth};
 
 pub use podwarden_policy::signal::Detector;
 
@@ -87,6 +87,9 @@ pub enum Report {
     /// Usage is at a level, and as many pods were evicted in the last minute as are allowed
     /// (`reactor.maxEvictionsPerMinute`); said once until usage falls.
     RateLimited(Crossing),
+    /// Usage is at a level, and what grew is no candidate: evictions keep the kubelet's pace
+    /// ([`podwarden_policy::worth`]); said once until usage falls.
+    OthersGrow(Crossing, Growth),
     /// Usage is at a level and nothing may be evicted; said once until usage falls.
     NoCandidate(Crossing),
 }

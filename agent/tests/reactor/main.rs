@@ -19,6 +19,7 @@ use podwarden::{
     reactor::{
         Reactor,
         free::FreeMemory,
+        growth::Seen,
         plan::{
             ArmedPlan, Notice, Pressure, Scope, ScopeName, StallTrigger, Victim as ArmedVictim,
             VictimFiles,
@@ -125,6 +126,7 @@ fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> Armed
             path: path.to_owned(),
             memory: MemoryReader::open(tree, path).unwrap(),
             kill: KillHandle::open(tree, path).unwrap(),
+            seen: Seen::default(),
         }),
     }
 }

@@ -44,6 +44,7 @@ mod static_url;
 mod stuck;
 mod systemd;
 mod workloads;
+mod worth;
 
 /// A case.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +121,7 @@ pub(crate) fn all() -> Vec<Case> {
         full_speed::CASES,
         observe::CASES,
         reaping::CASES,
+        worth::CASES,
         relief::CASES,
         stalls::CASES,
         recorder::CASES,

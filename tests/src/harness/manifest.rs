@@ -46,6 +46,8 @@ pub(crate) struct PodSpec {
     pub(crate) uid: String,
     /// The class that follows from the resources.
     pub(crate) qos: Qos,
+    /// `spec.priority`.
+    priority: i32,
     resources: Value,
 }
 
@@ -65,6 +67,7 @@ impl PodSpec {
             namespace: "e2e",
             uid: fresh_uid(),
             qos,
+            priority: 0,
             resources,
         }
     }
@@ -92,6 +95,14 @@ impl PodSpec {
         spec
     }
 
+    /// The same as a critical pod, which is never evicted (`system-node-critical`).
+    pub(crate) fn critical(self) -> Self {
+        Self {
+            priority: 2_000_001_000,
+            ..self
+        }
+    }
+
     /// The same in another namespace.
     pub(crate) fn in_namespace(self, namespace: &'static str) -> Self {
         Self { namespace, ..self }
@@ -103,7 +114,7 @@ impl PodSpec {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid},
-            "spec": {"containers": [
+            "spec": {"priority": self.priority, "containers": [
                 {"name": "main", "image": "none", "resources": self.resources}
             ]},
         })

@@ -22,6 +22,7 @@ use podwarden_policy::{
 use crate::{
     accounting::{figures::TierInfo, index::PodEntry},
     config::{Mode, PressureConfig},
+    reactor::growth::Seen,
     reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
     runtime::RuntimeState,
 };
@@ -312,10 +313,13 @@ fn victim_files(
     path: &CgroupPath,
     kinds: ChildKinds,
 ) -> Result<VictimFiles, podwarden_cgroup::Error> {
+    let memory = MemoryReader::open(tree, path)?;
+    let seen = Seen::new(memory.usage().unwrap_or(0));
     Ok(VictimFiles {
         path: path.to_owned(),
-        memory: MemoryReader::open(tree, path)?,
+        memory,
         kill: KillHandle::open(tree, path)?.with_kinds(kinds),
+        seen,
     })
 }
 

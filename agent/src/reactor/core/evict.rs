@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Choice, Core, Dying, choose};
+use podwarden_policy::worth::{self, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage};
+
+use super::{Choice, Core, Dying, Survey, choice_of, choose};
 use crate::{
     base::clock::monotonic as now,
     reactor::{
         freeing::{Freeing, Outlook},
+        growth::index,
         plan::ArmedPlan,
         report::{Chosen, Crossing, Outcome, Report},
         stalls,
@@ -25,11 +28,13 @@ pub(super) enum Evicted {
 }
 
 impl Core {
-    /// Evicts the first that can be and uses `least` bytes, if one more is allowed now.
+    /// Evicts the first that can be and uses `least` bytes, if one more is allowed now and worth it. `excess` is
+    /// what has to be freed, bytes.
     pub(super) fn evict_one(
         &mut self,
         plan: &Arc<ArmedPlan>,
         crossing: Crossing,
+        excess: u64,
         least: u64,
     ) -> Evicted {
         if plan.enforce && !self.pace.allows(now()) {
@@ -41,20 +46,96 @@ impl Core {
             let at = now();
             let passed_over = |token| self.passed_over.contains(token, at);
             let trace = Some(&*self.shared.trace);
-            let Some(choice) = choose(plan, crossing.scope, trace, passed_over, after, least)
+            let scope = crossing.scope;
+            let mut survey = Survey::default();
+            let Some(first) = choose(plan, scope, trace, passed_over, after, least, &mut survey)
             else {
                 break;
+            };
+            let choice = match self.weigh(plan, &crossing, excess, first, &survey) {
+                Ok(choice) => choice,
+                Err(growth) => return Evicted::None(Report::OthersGrow(crossing, growth)),
             };
             if !plan.enforce {
                 self.evicted(plan, choice, crossing, None);
                 return Evicted::Told;
             }
             if self.kill(plan, choice, crossing) {
+                if let Some(index) = index(scope) {
+                    self.effects[index].evicted(at);
+                }
                 return Evicted::Killed;
             }
-            after = Some((choice.rank, &*plan.victims[choice.position].uid));
+            if choice.position == first.position {
+                after = Some((choice.rank, &*plan.victims[choice.position].uid));
+            } else {
+                self.passed_over
+                    .add(plan.victims[choice.position].token, at);
+            }
         }
         Evicted::None(Report::NoCandidate(crossing))
+    }
+
+    /// The candidate that is worth evicting: the first in the order, or one whose death lasts longer. An error
+    /// when the next eviction has to wait, with what grew.
+    fn weigh(
+        &mut self,
+        plan: &ArmedPlan,
+        crossing: &Crossing,
+        excess: u64,
+        first: Choice,
+        survey: &Survey,
+    ) -> Result<Choice, Growth> {
+        // Tasks that wait for memory have no level that anything could grow past.
+        let Some(index) = index(crossing.scope) else {
+            return Ok(first);
+        };
+        let growth = self
+            .growths
+            .of(crossing.scope, crossing.usage, survey.candidates);
+        let shortage = Shortage {
+            excess,
+            rate: crossing.fill_rate,
+            growth,
+        };
+        let at = now();
+        let effect = &mut self.effects[index];
+        match effect.grower(&growth, at) {
+            Grower::Candidates => {
+                let gain = |choice: Choice| Gain {
+                    bytes: choice.usage,
+                    growth: plan.victims[choice.position]
+                        .files
+                        .seen
+                        .growth(choice.usage),
+                };
+                let filler = survey
+                    .filler
+                    .and_then(|(position, _)| choice_of(plan, position));
+                Ok(
+                    match worth::pick(&shortage, effect.horizon(), gain(first), filler.map(gain)) {
+                        Pick::First => first,
+                        Pick::Filler => filler.unwrap_or(first),
+                    },
+                )
+            }
+            Grower::Others if at < effect.allowed_from(Grower::Others) => Err(growth),
+            Grower::Others => {
+                let passed_over = |token| self.passed_over.contains(token, at);
+                let least = shortage.needed(KUBELET_PACE_NS);
+                let scope = crossing.scope;
+                let lasting = choose(
+                    plan,
+                    scope,
+                    None,
+                    passed_over,
+                    None,
+                    least,
+                    &mut Survey::default(),
+                );
+                Ok(lasting.unwrap_or(first))
+            }
+        }
     }
 
     /// Kills one victim; false when nothing came of it.

@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::*;
 use crate::reactor::{
     free::FreeMemory,
+    growth::Seen,
     plan::{Notice, Pressure, ScopeName, StallTrigger, Victim, VictimFiles},
     reap,
     report::Detector,
@@ -24,6 +25,7 @@ use crate::reactor::{
 mod bursts;
 mod refusals;
 mod stalls;
+mod worth;
 
 const LEVEL: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
@@ -169,6 +171,7 @@ impl Fake {
                 path: (**rel).into(),
                 memory: open(rel),
                 kill: KillHandle::open(&self.tree, &(**rel).into()).unwrap(),
+                seen: Seen::default(),
             }),
         };
         let plan = ArmedPlan {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use podwarden_policy::Bytes;
 use tokio::sync::watch;
 
 use crate::{
@@ -81,6 +82,17 @@ impl Evictions {
             }
             Report::NoCandidate(crossing) => {
                 let message = at_level(&crossing) + ", and no pod may be evicted";
+                degraded(published, crossing.wake, None, message);
+                false
+            }
+            Report::OthersGrow(crossing, growth) => {
+                let message = format!(
+                    "{}, and what grew is no pod that may be evicted (of late {} of {}): evictions keep the \
+                     kubelet's pace",
+                    at_level(&crossing),
+                    Bytes(growth.others),
+                    Bytes(growth.all()),
+                );
                 degraded(published, crossing.wake, None, message);
                 false
             }

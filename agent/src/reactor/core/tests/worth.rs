@@ -1,0 +1,89 @@
+//! An eviction has to be worth it ([`podwarden_policy::worth`]).
+
+use super::*;
+
+/// Twenty pods that hold a little each and do not grow.
+fn small_pods(fake: &Fake) -> Vec<String> {
+    let names: Vec<_> = (0..20).map(|i| format!("small-{i:02}")).collect();
+    for name in &names {
+        fake.cgroup(name, 10_000_000);
+    }
+    names
+}
+
+/// A level far above what a sample's noise is.
+const HIGH: u64 = 1_000_000_000;
+
+/// Steps once at `usage`, below the level, and samples twice, so that a decision has a past to compare with.
+fn settle(fake: &mut Fake, rel: &str, usage: u64) {
+    fake.uses(rel, usage);
+    fake.step();
+    let plan = Arc::clone(&fake.core.plan);
+    let later = now() + 2_000_000_000;
+    fake.core.growths.sample(&plan, later);
+    fake.core.growths.sample(&plan, later + 1_000_000_000);
+}
+
+/// Frees a victim's memory and leaves the scope where it was.
+fn frees(fake: &mut Fake, pods: &[String], token: u64, rel: &str, scope: u64) {
+    fake.uses(&pods[usize::try_from(token).unwrap() - 1], 0);
+    fake.uses(rel, scope);
+}
+
+fn others_grow(reports: &[Report]) -> bool {
+    let grow = |report: &Report| matches!(report, Report::OthersGrow(..));
+    reports.iter().any(grow)
+}
+
+#[test]
+fn growth_that_is_no_candidates_costs_one_pod() {
+    for name in [ScopeName::Kubepods, ScopeName::Node] {
+        let mut fake = Fake::new(60, 64);
+        fake.cgroup("kubepods", 0);
+        let pods = small_pods(&fake);
+        let names: Vec<&str> = pods.iter().map(String::as_str).collect();
+        fake.arm_scope(name, "kubepods", HIGH, &names, HIGH, true);
+        settle(&mut fake, "kubepods", HIGH - 100_000_000);
+        fake.core.node_due = 0;
+        fake.uses("kubepods", HIGH + 1_000_000);
+        let first = chosen(&fake.step());
+        assert_eq!(first.len(), 1, "{name:?}");
+        // What it had is free, and what grows has filled it again.
+        frees(&mut fake, &pods, first[0].0, "kubepods", HIGH + 2_000_000);
+        fake.core.node_due = 0;
+        let reports = fake.step();
+        assert_eq!(chosen(&reports), [], "{name:?}");
+        assert!(others_grow(&reports), "{name:?}: {reports:?}");
+        fake.core.node_due = 0;
+        assert_eq!(fake.step(), [], "{name:?}: said once");
+    }
+}
+
+#[test]
+fn the_candidate_that_fills_goes_before_small_ones_that_rank_ahead() {
+    let mut fake = Fake::new(60, 64);
+    fake.cgroup("kubepods", 0);
+    let mut pods = small_pods(&fake);
+    // It ranks last: it holds the least.
+    fake.cgroup("filler", 1_000_000);
+    pods.push("filler".to_owned());
+    let names: Vec<&str> = pods.iter().map(String::as_str).collect();
+    fake.arm_at(HIGH, &names, HIGH, true);
+    settle(&mut fake, "kubepods", HIGH - 5_000_000);
+    fake.uses("filler", 9_000_000);
+    fake.uses("kubepods", HIGH + 11_000_000);
+    assert_eq!(chosen(&fake.step()), [(21, true)]);
+}
+
+#[test]
+fn growth_of_a_candidate_keeps_no_pause() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    let plan = Arc::clone(&fake.core.plan);
+    fake.core.growths.sample(&plan, now() + 1_000_000_000);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    fake.uses("b", 0);
+    fake.uses("a", 10_000_000);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+}

@@ -1,0 +1,123 @@
+//! What grew in a scope of late: its candidates, or something else. Allocates nothing.
+//!
+//! Twice a second the usage of every candidate is read and kept beside its open files, and what a scope uses
+//! besides its candidates is kept here. A decision compares the present with the older of two samples, so that
+//! it looks back half a second at least and one second at most.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use podwarden_policy::worth::{Effect, Grower, Growth};
+
+use super::plan::{ArmedPlan, ScopeName};
+
+/// Two samples are this far apart, nanoseconds.
+const DISTANCE_NS: u64 = 500_000_000;
+
+/// Scopes by name.
+const SCOPES: usize = 4;
+
+/// What a candidate used at the last two samples, bytes; the older first.
+#[derive(Debug, Default)]
+pub struct Seen([AtomicU64; 2]);
+
+impl Seen {
+    /// A candidate that is not sampled yet and uses so much.
+    pub fn new(usage: u64) -> Self {
+        Self([usage.into(), usage.into()])
+    }
+
+    fn sample(&self, usage: u64) {
+        let newer = self.0[1].swap(usage, Ordering::Relaxed);
+        self.0[0].store(newer, Ordering::Relaxed);
+    }
+
+    /// How much a candidate that uses `usage` now grew since the older sample, bytes.
+    pub(super) fn growth(&self, usage: u64) -> u64 {
+        usage.saturating_sub(self.0[0].load(Ordering::Relaxed))
+    }
+}
+
+/// What the scopes used besides their candidates.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Growths {
+    /// At the last two samples, bytes; the older first. `None` where the scope was not looked at before.
+    others: [[Option<u64>; SCOPES]; 2],
+    sampled: u64,
+    /// Usage at the last look, bytes.
+    usage: [Option<u64>; SCOPES],
+}
+
+impl Growths {
+    /// A scope uses so much.
+    pub(super) fn looked(&mut self, scope: ScopeName, usage: u64) {
+        if let Some(index) = index(scope) {
+            self.usage[index] = Some(usage);
+        }
+    }
+
+    /// Samples the candidates of a plan where a sample is due at `now`.
+    pub(super) fn sample(&mut self, plan: &ArmedPlan, now: u64) {
+        if now.saturating_sub(self.sampled) < DISTANCE_NS {
+            return;
+        }
+        self.sampled = now;
+        let mut others = self.usage;
+        for victim in &plan.victims {
+            let usage = victim.files.memory.usage().unwrap_or(0);
+            victim.files.seen.sample(usage);
+            for scope in plan.scopes.iter().map(|scope| scope.name) {
+                if let Some(index) = index(scope)
+                    && scope.contains(victim.place)
+                {
+                    others[index] = others[index].map(|rest| rest.saturating_sub(usage));
+                }
+            }
+        }
+        self.others = [self.others[1], others];
+    }
+
+    /// How much a scope grew that uses `usage`, of which `candidates` use and grew so much.
+    pub(super) fn of(&self, scope: ScopeName, usage: u64, candidates: Candidates) -> Growth {
+        let others = usage.saturating_sub(candidates.usage);
+        let before = index(scope).and_then(|index| self.others[0][index]);
+        Growth {
+            candidates: candidates.growth,
+            // Nothing is known of the time before.
+            others: before.map_or(0, |before| others.saturating_sub(before)),
+        }
+    }
+}
+
+/// What the candidates of a scope use, and by how much that grew, bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Candidates {
+    pub(super) usage: u64,
+    pub(super) growth: u64,
+}
+
+impl Candidates {
+    pub(super) fn add(&mut self, usage: u64, growth: u64) {
+        self.usage = self.usage.saturating_add(usage);
+        self.growth = self.growth.saturating_add(growth);
+    }
+}
+
+/// What the evictions of each scope come to, before the first, by [`index`]. The node has a level of its own for
+/// what is no pod's.
+pub(super) fn effects() -> [Effect; SCOPES] {
+    let mut effects = [Effect::new(Grower::Candidates); SCOPES];
+    if let Some(node) = index(ScopeName::Node) {
+        effects[node] = Effect::new(Grower::Others);
+    }
+    effects
+}
+
+pub(super) fn index(scope: ScopeName) -> Option<usize> {
+    match scope {
+        ScopeName::Node => Some(0),
+        ScopeName::Kubepods => Some(1),
+        ScopeName::Burstable => Some(2),
+        ScopeName::BestEffort => Some(3),
+        ScopeName::Pressure => None,
+    }
+}
