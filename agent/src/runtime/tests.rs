@@ -222,8 +222,8 @@ async fn what_is_gone_is_torn_down() {
     let _server = Server::start(&place.socket(), script);
     let client = Client::new(&place.socket()).unwrap();
     teardown(&client, "a", Duration::ZERO).await.unwrap();
-    let nobody = teardown(&client, "nobody", Duration::ZERO).await;
-    assert_eq!(nobody.unwrap(), TornDown::default());
+    let unknown = teardown(&client, "unknown", Duration::ZERO).await;
+    assert_eq!(unknown.unwrap(), TornDown::default());
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ async fn names_come_once_the_runtime_does_and_nothing_is_asked_without_need() {
     let known = follower.known();
     assert_eq!(known.problem, None);
     assert!(known.state.container("a", "a-new").unwrap().is_sandbox);
-    // Known ones are not asked for, and one that nobody knows is, with the lists alone.
+    // Only an unknown container causes calls, and these are the lists alone.
     let before = server.calls();
     assert_eq!(before, ["Version", "ListContainers", "ListPodSandbox"]);
     follower.seen("a-runs");

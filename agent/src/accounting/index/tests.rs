@@ -290,7 +290,7 @@ fn a_pod_that_went_unseen_counts_to_its_class() {
         assert_eq!(index.gone(QosClass::Burstable, table).cpu_ns, 110);
         assert_eq!(index.gone(QosClass::Guaranteed, table).cpu_ns, 0);
         assert_eq!(index.others(table).cpu_ns, 1000);
-        assert_eq!(index.pods().len(), 1, "nobody is told of them");
+        assert_eq!(index.pods().len(), 1, "no change names them");
     };
     look(&index, &table);
     assert_eq!(index.expire(now + GRACE, &mut table), []);
