@@ -11,7 +11,7 @@ use rustix::{
     io::{Errno, pread, read, retry_on_intr, write},
 };
 
-pub(crate) use podwarden_policy::settings::table::parse_u64;
+pub(crate) use podwarden_policy::settings::value::parse_u64;
 
 use crate::{Error, Result};
 

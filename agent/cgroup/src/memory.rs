@@ -1,6 +1,9 @@
 //! Reading a cgroup's memory again and again, from open files and without allocating.
 
-use podwarden_policy::{Bytes, settings::table};
+use podwarden_policy::{
+    Bytes,
+    settings::{table, value},
+};
 
 use crate::{
     CgroupPath, Controller, Error, Hierarchies, Result, Tree,
@@ -221,7 +224,7 @@ impl MemoryReader {
         };
         let mut buffer = [0_u8; 32];
         let text = limit.read_at(&mut buffer, 0)?;
-        table::parse_limit(text)
+        value::parse_limit(text)
             .map(|limit| limit.bound().map(Bytes::as_u64))
             .ok_or_else(|| limit.malformed("a limit or max"))
     }

@@ -3,13 +3,19 @@
 //! Everything that depends on the kind of a setting is in [`table`]; here is what a plan says
 //! ([`Setting`]) and what a cgroup holds ([`Observed`]).
 
+mod controller;
 pub mod table;
+pub mod value;
 
 use alloc::collections::BTreeMap;
 use core::fmt;
 
-pub(crate) use self::table::Change;
-pub use self::table::{Controller, Row, Value, Version};
+pub(crate) use self::value::Change;
+pub use self::{
+    controller::Controller,
+    table::{Row, Version},
+    value::Value,
+};
 use crate::{
     convert,
     limits::{CpuMax, Limit},
