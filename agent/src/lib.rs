@@ -10,7 +10,7 @@
 //! The order of imports: a module imports only modules below it in this table. `cargo xtask ci` reads the
 //! first column and fails on an import against it.
 //!
-//! | module | what it is for | what it may touch |
+//! | module | purpose | what it may touch |
 //! |---|---|---|
 //! | `cli` | one file per subcommand | terminal, files named on the command line |
 //! | `agent` | start, the reconciler, shutdown | all of the below |

@@ -60,7 +60,7 @@ fn member<T: Copy>(base: *const u8, offset: u64) -> T {
     unsafe { base.add(offset as usize).cast::<T>().read_volatile() }
 }
 
-/// Reads a word at an address that the verifier does not know.
+/// Reads a word at an address that the verifier cannot check.
 #[inline(always)]
 fn word_at(address: u64) -> Option<u64> {
     // SAFETY: a bad address is an error, not a fault.

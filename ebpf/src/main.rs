@@ -6,12 +6,12 @@
 //! | `flush` | raw_tp, never attached | the same bookkeeping for what runs right now; the agent runs it on a CPU by `BPF_PROG_TEST_RUN` |
 //! | `task_newtask` | tp_btf | a new task in scope remembers up to where it has been accounted |
 //! | `sched_process_exit` | tp_btf | exits per account, one record each |
-//! | `mark_victim_task`, `mark_victim_pid` | tp_btf `mark_victim` | whom the kernel's OOM killer chose; which of the two loads depends on the kernel |
+//! | `mark_victim_task`, `mark_victim_pid` | tp_btf `mark_victim` | victims of the kernel's OOM killer; which of the two loads depends on the kernel |
 //! | `cgroup_mkdir`, `cgroup_rmdir`, `cgroup_release`, `cgroup_attach_task` | tp_btf | what is in scope, and which account a task counts to |
 //! | `direct_reclaim_begin`/`_end`, `memcg_reclaim_begin`/`_end` | tp_btf | stall time per account |
 //! | `charge` | fentry `page_counter_try_charge` | armed levels, at the charge that reaches them |
 //!
-//! Nothing here decides anything: the programs count and report, the agent acts. A task outside the
+//! The programs decide nothing: they count and report, the agent acts. A task outside the
 //! kubepods subtree costs one lookup in its CPU's cache.
 //!
 //! Identity: the cgroup of the unified (v2) hierarchy, or on pure v1 the memory controller's.

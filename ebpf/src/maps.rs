@@ -1,4 +1,4 @@
-//! The maps; every one is bounded, and the agent may resize those that it says it does.
+//! The maps; every one is bounded, and the agent resizes those whose comment says so.
 //!
 //! [`ACCOUNTS`], [`TRACKED`] and [`ENDED`] may be those of an agent before this one. Programs never outlive
 //! theirs, so nothing else is kept.

@@ -31,9 +31,9 @@ enum What {
     Switch(Switch),
     /// From a level crossed to the memory back, beside other OOM daemons.
     Evict(evict::Evict),
-    /// A tier above its reserve: podwarden beside a writer that knows only the target.
+    /// A tier above its reserve: podwarden beside a direct write of the target.
     Converge(converge::Converge),
-    /// What the reactor asks of the kernel while it evicts, and where it sleeps.
+    /// The reactor's system calls while it evicts, and where it sleeps.
     Syscalls(syscalls::Syscalls),
     /// The time that one plan takes, beside writing the same node as JSON.
     Plan(plan::Plan),

@@ -34,7 +34,7 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// A tier above its reserve: podwarden beside a writer that knows only the target.
+    /// A tier above its reserve: podwarden beside a direct write of the target.
     Converge {
         /// In a machine with this kernel and cgroup v2: 6.1, 6.12 or 7.2. Its times are an emulated
         /// CPU's; given first.
@@ -44,7 +44,7 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// What the reactor asks of the kernel while it evicts, and where it sleeps.
+    /// The reactor's system calls while it evicts, and where it sleeps.
     Syscalls {
         /// Handed to the benchmark: --processes N, --hogs N, --runs N, --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

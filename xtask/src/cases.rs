@@ -45,7 +45,7 @@ pub struct Request {
         default_value = "native,6.1,6.12,7.2,6.12-systemd"
     )]
     pub kernels: Vec<Place>,
-    /// Runs only what has this in its name.
+    /// Runs only the cases with this in their name.
     #[arg(long)]
     pub filter: Option<String>,
     /// Goes on after a stage that failed.

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what must hold before a change lands.
+//! `cargo xtask ci`: the checks before a change lands.
 
 use anyhow::Result;
 use xtask::paths::Workspace;

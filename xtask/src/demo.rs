@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: from a clone to a pod evicted before your eyes.
+//! `cargo xtask demo`: from a clone to a visible eviction.
 
 use std::ffi::OsString;
 

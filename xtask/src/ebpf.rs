@@ -19,7 +19,7 @@ pub(crate) struct Args {
     clippy: bool,
 }
 
-/// What the command line asks for.
+/// The command line's arguments.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     setup::for_build(workspace)?;
     if args.clippy {

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     seconds: u32,
 }
 
-/// What the command line asks for.
+/// The command line's arguments.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     install(workspace)?;
     step("fuzz targets", || build(workspace))?;

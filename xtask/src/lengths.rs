@@ -15,7 +15,7 @@ const REASON: &str = "400 lines";
 /// Where the workspace's files are.
 const PARTS: &[&str] = &["agent", "ebpf", "tests", "xtask"];
 
-/// Fails with one line for each file that is too long and does not say why.
+/// Fails with one line for each file that is too long without a reason.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut long = Vec::new();
     for part in PARTS {

@@ -32,13 +32,13 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask setup --check            what is missing on this machine?
-  cargo xtask demo                     watch a best-effort pod being evicted (as root)
+  cargo xtask demo                     show the eviction of a best-effort pod (as root)
   cargo xtask demo --headless          the same as text
   cargo xtask build-ebpf               the kernel programs, embedded by the next build of the agent
   cargo xtask test                     unit tests, then the cases on this kernel and in virtual machines
   cargo xtask test --kernels native --filter eviction
-  cargo xtask bench switch             what a context switch costs more
-  cargo xtask bench evict --runs 5     how soon podwarden, earlyoom and nohang kill (as root)
+  cargo xtask bench switch             the added cost of a context switch
+  cargo xtask bench evict --runs 5     time to the kill of podwarden, earlyoom and nohang (as root)
   cargo xtask fuzz snapshot --seconds 600
   cargo xtask bench plan               how long one plan takes
   cargo xtask ci                       all checks and all tests";
@@ -49,11 +49,11 @@ enum Task {
     Setup(setup::Args),
     /// Builds the kernel programs.
     BuildEbpf(ebpf::Args),
-    /// Builds all and shows it: live accounts of real pods, and an eviction.
+    /// Builds everything and shows live accounts of real pods and an eviction.
     Demo(demo::Args),
-    /// Unit tests, then the end-to-end cases on this kernel and on others.
+    /// Runs unit tests, then the end-to-end cases on this kernel and on others.
     Test(test::Args),
-    /// What podwarden costs, measured beside the same work without it.
+    /// Measures podwarden's cost beside the same work without it.
     Bench(bench::Args),
     /// Tries what the policy reads with random inputs.
     Fuzz(fuzz::Args),

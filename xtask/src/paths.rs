@@ -1,4 +1,4 @@
-//! Where things are, relative to the workspace.
+//! Paths in the workspace.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The daemons that podwarden is measured beside, from Debian's packages.
+//! The peer daemons of the benchmarks, from Debian's packages.
 //!
 //! They are unpacked, not installed: an installed one would be started by its package, and watch the
 //! whole machine from then on.

@@ -1,4 +1,4 @@
-//! What ran and how it ended, counted.
+//! Counts of stages and their outcomes.
 
 use std::fs;
 use std::path::Path;

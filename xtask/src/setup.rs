@@ -1,4 +1,4 @@
-//! What the tasks need beyond cargo: finds it, installs what is missing.
+//! The tools that the tasks need beyond cargo: finds them, installs the missing ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ fn would_start(need: &Need) -> bool {
     need.debian.contains(&"containerd") && Path::new("/run/systemd/system").is_dir()
 }
 
-/// What the command line asks for.
+/// The command line's arguments.
 pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     if report(workspace) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which cgroup hierarchies are mounted and who names the cgroups in them.
+//! Mounted cgroup hierarchies and the cgroup driver.
 
 use std::{
     collections::BTreeMap,
@@ -146,7 +146,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// What speaks for one driver or the other.
+/// Facts that select the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriverFacts {
     /// `kubepods` exists.

@@ -43,7 +43,7 @@ pub enum Error {
         /// What should be there.
         expected: &'static str,
     },
-    /// The kernel took a value and shows another: somebody else wrote the file as well, or the
+    /// The kernel took a value and shows another: another process wrote the file as well, or the
     /// kernel bounds what it takes.
     #[error("{} holds {found} after {wanted} was written to it", path.display())]
     NotKept {

@@ -108,7 +108,7 @@ impl PsiKind {
 /// (`psi_trigger_create`, `kernel/sched/psi.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PsiThreshold {
-    /// Of whom.
+    /// The cgroup.
     pub kind: PsiKind,
     /// Above 0, at most the window.
     pub stall_us: u32,

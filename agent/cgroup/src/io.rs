@@ -25,7 +25,7 @@ pub(crate) fn open_write(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::WRONLY)
 }
 
-/// Opens for writing without waiting. Cgroup files that do not know of it wait all the same.
+/// Opens for writing without waiting. Cgroup files that do not support it wait all the same.
 pub(crate) fn open_nonblocking(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::WRONLY | OFlags::NONBLOCK)
 }

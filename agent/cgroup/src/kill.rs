@@ -1,13 +1,13 @@
 //! Ends every process below a cgroup, from a thread that must not allocate.
 //!
 //! On v2 the kernel does it: `cgroup.kill` (since 5.14) also catches what is being forked. On v1
-//! every process found is sent SIGKILL, and found again until there is nobody new. What goes on
+//! every process found is sent SIGKILL, and found again until there is no new one. What goes on
 //! forking meanwhile is frozen for that: nothing in a frozen cgroup can fork or move on. It is thawed
 //! to die; v1 delivers no signal to a frozen task. To freeze first would be simpler, but an agent that
 //! dies in between leaves a pod that can neither run nor end.
 //!
-//! A fork that is under way at the last look may still come to light: whoever kills looks again
-//! ([`KillHandle::processes`]) until nobody is left.
+//! A fork that is under way at the last look may still come to light: the caller looks again
+//! ([`KillHandle::processes`]) until no process is left.
 
 mod pids;
 mod sandbox;
@@ -30,7 +30,7 @@ use pids::PidSet;
 pub use sandbox::ChildKinds;
 use sandbox::Spared;
 
-/// Passes over the processes at most: two where nobody forks, one that finds them and one that finds
+/// Passes over the processes at most: two without forks, one that finds them and one that finds
 /// nothing more. Without a freezer, a fork may run ahead of each pass.
 const MAX_PASSES: u32 = 16;
 
@@ -52,7 +52,7 @@ pub struct Killed {
     /// container needs the host's) or one we have no right to signal, cgroups nested deeper than
     /// 64, or new processes up to the last pass. Always true with `cgroup.kill`.
     pub complete: bool,
-    /// True when nobody was found, and somebody is dying whom the kernel lists no more: see
+    /// True when no process was found, and one is dying that the kernel no longer lists: see
     /// [`KillHandle::processes`].
     pub dying: bool,
 }
@@ -182,8 +182,8 @@ impl KillHandle {
 
     /// Calls `found` with every process that [`KillHandle::kill_workload`] would kill. Those that are
     /// dying are still among them until their memory is free up to Linux 6.18, and no more as soon as
-    /// they begin to die after it (`css_task_iter_advance`, `kernel/cgroup/cgroup.c`): that nobody
-    /// is listed does not say that their memory is free. Allocates nothing.
+    /// they begin to die after it (`css_task_iter_advance`, `kernel/cgroup/cgroup.c`): an empty
+    /// list does not mean that their memory is free. Allocates nothing.
     ///
     /// # Errors
     /// [`Error::Gone`] when the cgroup was removed.
@@ -196,7 +196,7 @@ impl KillHandle {
         Ok(())
     }
 
-    /// Whether the kernel counts somebody in it but for the sandbox, the dying included until their
+    /// Whether the kernel counts a process in it besides the sandbox, the dying included until their
     /// memory is free. `None` on v1, which has no such count. Allocates nothing.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  event   kernel notifications: v1 usage thresholds, PSI triggers
 //!  watch   a directory's new children, for a kubepods that does not exist yet
-//!  writes  who writes to a cgroup's files, at once
+//!  writes  watches a cgroup's files for writes
 //!  lock    one agent per cgroup root
 //!  systemd the other driver: slices as transient units over D-Bus
 //! ```

@@ -64,12 +64,12 @@ impl AgentLock {
 
 impl Drop for AgentLock {
     fn drop(&mut self) {
-        // Removed while the lock is still held; whoever has it open already finds out by `is_at`.
+        // Removed while the lock is still held; a process that has it open finds out by `is_at`.
         let _ = unlink(&*self.path);
     }
 }
 
-/// Held by whoever writes limits that it takes back in the end: an agent, or what does that for one that
+/// Held by the process that restores the limits in the end: an agent, or the guard of one that
 /// was killed. The kernel releases it when the process dies in any way; nothing is left in a file system.
 #[derive(Debug)]
 pub struct TreeLock(OwnedFd);

@@ -230,7 +230,7 @@ impl MemoryReader {
     }
 }
 
-/// One cgroup's usage alone, open: for whoever follows many. The same holds as for [`MemoryReader`].
+/// One cgroup's usage alone, open, to follow many. Otherwise as [`MemoryReader`].
 #[derive(Debug)]
 pub struct UsageReader(Reread);
 

@@ -3,16 +3,16 @@
 //! ```text
 //!  slice     the path of a slice and the units on the way to it     (pure)
 //!  property  values of a cgroup as properties of its unit           (formulas are pure)
-//!  manager   what is asked of systemd, and what it answers
+//!  manager   requests to systemd and its answers
 //!  bus       the same over D-Bus: the system bus, or systemd's own socket
 //! ```
 //!
 //! systemd keeps the values of a unit itself. Whenever one of them is set it writes *all* files of
 //! the unit from its own memory, and of a CPU quota it knows whole percents only. Hence:
 //!
-//! - Every change also states what is in force besides and systemd does not know of: a limit that
-//!   somebody wrote to a file, or that usage has outgrown, is not put back to what it remembers.
-//! - systemd answers before it writes. It handles one message at a time and writes what is due in
+//! - Every change also sets the values in force that systemd does not have: a limit that
+//!   another process wrote to a file, or that usage has outgrown, does not return to its own value.
+//! - systemd answers before it writes. It handles one message at a time and writes
 //!   between, so that the answer to the *next* message means: written.
 //! - Then the exact values go to the files, as libcontainer does, and are read back.
 //!
@@ -191,7 +191,7 @@ impl Systemd {
     }
 
     /// The directories of a slice that another podwarden has made, of the tree's root for the empty
-    /// name; none when it is somebody else's or not running. They may be removed like those that
+    /// name; none when it is foreign or not running. They may be removed like those that
     /// [`Systemd::create`] names.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Systemd {
     }
 
     /// Sets one value of a slice, then calls `write`, which puts the exact value into its file.
-    /// A slice that is not running is started: somebody stopped it, or made its directory by hand.
+    /// A slice that is not running is started: it was stopped, or its directory was made by hand.
     ///
     /// # Errors
     /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; whatever
@@ -314,7 +314,7 @@ impl Systemd {
     fn stop(&self, unit: &str) -> Result<()> {
         self.forget(unit);
         match self.manager.stop(unit) {
-            // It is gone, which is what was wanted.
+            // It is gone, as intended.
             Err(SystemdError::NoUnit { .. }) => return Ok(()),
             result => result?,
         }
@@ -325,7 +325,7 @@ impl Systemd {
         Ok(())
     }
 
-    /// A unit that systemd does not know has not failed.
+    /// A unit that systemd does not have has not failed.
     fn forget_failed(&self, unit: &str) -> Result<()> {
         match self.manager.reset_failed(unit) {
             Err(SystemdError::NoUnit { .. }) => Ok(()),
@@ -333,7 +333,7 @@ impl Systemd {
         }
     }
 
-    /// Waits for a job's end, which the unit's state tells; the state then.
+    /// Waits for a job's end by the unit's state; returns the state.
     fn await_state(&self, unit: &str, operation: Operation, wanted: State) -> Result<State> {
         let deadline = Instant::now() + self.job_limit;
         let (mut pause, longest) = PAUSE;

@@ -75,7 +75,7 @@ impl Tree {
         &self.root
     }
 
-    /// Which hierarchy [`Tree::id`] and [`Tree::list`] speak of.
+    /// The hierarchy of [`Tree::id`] and [`Tree::list`].
     pub fn identity(&self) -> Identity {
         self.identity
     }

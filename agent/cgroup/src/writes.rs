@@ -1,4 +1,4 @@
-//! Noticing that somebody writes to a cgroup's files.
+//! Watches a cgroup's files for writes.
 
 use std::{
     ffi::CStr,
@@ -22,7 +22,7 @@ const CONTROLLERS: [Controller; 4] = [
     Controller::HugeTlb,
 ];
 
-/// Most notices that one call of [`WriteWatch::read`] takes: somebody who writes as fast as they are
+/// Most notices that one call of [`WriteWatch::read`] takes: a writer as fast as they are
 /// read must not keep the reader for ever.
 const AT_ONCE: usize = 4096;
 
@@ -46,7 +46,7 @@ pub enum Reading {
 /// kernfs reports each write(2) to a cgroup's file as `IN_MODIFY`, also one of the value that is there,
 /// and what the kernel itself announces (`cgroup.events`; `kernfs_notify`, `fs/kernfs/file.c`). That
 /// a watched directory is removed is *not* reported (tried on 6.18, both versions), and the watch
-/// stays: whoever learns of the removal calls [`WriteWatch::remove`].
+/// stays: call [`WriteWatch::remove`] after the removal.
 #[derive(Debug)]
 pub struct WriteWatch(OwnedFd);
 
@@ -70,7 +70,7 @@ impl WriteWatch {
         self.add(path, WatchFlags::MODIFY | WatchFlags::ONLYDIR)
     }
 
-    /// Watches one file, which keeps what the kernel announces of it coming also when nobody else has
+    /// Watches one file and holds it open, so that the kernel's notices continue when no other process has
     /// it open.
     ///
     /// # Errors

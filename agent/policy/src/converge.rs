@@ -1,21 +1,21 @@
-//! Brings a tier's memory limit to its target although the tier may use more than that, one write at a
+//! Converges a tier's memory limit to its target while the tier may use more, one write at a
 //! time, without ever giving the kernel a reason to kill.
 //!
 //! Terminology: the *target* is what `qosReserved` leaves to the tier. The tier is *reached* once its
 //! usage and a margin fit below the target, so that the hard limit can be put there. Until then there
-//! is a *gap*. The *cap* is what keeps the tier from growing meanwhile. The *hold* is the level at
-//! which the reactor evicts while there is a gap: who does not grow is left alive.
+//! is a *gap*. The *cap* keeps the tier from growing meanwhile. The *hold* is the level at
+//! which the reactor evicts while there is a gap: a tier that does not grow loses no pod.
 //!
 //! Approach: the kernel answers a hard limit below usage with `EBUSY` (v1) or with the OOM killer (v2).
 //! So:
 //!
-//! - v2: the cap is `memory.high`, which slows the tier's own tasks and kills nobody. `memory.max` is
+//! - v2: the cap is `memory.high`, which slows the tier's own tasks and kills none. `memory.max` is
 //!   lowered once, when the target is reached; `memory.high` stands a margin below it from then on.
 //! - v1 has no such file: the cap is the hard limit, a margin above the level at which the reactor
 //!   evicts, so that the reactor comes before the kernel.
 //! - Page cache is dropped in bounded pieces where the kernel can drop page cache alone. v1 does that for
 //!   a hard limit a piece below usage, which is lifted again at once; it is asked only where so much
-//!   page cache stays that whoever grows in between finds some to take.
+//!   page cache stays that a task that grows in between finds some to take.
 //! - A limit is raised at once, `memory.max` before `memory.high`.
 //!
 //! Properties: a hard limit that is written is never below usage plus the margin. While the target
@@ -124,7 +124,7 @@ pub enum Look {
     Again,
     /// When usage may have fallen: there is a gap.
     Soon,
-    /// When there is another target, or somebody writes.
+    /// At another target, or after a foreign write.
     OnChange,
 }
 
@@ -152,7 +152,7 @@ const MOST_SKIPPED: u32 = 32;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tier {
     target: Option<Limit<Bytes>>,
-    /// The hard limit as it was left last; another one is somebody else's, see [`Tier::admit`].
+    /// The hard limit of the last write; another value is foreign, see [`Tier::admit`].
     left: Option<Limit<Bytes>>,
     /// Page cache is being dropped, as far as is known.
     dropping: bool,
@@ -167,7 +167,7 @@ pub struct Tier {
 
 impl Tier {
     /// The limits that the first look finds are those of an agent that was killed; `found` is the hard
-    /// limit that was there before any agent. Nobody kept the margin meanwhile, and v1 may have been left
+    /// limit that was there before any agent. No agent kept the margin meanwhile, and v1 may have been left
     /// between the two writes of [`Step::Reclaim`]: a limit on the way that is too near to usage is
     /// raised once.
     pub fn inherit(&mut self, found: Limit<Bytes>) {
@@ -175,7 +175,7 @@ impl Tier {
         self.presses = true;
     }
 
-    /// What the tier is to have from now on; `None` where it is somebody else's business.
+    /// The tier's target; `None` where another writer decides.
     pub fn aim(&mut self, target: Option<Limit<Bytes>>) {
         if self.target != target {
             self.target = target;
@@ -251,7 +251,7 @@ impl Tier {
         Decision { step, look }
     }
 
-    /// A hard limit that somebody else wrote is answered by whoever counts such writes.
+    /// The part that counts foreign writes answers a foreign hard limit.
     fn is_admitted(&self, step: &Step, reading: &Reading) -> bool {
         !matches!(step, Step::Max(_)) || self.left.is_none_or(|left| left == reading.max)
     }
@@ -357,7 +357,7 @@ fn cap(floor: Bytes, reading: &Reading, terms: &Terms) -> Option<Step> {
 }
 
 /// The level to arm the reactor with where the tier's own would be `level` and it uses `used` that is no
-/// page cache: a level that comes down upon a tier evicts nobody by that alone, only growth does. `in_force` is the level
+/// page cache: a level that is lowered onto a tier causes no eviction; only growth does. `in_force` is the level
 /// that is armed now, if any; usage that has reached that one is past it still.
 pub fn hold(
     level: Bytes,

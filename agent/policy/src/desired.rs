@@ -1,4 +1,4 @@
-//! The whole tree as it ought to be.
+//! The desired tree.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ pub struct Desired {
 pub enum MadeBy {
     /// podwarden, where it owns the tree.
     Podwarden,
-    /// Whoever runs in it: its values are written once it is there.
+    /// Its values are written once it exists.
     Others,
 }
 

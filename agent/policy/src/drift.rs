@@ -1,8 +1,8 @@
-//! Values that somebody else changed: which writes of a plan answer such a change, and how often an
+//! Foreign writes: which writes of a plan answer them, and how often an
 //! answer is given.
 //!
 //! Terminology: a *file* is one property of one cgroup. A *deviation* is a file that does not hold
-//! what podwarden last wrote to it or found right in it. A file is *contested* while somebody keeps
+//! what podwarden last wrote to it or found right in it. A file is *contested* while another process keeps
 //! writing to it against podwarden.
 //!
 //! Approach: a deviation is corrected at once while the file's bucket holds a token: [`BURST`] of
@@ -169,7 +169,7 @@ impl Book {
             .in_force
             .is_none_or(|ours| differs(&ours, observed, page))
         {
-            // Held above usage where somebody else put it; it is a deviation once it can be lowered.
+            // Held above usage at a foreign value; it is a deviation once it can be lowered.
             file.limiter.postpone(now);
             return None;
         }

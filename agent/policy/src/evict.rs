@@ -1,4 +1,4 @@
-//! Who is evicted first.
+//! The eviction order.
 //!
 //! Properties: the order is total and does not depend on the order of the input; no protected pod
 //! is ever in it; the text that explains a choice is printed from the rank that made it.
@@ -62,7 +62,7 @@ impl Candidate {
 pub struct Rank {
     /// Where the class decides first.
     pub group: Group,
-    /// Whether it uses more than it asked for.
+    /// Whether its usage is above its request.
     pub excess: Excess,
     /// `spec.priority`, lowest first.
     pub priority: i32,
@@ -79,7 +79,7 @@ pub enum Group {
     Any,
     /// BestEffort.
     BestEffort,
-    /// Burstable, using more than it asked for.
+    /// Burstable, usage above its request.
     BurstableOverRequest,
     /// Everything else.
     Rest,
@@ -91,9 +91,9 @@ pub enum Group {
 pub enum Excess {
     /// Usage could not be read; the kubelet evicts such a pod first.
     UnknownFirst,
-    /// Uses more than it asked for.
+    /// Usage above its request.
     Over,
-    /// Uses no more than it asked for.
+    /// Usage within its request.
     Within,
     /// Usage could not be read; `qosFirst` evicts such a pod last of its group, because its
     /// death may free nothing.
@@ -205,7 +205,7 @@ pub struct Ranked<'a> {
     pub rank: Rank,
 }
 
-/// The pods that may be evicted, the first to go first. `working_set` tells a pod's usage.
+/// The candidates in eviction order. `working_set` returns a pod's usage.
 pub fn order<'a>(
     ranking: Ranking,
     exemptions: &Exemptions,

@@ -1,4 +1,4 @@
-//! How far below its limit a cgroup's level has to be, for the kernel's own OOM killer to come too late.
+//! The headroom of a level below its limit, so that the reactor acts before the kernel's OOM killer.
 //!
 //! Problem: between the moment at which usage reaches a level and the moment at which a victim's memory
 //! is free, the filler goes on. A level right below a hard limit is then reached in vain: the limit

@@ -1,4 +1,4 @@
-//! What a pod's own cgroup and a tier's cgroup are to hold.
+//! The desired values of a pod's and a tier's cgroup.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -252,7 +252,7 @@ pub fn pod_requests(pod: &Pod) -> Totals {
     total
 }
 
-/// What a pod's containers ask for together, see [`pod_requests`].
+/// The sum of a pod's container requests, see [`pod_requests`].
 pub(crate) fn container_requests(pod: &Pod) -> Totals {
     aggregate(pod, Totals::requests)
 }

@@ -143,7 +143,7 @@ pub struct Container {
     /// When it runs.
     #[cfg_attr(feature = "serde", serde(default))]
     pub kind: ContainerKind,
-    /// What it asks for.
+    /// Its requests.
     #[cfg_attr(feature = "serde", serde(default))]
     pub resources: Resources,
 }

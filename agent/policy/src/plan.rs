@@ -1,4 +1,4 @@
-//! From what is to what ought to be.
+//! The plan: from the present state to the desired one.
 //!
 //! Properties: the same snapshot gives the same actions in the same order, whatever the order of
 //! its pods. When every action succeeds, the next plan is empty. On the way, no cgroup's limit is
@@ -61,7 +61,7 @@ pub struct Snapshot {
     /// The pods that are to run, in any order. Of two with one uid the lesser counts, which is the
     /// first by name.
     pub pods: Vec<Pod>,
-    /// More pods may be meant to run than are known: whoever could tell has not yet. Nothing is removed
+    /// A source has not delivered its list yet, so more pods may exist. Nothing is removed
     /// then, and values that are sums over pods stay as they are.
     #[cfg_attr(feature = "serde", serde(default))]
     pub incomplete: bool,
@@ -327,7 +327,7 @@ fn hold_above_usage(snapshot: &Snapshot, setting: &Setting, observed: &Observed)
     if !lowers {
         return Held::No;
     }
-    // How far it may go down cannot be told.
+    // Its lower bound is unknown.
     let Some(usage) = observed.memory_usage else {
         return Held::Leave;
     };

@@ -1,7 +1,7 @@
 //! Kubernetes quantities: `250m`, `1.5Gi`, `12e6`.
 //!
 //! Grammar and rounding are those of apimachinery `pkg/api/resource/quantity.go`: a value finer
-//! than the unit asked for rounds up, so that whoever asks for something gets something. Stricter
+//! than the unit rounds up, so that a request above zero stays above zero. Stricter
 //! than apimachinery in two places, see `deploy/docs/differences.md`: a value above 2^63-1 is an error rather
 //! than capped, and a text without a digit is an error rather than zero.
 

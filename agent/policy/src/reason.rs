@@ -1,4 +1,4 @@
-//! Why a value is what it is, as data; displayed with the numbers filled in.
+//! The reason for a value, as data; Display fills in the numbers.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! What is kept from pods, and what a tier keeps from the tier below it.
+//! Reserves: of the node against pods, of a tier against the tiers below it.
 
 use alloc::vec::Vec;
 

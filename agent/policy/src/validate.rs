@@ -1,4 +1,4 @@
-//! What an API server would refuse about a pod's resources.
+//! The API server's validation of a pod's resources.
 //!
 //! Manifests from files pass no API server. Each rule is one of `ValidatePodSpec` in Kubernetes
 //! `pkg/apis/core/validation/validation.go`; call [`Pod::apply_defaults`] first, as it does.

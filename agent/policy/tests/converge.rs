@@ -235,7 +235,7 @@ fn memory_high_is_taken_back_where_it_was_written_and_else_left_to_others() {
         high: set,
         ..tier(V2, mib(100), 0)
     };
-    // Nobody gave it to us.
+    // It was not handed over.
     let unlimited = || aimed(Limit::Unlimited);
     assert_eq!(settle(&mut unlimited(), &mut reading, &terms).0, []);
     let mut ours = aimed(at(200));
@@ -352,7 +352,7 @@ enum Happens {
     Load(u64, u64),
     /// The target is another.
     Target(Limit<Bytes>),
-    /// Somebody writes the hard limit, and is answered or not.
+    /// A foreign write to the hard limit, which is answered or not.
     Foreign(Limit<Bytes>, bool),
     /// The reactor's level is another.
     Level(Option<u64>),
@@ -442,7 +442,7 @@ proptest! {
                         );
                         prop_assert!(can, "{:?}", kernel);
                         if is_v1 {
-                            // The limit is below usage for a moment: whoever grows then finds page cache.
+                            // The limit is below usage for a moment: a task that grows then finds page cache.
                             prop_assert!(bytes.saturating_add(MARGIN) <= at.cache);
                         }
                     }

@@ -309,7 +309,7 @@ fn nothing_of_a_kubelets_is_a_deviation() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// However often and however fast somebody writes, corrections stay below the bound.
+    /// However often and however fast another process writes, corrections stay below the bound.
     #[test]
     fn corrections_are_bounded(steps in prop::collection::vec(1u64..3000, 1..400)) {
         let mut node = Node1::new();
@@ -329,7 +329,7 @@ proptest! {
         prop_assert!(count <= bound, "{count} corrections in {time} ns, at most {bound}");
     }
 
-    /// Whoever writes and stops: the value is right again within the longest pause.
+    /// After the last foreign write the value is right again within the longest pause.
     #[test]
     fn the_value_comes_back(writes in 1u32..200, step in 1u64..5000) {
         let mut node = Node1::new();

@@ -9,7 +9,7 @@ const GIB: u64 = 1 << 30;
 /// Two CPUs' batches.
 const AHEAD: u64 = 512 << 10;
 
-/// Looks every `step` at somebody who fills `rate` bytes per second from 0, for `ns`.
+/// Looks every `step` at a fill of `rate` bytes per second from 0, for `ns`.
 fn fill(rate: u64, step: u64, ns: u64) -> FillRate {
     let mut seen = FillRate::default();
     for at in (0..=ns).step_by(usize::try_from(step).unwrap()) {

@@ -425,7 +425,7 @@ fn pressure_evicts_one_pod_and_says_why() {
     // The kubelet's order does not look at the class.
     snapshot.ranking = Ranking::Kubelet;
     let Some(Action::Evict { pod, .. }) = plan(&snapshot).into_iter().next() else {
-        panic!("nobody was evicted");
+        panic!("no pod was evicted");
     };
     assert_eq!(pod.as_str(), "burst");
 }

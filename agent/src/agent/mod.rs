@@ -1,6 +1,6 @@
 //! `podwarden run`: start, reconciler, shutdown.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `start` | every step from the configuration to a reconciler |
 //! | `reconciler` | pods, hierarchy, eviction and figures, and the facts that pass between them |

@@ -1,6 +1,6 @@
 //! `evictionSoft`: memory that stays short for longer than the grace period.
 //!
-//! Here it is only told how long that has been. Once the grace is over the reactor gets the lower
+//! This part only measures the time. After the grace period the reactor gets the lower
 //! level, and kills, waits and chooses as for the hard one, until the threshold and the minimum
 //! reclaim are available again; then it gets the hard level back.
 //!

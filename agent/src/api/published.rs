@@ -1,7 +1,7 @@
-//! What the agent shows to the outside: the latest figures and the recent events.
+//! Published state: the latest figures and the recent events.
 //!
 //! Written by the sampler and the reconciler, read by `http`. Readers never block writers: figures
-//! are swapped whole, events go to a bounded log and to whoever is subscribed.
+//! are swapped whole, events go to a bounded log and to the subscribers.
 
 use std::{
     collections::VecDeque,
@@ -139,7 +139,7 @@ impl Published {
         self.first_id
     }
 
-    /// From now on what is to be kept is written to this log; `None` ends that.
+    /// Sets the log that kept events go to; `None` ends that.
     pub fn set_logger(&self, logger: Option<Logger>) {
         *self.logger.lock().unwrap_or_else(PoisonError::into_inner) = logger;
     }
@@ -187,7 +187,7 @@ impl Published {
         })
     }
 
-    /// The latest figures. Also tells the sampler that somebody is looking.
+    /// The latest figures. Also wakes the sampler: a client reads figures.
     pub fn figures(&self) -> Arc<Figures> {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_demand_ms.store(now.max(1), Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl Published {
         self.latest()
     }
 
-    /// The same, for who only happens to be here: the sampler is not told.
+    /// The same without waking the sampler.
     pub fn latest(&self) -> Arc<Figures> {
         self.figures.load_full()
     }
@@ -226,7 +226,7 @@ impl Published {
         let _ = self.done.set(counters);
     }
 
-    /// How long ago somebody last asked for figures; `None` if nobody has.
+    /// Time since the last request for figures; `None` before the first.
     pub fn since_demand(&self) -> Option<Duration> {
         match self.last_demand_ms.load(Ordering::Relaxed) {
             0 => None,
@@ -238,7 +238,7 @@ impl Published {
         }
     }
 
-    /// Completes when somebody asks for figures.
+    /// Completes at a request for figures.
     pub async fn demanded(&self) {
         self.demand.notified().await;
     }
@@ -267,7 +267,7 @@ impl Published {
                 });
             }
         });
-        // An error only says that nobody is subscribed.
+        // An error only means that there is no subscriber.
         let _ = self.subscribers.send(event);
         id
     }
@@ -278,7 +278,7 @@ impl Published {
     }
 
     /// Writes an eviction to the event log whose end is not known yet: should the agent end now, its
-    /// successor tells of it. [`Published::event`] tells once the end is known.
+    /// next agent publishes it. [`Published::event`] publishes it once the end is known.
     pub fn begun(&self, time: String, eviction: Eviction) {
         self.with_logger(|logger| logger.begun(&Begun { time, eviction }));
     }
@@ -297,7 +297,7 @@ impl Published {
         let _ = self.eviction_status.set(tally);
     }
 
-    /// What the API server was told of evictions; `None` where it is told nothing.
+    /// Delivery counts of eviction statuses; `None` without an API server.
     pub fn eviction_status(&self) -> Option<EvictionStatusStats> {
         self.eviction_status.get().map(|tally| tally.stats())
     }
@@ -315,7 +315,7 @@ impl Published {
     }
 
     /// Set once the first figures are there; `/readyz` answers 200 from then on, if every source of pods
-    /// has told what it has.
+    /// has delivered its list.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }

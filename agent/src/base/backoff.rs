@@ -1,4 +1,4 @@
-//! How long to wait after failures. Values only: no IO, no clock.
+//! Pauses after failures. Values only: no IO, no clock.
 
 use std::time::Duration;
 

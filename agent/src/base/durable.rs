@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, whenever the agent or the machine ends.
+//! Files that are complete or absent, whenever the agent or the machine ends.
 
 use std::{
     fs::{self, File},

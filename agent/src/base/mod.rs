@@ -1,4 +1,4 @@
-//! What every module may use and none of them owns: clocks, durable files, errors as text, pauses.
+//! Shared helpers: clocks, durable files, errors as text, pauses.
 
 pub(crate) mod backoff;
 pub mod clock;

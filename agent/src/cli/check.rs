@@ -1,4 +1,4 @@
-//! `podwarden check`: what this node can do, and what is lost.
+//! `podwarden check`: what this node supports, and what is lost.
 
 use std::{fmt::Write as _, process::ExitCode};
 

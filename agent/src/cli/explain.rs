@@ -92,7 +92,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A pod that a manifest names, or else one that only a cgroup tells of.
+/// A pod of a source, or one with a cgroup only.
 fn explain(input: &Input, named: &str) -> anyhow::Result<Explanation> {
     match select::pod(&input.snapshot.pods, named) {
         Ok(pod) => Ok(Explanation::of(input, pod)),

@@ -1,6 +1,6 @@
 //! The command line: one file per subcommand, and what they share.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `output` | formats, pipes, colours, figures in units |
 //! | `chart` | pictures as SVG |

@@ -1,4 +1,4 @@
-//! `podwarden plan`: what a node's cgroups ought to hold, who is evicted first, and why.
+//! `podwarden plan`: the plan for a node's cgroups and the eviction order, with reasons.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -34,7 +34,7 @@ A snapshot (YAML or JSON); every key but the first two may be left out:
   config: {qosReserved: {memory: 50%}}  # keys of AgentConfig
   pods: []                              # v1 Pods
   usage: {default/web: {memory: 200Mi}} # working set by NAME, NAMESPACE/NAME or uid
-  memoryAvailable: 100Mi                # left on the node; below evictionHard somebody is evicted
+  memoryAvailable: 100Mi                # left on the node; below evictionHard a pod is evicted
   cgroups: {}                           # what the cgroups hold, as --record writes it
   recorded: {}                          # everything, as --record writes it; then nothing else
 

@@ -91,7 +91,7 @@ impl Args {
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// A configuration that cannot be used, or whatever keeps the agent from starting.
+/// An invalid configuration, or a failed start.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
     crate::agent::run(config, shutdown_signal()?).await?;

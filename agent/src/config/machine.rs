@@ -1,4 +1,4 @@
-//! What the machine has, where the configuration does not say otherwise.
+//! The machine's size, where the configuration does not set it.
 
 use std::{collections::BTreeMap, io, path::Path, thread};
 
@@ -32,7 +32,7 @@ pub struct Machine {
 /// Why the machine's capacity is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The kernel did not tell.
+    /// The kernel does not show it.
     #[error("reading {0}")]
     Read(&'static str, #[source] io::Error),
     /// A line is not there.

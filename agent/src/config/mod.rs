@@ -100,7 +100,7 @@ pub struct Config {
     pub node_name: String,
     /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
     pub pods_dir: Option<PathBuf>,
-    /// Where what outlives the agent is kept: the pods that the API server told of, and what it is to be told
+    /// Directory of the state that outlives the agent: the API server's last list, and undelivered eviction
     /// of evictions. Default: nowhere. Where it is set, the accounts outlive the agent too
     /// ([`crate::kernel::pins`]).
     pub state_dir: Option<PathBuf>,
@@ -110,9 +110,9 @@ pub struct Config {
     pub static_pod_url: Option<StaticPodUrl>,
     /// Where the API server is. Default: `Auto`.
     pub apiserver: ApiserverConfig,
-    /// Where the kubelet is. Default: it is not asked.
+    /// Address of the kubelet. Default: no kubelet.
     pub kubelet: Option<KubeletConfig>,
-    /// Unix socket of the container runtime, which speaks CRI v1. Default: none is asked.
+    /// Unix socket of the container runtime (CRI v1). Default: no runtime.
     pub container_runtime_endpoint: Option<PathBuf>,
     /// Address of the HTTP API. Default: none, the unix socket alone.
     pub listen: Option<SocketAddr>,

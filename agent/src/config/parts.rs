@@ -80,7 +80,7 @@ pub struct StaticPodUrl {
     pub interval: Duration,
 }
 
-/// The kubelet that is asked for its pods.
+/// The kubelet as a source of pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletConfig {
     /// `https://HOST:PORT`, or `http` on loopback (the read-only port).
@@ -91,7 +91,7 @@ pub struct KubeletConfig {
     pub certificate_authority: Option<PathBuf>,
     /// The name in that certificate; that of the URL where there is none.
     pub server_name: Option<String>,
-    /// How often it is asked. Default: 5 s.
+    /// Time between two polls. Default: 5 s.
     pub interval: Duration,
 }
 
@@ -162,7 +162,7 @@ pub enum OnExit {
 /// `evictionStatus.how`: how the API server learns of an eviction, besides by an Event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum EvictionStatusConfig {
-    /// As the kubelet tells it: the pod's status is Failed, for the reason Evicted.
+    /// As the kubelet: the pod's status is Failed, reason Evicted.
     #[default]
     Status,
     /// By an Eviction (`policy/v1`), which disruption budgets may refuse and which deletes the pod.

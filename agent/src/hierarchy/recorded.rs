@@ -1,4 +1,4 @@
-//! What the agent last planned from, as `GET /v1/plan` answers it and `podwarden plan` replays it.
+//! The snapshot of the last plan, as `GET /v1/plan` returns it and `podwarden plan` replays it.
 
 use podwarden_cgroup::Driver;
 use podwarden_policy::{plan::Snapshot, settings};

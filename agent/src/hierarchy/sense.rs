@@ -158,7 +158,7 @@ impl Part {
     }
 }
 
-/// What the operator asked for and this node cannot do at present, one sentence each.
+/// Configured features that this node cannot provide at present, one sentence each.
 pub fn shortcomings(tree: &Tree, layout: &CgroupLayout, snapshot: &Snapshot) -> BTreeSet<String> {
     let kubepods = layout.path(&layout.kubepods);
     let tiered = snapshot.limits.memory_reservation;

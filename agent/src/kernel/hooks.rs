@@ -19,7 +19,7 @@ pub struct Hook {
     pub arguments: &'static [&'static str],
     /// What it gives.
     pub enables: &'static str,
-    /// What is lost without it; `None` where no program works without it.
+    /// The loss without it; `None` where no program works without it.
     pub lost_without: Option<&'static str>,
 }
 
@@ -132,7 +132,7 @@ pub const CHARGE: Hook = Hook {
     ),
 };
 
-/// What a figure is for, and what is lost where this kernel lacks a structure member that it needs; `None`
+/// A figure's purpose, and the loss where this kernel lacks a structure member that it needs; `None`
 /// where no program works without it.
 pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
     match figure {

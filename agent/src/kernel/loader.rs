@@ -69,7 +69,7 @@ pub enum LoadError {
     Tracepoint {
         /// Its name.
         name: &'static str,
-        /// What BTF says of it.
+        /// The finding in BTF.
         why: String,
     },
     /// BTF could not be read.
@@ -138,7 +138,7 @@ pub struct Loaded {
     pub unpinned: Option<PinError>,
 }
 
-/// What BTF says of the hooks of each tracepoint: the one to attach, or why none fits.
+/// The hook to attach for each tracepoint by BTF, or why none fits.
 type Choices = Vec<(&'static Hook, Result<&'static Hook, String>)>;
 
 /// Loads and attaches everything that this kernel takes. Consumes `btf`, which is not needed once the

@@ -229,7 +229,7 @@ impl Decision {
             .unwrap_or(Level::Ok)
     }
 
-    /// True where some fact says already that this part of the kernel programs is missing.
+    /// True where another fact already reports this part of the kernel programs as missing.
     pub fn reports(&self, part: &str) -> bool {
         let mut lost = self.facts.iter().filter(|row| row.level > Level::Ok);
         lost.any(|row| row.part == Some(part))

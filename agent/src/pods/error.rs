@@ -1,4 +1,4 @@
-//! What can be wrong with a manifest.
+//! Errors in a manifest.
 
 use std::{fmt, path::PathBuf};
 

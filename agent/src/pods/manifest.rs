@@ -120,7 +120,7 @@ fn pod(value: Value) -> Result<(Pod, QosClass), Problem> {
 fn typed(mut value: Value) -> Result<(Pod, QosClass), Problem> {
     let uid = hash(&value);
     quantities_as_text(&mut value);
-    // The list form leaves these out; the type wants them.
+    // The list form leaves these out; the type requires them.
     if let Value::Object(fields) = &mut value {
         fields.insert("apiVersion".to_owned(), "v1".into());
         fields.insert("kind".to_owned(), "Pod".into());
@@ -148,7 +148,7 @@ fn hash(value: &Value) -> String {
         .collect()
 }
 
-/// Quantities may be written as numbers (`cpu: 2`); the type knows only text.
+/// Quantities may be written as numbers (`cpu: 2`); the type has only text.
 fn quantities_as_text(value: &mut Value) {
     match value {
         Value::Object(fields) => {

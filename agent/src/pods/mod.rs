@@ -84,13 +84,13 @@ impl PodSet {
     }
 }
 
-/// How podwarden knows of a pod.
+/// The origin of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KnownBy {
     Manifest,
     Apiserver,
     Kubelet,
-    /// The container runtime, which knows its name and not its spec.
+    /// The container runtime: it has the name and not the spec.
     Runtime,
     /// Only its cgroup.
     Cgroup,

@@ -1,4 +1,4 @@
-//! Reads the pods' usage to find the one that goes first. Allocates nothing.
+//! Reads the candidates' usage to choose the victim. Allocates nothing.
 
 use podwarden_policy::{
     evict::{self, Candidate, Rank},

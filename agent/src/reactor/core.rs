@@ -140,7 +140,7 @@ impl Core {
         })
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub(super) fn run(mut self) {
         let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
         // The swap keeps a record for every thread that loads from it, made at the first time.
@@ -163,7 +163,7 @@ impl Core {
                     token => self.stalled(token - STALL, wake),
                 }
             }
-            // After the rest, which speaks of the plan that was in force.
+            // After the rest, which belongs to the previous plan.
             if replan {
                 self.take_plan();
             }

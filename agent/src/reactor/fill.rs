@@ -1,8 +1,8 @@
-//! How fast a scope fills, and the level that is in force for it because of that. Allocates nothing.
+//! A scope's fill rate, and the level that follows from it. Allocates nothing.
 //!
-//! The rate is taken from the reactor's own looks, which every kernel has: they come the denser the
-//! nearer usage is to its level ([`super::sampler`]), so that the fastest filler is seen for what it
-//! is before it has used up a quarter of its way.
+//! The rate comes from the reactor's own readings, which work on every kernel: they come the denser the
+//! nearer usage is to its level ([`super::sampler`]), so that the fastest fill is measured before
+//! it has used a quarter of its way.
 
 use podwarden_policy::{
     headroom::{self, FillRate, ReapCost},
@@ -50,7 +50,7 @@ impl Costs {
 pub(super) struct Fill {
     usage: FillRate,
     working_set: FillRate,
-    /// What the likely victim uses, and when that was asked.
+    /// The likely victim's usage, and when it was read.
     likely: Option<(u64, u64)>,
     /// The level in force at the last look.
     pub(super) level: u64,

@@ -1,4 +1,4 @@
-//! How much memory of the node is used for nothing. Allocates nothing once it is open.
+//! The node's free memory. Allocates nothing once it is open.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 

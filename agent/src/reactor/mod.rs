@@ -2,16 +2,16 @@
 //!
 //! A plain thread of its own (SCHED_FIFO, locked memory). It works from an [`plan::ArmedPlan`] that the
 //! reconciler hands over whole by an atomic swap, shares no lock with anything, and allocates
-//! nothing once it runs: what it needs to say goes through a wait-free queue.
+//! nothing once it runs: its reports go through a wait-free queue.
 //!
-//! It learns of usage from whatever this node has: the kernel programs' levels, the v1 threshold
+//! Its signals are those that this node has: the kernel programs' levels, the v1 threshold
 //! eventfd, `memory.events` of v2, and always its own sampler, whose sleep shrinks with the headroom. Where
 //! it is configured, tasks that wait for memory (PSI) are a signal of their own.
 //!
 //! A level is in force as it is configured, or lower where the scope fills so fast that it would be at its
 //! hard limit before a victim's memory is free ([`podwarden_policy::headroom`]).
 //!
-//! What it asks of the kernel once it runs: `epoll_wait` is where it sleeps. To look: `pread` of open
+//! Its system calls once it runs: it sleeps in `epoll_wait`. To look: `pread` of open
 //! memory files. To kill: `openat`, `getdents64`, `read` and `close` in the victim's cgroup and of
 //! `/proc/PID/comm`, then `write` of `cgroup.kill`, or `pidfd_open` and `pidfd_send_signal`, and
 //! `write` of `freezer.state` for what goes on forking. To tell: `write` of an eventfd, `futex` to wake

@@ -1,5 +1,5 @@
-//! Asks the kernel for the notices of a plan that is armed already, in a thread of its own: each takes a
-//! grace period ([`podwarden_cgroup::MemoryThresholds::notice_at`]), and who arms must not wait for it.
+//! Registers the kernel's notices of an armed plan, in a thread of its own: each takes a
+//! grace period ([`podwarden_cgroup::MemoryThresholds::notice_at`]), and arming must not wait for it.
 //! Until then the sampler and the kernel programs see the level.
 
 use std::{

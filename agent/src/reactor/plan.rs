@@ -1,4 +1,4 @@
-//! What the reconciler hands to the reactor: levels to watch and victims to choose from, with every
+//! The armed plan that the reconciler hands to the reactor: levels and candidates, with every
 //! file open already. Immutable once handed over; the reactor swaps whole plans and never frees one.
 
 use std::{
@@ -80,7 +80,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// Where it is to be asked for; `None` where there is no such thing.
+    /// Where to register it; `None` where there is no such thing.
     pub fn of(of: Option<MemoryThresholds>) -> Self {
         Self {
             of,
@@ -141,7 +141,7 @@ impl Pressure {
 /// Signalled by the kernel once tasks have waited for too long.
 #[derive(Debug)]
 pub struct StallTrigger {
-    /// Of whom.
+    /// The cgroup.
     pub kind: PsiKind,
     /// How far back the kernel looks.
     pub window: Duration,

@@ -1,4 +1,4 @@
-//! What the reactor waits for: descriptors and one timer.
+//! The reactor's wait: descriptors and one timer.
 
 use std::{mem::MaybeUninit, time::Duration};
 

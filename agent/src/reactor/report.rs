@@ -1,4 +1,4 @@
-//! What the reactor tells the reconciler: small values through a wait-free queue, so that telling
+//! The reactor's reports to the reconciler: small values through a wait-free queue, so that reporting
 //! neither allocates nor blocks.
 
 use podwarden_policy::{evict::Rank, model::QosClass, worth::Growth};
@@ -22,7 +22,7 @@ pub struct Crossing {
     pub usage: u64,
     /// What noticed first.
     pub detector: Detector,
-    /// When usage passed the level, as well as `detector` can tell.
+    /// When usage passed the level, as exactly as `detector` allows.
     pub crossed: u64,
     /// When the reactor's wait ended for it.
     pub wake: u64,

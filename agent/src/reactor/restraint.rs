@@ -1,4 +1,4 @@
-//! What keeps the reactor from killing: a limit on how often, and pods that it has tried in vain.
+//! Limits on the reactor's kills: their rate, and pods whose kill failed.
 //! Without IO or clock; allocates at construction only.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! How long the reactor may sleep: until the earliest moment at which usage can reach a level.
+//! The reactor's sleep: until the earliest moment at which usage can reach a level.
 
 use std::time::Duration;
 

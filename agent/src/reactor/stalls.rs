@@ -1,8 +1,8 @@
-//! Tasks that wait for memory: what to make of a notice. A state machine without IO or clock, and the
-//! look that tells a node that is short of memory from a pod that is at its own limit.
+//! PSI notices and their consequence: a state machine without IO or clock, and the
+//! reading that separates a node short of memory from a pod at its own limit.
 //!
-//! A notice speaks of a window that has passed: those that come within one window of a victim's end may
-//! still be about the time before it.
+//! A notice describes a past window: notices within one window of a victim's end may
+//! describe the time before it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the reactor has read lately, for the flight recorder: a ring that it overwrites without waiting
+//! The reactor's recent readings, for the flight recorder: a ring that it overwrites without waiting
 //! and that others read when something has happened. Costs nothing without a reader.
 //!
 //! Every slot carries the number of its reading, which is 0 while it is written: a reader that finds

@@ -1,4 +1,4 @@
-//! What is known of one scope between two looks: a state machine without IO or clock.
+//! The state of one scope between two readings: a state machine without IO or clock.
 //!
 //! ```text
 //!            working set >= level              a pod to evict   
@@ -31,14 +31,14 @@ pub(super) struct Look {
     pub(super) working_set: u64,
 }
 
-/// What a look asks for.
+/// The next action after a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing.
     Rest,
     /// To choose a victim.
     Decide {
-        /// When the level was passed, as well as `detector` can tell.
+        /// When the level was passed, as exactly as `detector` allows.
         crossed: u64,
         /// What noticed.
         detector: Detector,

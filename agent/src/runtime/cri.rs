@@ -1,4 +1,4 @@
-//! The messages of CRI v1 that the agent speaks, with the fields that it uses.
+//! The messages of CRI v1 that the agent uses, with the fields that it reads.
 //!
 //! Names and numbers are those of `pkg/apis/runtime/v1/api.proto` of kubernetes/cri-api. What a runtime
 //! sends besides is skipped, as protobuf has it, so that a newer runtime is no trouble.

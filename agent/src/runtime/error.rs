@@ -1,4 +1,4 @@
-//! What can go wrong between the agent and the container runtime.
+//! Errors of the container runtime's client.
 
 use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
@@ -82,7 +82,7 @@ impl RuntimeError {
         }
     }
 
-    /// What was asked for does not exist.
+    /// The object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,

@@ -97,7 +97,7 @@ impl Schedule {
         self.missing.entry(id).or_default();
     }
 
-    /// When to ask next; `None` while there is nothing to ask for.
+    /// When to list next; `None` without a missing id.
     fn due(&self) -> Option<Instant> {
         let Some(asked) = self.asked else {
             return Some(Instant::now());

@@ -181,7 +181,7 @@ fn two_pods(method: &str) -> Option<Reply> {
     }
 }
 
-/// Has `stopped` answer what is to be stopped, by its id.
+/// Has `stopped` answer a stop, by id.
 fn with_two_pods(
     stopped: impl Fn(&str) -> Reply + Send + Sync,
 ) -> impl Fn(&str, &[u8]) -> Reply + Send + Sync {

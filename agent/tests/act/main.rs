@@ -182,7 +182,7 @@ fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
     }
     world.pods = vec![pod("a", 200), pod("b", 200), pod("c", 200)];
     assert!(!world.pass().is_incomplete());
-    // Somebody bounds one pod's parent; v1 refuses more below it.
+    // A foreign limit on one pod's parent; v1 refuses more below it.
     let tier = world
         .layout
         .path(&world.layout.kubepods.tier(QosClass::Burstable));

@@ -1,5 +1,5 @@
 //! The thread that brings a tier to its target, on real cgroups: what it writes, in what order, that it
-//! is counted, and that nobody dies of it.
+//! is counted, and that no process dies of it.
 
 use std::{
     fs::File,
@@ -287,7 +287,7 @@ fn another_writer_is_answered_when_that_is_admitted() {
     assert_eq!(whose(), Whose::Others { left });
     scene.converger().look();
     sleep(Duration::from_millis(50));
-    assert_eq!(scene.limit(), Some(foreign), "nobody has admitted it");
+    assert_eq!(scene.limit(), Some(foreign), "it was not admitted");
     scene.converger().answer(&TIER.into(), found);
     eventually("the target again", || scene.limit() == Some(target));
     eventually("the count", || scene.counters.now().writes().corrected == 1);

@@ -53,7 +53,7 @@ fn exit_codes() {
         (&["plan", "-f", "bad.yaml", "--memory", "1Go"], "", 3),
         (&["plan", "--record", "--api-socket", "/nonexistent"], "", 3),
         (&["explain", "web", "-f", "pressure.yaml"], "", 0),
-        (&["explain", "nobody", "-f", "pressure.yaml"], "", 2),
+        (&["explain", "no-such-pod", "-f", "pressure.yaml"], "", 2),
         (&["explain", "web", "--api-socket", "/nonexistent"], "", 3),
     ];
     for (arguments, stdin, code) in cases {

@@ -97,6 +97,6 @@ fn a_pod_without_a_manifest_is_explained_from_its_cgroup() {
         stdout.contains("podwarden made its cgroup and removes it."),
         "{stdout}"
     );
-    let nobody = podwarden(&["explain", "lost-2", "-f", "-"], &snapshot(true));
-    assert_eq!(nobody.status.code(), Some(2));
+    let unknown = podwarden(&["explain", "lost-2", "-f", "-"], &snapshot(true));
+    assert_eq!(unknown.status.code(), Some(2));
 }

@@ -1,4 +1,4 @@
-//! Accounts: what the kernel side counts per cgroup, and how it finds the one to count to.
+//! Accounts: the kernel side's counters per cgroup, and how it finds the right one.
 
 use core::mem::{offset_of, size_of};
 

@@ -1,7 +1,7 @@
 //! A stand-in for the API server: pods, nodes and events as a node agent sees them, and the ways in which
 //! a real one is unpleasant.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `store` | objects, versions, history; no network |
 //! | `patch` | merge patches and strategic ones; values only |

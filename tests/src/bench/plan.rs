@@ -1,4 +1,4 @@
-//! How long one plan takes: from what is to what ought to be, for a node full of random pods.
+//! How long one plan takes, for a node full of random pods.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

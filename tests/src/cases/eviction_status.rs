@@ -47,7 +47,7 @@ pub(super) fn world(context: &Context, options: Options, specs: &[&PodSpec]) -> 
     Ok(world)
 }
 
-/// Starts what is to be evicted.
+/// Starts the victim.
 fn start_hog(world: &World, spec: &PodSpec) -> Result<Workload> {
     let cgroup = world.node.cgroup_of(spec);
     until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
@@ -253,7 +253,7 @@ fn eviction_status_after_kill(context: &Context) -> Result<()> {
         })?;
         world.node.agent.signal(Signal::SIGKILL)?;
         world.node.agent.wait(world.node.limit())?;
-        // With it what was to be said of the node.
+        // With it the Node's Events.
         let is_lost = spec.name == "lost";
         if is_lost {
             for path in waiting(&world)? {

@@ -1,7 +1,7 @@
 //! A real containerd of the cases' own: its own directory, socket, network and mounts, none of which the
 //! machine sees. All its processes are in a PID namespace of their own and end with its first one.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `cri` | the messages that start pods, which the agent never sends |
 //! | `cni` | the network plugins, behind a shim that writes down what they are asked for |

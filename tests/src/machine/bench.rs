@@ -22,7 +22,7 @@ const EVICT_KERNEL: &str = "6.12";
 const EVICT_TIMEOUT: Duration = Duration::from_secs(12 * 3600);
 /// A run takes about ten seconds there.
 const CONVERGE_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
-/// What the machine's speed and size allow, unless the command line says otherwise.
+/// Defaults from the machine's speed and size.
 const EVICT_DEFAULTS: &[(&str, &str)] = &[
     ("--peers", "oomd,systemd-oomd"),
     ("--rate", "100"),
@@ -98,7 +98,7 @@ fn evict(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Boots the machine, shows its console as it comes, and returns and says where the figures are.
+/// Boots the machine, prints its console, and prints where the figures are.
 fn measure(machine: &Machine<'_>) -> Result<PathBuf> {
     let results = machine.dir.join("results.json");
     let mut measured = None;
@@ -115,7 +115,7 @@ fn measure(machine: &Machine<'_>) -> Result<PathBuf> {
         Some(Ended::Exit(0)) => println!("every run as JSON: {}", results.display()),
         Some(Ended::Exit(code)) => bail!("the benchmark ended with exit code {code}"),
         _ => bail!(
-            "the benchmark did not come to an end{}; the end of {}:\n{}",
+            "the benchmark did not finish{}; the end of {}:\n{}",
             if off.timed_out { " in time" } else { "" },
             off.console.display(),
             cmd::tail(&off.console)

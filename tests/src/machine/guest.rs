@@ -1,4 +1,4 @@
-//! The test machines there are to choose from: a kernel and what runs as its first process.
+//! The test machines: a kernel and its first process.
 
 use std::path::PathBuf;
 

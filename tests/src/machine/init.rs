@@ -1,4 +1,4 @@
-//! PID 1 of a guest: mounts what a node has, does what the host requests, says how that ended, powers off.
+//! PID 1 of a guest: mounts a node's file systems, runs the host's request, reports the outcome, powers off.
 //! Where systemd is PID 1, it does the first and the last, and the request is a unit's work.
 
 use std::fs::{self, OpenOptions};
@@ -16,7 +16,7 @@ use super::message::{Ended, Message, Request, Sender};
 
 /// Where messages go: the second serial port, which the host keeps as a file.
 const MESSAGES: &str = "/dev/ttyS1";
-/// Where a benchmark writes what it measured.
+/// The file for a benchmark's figures.
 const MEASURED: &str = "/run/measured.json";
 /// A disk to be formatted, where the machine has one; page cache that can be written back takes it.
 const DISK: &str = "/dev/nvme0n1";
@@ -139,7 +139,7 @@ fn busybox(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs what the kernel's command line says and sends how that ended.
+/// Runs the request of the kernel's command line and sends the outcome.
 fn work(path: &str) -> Result<()> {
     let command_line = fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
     let mut command = Command::new("/e2e");

@@ -1,4 +1,4 @@
-//! What the host and a guest say to each other, and what a run of the cases leaves: JSON, defined here once.
+//! Messages between host and guest, and the outcome of a run of the cases: JSON, defined here once.
 //!
 //! ```text
 //!  host  -> guest   Request   one word of the kernel's command line

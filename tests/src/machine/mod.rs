@@ -5,9 +5,9 @@
 //!  bench     `e2e machine bench`: a benchmark in a guest
 //!  guest     what there is to choose from: a kernel and a first process
 //!  kernels   Debian's kernels          initramfs, debian, archive   what a guest boots into
-//!  vm        boots a guest and reads what it sends until it is off
+//!  vm        boots a guest and reads its messages until it is off
 //!  tally     counts cases from messages         pool     stages that run beside each other
-//!  message   what both sides say to each other
+//!  message   the messages between host and guest
 //!  init      the guest's side: PID 1, or a unit of systemd's
 //! ```
 

@@ -43,10 +43,7 @@ impl Tally {
                     Some(Ended::Signal(signal)) => format!("signal {signal}"),
                     None => "no exit code".to_owned(),
                 };
-                (
-                    counts,
-                    Some(format!("the cases did not come to their end ({how})")),
-                )
+                (counts, Some(format!("the cases did not finish ({how})")))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Boots a kernel and reads what the guest says until it powers off.
+//! Boots a kernel and reads the guest's messages until it powers off.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -73,7 +73,7 @@ pub(super) struct Machine<'a> {
 /// How it ended.
 #[derive(Debug)]
 pub(super) struct Off {
-    /// How what it ran ended; `None` when that did not come to an end.
+    /// The outcome; `None` for an unfinished run.
     pub(super) ended: Option<Ended>,
     /// Whether it was killed because its time was up.
     pub(super) timed_out: bool,
@@ -81,7 +81,7 @@ pub(super) struct Off {
     pub(super) console: PathBuf,
 }
 
-/// What a machine says while it runs.
+/// A message of a running machine.
 #[derive(Debug)]
 pub(super) enum Said<'a> {
     /// A line on the console.
@@ -91,7 +91,7 @@ pub(super) enum Said<'a> {
 }
 
 impl Machine<'_> {
-    /// Boots it and returns when it is off; `said` gets all that it says as it comes.
+    /// Boots it and returns when it is off; `said` receives each message as it arrives.
     pub(super) fn run(&self, mut said: impl FnMut(Said)) -> Result<Off> {
         fs::create_dir_all(self.dir).with_context(|| format!("create {}", self.dir.display()))?;
         let console = self.dir.join("console.log");

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 
 const TABLE_TEXT: &str = "\
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `top` | everything |
 //! | `api` | the server |

@@ -1,9 +1,9 @@
-//! Which children of a pod's cgroup are left alive: its sandbox container, and what CRI-O has beside each
+//! The children of a pod's cgroup that stay alive: its sandbox container, and CRI-O's process beside each
 //! container to see it end.
 //!
-//! The container runtime knows ([`ChildKinds`]). Where it has not told of a child, no file says so, and a sandbox
-//! is recognised by what it is for: it runs one process, `pause`, which holds the pod's namespaces and no
-//! memory worth having. A workload may give itself that name, so what it uses counts as well.
+//! The container runtime has the kinds ([`ChildKinds`]). Where it has none for a child, no file does, and a sandbox
+//! is recognised by its content: one process, `pause`, which holds the pod's namespaces and no
+//! notable memory. A workload may take that name, so its usage counts as well.
 
 use std::{
     collections::BTreeSet,
@@ -38,7 +38,7 @@ pub struct ChildKinds {
 }
 
 impl ChildKinds {
-    /// Whether it is a sandbox, where it was told.
+    /// Whether it is a sandbox, where known.
     fn is_sandbox(&self, name: &CStr) -> Option<bool> {
         let among = |names: &BTreeSet<String>| {
             let name = name.to_bytes();
@@ -135,7 +135,7 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, kinds: &ChildKinds) -> Opti
     (monitors || sandbox.is_some()).then_some(Spared { sandbox, monitors })
 }
 
-/// Whether somebody runs in it. One that died by itself is not spared any more: another may have taken
+/// Whether a process runs in it. A sandbox that died by itself is not spared any more: another may have taken
 /// its place.
 fn has_process(child: BorrowedFd<'_>) -> bool {
     let mut any = false;

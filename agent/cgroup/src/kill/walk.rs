@@ -50,7 +50,7 @@ pub(super) fn own_processes(
     }
 }
 
-/// Whether the kernel counts somebody in the cgroup or below it, on v2; with `spared`, in one of its
+/// Whether the kernel counts a process in the cgroup or below it, on v2; with `spared`, in one of its
 /// children but that one. See "populated" of `cgroup.events` in `Documentation/admin-guide/cgroup-v2.rst`.
 pub(super) fn is_populated(
     directory: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! What is asked of systemd, and what it answers (org.freedesktop.systemd1(5)).
+//! Requests to systemd and its answers (org.freedesktop.systemd1(5)).
 
 use std::fmt;
 

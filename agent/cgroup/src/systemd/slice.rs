@@ -26,7 +26,7 @@ pub fn is_slice_path(path: &str) -> bool {
 }
 
 /// The slice of that name in the slice `root`, or at the top below any other root: what is made there
-/// is only found, and its names are those of somebody else's root.
+/// is only found, and its names are those of another root.
 pub(crate) fn child_of(root: &str, name: &str) -> String {
     let root = root.trim_matches('/');
     let above = chain(root).ok().and_then(|mut slices| slices.pop());

@@ -234,7 +234,7 @@ fn missing_slices_are_started_outermost_first_and_stopped_innermost_first() {
     assert_eq!(created.directories.len(), 3);
     assert!(s.tree.id(&POD.into()).is_ok());
 
-    // A slice that is there is nobody's to remove here.
+    // A slice that exists is not removed here.
     assert!(
         s.systemd
             .create(&s.tree, &POD.into(), &[])
@@ -260,7 +260,7 @@ fn slices_of_an_earlier_agent_are_known_and_others_are_not() {
             .made_before(&s.tree, &path.to_string_lossy().as_ref().into());
         assert_eq!(found.unwrap().directories, std::slice::from_ref(directory));
     }
-    // Somebody started this one.
+    // Another process started this one.
     s.systemd.manager.start("k-foreign.slice").unwrap();
     let foreign = "k.slice/k-foreign.slice";
     assert!(s.tree.id(&foreign.into()).is_ok());
@@ -354,7 +354,7 @@ fn a_job_that_fails_and_one_that_does_not_end_are_told_apart() {
 #[test]
 fn a_change_states_what_is_in_force_besides() {
     let s = setup(|_| {});
-    // Somebody else's: nothing is known of it.
+    // A foreign one: nothing is known of it.
     s.systemd.manager.start("k.slice").unwrap();
     s.calls();
     for (file, text) in [
@@ -415,7 +415,7 @@ fn a_slice_is_made_with_its_first_values() {
         assert!(written, "the exact value is written in any case");
     }
     assert_eq!(s.calls(), [""; 0], "systemd knows them already");
-    // Somebody writes to a file: systemd is told what is wanted, and what it did not know.
+    // A foreign write to a file: systemd receives the wanted value and the foreign one.
     fs::write(s.file(&"k.slice".into(), "pids.max"), "9\n").unwrap();
     s.systemd
         .set(&s.tree, &"k.slice".into(), &first[1], || Ok(()))

@@ -15,7 +15,7 @@ use crate::{CgroupPath, Error, Result};
 /// freed, about 100 ms per GiB.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// The same for a cgroup that was seen without processes: the last one may still be on its way out.
-/// Short, because whoever keeps the whole tree waits as well.
+/// Short, because the pass over the whole tree waits as well.
 const EMPTY_LIMIT: Duration = Duration::from_millis(50);
 /// First and longest pause between two tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));

@@ -233,7 +233,7 @@ fn the_sandbox_is_left_alive() {
         assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
     }
     assert!(pause.is_running());
-    // With the workload gone there is nobody to kill, and it stays that way.
+    // With the workload gone there is no process to kill, and it stays that way.
     eventually("the workload is gone", || everyone(tree, "pod") == 1);
     let alone = v2.then_some(false);
     eventually("the sandbox is alone", || {

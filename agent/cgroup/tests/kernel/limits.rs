@@ -212,7 +212,7 @@ fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_nobody() {
     let limit = Limit::At(Bytes::mebi(256));
     tree.write(&"pod".into(), &Setting::MemoryLimit(limit))
         .unwrap();
-    // Nobody has that much: the limit is taken, and the other one comes after it.
+    // No machine has that much: the limit is taken, and the other one comes after it.
     assert!(
         tree.reclaim_by_limit(&"pod".into(), Limit::At(Bytes::mebi(8)), limit)
             .unwrap()

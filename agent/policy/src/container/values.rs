@@ -1,9 +1,9 @@
-//! Everything that a container's runtime is asked for, each value with its reason
+//! Every value for a container's runtime, each with its reason
 //! (`generateLinuxContainerResources` of kubelet
 //! `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`).
 //!
-//! podwarden does not write these: a container's cgroup is its runtime's. They are told, so that what
-//! the runtime wrote can be compared with what follows from the pod.
+//! podwarden does not write these: a container's cgroup belongs to its runtime. They are shown, so that
+//! the runtime's values can be compared with those that follow from the pod.
 
 use alloc::vec::Vec;
 use core::fmt;

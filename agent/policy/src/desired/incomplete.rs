@@ -1,6 +1,6 @@
-//! What is left alone while not all pods are known ([`Snapshot::incomplete`]).
+//! Values that stay while not all pods are known ([`Snapshot::incomplete`]).
 //!
-//! Values that are sums over pods would be lowered for want of pods that do run: the CPU share of the
+//! Without all pods, sums over pods would be too low: the CPU share of the
 //! burstable tier, what is kept from it by the reserve, what is protected from reclaim. So `kubepods`
 //! and the tiers keep what they hold until the sums are right. Where they do not exist yet there is
 //! nothing to keep.

@@ -162,7 +162,7 @@ fn reserved_amounts(
     if !memory.is_zero() {
         let reason = Reason::ReservedMemory { daemons, memory };
         settings.push((Setting::MemoryLimit(Limit::At(memory)), reason.clone()));
-        // Otherwise whoever owns the cgroup decides about it.
+        // Otherwise the cgroup's owner decides about it.
         if snapshot.limits.memory_reservation {
             settings.push((Setting::MemoryMin(memory), reason));
         }

@@ -1,6 +1,6 @@
 //! The cgroup index: which cgroup belongs to which pod, and what each pod has used so far.
 //!
-//! Fed by the tree walk at the start and by kernel events from then on; never polls. The kernel side
+//! The tree walk fills it at the start, kernel events from then on; it never polls. The kernel side
 //! counts per cgroup; a pod's figure is the sum over the cgroups below it plus what cgroups that
 //! are gone had used ([`former`]), so it never goes backwards.
 

@@ -1,4 +1,4 @@
-//! Makes the reactor's plan: which levels, which victims, with their files open.
+//! Builds the reactor's armed plan: levels and candidates, with their files open.
 
 pub(super) mod pressure;
 
@@ -127,7 +127,7 @@ const REMEMBERED: usize = 256;
 pub(super) struct Tokens {
     by_uid: HashMap<String, u64>,
     by_token: HashMap<u64, String>,
-    /// Tokens of pods that are gone, the latest last: the reactor may still speak of them.
+    /// Tokens of pods that are gone, the latest last: the reactor may still report them.
     forgotten: VecDeque<u64>,
     last: u64,
 }
@@ -174,12 +174,12 @@ pub(super) struct Inputs<'a> {
     /// Once kubepods is at its level, how much below it usage is brought, bytes
     /// (`evictionMinimumReclaim`).
     pub minimum_reclaim: u64,
-    /// The pods that a source vouches for. One that only its cgroup tells of is never a victim: it may
+    /// The pods of the sources. A pod with a cgroup only is never a candidate: it may
     /// be critical.
     pub pods: &'a [&'a Pod],
     /// Where the pods' cgroups are, by uid.
     pub entries: &'a BTreeMap<String, PodEntry>,
-    /// Which of their containers are sandboxes, as far as a runtime has told.
+    /// Which of their containers are sandboxes, by the runtime's last list.
     pub runtime: &'a RuntimeState,
     /// From how much waiting for memory on a pod is evicted.
     pub pressure: PressureConfig,

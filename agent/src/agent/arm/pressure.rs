@@ -1,4 +1,4 @@
-//! Has the kernel tell when tasks wait for memory (PSI).
+//! Registers PSI triggers: the kernel notifies when tasks wait for memory.
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,7 +2,7 @@
 //!
 //! | part | state that it owns | wakes for |
 //! |---|---|---|
-//! | [`pods`] | sources, identities, what the runtime knows | another set of pods, news of the runtime |
+//! | [`pods`] | sources, identities, runtime state | another set of pods, another runtime state |
 //! | [`hierarchy`] | actor, drift, convergence, `oom_score_adj`, pace | convergence, foreign writes |
 //! | [`eviction`] | reactor, recorder, eviction status, soft threshold | reports of the reactor |
 //! | [`figures`] | accounts, sampler, notices, degradations, health | kernel records |

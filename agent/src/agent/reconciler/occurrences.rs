@@ -1,4 +1,4 @@
-//! What the kernel reported -> events, and what it means to each part.
+//! The kernel's reports -> events, and work for each part.
 
 use podwarden_abi::ExitEvent;
 

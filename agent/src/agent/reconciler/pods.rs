@@ -1,4 +1,4 @@
-//! Part: the pods by their sources, their identities, and what the container runtime knows of them.
+//! Part: the pods of the sources, their identities, and the runtime state.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -96,7 +96,7 @@ impl Pods {
         self.identities.learn(&set);
     }
 
-    /// The runtime knows more, or does not answer any more.
+    /// The runtime state changed, or the runtime does not answer any more.
     fn take_runtime(&mut self) -> Vec<Fact> {
         let Some(runtime) = &self.runtime else {
             return Vec::new();
@@ -109,7 +109,7 @@ impl Pods {
         reconcile.into_iter().chain([Fact::Arm]).collect()
     }
 
-    /// A container's cgroup exists: the runtime is asked for it. True where the runtime knew it before.
+    /// A container's cgroup exists: looks for it in the runtime. True where its last list had it.
     pub(super) fn container_appeared(&self, uid: &str, id: &str) -> bool {
         let Some(runtime) = &self.runtime else {
             return false;
@@ -150,7 +150,7 @@ impl Pods {
         let problem = self.identities.runtime().problem.as_ref();
         let sentence = problem.map(|problem| {
             format!(
-                "containers keep their ids for names, sandboxes are told by their looks, and evicted pods \
+                "containers keep their ids for names, sandboxes are guessed from their content, and evicted pods \
                  keep their network until the runtime answers ({problem})"
             )
         });

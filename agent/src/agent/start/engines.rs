@@ -18,7 +18,7 @@ pub(super) struct Engines {
     pub(super) accounting: Accounting,
     pub(super) reactor: Reactor,
     pub(super) profile: Profile,
-    /// What is lost on this node, one sentence each.
+    /// The degradations of this node, one sentence each.
     pub(super) degradations: Vec<String>,
     /// The cgroups that are there.
     pub(super) changes: Vec<Change>,

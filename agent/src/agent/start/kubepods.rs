@@ -75,7 +75,7 @@ fn watch(place: &Path) -> Option<AsyncFd<OwnedWatch>> {
     unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) }.ok()
 }
 
-/// [`DirectoryWatch`] as tokio wants it.
+/// [`DirectoryWatch`] for tokio.
 struct OwnedWatch(DirectoryWatch);
 
 impl std::os::fd::AsRawFd for OwnedWatch {

@@ -100,7 +100,7 @@ impl Site {
     }
 }
 
-/// Until there is a kubepods cgroup the API answers with an empty node, and says why.
+/// Until there is a kubepods cgroup the API returns an empty node with the reason.
 fn announce_waiting(kubepods: &CgroupPath, root: &str, stats: &NodeStats, published: &Published) {
     let waiting =
         format!("there is no {kubepods} cgroup below {root} yet: waiting until it is made");
@@ -114,7 +114,7 @@ fn announce_waiting(kubepods: &CgroupPath, root: &str, stats: &NodeStats, publis
     published.set_ready(true);
 }
 
-/// Says in the log what runs, and what is lost.
+/// Logs the profile and the degradations.
 pub(super) fn announce(stats: &NodeStats) {
     for degradation in &stats.degradations {
         tracing::warn!("{degradation}");

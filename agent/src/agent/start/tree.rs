@@ -22,7 +22,7 @@ pub(super) struct Writer {
     backend: Arc<dyn Backend>,
     /// It writes by way of systemd.
     systemd: bool,
-    /// What is lost if that is not what the driver asks for.
+    /// The loss if it does not fit the driver.
     pub(super) lost: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct FirstPass {
     pub(super) actor: Actor,
     /// `None` in observe mode, and without a thread for it.
     pub(super) converger: Option<Converger>,
-    /// What is lost without that thread.
+    /// The loss without that thread.
     pub(super) without_thread: Option<String>,
 }
 

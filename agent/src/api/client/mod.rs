@@ -66,7 +66,7 @@ impl fmt::Display for Endpoint {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody listens.
+    /// Connection refused.
     #[error(
         "connect to {endpoint}: is `podwarden run` running? It prints where it listens; point to \
          it with --api-socket PATH or --server ADDR"
@@ -89,7 +89,7 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// The connection broke, or whoever listens speaks no HTTP.
+    /// The connection broke, or the listener does not speak HTTP.
     #[error("GET {path} from {endpoint}")]
     Http {
         /// Where.

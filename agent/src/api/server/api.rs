@@ -1,4 +1,4 @@
-//! Node, pods, health, and how errors look.
+//! Handlers for node, pods, plan and health, and the form of errors.
 
 use axum::{
     Json,

@@ -1,4 +1,4 @@
-//! What can go wrong before the first request.
+//! Errors of the listeners.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -6,26 +6,26 @@ use std::{io, net::SocketAddr, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The API has no authentication, so it stays on this machine unless told otherwise.
+    /// The API has no authentication, so it stays on this machine by default.
     #[error(
-        "listen {addr}: not a loopback address, and the API asks nobody who they are; use \
+        "listen {addr}: not a loopback address, and the API has no authentication; use \
          127.0.0.1:{port} or the unix socket, or allow remote listening explicitly",
         port = addr.port()
     )]
     NotLoopback {
-        /// The address asked for.
+        /// The configured address.
         addr: SocketAddr,
     },
     /// The TCP port could not be opened.
     #[error("listen {addr}")]
     Tcp {
-        /// The address asked for.
+        /// The configured address.
         addr: SocketAddr,
         /// Why.
         #[source]
         source: io::Error,
     },
-    /// Somebody answers on the socket already.
+    /// Another process answers on the socket.
     #[error(
         "{}: another process answers on this socket; stop it or choose another path",
         path.display()

@@ -1,4 +1,4 @@
-//! `/v1/events`: what is kept as a JSON array, or a stream that goes on.
+//! `/v1/events`: the kept events as a JSON array, or a stream.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -152,7 +152,7 @@ impl Follower {
                 (kept, live) = (all, again);
             }
         }
-        // Only somebody who says where they were can have missed something.
+        // Only a client that sends its last id can have missed events.
         let first_id = published.first_id();
         let missed = match (after, kept.iter().find(|event| event.id >= first_id)) {
             // What an agent before this one did not keep is not known, nor are its ids without a gap.

@@ -27,7 +27,7 @@ pub struct Listen {
     /// A unix socket, created with mode 0600.
     pub unix: Option<PathBuf>,
     /// Lets `tcp` be an address that other machines reach. The API is read-only but shows every
-    /// pod, and asks nobody who they are.
+    /// pod, and has no authentication.
     pub allow_remote: bool,
 }
 
@@ -40,9 +40,9 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens what `listen` asks for; call it inside a tokio runtime.
+    /// Opens the listeners of `listen`; call it inside a tokio runtime.
     ///
-    /// A socket file on which nobody answers is replaced.
+    /// A socket file without a listener is replaced.
     ///
     /// # Errors
     /// [`HttpError`] when an address is refused or taken.
@@ -137,7 +137,7 @@ fn clear_stale(path: &Path) -> Result<(), HttpError> {
         Ok(_) => {}
     }
     match UnixStream::connect(path) {
-        // Only a socket that nobody listens on refuses.
+        // Only a socket without a listener refuses.
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(failed("probe", e)),
@@ -174,7 +174,7 @@ impl Drop for SocketFile {
             let _ = fs::remove_file(&self.path);
         }
         if self.made_directory {
-            // Fails, rightly, when somebody else uses the directory too.
+            // Fails, rightly, when the directory has other files.
             let _ = self.path.parent().map(fs::remove_dir);
         }
     }

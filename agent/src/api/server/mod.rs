@@ -22,7 +22,7 @@ pub use self::{
 };
 use crate::api::published::Published;
 
-/// How long requests in flight may go on after a shutdown was asked for.
+/// Time for requests in flight after the start of a shutdown.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Durations that were recorded since are folded this often, so that they do not pile up between scrapes.
@@ -49,7 +49,7 @@ pub async fn serve(
     serve_on(published, listeners, shutdown).await
 }
 
-/// As [`serve`], with listeners that are open already, so that a caller learns of a taken address
+/// As [`serve`], with open listeners, so that a taken address is an error
 /// before it does anything else.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ pub async fn serve_on(
     tokio::pin!(shutdown);
     tokio::select! {
         () = &mut shutdown => {}
-        // Only a failure ends a server before it is told to.
+        // Only a failure ends a server before the shutdown.
         Some(ended) = servers.join_next() => flatten(ended)?,
     }
     // An error says that no server listens any more.

@@ -1,4 +1,4 @@
-//! What happened: `GET /v1/events`.
+//! Events: `GET /v1/events`.
 
 use podwarden_policy::signal::{Detector, ScopeName};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What the flight recorder keeps of an eviction or an OOM kill: `GET /v1/events/{id}`, and a line of the
+//! The flight record of an eviction or an OOM kill: `GET /v1/events/{id}`, and a line of the
 //! event log.
 
 use podwarden_policy::signal::{ScopeName, Signal};

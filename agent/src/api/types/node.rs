@@ -1,4 +1,4 @@
-//! The node, its tiers, and how the agent itself is doing: `GET /v1/node`.
+//! The node, its tiers and the agent's own state: `GET /v1/node`.
 
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +115,7 @@ pub struct CgroupWrites {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReconcileStats {
-    /// What the plan asked for.
+    /// Actions of the plan.
     pub actions: u64,
     /// Values written.
     pub writes: u64,

@@ -1,4 +1,4 @@
-//! What a pod and its containers use: `GET /v1/pods` and `GET /v1/pods/{uid}`.
+//! Usage of a pod and its containers: `GET /v1/pods` and `GET /v1/pods/{uid}`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! Charts as SVG: the picture of `podwarden events --svg` and those of the benchmarks.
 //!
-//! | module | what it draws |
+//! | module | content |
 //! |---|---|
 //! | `timeline` | curves over time, with a level and numbered moments |
 //! | `dots` | every value as a dot on logarithmic axes, a line for each row |

@@ -47,7 +47,7 @@ pub(crate) struct Timeline<'a> {
     pub(crate) title: &'a str,
     /// The moment that times count from.
     pub(crate) origin: &'a str,
-    /// What is shown of the curves, nanoseconds.
+    /// The visible part of the curves, nanoseconds.
     pub(crate) view: Range<f64>,
     /// The end of the other axis, bytes.
     pub(crate) most: f64,

@@ -1,4 +1,4 @@
-//! One event with what the flight recorder has of it, in words.
+//! One event with its flight record, as text.
 
 use super::text;
 use crate::{

@@ -1,4 +1,4 @@
-//! An event in words.
+//! An event as text.
 
 use podwarden_policy::signal::ScopeName;
 

@@ -37,18 +37,18 @@ pub(super) struct Explanation {
     pub(super) qos_class: &'static str,
     /// Why it has this class.
     pub(super) class_reason: String,
-    /// What its containers ask for, and what the pod comes to; empty where no manifest says it.
+    /// The requests of its containers and of the pod; empty without a manifest.
     pub(super) resources: Vec<Asked>,
     /// Its cgroup, then its tier's.
     pub(super) cgroups: Vec<Cgroup>,
-    /// What the runtime is asked for.
+    /// Values for the runtime.
     pub(super) containers: Vec<OfContainer>,
     pub(super) eviction: Eviction,
     /// Sentences about the whole.
     pub(super) notes: Vec<String>,
 }
 
-/// One row of what is asked for, as Kubernetes writes quantities.
+/// One row of requests, as Kubernetes writes quantities.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Asked {
@@ -69,7 +69,7 @@ pub(super) struct Asked {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Cgroup {
     pub(super) path: String,
-    /// Whether it was found; `None` where the input tells of no cgroup at all.
+    /// Whether it was found; `None` where the input has no cgroups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exists: Option<bool>,
     pub(super) values: Vec<Explained>,

@@ -1,4 +1,4 @@
-//! A pod that no manifest names: what its cgroup tells, and what it does not.
+//! Explains a pod that only its cgroup shows.
 
 use podwarden_policy::{
     PodUid, QosClass,
@@ -13,7 +13,7 @@ use crate::{
     pods::PodIdentity,
 };
 
-/// The pod of that uid, if a cgroup tells of it.
+/// The pod of that uid, if it has a cgroup.
 pub(super) fn explain(input: &Input, uid: &str) -> Option<Explanation> {
     let (class, cgroup, observed) = find(input, &PodUid::from(uid))?;
     let identity = PodIdentity::of_cgroup(uid);
@@ -71,7 +71,7 @@ fn found(input: &Input, name: &CgroupName, observed: &Observed) -> Cgroup {
         value,
         reason: FOUND.to_owned(),
         detail: None,
-        changes_with: "whoever made the cgroup",
+        changes_with: "the cgroup's owner",
         pending: None,
     };
     let files = observed

@@ -1,4 +1,4 @@
-//! What a setting is called in each cgroup version, and what is written to the file.
+//! The file and the text of a setting in each cgroup version.
 
 use podwarden_policy::{
     Bytes,

@@ -91,7 +91,7 @@ impl RawNode {
             cpu: cpu.transpose()?.unwrap_or(here.cpu),
             memory: memory("node.memory", &self.memory)?.unwrap_or(here.memory),
             swap: memory("node.swap", &self.swap)?.unwrap_or_default(),
-            // Of this machine, which the document does not speak of.
+            // Of this machine; the document does not set it.
             ..Machine::default()
         };
         let hugepages = self.hugepages.iter().map(|(size, amount)| {

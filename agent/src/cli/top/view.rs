@@ -200,7 +200,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, state: &State) {
     frame.render_widget(Paragraph::new(lines).block(block), place);
 }
 
-/// Without colour, weight alone tells.
+/// Without colour, the weight marks it.
 fn style(tone: Tone, colour: bool) -> Style {
     let style = match tone {
         Tone::Plain => Style::new(),

@@ -1,12 +1,12 @@
 //! One task for each pod with something to do.
 //!
-//! Never two at once for a pod; the newest update that was not taken up yet is the one that counts; what
-//! fails is tried again, each time later; and the end of a pod beats whatever was to be done for it. As
+//! Never two at once for a pod; the newest waiting update counts; a failed job
+//! is tried again, each time later; and the deletion of a pod replaces its work. As
 //! the kubelet's `podWorkers` (`pkg/kubelet/pod_workers.go`), without what belongs to starting pods.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
-//! | `work_queue` | who is to be worked for and when; values only |
+//! | `work_queue` | which pods are due and when; values only |
 //! | this one | the tasks |
 
 mod work_queue;
@@ -31,7 +31,7 @@ const MOST: usize = 4;
 pub struct JobError {
     /// One sentence.
     pub problem: String,
-    /// Not before this time, as the other side asks; `None` leaves that to the workers.
+    /// Not before this time, by the server's Retry-After; `None` leaves that to the workers.
     pub wait: Option<Duration>,
 }
 
@@ -47,7 +47,7 @@ impl JobError {
 
 /// What is done for a pod. It is done again after a failure, so it must bear being repeated.
 pub trait Job: Send + Sync + 'static {
-    /// What there is to know.
+    /// The newest state of the pod.
     type Update: Clone + Send + 'static;
 
     /// Does it for the pod `uid`.
@@ -66,7 +66,7 @@ enum Message<U> {
     Hurry,
 }
 
-/// Takes what is to be done; never waits. Cheap to clone.
+/// Takes work; never waits. Cheap to clone.
 #[derive(Debug)]
 pub struct Offers<U>(mpsc::UnboundedSender<Message<U>>);
 
@@ -154,7 +154,7 @@ impl<J: Job> Running<J> {
     fn ended(&mut self, ended: Result<(Id, Result<(), JobError>), tokio::task::JoinError>) {
         let (id, result) = match ended {
             Ok(ended) => ended,
-            // Its panic has been printed; nobody aborts a single task.
+            // Its panic has been printed; single tasks are never aborted.
             Err(error) => (
                 error.id(),
                 Err(JobError::new("the task ended by itself (a panic)")),
@@ -229,7 +229,7 @@ mod tests {
             }
         }
         offers.offer("d", Work::Delete(3));
-        // Whoever comes last is done with last, or with what it came with before.
+        // The last update counts, or the one before it.
         let all = ["panics", "fails", "a", "b", "c"].map(|uid| (uid, Work::Update(2)));
         let all = all.into_iter().chain([("d", Work::Delete(3))]);
         for (uid, work) in all {

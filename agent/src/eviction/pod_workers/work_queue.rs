@@ -1,13 +1,13 @@
-//! Who is to be worked for, and when. Values only: no IO, no clock.
+//! The work queue: which pods are due, and when. Values only: no IO, no clock.
 //!
 //! Properties, each with a test:
 //!
-//! - Never two at once: a pod that is worked for is not given out before that has ended.
-//! - The last word counts: once nothing fails any more, what was done last for a pod is the newest update
+//! - Never two at once: a pod whose job runs is not given out.
+//! - The last update counts: without further failures, the last finished job of a pod has the newest update
 //!   that was offered, or its deletion.
 //! - Deletion wins: from the moment it is offered until it is done, no update of the pod is given out. One
 //!   that came after it is given out then: a static pod that is put back has the uid that it had.
-//! - No work is lost: what failed is given out again, unless something newer takes its place.
+//! - No work is lost: a failed job is given out again, unless a newer update replaces it.
 
 use std::{
     collections::BTreeMap,
@@ -93,7 +93,7 @@ impl<U: Clone> WorkQueue<U> {
         Some((uid, pod.running.clone()?))
     }
 
-    /// When the next is due; `None` when nobody waits, or nobody more may be worked for now.
+    /// When the next pod is due; `None` without a waiting pod or a free task.
     pub(crate) fn due(&mut self) -> Option<Instant> {
         Some(self.next()?.1.due)
     }
@@ -133,7 +133,7 @@ impl<U: Clone> WorkQueue<U> {
         };
         pod.named = failure.wait.is_some();
         let pause = pod.failures.next(spread);
-        // Others may have been told the same time.
+        // Others may be due at the same time.
         let named = |wait: Duration| wait.min(LONGEST) + SPREAD.mul_f64(spread.clamp(0.0, 1.0));
         pod.due = now + failure.wait.map_or(pause, named);
         match (pod.waiting.take(), done) {
@@ -151,7 +151,7 @@ impl<U: Clone> WorkQueue<U> {
     }
 
     /// Ends the pauses after failures, but for those that the other side has asked for. What fails again waits
-    /// longer for all that: whoever calls this may have been wrong, again and again.
+    /// longer all the same: the caller may be wrong repeatedly.
     pub(crate) fn hurry(&mut self, now: Instant, mut spread: impl FnMut() -> f64) {
         for pod in self.pods.values_mut().filter(|pod| !pod.named) {
             pod.due = pod.due.min(now + SPREAD.mul_f64(spread()));

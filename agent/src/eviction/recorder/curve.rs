@@ -125,7 +125,7 @@ mod tests {
                 ring.push((at, *usage));
                 prop_assert!(ring.0.len() <= KEPT);
                 prop_assert_eq!(ring.usage_at(at), Some(*usage));
-                // What is still covered is told exactly, whichever moment is asked for.
+                // A time that is still covered has an exact answer.
                 let from = ring.0[0].0;
                 for (then, usage) in (0..=at).zip(&usages).skip(usize::try_from(from).unwrap()) {
                     prop_assert_eq!(ring.usage_at(then), Some(*usage));

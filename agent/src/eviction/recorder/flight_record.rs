@@ -1,4 +1,4 @@
-//! An incident and the curves around it -> its flight.
+//! An incident and the curves around it -> its record.
 
 use super::{
     OpenIncident,

@@ -1,4 +1,4 @@
-//! Reads usage again and again, of all that is followed, for next to nothing.
+//! Reads the usage of the followed cgroups, at low cost.
 //!
 //! Every pass reads the cgroup of all pods. Only when that has moved, and once a second, is every pod
 //! read. A pass that took long is followed by a long pause: the whole costs at most a two-hundredth of
@@ -102,7 +102,7 @@ impl Curves {
         left.for_each(|followed| followed.reader = None);
     }
 
-    /// Reads what is to be read now, every pod when `all`; returns how long to pause.
+    /// Reads the pods that are due, every pod when `all`; returns how long to pause.
     pub(super) fn pass(&mut self, tree: &Tree, all: bool) -> Duration {
         let began = cpu_time();
         let now = monotonic();

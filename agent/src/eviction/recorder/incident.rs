@@ -1,4 +1,4 @@
-//! What is noted at the moment of a choice, before the reactor's readings of it are overwritten.
+//! The incident at the moment of the choice, before the reactor overwrites its readings.
 
 use podwarden_policy::{
     evict::{self, Candidate, Rank},
@@ -113,7 +113,7 @@ struct Seen<'a> {
 }
 
 /// The candidates as the reactor saw them, in its order. Of most it read usage alone, which bounds the
-/// working set: that was enough to know that others go first.
+/// working set: that was enough to rank others first.
 fn rank<'a>(chosen: &Chosen, plan: &'a ArmedPlan, readings: &[Reading]) -> Vec<Seen<'a>> {
     let choosing = chosen.crossing.wake..=chosen.verified;
     let mut seen: Vec<Seen<'a>> = plan

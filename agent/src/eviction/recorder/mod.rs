@@ -42,7 +42,7 @@ const WAITING: usize = 1024;
 /// How long after an event its curves go on.
 pub const AFTER: Duration = Duration::from_secs(1);
 
-/// Exits that are remembered, for those that are told before their event is.
+/// Exits that are kept for events that are published later.
 const RECENT: usize = 256;
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ struct OpenIncident {
     due: Instant,
 }
 
-/// The end that tells: never waits.
+/// The sender: never waits.
 #[derive(Debug)]
 pub struct Recorder {
     messages: SyncSender<Message>,
@@ -101,7 +101,7 @@ impl Recorder {
         self.tell(Message::Follow(wanted));
     }
 
-    /// Event `id` is to have a flight; `incident` is what is known of it.
+    /// Records event `id`; `incident` has its facts so far.
     pub fn incident(&mut self, id: u64, pod: PodRef, incident: Incident) {
         let now = Instant::now();
         self.watched.retain(|(_, until)| *until > now);

@@ -16,7 +16,7 @@ const OPEN: usize = 16;
 /// Exits that one flight has at most.
 const EXITS: usize = 64;
 
-/// Runs until told to end; finishes then what is open.
+/// Runs until the channel closes; then finishes open incidents.
 pub(super) fn run(
     tree: &Tree,
     trace: &Trace,

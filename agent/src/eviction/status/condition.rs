@@ -1,4 +1,4 @@
-//! The Node's condition `PodwardenReady`: how the agent is, for who decides where pods go.
+//! The Node's condition `PodwardenReady`: the agent's state, for schedulers.
 //!
 //! Delivery by a strategic patch of that one condition, which leaves those of the kubelet alone as theirs leave
 //! it, when it changes and as often as a kubelet says that nothing has (as node-problem-detector does it,
@@ -19,10 +19,10 @@ use crate::{
 /// Between two looks at the agent.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Changes are told no more often than this.
+/// Shortest time between two writes of the condition.
 const LEAST: Duration = Duration::from_secs(10);
 
-/// That nothing has changed is told as often as by a kubelet (`nodeStatusReportFrequency`).
+/// Heartbeat, as often as a kubelet's (`nodeStatusReportFrequency`).
 const HEARTBEAT: Duration = Duration::from_secs(300);
 
 /// An agent that ends waits so long for its last word.

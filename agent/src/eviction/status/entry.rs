@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 /// In the place of a uid for what is about the node: no pod's has a slash in it.
 pub(super) const NODE_KEY: &str = "node/";
 
-/// One thing to tell, as it is kept on disk.
+/// One entry of the queue, as it is kept on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Entry {
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) id: String,
     /// When it happened, RFC 3339.
     pub(super) time: String,
-    /// About whom.
+    /// The object: a pod or the Node.
     pub(super) about: About,
     /// What is said.
     pub(super) message: String,
@@ -37,13 +37,13 @@ pub(super) struct Entry {
     pub(super) status_written: bool,
 }
 
-/// About whom.
+/// The object: a pod or the Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum About {
     /// A pod that was evicted.
     Pod {
-        /// Which. Where only its cgroup was known it has no namespace: who it is is asked again later.
+        /// The pod. Where only its cgroup was known it has no namespace: its name is looked up later.
         pod: PodRef,
         /// `metadata.uid` of its object, where that is known: a mirror has one of its own.
         object: Option<String>,

@@ -78,12 +78,12 @@ impl Follow {
         }
     }
 
-    /// Ends what is to be told of pods that are `known` and gone; gives those that are known now.
+    /// Ends the entries of `known` pods that are gone; returns the pods that are known now.
     fn gone(&self, mut known: BTreeSet<String>) -> BTreeSet<String> {
         let set = self.feed.pods.borrow().clone();
         let now = uids(&set);
         if !set.waiting.is_empty() {
-            // Those that are not in it may not have been told yet.
+            // Missing pods may not have been listed yet.
             known.extend(now);
             return known;
         }

@@ -1,24 +1,24 @@
-//! Tells the API server of evictions, after the kill and never in its way.
+//! Delivers eviction statuses to the API server, after the kill and without delaying it.
 //!
 //! ```text
 //!  reactor's report ──> writer ──> queue (a directory) ──> workers ──> Event, mark, teardown
 //!  event log, after a restart ──────┘                        └─ one for each pod, until it is done
 //! ```
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
-//! | `entry` | one thing to tell |
+//! | `entry` | one entry of the queue |
 //! | `period` | how long the node is under pressure; values only |
-//! | `wording` | in which words; values only |
-//! | `queue` | what is still to be told, on disk |
-//! | `object` | whether what has the pod's name is the pod |
+//! | `wording` | the texts; values only |
+//! | `queue` | undelivered entries, on disk |
+//! | `object` | whether the object with the pod's name is the pod |
 //! | `server` | requests and answers |
-//! | `steps` | what is done for an evicted pod, in which order |
-//! | `follow` | what hurries it, what makes it moot, and what takes it back |
-//! | `recent` | marks that may be taken back yet; values only |
+//! | `steps` | the steps for an evicted pod, in order |
+//! | `follow` | what speeds an entry up, ends it, or repeats it |
+//! | `recent` | statuses that a kubelet may still overwrite; values only |
 //! | `deliveries` | how many wait, and what became of the others |
 //! | `writer` | the thread that waits for the disk |
-//! | `condition` | how the agent is, in the Node's status; has no part in the above |
+//! | `condition` | the agent's state as the Node's condition; independent of the above |
 
 mod condition;
 mod deliveries;
@@ -76,7 +76,7 @@ pub use self::{
 pub struct Parts {
     /// How.
     pub how: EvictionStatusConfig,
-    /// Who is told; `None` for nobody, as with [`EvictionStatusConfig::None`].
+    /// The API server; `None` without one, as with [`EvictionStatusConfig::None`].
     pub apiserver: Option<Apiserver>,
     /// The Node's name.
     pub node_name: String,
@@ -90,7 +90,7 @@ pub struct Parts {
     pub feed: Feed,
     /// Evictions that agents before this one have on record and that were to be marked, each with its time.
     pub recorded: Vec<(String, Eviction)>,
-    /// `None` where there is no container runtime to be told.
+    /// `None` without a container runtime.
     pub teardown: Option<Teardown>,
     /// What publishes a problem.
     pub on_degraded: OnDegraded,
@@ -103,7 +103,7 @@ pub struct EvictionStatus {
     deliveries: Arc<DeliveryCounts>,
     sizes: Sizes,
     node_name: String,
-    /// `None` where nobody is told.
+    /// `None` without an API server.
     periods: Option<PressurePeriods>,
     _following: Following,
     _workers: PodWorkers,
@@ -119,7 +119,7 @@ impl Drop for Following {
 }
 
 impl EvictionStatus {
-    /// Reads the queue and begins to deliver; `None` where there is nobody to be told of anything.
+    /// Reads the queue and begins to deliver; `None` without an API server and a runtime.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -262,7 +262,7 @@ fn whose(entry: &Entry) -> (String, PodRef) {
     (entry.key().to_owned(), pod)
 }
 
-/// Evictions that are on record and neither told nor about to be: the agent was killed between the two.
+/// Recorded evictions without an eviction status: the agent was killed between the two.
 fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, sizes: &Sizes) {
     for (time, eviction) in recorded {
         if eviction.pod.uid.is_empty() || queue.knows(&entry::id_of(&eviction)) {
@@ -301,7 +301,7 @@ mod tests {
             recorded("lost", 3),
             // Once more, later.
             recorded("told", 4),
-            // Nobody knew whose cgroup it was.
+            // The cgroup's pod was unknown.
             recorded("", 5),
         ];
         for _ in 0..2 {

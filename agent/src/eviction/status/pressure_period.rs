@@ -23,7 +23,7 @@ pub(super) struct PressurePeriods {
     calm: Duration,
     open: Option<Open>,
     budget: Budget,
-    /// PressurePeriods of which nothing was told since the last one that was.
+    /// Pressure periods without an Event since the last one with an Event.
     untold: u32,
 }
 
@@ -33,7 +33,7 @@ struct Open {
     began: Instant,
     /// The last sign of pressure.
     last: Instant,
-    /// Its beginning was told.
+    /// Its beginning has an Event.
     told: bool,
 }
 
@@ -97,8 +97,8 @@ impl PressurePeriods {
         }
     }
 
-    /// A level was reached, at `at` by `CLOCK_MONOTONIC`, which `time` says in words. Where an period begins
-    /// that is to be told: how many before it were not.
+    /// A level was reached, at `at` by `CLOCK_MONOTONIC`, which `time` has as text. Where a pressure period begins
+    /// that gets an Event: how many before it got none.
     pub(super) fn crossed(&mut self, at: u64, time: &str, now: Instant) -> Option<u32> {
         if let Some(open) = &mut self.open {
             open.period.crossings = open.period.crossings.saturating_add(1);
@@ -147,7 +147,7 @@ impl PressurePeriods {
         Some(self.open.as_ref()?.last + self.calm)
     }
 
-    /// The period that has ended by now, where that is to be told.
+    /// The pressure period that has ended by now, where it gets an Event.
     pub(super) fn ended(&mut self, now: Instant) -> Option<PressurePeriod> {
         let open = self.open.take_if(|open| open.last + self.calm <= now)?;
         open.told.then_some(PressurePeriod {

@@ -174,8 +174,8 @@ impl Queue {
             let Some(name) = name else { continue };
             let draft = name.strip_suffix(durable::DRAFT);
             if draft.is_some_and(|name| name == "done." || number(name, ".json.").is_some()) {
-                // Of a write that the end of an agent cut short; where it cannot be removed it is in
-                // nobody's way.
+                // Of a write that the end of an agent cut short; where it cannot be removed it stays
+                // without effect.
                 let _ = fs::remove_file(&path);
                 continue;
             }

@@ -73,7 +73,7 @@ impl Recent {
         self.marks.insert(key, mark);
     }
 
-    /// The source of the states could not tell them for a while, and can now: what it has told is from before.
+    /// The source of the states was cut off and works again: its earlier states are old.
     pub(super) fn resumed(&mut self, now: Instant) {
         for mark in self.marks.values_mut() {
             if !mark.seen {
@@ -149,7 +149,7 @@ mod tests {
     fn a_mark_that_was_seen_and_is_gone_was_taken_back() {
         let (mut recent, now) = (Recent::default(), Instant::now());
         recent.written(entry(), now);
-        // What was told before the mark.
+        // A state from before the eviction status.
         assert_eq!(recent.look(now, |_| State::Runs), []);
         assert_eq!(recent.look(now, |_| State::Ended), []);
         assert_eq!(recent.look(now, |_| State::Runs), again());

@@ -160,9 +160,8 @@ impl Server {
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
         asked: &str,
     ) -> Answer {
-        let request = request.map_err(|error| {
-            JobError::new(format!("{asked} cannot be made up ({})", chain(&error)))
-        })?;
+        let request = request
+            .map_err(|error| JobError::new(format!("cannot build {asked} ({})", chain(&error))))?;
         let (client, url) = self.client().await?;
         let answered = tokio::time::timeout(TIME, send(&client, request)).await;
         let problem = match answered {
@@ -192,7 +191,7 @@ impl Server {
     }
 }
 
-/// What is asked for, for the errors.
+/// The request, for error texts.
 pub(super) const GET: &str = "a get of the pod";
 /// As above.
 pub(super) const PATCH: &str = "a patch of the pod's status";

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Ends in the container runtime what is left of a pod, its sandbox last. Called again until it has done
-/// so; that the runtime does not know the pod is success.
+/// so; a pod that is unknown to the runtime is success.
 pub type Teardown =
     Arc<dyn Fn(PodRef) -> Pin<Box<dyn Future<Output = Result<(), JobError>> + Send>> + Send + Sync>;
 
@@ -37,7 +37,7 @@ const TRIES: u32 = 3;
 /// See the module's text.
 pub(super) struct Steps {
     pub(super) queue: Shared,
-    /// `None` where nobody is told.
+    /// `None` without an API server.
     pub(super) server: Option<Server>,
     pub(super) how: EvictionStatusConfig,
     pub(super) node_name: String,
@@ -94,7 +94,7 @@ impl Job for Steps {
             NODE_KEY => "the node's pressure".to_owned(),
             uid => format!("the eviction of pod {uid}"),
         };
-        self.say(format!("what is to be told of {what} waits: {problem}"));
+        self.say(format!("delivery for {what} waits: {problem}"));
     }
 }
 
@@ -122,7 +122,7 @@ impl Steps {
                         self.tell_of_pod(server, number, &mut entry, &pod, object.as_deref())
                             .await?
                     }
-                    None => Delivery::Moot("no source of pods knows it".to_owned()),
+                    None => Delivery::Moot("no source has the pod".to_owned()),
                 }
             }
             About::Node { .. } => {
@@ -142,7 +142,7 @@ impl Steps {
         Ok(())
     }
 
-    /// A pod's name, where only its uid was known; `None` where nobody knows it.
+    /// The name of a pod that was known by uid only; `None` where no source has it.
     fn who(&self, pod: &PodRef) -> Result<Option<PodRef>, JobError> {
         if !pod.namespace.is_empty() {
             return Ok(Some(pod.clone()));
@@ -232,7 +232,7 @@ impl Steps {
         }
     }
 
-    /// Sends the Event. One that is refused is not sent again: it is in nobody's way.
+    /// Sends the Event. A refused Event is not sent again.
     async fn tell(
         &self,
         server: &Server,

@@ -126,7 +126,7 @@ pub(super) fn status(entry: &Entry, object: &Object) -> Value {
     let mut conditions = vec![json!({
         "type": "DisruptionTarget",
         "status": "True",
-        // What watches for this condition knows this reason.
+        // The reason that watchers of this condition expect.
         "reason": "TerminationByKubelet",
         "message": entry.message,
         "lastTransitionTime": time,
@@ -190,7 +190,7 @@ pub(super) fn event(entry: &Entry, pod: &PodRef, uid: &str, node: &str) -> Value
             pod.namespace.as_str(),
         ),
         About::Node { name, .. } => (
-            // The kubelet writes the node's name for its uid, and what shows a node's Events asks for that.
+            // The kubelet uses the node's name as uid, and clients filter a node's Events by that.
             json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}),
             "default",
         ),
@@ -235,7 +235,7 @@ fn event_name(id: &str, whose: &str) -> String {
 fn seconds(time: &str) -> String {
     match time.parse::<jiff::Timestamp>() {
         Ok(time) => format!("{time:.0}"),
-        // An entry that somebody has written by hand: the server says what is wrong with it.
+        // An entry that was written by hand: the server's answer names the error.
         Err(_) => time.to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that writes what is to be told to the disk, which may be slow: whoever has something to say
+//! The thread that writes undelivered entries to the disk, which may be slow: a caller
 //! never waits for it.
 
 use std::{

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf};
 use podwarden_cgroup::{CgroupPath, Created, Error, Systemd, Tree};
 use podwarden_policy::settings::Setting;
 
-/// What the actions come down to. An implementation decides nothing: what it is asked to do, it
+/// The operations behind the actions. An implementation decides nothing: it
 /// does or refuses.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// Makes a cgroup and what is missing above it; the answer names what this call made. `first` are
@@ -32,11 +32,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// empty name.
     ///
     /// # Errors
-    /// Whatever keeps it from being told.
+    /// The mark cannot be read.
     fn made_before(&self, tree: &Tree, path: &CgroupPath) -> Result<Created, Error>;
 
-    /// Removes of the directories that [`Backend::create`] made, parents first, those that nobody
-    /// uses; the others stay as they are.
+    /// Removes the unused ones of the directories that [`Backend::create`] made, parents
+    /// first; the others stay.
     fn remove_unused(&self, tree: &Tree, made: Vec<PathBuf>);
 }
 
@@ -63,7 +63,7 @@ impl Backend for Files {
 
     fn remove_unused(&self, _tree: &Tree, made: Vec<PathBuf>) {
         for directory in made.iter().rev() {
-            // rmdir refuses a cgroup with processes or children, which is just what is wanted.
+            // rmdir refuses a cgroup with processes or children, as intended.
             if let Err(error) = std::fs::remove_dir(directory) {
                 tracing::debug!(%error, directory = %directory.display(), "left as it is");
             }

@@ -1,7 +1,7 @@
 //! The only interpreter of [`Action`]. Observe mode lives here: the same actions, recorded and not
 //! carried out.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `backend` | who makes, sets and removes: the files, or systemd |
 //! | `write` | the one function through which every value goes |
@@ -50,8 +50,8 @@ pub struct Performed {
     pub postponed: u32,
     /// Not carried out because of observe mode.
     pub withheld: u32,
-    /// Where, among the actions, the kernel did not take a value. One that it took and that somebody
-    /// else overwrote at once has failed too and is not among these.
+    /// Indices of the actions whose value the kernel refused. A value that it took and that another process
+    /// overwrote at once has failed too and is not among these.
     pub refused: Vec<usize>,
 }
 
@@ -93,12 +93,12 @@ impl Actor {
         }
     }
 
-    /// From now on the hard memory limits of these cgroups are somebody else's to write.
+    /// From now on another part writes the hard memory limits of these cgroups.
     pub fn leave(&mut self, paths: BTreeSet<CgroupPath>) {
         self.left = paths;
     }
 
-    /// True for a write that is somebody else's.
+    /// True for a write of another part.
     fn is_left(&self, path: &CgroupPath, setting: &Setting) -> bool {
         matches!(setting, Setting::MemoryLimit(_)) && self.left.contains(path)
     }
@@ -130,7 +130,7 @@ impl Actor {
         self.refusals.learn(pods, made);
     }
 
-    /// A pass over the whole tree: carries out `actions`, everything that a plan asks for.
+    /// A pass over the whole tree: executes `actions`, the whole plan.
     pub fn reconcile(
         &mut self,
         tree: &Tree,
@@ -163,7 +163,7 @@ impl Actor {
         performed
     }
 
-    /// Carries out `actions` that undo what somebody else wrote to values of ours.
+    /// Carries out `actions` that undo foreign writes.
     pub fn correct(&mut self, tree: &Tree, layout: &CgroupLayout, actions: &[Action]) -> Performed {
         let performed = self.perform(tree, layout, actions);
         self.counters.count_corrected(self.recent.writes().updated);
@@ -305,7 +305,7 @@ impl Actor {
         self.created.directories = others;
         match removed {
             Ok(()) => {
-                // Whoever makes it anew keeps it.
+                // The process that creates it again keeps it.
                 self.made.remove(path);
                 Ok(Outcome::Done)
             }
@@ -346,7 +346,7 @@ impl Actor {
         }
     }
 
-    /// Removes what this agent made and nobody uses. What still holds processes stays as it is.
+    /// Removes the unused cgroups that this agent made. A cgroup with processes stays.
     pub fn remove_unused(&mut self, tree: &Tree) {
         let mut rest = std::mem::take(&mut self.created.directories);
         // Parents before children, whatever the order of their making.

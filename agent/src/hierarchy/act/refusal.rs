@@ -1,5 +1,5 @@
-//! What could not be done, for people: which pod, cgroup, file and value, and what to do about it.
-//! It is counted each time and said once, for as long as it stays the same.
+//! Failed actions as text: pod, cgroup, file, value and remedy.
+//! Each failure is counted; its text is logged once, for as long as it stays the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use podwarden_policy::{name, settings::Setting};
 use super::Operation;
 use crate::{base::error::chain, pods::PodSet};
 
-/// What is remembered together: a cgroup and what is done to it. The root stands for the node.
+/// The key of a failure: a cgroup and an operation. The root stands for the node.
 type Key = (CgroupPath, &'static str);
 
 /// One action that could not be carried out.
@@ -24,7 +24,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// `exists` tells whether the cgroup is there: a file that is missing from it is a controller
+    /// `exists`: the cgroup is there, so a file that is missing from it is a controller
     /// that is not enabled, which is said for the node and not for every pod.
     pub(super) fn new(
         path: &CgroupPath,
@@ -96,7 +96,7 @@ fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'s
         return "run as root, with the cgroup file systems mounted writable";
     }
     if error.is_gone() {
-        return "somebody removed it; the next pass makes it again if it is still wanted";
+        return "another process removed it; the next pass creates it again if the plan still has it";
     }
     let errno = error.errno();
     match (operation, setting) {
@@ -119,7 +119,7 @@ fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'s
             "something is in it again or mounted on it; the next pass tries again"
         }
         _ if matches!(error, Error::NotKept { .. }) => {
-            "somebody else writes this file, or the kernel does not take this value"
+            "another process writes this file, or the kernel rejects this value"
         }
         _ => "the next pass tries again",
     }
@@ -172,7 +172,7 @@ impl Refusals {
         }
     }
 
-    /// What was not refused again in a whole pass is not wanted any more, or somebody else did it.
+    /// An action that a whole pass did not refuse again is no longer in the plan, or is done.
     pub(super) fn end_of_pass(&mut self) {
         let met = std::mem::take(&mut self.met);
         self.said.retain(|key, _| met.contains(key));

@@ -185,7 +185,7 @@ impl Counters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tally> {
-        // Counts are right whoever panicked between two of them.
+        // A panic between two counts leaves both right.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! What the tiers' files held before podwarden wrote to them, in a file of its own: an agent that was
-//! killed leaves its limits behind, and the next one must not take those for what was there.
+//! The tiers' former limits, in a file: an agent that was
+//! killed leaves its limits behind, and the next one must not take those for the former ones.
 //!
-//! The file is below `/run`, so that it ends with the cgroups that it speaks of; each is told by the id of
+//! The file is below `/run`, so that it ends with its cgroups; each entry has the id of
 //! its cgroup besides.
 
 use std::{

@@ -1,9 +1,9 @@
-//! Takes the agent's limits back when it is killed: a process of its own that sleeps until the agent's end
+//! Restores the tiers' limits after a kill of the agent: a process of its own that sleeps until the agent's end
 //! of a pipe is closed.
 //!
 //! What the agent leaves on the way to a target would otherwise stay: on v2 a `memory.high` that slows the
-//! tier down for as long as nobody raises it, on v1 a hard limit below which nobody evicts any more, so
-//! that the kernel kills who reaches it. An agent that ends by itself takes its limits back itself, and
+//! tier down until a write raises it, on v1 a hard limit without an eviction level below it, so
+//! that the kernel kills at it. An agent that ends by itself restores the limits itself, and
 //! dismisses the guard after that. One that starts anew before the guard is done waits for it, by
 //! [`TreeLock`]; where it came first, the limits are its own to take back.
 
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What the agent says when nothing is left to do.
 const DISMISSED: &[u8] = b"dismissed";
 
-/// What the guard is told.
+/// The guard's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Parent of kubepods, relative to each controller's mount point.
@@ -69,7 +69,7 @@ impl Guard {
     /// The limits are as they are to be left.
     pub(super) fn dismiss(mut self) {
         if let Some(mut pipe) = self.0.stdin.take() {
-            // Nobody is there to be told then.
+            // The guard has ended then.
             let _ = pipe.write_all(DISMISSED);
         }
         let _ = self.0.wait();

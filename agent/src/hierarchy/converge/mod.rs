@@ -1,4 +1,4 @@
-//! Brings the tiers' memory limits to what `qosReserved` leaves them, see [`podwarden_policy::converge`].
+//! Converges the tiers' memory limits to their `qosReserved` targets, see [`podwarden_policy::converge`].
 //!
 //! ```text
 //!  reconciler ── targets, levels, foreign values to answer ──> thread ── limits, memory.reclaim
@@ -11,14 +11,14 @@
 //! until it is told something; only while a tier is above its target does it look by itself, at most
 //! [`thread::LONGEST`] apart.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `thread` | waits, looks, tells |
 //! | `tier` | one tier: its files read, a step decided, what came of it |
 //! | `writes` | every write to a tier's files |
 //! | `found` | what the files held before podwarden wrote to them, kept past a kill |
 //! | `guard` | puts that back when the agent is killed |
-//! | `ours` | what was written here lately, for whoever notices the writes |
+//! | `ours` | podwarden's recent writes, so that they do not count as foreign |
 
 mod found;
 pub(crate) mod guard;
@@ -59,13 +59,13 @@ pub struct Aim {
     pub scope: ScopeName,
     /// Its cgroup below the tree's root.
     pub path: CgroupPath,
-    /// Its hard limit; `None` where somebody else decides about it.
+    /// Its hard limit; `None` where another writer decides it.
     pub target: Option<Limit<Bytes>>,
     /// The level at which the reactor evicts from it.
     pub level: Option<Bytes>,
     /// When the pods became known that the target follows from, `CLOCK_MONOTONIC` nanoseconds.
     pub told: u64,
-    /// This agent made the cgroup: nobody else has set a limit.
+    /// This agent made the cgroup: no other writer has set a limit.
     pub made: bool,
 }
 
@@ -89,7 +89,7 @@ pub enum Report {
         /// Limits that were written meanwhile.
         writes: u64,
     },
-    /// The kernel refuses a step; told once for as long as it does.
+    /// The kernel refuses a step; reported once for as long as it does.
     Refused(String),
 }
 
@@ -109,7 +109,7 @@ pub struct Gap {
 #[derive(Debug)]
 enum Message {
     Aim(Vec<Aim>),
-    /// Whatever somebody else wrote to this tier's hard limit, it may be overwritten.
+    /// A foreign value in this tier's hard limit may be overwritten.
     Answer(CgroupPath),
     /// Usage may have fallen.
     Look,
@@ -131,7 +131,7 @@ pub struct Parts {
     pub config: ConvergenceConfig,
     /// The file in which it is kept what was found, see [`found_file`].
     pub found: PathBuf,
-    /// What the guard is told; `None` for none.
+    /// The guard's arguments; `None` for no guard.
     pub guard: Option<guard::Place>,
 }
 
@@ -194,7 +194,7 @@ impl Converger {
         figures.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Somebody else wrote `found` to the hard limit of this cgroup, and that is to be put right.
+    /// A foreign write put `found` into the hard limit of this cgroup; correct it.
     pub fn answer(&self, path: &CgroupPath, found: Limit<Bytes>) {
         self.ours.answer(path, found);
         self.tell(Message::Answer(path.to_owned()));

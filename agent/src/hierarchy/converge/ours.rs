@@ -1,4 +1,4 @@
-//! The hard limits that were written here lately: whoever notices such a write finds that it is ours.
+//! The hard limits that podwarden wrote recently, so that its own writes do not count as foreign.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,19 +9,19 @@ use std::{
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{Bytes, limits::Limit};
 
-/// How long a value that was overwritten here still counts as ours. Whoever looks has read the file
+/// How long an overwritten value still counts as podwarden's. A reader has read the file
 /// some milliseconds before it asks, or has read a whole tree in between.
 const LATELY: Duration = Duration::from_secs(1);
 
 /// Values that are remembered of each cgroup.
 const KEPT: usize = 64;
 
-/// Whose value it is that somebody found in a file.
+/// The writer of a value that a reader found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     /// Ours; or nothing is known of the file yet; or it is about to be answered.
     Ours,
-    /// Somebody else's.
+    /// A foreign value.
     Others {
         /// What was left in the file here.
         left: Limit<Bytes>,

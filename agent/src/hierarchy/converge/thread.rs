@@ -87,7 +87,7 @@ impl Keeping {
             Err(error) => {
                 self.unguarded = true;
                 let _ = tell.send(Report::Refused(format!(
-                    "nobody takes the tiers' limits back if the agent is killed, but the agent after it: no \
+                    "after a kill only the next agent restores the tiers' limits: no \
                      process to be had ({error})"
                 )));
             }
@@ -138,7 +138,7 @@ impl Thread {
         }
     }
 
-    /// Runs until told to end; restores then what is to be restored.
+    /// Runs until the channel closes; then restores the limits.
     pub(super) fn run(mut self, waiting: &Receiver<Message>) {
         let mut wait = None;
         loop {
@@ -181,7 +181,7 @@ impl Thread {
         }
     }
 
-    /// Opens what is to converge and is not open, and hands the tiers their targets.
+    /// Opens the tiers that converge and are not open, and sets their targets.
     fn open(&mut self) {
         let Self {
             parts,

@@ -182,7 +182,7 @@ impl Tier {
         let mut decision = self.machine.next(&reading, &terms);
         if decision.look == Look::Soon && terms.drops_cache() {
             let cache = self.memory.page_cache()?;
-            // On v1 somebody may have to find some at once.
+            // On v1 a task may need room at once.
             let is_v1 = self.found.high.is_none();
             reading.cache = Bytes(if is_v1 { cache.clean } else { cache.all });
             decision = self.machine.next(&reading, &terms);
@@ -203,7 +203,7 @@ impl Tier {
         let (reading, Decision { step, look }) = self.decide(parts, ours)?;
         self.account(&reading, tell);
         if let Some(left) = self.machine.left() {
-            // Before the write, so that nobody sees the value and does not know it.
+            // Before the write, so that no reader takes the value for a foreign one.
             ours.note(&self.path, left, Instant::now());
         }
         let Some(step) = step else {
@@ -226,7 +226,7 @@ impl Tier {
         let failed = done.is_none();
         match step {
             Step::Reclaim(_) => {}
-            // As it was, for whoever looks.
+            // As it was, for readers.
             Step::Max(_) if failed => ours.note(&self.path, reading.max, Instant::now()),
             Step::High(_) if failed => {}
             Step::Max(_) => {
@@ -263,7 +263,7 @@ impl Tier {
         }
     }
 
-    /// Keeps figures, and tells when a gap opens, shrinks and closes.
+    /// Keeps figures, and reports when a gap opens, shrinks and closes.
     fn account(&mut self, reading: &Reading, tell: &mut impl FnMut(Report)) {
         let usage = reading.usage.0;
         let gap = self.machine.gap(reading.usage).0;

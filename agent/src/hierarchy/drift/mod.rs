@@ -45,7 +45,7 @@ const LONGEST_REST: Duration = Duration::from_millis(8);
 /// The same for cgroups with a contested file, whose correction waits for a second or longer.
 const REST_CONTESTED: Duration = Duration::from_millis(100);
 
-/// Something to tell, and of which cgroup.
+/// An event and its cgroup.
 pub type Finding = (CgroupName, EventKind);
 
 /// See the module's text.
@@ -237,7 +237,7 @@ impl Drift {
             .judge(now, page, desired, &snapshot.cgroups, actions)
     }
 
-    /// Carries out what a judgement admits, and counts what came of it. Returns what is to be told.
+    /// Carries out what a judgement admits, and counts the outcome. Returns the events.
     pub fn carry_out(
         &mut self,
         judgement: Judgement,
@@ -260,7 +260,7 @@ impl Drift {
                     count.refused += 1;
                     record(deviation.property, "refused");
                 }
-                // Of a contest only the beginning and the end are told.
+                // A contest has events for its beginning and end only.
                 if !(deviation.contested && done) {
                     findings.push(found(deviation, done));
                 }

@@ -51,7 +51,7 @@ impl Stat {
         })
     }
 
-    /// The runtime itself, about to become the container: it sets the value that it was told.
+    /// The runtime itself, before exec of the container: it sets its own value.
     pub(super) fn is_runtime(&self) -> bool {
         self.command.starts_with("runc") || self.command.starts_with("crun")
     }

@@ -1,7 +1,7 @@
 //! The next request to the API server. Values only: no IO, no clock.
 //!
 //! As client-go's reflector does it (`tools/cache/reflector.go`): one list, then watches that each go
-//! on where the last one ended; another list only after the server has forgotten that place.
+//! on where the last one ended; another list only after the server has dropped that version.
 //!
 //! - A list may come from the server's cache, and is never older than what is known already: after a
 //!   cut, another server of the same cluster may be behind.
@@ -58,7 +58,7 @@ impl Follow {
         self.backoff = Backoff::default();
     }
 
-    /// The server no longer knows what came after our version, or does not know the version yet: all
+    /// The server no longer has the changes after our version, or does not have the version yet: all
     /// pods have to be listed.
     pub(super) fn lost_place(&mut self) {
         if !self.listed {
@@ -100,7 +100,7 @@ mod tests {
         let mut follow = following("9");
         follow.lost_place();
         assert_eq!(follow.next(), Next::List(Some("9".to_owned())));
-        // A server that was restored from a backup does not know version 9.
+        // A server that was restored from a backup does not have version 9.
         follow.lost_place();
         assert_eq!(follow.next(), Next::List(None));
         follow.listed("3".to_owned());

@@ -1,6 +1,6 @@
 //! The API server: one list of this node's pods, and watches that go on from there.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `connect` | the server's address and the agent's credentials |
 //! | `follow` | the next request; values only |

@@ -1,8 +1,8 @@
 //! The text of the API server, or of a kubelet -> events of the mux. Text in, values out.
 //!
-//! Every pod is read on its own, so that one that is not understood hides no other. What may be large
-//! and does not matter here, as annotations of a megabyte and the history of fields, is skipped while it
-//! is read.
+//! Every pod is parsed on its own, so that an invalid one hides no other. Large
+//! unused fields, such as annotations of a megabyte and managedFields, are skipped while
+//! parsing.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! From the choice of a victim to its memory.
+//! From the choice of a victim to its freed memory.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the kernel says has happened. Each notice is noted with its time; what is so now is looked at
+//! The kernel's notices. Each is recorded with its time; the present state is read
 //! afterwards.
 
 use std::sync::Arc;

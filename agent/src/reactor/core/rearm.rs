@@ -1,4 +1,4 @@
-//! From one plan to the next: what is listened to, and what stays known of a scope.
+//! From one plan to the next: which descriptors are registered, and which state of a scope stays.
 
 use std::sync::Arc;
 

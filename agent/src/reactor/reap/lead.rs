@@ -21,7 +21,7 @@ const SLOWEST: Duration = Duration::from_millis(64);
 /// How long a victim is looked after. A process that has not ended by then waits inside the kernel.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Processes whose size is asked for. More of them are all small.
+/// Processes whose size is read. More of them are all small.
 const SIZED: usize = 512;
 
 /// A victim that is not empty yet.
@@ -74,7 +74,7 @@ impl Lead {
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub(super) fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();

@@ -9,8 +9,8 @@
 //! on a busy node that takes seconds. `process_mrelease` frees it from outside, in the caller's time
 //! (measured on two CPUs with six hogs: 1 GiB in 37 ms instead of 10 s). It may block, so it runs on
 //! threads of its own, which are there before they are needed. The reactor hands victims over by a
-//! wait-free queue and learns what came of them from two numbers ([`Progress`]); what the threads
-//! here share among themselves is none of its business.
+//! wait-free queue and reads the outcome from two numbers ([`Progress`]); what the threads
+//! here share among themselves does not touch it.
 //!
 //! The victim's CPU shares stay as they are: they count inside its tier, whose own shares would have
 //! to be raised for every pod in it.

@@ -1,6 +1,6 @@
 //! What happens, in its order, and how it ends.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | `changes` | of pods |
 //! | `faults` | of the servers, and the agent's ends |

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::kernel::accounts::fold::is_constant;
 use world::{Cgroup, SLOTS, World};
 
-/// Something happens. Numbers choose among what is there.
+/// An event. Numbers choose among the present pods.
 #[derive(Debug, Clone)]
 enum Step {
     Pod(usize),

@@ -1,7 +1,7 @@
 //! The reactor's health, from a number that it counts up; the clock is an argument.
 //!
-//! Its thread has the node's highest ordinary real-time priority and no lock, so what can hold it up is
-//! the kernel: a stopped or frozen thread, a CPU that never returns, a cgroup lock that is never let
+//! The reactor has real-time priority and no lock, so only the kernel can hold it up:
+//! a stopped or frozen thread, a CPU that never returns, a cgroup lock that is never let
 //! go. The node must not go on trusting an agent that evicts nothing.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Part: the accounts, the sampling passes, and what is wrong with this agent or this node.
+//! Part: the accounts, the sampling passes, and the degradations of this agent and node.
 
 mod health;
 mod notices;
@@ -133,7 +133,7 @@ impl FiguresPublisher {
         env.published.degraded(message.to_owned());
     }
 
-    /// A capability turned out to be missing; said once.
+    /// A capability is missing; reported once.
     pub(super) fn degraded(&mut self, message: String, env: &Environment) {
         let degradations = &mut self.stats.degradations;
         if degradations.contains(&message) {

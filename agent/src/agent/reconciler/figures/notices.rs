@@ -1,5 +1,5 @@
-//! What is not as it should be at present, one sentence each: said when it begins and when it ends,
-//! and shown for as long as it lasts.
+//! Present degradations, one sentence each: logged when they begin and end,
+//! and shown in between.
 
 use std::collections::BTreeSet;
 

@@ -34,7 +34,7 @@ impl Hierarchy {
         unwatched
     }
 
-    /// Carries out what a judgement admits, and hands the converger what it alone writes; see
+    /// Executes the admitted corrections, and hands the converger's own writes to it; see
     /// [`Drift::carry_out`].
     pub(super) fn carry_out(
         &mut self,
@@ -105,7 +105,7 @@ impl Hierarchy {
     }
 }
 
-/// Says each in the log.
+/// Logs each.
 pub(super) fn facts(findings: Vec<Finding>) -> impl Iterator<Item = Fact> {
     findings.into_iter().map(|finding| {
         match &finding.1 {
@@ -146,7 +146,7 @@ pub(super) fn facts(findings: Vec<Finding>) -> impl Iterator<Item = Fact> {
     })
 }
 
-/// Passes over the tree still find what is not noticed.
+/// Passes over the tree find unnoticed writes.
 pub(super) fn degraded(error: &WatchError) -> Fact {
     Fact::Degraded(error::chain(error))
 }

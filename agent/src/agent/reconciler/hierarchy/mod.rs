@@ -63,7 +63,7 @@ pub(super) enum Wake {
 pub(super) struct Pass {
     judgement: Judgement,
     desired: Vec<Desired>,
-    /// What the operator asked for and this node cannot do at present, one sentence each.
+    /// Configured features that this node cannot provide at present, one sentence each.
     pub(super) shortcomings: BTreeSet<String>,
     recorded: Recorded,
 }
@@ -116,7 +116,7 @@ impl Hierarchy {
         }
     }
 
-    /// How long until [`Hierarchy::on_time`] wants another pass over the tree.
+    /// Time until [`Hierarchy::on_time`] makes another pass over the tree.
     pub(super) fn due(&self, now: Instant) -> Duration {
         self.pace.due(now)
     }
@@ -134,7 +134,7 @@ impl Hierarchy {
         facts
     }
 
-    /// Learns the pods' names for its messages.
+    /// Sets the pods' names for its messages.
     pub(super) fn learn(&mut self, set: &PodSet) {
         self.actor.learn(set);
     }
@@ -211,7 +211,7 @@ impl Hierarchy {
         self.drift.as_ref().map(Drift::stats).unwrap_or_default()
     }
 
-    /// Ends the convergence: the tiers' limits are what `onExit` says afterwards.
+    /// Ends the convergence: the tiers get the limits of `onExit`.
     pub(super) fn end_convergence(&mut self) {
         self.converger = None;
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 use podwarden_cgroup::CgroupPath;
 
-/// How often all containers are looked at, for what was not noticed.
+/// Time between two passes over all containers, for missed notices.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Reported once.

@@ -1,4 +1,4 @@
-//! When the whole tree is compared again with what it should be.
+//! When the next pass over the whole tree is due.
 
 use std::time::{Duration, Instant};
 

@@ -11,7 +11,7 @@ const MOST: usize = 2;
 enum Step {
     Update(u8),
     Delete(u8),
-    /// Whoever is next.
+    /// The next pod.
     Start,
     /// One of those that run ends, well or not, or is told when to come again.
     End(u8, Option<Option<u16>>),
@@ -55,7 +55,7 @@ impl Owed {
     }
 }
 
-/// A queue beside what it must hold to.
+/// A queue beside its model.
 struct Model {
     queue: WorkQueue<u32>,
     now: Instant,
@@ -166,7 +166,7 @@ proptest! {
         }
         model.settle();
         prop_assert!(model.owed.is_empty(), "work was lost: {:?}", model.owed);
-        prop_assert!(model.queue.pods.is_empty(), "somebody is remembered");
+        prop_assert!(model.queue.pods.is_empty(), "an entry is left");
         prop_assert_eq!(model.done, last);
     }
 }

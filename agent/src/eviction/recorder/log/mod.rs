@@ -60,7 +60,7 @@ struct Reservation {
     ids_reserved_to: u64,
 }
 
-/// Whether events of this kind are kept: those that an operator asks about days later.
+/// Whether events of this kind are kept: those that matter days later.
 pub fn is_kept(kind: &EventKind) -> bool {
     matches!(
         kind,

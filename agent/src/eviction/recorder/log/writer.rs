@@ -132,7 +132,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Starts the thread. `say` is told when writing begins to fail, and when it works again.
+    /// Starts the thread. It calls `say` when writing begins to fail, and when it works again.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -261,7 +261,7 @@ mod tests {
             let began = read(&path, 10).unwrap().last_id;
             assert!(began >= last);
             let (log, logger, _) = start(&path, began);
-            // The queue is bounded, and this asks faster than a disk writes.
+            // The queue is bounded, and this sends faster than a disk writes.
             for id in began + 1..began + 3 * RESERVED {
                 logger.given_out(id);
                 while logger.reserved.load(Ordering::Relaxed) < id + AHEAD {

@@ -365,7 +365,7 @@ async fn a_pod_whose_name_is_not_known_is_asked_for_later() {
         namespace: String::new(),
         uid: "u1".to_owned(),
     };
-    assert_eq!(steps.who(&nameless).unwrap(), None, "nobody knows it");
+    assert_eq!(steps.who(&nameless).unwrap(), None, "no source has it");
     let waiting = PodSet {
         waiting: vec![Source::Apiserver],
         ..PodSet::default()

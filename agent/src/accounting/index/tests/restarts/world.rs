@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// A cgroup goes with all below it, children first. The answer is who went.
+    /// Removes a cgroup with all below it, children first. Returns the removed ones.
     pub(super) fn remove(&mut self, id: u64) -> Vec<u64> {
         let below: Vec<u64> = self
             .tree
@@ -253,7 +253,7 @@ impl World {
         self.look();
     }
 
-    /// The books tell exactly what was used.
+    /// The index has the exact usage.
     pub(super) fn look(&self) {
         let mut sums: BTreeMap<Option<QosClass>, u64> = BTreeMap::new();
         for (uid, entry) in self.index.pods() {
