@@ -11,6 +11,7 @@
 
 mod pids;
 mod sandbox;
+mod signal;
 mod walk;
 
 use std::{
@@ -19,16 +20,13 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{
-    fs::OFlags,
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal},
-};
+use rustix::{fs::OFlags, io::Errno, process::getpid};
 
 use crate::{CgroupPath, Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
 pub use sandbox::ChildKinds;
 use sandbox::Spared;
+use signal::{Signalled, signal};
 
 /// Passes over the processes at most: two without forks, one that finds them and one that finds
 /// nothing more. Without a freezer, a fork may run ahead of each pass.
@@ -414,32 +412,5 @@ impl Drop for Thaw<'_> {
         let _ = walk::freezer_states(self.directory.as_fd(), &mut |state| {
             let _ = io::write_fd(state, THAWED);
         });
-    }
-}
-
-enum Signalled {
-    Sent,
-    /// It ended by itself after it was listed.
-    Exited,
-    /// It is in another pid namespace, or we lack the right.
-    Refused,
-}
-
-/// Sends SIGKILL. The pidfd keeps the signal from a process that takes over the id after it was
-/// opened; without one (before 5.3, or no file descriptor free) the plain id has to do.
-fn signal(pid: u32) -> Signalled {
-    // 0 stands for a process outside our pid namespace.
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-        return Signalled::Refused;
-    };
-    let sent = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd_send_signal(&pidfd, Signal::KILL),
-        Err(Errno::SRCH) => Err(Errno::SRCH),
-        Err(_) => kill_process(pid, Signal::KILL),
-    };
-    match sent {
-        Ok(()) => Signalled::Sent,
-        Err(Errno::SRCH) => Signalled::Exited,
-        Err(_) => Signalled::Refused,
     }
 }

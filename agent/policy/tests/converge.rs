@@ -1,4 +1,6 @@
 //! Convergence against a model of the kernel that answers a hard limit below usage by killing.
+//!
+//! More than 400 lines: the model of the kernel and the laws that are checked on it.
 
 use podwarden_policy::{
     Bytes,

@@ -1,4 +1,6 @@
 //! Whole plans: the worked example of the kubelet's design document, ownership, eviction.
+//!
+//! More than 400 lines: whole trees, written out.
 
 #[path = "support/pods.rs"]
 mod support;

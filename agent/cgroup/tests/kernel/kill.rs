@@ -1,3 +1,7 @@
+//! Killing on this kernel.
+//!
+//! More than 400 lines: every case needs the same processes and looks at the same handle.
+
 use std::{fs, thread::sleep, time::Duration};
 
 use podwarden_cgroup::{ChildKinds, Controller, Error, KillHandle, Killed, Tree};

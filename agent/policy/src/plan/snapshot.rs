@@ -1,0 +1,156 @@
+//! Everything a plan depends on.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use crate::{
+    container::ContainerOptions,
+    evict::{Exemptions, Ranking},
+    limits::LimitOptions,
+    model::{Node, Pod},
+    name::CgroupName,
+    pressure::Crossing,
+    settings::{Observed, Setting},
+    units::Bytes,
+};
+
+/// Everything a plan depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Snapshot {
+    /// The machine and the reserves.
+    pub node: Node,
+    /// Configuration of limits.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub limits: LimitOptions,
+    /// Configuration of what only containers have.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub containers: ContainerOptions,
+    /// Who writes what.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub ownership: Ownership,
+    /// Which controllers there are to write to.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub controllers: Controllers,
+    /// Who is evicted first.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub ranking: Ranking,
+    /// Who is never evicted.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub exemptions: Exemptions,
+    /// The `kubepods` cgroup.
+    pub kubepods: CgroupName,
+    /// The kernel's page size; memory limits are kept in whole pages.
+    #[cfg_attr(feature = "serde", serde(default = "default_page_size"))]
+    pub page_size: Bytes,
+    /// What a memory limit stays above usage, at least.
+    #[cfg_attr(feature = "serde", serde(default = "default_margin"))]
+    pub margin: Bytes,
+    /// The pods that are to run, in any order. Of two with one uid the lesser counts, which is the
+    /// first by name.
+    pub pods: Vec<Pod>,
+    /// A source has not delivered its list yet, so more pods may exist. Nothing is removed
+    /// then, and values that are sums over pods stay as they are.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub incomplete: bool,
+    /// The cgroups that exist at or below `kubepods`, and those of [`crate::model::Enforcement`].
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub cgroups: BTreeMap<CgroupName, Observed>,
+    /// The threshold that is crossed and due, if any.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub crossing: Option<Crossing>,
+}
+
+#[cfg(feature = "serde")]
+fn default_page_size() -> Bytes {
+    Bytes(4096)
+}
+
+#[cfg(feature = "serde")]
+fn default_margin() -> Bytes {
+    DEFAULT_MARGIN
+}
+
+/// What a memory limit stays above usage unless configured otherwise: room for the kernel's
+/// per-CPU charge stock (256 KiB a CPU) of a large machine.
+pub const DEFAULT_MARGIN: Bytes = Bytes::mebi(16);
+
+impl Snapshot {
+    /// A node with nothing on it.
+    pub fn new(node: Node, kubepods: CgroupName) -> Self {
+        Self {
+            node,
+            limits: LimitOptions::default(),
+            containers: ContainerOptions::default(),
+            ownership: Ownership::default(),
+            controllers: Controllers::default(),
+            ranking: Ranking::default(),
+            exemptions: Exemptions::default(),
+            kubepods,
+            page_size: Bytes(4096),
+            margin: DEFAULT_MARGIN,
+            pods: Vec::new(),
+            incomplete: false,
+            cgroups: BTreeMap::new(),
+            crossing: None,
+        }
+    }
+}
+
+/// Who writes the tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum Ownership {
+    /// podwarden alone: it makes, keeps and removes the whole tree.
+    #[default]
+    Own,
+    /// A kubelet does; podwarden writes only what the operator gave it: the tiers' reserve and
+    /// memory reservation. It makes and removes nothing.
+    Assist,
+}
+
+/// Controllers that are enabled for the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Controllers {
+    /// Shares or weight.
+    pub cpu: bool,
+    /// CFS bandwidth (`CONFIG_CFS_BANDWIDTH`).
+    pub cpu_bandwidth: bool,
+    /// The memory controller.
+    pub memory: bool,
+    /// `memory.min` and `memory.low`, which are cgroup v2's.
+    pub memory_protection: bool,
+    /// The pids controller.
+    pub pids: bool,
+    /// The hugetlb controller.
+    pub hugetlb: bool,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            cpu: true,
+            cpu_bandwidth: true,
+            memory: true,
+            memory_protection: false,
+            pids: true,
+            hugetlb: true,
+        }
+    }
+}
+
+impl Controllers {
+    pub(crate) const fn has(&self, setting: &Setting) -> bool {
+        match setting {
+            Setting::CpuShares(_) => self.cpu,
+            Setting::CpuMax(_) => self.cpu && self.cpu_bandwidth,
+            Setting::MemoryLimit(_) => self.memory,
+            Setting::MemoryMin(_) | Setting::MemoryLow(_) => self.memory && self.memory_protection,
+            Setting::PidsLimit(_) => self.pids,
+            Setting::HugetlbLimit { .. } => self.hugetlb,
+        }
+    }
+}
