@@ -3,6 +3,7 @@ use podwarden_policy::{converge::Steps, name::CgroupName, threshold::Amount};
 use super::{machine::meminfo, *};
 
 mod messages;
+mod page;
 mod sources;
 
 const HEAD: &str = "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\n";
