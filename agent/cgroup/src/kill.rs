@@ -12,6 +12,7 @@
 mod pids;
 mod sandbox;
 mod signal;
+mod thaw;
 mod walk;
 
 use std::{
@@ -27,6 +28,7 @@ use pids::PidSet;
 pub use sandbox::ChildKinds;
 use sandbox::Spared;
 use signal::{Signalled, signal};
+use thaw::{THAWED, Thaw};
 
 /// Passes over the processes at most: two without forks, one that finds them and one that finds
 /// nothing more. Without a freezer, a fork may run ahead of each pass.
@@ -34,8 +36,6 @@ const MAX_PASSES: u32 = 16;
 
 /// Passes before what goes on forking is frozen.
 const PASSES_UNFROZEN: u32 = 2;
-
-const THAWED: &[u8] = b"THAWED";
 
 /// What one [`KillHandle::kill`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -396,21 +396,4 @@ fn open_freezer(tree: &Tree, cgroup: &CgroupPath) -> Result<Method> {
         state: io::open_write(&freezer.join(walk::FREEZER_STATE))?,
         directory: io::open_dir(&freezer)?,
     })
-}
-
-/// Thaws a v1 cgroup and all below it when dropped: a nested cgroup that was frozen by itself (a
-/// paused container) would keep its killed processes alive.
-struct Thaw<'a> {
-    state: &'a OwnedFd,
-    directory: &'a OwnedFd,
-}
-
-impl Drop for Thaw<'_> {
-    fn drop(&mut self) {
-        // A failure means that the cgroup is gone, and with it everything frozen in it.
-        let _ = io::write_fd(self.state, THAWED);
-        let _ = walk::freezer_states(self.directory.as_fd(), &mut |state| {
-            let _ = io::write_fd(state, THAWED);
-        });
-    }
 }
