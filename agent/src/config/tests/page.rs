@@ -1,4 +1,6 @@
 //! `deploy/docs/configuration.md`: every key, compared with what the types read and with the flags of `run`.
+//!
+//! More than 400 lines: the table of all keys.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
