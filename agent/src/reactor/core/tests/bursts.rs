@@ -100,11 +100,14 @@ fn a_full_node_costs_a_pod_whose_own_level_is_far_away() {
     let mut fake = three_pods(60);
     fake.cgroup("node", LEVEL - 1);
     fake.arm_scope(ScopeName::Node, "node", LEVEL, PODS, LEVEL, true);
+    let begun = now();
     assert_eq!(fake.step(), []);
     fake.uses("node", LEVEL);
     // Its figures are dear: not at every turn.
+    assert!(fake.core.node_due >= begun + NODE_LOOK_NS);
+    fake.core.node_due = u64::MAX;
     assert_eq!(fake.step(), []);
-    std::thread::sleep(Duration::from_nanos(2 * NODE_LOOK_NS));
+    fake.core.node_due = 0;
     let reports = fake.step();
     assert_eq!(chosen(&reports), [(2, true)]);
     let Some(Report::Crossed(crossing)) = reports.first() else {
