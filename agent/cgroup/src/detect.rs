@@ -8,7 +8,7 @@ use std::{
 
 pub use podwarden_policy::settings::Controller;
 
-use crate::{Error, Result, io, mountinfo, systemd};
+use crate::{Error, Result, io, mountinfo, slice};
 
 /// Where the controllers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,7 +170,7 @@ impl DriverFacts {
         };
         Self {
             has_kubepods: exists("kubepods"),
-            has_kubepods_slice: exists(&systemd::child_of(root, "kubepods")),
+            has_kubepods_slice: exists(&slice::child_of(root, "kubepods")),
             booted_with_systemd: Path::new("/run/systemd/system").is_dir(),
         }
     }

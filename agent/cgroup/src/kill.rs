@@ -12,6 +12,7 @@
 mod pids;
 mod sandbox;
 mod signal;
+mod spared;
 mod thaw;
 mod walk;
 
@@ -26,8 +27,8 @@ use rustix::{fs::OFlags, io::Errno, process::getpid};
 use crate::{CgroupPath, Controller, Error, Result, Tree, io, memory};
 use pids::PidSet;
 pub use sandbox::ChildKinds;
-use sandbox::Spared;
 use signal::{Signalled, signal};
+use spared::Spared;
 use thaw::{THAWED, Thaw};
 
 /// Passes over the processes at most: two without forks, one that finds them and one that finds

@@ -1,7 +1,6 @@
 //! The systemd cgroup driver: slices as transient units, made, changed and stopped over D-Bus.
 //!
 //! ```text
-//!  slice     the path of a slice and the units on the way to it     (pure)
 //!  property  values of a cgroup as properties of its unit           (formulas are pure)
 //!  manager   requests to systemd and its answers
 //!  bus       the same over D-Bus: the system bus, or systemd's own socket
@@ -21,7 +20,6 @@
 mod bus;
 mod manager;
 mod property;
-mod slice;
 
 #[cfg(test)]
 mod tests;
@@ -37,16 +35,18 @@ use std::{
 use podwarden_policy::settings::{Setting, table};
 use rustix::io::Errno;
 
-use crate::{CgroupPath, Created, Error, Result, Tree, tree};
+use crate::{
+    CgroupPath, Created, Error, Result, Tree,
+    slice::{self, Slice},
+    tree,
+};
 
-pub(crate) use self::slice::child_of;
+pub use self::manager::SystemdError;
 use self::{
     bus::Bus,
     manager::{Manager, Operation, State},
     property::Properties,
-    slice::Slice,
 };
-pub use self::{manager::SystemdError, slice::is_slice_path};
 
 /// How long systemd may take to start or stop a slice (as libcontainer `systemd/common.go`).
 const JOB_LIMIT: Duration = Duration::from_secs(30);

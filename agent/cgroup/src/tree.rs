@@ -12,7 +12,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::{CgroupPath, Controller, Error, Hierarchies, Result, io, name, systemd};
+use crate::{CgroupPath, Controller, Error, Hierarchies, Result, io, name, slice};
 
 pub use create::Created;
 pub use list::Entry;
@@ -297,7 +297,7 @@ fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {
         return Ok(Identity::V2);
     };
     // The names that a kubelet or podwarden gives to the cgroup of all pods.
-    let all_pods = ["kubepods".to_owned(), systemd::child_of(root, "kubepods")];
+    let all_pods = ["kubepods".to_owned(), slice::child_of(root, "kubepods")];
     let only_in_v1 = all_pods
         .iter()
         .any(|name| memory.join(root).join(name).is_dir() && !v2.join(root).join(name).is_dir());

@@ -6,10 +6,10 @@ use crate::{
     limits::{self, CpuMax, Limit, TierConfig},
     model::{Node, Pod, QosClass},
     name::CgroupName,
-    plan::{Ownership, Snapshot},
     reason::Reason,
     reserve,
     settings::Setting,
+    snapshot::{Ownership, Snapshot},
     units::{Bytes, CpuShares},
 };
 

@@ -4,7 +4,6 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
-    limits,
     name::CgroupName,
     units::{Bytes, MilliCpu},
 };
@@ -110,12 +109,12 @@ pub struct Resources {
 
 impl Resources {
     /// See [`Pod::apply_defaults`].
-    fn apply_defaults(&mut self) {
+    pub(crate) fn apply_defaults(&mut self) {
         self.cpu_request = self.cpu_request.or(self.cpu_limit);
         self.memory_request = self.memory_request.or(self.memory_limit);
     }
 
-    fn has_limit(&self) -> bool {
+    pub(crate) fn has_limit(&self) -> bool {
         self.cpu_limit.is_some() || self.memory_limit.is_some() || !self.hugepages.is_empty()
     }
 }
@@ -203,29 +202,6 @@ impl Pod {
     /// True for a pod that no eviction may choose: marked critical, or of system priority.
     pub fn is_critical(&self) -> bool {
         self.critical || self.node_critical || self.priority >= SYSTEM_CRITICAL_PRIORITY
-    }
-
-    /// Fills in what the API server fills in (`SetDefaults_Pod` and `defaultPodRequests` of
-    /// Kubernetes `pkg/apis/core/v1/defaults.go`). A manifest that did not pass through an API
-    /// server needs this before anything else looks at it:
-    ///
-    /// - a container's request that is not written is its limit;
-    /// - a pod-level request that is not written, where any pod-level limit is, is what the
-    ///   containers ask for, or the pod-level limit if none of them asks for that resource.
-    pub fn apply_defaults(&mut self) {
-        for container in &mut self.containers {
-            container.resources.apply_defaults();
-        }
-        let requests = limits::container_requests(self);
-        let asks = |of: fn(&Resources) -> bool| self.containers.iter().any(|c| of(&c.resources));
-        let cpu = asks(|r| r.cpu_request.is_some()).then_some(requests.cpu);
-        let memory = asks(|r| r.memory_request.is_some()).then_some(requests.memory);
-        if let Some(own) = &mut self.pod_resources
-            && own.has_limit()
-        {
-            own.cpu_request = own.cpu_request.or(cpu).or(own.cpu_limit);
-            own.memory_request = own.memory_request.or(memory).or(own.memory_limit);
-        }
     }
 
     /// The containers of `spec.containers`.

@@ -5,13 +5,12 @@
 //! ever above its parent's where that was so neither before nor after. No memory limit is written
 //! below usage plus the margin.
 
-mod snapshot;
-
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
 
+pub use crate::snapshot::{Controllers, DEFAULT_MARGIN, Ownership, Snapshot};
 use crate::{
     desired::{self, Desired, MadeBy},
     evict::{self, Ranked},
@@ -23,7 +22,6 @@ use crate::{
     settings::{Change, Observed, Setting},
     signal::Signal,
 };
-pub use snapshot::*;
 
 /// Something to do, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]

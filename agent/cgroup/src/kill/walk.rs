@@ -10,7 +10,7 @@ use rustix::{
     io::{Errno, read, retry_on_intr},
 };
 
-use super::sandbox::Spared;
+use super::spared::Spared;
 
 /// The v1 freezer's control file; the topmost cgroup has none.
 pub(super) const FREEZER_STATE: &str = "freezer.state";

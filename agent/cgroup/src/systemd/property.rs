@@ -11,7 +11,7 @@ use podwarden_policy::{
     },
 };
 
-use super::slice::Slice;
+use crate::slice::Slice;
 use crate::{CgroupPath, Result, Tree};
 
 /// No limit.

@@ -18,7 +18,9 @@ fuzz_target!(|text: &str| {
             true => flag.to_owned(),
             false => format!("memory.available{separator}{flag}"),
         };
-        let pairs = flag.split(',').filter_map(|pair| pair.split_once(separator));
+        let pairs = flag
+            .split(',')
+            .filter_map(|pair| pair.split_once(separator));
         pairs
             .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
             .collect::<BTreeMap<_, _>>()

@@ -6,7 +6,7 @@
 //! nothing to keep.
 
 use super::Desired;
-use crate::{model::QosClass, plan::Snapshot, settings::Setting};
+use crate::{model::QosClass, settings::Setting, snapshot::Snapshot};
 
 /// Takes out of `tree` what must not be written yet.
 pub(super) fn hold(snapshot: &Snapshot, tree: &mut [Desired]) {

@@ -7,10 +7,10 @@ use crate::{
     convert,
     limits::Limit,
     model::Reserved,
-    plan::Snapshot,
     reason::Reason,
     reserve::{self, Daemons},
     settings::Setting,
+    snapshot::Snapshot,
     units::{Bytes, MilliCpu},
 };
 

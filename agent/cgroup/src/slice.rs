@@ -10,13 +10,13 @@ const NAME_MAX: usize = 256;
 
 /// A slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Slice {
+pub(crate) struct Slice {
     /// Its path below a mount point, without a slash at either end.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// Its unit.
-    pub(super) unit: String,
+    pub(crate) unit: String,
     /// The unit of the slice that it is in; none at the top.
-    pub(super) parent: Option<String>,
+    pub(crate) parent: Option<String>,
 }
 
 /// True for the path of a slice and for the root: where systemd can make slices of its own.
@@ -37,7 +37,7 @@ pub(crate) fn child_of(root: &str, name: &str) -> String {
 }
 
 /// The slices on the way to `path`, the outermost first; none for the root.
-pub(super) fn chain(path: &str) -> Result<Vec<Slice>> {
+pub(crate) fn chain(path: &str) -> Result<Vec<Slice>> {
     let mut slices: Vec<Slice> = Vec::new();
     if path.is_empty() {
         return Ok(slices);
