@@ -5,9 +5,9 @@
 //! one fills five hundred in a second. Evicting down the order then ends every pod and saves none.
 //!
 //! Approach: an eviction has to last. It is *effective* when the victim's memory, and what it would have
-//! filled, cover the excess and the growth of the scope over a horizon. The horizon begins at
-//! [`SHORTEST_HORIZON_NS`] and doubles each time the scope was back at its level within it. A pod that is not
-//! effective gives way to the candidate that grows, if that one uses more than it requested. Where no
+//! filled, cover the excess and the growth of the scope over a horizon. The first eviction has no horizon; it is
+//! [`SHORTEST_HORIZON_NS`] for the second and doubles with each that follows before [`LONGEST_HORIZON_NS`] have
+//! passed. A pod that is not effective gives way to the candidate that grows, if that one uses more than it requested. Where no
 //! candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing.
 //!
 //! Terms: the *excess* is what counts against the level less the target; the *grower* is what grew most over
@@ -30,7 +30,7 @@ pub const KUBELET_PACE_NS: u64 = 10 * SECOND_NS;
 /// The longest pause between two evictions that change nothing.
 pub const LONGEST_PAUSE_NS: u64 = 300 * SECOND_NS;
 
-/// An eviction has to last at least this long: about as long as freeing one gibibyte takes.
+/// The second eviction has to last this long: about as long as freeing one gibibyte takes.
 pub const SHORTEST_HORIZON_NS: u64 = SECOND_NS / 10;
 
 /// No eviction has to last longer than this.
@@ -182,9 +182,12 @@ impl Effect {
         self.grower
     }
 
-    /// How long the next eviction has to last, nanoseconds.
-    pub const fn horizon(&self) -> u64 {
-        self.horizon
+    /// How long the eviction at `now` has to last, nanoseconds.
+    pub const fn horizon(&self, now: u64) -> u64 {
+        match self.last {
+            Some(last) if now.saturating_sub(last) < LONGEST_HORIZON_NS => self.horizon,
+            _ => 0,
+        }
     }
 
     /// When the next eviction is allowed; 0 is at once.

@@ -189,7 +189,7 @@ impl Sim {
             .copied()
             .filter(|i| self.pods[*i].usage > self.pods[*i].request)
             .max_by_key(|i| self.growth_of(*i));
-        let horizon = self.effect.horizon();
+        let horizon = self.effect.horizon(self.now);
         let gain = filler.map(|i| self.gain(i));
         let victim = match worth::pick(&shortage, horizon, self.gain(first), gain) {
             Pick::First => first,

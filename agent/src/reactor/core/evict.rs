@@ -113,7 +113,8 @@ impl Core {
                     .filler
                     .and_then(|(position, _)| choice_of(plan, position));
                 Ok(
-                    match worth::pick(&shortage, effect.horizon(), gain(first), filler.map(gain)) {
+                    match worth::pick(&shortage, effect.horizon(at), gain(first), filler.map(gain))
+                    {
                         Pick::First => first,
                         Pick::Filler => filler.unwrap_or(first),
                     },
