@@ -42,7 +42,8 @@ impl Seen {
 pub(super) struct Growths {
     /// At the last two samples, bytes; the older first. `None` where the scope was not looked at before.
     others: [[Option<u64>; SCOPES]; 2],
-    sampled: u64,
+    /// When the samples were taken, nanoseconds; the older first.
+    sampled: [u64; 2],
     /// Usage at the last look, bytes.
     usage: [Option<u64>; SCOPES],
 }
@@ -57,10 +58,10 @@ impl Growths {
 
     /// Samples the candidates of a plan where a sample is due at `now`.
     pub(super) fn sample(&mut self, plan: &ArmedPlan, now: u64) {
-        if now.saturating_sub(self.sampled) < DISTANCE_NS {
+        if now.saturating_sub(self.sampled[1]) < DISTANCE_NS {
             return;
         }
-        self.sampled = now;
+        self.sampled = [self.sampled[1], now];
         let mut others = self.usage;
         for victim in &plan.victims {
             let usage = victim.files.memory.usage().unwrap_or(0);
@@ -74,6 +75,17 @@ impl Growths {
             }
         }
         self.others = [self.others[1], others];
+    }
+
+    /// How fast a scope grew at `now`, bytes per second; 0 before there are two samples.
+    pub(super) fn rate(&self, growth: &Growth, now: u64) -> u64 {
+        let since = self.sampled[0];
+        if since == 0 {
+            return 0;
+        }
+        let rate = u128::from(growth.all()) * 1_000_000_000;
+        let rate = rate.checked_div(now.saturating_sub(since).into());
+        u64::try_from(rate.unwrap_or(0)).unwrap_or(u64::MAX)
     }
 
     /// How much a scope grew that uses `usage`, of which `candidates` use and grew so much.

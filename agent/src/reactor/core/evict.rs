@@ -93,12 +93,13 @@ impl Core {
         let growth = self
             .growths
             .of(crossing.scope, crossing.usage, survey.candidates);
+        let at = now();
         let shortage = Shortage {
             excess,
-            rate: crossing.fill_rate,
+            // Right after an eviction no rate is measured yet.
+            rate: crossing.fill_rate.max(self.growths.rate(&growth, at)),
             growth,
         };
-        let at = now();
         let effect = &mut self.effects[index];
         match effect.grower(&growth, at) {
             Grower::Candidates => {
