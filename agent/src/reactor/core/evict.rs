@@ -110,8 +110,10 @@ impl Core {
                         .seen
                         .growth(choice.usage),
                 };
+                // Reading it again costs as much as all other reads: not where it is the first anyway.
                 let filler = survey
                     .filler
+                    .filter(|(position, _)| *position != first.position)
                     .and_then(|(position, _)| choice_of(plan, position));
                 Ok(
                     match worth::pick(&shortage, effect.horizon(at), gain(first), filler.map(gain))
