@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+pub mod colocation;
 pub mod container;
 pub mod converge;
 pub mod convert;

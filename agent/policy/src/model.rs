@@ -4,6 +4,7 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
+    colocation::class::Labels,
     name::CgroupName,
     units::{Bytes, MilliCpu},
 };
@@ -193,6 +194,12 @@ pub struct Pod {
     /// `spec.overhead`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub overhead: Option<Overhead>,
+    /// Its labels about co-location.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Labels::is_empty")
+    )]
+    pub colocation: Labels,
 }
 
 /// `SystemCriticalPriority` of Kubernetes `pkg/apis/scheduling/types.go`.

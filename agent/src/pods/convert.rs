@@ -8,6 +8,7 @@ use k8s_openapi::{
 };
 use podwarden_policy::{
     Bytes, Container, ContainerKind, Pod, PodUid, Resources,
+    colocation::class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL},
     model::{Overhead, SYSTEM_CRITICAL_PRIORITY},
     quantity::{self, QuantityError},
     validate,
@@ -54,6 +55,7 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
         containers: containers(spec)?,
         pod_resources: None,
         overhead: None,
+        colocation: colocation_labels(meta.labels.as_ref()),
     };
     if let Some(requirements) = &spec.resources {
         pod.pod_resources = Some(resources("spec.resources", requirements)?);
@@ -64,6 +66,14 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
     match validate::validate(&pod).into_iter().next() {
         Some(error) => Err(Problem::Refused(error)),
         None => Ok(pod),
+    }
+}
+
+fn colocation_labels(labels: Option<&BTreeMap<String, String>>) -> Labels {
+    let label = |name| labels.and_then(|labels| labels.get(name)).cloned();
+    Labels {
+        qos_class: label(QOS_CLASS_LABEL),
+        priority_class: label(PRIORITY_CLASS_LABEL),
     }
 }
 

@@ -1,0 +1,6 @@
+//! Co-location: latency-critical pods and best-effort pods on one machine.
+//!
+//! The names and laws are Koordinator's (commit a7a1b76b, 2026-07-24); where podwarden differs on purpose,
+//! `deploy/docs/differences.md` says so. Amounts are integers: milli-CPUs, microseconds, percent.
+
+pub mod class;
