@@ -115,6 +115,11 @@ impl Resources {
         self.memory_request = self.memory_request.or(self.memory_limit);
     }
 
+    /// True where anything is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.cpu_request.is_some() || self.memory_request.is_some() || self.has_limit()
+    }
+
     pub(crate) fn has_limit(&self) -> bool {
         self.cpu_limit.is_some() || self.memory_limit.is_some() || !self.hugepages.is_empty()
     }
