@@ -4,5 +4,9 @@
 mod support;
 
 mod colocation {
+    mod burst;
     mod class;
+    mod evict_cpu;
+    mod suppress;
+    mod vectors;
 }
