@@ -298,7 +298,7 @@ pub fn pod_limits(pod: &Pod) -> Totals {
     total
 }
 
-fn aggregate(pod: &Pod, of: impl Fn(&Resources) -> Totals) -> Totals {
+pub(crate) fn aggregate(pod: &Pod, of: impl Fn(&Resources) -> Totals) -> Totals {
     let mut running = Totals::default();
     for container in pod.app_containers() {
         running.add(&of(&container.resources));

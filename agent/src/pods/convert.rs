@@ -7,9 +7,9 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use podwarden_policy::{
-    Bytes, Container, ContainerKind, Pod, PodUid, Resources,
+    Bytes, Container, ContainerKind, MilliCpu, Pod, PodUid, Reclaimed, Resources,
     colocation::class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL},
-    model::{Overhead, SYSTEM_CRITICAL_PRIORITY},
+    model::{Overhead, ReclaimedTier, SYSTEM_CRITICAL_PRIORITY},
     quantity::{self, QuantityError},
     validate,
 };
@@ -178,6 +178,7 @@ fn resources(field: &str, from: &ResourceRequirements) -> Result<Resources, Prob
         )?,
         memory_limit: read(field, "limits", limits, "memory", quantity::parse_memory)?,
         hugepages: hugepages(field, requests, limits)?,
+        reclaimed: reclaimed(field, requests, limits)?,
     };
     within(field, "cpu", requests, result.cpu_request, result.cpu_limit)?;
     within(
@@ -267,6 +268,43 @@ fn hugepages(
         }
     }
     Ok(found)
+}
+
+/// `kubernetes.io/batch-cpu` and its like: whole numbers, CPU in thousandths of a core. A container that asks for
+/// both kinds counts as batch.
+fn reclaimed(
+    field: &str,
+    requests: Option<&Quantities>,
+    limits: Option<&Quantities>,
+) -> Result<Option<Reclaimed>, Problem> {
+    for tier in [ReclaimedTier::Batch, ReclaimedTier::Mid] {
+        let [cpu, memory] = tier.resources();
+        let amount =
+            |list, from, resource| read(field, list, from, resource, quantity::parse_count);
+        let found = Reclaimed {
+            tier,
+            cpu_request: amount("requests", requests, cpu)?.map(MilliCpu),
+            cpu_limit: amount("limits", limits, cpu)?.map(MilliCpu),
+            memory_request: amount("requests", requests, memory)?.map(Bytes),
+            memory_limit: amount("limits", limits, memory)?.map(Bytes),
+        };
+        within(field, cpu, requests, found.cpu_request, found.cpu_limit)?;
+        within(
+            field,
+            memory,
+            requests,
+            found.memory_request,
+            found.memory_limit,
+        )?;
+        let empty = Reclaimed {
+            tier,
+            ..Reclaimed::default()
+        };
+        if found != empty {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 fn overhead(from: &Quantities) -> Result<Overhead, Problem> {
