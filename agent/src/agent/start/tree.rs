@@ -3,12 +3,15 @@
 use std::{path::Path, sync::Arc};
 
 use podwarden_cgroup::{Driver, Systemd, Tree};
-use podwarden_policy::{QosClass, plan};
+use podwarden_policy::{
+    QosClass,
+    plan::{self, Ownership},
+};
 
 use super::{LOCK_DIR, Site, StartError};
 use crate::{
     api::published::Published,
-    config::{Config, Mode, Ownership},
+    config::{Config, Mode},
     hierarchy::{
         act::{Actor, Backend, Counters, Files, Slices},
         converge::{self, Converger},
