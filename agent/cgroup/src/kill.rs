@@ -9,11 +9,12 @@
 //! A fork that is under way at the last look may still come to light: the caller looks again
 //! ([`KillHandle::processes`]) until no process is left.
 
+mod freezer;
 mod pids;
+mod record;
 mod sandbox;
 mod signal;
 mod spared;
-mod thaw;
 mod walk;
 
 use std::{
@@ -25,11 +26,12 @@ use std::{
 use rustix::{fs::OFlags, io::Errno, process::getpid};
 
 use crate::{CgroupPath, Controller, Error, Result, Tree, io, memory};
+use freezer::Freezer;
 use pids::PidSet;
+pub use record::{FreezeRecord, LeftFrozen, freeze_record_file};
 pub use sandbox::ChildKinds;
 use signal::{Signalled, signal};
 use spared::Spared;
-use thaw::{THAWED, Thaw};
 
 /// Passes over the processes at most: two without forks, one that finds them and one that finds
 /// nothing more. Without a freezer, a fork may run ahead of each pass.
@@ -76,7 +78,7 @@ enum Method {
     /// v2: the open `cgroup.kill`.
     Kernel(OwnedFd),
     /// v1: the cgroup of the same name in the freezer's hierarchy.
-    Freeze { state: OwnedFd, directory: OwnedFd },
+    Freeze(Freezer),
     /// Neither: v2 before 5.14, or v1 without a freezer.
     Chase,
 }
@@ -104,8 +106,8 @@ impl KillHandle {
                 Err(error) => return Err(error),
             }
         } else {
-            match open_freezer(tree, cgroup) {
-                Ok(method) => method,
+            match Freezer::open(tree, cgroup) {
+                Ok(freezer) => Method::Freeze(freezer),
                 Err(Error::NoController { .. } | Error::NotFound { .. }) => Method::Chase,
                 Err(error) => return Err(error),
             }
@@ -125,6 +127,17 @@ impl KillHandle {
     #[must_use]
     pub fn with_kinds(self, kinds: ChildKinds) -> Self {
         Self { kinds, ..self }
+    }
+
+    /// With the record in which each freeze is noted, so that [`LeftFrozen`] can end it for a process that was
+    /// killed in between. Without one it stays.
+    #[must_use]
+    pub fn with_record(self, record: Arc<FreezeRecord>) -> Self {
+        let method = match self.method {
+            Method::Freeze(freezer) => Method::Freeze(freezer.with_record(record)),
+            other => other,
+        };
+        Self { method, ..self }
     }
 
     /// The kinds that the container runtime has reported.
@@ -152,7 +165,7 @@ impl KillHandle {
     /// stands still, what is only in the other holds the memory.
     fn listed(&self) -> impl Iterator<Item = &OwnedFd> {
         let freezer = match &self.method {
-            Method::Freeze { directory, .. } => Some(directory),
+            Method::Freeze(freezer) => Some(&freezer.directory),
             Method::Kernel(_) | Method::Chase => None,
         };
         std::iter::once(&self.directory).chain(freezer)
@@ -213,29 +226,6 @@ impl KillHandle {
             .map_err(|e| self.error("read the events of", e))
     }
 
-    /// Thaws a cgroup that is frozen by itself (v1): what an agent leaves that ended in the middle of
-    /// [`KillHandle::kill`]. Runtimes freeze containers, and never the pods that handles are made
-    /// for. True when it was.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
-    pub fn thaw_left_frozen(&self) -> Result<bool> {
-        let Method::Freeze { state, directory } = &self.method else {
-            return Ok(false);
-        };
-        let read = || {
-            let file = walk::open(directory.as_fd(), "freezer.self_freezing", OFlags::RDONLY)?;
-            let mut text = [0; 8];
-            let n = rustix::io::read(&file, &mut text)?;
-            Ok(io::parse_u64(&text[..n]) == Some(1))
-        };
-        let frozen = read().map_err(|e| self.error("read the freezer of", e))?;
-        if frozen {
-            self.write(state, "thaw", THAWED)?;
-        }
-        Ok(frozen)
-    }
-
     /// Has the kernel give back the page cache that is charged to the cgroup, as far as it can at once;
     /// limits stay as they are. May wait for disks, so it is not for a thread that must not.
     ///
@@ -264,12 +254,11 @@ impl KillHandle {
     fn kill_but(&self, spared: Option<&Spared>, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         let killed = match &self.method {
             Method::Kernel(file) => self.kill_by_kernel(file, spared, found),
-            Method::Freeze { state, directory } => {
+            Method::Freeze(freezer) => {
                 let mut chase = Chase::new(found);
-                // Also where nothing is frozen here: a paused container is frozen by itself.
-                let _thawed_at_the_end = Thaw { state, directory };
+                let mut freeze = freezer.thawed_at_the_end();
                 if !self.chase(&mut chase, spared, PASSES_UNFROZEN)? {
-                    self.write(state, "freeze", b"FROZEN")?;
+                    freeze.begin().map_err(|e| self.error("freeze", e))?;
                     self.chase(&mut chase, spared, MAX_PASSES)?;
                 }
                 Ok(chase.killed)
@@ -389,12 +378,4 @@ impl<'a> Chase<'a> {
             found,
         }
     }
-}
-
-fn open_freezer(tree: &Tree, cgroup: &CgroupPath) -> Result<Method> {
-    let freezer = tree.path(Controller::Freezer, cgroup)?;
-    Ok(Method::Freeze {
-        state: io::open_write(&freezer.join(walk::FREEZER_STATE))?,
-        directory: io::open_dir(&freezer)?,
-    })
 }

@@ -6,6 +6,7 @@
 //!  limits  typed values with their file names for v1 and v2
 //!  memory, cpu   readers with open files, for loops that must not allocate
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
+//!  leave   a process to the hierarchies' roots, past the end of its cgroup
 //!  event   kernel notifications: v1 usage thresholds, PSI triggers
 //!  watch   a directory's new children, for a kubepods that does not exist yet
 //!  writes  watches a cgroup's files for writes
@@ -34,6 +35,7 @@ mod error;
 mod event;
 mod io;
 mod kill;
+mod leave;
 mod limits;
 mod lock;
 mod memory;
@@ -49,7 +51,8 @@ pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
 pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger};
-pub use kill::{ChildKinds, KillHandle, Killed};
+pub use kill::{ChildKinds, FreezeRecord, KillHandle, Killed, LeftFrozen, freeze_record_file};
+pub use leave::leave_every_cgroup;
 pub use limits::Reclaims;
 pub use lock::{AgentLock, TreeLock};
 pub use memory::{MemoryReader, MemoryStat, PageCache, UsageReader};

@@ -43,6 +43,12 @@ impl Mount<'_> {
         self.fs_type == "cgroup2"
     }
 
+    /// The same for every mount of one hierarchy, and for no other.
+    pub(crate) fn hierarchy(&self) -> (bool, &str) {
+        let options = if self.is_v2() { "" } else { self.super_options };
+        (self.is_v2(), options)
+    }
+
     /// The controllers of a v1 mount; v2 lists its own in `cgroup.controllers`.
     pub(crate) fn v1_controllers(&self) -> impl Iterator<Item = Controller> {
         let options = if self.is_v2() { "" } else { self.super_options };

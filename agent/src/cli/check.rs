@@ -3,10 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use super::output::{self, Format};
-use crate::{
-    config::CgroupRoot,
-    kernel::support::{self, Decision, Level, Profile},
-};
+use crate::kernel::support::{self, Decision, Level, Profile};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,12 +24,12 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
     /// Parent of kubepods, relative to each controller's mount point
-    #[arg(long, value_name = "PATH", default_value = "/")]
-    cgroup_root: CgroupRoot,
+    #[arg(long, value_name = "PATH", default_value = "/", value_parser = crate::config::cgroup_root)]
+    cgroup_root: String,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let decision = support::decide(&support::probe(&args.cgroup_root.0));
+    let decision = support::decide(&support::probe(&args.cgroup_root));
     match args.output {
         Format::Table => output::print(&table(&decision))?,
         Format::Json => output::print_json(&decision)?,

@@ -2,9 +2,12 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use nix::sys::{
-    prctl,
-    signal::{SigHandler, Signal, signal},
+use nix::{
+    sys::{
+        prctl,
+        signal::{SigHandler, Signal, signal},
+    },
+    unistd::setsid,
 };
 
 use crate::hierarchy::converge::guard::{self, Place};
@@ -17,7 +20,10 @@ pub struct Args {
     cgroup_root: String,
     /// What was found, as the agent has noted it
     #[arg(long)]
-    found: PathBuf,
+    found: Option<PathBuf>,
+    /// What the agent has frozen, as it has noted it
+    #[arg(long)]
+    frozen: Option<PathBuf>,
     /// The cgroups are systemd's
     #[arg(long)]
     systemd: bool,
@@ -27,6 +33,8 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     // For ps, which would show the name of the link that it was started by.
     let _ = prctl::set_name(c"podwarden-guard");
+    // A terminal's signals go to the agent's session. Refused to the leader of a group, which this is not.
+    let _ = setsid();
     // After a signal to all its processes the agent takes its limits back itself.
     for number in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // SAFETY: to ignore a signal runs no code of ours.
@@ -35,6 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let place = Place {
         cgroup_root: args.cgroup_root,
         found: args.found,
+        frozen: args.frozen,
         systemd: args.systemd,
     };
     guard::run(place, std::io::stdin())?;

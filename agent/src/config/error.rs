@@ -15,7 +15,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// Not the YAML that is expected: syntax, an unknown key, a wrong type.
-    #[error("{origin}")]
+    #[error("configuration {origin}")]
     Syntax {
         /// File and line.
         origin: String,
@@ -24,20 +24,31 @@ pub enum ConfigError {
         source: Box<serde_saphyr::Error>,
     },
     /// A value that cannot be used.
-    #[error("{origin}: {field} {problem}")]
+    #[error("configuration {origin}: {field} is `{value}`: {problem}; {remedy}")]
     Value {
-        /// File and line.
+        /// File and line, or `command line`.
         origin: String,
         /// The key, with its parents.
         field: String,
-        /// What is written, what is wrong with it, and what to write instead.
+        /// What is written.
+        value: String,
+        /// What is wrong with it.
         problem: String,
+        /// What to write instead.
+        remedy: &'static str,
     },
-    /// The flags are not those of the keys.
-    #[error("the command line")]
-    Flags(#[source] Box<clap::Error>),
+    /// A key of an earlier version.
+    #[error("configuration {origin}: {old} is now {new}; write {new} instead of {old}")]
+    Renamed {
+        /// File and line.
+        origin: String,
+        /// The old key.
+        old: &'static str,
+        /// The new one.
+        new: &'static str,
+    },
     /// A key is needed because of another.
-    #[error("{path}: {missing} is not set, but {because} is; set both or none")]
+    #[error("configuration {path}: {missing} is not set, but {because} is; set both or none")]
     Incomplete {
         /// The file.
         path: String,

@@ -245,6 +245,9 @@ impl<'a> Rig<'a> {
         if victim.cgroup.is_frozen() {
             ensure!(self.bomb, "it was frozen, and it does not fork");
             self.seen.frozen += 1;
+            until(self.context.limit(10), "thawed by the guard", || {
+                !victim.cgroup.is_frozen()
+            })?;
         } else {
             for pid in left {
                 let state = state_of(pid);

@@ -22,6 +22,7 @@ mod eviction_status;
 mod exits;
 mod faults;
 mod full_speed;
+mod guard;
 mod hierarchy;
 mod killed;
 mod kubelet;
@@ -141,6 +142,7 @@ pub(crate) fn all() -> Vec<Case> {
         faults::CASES,
         stuck::CASES,
         killed::CASES,
+        guard::CASES,
         shutdown::CASES,
         restarts::CASES,
         systemd::CASES,

@@ -1,8 +1,8 @@
 //! The agent under test, as a process of its own.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -20,6 +20,7 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde::de::DeserializeOwned;
 
 use super::bpf::Objects;
+use super::cgroup::Cgroup;
 use super::http;
 use super::sandbox::Sandbox;
 use super::schedstat::SchedStat;
@@ -137,6 +138,16 @@ pub(crate) struct Agent {
 impl Agent {
     /// Starts it and does not wait.
     pub(crate) fn spawn(program: &Path, sandbox: &Sandbox, options: &Options) -> Result<Self> {
+        Self::spawn_in(program, sandbox, options, None)
+    }
+
+    /// The same, as a member of a cgroup.
+    pub(crate) fn spawn_in(
+        program: &Path,
+        sandbox: &Sandbox,
+        options: &Options,
+        cgroup: Option<&Cgroup>,
+    ) -> Result<Self> {
         let config = sandbox.dir().join("config.yaml");
         fs::write(&config, options.config_file()).context("write the configuration")?;
         let socket = options.socket.clone().unwrap_or_else(|| sandbox.socket());
@@ -165,7 +176,15 @@ impl Agent {
             command.uid(user).gid(user);
         }
         let without = options.without;
+        let entries: Vec<_> = cgroup.into_iter().flat_map(Cgroup::dirs).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|dir| File::options().write(true).open(dir.join("cgroup.procs")))
+            .collect::<Result<_, _>>()?;
         let prepare = move || {
+            for entry in &entries {
+                (&*entry).write_all(b"0")?;
+            }
             for capability in without.iter() {
                 remove_capability_from_bounding_set(capability)?;
             }
@@ -242,6 +261,14 @@ impl Agent {
             .collect()
     }
 
+    /// The process that looks after what it leaves when it is killed.
+    pub(crate) fn guard(&self) -> Result<u32> {
+        eventually(Duration::from_secs(20), || match self.children()[..] {
+            [guard] => Ok(guard),
+            ref guards => bail!("{} guards", guards.len()),
+        })
+    }
+
     /// Its socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
@@ -316,6 +343,11 @@ impl Agent {
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.child.id().cast_signed()), signal)?)
+    }
+
+    /// Whether it has ended; reaps it when it has.
+    pub(crate) fn ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// Waits for its end, and until all that it wrote is in the log.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -127,6 +127,16 @@ impl Cgroup {
             "memory.current"
         } else {
             "memory.usage_in_bytes"
+        })
+    }
+
+    /// The file with its hard memory limit.
+    pub(crate) fn memory_limit_file(&self) -> PathBuf {
+        let dir = self.mounts.memory().join(&self.path);
+        dir.join(if self.mounts.memory_on_v2() {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
         })
     }
 
@@ -266,6 +276,21 @@ impl Cgroup {
             }
         }
         Ok(())
+    }
+
+    /// Its id in the freezer's hierarchy (v1).
+    pub(crate) fn freezer_id(&self) -> Result<u64> {
+        let mut dirs = self.dirs();
+        let dir = dirs.find(|dir| dir.join("freezer.state").exists());
+        Ok(fs::metadata(dir.context("no freezer")?)?.ino())
+    }
+
+    /// Freezes it by itself (v1).
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.dirs()
+            .map(|dir| dir.join("freezer.state"))
+            .filter(|state| state.exists())
+            .try_for_each(|state| write(&state, "FROZEN"))
     }
 
     /// Undoes a freeze, v1 and v2; a frozen process does not die.

@@ -2,9 +2,19 @@
 //!
 //! More than 400 lines: every case needs the same processes and looks at the same handle.
 
-use std::{fs, thread::sleep, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
+    sync::Arc,
+    thread::sleep,
+    time::Duration,
+};
 
-use podwarden_cgroup::{ChildKinds, Controller, Error, KillHandle, Killed, Tree};
+use podwarden_cgroup::{
+    ChildKinds, Controller, Error, FreezeRecord, KillHandle, Killed, LeftFrozen, Tree,
+    freeze_record_file,
+};
 use podwarden_policy::{limits::Limit, settings::Setting};
 
 use crate::support::{Sandbox, Victim, eventually};
@@ -52,7 +62,12 @@ fn a_fork_bomb_ends() {
     let bystander = sandbox.cgroup("bystander");
     tree.write(&"pod".into(), &Setting::PidsLimit(Limit::At(48)))
         .unwrap();
-    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let record = FreezeRecord::create(&dir.path().join("frozen")).unwrap();
+    let file = record.path().to_owned();
+    let handle = KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .with_record(Arc::new(record));
     let bystander = Victim::sleeper(&tree.open_attach(&bystander.into()).unwrap());
     for _ in 0..5 {
         let bomb = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), fork_bomb);
@@ -64,6 +79,11 @@ fn a_fork_bomb_ends() {
         sleep(Duration::from_millis(20));
         assert_eq!(everyone(tree, "pod"), 0, "{killed:?}");
         let _reaped = bomb.ended_by();
+        let noted = fs::read(&file).unwrap();
+        assert!(
+            noted.iter().all(|byte| *byte == 0),
+            "thawed and still noted"
+        );
     }
     assert!(bystander.is_running());
 }
@@ -336,9 +356,10 @@ fn a_sandbox_that_was_not_told_is_recognised_beside_one_that_died() {
     assert!(successor.is_running());
 }
 
-/// What an agent leaves that is killed between freezing and thawing.
+/// What an agent leaves that is killed between freezing and thawing. What is frozen and not in its record
+/// was frozen by another.
 #[test]
-fn a_pod_left_frozen_is_thawed() {
+fn what_is_in_the_record_is_thawed_and_nothing_else() {
     let Some(sandbox) = Sandbox::new() else {
         return;
     };
@@ -349,19 +370,56 @@ fn a_pod_left_frozen_is_thawed() {
         return;
     };
     let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
-    let handle = KillHandle::open(tree, &"pod".into()).unwrap();
-    assert!(!handle.thaw_left_frozen().unwrap());
-    // A container that is paused by itself is none of ours.
-    let nested = freezer.join("container/freezer.state");
-    fs::write(&nested, "FROZEN").unwrap();
-    assert!(!handle.thaw_left_frozen().unwrap());
-    fs::write(&nested, "THAWED").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = freeze_record_file(dir.path(), "/a/b").unwrap();
+    assert!(file.ends_with("podwarden-a%2Fb.frozen"));
+    assert!(LeftFrozen::open(&file).unwrap().is_none());
+    let record = Arc::new(FreezeRecord::create(&file).unwrap());
+    assert_eq!(
+        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let left = LeftFrozen::open(&file).unwrap().unwrap();
+    let is_frozen = |state: &Path| fs::read_to_string(state).unwrap().trim() == "FROZEN";
 
-    fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
-    assert!(handle.thaw_left_frozen().unwrap());
-    let state = fs::read_to_string(freezer.join("freezer.state")).unwrap();
-    assert_eq!(state.trim(), "THAWED");
+    // Another freezes the pod, or a runtime the container in it.
+    let (pod, nested) = (
+        freezer.join("freezer.state"),
+        freezer.join("container/freezer.state"),
+    );
+    for state in [&pod, &nested] {
+        fs::write(state, "FROZEN").unwrap();
+        eventually("it is frozen", || is_frozen(state));
+        assert!(left.thaw(tree).unwrap().is_empty());
+        assert!(is_frozen(state), "{}", state.display());
+        fs::write(state, "THAWED").unwrap();
+    }
+
+    // As a kill notes it.
+    let id = fs::metadata(&freezer).unwrap().ino();
+    fs::write(&file, id.to_ne_bytes()).unwrap();
+    assert!(left.thaw(tree).unwrap().is_empty(), "it is not frozen");
+    fs::write(&nested, "FROZEN").unwrap();
+    fs::write(&pod, "FROZEN").unwrap();
+    assert_eq!(left.thaw(tree).unwrap(), std::slice::from_ref(&freezer));
+    eventually("the pod is thawed", || {
+        fs::read_to_string(freezer.join("freezer.self_freezing"))
+            .unwrap()
+            .trim()
+            == "0"
+    });
+    assert!(is_frozen(&nested), "a paused container stays paused");
+    fs::write(&nested, "THAWED").unwrap();
     assert!(victim.is_running());
+
+    // A kill leaves nothing in it.
+    let handle = KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .with_record(Arc::clone(&record));
+    handle.kill().unwrap();
+    assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
+    drop((handle, record));
+    assert!(!file.exists());
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::{
 };
 
 use podwarden_cgroup::{
-    CgroupLayout, CgroupPath, ChildKinds, KillHandle, MemoryEvents, MemoryReader, MemoryThresholds,
-    Tree,
+    CgroupLayout, CgroupPath, ChildKinds, FreezeRecord, KillHandle, MemoryEvents, MemoryReader,
+    MemoryThresholds, Tree,
 };
 use podwarden_policy::{
     Node, Pod, QosClass,
@@ -47,7 +47,7 @@ impl Levels {
         // Without a limit on kubepods nothing is available below it, as for the kubelet.
         let threshold = node.eviction_hard_memory.as_u64() > 0 && node.enforce.pods;
         let mut levels = Self {
-            kubepods: threshold.then_some(allocatable.kubepods_level.as_u64()),
+            kubepods: threshold.then_some(allocatable.memory.as_u64()),
             ..Self::default()
         };
         if let Some(percent) = node.qos_reserved_memory_percent {
@@ -189,6 +189,8 @@ pub(super) struct Inputs<'a> {
     pub ranking: Ranking,
     /// Whether to act.
     pub mode: Mode,
+    /// Where freezes are noted.
+    pub frozen: Option<&'a Arc<FreezeRecord>>,
 }
 
 /// Opens what is not open in `before`, the plan in force. A scope or pod whose cgroup is not there is
@@ -283,14 +285,8 @@ fn victim(
     let before = open.get(&token).filter(|files| files.path == entry.path);
     let files = match before {
         Some(files) if *files.kill.kinds() == kinds => Arc::clone(files),
-        _ => match victim_files(inputs.tree, &entry.path, kinds) {
-            Ok(files) => {
-                // One that is in the plan already may be frozen by the reactor, right now.
-                if inputs.mode == Mode::Enforce && before.is_none() {
-                    thaw(&files);
-                }
-                Arc::new(files)
-            }
+        _ => match victim_files(inputs, &entry.path, kinds) {
+            Ok(files) => Arc::new(files),
             Err(error) => {
                 if !error.is_gone() {
                     tracing::warn!(%error, uid, "the pod cannot be a victim");
@@ -309,32 +305,22 @@ fn victim(
 }
 
 fn victim_files(
-    tree: &Tree,
+    inputs: &Inputs<'_>,
     path: &CgroupPath,
     kinds: ChildKinds,
 ) -> Result<VictimFiles, podwarden_cgroup::Error> {
-    let memory = MemoryReader::open(tree, path)?;
+    let memory = MemoryReader::open(inputs.tree, path)?;
     let seen = Seen::new(memory.usage().unwrap_or(0));
+    let kill = KillHandle::open(inputs.tree, path)?.with_kinds(kinds);
     Ok(VictimFiles {
         path: path.to_owned(),
         memory,
-        kill: KillHandle::open(tree, path)?.with_kinds(kinds),
+        kill: match inputs.frozen {
+            Some(record) => kill.with_record(Arc::clone(record)),
+            None => kill,
+        },
         seen,
     })
-}
-
-/// An agent that was killed in the middle of an eviction leaves its victim frozen (v1): it could
-/// neither run nor end.
-fn thaw(files: &VictimFiles) {
-    match files.kill.thaw_left_frozen() {
-        Ok(false) => {}
-        Ok(true) => tracing::warn!(
-            cgroup = %files.path,
-            "thawed a pod that an agent before this one had left frozen in the middle of an eviction"
-        ),
-        Err(error) if error.is_gone() => {}
-        Err(error) => tracing::warn!(%error, "cannot tell whether the pod was left frozen"),
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(super) mod pods;
 
 use std::{convert::Infallible, sync::Arc, time::Instant};
 
-use podwarden_cgroup::{CgroupLayout, Tree};
+use podwarden_cgroup::{CgroupLayout, FreezeRecord, Tree};
 use podwarden_policy::{Node, QosClass, evict::Exemptions, name};
 
 use self::{
@@ -51,6 +51,8 @@ pub(super) struct Environment {
     pub(super) tree: Tree,
     pub(super) layout: CgroupLayout,
     pub(super) exemptions: Exemptions,
+    /// Where freezes are noted, where pods are frozen to be killed.
+    pub(super) frozen: Option<Arc<FreezeRecord>>,
     pub(super) published: Arc<Published>,
 }
 

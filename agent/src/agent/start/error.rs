@@ -15,6 +15,10 @@ pub(crate) enum StartError {
     Lock(#[source] podwarden_cgroup::Error),
     #[error("making {LOCK_DIR}, where agents lock their root (root privileges?)")]
     LockDir(#[source] std::io::Error),
+    #[error(
+        "thawing what an agent before this one left frozen, and making a record of what this one freezes"
+    )]
+    Frozen(#[source] podwarden_cgroup::Error),
     #[error("opening the API")]
     Http(#[source] HttpError),
     #[error("reading the machine's size")]

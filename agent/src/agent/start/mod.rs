@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `process` | limits and memory of this process |
 //! | `event_log` | what agents before this one recorded, and the log's thread |
+//! | `frozen` | thaws what an agent before this one left frozen |
 //! | `site` | machine, hierarchies, driver, names |
 //! | `kubepods` | waits for a kubepods cgroup that another program makes |
 //! | `tree` | the first pass over the cgroups, before the kernel programs, which need kubepods |
@@ -15,6 +16,7 @@
 mod engines;
 mod error;
 pub(super) mod event_log;
+mod frozen;
 mod kubepods;
 mod own_pod;
 pub(super) mod process;
@@ -67,6 +69,7 @@ pub(super) async fn reconciler(
     published: Arc<Published>,
     recorded: Vec<(String, Eviction)>,
 ) -> Result<Reconciler, StartError> {
+    let frozen = frozen::take_over(&config)?;
     let site = Site::find(&config)?;
     let mut writer = tree::writer(&config, site.driver)?;
     let without_systemd = writer.lost.take();
@@ -80,7 +83,14 @@ pub(super) async fn reconciler(
         mut actor,
         converger,
         without_thread,
-    } = tree::first_pass(&config, &site, &tree, writer, &set, &published);
+    } = tree::first_pass(
+        &config,
+        &site,
+        &tree,
+        writer.noting(&frozen),
+        &set,
+        &published,
+    );
     let engines = Engines::start(&config, &site, &tree, &set)
         // What was made for an agent that does not run goes.
         .inspect_err(|_| actor.remove_unused(&tree))?;
@@ -109,6 +119,7 @@ pub(super) async fn reconciler(
         node: site.node,
         tree,
         layout: site.layout,
+        frozen,
         published,
     };
     let eviction = EvictionManager::new(&env, engines.reactor, status);

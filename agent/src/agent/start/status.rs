@@ -3,12 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use podwarden_policy::plan::Ownership;
-
 use crate::{
     api::{published::Published, types::Eviction},
     base::error,
-    config::{Config, EvictionStatusConfig},
+    config::{Config, EvictionStatusConfig, Ownership},
     eviction::{
         pod_workers::JobError,
         status::{Condition, EvictionStatus, OnDegraded, Parts, Sizes, Teardown},

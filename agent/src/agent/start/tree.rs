@@ -1,17 +1,17 @@
 //! The first pass over the cgroups, and what carries actions out.
 
-use std::{path::Path, sync::Arc};
-
-use podwarden_cgroup::{Driver, Systemd, Tree};
-use podwarden_policy::{
-    QosClass,
-    plan::{self, Ownership},
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
 };
+
+use podwarden_cgroup::{Driver, FreezeRecord, Systemd, Tree};
+use podwarden_policy::{QosClass, plan};
 
 use super::{LOCK_DIR, Site, StartError};
 use crate::{
     api::published::Published,
-    config::{Config, Mode},
+    config::{Config, Mode, Ownership},
     hierarchy::{
         act::{Actor, Backend, Counters, Files, Slices},
         converge::{self, Converger},
@@ -25,8 +25,17 @@ pub(super) struct Writer {
     backend: Arc<dyn Backend>,
     /// It writes by way of systemd.
     systemd: bool,
+    /// The record of what the agent freezes.
+    frozen: Option<PathBuf>,
     /// The loss if it does not fit the driver.
     pub(super) lost: Option<String>,
+}
+
+impl Writer {
+    pub(super) fn noting(self, frozen: &Option<Arc<FreezeRecord>>) -> Self {
+        let frozen = frozen.as_ref().map(|record| record.path().to_owned());
+        Self { frozen, ..self }
+    }
 }
 
 /// Finds what carries actions out. Beside a kubelet the files alone are better than nothing: it sets the
@@ -35,6 +44,7 @@ pub(super) fn writer(config: &Config, driver: Driver) -> Result<Writer, StartErr
     let files = |lost| Writer {
         backend: Arc::new(Files),
         systemd: false,
+        frozen: None,
         lost,
     };
     if config.mode != Mode::Enforce || driver != Driver::Systemd {
@@ -49,6 +59,7 @@ pub(super) fn writer(config: &Config, driver: Driver) -> Result<Writer, StartErr
         Ok(systemd) => Ok(Writer {
             backend: Arc::new(Slices(systemd)),
             systemd: true,
+            frozen: None,
             lost: None,
         }),
         Err(error) if owns => Err(StartError::Systemd(error)),
@@ -73,17 +84,15 @@ pub(super) fn first_pass(
     config: &Config,
     site: &Site,
     tree: &Tree,
-    Writer {
-        backend, systemd, ..
-    }: Writer,
+    writer: Writer,
     pods: &PodSet,
     published: &Published,
 ) -> FirstPass {
     let (layout, node) = (&site.layout, &site.node);
     let enforce = config.mode == Mode::Enforce;
-    let mut actor = Actor::new(enforce, Arc::clone(&backend));
+    let mut actor = Actor::new(enforce, Arc::clone(&writer.backend));
     published.set_counters(actor.counters());
-    let start = || converger(config, tree, backend, actor.counters(), systemd);
+    let start = || converger(config, tree, writer, actor.counters());
     let (converger, without_thread) = match enforce.then(start).transpose() {
         Ok(converger) => (converger, None),
         Err(error) => {
@@ -112,24 +121,25 @@ pub(super) fn first_pass(
     }
 }
 
-/// What brings the tiers' limits to their targets.
+/// What brings the tiers' limits to their targets, and starts the guard.
 fn converger(
     config: &Config,
     tree: &Tree,
-    backend: Arc<dyn Backend>,
+    writer: Writer,
     counters: Arc<Counters>,
-    systemd: bool,
 ) -> std::io::Result<Converger> {
     let found = converge::found_file(Path::new(LOCK_DIR), &config.cgroup_root);
+    let restores = config.convergence.on_exit.restores();
     Converger::start(converge::Parts {
         tree: tree.clone(),
-        backend,
+        backend: writer.backend,
         counters,
         config: config.convergence,
         guard: Some(converge::guard::Place {
             cgroup_root: config.cgroup_root.clone(),
-            found: found.clone(),
-            systemd,
+            found: restores.then(|| found.clone()),
+            frozen: writer.frozen,
+            systemd: writer.systemd,
         }),
         found,
     })

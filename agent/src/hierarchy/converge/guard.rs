@@ -1,10 +1,14 @@
-//! Restores the tiers' limits after a kill of the agent: a process of its own that sleeps until the agent's end
-//! of a pipe is closed.
+//! Thaws what the agent had frozen and restores the tiers' limits after a kill of the agent: a process of its
+//! own that sleeps until the agent's end of a pipe is closed.
 //!
-//! What the agent leaves on the way to a target would otherwise stay: on v2 a `memory.high` that slows the
-//! tier down until a write raises it, on v1 a hard limit without an eviction level below it, so
-//! that the kernel kills at it. An agent that ends by itself restores the limits itself, and
-//! dismisses the guard after that. One that starts anew before the guard is done waits for it, by
+//! What the agent leaves would otherwise stay: on v1 a frozen victim that can neither run nor end, and a
+//! hard limit without an eviction level below it, so that the kernel kills at it; on v2 a `memory.high` that
+//! slows the tier down until a write raises it. An agent that ends by itself restores the limits itself, and
+//! dismisses the guard after that.
+//!
+//! What ends a container or a service kills every process in its cgroup: the agent moves the guard out of its
+//! own cgroup, to the hierarchies' roots.
+//! One that starts anew before the guard is done waits for it, by
 //! [`TreeLock`]; where it came first, the limits are its own to take back.
 
 use std::{
@@ -15,7 +19,9 @@ use std::{
     time::Duration,
 };
 
-use podwarden_cgroup::{Error, Hierarchies, Systemd, Tree, TreeLock};
+use podwarden_cgroup::{
+    Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock, leave_every_cgroup,
+};
 
 use super::{Parts, found::Book, writes};
 use crate::{
@@ -39,8 +45,10 @@ const DISMISSED: &[u8] = b"dismissed";
 pub struct Place {
     /// Parent of kubepods, relative to each controller's mount point.
     pub cgroup_root: String,
-    /// The file of what was found, see [`super::found_file`].
-    pub found: PathBuf,
+    /// The file of what was found, see [`super::found_file`]; `None` where the limits stay.
+    pub found: Option<PathBuf>,
+    /// The record of what the agent freezes; `None` where it freezes nothing (v2).
+    pub frozen: Option<PathBuf>,
     /// Values are set through systemd.
     pub systemd: bool,
 }
@@ -58,12 +66,24 @@ impl Guard {
         // What runs, also where the file has been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.args([COMMAND, "--cgroup-root", &place.cgroup_root]);
-        command.arg("--found").arg(&place.found);
+        for (name, file) in [("--found", &place.found), ("--frozen", &place.frozen)] {
+            if let Some(file) = file {
+                command.arg(name).arg(file);
+            }
+        }
         if place.systemd {
             command.arg("--systemd");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         command.spawn().map(Self)
+    }
+
+    /// Moves it out of the agent's cgroup.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub(super) fn leave(&self) -> Result<(), Error> {
+        leave_every_cgroup(self.0.id())
     }
 
     /// The limits are as they are to be left.
@@ -81,6 +101,8 @@ impl Guard {
 /// # Errors
 /// What keeps it from finding the tree.
 pub fn run(place: Place, agent: impl io::Read) -> Result<(), Error> {
+    // The agent's own: the next one makes another.
+    let frozen = place.frozen.as_deref().map(LeftFrozen::open).transpose();
     let mut said = Vec::new();
     // An error is an end as well.
     let _ = agent.take(64).read_to_end(&mut said);
@@ -88,22 +110,43 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<(), Error> {
         return Ok(());
     }
     let tree = Tree::new(Hierarchies::detect()?, &place.cgroup_root)?;
+    if let Some(frozen) = frozen?.flatten() {
+        thaw(&frozen, &tree);
+    }
+    let Some(found) = place.found else {
+        return Ok(());
+    };
     let Some(_lock) = wait_for(&tree)? else {
         tracing::info!("another agent is there already: it takes the limits back");
         return Ok(());
     };
-    let book = Book::open(place.found.clone());
+    let book = Book::open(found.clone());
     let parts = Parts {
         backend: backend(place.systemd),
         tree,
         counters: Arc::default(),
         config: ConvergenceConfig::default(),
-        found: place.found,
+        found,
         guard: None,
     };
     restore(&parts, book);
     tracing::warn!("the agent was killed: the tiers have the limits again that it found");
     Ok(())
+}
+
+/// Thaws what an agent that was killed has left frozen: its pods could neither run nor end.
+pub(crate) fn thaw(left: &LeftFrozen, tree: &Tree) {
+    match left.thaw(tree) {
+        Ok(thawed) => {
+            for cgroup in thawed {
+                tracing::warn!(
+                    cgroup = %cgroup.display(),
+                    "thawed a pod that an agent had frozen to kill it whole when it was killed itself"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "a pod may be left frozen"),
+    }
 }
 
 fn backend(systemd: bool) -> Arc<dyn Backend> {

@@ -17,7 +17,7 @@
 //! | `tier` | one tier: its files read, a step decided, what came of it |
 //! | `writes` | every write to a tier's files |
 //! | `found` | what the files held before podwarden wrote to them, kept past a kill |
-//! | `guard` | puts that back when the agent is killed |
+//! | `guard` | puts that back when the agent is killed, and thaws what it had frozen |
 //! | `ours` | podwarden's recent writes, so that they do not count as foreign |
 
 mod found;
@@ -135,6 +135,15 @@ pub struct Parts {
     pub guard: Option<guard::Place>,
 }
 
+impl Parts {
+    /// True where the agent freezes pods, so that there is a guard from the start.
+    fn freezes(&self) -> bool {
+        self.guard
+            .as_ref()
+            .is_some_and(|guard| guard.frozen.is_some())
+    }
+}
+
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Converger {
@@ -221,7 +230,7 @@ impl Drop for Converger {
 const MARGIN: Bytes = DEFAULT_MARGIN;
 
 impl OnExit {
-    const fn restores(self) -> bool {
+    pub(crate) const fn restores(self) -> bool {
         matches!(self, Self::Restore)
     }
 }

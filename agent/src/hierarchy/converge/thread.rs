@@ -19,6 +19,7 @@ use super::{
     ours::Ours,
     tier::Tier,
 };
+use crate::base::error::chain;
 
 /// Between two looks at a tier above its target when something has just happened; doubled each time, up
 /// to [`LONGEST`].
@@ -70,27 +71,36 @@ impl Keeping {
         })
     }
 
-    /// Before the first limit is lowered.
+    /// Before the first limit is lowered, or the first pod is frozen.
     fn guard(&mut self, parts: &Parts, tell: &UnboundedSender<Report>) {
-        let Some(place) = parts
-            .guard
-            .as_ref()
-            .filter(|_| parts.config.on_exit.restores())
-        else {
+        let Some(place) = parts.guard.as_ref() else {
             return;
         };
         if self.unguarded || self.guard.is_some() {
             return;
         }
-        match Guard::start(place) {
-            Ok(guard) => self.guard = Some(guard),
+        let refused = match Guard::start(place) {
+            Ok(guard) => {
+                let left = guard.leave();
+                self.guard = Some(guard);
+                left.err().map(|error| {
+                    format!(
+                        "what kills the agent's whole cgroup kills its guard, too, and only the next agent \
+                         restores the tiers' limits then: {}",
+                        chain(&error)
+                    )
+                })
+            }
             Err(error) => {
                 self.unguarded = true;
-                let _ = tell.send(Report::Refused(format!(
+                Some(format!(
                     "after a kill only the next agent restores the tiers' limits: no \
                      process to be had ({error})"
-                )));
+                ))
             }
+        };
+        if let Some(refused) = refused {
+            let _ = tell.send(Report::Refused(refused));
         }
     }
 
@@ -141,6 +151,9 @@ impl Thread {
     /// Runs until the channel closes; then restores the limits.
     pub(super) fn run(mut self, waiting: &Receiver<Message>) {
         let mut wait = None;
+        if self.parts.freezes() {
+            self.keeping.guard(&self.parts, &self.tell);
+        }
         loop {
             let message = match wait {
                 None => waiting.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -207,7 +220,7 @@ impl Thread {
                     }
                 },
             };
-            if matches!(aim.target, Some(Limit::At(_))) {
+            if matches!(aim.target, Some(Limit::At(_))) && parts.config.on_exit.restores() {
                 keeping.guard(parts, &self.tell);
             }
             tiers[at].aim(aim);

@@ -44,9 +44,14 @@ impl When {
         match self {
             Self::Never => false,
             Self::Before(step) => steps.len() == step,
-            Self::Frozen => steps.last().is_some_and(|call| {
-                call.number == libc::SYS_write && call.file.ends_with("/freezer.state")
-            }),
+            // It is noted right before it is frozen, and thawed without a note.
+            Self::Frozen => match steps {
+                [.., note, freeze] => {
+                    let noted = note.number == libc::SYS_pwrite64 && note.file.ends_with(".frozen");
+                    noted && freeze.file.ends_with("/freezer.state")
+                }
+                _ => false,
+            },
         }
     }
 }

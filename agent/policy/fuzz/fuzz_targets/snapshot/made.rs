@@ -177,7 +177,6 @@ fn resources(u: Choices<'_, '_>) -> Result<Resources> {
         memory_request: option(u, bytes)?,
         memory_limit: option(u, bytes)?,
         hugepages: hugepages(u)?,
-        ..Resources::default()
     })
 }
 

@@ -207,6 +207,7 @@ impl EvictionManager {
             exemptions: &env.exemptions,
             ranking: config.ranking,
             mode: config.mode,
+            frozen: env.frozen.as_ref(),
         };
         let plan = arm::plan(&inputs, &before, &mut self.tokens);
         drop(before);
