@@ -6,6 +6,7 @@
 //!  harness   a private cgroup root, the agent, pods, and the kernel's own figures to compare with
 //!  apiserver a stand-in for the API server, with its faults
 //!  containerd a real container runtime, with a network plugin
+//!  kubernetes a real cluster of one node
 //!  workload  the processes inside the pods; `e2e workload`, started by the cases
 //!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
 //!  bench     what podwarden costs; `e2e bench`
@@ -23,6 +24,7 @@ mod containerd;
 mod demo;
 mod harness;
 mod kubelet;
+mod kubernetes;
 mod machine;
 #[cfg(test)]
 mod outage;

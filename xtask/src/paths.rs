@@ -88,6 +88,11 @@ impl Workspace {
         self.target.join("kernels")
     }
 
+    /// Programs of Kubernetes, unpacked.
+    pub fn kubernetes(&self) -> PathBuf {
+        self.target.join("kubernetes")
+    }
+
     /// The daemons to measure beside.
     pub fn peers(&self) -> PathBuf {
         self.target.join("peers")

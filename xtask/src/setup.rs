@@ -35,7 +35,7 @@ enum For {
     Machines,
     /// The machine with systemd: without it its tests are skipped.
     Systemd,
-    /// The cases with a real container runtime: without it they are skipped.
+    /// The cases with a real container runtime or a real Kubernetes: without it they are skipped.
     Runtime,
 }
 
@@ -135,11 +135,41 @@ const NEEDS: &[Need] = &[
         newer: false,
         elsewhere: "install the CNI project's plugins in /opt/cni/bin",
     },
+    Need {
+        what: "etcd",
+        purpose: For::Runtime,
+        found: |_| path_of("etcd"),
+        debian: &["etcd-server"],
+        newer: false,
+        elsewhere: "install etcd; the tests start one of their own",
+    },
+    Need {
+        what: "iptables and ip",
+        purpose: For::Runtime,
+        found: |_| {
+            path_of("ip")?;
+            path_of("iptables")
+        },
+        debian: &["iptables", "iproute2"],
+        newer: false,
+        elsewhere: "install iptables and iproute2; a kubelet needs them",
+    },
+    Need {
+        what: "xz",
+        purpose: For::Runtime,
+        found: |_| path_of("xz"),
+        debian: &["xz-utils"],
+        newer: false,
+        elsewhere: "install xz",
+    },
 ];
 
-/// True where installing this would start a daemon that watches the whole machine.
-fn would_start(need: &Need) -> bool {
-    need.debian.contains(&"containerd") && Path::new("/run/systemd/system").is_dir()
+/// The daemon that installing this would start beside those that the tests start themselves.
+fn would_start(need: &Need) -> Option<&'static str> {
+    let daemons = [("containerd", "containerd"), ("etcd-server", "etcd")];
+    let mut daemons = daemons.into_iter();
+    let (_, daemon) = daemons.find(|(package, _)| need.debian.contains(package))?;
+    Path::new("/run/systemd/system").is_dir().then_some(daemon)
 }
 
 /// The command line's arguments.
@@ -253,7 +283,7 @@ fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
     if missing().next().is_some() && apt::usable() {
         let packages = |newer| -> Vec<&str> {
             missing()
-                .filter(|need| need.newer == newer && !would_start(need))
+                .filter(|need| need.newer == newer && would_start(need).is_none())
                 .flat_map(|n| n.debian)
                 .copied()
                 .collect()
@@ -274,10 +304,11 @@ fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
 }
 
 fn remedy(need: &Need) -> String {
-    let how = if would_start(need) && apt::is_debian() {
+    let daemon = would_start(need).filter(|_| apt::is_debian());
+    let how = if let Some(daemon) = daemon {
         format!(
-            "as root: apt-get install {}; the package starts a containerd, which the tests do not use: \
-             systemctl disable --now containerd",
+            "as root: apt-get install {}; the package starts a {daemon}, which the tests do not use: \
+             systemctl disable --now {daemon}",
             need.debian.join(" ")
         )
     } else if apt::is_debian() && !nix::unistd::geteuid().is_root() {

@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::harness::Log;
+use crate::kubernetes::{Cluster, Shared};
 use crate::machine::message::Figure;
 
 mod api;
@@ -26,6 +28,7 @@ mod guard;
 mod hierarchy;
 mod killed;
 mod kubelet;
+mod kubernetes;
 mod lifecycle;
 mod memory;
 mod node_told;
@@ -146,6 +149,8 @@ pub(crate) fn all() -> Vec<Case> {
         shutdown::CASES,
         restarts::CASES,
         systemd::CASES,
+        // Last: the cluster that they share goes when the run ends.
+        kubernetes::CASES,
     ]
     .concat()
 }
@@ -159,6 +164,7 @@ pub(crate) struct Context {
     repetitions: Option<u32>,
     figures: RefCell<Vec<Figure>>,
     log: RefCell<Log>,
+    kubernetes: RefCell<Shared>,
 }
 
 impl Context {
@@ -171,6 +177,7 @@ impl Context {
             repetitions,
             figures: RefCell::default(),
             log: RefCell::default(),
+            kubernetes: RefCell::default(),
         }
     }
 
@@ -216,6 +223,18 @@ impl Context {
     /// How long to wait for something that takes `seconds` at the very most on a real machine.
     pub(crate) fn limit(&self, seconds: u64) -> Duration {
         Duration::from_secs(if self.emulated { seconds * 5 } else { seconds })
+    }
+
+    /// The cluster of this run, started when a case first asks for it.
+    pub(crate) fn kubernetes(&self) -> Result<Rc<Cluster>> {
+        self.kubernetes.borrow_mut().get(self)
+    }
+
+    /// The same, for the one who ends it; a case that asks later gets another.
+    pub(crate) fn take_kubernetes(&self) -> Result<Rc<Cluster>> {
+        let cluster = self.kubernetes()?;
+        self.kubernetes.take();
+        Ok(cluster)
     }
 
     /// Notes a figure.

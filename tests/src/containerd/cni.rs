@@ -29,7 +29,7 @@ pub(crate) struct Asked {
 }
 
 /// Where the plugins are, if all that are needed are.
-pub(super) fn plugins() -> Option<PathBuf> {
+pub(crate) fn plugins() -> Option<PathBuf> {
     let needed = ["ptp", "host-local", "loopback"];
     let mut places = PLUGINS.into_iter().map(PathBuf::from);
     places.find(|dir| needed.iter().all(|name| dir.join(name).is_file()))

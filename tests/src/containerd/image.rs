@@ -1,4 +1,4 @@
-//! An image as `docker save` writes it: one layer with busybox, which is linked statically.
+//! Images as `docker save` writes them, of one layer; and one with busybox, which is linked statically.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What it is called. No such registry exists; nothing is ever pulled.
-pub(super) const NAME: &str = "registry.invalid/podwarden/busybox:1";
+pub(crate) const NAME: &str = "registry.invalid/podwarden/busybox:1";
 
 /// What of busybox is used by name. The image's own command, which sandboxes run, is `sleep`: a sandbox whose
 /// process is called anything but `pause` is known by what the runtime says alone.
 const APPLETS: [&str; 4] = ["sh", "sleep", "usleep", "cat"];
 
 /// Makes it in the new directory `dir`; the answer is the file.
-pub(super) fn build(dir: &Path) -> Result<PathBuf> {
+pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
     let root = dir.join("root");
     // The last three are for what the cases mount.
     for directory in [
@@ -29,19 +29,25 @@ pub(super) fn build(dir: &Path) -> Result<PathBuf> {
     for applet in APPLETS {
         symlink("busybox", root.join("bin").join(applet))?;
     }
-    fs::create_dir(dir.join("layer"))?;
-    tar(&root, &dir.join("layer/layer.tar"))?;
+    let run = json!({"Cmd": ["/bin/sleep", "1000000"], "Env": ["PATH=/bin"]});
+    pack(dir, NAME, &run)
+}
+
+/// Makes the image `name` of what is in `root` of the directory; the answer is the file. `run` is how its
+/// containers run.
+pub(crate) fn pack(dir: &Path, name: &str, run: &Value) -> Result<PathBuf> {
+    let saved = dir.join("saved");
+    fs::create_dir(&saved)?;
+    let layer = saved.join("layer.tar");
+    tar(&dir.join("root"), &layer)?;
     let config = json!({
         "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         "os": "linux",
-        "config": {"Cmd": ["/bin/sleep", "1000000"], "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", digest(&dir.join("layer/layer.tar"))?)]},
+        "config": run,
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", digest(&layer)?)]},
     });
-    let saved = dir.join("saved");
-    fs::create_dir(&saved)?;
-    fs::rename(dir.join("layer/layer.tar"), saved.join("layer.tar"))?;
     fs::write(saved.join("config.json"), config.to_string())?;
-    let manifest = json!([{"Config": "config.json", "RepoTags": [NAME], "Layers": ["layer.tar"]}]);
+    let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
     fs::write(saved.join("manifest.json"), manifest.to_string())?;
     let image = dir.join("image.tar");
     tar(&saved, &image)?;

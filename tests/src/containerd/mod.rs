@@ -31,7 +31,8 @@ use tokio::runtime::Runtime;
 use crate::cases::{Context, skip};
 use crate::harness::{eventually, private_dir};
 
-pub(crate) use self::cni::Asked;
+pub(crate) use self::cni::{Asked, plugins};
+pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox, pack};
 pub(crate) use self::pods::{RunningPod, WORKLOAD};
 
 /// What has to be on the machine, besides the network plugins.
@@ -66,13 +67,13 @@ impl Containerd {
         if context.emulated() {
             skip("the test machine has no containerd")?;
         }
-        if let Some(missing) = PROGRAMS.iter().find(|name| find(name).is_none()) {
+        if let Some(missing) = missing() {
             skip(format!("there is no {missing}: see `cargo xtask setup`"))?;
         }
-        if cni::plugins().is_none() {
+        if plugins().is_none() {
             skip("there are no network plugins: see `cargo xtask setup`")?;
         }
-        let plugins = cni::plugins().context("the network plugins are gone")?;
+        let plugins = plugins().context("the network plugins are gone")?;
         let dir = private_dir()?;
         let image = image::build(&dir.path().join("image"))?;
         cni::install(&plugins, &dir.path().join("cni"))?;
@@ -175,8 +176,13 @@ impl Drop for Containerd {
     }
 }
 
+/// The first program that the machine lacks.
+pub(crate) fn missing() -> Option<&'static str> {
+    PROGRAMS.into_iter().find(|name| find(name).is_none())
+}
+
 /// A program of the machine, also where only root looks for it.
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let also = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let mut files = std::env::split_paths(&path)

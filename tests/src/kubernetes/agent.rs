@@ -1,0 +1,126 @@
+//! The agent in the pod of the shipped DaemonSet.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::types::{Event, EventKind, Eviction, NodeStats, PodStats};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Cluster;
+use crate::harness::{Shipped, eventually, http_get};
+
+const NAMESPACE: &str = "/api/v1/namespaces/podwarden";
+const SOCKET: &str = "/run/podwarden/podwarden.sock";
+/// How long a pod of it may take to be ready: its first probe may be a period late.
+const READY: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    /// Applies what is shipped, as it is.
+    pub(crate) fn deploy(&self) -> Result<()> {
+        let file = xtask::paths::Workspace::locate()
+            .root()
+            .join("deploy/kubernetes.yaml");
+        self.kubectl(&["apply", "-f", &file.display().to_string()])
+    }
+
+    /// Has the agent run with a configuration made from the shipped one.
+    pub(crate) fn agent_with(&self, change: impl FnOnce(&str) -> String) -> Result<()> {
+        let shipped = Shipped::read()?;
+        let text = shipped.object("ConfigMap")?["data"]["config.yaml"].as_str();
+        let text = change(text.context("the ConfigMap has no config.yaml")?);
+        self.deploy()?;
+        let path = format!("{NAMESPACE}/configmaps/podwarden");
+        self.api
+            .patch(&path, &json!({"data": {"config.yaml": text}}))?;
+        // The kubelet may start a pod with the configuration that it has kept from before.
+        eventually(READY, || {
+            let pod = self.agent_pod()?;
+            let uid = pod["metadata"]["uid"].as_str().context("it has no uid")?;
+            let file = self.enclosure.path(&format!(
+                "/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~configmap/config/config.yaml"
+            ));
+            // Not there yet.
+            let found = fs::read_to_string(file)?;
+            if found != text || pod["metadata"]["deletionTimestamp"].is_string() {
+                let name = pod["metadata"]["name"].as_str().context("it has no name")?;
+                self.api
+                    .delete(&format!("{NAMESPACE}/pods/{name}?gracePeriodSeconds=2"))?;
+            }
+            ensure!(found == text, "it has another configuration");
+            let answer = http_get(&self.socket(), "/readyz")?;
+            ensure!(answer.status == 200, "/readyz answers {}", answer.status);
+            let container = &pod["status"]["containerStatuses"][0];
+            ensure!(container["state"]["running"].is_object(), "{container}");
+            Ok(())
+        })
+        .context("the agent does not become ready")
+    }
+
+    /// Its pod.
+    pub(crate) fn agent_pod(&self) -> Result<Value> {
+        let pods = self.api.list(&format!("{NAMESPACE}/pods"))?;
+        let mut pods = pods.into_iter();
+        let pod = pods.next().context("the agent has no pod")?;
+        ensure!(pods.next().is_none(), "the agent has several pods");
+        Ok(pod)
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.enclosure.path(SOCKET)
+    }
+
+    /// An answer of the agent.
+    pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let answer = http_get(&self.socket(), path)?;
+        ensure!(answer.status == 200, "GET {path}: {}", answer.text());
+        serde_json::from_slice(&answer.body)
+            .with_context(|| format!("GET {path}: {}", answer.text()))
+    }
+
+    /// `/v1/node`.
+    pub(crate) fn node_stats(&self) -> Result<NodeStats> {
+        self.ask("/v1/node")
+    }
+
+    /// `/v1/pods/{uid}`.
+    pub(crate) fn pod_stats(&self, uid: &str) -> Result<PodStats> {
+        self.ask(&format!("/v1/pods/{uid}"))
+    }
+
+    /// The evictions since the agent started.
+    pub(crate) fn evictions(&self) -> Result<Vec<Eviction>> {
+        let events: Vec<Event> = self.ask("/v1/events?after=0")?;
+        let evictions = events.into_iter().filter_map(|event| match event.kind {
+            EventKind::Eviction(eviction) => Some(*eviction),
+            _ => None,
+        });
+        Ok(evictions.collect())
+    }
+
+    /// What the agent's container wrote, of all its starts.
+    pub(crate) fn agent_log(&self) -> Result<String> {
+        let dir = self.enclosure.dir().join("var/log/pods");
+        let mut text = String::new();
+        for pod in entries(&dir)? {
+            if pod
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("podwarden_"))
+            {
+                for log in entries(&pod.join("podwarden"))? {
+                    text += &fs::read_to_string(log)?;
+                }
+            }
+        }
+        Ok(text)
+    }
+}
+
+fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))?;
+    Ok(entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect())
+}

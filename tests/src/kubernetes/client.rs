@@ -1,0 +1,123 @@
+//! The API server, asked by the administrator from a thread in the enclosure's network namespace.
+
+use std::fs::File;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use axum::http::Request;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client as Kube, Config};
+use nix::sched::{CloneFlags, setns};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(20);
+/// Pods of the cases.
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// See the module.
+pub(crate) struct Client {
+    runtime: Runtime,
+    kube: Kube,
+    network: File,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(super) fn new(kubeconfig: &str, network: File) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let file = Kubeconfig::read_from(kubeconfig)?;
+        let kube = runtime.block_on(async {
+            let mut config =
+                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+            config.connect_timeout = Some(REQUEST);
+            config.read_timeout = Some(REQUEST);
+            anyhow::Ok(Kube::try_from(config)?)
+        })?;
+        Ok(Self {
+            runtime,
+            kube,
+            network,
+        })
+    }
+
+    /// An object or a list.
+    pub(crate) fn get(&self, path: &str) -> Result<Value> {
+        let found = self.find(path)?;
+        found.with_context(|| format!("there is no {path}"))
+    }
+
+    /// The same; `None` where the server has none.
+    pub(crate) fn find(&self, path: &str) -> Result<Option<Value>> {
+        match self.send("GET", path, "", Vec::new()) {
+            Ok(object) => Ok(Some(object)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("GET {path}")),
+        }
+    }
+
+    /// The objects of a list.
+    pub(crate) fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let mut list = self.get(path)?;
+        match list["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => bail!("{path} is no list"),
+        }
+    }
+
+    /// Makes an object; the answer is what the server made of it.
+    pub(crate) fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        let body = object.to_string().into_bytes();
+        let made = self.send("POST", path, "application/json", body);
+        made.with_context(|| format!("POST {path}"))
+    }
+
+    /// A merge patch (RFC 7386).
+    pub(crate) fn patch(&self, path: &str, patch: &Value) -> Result<Value> {
+        let body = patch.to_string().into_bytes();
+        let made = self.send("PATCH", path, "application/merge-patch+json", body);
+        made.with_context(|| format!("PATCH {path}"))
+    }
+
+    /// Deletes an object or a collection; what is not there is as good as deleted.
+    pub(crate) fn delete(&self, path: &str) -> Result<()> {
+        match self.send("DELETE", path, "", Vec::new()) {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop).with_context(|| format!("DELETE {path}")),
+        }
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: Vec<u8>,
+    ) -> Result<Value, kube::Error> {
+        let mut request = Request::builder().method(method).uri(path);
+        if !content.is_empty() {
+            request = request.header("content-type", content);
+        }
+        let request = request.body(body).map_err(kube::Error::HttpError)?;
+        // A thread's network namespace is its own.
+        thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                setns(&self.network, CloneFlags::CLONE_NEWNET)
+                    .map_err(|errno| kube::Error::Service(Box::new(errno)))?;
+                self.runtime.block_on(self.kube.request(request))
+            });
+            asked
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}

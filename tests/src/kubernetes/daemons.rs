@@ -1,0 +1,259 @@
+//! What runs on the node and for it: command lines and configurations.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use super::enclosure::Enclosure;
+use super::pki::Pki;
+use super::{ADDRESS, NODE};
+use crate::containerd::{BUSYBOX, find};
+
+const ETCD: &str = "http://127.0.0.1:2379";
+/// Where containerd is in the enclosure, as the shipped configuration has it.
+pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// What pods may use of the node's memory, `kubepods`' limit.
+const ALLOCATABLE: u64 = 1 << 30;
+/// Beyond that, what the kubelet's own eviction threshold takes.
+const THRESHOLD: u64 = 100 << 20;
+
+/// One of them; killed when this goes away.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    name: &'static str,
+    program: PathBuf,
+    args: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    pub(super) fn new(name: &'static str, program: PathBuf, args: Vec<String>) -> Self {
+        Self {
+            name,
+            program,
+            args,
+            child: None,
+        }
+    }
+
+    /// Starts it, or starts it again.
+    pub(super) fn start(&mut self, enclosure: &Enclosure) -> Result<()> {
+        let log = enclosure.dir().join(format!("{}.log", self.name));
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut command = enclosure.command(&self.program)?;
+        command
+            .args(&self.args)
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = command.spawn();
+        self.child = Some(child.with_context(|| format!("start {}", self.name))?);
+        Ok(())
+    }
+
+    /// Kills it as a crash would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Its data need not survive the machine.
+pub(super) fn etcd(enclosure: &Enclosure) -> Result<Daemon> {
+    let data = enclosure.dir().join("etcd").display().to_string();
+    let args = [
+        "--unsafe-no-fsync",
+        &format!("--data-dir={data}"),
+        &format!("--listen-client-urls={ETCD}"),
+        &format!("--advertise-client-urls={ETCD}"),
+        "--listen-peer-urls=http://127.0.0.1:2380",
+    ];
+    let program = find("etcd").context("there is no etcd")?;
+    Ok(Daemon::new("etcd", program, args.map(str::to_owned).into()))
+}
+
+pub(super) fn apiserver(program: PathBuf, pki: &Pki) -> Daemon {
+    let files = [
+        ("tls-cert-file", "server.crt"),
+        ("tls-private-key-file", "server.key"),
+        ("client-ca-file", "ca.crt"),
+        ("token-auth-file", "tokens.csv"),
+        ("service-account-key-file", "accounts.pub"),
+        ("service-account-signing-key-file", "accounts.key"),
+        ("kubelet-client-certificate", "client.crt"),
+        ("kubelet-client-key", "client.key"),
+    ];
+    let files = files.map(|(flag, name)| format!("--{flag}={}", pki.file(name)));
+    let further = [
+        &format!("--etcd-servers={ETCD}"),
+        "--secure-port=443",
+        "--bind-address=0.0.0.0",
+        &format!("--advertise-address={ADDRESS}"),
+        "--endpoint-reconciler-type=none",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--allow-privileged",
+        "--shutdown-delay-duration=0",
+    ];
+    let args = further
+        .map(str::to_owned)
+        .into_iter()
+        .chain(files)
+        .collect();
+    Daemon::new("kube-apiserver", program, args)
+}
+
+pub(super) fn controller_manager(program: PathBuf, pki: &Pki) -> Daemon {
+    let args = [
+        format!("--kubeconfig={}", pki.file("admin.conf")),
+        format!("--root-ca-file={}", pki.file("ca.crt")),
+        format!(
+            "--service-account-private-key-file={}",
+            pki.file("accounts.key")
+        ),
+        "--use-service-account-credentials".to_owned(),
+        "--leader-elect=false".to_owned(),
+    ];
+    Daemon::new("kube-controller-manager", program, args.into())
+}
+
+pub(super) fn scheduler(program: PathBuf, pki: &Pki) -> Daemon {
+    let args = [
+        format!("--kubeconfig={}", pki.file("admin.conf")),
+        "--leader-elect=false".to_owned(),
+    ];
+    Daemon::new("kube-scheduler", program, args.into())
+}
+
+/// Static pods are in `manifests` of the enclosure's directory.
+pub(super) fn kubelet(program: PathBuf, enclosure: &Enclosure, pki: &Pki) -> Result<Daemon> {
+    let dir = enclosure.dir();
+    let manifests = dir.join("manifests");
+    fs::create_dir(&manifests).context("create the directory for static pods")?;
+    let config = dir.join("kubelet.yaml");
+    let reserved = memory_total()?.saturating_sub(ALLOCATABLE + THRESHOLD);
+    let text = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "cgroupDriver": "cgroupfs",
+        "containerRuntimeEndpoint": format!("unix://{CONTAINERD}"),
+        "staticPodPath": manifests,
+        "fileCheckFrequency": "1s",
+        "volumePluginDir": dir.join("plugins"),
+        "systemReserved": {"memory": format!("{}Ki", reserved >> 10)},
+        // The disk is the machine's: what is free there is none of these pods' business.
+        "evictionHard": {"memory.available": format!("{}Ki", THRESHOLD >> 10)},
+        "imageGCHighThresholdPercent": 100,
+        "oomScoreAdj": 0,
+        "resolvConf": "",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": pki.file("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+    });
+    fs::write(&config, text.to_string()).context("write the kubelet's configuration")?;
+    let args = [
+        format!("--kubeconfig={}", pki.file("kubelet.conf")),
+        format!("--config={}", config.display()),
+        format!("--hostname-override={NODE}"),
+        format!("--node-ip={ADDRESS}"),
+    ];
+    Ok(Daemon::new("kubelet", program, args.into()))
+}
+
+/// The runtime, and a network whose addresses (RFC 2544) the enclosure alone has.
+pub(super) fn containerd(enclosure: &Enclosure, plugins: &Path) -> Result<Daemon> {
+    let dir = enclosure.dir();
+    let network = dir.join("net.d");
+    fs::create_dir(&network).context("create the directory for the network")?;
+    let plugin = json!({
+        "type": "ptp",
+        "ipMasq": false,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": "198.18.0.0/24"}]],
+            "dataDir": dir.join("addresses"),
+        },
+    });
+    let list = json!({"cniVersion": "0.4.0", "name": "e2e", "plugins": [plugin]});
+    fs::write(network.join("10-e2e.conflist"), list.to_string())
+        .context("write the CNI configuration")?;
+    let config = dir.join("containerd.toml");
+    let text = format!(
+        r#"version = 2
+root = "{dir}/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "{CONTAINERD}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{dir}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  sandbox_image = "{BUSYBOX}"
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "{plugins}"
+  conf_dir = "{network}"
+"#,
+        dir = dir.display(),
+        plugins = plugins.display(),
+        network = network.display(),
+    );
+    fs::write(&config, text).context("write containerd's configuration")?;
+    let program = find("containerd").context("there is no containerd")?;
+    let args = vec![format!("--config={}", config.display())];
+    Ok(Daemon::new("containerd", program, args))
+}
+
+/// `ctr` at that runtime.
+pub(super) fn ctr(enclosure: &Enclosure, args: &[&str]) -> Result<Command> {
+    let program = find("ctr").context("there is no ctr")?;
+    let mut command = enclosure.command(&program)?;
+    command
+        .args(["--address", CONTAINERD, "--namespace", "k8s.io"])
+        .args(args);
+    Ok(command)
+}
+
+/// The last line that each of them wrote.
+pub(super) fn last_words(dir: &Path) -> String {
+    let logs = fs::read_dir(dir).into_iter().flatten().flatten();
+    let logs = logs.map(|entry| entry.path());
+    let mut lines = Vec::new();
+    for log in logs.filter(|path| path.extension().is_some_and(|end| end == "log")) {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let name = log.file_stem().unwrap_or_default().display();
+        lines.extend(
+            text.lines()
+                .last()
+                .map(|line| format!("{name} says {line:?}")),
+        );
+    }
+    lines.join(", ")
+}
+
+/// `MemTotal`, bytes.
+fn memory_total() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
+    let kib: u64 = kib.context("/proc/meminfo has no MemTotal")?.parse()?;
+    Ok(kib << 10)
+}

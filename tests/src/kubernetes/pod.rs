@@ -1,0 +1,95 @@
+//! Pods for the cases: busybox with this program in it.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::containerd::BUSYBOX;
+
+/// What the one container is called.
+const MAIN: &str = "main";
+
+/// A pod of the namespace `default`.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    name: String,
+    script: String,
+    resources: Value,
+}
+
+impl Pod {
+    /// Its container runs `script` in a shell, where `/e2e` is this program. BestEffort.
+    pub(crate) fn new(name: &str, script: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            script: script.to_owned(),
+            resources: json!({}),
+        }
+    }
+
+    /// One that fills memory once the file of its name is in the directory `/go`.
+    pub(crate) fn filler(name: &str, mib: u64, rate: u64) -> Self {
+        // As process 1 of its namespace this program would take itself for a machine's first.
+        let script = format!(
+            "while [ ! -e /go/{name} ]; do usleep 10000; done; \
+             /e2e workload fill --mib {mib} --rate {rate} --step-kib 64; true"
+        );
+        Self::new(name, &script)
+    }
+
+    /// One that holds memory.
+    pub(crate) fn holding(name: &str, mib: u64) -> Self {
+        Self::new(name, &format!("/e2e workload anon --mib {mib}; true"))
+    }
+
+    /// Requests this memory, and has it as its limit if it is Guaranteed.
+    pub(crate) fn requesting(mut self, memory: &str, guaranteed: bool) -> Self {
+        let amounts = json!({"cpu": "10m", "memory": memory});
+        self.resources = match guaranteed {
+            true => json!({"requests": amounts, "limits": amounts}),
+            false => json!({"requests": amounts}),
+        };
+        self
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A v1 Pod; `go` is the machine's directory for `/go`.
+    pub(super) fn manifest(&self, go: &std::path::Path) -> Result<Value> {
+        let program = std::fs::canonicalize("/proc/self/exe").context("find this program")?;
+        let (go, program) = (go.display().to_string(), program.display().to_string());
+        // This program is linked to the machine's libraries.
+        let mounts = [
+            ("usr-lib", "/usr/lib", "/usr/lib"),
+            ("lib", "/lib", "/lib"),
+            ("lib64", "/lib64", "/lib64"),
+            ("go", &go, "/go"),
+            ("e2e", &program, "/e2e"),
+        ];
+        let volumes =
+            mounts.map(|(name, path, _)| json!({"name": name, "hostPath": {"path": path}}));
+        let inside = mounts
+            .map(|(name, _, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
+        let spec = json!({
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "containers": [{
+                "name": MAIN,
+                "image": BUSYBOX,
+                "command": ["/bin/sh", "-c", self.script],
+                "resources": self.resources,
+                "volumeMounts": inside,
+            }],
+            "volumes": volumes,
+        });
+        Ok(json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": "default"},
+            "spec": spec,
+        }))
+    }
+}
