@@ -213,12 +213,9 @@ impl Scene {
             "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\nstateDir: {}\n",
             dir.path().display()
         );
-        let overrides = Overrides {
-            node_name: Some(NODE.to_owned()),
-            kubeconfig: Some(kubeconfig.clone()),
-            ..Overrides::default()
-        };
-        let config = Config::parse("test", &text, overrides).unwrap();
+        let path = kubeconfig.to_str().unwrap();
+        let overrides = Overrides::from_flags(["--node-name", NODE, "--kubeconfig", path]);
+        let config = Config::parse("test", &text, overrides.unwrap()).unwrap();
         let feed = feed::start(&config, |_| true).unwrap();
         let ended = Arc::default();
         let eviction_status = EvictionStatus::start(Parts {

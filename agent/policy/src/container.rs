@@ -135,12 +135,14 @@ pub fn memory_high(
 /// `calcSwapForBurstablePods` of kubelet
 /// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`).
 ///
-/// Zero for everything but Burstable, for critical pods, for containers that ask for no memory or
+/// Zero for everything but Burstable, for critical and static pods (`IsCriticalPod` of kubelet
+/// `pkg/kubelet/types/pod_update.go` is true of both), for containers that ask for no memory or
 /// for exactly their limit, and for a request above the node's memory.
 pub fn limited_swap(pod: &Pod, container: &Container, node: &Node) -> Bytes {
     let request = container.resources.memory_request.unwrap_or_default();
     let eligible = qos::classify(pod) == QosClass::Burstable
         && !pod.is_critical()
+        && !pod.static_pod
         && !request.is_zero()
         && container.resources.memory_limit != Some(request)
         && request <= node.memory_capacity;

@@ -35,7 +35,7 @@ pub struct Candidate {
     pub qos: QosClass,
     /// `spec.priority`.
     pub priority: i32,
-    /// Memory request with overhead.
+    /// [`limits::ranking_memory_request`].
     pub memory_request: Bytes,
     /// Working set: usage minus inactive file. `None` when it could not be read.
     pub working_set: Option<Bytes>,
@@ -47,7 +47,7 @@ impl Candidate {
         Self {
             qos: qos::classify(pod),
             priority: pod.priority,
-            memory_request: limits::pod_requests(pod).memory,
+            memory_request: limits::ranking_memory_request(pod),
             working_set,
         }
     }

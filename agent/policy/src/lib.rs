@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+pub mod colocation;
 pub mod container;
 pub mod converge;
 pub mod convert;
@@ -47,5 +48,5 @@ pub mod units;
 pub mod validate;
 pub mod worth;
 
-pub use model::{Container, ContainerKind, Node, Pod, PodUid, QosClass, Resources};
+pub use model::{Container, ContainerKind, Node, Pod, PodUid, QosClass, Reclaimed, Resources};
 pub use units::{Bytes, CpuShares, CpuWeight, MilliCpu};

@@ -252,6 +252,24 @@ pub fn pod_requests(pod: &Pod) -> Totals {
     total
 }
 
+/// The memory request that a pod's usage is compared with in a ranking (`GetResourceRequestQuantity`
+/// of Kubernetes `pkg/api/v1/resource/helpers.go`).
+///
+/// Not that of [`pod_requests`] in two cases: a pod with resources of its own asks for what it says
+/// itself, also where it says nothing of memory; and a pod that asks for no memory has no overhead.
+pub fn ranking_memory_request(pod: &Pod) -> Bytes {
+    let own = pod.pod_resources.as_ref().filter(|own| own.is_written());
+    let request = match own {
+        Some(own) => own.memory_request.unwrap_or_default(),
+        None => container_requests(pod).memory,
+    };
+    let overhead = pod.overhead.and_then(|overhead| overhead.memory);
+    match overhead {
+        Some(overhead) if !request.is_zero() => request.saturating_add(overhead),
+        _ => request,
+    }
+}
+
 /// The sum of a pod's container requests, see [`pod_requests`].
 pub(crate) fn container_requests(pod: &Pod) -> Totals {
     aggregate(pod, Totals::requests)
@@ -280,30 +298,45 @@ pub fn pod_limits(pod: &Pod) -> Totals {
     total
 }
 
-fn aggregate(pod: &Pod, of: impl Fn(&Resources) -> Totals) -> Totals {
+pub(crate) fn aggregate(pod: &Pod, of: impl Fn(&Resources) -> Totals) -> Totals {
     let mut running = Totals::default();
     for container in pod.app_containers() {
         running.add(&of(&container.resources));
     }
-    let mut sidecars = Totals::default();
     let mut starting = Totals::default();
-    for container in pod.init_containers() {
-        let own = of(&container.resources);
-        if container.kind == ContainerKind::Sidecar {
-            running.add(&own);
-            sidecars.add(&own);
-            starting.max(&sidecars);
-        } else {
-            let mut with_sidecars = sidecars.clone();
-            with_sidecars.add(&own);
-            starting.max(&with_sidecars);
-        }
-    }
+    let sidecars = each_start(pod, of, |needed| starting.max(needed));
+    running.add(&sidecars);
     running.max(&starting);
     running
 }
 
-/// Whether every container, or the pod itself, has a limit above zero.
+/// Calls `each` with what is needed while each init container and each sidecar starts: its own and
+/// that of the sidecars before it. Returns the sum of the sidecars.
+fn each_start(
+    pod: &Pod,
+    of: impl Fn(&Resources) -> Totals,
+    mut each: impl FnMut(&Totals),
+) -> Totals {
+    let mut sidecars = Totals::default();
+    for container in pod.init_containers() {
+        let own = of(&container.resources);
+        if container.kind == ContainerKind::Sidecar {
+            sidecars.add(&own);
+            each(&sidecars);
+        } else {
+            let mut with_sidecars = sidecars.clone();
+            with_sidecars.add(&own);
+            each(&with_sidecars);
+        }
+    }
+    sidecars
+}
+
+/// Whether the pod itself has a limit above zero, or every container has one.
+///
+/// An init container and a sidecar count with the sidecars before them (`ResourceConfigForPod` of
+/// kubelet `pkg/kubelet/cm/helpers_linux.go`, which `AggregateContainerLimits` calls with those sums):
+/// one without a limit behind a sidecar with a limit has one.
 struct LimitsDeclared {
     cpu: bool,
     memory: bool,
@@ -311,12 +344,24 @@ struct LimitsDeclared {
 
 impl LimitsDeclared {
     fn of(pod: &Pod) -> Self {
-        let own = pod.pod_resources.as_ref();
-        let cpu = |r: &Resources| !r.cpu_limit.unwrap_or_default().is_zero();
-        let memory = |r: &Resources| !r.memory_limit.unwrap_or_default().is_zero();
-        Self {
-            cpu: own.is_some_and(cpu) || pod.containers.iter().all(|c| cpu(&c.resources)),
-            memory: own.is_some_and(memory) || pod.containers.iter().all(|c| memory(&c.resources)),
+        let mut all = Self {
+            cpu: true,
+            memory: true,
+        };
+        for container in pod.app_containers() {
+            all.needs(&Totals::limits(&container.resources));
         }
+        each_start(pod, Totals::limits, |starting| all.needs(starting));
+        if let Some(own) = &pod.pod_resources {
+            let own = Totals::limits(own);
+            all.cpu |= !own.cpu.is_zero();
+            all.memory |= !own.memory.is_zero();
+        }
+        all
+    }
+
+    fn needs(&mut self, limits: &Totals) {
+        self.cpu &= !limits.cpu.is_zero();
+        self.memory &= !limits.memory.is_zero();
     }
 }

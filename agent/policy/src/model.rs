@@ -4,6 +4,7 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
+    colocation::class::Labels,
     name::CgroupName,
     units::{Bytes, MilliCpu},
 };
@@ -105,6 +106,48 @@ pub struct Resources {
     /// `hugepages-<size>`: page size to amount, both in bytes. Request and limit are always equal
     /// (API validation), so there is one figure.
     pub hugepages: BTreeMap<Bytes, Bytes>,
+    /// What it asks for of the reclaimed resources; `None` where none is written.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub reclaimed: Option<Reclaimed>,
+}
+
+/// Which reclaimed resources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub enum ReclaimedTier {
+    /// `kubernetes.io/batch-cpu` and `kubernetes.io/batch-memory`.
+    #[default]
+    Batch,
+    /// `kubernetes.io/mid-cpu` and `kubernetes.io/mid-memory`.
+    Mid,
+}
+
+impl ReclaimedTier {
+    /// The names of CPU and memory in the API (koordinator `apis/extension/resource.go`).
+    pub const fn resources(self) -> [&'static str; 2] {
+        match self {
+            Self::Batch => ["kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"],
+            Self::Mid => ["kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"],
+        }
+    }
+}
+
+/// Reclaimed resources of a container. The API counts their CPU in thousandths of a core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+pub struct Reclaimed {
+    /// Which.
+    pub tier: ReclaimedTier,
+    /// `requests`, CPU.
+    pub cpu_request: Option<MilliCpu>,
+    /// `limits`, CPU.
+    pub cpu_limit: Option<MilliCpu>,
+    /// `requests`, memory.
+    pub memory_request: Option<Bytes>,
+    /// `limits`, memory.
+    pub memory_limit: Option<Bytes>,
 }
 
 impl Resources {
@@ -112,6 +155,15 @@ impl Resources {
     pub(crate) fn apply_defaults(&mut self) {
         self.cpu_request = self.cpu_request.or(self.cpu_limit);
         self.memory_request = self.memory_request.or(self.memory_limit);
+        if let Some(reclaimed) = &mut self.reclaimed {
+            reclaimed.cpu_request = reclaimed.cpu_request.or(reclaimed.cpu_limit);
+            reclaimed.memory_request = reclaimed.memory_request.or(reclaimed.memory_limit);
+        }
+    }
+
+    /// True where anything is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.cpu_request.is_some() || self.memory_request.is_some() || self.has_limit()
     }
 
     pub(crate) fn has_limit(&self) -> bool {
@@ -193,6 +245,12 @@ pub struct Pod {
     /// `spec.overhead`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub overhead: Option<Overhead>,
+    /// Its labels about co-location.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Labels::is_empty")
+    )]
+    pub colocation: Labels,
 }
 
 /// `SystemCriticalPriority` of Kubernetes `pkg/apis/scheduling/types.go`.

@@ -20,8 +20,12 @@ pub struct Allocatable {
     /// computed from. The eviction threshold is not taken off, so that eviction acts before the
     /// limit does.
     pub kubepods_memory: Bytes,
-    /// [`Allocatable::kubepods_memory`] minus the hard eviction threshold, bytes: what the
-    /// scheduler sees.
+    /// [`Allocatable::kubepods_memory`] minus the hard eviction threshold, bytes: the usage of
+    /// `kubepods` at which pods are evicted.
+    pub kubepods_level: Bytes,
+    /// [`Allocatable::kubepods_level`] minus the node's huge pages, bytes: what the scheduler sees
+    /// (`MachineInfo` of kubelet `pkg/kubelet/nodestatus/setters.go`). Huge pages are not charged to
+    /// the memory of a cgroup, so no limit is lower for them.
     pub memory: Bytes,
     /// Process ids minus both reserves: the limit of `kubepods`. `None` where the capacity is not
     /// known.
@@ -40,13 +44,19 @@ pub fn allocatable(node: &Node) -> Allocatable {
         .memory_capacity
         .saturating_sub(kube.memory)
         .saturating_sub(system.memory);
+    let kubepods_level = kubepods_memory.saturating_sub(node.eviction_hard_memory);
+    let huge = node
+        .hugepages
+        .values()
+        .fold(Bytes::ZERO, |sum, amount| sum.saturating_add(*amount));
     Allocatable {
         cpu: node
             .cpu_capacity
             .saturating_sub(kube.cpu)
             .saturating_sub(system.cpu),
         kubepods_memory,
-        memory: kubepods_memory.saturating_sub(node.eviction_hard_memory),
+        kubepods_level,
+        memory: kubepods_level.saturating_sub(huge),
         pids: node
             .pids_capacity
             .map(|pids| pids.saturating_sub(kube.pids).saturating_sub(system.pids)),

@@ -89,8 +89,23 @@ fn of_a_best_effort_pod() {
             "memory limit max: nothing limits it",
         ]
     );
+    // Request and limit are equal, both zero: kubelet 1.36.2 writes no memory.high.
+    assert_eq!(
+        found[5],
+        "memory high max: nothing between its request and its limit"
+    );
+}
+
+#[test]
+fn without_a_limit_throttling_begins_below_what_is_allocatable() {
+    let pod = pod("b", &[["", "1Gi", "", ""]]);
+    let found = values(&snapshot(), &pod);
     // 0.9 of 8Gi, without the threshold of eviction: what kubepods is limited to.
-    assert!(found[5].starts_with("memory high 7549744Ki: request 0 + 0.9 * (allocatable 8Gi"));
+    assert!(
+        found[5].starts_with("memory high 7654604Ki: request 1Gi + 0.9 * (allocatable 8Gi"),
+        "{}",
+        found[5]
+    );
 }
 
 #[test]
@@ -120,9 +135,11 @@ fn a_score_says_what_it_was_computed_from() {
 }
 
 #[test]
-fn a_limit_alone_makes_shares_and_is_not_changed() {
-    let pod = pod("l", &[["0", "", "2", ""]]);
-    assert!(values(&snapshot(), &pod)[0].starts_with("cpu shares 2048"));
+fn a_limit_alone_makes_shares_and_a_request_of_zero_makes_none() {
+    let limit = pod("l", &[["", "", "2", ""]]);
+    assert!(values(&snapshot(), &limit)[0].starts_with("cpu shares 2048"));
+    let zero = pod("z", &[["0", "", "2", ""]]);
+    assert!(values(&snapshot(), &zero)[0].starts_with("cpu shares 2:"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod support;
 mod peers {
     mod cpu;
     mod evict;
+    mod kubelet_1_36;
     mod memory;
     mod names;
     mod oom;

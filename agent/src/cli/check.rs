@@ -3,7 +3,10 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use super::output::{self, Format};
-use crate::kernel::support::{self, Decision, Level, Profile};
+use crate::{
+    config::CgroupRoot,
+    kernel::support::{self, Decision, Level, Profile},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,12 +27,12 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
     /// Parent of kubepods, relative to each controller's mount point
-    #[arg(long, value_name = "PATH", default_value = "/", value_parser = crate::config::cgroup_root)]
-    cgroup_root: String,
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    cgroup_root: CgroupRoot,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let decision = support::decide(&support::probe(&args.cgroup_root));
+    let decision = support::decide(&support::probe(&args.cgroup_root.0));
     match args.output {
         Format::Table => output::print(&table(&decision))?,
         Format::Json => output::print_json(&decision)?,

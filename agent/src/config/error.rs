@@ -15,7 +15,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// Not the YAML that is expected: syntax, an unknown key, a wrong type.
-    #[error("configuration {origin}")]
+    #[error("{origin}")]
     Syntax {
         /// File and line.
         origin: String,
@@ -24,31 +24,20 @@ pub enum ConfigError {
         source: Box<serde_saphyr::Error>,
     },
     /// A value that cannot be used.
-    #[error("configuration {origin}: {field} is `{value}`: {problem}; {remedy}")]
+    #[error("{origin}: {field} {problem}")]
     Value {
-        /// File and line, or `command line`.
+        /// File and line.
         origin: String,
         /// The key, with its parents.
         field: String,
-        /// What is written.
-        value: String,
-        /// What is wrong with it.
+        /// What is written, what is wrong with it, and what to write instead.
         problem: String,
-        /// What to write instead.
-        remedy: &'static str,
     },
-    /// A key of an earlier version.
-    #[error("configuration {origin}: {old} is now {new}; write {new} instead of {old}")]
-    Renamed {
-        /// File and line.
-        origin: String,
-        /// The old key.
-        old: &'static str,
-        /// The new one.
-        new: &'static str,
-    },
+    /// The flags are not those of the keys.
+    #[error("the command line")]
+    Flags(#[source] Box<clap::Error>),
     /// A key is needed because of another.
-    #[error("configuration {path}: {missing} is not set, but {because} is; set both or none")]
+    #[error("{path}: {missing} is not set, but {because} is; set both or none")]
     Incomplete {
         /// The file.
         path: String,

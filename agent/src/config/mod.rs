@@ -16,7 +16,7 @@ use podwarden_policy::{
     evict::{Exemptions, Ranking},
     limits::LimitOptions,
     model::{Enforcement, Reserved},
-    plan::Snapshot,
+    plan::{Ownership, Snapshot},
     signal::Signal,
     threshold::Threshold,
 };
@@ -27,6 +27,8 @@ mod machine;
 mod parts;
 mod raw;
 mod validate;
+mod values;
+mod yaml;
 
 #[cfg(test)]
 mod tests;
@@ -38,8 +40,10 @@ pub use parts::{
     ApiserverConfig, ConvergenceConfig, Enforce, EnforceOn, EventLogConfig, EvictionStatusConfig,
     KubeletConfig, OnExit, PressureConfig, ReactorConfig, Stall, StaticPodUrl,
 };
-pub(crate) use raw::{RawConfig, Text, origin};
-pub(crate) use validate::cgroup_root;
+pub use raw::Overrides;
+pub(crate) use raw::{RawConfig, Text};
+pub(crate) use values::{CgroupRoot, Cpu, Memory};
+pub(crate) use yaml::from_yaml;
 
 /// `apiVersion` of the file.
 pub const API_VERSION: &str = "podwarden.io/v1alpha1";
@@ -65,26 +69,6 @@ impl Mode {
         match self {
             Self::Observe => "observe",
             Self::Enforce => "enforce",
-        }
-    }
-}
-
-/// Who creates and removes tier and pod cgroups.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Ownership {
-    /// podwarden does.
-    #[default]
-    Own,
-    /// A kubelet does; podwarden creates and removes nothing.
-    Assist,
-}
-
-impl From<Ownership> for podwarden_policy::plan::Ownership {
-    fn from(ownership: Ownership) -> Self {
-        match ownership {
-            Ownership::Own => Self::Own,
-            Ownership::Assist => Self::Assist,
         }
     }
 }
@@ -170,33 +154,6 @@ pub struct Config {
     pub node_condition: bool,
 }
 
-/// What the command line says; each overrides the file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Overrides {
-    /// `--mode`.
-    pub mode: Option<Mode>,
-    /// `--node-name`.
-    pub node_name: Option<String>,
-    /// `--pods-dir`.
-    pub pods_dir: Option<PathBuf>,
-    /// `--kubeconfig`.
-    pub kubeconfig: Option<PathBuf>,
-    /// `--no-apiserver`.
-    pub no_apiserver: bool,
-    /// `--cri-socket`.
-    pub cri_socket: Option<String>,
-    /// `--listen`.
-    pub listen: Option<SocketAddr>,
-    /// `--api-socket`.
-    pub api_socket: Option<PathBuf>,
-    /// `--kernel-log`.
-    pub kernel_log: Option<KernelLog>,
-    /// `--cgroup-root`.
-    pub cgroup_root: Option<String>,
-    /// `--cgroup-driver`; `Some(None)` is `auto`.
-    pub cgroup_driver: Option<Option<Driver>>,
-}
-
 impl Config {
     /// Reads and checks a file, or the defaults without one, under the command line's values.
     ///
@@ -204,7 +161,7 @@ impl Config {
     /// [`ConfigError`] with file, line, field, value and remedy.
     pub fn load(path: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
         let Some(path) = path else {
-            return validate::check("(defaults)", RawConfig::default(), overrides);
+            return Self::checked("(defaults)", RawConfig::default(), overrides);
         };
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
@@ -241,13 +198,17 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(name: &str, text: &str, overrides: Overrides) -> Result<Self, ConfigError> {
-        let raw = raw::parse(name, text)?;
-        validate::check(name, raw, overrides)
+        Self::checked(name, yaml::parse(name, text)?, overrides)
     }
 
     /// As [`Config::load`], of what stands inside another file, without a head of its own.
     pub(crate) fn embedded(name: &str, raw: RawConfig) -> Result<Self, ConfigError> {
-        validate::check(name, raw, Overrides::default())
+        validate::check(name, raw)
+    }
+
+    fn checked(name: &str, mut raw: RawConfig, flags: Overrides) -> Result<Self, ConfigError> {
+        flags.put_over(&mut raw)?;
+        validate::check(name, raw)
     }
 
     /// The node for the policy: this configuration over what the machine has. `driver` is who names
@@ -314,7 +275,7 @@ impl Config {
             throttling_factor: self.memory_throttling_factor,
             limited_swap: self.limited_swap,
         };
-        snapshot.ownership = self.ownership.into();
+        snapshot.ownership = self.ownership;
         snapshot.ranking = self.ranking;
         snapshot.exemptions = Exemptions {
             own_pod: snapshot.exemptions.own_pod.take(),

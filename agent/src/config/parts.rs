@@ -7,6 +7,7 @@ use podwarden_cgroup::{Driver, PsiKind};
 use podwarden_policy::{
     Bytes, converge::Steps, model::ReservedCgroup, name::CgroupName, threshold::Amount,
 };
+use serde::Deserialize;
 
 /// How the reactor is allowed to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,18 +140,9 @@ pub struct ConvergenceConfig {
     pub reclaim_step: Bytes,
 }
 
-impl Default for ConvergenceConfig {
-    fn default() -> Self {
-        Self {
-            on_exit: OnExit::default(),
-            steps: Steps::default(),
-            reclaim_step: Bytes::mebi(32),
-        }
-    }
-}
-
 /// `convergence.onExit`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum OnExit {
     /// The tiers get back the limits that were found before podwarden wrote any.
     #[default]
@@ -160,7 +152,8 @@ pub enum OnExit {
 }
 
 /// `evictionStatus.how`: how the API server learns of an eviction, besides by an Event.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum EvictionStatusConfig {
     /// As the kubelet: the pod's status is Failed, reason Evicted.
     #[default]

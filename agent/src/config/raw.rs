@@ -1,113 +1,228 @@
-//! The configuration as it is written: every value a text with its line.
+//! The configuration as it is written: every key with its type, and the flag of `run` that overrides it.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use serde::{Deserialize, de::IgnoredAny};
+use clap::{Args, FromArgMatches};
+use podwarden_cgroup::Driver;
+use podwarden_policy::{evict::Ranking, plan::Ownership};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::Spanned;
 
-use podwarden_policy::evict::Ranking;
+use super::{
+    ConfigError, EvictionStatusConfig, KernelLog, Mode, OnExit,
+    values::{
+        CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, InputFile, KubeletUrl,
+        Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, Memory, MemoryCapacity,
+        MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval, QuotaPeriod,
+        ReclaimStep, RuntimeSocket, SamplingInterval, StallLevel, StateDir, ThrottlingFactor,
+        TransitionPeriod,
+    },
+};
 
-use super::{API_VERSION, ConfigError, KIND, KernelLog, Mode, Ownership};
-
-/// A value with where it stands. Quantities may be written as numbers.
+/// A text with where it stands.
 pub(crate) type Text = Spanned<String>;
 
-/// The file.
-#[derive(Debug, Default, Deserialize)]
+/// The file. A key that `run` has a flag for is an argument, too; its comment is the flag's help.
+#[derive(Debug, Default, Deserialize, Args)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawConfig {
+    #[arg(skip)]
     pub(super) api_version: Option<Text>,
+    #[arg(skip)]
     pub(super) kind: Option<Text>,
+    /// Whether to act, or only to tell what would be done [default: observe]
+    #[arg(long, value_enum)]
     pub(super) mode: Option<Mode>,
+    #[arg(skip)]
     pub(super) ownership: Option<Ownership>,
-    pub(super) node_name: Option<Text>,
+    /// Parent of kubepods, relative to each controller's mount point [default: /]
+    #[arg(long, value_name = "PATH")]
+    pub(super) cgroup_root: Option<CgroupRoot>,
+    /// Who names the cgroups [default: auto]
+    #[arg(long, value_name = "DRIVER", value_enum)]
+    pub(super) cgroup_driver: Option<CgroupDriver>,
+    /// Directory of v1 Pod manifests (*.yaml, *.yml, *.json)
+    #[arg(long, value_name = "DIR")]
     pub(super) pods_dir: Option<PathBuf>,
-    pub(super) state_dir: Option<Text>,
-    pub(super) kernel_log: Option<KernelLog>,
+    #[arg(skip)]
     #[serde(rename = "staticPodURL")]
-    pub(super) static_pod_url: Option<Text>,
+    pub(super) static_pod_url: Option<ManifestUrl>,
+    #[arg(skip)]
     #[serde(rename = "staticPodURLHeader", default)]
     pub(super) static_pod_url_header: BTreeMap<String, Vec<Text>>,
-    pub(super) http_check_frequency: Option<Text>,
+    #[arg(skip)]
+    pub(super) http_check_frequency: Option<CheckFrequency>,
+    /// Take this node's pods from the API server of this file's current context [default: that of the
+    /// pod's service account, where the agent runs in a pod]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_apiserver")]
     pub(super) kubeconfig: Option<PathBuf>,
+    /// Take no pods from an API server, whatever the configuration says
+    #[arg(long)]
+    #[serde(skip)]
+    pub(super) no_apiserver: bool,
+    /// Name of this node, as its Node object has it [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(super) node_name: Option<NodeName>,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) kubelet: RawKubelet,
-    pub(super) container_runtime_endpoint: Option<Text>,
-    pub(super) listen: Option<Text>,
+    /// Unix socket of the container runtime (CRI v1), such as /run/containerd/containerd.sock
+    /// [default: none is asked]
+    #[arg(long = "cri-socket", value_name = "PATH")]
+    pub(super) container_runtime_endpoint: Option<RuntimeSocket>,
+    #[arg(skip)]
+    pub(super) state_dir: Option<StateDir>,
+    /// The least severe lines that the kernel programs write to the log [default: warn]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(super) kernel_log: Option<KernelLog>,
+    /// Address of the HTTP API, beside its unix socket [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) listen: Option<Listen>,
+    /// Unix socket of the HTTP API [default: /run/podwarden/podwarden.sock]
+    #[arg(long, value_name = "PATH")]
     pub(super) api_socket: Option<PathBuf>,
-    pub(super) cgroup_root: Option<Text>,
-    pub(super) cgroup_driver: Option<Text>,
+    #[arg(skip)]
     #[serde(default)]
-    pub(super) capacity: RawResources,
+    pub(super) capacity: RawCapacity,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) kube_reserved: RawReserved,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) system_reserved: RawReserved,
+    #[arg(skip)]
     pub(super) enforce_node_allocatable: Option<Vec<Text>>,
-    pub(super) kube_reserved_cgroup: Option<Text>,
-    pub(super) system_reserved_cgroup: Option<Text>,
+    #[arg(skip)]
+    pub(super) kube_reserved_cgroup: Option<DaemonsCgroup>,
+    #[arg(skip)]
+    pub(super) system_reserved_cgroup: Option<DaemonsCgroup>,
+    #[arg(skip)]
     pub(super) eviction_hard: Option<RawSignals>,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) eviction_soft: RawSignals,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) eviction_soft_grace_period: RawSignals,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) eviction_minimum_reclaim: RawSignals,
-    pub(super) eviction_pressure_transition_period: Option<Text>,
+    #[arg(skip)]
+    pub(super) eviction_pressure_transition_period: Option<TransitionPeriod>,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) qos_reserved: RawQosReserved,
-    pub(super) pod_pids_limit: Option<Text>,
+    #[arg(skip)]
+    pub(super) pod_pids_limit: Option<PidsLimit>,
+    #[arg(skip)]
     #[serde(rename = "cpuCFSQuota")]
     pub(super) cpu_cfs_quota: Option<bool>,
+    #[arg(skip)]
     #[serde(rename = "cpuCFSQuotaPeriod")]
-    pub(super) cpu_cfs_quota_period: Option<Text>,
-    pub(super) memory_reservation_policy: Option<Text>,
-    pub(super) memory_throttling_factor: Option<Text>,
+    pub(super) cpu_cfs_quota_period: Option<QuotaPeriod>,
+    #[arg(skip)]
+    pub(super) memory_reservation_policy: Option<MemoryReservationPolicy>,
+    #[arg(skip)]
+    pub(super) memory_throttling_factor: Option<ThrottlingFactor>,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) memory_swap: RawMemorySwap,
+    #[arg(skip)]
     pub(super) ranking: Option<Ranking>,
+    #[arg(skip)]
     pub(super) evict_static_pods: Option<bool>,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) pressure: RawPressure,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) reactor: RawReactor,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) sampling: RawSampling,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) event_log: RawEventLog,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) convergence: RawConvergence,
+    #[arg(skip)]
     #[serde(default)]
     pub(super) eviction_status: RawEvictionStatus,
+    #[arg(skip)]
     pub(super) node_condition: Option<bool>,
-    /// The old name of `evictionStatus`; an error.
-    marks: Option<Spanned<IgnoredAny>>,
+    /// The old name of `evictionStatus`.
+    #[arg(skip)]
+    #[serde(default, deserialize_with = "marks", rename = "marks")]
+    _marks: (),
 }
 
-/// CPU and memory.
+fn marks<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
+    Err(D::Error::custom(
+        "is now evictionStatus; write evictionStatus instead of marks",
+    ))
+}
+
+/// Who names the cgroups.
+#[derive(Debug, Clone, Copy, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum CgroupDriver {
+    /// The driver that named those that exist.
+    Auto,
+    /// `/kubepods/burstable/pod<uid>`
+    Cgroupfs,
+    /// `/kubepods.slice/kubepods-burstable.slice/...`
+    Systemd,
+}
+
+impl From<CgroupDriver> for Option<Driver> {
+    fn from(driver: CgroupDriver) -> Self {
+        match driver {
+            CgroupDriver::Auto => None,
+            CgroupDriver::Cgroupfs => Some(Driver::Cgroupfs),
+            CgroupDriver::Systemd => Some(Driver::Systemd),
+        }
+    }
+}
+
+/// Whether memory requests set `memory.min` and `memory.low`.
+#[derive(Debug, Clone, Copy, Deserialize, PartialEq, Eq)]
+pub(super) enum MemoryReservationPolicy {
+    None,
+    TieredReservation,
+}
+
+/// The kubelet's swap limits of containers.
+#[derive(Debug, Clone, Copy, Deserialize, PartialEq, Eq)]
+pub(super) enum SwapBehavior {
+    #[serde(alias = "")]
+    NoSwap,
+    LimitedSwap,
+}
+
+/// `capacity`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawResources {
-    pub(super) cpu: Option<Text>,
-    pub(super) memory: Option<Text>,
+pub(super) struct RawCapacity {
+    pub(super) cpu: Option<CpuCapacity>,
+    pub(super) memory: Option<MemoryCapacity>,
 }
 
 /// `kubeReserved` or `systemReserved`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawReserved {
-    pub(super) cpu: Option<Text>,
-    pub(super) memory: Option<Text>,
-    pub(super) pid: Option<Text>,
-    #[serde(rename = "ephemeral-storage")]
-    pub(super) ephemeral_storage: Option<Text>,
+    pub(super) cpu: Option<Cpu>,
+    pub(super) memory: Option<Memory>,
+    pub(super) pid: Option<Count>,
+    pub(super) ephemeral_storage: Option<Memory>,
 }
 
 /// `memorySwap`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawMemorySwap {
-    pub(super) swap_behavior: Option<Text>,
+    pub(super) swap_behavior: Option<SwapBehavior>,
 }
 
 /// Eviction signals with what is written for each.
@@ -117,7 +232,7 @@ pub(super) type RawSignals = BTreeMap<String, Text>;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawQosReserved {
-    pub(super) memory: Option<Text>,
+    pub(super) memory: Option<Percent>,
 }
 
 /// `pressure`.
@@ -132,8 +247,8 @@ pub(super) struct RawPressure {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStalls {
-    pub(super) some: Option<Text>,
-    pub(super) full: Option<Text>,
+    pub(super) some: Option<StallLevel>,
+    pub(super) full: Option<StallLevel>,
 }
 
 /// `reactor`.
@@ -141,107 +256,99 @@ pub(super) struct RawStalls {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawReactor {
     pub(super) real_time: Option<bool>,
-    pub(super) min_interval: Option<Text>,
-    pub(super) max_interval: Option<Text>,
-    pub(super) max_evictions_per_minute: Option<Text>,
-    pub(super) max_headroom: Option<Text>,
+    pub(super) min_interval: Option<MinInterval>,
+    pub(super) max_interval: Option<Spanned<MaxInterval>>,
+    pub(super) max_evictions_per_minute: Option<PerMinute>,
+    pub(super) max_headroom: Option<MaxHeadroom>,
 }
 
 /// `sampling`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSampling {
-    pub(super) interval: Option<Text>,
+    pub(super) interval: Option<SamplingInterval>,
 }
 
 /// `kubelet`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawKubelet {
-    pub(super) url: Option<Text>,
-    pub(super) token_file: Option<Text>,
-    pub(super) certificate_authority: Option<Text>,
-    pub(super) server_name: Option<Text>,
-    pub(super) interval: Option<Text>,
+    pub(super) url: Option<KubeletUrl>,
+    pub(super) token_file: Option<InputFile>,
+    pub(super) certificate_authority: Option<InputFile>,
+    pub(super) server_name: Option<String>,
+    pub(super) interval: Option<PollInterval>,
 }
 
 /// `eventLog`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawEventLog {
-    pub(super) path: Option<Text>,
-    pub(super) max_size: Option<Text>,
+    pub(super) path: Option<LogFile>,
+    pub(super) max_size: Option<LogSize>,
 }
 
 /// `convergence`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawConvergence {
-    pub(super) on_exit: Option<Text>,
+    pub(super) on_exit: Option<OnExit>,
     pub(super) cap_lower_tiers: Option<bool>,
     pub(super) memory_high: Option<bool>,
     pub(super) memory_reclaim: Option<bool>,
-    pub(super) reclaim_step: Option<Text>,
+    pub(super) reclaim_step: Option<ReclaimStep>,
 }
 
 /// `evictionStatus`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawEvictionStatus {
-    pub(super) how: Option<Text>,
+    pub(super) how: Option<EvictionStatusConfig>,
 }
 
-/// Parses the YAML and checks that it is meant for this agent.
-pub(super) fn parse(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
-    // One line per error: the agent's log is read by the line.
-    let options = serde_saphyr::options! { with_snippet: false };
-    let raw: RawConfig =
-        serde_saphyr::from_str_with_options(text, options).map_err(|e| syntax(name, e))?;
-    identity(name, "apiVersion", raw.api_version.as_ref(), API_VERSION)?;
-    identity(name, "kind", raw.kind.as_ref(), KIND)?;
-    if let Some(old) = &raw.marks {
-        return Err(ConfigError::Renamed {
-            origin: format!("{name}:{}", old.referenced.line()),
-            old: "marks",
-            new: "evictionStatus",
-        });
+/// What the command line says; each flag overrides the file's key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides(Option<clap::ArgMatches>);
+
+impl Overrides {
+    /// From flags of `run`, such as `["--mode", "enforce"]`.
+    ///
+    /// # Errors
+    /// A flag that sets no key, or a value that cannot be used.
+    pub fn from_flags<'a>(
+        flags: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Box<clap::Error>> {
+        let command = RawConfig::augment_args(clap::Command::new("run").no_binary_name(true));
+        let matches = command.try_get_matches_from(flags)?;
+        Ok(Self(Some(matches)))
     }
-    Ok(raw)
-}
 
-fn syntax(name: &str, error: serde_saphyr::Error) -> ConfigError {
-    let origin = match error.location() {
-        Some(at) if at.line() > 0 => format!("{name}:{}", at.line()),
-        _ => name.to_owned(),
-    };
-    ConfigError::Syntax {
-        origin,
-        source: Box::new(error),
+    pub(super) fn put_over(self, raw: &mut RawConfig) -> Result<(), ConfigError> {
+        let Some(mut matches) = self.0 else {
+            return Ok(());
+        };
+        let result = raw.update_from_arg_matches_mut(&mut matches);
+        result.map_err(|error| ConfigError::Flags(Box::new(error)))
     }
 }
 
-fn identity(
-    name: &str,
-    field: &'static str,
-    found: Option<&Text>,
-    expected: &'static str,
-) -> Result<(), ConfigError> {
-    if found.is_some_and(|text| text.value == expected) {
-        return Ok(());
+impl FromArgMatches for Overrides {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(Some(matches.clone())))
     }
-    Err(ConfigError::Value {
-        origin: origin(name, found),
-        field: field.to_owned(),
-        value: found.map(|text| text.value.clone()).unwrap_or_default(),
-        problem: format!("this version reads {expected}"),
-        remedy: "begin the file with `apiVersion: podwarden.io/v1alpha1` and `kind: AgentConfig`",
-    })
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        self.0 = Some(matches.clone());
+        Ok(())
+    }
 }
 
-/// File and line of a value.
-pub(crate) fn origin(name: &str, text: Option<&Text>) -> String {
-    match text {
-        Some(text) if text.referenced.line() > 0 => format!("{name}:{}", text.referenced.line()),
-        _ => name.to_owned(),
+impl Args for Overrides {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        RawConfig::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        RawConfig::augment_args_for_update(command)
     }
 }

@@ -12,6 +12,10 @@ fn parse(rest: &str) -> Result<Config, ConfigError> {
     Config::parse("agent.yaml", &format!("{HEAD}{rest}"), Overrides::default())
 }
 
+fn flags(flags: &[&str]) -> Overrides {
+    Overrides::from_flags(flags.iter().copied()).unwrap()
+}
+
 fn hard(config: &Config) -> Option<Amount> {
     config.hard(Signal::MemoryAvailable).map(|t| t.less_than)
 }
@@ -66,13 +70,12 @@ fn defaults_are_the_kubelets() {
 
 #[test]
 fn the_command_line_overrides_the_file() {
-    let overrides = Overrides {
-        mode: Some(Mode::Observe),
-        cgroup_root: Some("/a//b/".to_owned()),
-        cgroup_driver: Some(None),
-        api_socket: Some("/tmp/s".into()),
-        ..Overrides::default()
-    };
+    let overrides = flags(&[
+        "--mode=observe",
+        "--cgroup-root=/a//b/",
+        "--cgroup-driver=auto",
+        "--api-socket=/tmp/s",
+    ]);
     let text = format!("{HEAD}mode: enforce\ncgroupRoot: /x\ncgroupDriver: systemd\n");
     let config = Config::parse("agent.yaml", &text, overrides).unwrap();
     assert_eq!(config.mode, Mode::Observe);

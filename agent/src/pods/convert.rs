@@ -7,8 +7,9 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use podwarden_policy::{
-    Bytes, Container, ContainerKind, Pod, PodUid, Resources,
-    model::{Overhead, SYSTEM_CRITICAL_PRIORITY},
+    Bytes, Container, ContainerKind, MilliCpu, Pod, PodUid, Reclaimed, Resources,
+    colocation::class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL},
+    model::{Overhead, ReclaimedTier, SYSTEM_CRITICAL_PRIORITY},
     quantity::{self, QuantityError},
     validate,
 };
@@ -54,6 +55,7 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
         containers: containers(spec)?,
         pod_resources: None,
         overhead: None,
+        colocation: colocation_labels(meta.labels.as_ref()),
     };
     if let Some(requirements) = &spec.resources {
         pod.pod_resources = Some(resources("spec.resources", requirements)?);
@@ -64,6 +66,14 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
     match validate::validate(&pod).into_iter().next() {
         Some(error) => Err(Problem::Refused(error)),
         None => Ok(pod),
+    }
+}
+
+fn colocation_labels(labels: Option<&BTreeMap<String, String>>) -> Labels {
+    let label = |name| labels.and_then(|labels| labels.get(name)).cloned();
+    Labels {
+        qos_class: label(QOS_CLASS_LABEL),
+        priority_class: label(PRIORITY_CLASS_LABEL),
     }
 }
 
@@ -168,6 +178,7 @@ fn resources(field: &str, from: &ResourceRequirements) -> Result<Resources, Prob
         )?,
         memory_limit: read(field, "limits", limits, "memory", quantity::parse_memory)?,
         hugepages: hugepages(field, requests, limits)?,
+        reclaimed: reclaimed(field, requests, limits)?,
     };
     within(field, "cpu", requests, result.cpu_request, result.cpu_limit)?;
     within(
@@ -257,6 +268,43 @@ fn hugepages(
         }
     }
     Ok(found)
+}
+
+/// `kubernetes.io/batch-cpu` and its like: whole numbers, CPU in thousandths of a core. A container that asks for
+/// both kinds counts as batch.
+fn reclaimed(
+    field: &str,
+    requests: Option<&Quantities>,
+    limits: Option<&Quantities>,
+) -> Result<Option<Reclaimed>, Problem> {
+    for tier in [ReclaimedTier::Batch, ReclaimedTier::Mid] {
+        let [cpu, memory] = tier.resources();
+        let amount =
+            |list, from, resource| read(field, list, from, resource, quantity::parse_count);
+        let found = Reclaimed {
+            tier,
+            cpu_request: amount("requests", requests, cpu)?.map(MilliCpu),
+            cpu_limit: amount("limits", limits, cpu)?.map(MilliCpu),
+            memory_request: amount("requests", requests, memory)?.map(Bytes),
+            memory_limit: amount("limits", limits, memory)?.map(Bytes),
+        };
+        within(field, cpu, requests, found.cpu_request, found.cpu_limit)?;
+        within(
+            field,
+            memory,
+            requests,
+            found.memory_request,
+            found.memory_limit,
+        )?;
+        let empty = Reclaimed {
+            tier,
+            ..Reclaimed::default()
+        };
+        if found != empty {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 fn overhead(from: &Quantities) -> Result<Overhead, Problem> {

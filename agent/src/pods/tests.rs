@@ -1,6 +1,6 @@
 use std::{fs, sync::Arc, time::Duration};
 
-use podwarden_policy::{Bytes, ContainerKind, MilliCpu, Pod};
+use podwarden_policy::{Bytes, ContainerKind, MilliCpu, Pod, model::ReclaimedTier};
 
 use super::*;
 
@@ -52,6 +52,28 @@ fn limits_are_requests_where_those_are_not_written() {
     assert_eq!(resources.cpu_request, Some(MilliCpu(2000)));
     assert_eq!(resources.memory_request, Some(Bytes::gibi(1)));
     assert!(pod.static_pod);
+}
+
+#[test]
+fn reclaimed_resources_are_whole_numbers_of_a_best_effort_pod() {
+    let with = |resources: &str| GUARANTEED.replace("{cpu: 2, memory: 1Gi}", resources);
+    let batch = "{kubernetes.io/batch-cpu: 1k, kubernetes.io/batch-memory: 1Gi}";
+    let (pod, qos) = one(&with(batch)).unwrap();
+    assert_eq!(qos, QosClass::BestEffort);
+    let wanted = pod.containers[0].resources.reclaimed.unwrap();
+    assert_eq!(wanted.tier, ReclaimedTier::Batch);
+    assert_eq!(wanted.cpu_limit, Some(MilliCpu(1000)));
+    assert_eq!(wanted.cpu_request, wanted.cpu_limit);
+    assert_eq!(wanted.memory_request, Some(Bytes::gibi(1)));
+    let (pod, _) = one(&with("{kubernetes.io/mid-cpu: 1500m}")).unwrap();
+    let wanted = pod.containers[0].resources.reclaimed.unwrap();
+    assert_eq!(
+        (wanted.tier, wanted.cpu_limit),
+        (ReclaimedTier::Mid, Some(MilliCpu(2)))
+    );
+    let problem = one(&with("{kubernetes.io/batch-cpu: many}")).unwrap_err();
+    let field = "spec.containers[0].resources.limits.kubernetes.io/batch-cpu";
+    assert!(problem.to_string().contains(field), "{problem}");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
-use podwarden::config::{Config, Mode, Overrides, Ownership};
+use podwarden::config::{Config, Mode, Overrides};
+use podwarden_policy::plan::Ownership;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 

@@ -12,12 +12,12 @@ use super::{burstable_score, limited_swap, memory_high, oom_score_adj};
 use crate::{
     convert,
     limits::{CpuMax, Limit},
-    model::{Container, Pod, QosClass},
+    model::{Container, Pod, QosClass, Resources},
     plan::Snapshot,
     qos,
     reason::Reason,
     reserve,
-    units::{Bytes, CpuShares, saturate},
+    units::{Bytes, CpuShares, MilliCpu, saturate},
 };
 
 /// What only containers have; the defaults are those of KubeletConfiguration 1.37, with which
@@ -82,9 +82,9 @@ pub fn values(
     container: &Container,
 ) -> Vec<(ContainerValue, Reason)> {
     let mut values = Vec::from([
-        cpu_shares(container),
-        cpu_max(snapshot, container),
-        memory_limit(container),
+        cpu_shares(pod, container),
+        cpu_max(snapshot, pod, container),
+        memory_limit(pod, container),
     ]);
     if snapshot.controllers.memory_protection {
         values.extend(protection(snapshot, pod, container));
@@ -95,11 +95,20 @@ pub fn values(
     values
 }
 
-/// A request of zero counts as not written where there is a limit, as for the kubelet.
-fn cpu_shares(container: &Container) -> (ContainerValue, Reason) {
-    let resources = &container.resources;
-    let request = resources.cpu_request.filter(|request| !request.is_zero());
-    let cpu_request = request.or(resources.cpu_limit).unwrap_or_default();
+/// The CPU limit that counts for a container: the pod's own where the container has none
+/// (`getCPULimit`). Zero for none.
+fn cpu_limit(pod: &Pod, container: &Container) -> MilliCpu {
+    let limit = |r: &Resources| r.cpu_limit.filter(|limit| !limit.is_zero());
+    let own = limit(&container.resources);
+    own.or_else(|| limit(pod.pod_resources.as_ref()?))
+        .unwrap_or_default()
+}
+
+/// A request that is not written is the limit that counts; one that is written as zero is zero
+/// (`calculateLinuxResources`).
+fn cpu_shares(pod: &Pod, container: &Container) -> (ContainerValue, Reason) {
+    let request = container.resources.cpu_request;
+    let cpu_request = request.unwrap_or_else(|| cpu_limit(pod, container));
     let shares = convert::milli_to_shares(cpu_request);
     let reason = Reason::Shares {
         cpu_request,
@@ -108,9 +117,9 @@ fn cpu_shares(container: &Container) -> (ContainerValue, Reason) {
     (ContainerValue::CpuShares(shares), reason)
 }
 
-fn cpu_max(snapshot: &Snapshot, container: &Container) -> (ContainerValue, Reason) {
+fn cpu_max(snapshot: &Snapshot, pod: &Pod, container: &Container) -> (ContainerValue, Reason) {
     let period_us = snapshot.limits.cpu_period_us;
-    let limit = container.resources.cpu_limit.unwrap_or_default();
+    let limit = cpu_limit(pod, container);
     let quota = convert::milli_to_quota(limit, period_us);
     let (quota_us, reason) = match quota {
         None => (Limit::Unlimited, Reason::NoLimit),
@@ -134,8 +143,11 @@ fn cpu_max(snapshot: &Snapshot, container: &Container) -> (ContainerValue, Reaso
     (ContainerValue::CpuMax(max), reason)
 }
 
-fn memory_limit(container: &Container) -> (ContainerValue, Reason) {
-    let limit = container.resources.memory_limit.filter(|l| !l.is_zero());
+/// The pod's own limit where the container has none (`getMemoryLimit`).
+fn memory_limit(pod: &Pod, container: &Container) -> (ContainerValue, Reason) {
+    let limit = |r: &Resources| r.memory_limit.filter(|limit| !limit.is_zero());
+    let own = limit(&container.resources);
+    let limit = own.or_else(|| limit(pod.pod_resources.as_ref()?));
     let reason = limit.map_or(Reason::NoLimit, |limit| Reason::MemoryLimit { limit });
     (ContainerValue::MemoryLimit(limit.into()), reason)
 }
@@ -163,22 +175,21 @@ fn protection(
     ]
 }
 
-/// `None` where throttling is not configured.
+/// `None` where throttling is not configured. Nothing is between a request and an equal limit, and a
+/// container that has neither counts so in kubelet 1.36: both are zero.
 fn throttling(snapshot: &Snapshot, container: &Container) -> Option<(ContainerValue, Reason)> {
     let factor = snapshot.containers.throttling_factor?;
     let resources = &container.resources;
     let allocatable = reserve::allocatable(&snapshot.node).kubepods_memory;
-    let high = memory_high(
-        resources.memory_request,
-        resources.memory_limit,
-        allocatable,
-        factor,
-        snapshot.page_size,
-    );
-    let limit = resources.memory_limit.filter(|limit| !limit.is_zero());
+    let (request, limit) = (resources.memory_request, resources.memory_limit);
+    let differ = request.unwrap_or_default() != limit.unwrap_or_default();
+    let high = differ
+        .then(|| memory_high(request, limit, allocatable, factor, snapshot.page_size))
+        .flatten();
+    let limit = limit.filter(|limit| !limit.is_zero());
     let reason = match high {
         Some(high) => Reason::MemoryHigh {
-            request: resources.memory_request.unwrap_or_default(),
+            request: request.unwrap_or_default(),
             ceiling: limit.unwrap_or(allocatable),
             limited: limit.is_some(),
             factor,

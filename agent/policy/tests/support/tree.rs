@@ -41,6 +41,7 @@ fn resources() -> impl Strategy<Value = Resources> {
         hugepages: pick(huge % 2, &[(Bytes::mebi(2), Bytes::mebi(64))])
             .into_iter()
             .collect(),
+        reclaimed: None,
     })
 }
 

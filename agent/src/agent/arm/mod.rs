@@ -47,7 +47,7 @@ impl Levels {
         // Without a limit on kubepods nothing is available below it, as for the kubelet.
         let threshold = node.eviction_hard_memory.as_u64() > 0 && node.enforce.pods;
         let mut levels = Self {
-            kubepods: threshold.then_some(allocatable.memory.as_u64()),
+            kubepods: threshold.then_some(allocatable.kubepods_level.as_u64()),
             ..Self::default()
         };
         if let Some(percent) = node.qos_reserved_memory_percent {

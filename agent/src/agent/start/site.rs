@@ -3,7 +3,7 @@
 use podwarden_cgroup::{
     CgroupLayout, CgroupPath, Controller, Driver, DriverFacts, Hierarchies, Tree,
 };
-use podwarden_policy::{Node, reserve};
+use podwarden_policy::{Node, plan::Ownership, reserve};
 
 use super::{StartError, kubepods};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         types::NodeStats,
     },
     base::clock,
-    config::{Config, Machine, Mode, Ownership},
+    config::{Config, Machine, Mode},
     eviction::status::Sizes,
     kernel::support::Profile,
     pods::SourcedPod,

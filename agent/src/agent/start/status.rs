@@ -3,10 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use podwarden_policy::plan::Ownership;
+
 use crate::{
     api::{published::Published, types::Eviction},
     base::error,
-    config::{Config, EvictionStatusConfig, Ownership},
+    config::{Config, EvictionStatusConfig},
     eviction::{
         pod_workers::JobError,
         status::{Condition, EvictionStatus, OnDegraded, Parts, Sizes, Teardown},

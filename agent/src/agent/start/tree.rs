@@ -6,12 +6,15 @@ use std::{
 };
 
 use podwarden_cgroup::{Driver, FreezeRecord, Systemd, Tree};
-use podwarden_policy::{QosClass, plan};
+use podwarden_policy::{
+    QosClass,
+    plan::{self, Ownership},
+};
 
 use super::{LOCK_DIR, Site, StartError};
 use crate::{
     api::published::Published,
-    config::{Config, Mode, Ownership},
+    config::{Config, Mode},
     hierarchy::{
         act::{Actor, Backend, Counters, Files, Slices},
         converge::{self, Converger},

@@ -11,18 +11,18 @@ use podwarden_cgroup::{CgroupLayout, Driver};
 use podwarden_policy::{
     Bytes, MilliCpu, Node, Pod, PodUid,
     name::{self, CgroupName},
-    plan::Snapshot,
+    plan::{Ownership, Snapshot},
     reserve,
     settings::{CpuShare, Observed},
 };
 use serde_json::Value;
 
 use super::{
-    schema::{DriverName, RawSnapshot, cpu, memory, read},
+    schema::{DriverName, RawSnapshot},
     usage,
 };
 use crate::{
-    config::{API_VERSION, Config, Machine, Overrides},
+    config::{API_VERSION, Config, ConfigError, Cpu, Machine, Memory, Overrides, from_yaml},
     hierarchy::recorded::{KIND, Version},
     pods::{ManifestError, Problem, manifest},
 };
@@ -34,17 +34,27 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// CPUs of the node [default: the snapshot's, or this machine's]
-    #[arg(long, value_name = "CPU", value_parser = cpu)]
-    cpu: Option<MilliCpu>,
+    #[arg(long, value_name = "CPU")]
+    cpu: Option<Cpu>,
     /// Memory of the node [default: the snapshot's, or this machine's]
-    #[arg(long, value_name = "MEMORY", value_parser = memory)]
-    memory: Option<Bytes>,
+    #[arg(long, value_name = "MEMORY")]
+    memory: Option<Memory>,
     /// Which files the cgroups have [default: the snapshot's, or v2]
     #[arg(long, value_enum)]
     cgroup_version: Option<Version>,
     /// Who names the cgroups [default: the snapshot's, or cgroupfs]
     #[arg(long, value_enum)]
     cgroup_driver: Option<DriverName>,
+}
+
+impl NodeArgs {
+    fn cpu(&self) -> Option<MilliCpu> {
+        self.cpu.as_ref().map(|cpu| cpu.0)
+    }
+
+    fn memory(&self) -> Option<Bytes> {
+        self.memory.as_ref().map(|memory| memory.0)
+    }
 }
 
 /// What can be planned, and what could not be made sense of.
@@ -140,15 +150,13 @@ impl Reader<'_> {
     }
 
     fn snapshot(self, document: &str) -> anyhow::Result<Input> {
-        let options = serde_saphyr::options! { with_snippet: false };
-        let raw: RawSnapshot = serde_saphyr::from_str_with_options(document, options)
-            .with_context(|| format!("snapshot {}", self.name))?;
-        anyhow::ensure!(
-            raw.api_version.value == API_VERSION,
-            "{}: apiVersion is `{}`: this version reads {API_VERSION}",
-            crate::config::origin(self.name, Some(&raw.api_version)),
-            raw.api_version.value,
-        );
+        let raw: RawSnapshot = from_yaml(self.name, document)?;
+        if raw.api_version.value != API_VERSION {
+            let wrong = format!("this version reads {API_VERSION}");
+            return Err(
+                ConfigError::value(self.name, "apiVersion", &raw.api_version, wrong).into(),
+            );
+        }
         match raw.recorded {
             Some(_) if raw.is_written_by_hand() => anyhow::bail!(
                 "snapshot {}: `recorded` says everything; remove the keys beside it, or change \
@@ -174,7 +182,7 @@ impl Reader<'_> {
         }
         let own = raw.config.map(|raw| Config::embedded(self.name, raw));
         let config = self.config_or(own.transpose()?)?;
-        let (machine, hugepages) = match &raw.node {
+        let (machine, hugepages) = match raw.node {
             Some(node) => node.read(self.name, &Machine::probe()?)?,
             None => (Machine::probe()?, BTreeMap::new()),
         };
@@ -193,21 +201,17 @@ impl Reader<'_> {
         let version = version.unwrap_or_else(|| seen_version(&snapshot));
         for (pod, usage) in &raw.usage {
             let field = format!("usage.{pod}.memory");
-            let used = read(
-                self.name,
-                &field,
-                &usage.memory,
-                podwarden_policy::quantity::parse_memory,
-            );
-            let noted = used.and_then(|used| usage::note(&mut snapshot, version, pod, used));
+            let used = usage.memory.value.parse::<Memory>().map_err(|wrong| {
+                ConfigError::value(self.name, &field, &usage.memory, wrong).into()
+            });
+            let noted =
+                used.and_then(|Memory(used)| usage::note(&mut snapshot, version, pod, used));
             if let Err(error) = noted {
                 errors.push(format!("{}: usage: {error}", self.name));
             }
         }
         usage::complete(&mut snapshot, version);
-        if let Some(text) = &raw.memory_available {
-            let parse = podwarden_policy::quantity::parse_memory;
-            let available = read(self.name, "memoryAvailable", text, parse)?;
+        if let Some(Memory(available)) = raw.memory_available {
             snapshot.crossing = usage::crossing(&config, &snapshot.node, available);
         }
         Ok(self.input(snapshot, Some(version), raw.cgroup_driver, errors))
@@ -219,8 +223,8 @@ impl Reader<'_> {
             Some(config) => config,
             None => Config::load(None, Overrides::default())?,
         };
-        config.capacity_cpu = self.args.cpu.or(config.capacity_cpu);
-        config.capacity_memory = self.args.memory.or(config.capacity_memory);
+        config.capacity_cpu = self.args.cpu().or(config.capacity_cpu);
+        config.capacity_memory = self.args.memory().or(config.capacity_memory);
         Ok(config)
     }
 
@@ -234,7 +238,7 @@ impl Reader<'_> {
     ) -> Snapshot {
         // Beside a kubelet its static pods come as mirror pods, which say so themselves.
         for pod in &mut pods {
-            pod.static_pod = config.ownership == crate::config::Ownership::Own;
+            pod.static_pod = config.ownership == Ownership::Own;
         }
         let kubepods = name::kubepods(&CgroupName::root());
         let mut snapshot = Snapshot::new(Node::default(), kubepods);
@@ -247,8 +251,8 @@ impl Reader<'_> {
     /// A recorded snapshot under the command line's values: what would be, if.
     fn changed(&self, mut snapshot: Snapshot, driver: Driver) -> Snapshot {
         let node = &mut snapshot.node;
-        node.cpu_capacity = self.args.cpu.unwrap_or(node.cpu_capacity);
-        node.memory_capacity = self.args.memory.unwrap_or(node.memory_capacity);
+        node.cpu_capacity = self.args.cpu().unwrap_or(node.cpu_capacity);
+        node.memory_capacity = self.args.memory().unwrap_or(node.memory_capacity);
         if let Some(config) = &self.config {
             let machine = Machine {
                 cpu: node.cpu_capacity,

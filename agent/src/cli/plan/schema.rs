@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use podwarden_policy::{
-    Bytes, MilliCpu,
-    quantity::{self, QuantityError},
-};
+use podwarden_policy::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    config::{Machine, RawConfig, Text, origin},
+    config::{Cpu, Machine, Memory, RawConfig, Text},
     hierarchy::recorded::Version,
 };
 
@@ -34,7 +31,7 @@ pub(super) struct RawSnapshot {
     #[serde(default)]
     pub(super) usage: BTreeMap<String, RawUsage>,
     /// What is left of the node's memory.
-    pub(super) memory_available: Option<Text>,
+    pub(super) memory_available: Option<Memory>,
     pub(super) cgroups: Option<Value>,
     pub(super) recorded: Option<Value>,
 }
@@ -66,40 +63,32 @@ pub(crate) enum DriverName {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNode {
-    cpu: Option<Text>,
-    memory: Option<Text>,
-    swap: Option<Text>,
+    cpu: Option<Cpu>,
+    memory: Option<Memory>,
+    swap: Option<Memory>,
     #[serde(default)]
-    hugepages: BTreeMap<String, Text>,
+    hugepages: BTreeMap<String, Memory>,
 }
 
 impl RawNode {
     /// The machine, `here` where nothing is written, and its huge pages.
     pub(super) fn read(
-        &self,
+        self,
         name: &str,
         here: &Machine,
     ) -> anyhow::Result<(Machine, BTreeMap<Bytes, Bytes>)> {
-        let memory = |field: &str, text: &Option<Text>| {
-            let text = text.as_ref();
-            text.map(|text| read(name, field, text, quantity::parse_memory))
-                .transpose()
-        };
-        let cpu = self.cpu.as_ref();
-        let cpu = cpu.map(|text| read(name, "node.cpu", text, quantity::parse_cpu));
         let machine = Machine {
-            cpu: cpu.transpose()?.unwrap_or(here.cpu),
-            memory: memory("node.memory", &self.memory)?.unwrap_or(here.memory),
-            swap: memory("node.swap", &self.swap)?.unwrap_or_default(),
+            cpu: self.cpu.map_or(here.cpu, |cpu| cpu.0),
+            memory: self.memory.map_or(here.memory, |memory| memory.0),
+            swap: self.swap.unwrap_or_default().0,
             // Of this machine; the document does not set it.
             ..Machine::default()
         };
-        let hugepages = self.hugepages.iter().map(|(size, amount)| {
-            let field = format!("node.hugepages.{size}");
-            let amount = read(name, &field, amount, quantity::parse_memory)?;
-            let size = quantity::parse_memory(size)
-                .map_err(|e| anyhow::anyhow!("{name}: {field} is no page size such as 2Mi: {e}"))?;
-            Ok((size, amount))
+        let hugepages = self.hugepages.into_iter().map(|(size, amount)| {
+            let bytes = size.parse::<Memory>().map_err(|e| {
+                anyhow::anyhow!("{name}: node.hugepages.{size} is no page size such as 2Mi: {e}")
+            })?;
+            Ok((bytes.0, amount.0))
         });
         Ok((machine, hugepages.collect::<anyhow::Result<_>>()?))
     }
@@ -111,27 +100,4 @@ impl RawNode {
 pub(super) struct RawUsage {
     /// Its working set.
     pub(super) memory: Text,
-}
-
-/// Reads a quantity, with file, line, field and value in the error.
-pub(super) fn read<T>(
-    name: &str,
-    field: &str,
-    text: &Text,
-    parse: impl Fn(&str) -> Result<T, QuantityError>,
-) -> anyhow::Result<T> {
-    parse(&text.value).map_err(|problem| {
-        let origin = origin(name, Some(text));
-        anyhow::anyhow!("{origin}: {field} is `{}`: {problem}", text.value)
-    })
-}
-
-/// For `--cpu`.
-pub(crate) fn cpu(text: &str) -> Result<MilliCpu, String> {
-    quantity::parse_cpu(text).map_err(|e| format!("{e}; write 2 or 1500m"))
-}
-
-/// For `--memory`.
-pub(crate) fn memory(text: &str) -> Result<Bytes, String> {
-    quantity::parse_memory(text).map_err(|e| format!("{e}; write 20Gi or 512Mi"))
 }

@@ -151,7 +151,7 @@ fn nothing_to_plan_is_an_error_with_its_place() {
         ),
         (
             &format!("{HEAD}config:\n  kubeReserved: {{memory: lots}}"),
-            "test.yaml:4: kubeReserved.memory is `lots`",
+            "test.yaml:4: config.kubeReserved.memory is `lots`",
         ),
         (&format!("{HEAD}nodes: {{}}"), "unknown field `nodes`"),
         (

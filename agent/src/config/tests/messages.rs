@@ -143,3 +143,24 @@ fn a_file_for_something_else_is_refused() {
         );
     }
 }
+
+#[test]
+fn a_key_without_a_value_has_its_default() {
+    let text = "mode:\nreactor:\nconvergence:\n  onExit:\n  reclaimStep:\ncapacity: {cpu: , memory: ~}\n\
+                sampling: {interval: }\nevictionHard:\npodPidsLimit:\nkubeReserved:\n  memory:\n";
+    assert_eq!(parse(text).unwrap(), parse("").unwrap());
+}
+
+#[test]
+fn a_flag_is_read_as_its_key_is() {
+    for (flag, part) in [
+        ("--node-name=Node_1", "such as node-1.example.org"),
+        ("--cgroup-root=kubepods", "start with /"),
+        ("--cri-socket=tcp://a", "tcp is no unix socket"),
+        ("--listen=localhost", "127.0.0.1:9595"),
+        ("--mode=on", "observe, enforce"),
+    ] {
+        let error = Overrides::from_flags([flag]).unwrap_err().to_string();
+        assert!(error.contains(part), "{flag}: {error}");
+    }
+}

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 use clap::CommandFactory as _;
 
 use super::HEAD;
-use crate::{cli::Cli, config::raw};
+use crate::{cli::Cli, config::yaml};
 
 /// A key: its path, its default and range, what it sets. A flag of `run` that overrides it stands in brackets.
 type Key = (&'static str, &'static str, &'static str);
@@ -412,7 +412,7 @@ fn keys_of(section: &str) -> BTreeSet<String> {
     let _ = writeln!(text, "{}notAKey: 1", "  ".repeat(depth));
     let error = format!(
         "{:#}",
-        anyhow::Error::from(raw::parse("f", &text).unwrap_err())
+        anyhow::Error::from(yaml::parse("f", &text).unwrap_err())
     );
     let (_, listed) = error.split_once("expected ").unwrap_or_default();
     let (listed, _) = listed.split_once(" at line").unwrap_or((listed, ""));

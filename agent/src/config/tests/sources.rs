@@ -14,10 +14,7 @@ fn the_runtime_is_where_the_operator_says() {
             path
         );
     }
-    let overrides = Overrides {
-        cri_socket: Some("unix:///run/crio/crio.sock".to_owned()),
-        ..Overrides::default()
-    };
+    let overrides = flags(&["--cri-socket=unix:///run/crio/crio.sock"]);
     let config = Config::load(None, overrides).unwrap();
     let crio = Some("/run/crio/crio.sock".into());
     assert_eq!(config.container_runtime_endpoint, crio);
@@ -129,14 +126,8 @@ fn the_api_server_is_where_the_operator_says() {
             .unwrap()
             .apiserver
     };
-    let flag = || Overrides {
-        kubeconfig: Some("/flag".into()),
-        ..Overrides::default()
-    };
-    let off = Overrides {
-        no_apiserver: true,
-        ..Overrides::default()
-    };
+    let flag = || flags(&["--kubeconfig=/flag"]);
+    let off = flags(&["--no-apiserver"]);
     let kubeconfig = |path: &str| ApiserverConfig::Kubeconfig(path.into());
     assert_eq!(of("", Overrides::default()), ApiserverConfig::Auto);
     assert_eq!(

@@ -27,7 +27,7 @@ const DURATION: &str = "write a duration of at most 24h, such as 30s or 1m30s";
 
 impl File<'_> {
     pub(super) fn thresholds(
-        &self,
+        self,
         raw: &RawConfig,
         enforce_pods: bool,
     ) -> Result<Vec<Threshold>, ConfigError> {
@@ -58,13 +58,18 @@ impl File<'_> {
             let grace = thresholds.iter().find(of).and_then(|t| t.grace);
             if grace.is_some_and(|grace| grace > LONGEST_GRACE) {
                 let field = format!("{GRACE}.{signal}");
-                return Err(self.error(&field, text, "longer than 24h", DURATION));
+                return Err(ConfigError::value(
+                    self.0,
+                    &field,
+                    text,
+                    format!("longer than 24h; {DURATION}"),
+                ));
             }
         }
         Ok(thresholds)
     }
 
-    fn threshold_error(&self, raw: &RawConfig, error: &ThresholdError) -> ConfigError {
+    fn threshold_error(self, raw: &RawConfig, error: &ThresholdError) -> ConfigError {
         let at = |field: &str, key: &str, problem: String, remedy| {
             let signals = match field {
                 HARD => raw.eviction_hard.as_ref(),
@@ -74,7 +79,9 @@ impl File<'_> {
             };
             let name = format!("{field}.{key}");
             match signals.and_then(|signals| signals.get(key)) {
-                Some(text) => self.error(&name, text, problem, remedy),
+                Some(text) => {
+                    ConfigError::value(self.0, &name, text, format!("{problem}; {remedy}"))
+                }
                 None => self.incomplete(name, field.to_owned()),
             }
         };
@@ -101,14 +108,6 @@ impl File<'_> {
                 self.incomplete(format!("{GRACE}.{signal}"), format!("{SOFT}.{signal}"))
             }
             other => at(RECLAIM, "", other.to_string(), AMOUNT),
-        }
-    }
-
-    fn incomplete(&self, missing: String, because: String) -> ConfigError {
-        ConfigError::Incomplete {
-            path: self.0.to_owned(),
-            missing,
-            because,
         }
     }
 }

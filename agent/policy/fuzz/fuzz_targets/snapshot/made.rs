@@ -177,6 +177,7 @@ fn resources(u: Choices<'_, '_>) -> Result<Resources> {
         memory_request: option(u, bytes)?,
         memory_limit: option(u, bytes)?,
         hugepages: hugepages(u)?,
+        ..Resources::default()
     })
 }
 

@@ -3,11 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Environment, Fact, Hierarchy, Known, foreign_writes::degraded};
-use crate::{
-    config::{Mode, Ownership},
-    hierarchy::oom_score::score_of,
-};
+use crate::{config::Mode, hierarchy::oom_score::score_of};
 use podwarden_cgroup::CgroupPath;
+use podwarden_policy::plan::Ownership;
 
 /// Time between two passes over all containers, for missed notices.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
