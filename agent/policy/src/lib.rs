@@ -36,6 +36,7 @@ pub mod model;
 pub mod name;
 pub mod plan;
 pub mod pressure;
+pub mod promise;
 pub mod qos;
 pub mod quantity;
 pub mod reason;

@@ -1,4 +1,7 @@
-//! Reads the candidates' usage to choose the victim. Allocates nothing.
+//! Reads the candidates' usage to order them for eviction, in an array that is there before. Allocates nothing.
+//!
+//! A working set is at most usage, and reading it costs ten times as much. So the order is a heap by what a
+//! candidate would rank with all of its usage, and the working set is read of what comes to its top.
 
 use podwarden_policy::{
     evict::{self, Candidate, Rank},
@@ -12,15 +15,32 @@ use super::{
 };
 use crate::base::clock::monotonic as now;
 
+/// Candidates that are ordered; of more, the last ones are left out.
+const MOST: usize = 1024;
+
 /// Who goes first, and why.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
     pub(super) position: usize,
     pub(super) rank: Rank,
     pub(super) usage: u64,
+    /// What of that its death gains, bytes.
+    pub(super) gain: u64,
 }
 
-/// What a pass over the candidates found besides the first.
+/// Whether a pod is left out of the order, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Skip {
+    No,
+    /// It was evicted, and so many bytes of what it holds are promised.
+    Promised(u64),
+    /// It is evicted, and a process of it may be left.
+    Dying,
+    /// It could not be killed, or has nothing to kill.
+    PassedOver,
+}
+
+/// What a pass over the candidates found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Survey {
     /// Of all that can be chosen.
@@ -30,9 +50,15 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    fn count(&mut self, position: usize, victim: &Victim, usage: u64) {
+    fn count(&mut self, position: usize, victim: &Victim, usage: u64, skip: Skip) {
         let growth = victim.files.seen.growth(usage);
-        self.candidates.add(usage, growth);
+        match skip {
+            Skip::No | Skip::Promised(_) => self.candidates.add(usage, growth),
+            // What it grew before it died is over; what is left of it is no growth of others.
+            Skip::Dying => return self.candidates.add(usage, 0),
+            // It cannot be evicted, so its growth is that of others.
+            Skip::PassedOver => return self.candidates.add(usage - growth, 0),
+        }
         let over_request = usage > victim.candidate.memory_request.as_u64();
         if over_request && growth > self.filler.map_or(0, |(_, most)| most) {
             self.filler = Some((position, growth));
@@ -41,82 +67,186 @@ impl Survey {
 }
 
 /// A candidate as a choice; `None` when it is gone.
-pub(super) fn choice_of(plan: &ArmedPlan, position: usize) -> Option<Choice> {
+pub(super) fn choice_of(plan: &ArmedPlan, position: usize, promised: u64) -> Option<Choice> {
     let victim = plan.victims.get(position)?;
     let usage = victim.files.memory.usage().ok()?;
     let working_set = victim.files.memory.stat().ok()?.working_set(usage);
+    Some(Choice {
+        position,
+        rank: rank(plan, victim, working_set.saturating_sub(promised)),
+        usage,
+        gain: usage.saturating_sub(promised),
+    })
+}
+
+fn rank(plan: &ArmedPlan, victim: &Victim, working_set: u64) -> Rank {
     let candidate = Candidate {
         working_set: Some(Bytes(working_set)),
         ..victim.candidate
     };
-    Some(Choice {
-        position,
-        rank: evict::rank(plan.ranking, &candidate),
-        usage,
-    })
+    evict::rank(plan.ranking, &candidate)
 }
 
-/// The pod that goes first by its working set read now, leaving out those `passed_over` and all up to
-/// `after`, and those that use less than `least` bytes. What is read is noted in `trace`, for the record of an
-/// eviction, and counted in `survey`.
-pub(super) fn choose(
-    plan: &ArmedPlan,
-    scope: ScopeName,
-    trace: Option<&Trace>,
-    passed_over: impl Fn(u64) -> bool,
-    after: Option<(Rank, &str)>,
-    least: u64,
-    survey: &mut Survey,
-) -> Option<Choice> {
-    let note = |token, usage, working_set| {
-        if let Some(trace) = trace {
-            trace.pod(token, now(), usage, working_set);
-        }
-    };
-    let mut best: Option<(Choice, &Victim)> = None;
-    for (position, victim) in plan.victims.iter().enumerate() {
-        if !scope.contains(victim.place) || passed_over(victim.token) {
-            continue;
-        }
-        // Gone, or nothing to free.
-        let Ok(usage @ 1..) = victim.files.memory.usage() else {
-            continue;
-        };
-        survey.count(position, victim, usage);
-        if usage < least {
-            continue;
-        }
-        let rank = |working_set| {
-            let candidate = Candidate {
-                working_set: Some(Bytes(working_set)),
-                ..victim.candidate
-            };
-            evict::rank(plan.ranking, &candidate)
-        };
-        let first = |rank| {
-            best.as_ref()
-                .is_none_or(|(b, v)| (rank, &victim.uid) < (b.rank, &v.uid))
-        };
-        // The working set is at most usage, and reading it costs ten times as much.
-        if !first(rank(usage)) {
-            note(victim.token, usage, None);
-            continue;
-        }
-        let Ok(stat) = victim.files.memory.stat() else {
-            continue;
-        };
-        let working_set = stat.working_set(usage);
-        note(victim.token, usage, Some(working_set));
-        let rank = rank(working_set);
-        let passed = after.is_some_and(|after| (rank, &*victim.uid) <= after);
-        if first(rank) && !passed && working_set >= least {
-            let choice = Choice {
-                position,
-                rank,
-                usage,
-            };
-            best = Some((choice, victim));
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    choice: Choice,
+    /// The rank is by the working set, not by usage.
+    exact: bool,
+}
+
+/// The candidates of a scope, those that go first at the top of a heap.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// Never more than [`MOST`], for which there is room from the start.
+    heap: Vec<Entry>,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self {
+            heap: Vec::with_capacity(MOST),
         }
     }
-    best.map(|(choice, _)| choice)
+}
+
+impl Order {
+    /// Takes the candidates of a scope that use at least `least` bytes and that `skip` does not leave out. What is
+    /// read is noted in `trace`, for the record of an eviction.
+    pub(super) fn fill(
+        &mut self,
+        plan: &ArmedPlan,
+        scope: ScopeName,
+        trace: Option<&Trace>,
+        skip: impl Fn(&Victim, u64) -> Skip,
+        least: u64,
+    ) -> Survey {
+        self.heap.clear();
+        let mut survey = Survey::default();
+        for (position, victim) in plan.victims.iter().enumerate() {
+            if !scope.contains(victim.place) {
+                continue;
+            }
+            // Gone, or nothing to free.
+            let Ok(usage @ 1..) = victim.files.memory.usage() else {
+                continue;
+            };
+            let skip = skip(victim, usage);
+            survey.count(position, victim, usage, skip);
+            let gain = match skip {
+                Skip::No => usage,
+                Skip::Promised(promised) => usage.saturating_sub(promised),
+                Skip::Dying | Skip::PassedOver => continue,
+            };
+            if let Some(trace) = trace {
+                trace.pod(victim.token, now(), usage, None);
+            }
+            if gain == 0 || gain < least {
+                continue;
+            }
+            let choice = Choice {
+                position,
+                rank: rank(plan, victim, gain),
+                usage,
+                gain,
+            };
+            self.take(
+                plan,
+                Entry {
+                    choice,
+                    exact: false,
+                },
+            );
+        }
+        for parent in (0..self.heap.len() / 2).rev() {
+            self.sink(plan, parent);
+        }
+        survey
+    }
+
+    fn take(&mut self, plan: &ArmedPlan, entry: Entry) {
+        if self.heap.len() < MOST {
+            self.heap.push(entry);
+            return;
+        }
+        let all = self.heap.iter_mut();
+        if let Some(last) = all.max_by(|a, b| key(plan, a).cmp(&key(plan, b)))
+            && key(plan, &entry) < key(plan, last)
+        {
+            *last = entry;
+        }
+    }
+
+    /// Takes out the one that goes first by its working set read now, and at least `least` bytes of it. What is
+    /// read is noted in `trace` as well.
+    pub(super) fn next(
+        &mut self,
+        plan: &ArmedPlan,
+        trace: Option<&Trace>,
+        least: u64,
+    ) -> Option<Choice> {
+        loop {
+            let top = self.heap.first_mut()?;
+            let Choice {
+                position,
+                usage,
+                gain,
+                ..
+            } = top.choice;
+            if top.exact {
+                let choice = top.choice;
+                self.drop_top(plan);
+                return Some(choice);
+            }
+            let victim = &plan.victims[position];
+            let working_set = victim.files.memory.stat().map(|s| s.working_set(usage));
+            if let Some(trace) = trace {
+                trace.pod(
+                    victim.token,
+                    now(),
+                    usage,
+                    working_set.as_ref().ok().copied(),
+                );
+            }
+            // The promised part is no page cache that could be dropped.
+            let counted = working_set.map_or(0, |set| set.saturating_sub(usage - gain));
+            if counted < least.max(1) {
+                self.drop_top(plan);
+                continue;
+            }
+            top.choice.rank = rank(plan, victim, counted);
+            top.exact = true;
+            self.sink(plan, 0);
+        }
+    }
+
+    fn drop_top(&mut self, plan: &ArmedPlan) {
+        self.heap.swap_remove(0);
+        self.sink(plan, 0);
+    }
+
+    /// Moves an entry down until none below it goes before it.
+    fn sink(&mut self, plan: &ArmedPlan, mut at: usize) {
+        loop {
+            let children = [2 * at + 1, 2 * at + 2];
+            let below = children
+                .into_iter()
+                .filter(|child| *child < self.heap.len());
+            let first = below.min_by(|a, b| {
+                let of = |place: &usize| key(plan, &self.heap[*place]);
+                of(a).cmp(&of(b))
+            });
+            match first {
+                Some(child) if key(plan, &self.heap[child]) < key(plan, &self.heap[at]) => {
+                    self.heap.swap(at, child);
+                    at = child;
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// What is less goes first.
+fn key<'a>(plan: &'a ArmedPlan, entry: &Entry) -> (Rank, &'a str) {
+    (entry.choice.rank, &plan.victims[entry.choice.position].uid)
 }

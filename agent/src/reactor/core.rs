@@ -11,21 +11,22 @@ use std::{
     time::Duration,
 };
 
-use podwarden_policy::{pressure::WORTH_EVICTING, worth::Effect};
+use podwarden_policy::{pressure::WORTH_EVICTING, promise::Living, worth::Effect};
 
 mod evict;
 mod notices;
+mod promises;
 mod rearm;
 
 use evict::Evicted;
 
 use super::{
     KernelLevels, Shared,
-    choose::{Choice, Survey, choice_of, choose},
+    choose::{Choice, Order, Skip, Survey, choice_of},
+    dying::Victims,
     fill::{Costs, Fill},
-    freeing::Freeing,
     growth::{self, Growths},
-    plan::{ArmedPlan, Scope, ScopeName},
+    plan::{ArmedPlan, Scope, ScopeName, Victim},
     poll::{EVENTS, Poll},
     reap::Reaper,
     report::{Crossing, Report},
@@ -42,8 +43,9 @@ use crate::{
 /// Scopes that a plan can have.
 const SCOPES: usize = 4;
 
-/// How often a dying victim's memory is looked at.
+/// How often a dying victim's memory is looked at, while its processes give it back and afterwards.
 const FREED_POLL: Duration = Duration::from_millis(1);
+const TEARDOWN_POLL: Duration = Duration::from_millis(20);
 
 /// Tokens of the epoll set; a scope's eventfd is `NOTIFY + index`.
 const CONTROL: u64 = 0;
@@ -62,15 +64,6 @@ const ROOM_GRAIN: u64 = 1 << 20;
 /// figures of every cgroup.
 const NODE_LOOK_NS: u64 = 10_000_000;
 
-/// A victim whose memory is awaited.
-#[derive(Debug)]
-struct Dying {
-    plan: Arc<ArmedPlan>,
-    victim: usize,
-    number: u64,
-    freeing: Freeing,
-}
-
 /// The reactor's own state.
 pub(super) struct Core {
     shared: Arc<Shared>,
@@ -83,7 +76,10 @@ pub(super) struct Core {
     watches: [Watch; SCOPES],
     fills: [Fill; SCOPES],
     costs: Costs,
-    dying: Option<Dying>,
+    dying: Victims,
+    order: Order,
+    /// How fast the living fill each scope while victims of it die.
+    living: [Living; SCOPES],
     reaper: Reaper,
     pace: Pace,
     passed_over: PassedOver,
@@ -125,7 +121,9 @@ impl Core {
             watches: [Watch::default(); SCOPES],
             fills: [Fill::default(); SCOPES],
             costs: Costs::new(config.max_headroom, cpus),
-            dying: None,
+            dying: Victims::default(),
+            order: Order::default(),
+            living: [Living::default(); SCOPES],
             reaper,
             pace: Pace::new(config.max_evictions_per_minute),
             passed_over: PassedOver::default(),
@@ -180,7 +178,7 @@ impl Core {
             if scope.name == ScopeName::Node && now() < self.node_due {
                 continue;
             }
-            let Some(look) = self.look(&plan, index) else {
+            let Some(mut look) = self.look(&plan, index) else {
                 continue;
             };
             self.shared.trace.scope(scope.name, look);
@@ -188,11 +186,8 @@ impl Core {
             let level = self.fills[index].level;
             if look.working_set < self.watches[index].floor(level, scope.target) {
                 self.below(index, scope, look);
-            } else if self.dying.is_none() {
-                // Killed is not freed: until it is, nothing else is decided.
-                let retry = self.config.max_interval;
-                let next = self.watches[index].above(level, look, wake, retry);
-                self.decide(&plan, index, look, wake, next);
+            } else {
+                look = self.at_level(&plan, index, look, wake);
             }
             if scope.name == ScopeName::Node {
                 self.look_at_node_again(index, look);
@@ -220,7 +215,7 @@ impl Core {
             return;
         };
         // A victim is dying for it already.
-        if self.dying.is_some() {
+        if self.dying.is_awaited() {
             return;
         }
         let Some((usage, level)) = stalls::shortage(pressure) else {
@@ -248,24 +243,17 @@ impl Core {
     /// Looks at one scope, which settles the level that is in force.
     fn look(&mut self, plan: &ArmedPlan, index: usize) -> Option<Look> {
         let (scope, watch) = (&plan.scopes[index], &self.watches[index]);
-        let passed_over = &self.passed_over;
+        let (passed_over, dying) = (&self.passed_over, &self.dying);
+        let order = &mut self.order;
         self.fills[index].look(
             scope,
             &self.costs,
             |level| watch.floor(level, scope.target),
             || {
                 let at = now();
-                let passed_over = |token| passed_over.contains(token, at);
-                let choice = choose(
-                    plan,
-                    scope.name,
-                    None,
-                    passed_over,
-                    None,
-                    0,
-                    &mut Survey::default(),
-                );
-                choice.map_or(0, |choice| choice.usage)
+                let skip = |victim: &Victim, usage| skip(dying, passed_over, victim, usage, at);
+                order.fill(plan, scope.name, None, skip, 0);
+                order.next(plan, None, 0).map_or(0, |choice| choice.gain)
             },
         )
     }
@@ -293,7 +281,16 @@ impl Core {
         }
     }
 
-    fn decide(&mut self, plan: &Arc<ArmedPlan>, index: usize, look: Look, wake: u64, next: Next) {
+    /// Decides where what is free or promised does not suffice; `excess` is what has to be freed, bytes.
+    fn decide(
+        &mut self,
+        plan: &Arc<ArmedPlan>,
+        index: usize,
+        look: Look,
+        wake: u64,
+        next: Next,
+        excess: u64,
+    ) {
         let Next::Decide {
             crossed,
             detector,
@@ -317,7 +314,6 @@ impl Core {
         if first {
             self.tell(Report::Crossed(crossing));
         }
-        let excess = look.working_set.saturating_sub(scope.target.min(level));
         match self.evict_one(plan, crossing, excess, 0) {
             Evicted::Killed => self.watches[index].acted(),
             Evicted::Told => self.watches[index].settle(),
@@ -340,23 +336,33 @@ impl Core {
 
     /// Sleeps no longer than usage needs to reach the nearest level.
     fn set_timer(&self) {
-        let sleep = if self.dying.is_some() {
-            Some(FREED_POLL)
-        } else {
-            let (at, config) = (now(), self.config);
-            let scopes = self
-                .fills
-                .iter()
-                .zip(&self.watches)
-                .take(self.plan.scopes.len());
-            scopes
-                .map(|(fill, watch)| {
-                    let (shortest, longest) = (config.min_interval, config.max_interval);
-                    watch.sleep(fill.level, at, self.cpus, shortest, longest)
-                })
-                .min()
+        let (at, config) = (now(), self.config);
+        let scopes = self
+            .fills
+            .iter()
+            .zip(&self.watches)
+            .take(self.plan.scopes.len());
+        let sleeps = scopes.map(|(fill, watch)| {
+            let (shortest, longest) = (config.min_interval, config.max_interval);
+            watch.sleep(fill.level, at, self.cpus, shortest, longest)
+        });
+        let dying = match (self.dying.is_awaited(), self.dying.is_empty()) {
+            (true, _) => Some(FREED_POLL),
+            (false, false) => Some(TEARDOWN_POLL),
+            (false, true) => None,
         };
-        self.poll.wake_after(sleep);
+        self.poll.wake_after(sleeps.chain(dying).min());
+    }
+}
+
+/// Whether a pod that uses `usage` is left out of the order at `at`, and why.
+fn skip(dying: &Victims, passed_over: &PassedOver, victim: &Victim, usage: u64, at: u64) -> Skip {
+    match dying.promised_by(victim.token) {
+        None => Skip::Dying,
+        Some(_) if passed_over.contains(victim.token, at) => Skip::PassedOver,
+        Some(_) if victim.files.seen.has_nothing_to_kill(usage, at) => Skip::PassedOver,
+        Some(0) => Skip::No,
+        Some(promised) => Skip::Promised(promised),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Costs {
     /// How far below the configured level it may go, of the scope's limit.
     most: Amount,
     /// What all CPUs may have charged ahead.
-    ahead: u64,
+    pub(super) ahead: u64,
 }
 
 impl Costs {
@@ -67,13 +67,13 @@ impl Fill {
         scope: &Scope,
         costs: &Costs,
         floor: impl Fn(u64) -> u64,
-        likely: impl Fn() -> u64,
+        mut likely: impl FnMut() -> u64,
     ) -> Option<Look> {
         let usage = scope.memory.usage().ok()?;
         let at = now();
         self.usage.observe(at, usage, costs.ahead);
         // Should all of it be in use.
-        self.settle(scope, costs, (at, usage), self.usage.at(at), &likely);
+        self.settle(scope, costs, (at, usage), self.usage.at(at), &mut likely);
         if usage < floor(self.level) {
             // In use is that much at most.
             self.working_set.bound(at, usage, costs.ahead);
@@ -88,7 +88,13 @@ impl Fill {
         // Page cache that grows does not fill anything.
         self.working_set
             .observe(at, scope.filled(&stat, usage), costs.ahead);
-        self.settle(scope, costs, (at, usage), self.working_set.at(at), &likely);
+        self.settle(
+            scope,
+            costs,
+            (at, usage),
+            self.working_set.at(at),
+            &mut likely,
+        );
         Some(Look {
             at,
             usage,
@@ -103,7 +109,7 @@ impl Fill {
         costs: &Costs,
         (at, usage): (u64, u64),
         rate: u64,
-        likely: impl Fn() -> u64,
+        likely: impl FnMut() -> u64,
     ) {
         (self.level, self.rate) = (scope.level, rate);
         if rate == 0 {
@@ -126,7 +132,13 @@ impl Fill {
         self.level = level(self.likely(at, likely));
     }
 
-    fn likely(&mut self, at: u64, likely: impl Fn() -> u64) -> u64 {
+    /// From a decision to the likely victim's memory, nanoseconds.
+    pub(super) fn takes(&self, costs: &Costs) -> u64 {
+        let likely = self.likely.map_or(0, |(_, usage)| usage);
+        DETECTION_NS.saturating_add(costs.reap.of(likely))
+    }
+
+    fn likely(&mut self, at: u64, mut likely: impl FnMut() -> u64) -> u64 {
         match self.likely {
             Some((asked, usage)) if at.saturating_sub(asked) < LIKELY_NS => usage,
             _ => {

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use podwarden_policy::worth::{Effect, Grower, Growth};
+use podwarden_policy::worth::{Effect, Grower, Growth, KUBELET_PACE_NS};
 
 use super::plan::{ArmedPlan, ScopeName};
 
@@ -16,24 +16,60 @@ const DISTANCE_NS: u64 = 500_000_000;
 /// Scopes by name.
 const SCOPES: usize = 4;
 
-/// What a candidate used at the last two samples, bytes; the older first.
+/// A pod with nothing to kill is tried again once it grew by more than this, bytes: a process that starts has its
+/// page tables, stacks and the kernel's memory for it charged.
+const STARTED: u64 = 256 << 10;
+
+/// And after this long, nanoseconds.
+const TRIED_AGAIN_NS: u64 = KUBELET_PACE_NS;
+
+/// What a candidate used at the last two samples, bytes, and whether it had anything to kill.
 #[derive(Debug, Default)]
-pub struct Seen([AtomicU64; 2]);
+pub struct Seen {
+    /// The older first.
+    samples: [AtomicU64; 2],
+    /// The least that it used since nothing was found to kill, plus one; 0 where that was not so.
+    empty: AtomicU64,
+    /// When that was found.
+    tried: AtomicU64,
+}
 
 impl Seen {
     /// A candidate that is not sampled yet and uses so much.
     pub fn new(usage: u64) -> Self {
-        Self([usage.into(), usage.into()])
+        Self {
+            samples: [usage.into(), usage.into()],
+            ..Self::default()
+        }
     }
 
     fn sample(&self, usage: u64) {
-        let newer = self.0[1].swap(usage, Ordering::Relaxed);
-        self.0[0].store(newer, Ordering::Relaxed);
+        let newer = self.samples[1].swap(usage, Ordering::Relaxed);
+        self.samples[0].store(newer, Ordering::Relaxed);
     }
 
     /// How much a candidate that uses `usage` now grew since the older sample, bytes.
     pub(super) fn growth(&self, usage: u64) -> u64 {
-        usage.saturating_sub(self.0[0].load(Ordering::Relaxed))
+        usage.saturating_sub(self.samples[0].load(Ordering::Relaxed))
+    }
+
+    /// It uses `usage`, and nothing was found in it at `now` that could be killed.
+    pub(super) fn nothing_to_kill(&self, usage: u64, now: u64) {
+        self.empty.store(usage.saturating_add(1), Ordering::Relaxed);
+        self.tried.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether that is still so at `now`, when it uses `usage`.
+    pub(super) fn has_nothing_to_kill(&self, usage: u64, now: u64) -> bool {
+        let empty = self.empty.load(Ordering::Relaxed);
+        let tried = self.tried.load(Ordering::Relaxed);
+        if empty == 0 || now.saturating_sub(tried) >= TRIED_AGAIN_NS {
+            return false;
+        }
+        // Page cache of the dead may go before a process starts.
+        self.empty
+            .fetch_min(usage.saturating_add(1), Ordering::Relaxed);
+        usage < empty.saturating_add(STARTED)
     }
 }
 

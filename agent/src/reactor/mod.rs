@@ -20,9 +20,9 @@
 
 mod choose;
 mod core;
+mod dying;
 mod fill;
 pub mod free;
-mod freeing;
 pub mod growth;
 mod noticing;
 pub mod plan;

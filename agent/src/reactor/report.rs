@@ -83,6 +83,8 @@ pub enum Report {
         number: u64,
         /// When it was seen; `None` when the wait ended first.
         at: Option<u64>,
+        /// What its cgroup still holds, bytes: memory of volumes and `/dev/shm` until they are unmounted.
+        left: u64,
     },
     /// Usage is at a level, and as many pods were evicted in the last minute as are allowed
     /// (`reactor.maxEvictionsPerMinute`); said once until usage falls.

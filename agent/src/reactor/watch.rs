@@ -9,6 +9,8 @@
 //!    └──── working set < target ──────────────────────────────────────┘
 //! ```
 //!
+//! While dead pods hold memory the working set is without that ([`podwarden_policy::promise`]).
+//!
 //! The kernel sees usage, the level is meant for the working set: page cache that no process uses is no
 //! reason to kill. So the kernel's level is armed at `level` plus the page cache seen last.
 
@@ -57,6 +59,8 @@ enum Phase {
     Crossed,
     /// A pod was evicted for it: the same, down to its target.
     Relieving,
+    /// The same, and what dead pods hold of it suffices.
+    Awaiting,
     /// At its level and all is said (observe mode).
     Settled,
     /// At its level, and no pod could be evicted at this time.
@@ -100,7 +104,7 @@ impl Watch {
     /// Below this nothing is asked for: the level, or once a pod was evicted the target.
     pub(super) fn floor(&self, level: u64, target: u64) -> u64 {
         match self.phase {
-            Phase::Relieving => target.min(level),
+            Phase::Relieving | Phase::Awaiting => target.min(level),
             Phase::Below | Phase::Crossed | Phase::Settled | Phase::NoCandidate(_) => level,
         }
     }
@@ -112,6 +116,16 @@ impl Watch {
         self.stamp = None;
     }
 
+    /// Usage was found at the level, and without what dead pods hold of it below: `look` is without that. True
+    /// where that ends a crossing.
+    pub(super) fn awaits(&mut self, look: Look) -> bool {
+        if !matches!(self.phase, Phase::Relieving | Phase::Awaiting) {
+            return true;
+        }
+        (self.phase, self.below) = (Phase::Awaiting, Some((look.at, look.working_set)));
+        false
+    }
+
     /// Usage was found at `level`. `wake` is when the reactor's wait ended for it.
     pub(super) fn above(&mut self, level: u64, look: Look, wake: u64, retry: Duration) -> Next {
         let first = self.phase == Phase::Below;
@@ -120,7 +134,7 @@ impl Watch {
             Phase::NoCandidate(asked) if look.at.saturating_sub(asked) < nanos(retry) => {
                 return Next::Rest;
             }
-            Phase::Below | Phase::Crossed | Phase::Relieving | Phase::NoCandidate(_) => {}
+            _ => {}
         }
         let (crossed, detector) = match (self.stamp.take(), self.below) {
             (Some(stamp), _) => stamp,
@@ -202,7 +216,7 @@ impl Watch {
         match self.phase {
             Phase::Crossed | Phase::Relieving => shortest,
             Phase::Settled | Phase::NoCandidate(_) => longest,
-            Phase::Below => {
+            Phase::Below | Phase::Awaiting => {
                 let headroom = level.saturating_sub(self.below.map_or(0, |(_, used)| used));
                 let sleep = sampler::sleep(headroom, cpus, shortest, longest);
                 match self.quiet_left(now, shortest) {

@@ -1,8 +1,11 @@
 //! From the kill to the memory: on a busy node, with many processes, with page cache, with a sandbox.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use podwarden::api::types::Eviction;
 
 use super::{Case, Context, case, portable, skip};
@@ -13,6 +16,7 @@ pub(super) const CASES: &[Case] = &[
     case("reaping_sandbox", reaping_sandbox),
     case("reaping_fork_bomb", reaping_fork_bomb),
     case("reaping_page_cache", reaping_page_cache),
+    case("reaping_shared_memory", reaping_shared_memory),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -186,6 +190,14 @@ fn reaping_fork_bomb(context: &Context) -> Result<()> {
 
 /// Page cache that a dead pod leaves is given back, and does not cost another pod its life.
 fn reaping_page_cache(context: &Context) -> Result<()> {
+    let runs = context.repetitions(1);
+    for run in 1..=runs {
+        page_cache_once(context).with_context(|| format!("run {run}"))?;
+    }
+    Ok(())
+}
+
+fn page_cache_once(context: &Context) -> Result<()> {
     let scene = Scene::new(context, &options())?;
     let bystander = scene.node.pod(PodSpec::best_effort("well-behaved"))?;
     let mut beside = bystander.start(&["anon", "--mib", "16"])?;
@@ -218,5 +230,69 @@ fn reaping_page_cache(context: &Context) -> Result<()> {
     let count = scene.node.agent.evictions()?.len();
     ensure!(count == 1, "{count} evictions");
     drop((cache, beside, filler));
+    scene.node.finish()
+}
+
+/// A volume in memory, as the kubelet mounts it; unmounted by its end at the latest.
+struct Volume(PathBuf);
+
+impl Volume {
+    fn mount(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path).context("make the volume's directory")?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("tmpfs"), &path, Some("tmpfs"), flags, None::<&str>).context("mount a tmpfs")?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // One that is left would be seen by what checks the host afterwards.
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Shared memory of a dead pod is charged until its volume is unmounted: that is promised, and no further pod
+/// dies for it.
+fn reaping_shared_memory(context: &Context) -> Result<()> {
+    let runs = context.repetitions(1);
+    for run in 1..=runs {
+        shared_memory_once(context).with_context(|| format!("run {run}"))?;
+    }
+    Ok(())
+}
+
+fn shared_memory_once(context: &Context) -> Result<()> {
+    let scene = Scene::new(context, &options())?;
+    let bystander = scene.node.pod(PodSpec::best_effort("well-behaved"))?;
+    let mut beside = bystander.start(&["anon", "--mib", "16"])?;
+    let volume = Volume::mount(scene.node.sandbox.dir().join("volume"))?;
+    let file = volume.0.join("data").display().to_string();
+    let fills = scene
+        .victim
+        .start(&["cache", "--mib", "160", "--file", &file])?;
+    scene.victim_holds(160)?;
+    let filler = scene.fill()?;
+    let eviction = scene.evictions(1)?.remove(0);
+    ensure!(eviction.pod.uid == scene.victim.uid(), "{eviction:?}");
+    sleep(Duration::from_secs(2))?;
+    let left = scene.victim.cgroup.memory()?.usage;
+    ensure!(left >= 160 * MIB, "the volume holds {left} bytes");
+    let count = scene.node.agent.evictions()?.len();
+    ensure!(
+        beside.is_alive() && count == 1,
+        "{count} evictions for memory that a dead pod's volume holds"
+    );
+    // What the living fill meanwhile counts: past the level without the volume.
+    let more = scene.fill_to(scene.node.level()? + 160 * MIB + 12 * MIB);
+    let evictions = scene.evictions(2)?;
+    ensure!(evictions[1].pod.uid == bystander.uid(), "{evictions:?}");
+    drop(volume);
+    until(context.limit(20), "the volume's memory back", || {
+        let memory = scene.victim.cgroup.memory();
+        memory.is_ok_and(|memory| memory.usage < 32 * MIB)
+    })?;
+    drop((fills, beside, filler, more));
     scene.node.finish()
 }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use podwarden_cgroup::Killed;
 use podwarden_policy::worth::{self, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage};
 
-use super::{Choice, Core, Dying, Survey, choice_of, choose};
+use super::{Choice, Core, Survey, choice_of, skip};
 use crate::{
     base::clock::monotonic as now,
     reactor::{
-        freeing::{Freeing, Outlook},
+        dying::Dying,
         growth::index,
-        plan::ArmedPlan,
+        plan::{ArmedPlan, ScopeName, Victim},
         report::{Chosen, Crossing, Outcome, Report},
-        stalls,
     },
 };
 
@@ -40,18 +40,12 @@ impl Core {
         if plan.enforce && !self.pace.allows(now()) {
             return Evicted::None(Report::RateLimited(crossing));
         }
-        let mut after = None;
+        let scope = crossing.scope;
+        let survey = self.order(plan, scope, least);
         // One that cannot be killed, or has nothing to kill, does not save the others.
-        for _ in 0..plan.victims.len() {
+        let mut next = self.order.next(plan, Some(&self.shared.trace), least);
+        while let Some(first) = next {
             let at = now();
-            let passed_over = |token| self.passed_over.contains(token, at);
-            let trace = Some(&*self.shared.trace);
-            let scope = crossing.scope;
-            let mut survey = Survey::default();
-            let Some(first) = choose(plan, scope, trace, passed_over, after, least, &mut survey)
-            else {
-                break;
-            };
             let choice = match self.weigh(plan, &crossing, excess, first, &survey) {
                 Ok(choice) => choice,
                 Err(growth) => return Evicted::None(Report::OthersGrow(crossing, growth)),
@@ -66,14 +60,20 @@ impl Core {
                 }
                 return Evicted::Killed;
             }
+            // One that went ahead of the first is left out from now on, and the first is still to be tried.
             if choice.position == first.position {
-                after = Some((choice.rank, &*plan.victims[choice.position].uid));
-            } else {
-                self.passed_over
-                    .add(plan.victims[choice.position].token, at);
+                next = self.order.next(plan, Some(&self.shared.trace), least);
             }
         }
         Evicted::None(Report::NoCandidate(crossing))
+    }
+
+    /// Orders the candidates that use `least` bytes.
+    fn order(&mut self, plan: &ArmedPlan, scope: ScopeName, least: u64) -> Survey {
+        let (dying, passed_over, at) = (&self.dying, &self.passed_over, now());
+        let skip = |victim: &Victim, usage| skip(dying, passed_over, victim, usage, at);
+        let trace = Some(&*self.shared.trace);
+        self.order.fill(plan, scope, trace, skip, least)
     }
 
     /// The candidate that is worth evicting: the first in the order, or one whose death lasts longer. An error
@@ -96,15 +96,15 @@ impl Core {
         let at = now();
         let shortage = Shortage {
             excess,
-            // Right after an eviction no rate is measured yet.
-            rate: crossing.fill_rate.max(self.growths.rate(&growth, at)),
+            rate: self.rate(crossing, &growth, at),
             growth,
         };
-        let effect = &mut self.effects[index];
-        match effect.grower(&growth, at) {
+        let grower = self.effects[index].grower(&growth, at);
+        let effect = self.effects[index];
+        match grower {
             Grower::Candidates => {
                 let gain = |choice: Choice| Gain {
-                    bytes: choice.usage,
+                    bytes: choice.gain,
                     growth: plan.victims[choice.position]
                         .files
                         .seen
@@ -114,7 +114,7 @@ impl Core {
                 let filler = survey
                     .filler
                     .filter(|(position, _)| *position != first.position)
-                    .and_then(|(position, _)| choice_of(plan, position));
+                    .and_then(|(position, _)| self.filler(plan, position));
                 Ok(
                     match worth::pick(&shortage, effect.horizon(at), gain(first), filler.map(gain))
                     {
@@ -125,20 +125,31 @@ impl Core {
             }
             Grower::Others if at < effect.allowed_from(Grower::Others) => Err(growth),
             Grower::Others => {
-                let passed_over = |token| self.passed_over.contains(token, at);
                 let least = shortage.needed(KUBELET_PACE_NS);
-                let scope = crossing.scope;
-                let lasting = choose(
-                    plan,
-                    scope,
-                    None,
-                    passed_over,
-                    None,
-                    least,
-                    &mut Survey::default(),
-                );
-                Ok(lasting.unwrap_or(first))
+                self.order(plan, crossing.scope, least);
+                Ok(self.order.next(plan, None, least).unwrap_or(first))
             }
+        }
+    }
+
+    /// The candidate that fills, unless it was tried just now.
+    fn filler(&self, plan: &ArmedPlan, position: usize) -> Option<Choice> {
+        let victim = plan.victims.get(position)?;
+        let promised = self.dying.promised_by(victim.token)?;
+        let choice = choice_of(plan, position, promised)?;
+        let at = now();
+        let passed_over = self.passed_over.contains(victim.token, at)
+            || victim.files.seen.has_nothing_to_kill(choice.usage, at);
+        (!passed_over).then_some(choice)
+    }
+
+    /// How fast a scope fills at `at`. Where victims die, what was measured before counts the dead; right after
+    /// an eviction nothing is measured yet.
+    fn rate(&self, crossing: &Crossing, growth: &Growth, at: u64) -> u64 {
+        let sampled = self.growths.rate(growth, at);
+        match self.dying.are_in(crossing.scope) {
+            true => sampled,
+            false => crossing.fill_rate.max(sampled),
         }
     }
 
@@ -164,8 +175,8 @@ impl Core {
                 true
             }
             // Nothing in it, or gone meanwhile.
-            Ok(killed) if killed.complete => false,
-            Err(error) if error.is_gone() => false,
+            Ok(Killed { complete: true, .. }) => remember(victim, choice.usage, verified),
+            Err(error) if error.is_gone() => remember(victim, choice.usage, verified),
             Ok(_) | Err(_) => {
                 let token = victim.token;
                 self.passed_over.add(token, verified);
@@ -187,12 +198,9 @@ impl Core {
         self.evictions += 1;
         let number = self.evictions;
         if let Some((verified, _)) = done {
-            self.dying = Some(Dying {
-                plan: Arc::clone(plan),
-                victim: choice.position,
-                number,
-                freeing: Freeing::new(choice.usage, verified),
-            });
+            let usage = choice.usage;
+            self.dying
+                .add(Dying::new(plan, choice.position, number, usage, verified));
         }
         self.tell(Report::Chosen(Chosen {
             number,
@@ -205,35 +213,10 @@ impl Core {
             outcome: done.map(|(_, outcome)| outcome),
         }));
     }
+}
 
-    /// Is the last victim's memory free?
-    pub(super) fn check_dying(&mut self) {
-        let Some(dying) = &mut self.dying else { return };
-        let at = now();
-        let victim = &dying.plan.victims[dying.victim];
-        // An error is a cgroup that is gone.
-        let left = victim.files.memory.usage().unwrap_or(0);
-        self.shared.trace.pod(victim.token, at, left, None);
-        let progress = self.reaper.progress();
-        let (number, token) = (dying.number, victim.token);
-        let (empty, swept) = (progress.is_empty(number), progress.is_swept(number));
-        let freed = match dying.freeing.look(at, left, empty, swept) {
-            Outlook::Wait => return,
-            Outlook::Freed => {
-                if let Some((bytes, took)) = dying.freeing.cost(at, left) {
-                    self.costs.reap.learn(bytes, took);
-                }
-                Some(at)
-            }
-            Outlook::Stuck => {
-                self.passed_over.add(token, at);
-                None
-            }
-        };
-        if let Some(pressure) = &self.plan.pressure {
-            self.stalls.relieved(at, stalls::window(pressure));
-        }
-        self.dying = None;
-        self.tell(Report::Freed { number, at: freed });
-    }
+/// Remembers that a victim has nothing to kill; false, for nothing came of it.
+fn remember(victim: &Victim, usage: u64, at: u64) -> bool {
+    victim.files.seen.nothing_to_kill(usage, at);
+    false
 }

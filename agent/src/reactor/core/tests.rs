@@ -23,6 +23,8 @@ use crate::reactor::{
 };
 
 mod bursts;
+mod order;
+mod promises;
 mod refusals;
 mod stalls;
 mod worth;

@@ -9,7 +9,7 @@
 //! on a busy node that takes seconds. `process_mrelease` frees it from outside, in the caller's time
 //! (measured on two CPUs with six hogs: 1 GiB in 37 ms instead of 10 s). It may block, so it runs on
 //! threads of its own, which are there before they are needed. The reactor hands victims over by a
-//! wait-free queue and reads the outcome from two numbers ([`Progress`]); what the threads
+//! wait-free queue and reads the outcome from numbers ([`Progress`]); what the threads
 //! here share among themselves does not touch it.
 //!
 //! The victim's CPU shares stay as they are: they count inside its tier, whose own shares would have
@@ -33,13 +33,16 @@ use lead::Lead;
 pub(super) use release::is_supported;
 use worker::WorkList;
 
-/// Victims that can wait for the lead. The reactor waits for each victim's memory before it kills the
-/// next one, so one is usual.
+/// Victims that can wait for the lead. The reactor mostly waits for a victim's memory before it kills the next one,
+/// so one is usual.
 const QUEUE: usize = 64;
 
 /// Killed processes that the lead has not taken yet. More of them are all small, and it finds those
 /// that are listed by itself.
 const FOUND: usize = 4096;
+
+/// Evictions whose progress is kept: more than [`super::dying`] looks after at a time.
+const PLACES: usize = 256;
 
 /// More threads than this wait for the kernel's locks on its lists of pages.
 const MOST_WORKERS: usize = 4;
@@ -61,33 +64,55 @@ struct Found {
     pid: u32,
 }
 
-/// How far the last victims are; numbers of evictions, which only grow.
-#[derive(Debug, Default)]
+/// How far the last victims are, each in the place of its eviction's number.
+#[derive(Debug)]
 pub(super) struct Progress {
     /// No process of this one is left.
-    emptied: AtomicU64,
+    emptied: [AtomicU64; PLACES],
     /// Nor is there page cache that the kernel would give back.
-    swept: AtomicU64,
+    swept: [AtomicU64; PLACES],
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            emptied: [const { AtomicU64::new(0) }; PLACES],
+            swept: [const { AtomicU64::new(0) }; PLACES],
+        }
+    }
 }
 
 impl Progress {
     /// True once no process of eviction `number` is left: all that was theirs is free.
     pub(super) fn is_empty(&self, number: u64) -> bool {
-        self.emptied.load(Ordering::Acquire) >= number
+        is_noted(&self.emptied, number)
     }
 
-    /// True once its page cache is given back too, as far as it can be.
+    /// True once its page cache was given back too, as far as it could be at once.
     pub(super) fn is_swept(&self, number: u64) -> bool {
-        self.swept.load(Ordering::Acquire) >= number
+        is_noted(&self.swept, number)
     }
 
     fn emptied(&self, number: u64) {
-        self.emptied.fetch_max(number, Ordering::AcqRel);
+        note(&self.emptied, number);
     }
 
     fn swept(&self, number: u64) {
-        self.swept.fetch_max(number, Ordering::AcqRel);
+        note(&self.swept, number);
     }
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number % PLACES as u64).unwrap_or(0)
+}
+
+fn is_noted(places: &[AtomicU64; PLACES], number: u64) -> bool {
+    places[place(number)].load(Ordering::Acquire) == number
+}
+
+/// A later eviction in the same place counts for more.
+fn note(places: &[AtomicU64; PLACES], number: u64) {
+    places[place(number)].fetch_max(number, Ordering::AcqRel);
 }
 
 /// The reactor's end.
@@ -258,4 +283,22 @@ pub(super) fn idle() -> (Reaper, Idle) {
         progress,
     };
     (reaper, idle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_one_victim_says_nothing_of_another() {
+        let progress = Progress::default();
+        progress.emptied(2);
+        progress.swept(2);
+        assert!(progress.is_empty(2) && progress.is_swept(2));
+        assert!(!progress.is_empty(1) && !progress.is_swept(1));
+        assert!(!progress.is_empty(3) && !progress.is_swept(3));
+        progress.emptied(2 + PLACES as u64);
+        progress.emptied(2);
+        assert!(progress.is_empty(2 + PLACES as u64) && !progress.is_empty(2));
+    }
 }

@@ -2,7 +2,11 @@
 
 use std::{
     collections::BinaryHeap,
-    sync::{Arc, Condvar, Mutex, PoisonError, mpsc::Receiver},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -68,16 +72,70 @@ pub(super) fn run(work: &WorkList) {
     }
 }
 
+/// Between two tries at the page cache of one victim; doubled each time.
+const SWEEP_AGAIN: Duration = Duration::from_millis(20);
+
+/// Tries in all: pages that the last process was about to use, or that wait to be written, go a little later.
+const SWEEPS: u32 = 6;
+
+/// Page cache that is not worth another try, bytes.
+const SWEPT: u64 = 1 << 20;
+
+/// A victim whose page cache is to be tried again.
+struct Unswept {
+    victim: Handed,
+    tries: u32,
+    due: Instant,
+}
+
 /// The sweeper's life: gives back the page cache of victims in which no process is left.
 pub(super) fn sweep(victims: &Receiver<Handed>, progress: &Arc<Progress>) {
-    while let Ok(Handed { files, number, .. }) = victims.recv() {
-        if let Err(error) = files.kill.reclaim_cache()
-            && !error.is_gone()
-        {
+    let mut waiting: Vec<Unswept> = Vec::new();
+    loop {
+        let now = Instant::now();
+        let (due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|u| u.due <= now);
+        waiting = later;
+        for unswept in due {
+            waiting.extend(sweep_again(unswept));
+        }
+        let next = waiting.iter().map(|unswept| unswept.due).min();
+        let victim = match next {
+            None => victims.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => victims.recv_timeout(due.saturating_duration_since(Instant::now())),
+        };
+        match victim {
+            Ok(victim) => {
+                let number = victim.number;
+                let first = Unswept {
+                    victim,
+                    tries: 0,
+                    due: Instant::now(),
+                };
+                waiting.extend(sweep_again(first));
+                progress.swept(number);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Tries once; the victim where more may come later.
+fn sweep_again(unswept: Unswept) -> Option<Unswept> {
+    let files = &unswept.victim.files;
+    if let Err(error) = files.kill.reclaim_cache() {
+        if !error.is_gone() {
             tracing::debug!(%error, "the page cache of an evicted pod stays until the kernel needs it");
         }
-        progress.swept(number);
+        return None;
     }
+    let left = files.memory.page_cache().map_or(0, |cache| cache.all);
+    let tries = unswept.tries + 1;
+    (left > SWEPT && tries < SWEEPS).then(|| Unswept {
+        due: Instant::now() + SWEEP_AGAIN * (1 << tries),
+        tries,
+        ..unswept
+    })
 }
 
 #[cfg(test)]

@@ -115,9 +115,13 @@ impl Evictions {
                 degraded(published, crossing.wake, pod_of(token), message);
                 false
             }
-            Report::Freed { number, at } => {
+            Report::Freed { number, at, left } => {
                 if let Some((chosen, mut eviction, incident)) = self.open.remove(&number) {
                     let pod = eviction.pod.clone();
+                    if at.is_some() && left > chosen.usage / 10 {
+                        let left = Bytes(left);
+                        tracing::info!(uid = pod.uid, %left, "no process is left in it; its volumes hold memory");
+                    }
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
                     }

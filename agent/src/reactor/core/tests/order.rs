@@ -1,0 +1,112 @@
+//! The order of candidates, and pods with nothing to kill.
+
+use podwarden_policy::evict;
+
+use super::*;
+
+/// Pods `p000` and on, each with so much usage and inactive page cache.
+fn pods(fake: &Fake, figures: impl Iterator<Item = (u64, u64)>) -> Vec<String> {
+    let named = figures.enumerate().map(|(number, (usage, cache))| {
+        let name = format!("p{number:03}");
+        fake.cgroup(&name, usage);
+        fake.caches(&name, cache);
+        name
+    });
+    named.collect()
+}
+
+#[test]
+fn candidates_come_out_in_the_order_of_their_working_sets() {
+    let mut fake = Fake::new(60, 64);
+    fake.cgroup("kubepods", 0);
+    let mut random = fastrand::Rng::with_seed(7);
+    let figures: Vec<_> = (0..150)
+        .map(|_| {
+            let usage = random.u64(1..50) * 1000;
+            // Some have nothing but page cache.
+            (usage, random.u64(0..50).min(usage / 1000) * 1000)
+        })
+        .collect();
+    let names = pods(&fake, figures.iter().copied());
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    fake.arm(&names, LEVEL, true);
+    let plan = Arc::clone(&fake.core.plan);
+    for least in [0, 20_000] {
+        let mut expected: Vec<_> = figures
+            .iter()
+            .enumerate()
+            .map(|(position, (usage, cache))| (position, usage - cache))
+            .filter(|(_, working_set)| *working_set >= least.max(1))
+            .map(|(position, working_set)| {
+                let candidate = Candidate {
+                    working_set: Some(Bytes(working_set)),
+                    ..plan.victims[position].candidate
+                };
+                (
+                    evict::rank(plan.ranking, &candidate),
+                    &plan.victims[position].uid,
+                    position,
+                )
+            })
+            .collect();
+        expected.sort();
+        let mut order = Order::default();
+        order.fill(&plan, ScopeName::Kubepods, None, |_, _| Skip::No, least);
+        let found: Vec<_> = std::iter::from_fn(|| order.next(&plan, None, least))
+            .map(|choice| {
+                (
+                    choice.rank,
+                    &plan.victims[choice.position].uid,
+                    choice.position,
+                )
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn pods_with_nothing_to_kill_are_tried_once_and_remembered() {
+    let mut fake = Fake::new(60, 64);
+    fake.cgroup("kubepods", 0);
+    // 500 that are dead rank ahead of those that live.
+    let dead = pods(&fake, (0..500).map(|number| (2_000_000 + number, 0)));
+    for name in &dead {
+        fs::write(fake.path(name, "cgroup.procs"), "").unwrap();
+    }
+    for name in ["x", "y"] {
+        fake.cgroup(name, 1_000_000);
+    }
+    let names: Vec<&str> = dead.iter().map(String::as_str).chain(["x", "y"]).collect();
+    fake.arm(&names, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(501, true)]);
+    fake.uses("x", 0);
+    // Would one of them be tried again, it would be killed.
+    for name in &dead {
+        fs::write(fake.path(name, "cgroup.procs"), ABSENT).unwrap();
+    }
+    assert_eq!(chosen(&fake.step()), [(502, true)]);
+    fake.uses("y", 0);
+    assert_eq!(chosen(&fake.step()), []);
+    // A process has started in one.
+    fake.uses("p007", 2_000_007 + (300 << 10));
+    fake.arm(&names, LEVEL, true);
+    assert_eq!(chosen(&fake.step()), [(8, true)]);
+}
+
+#[test]
+fn one_that_fills_and_cannot_be_killed_leaves_the_first_in_its_place() {
+    let mut fake = three_pods(60);
+    // It fills, and has nothing to kill.
+    fake.cgroup("d", 100);
+    fs::write(fake.path("d", "cgroup.procs"), "").unwrap();
+    fake.arm(&["a", "b", "c", "d"], LEVEL, true);
+    fake.step();
+    let plan = Arc::clone(&fake.core.plan);
+    fake.core.growths.sample(&plan, now() + 2_000_000_000);
+    fake.core.growths.sample(&plan, now() + 3_000_000_000);
+    fake.uses("d", 499_000);
+    fake.uses("kubepods", LEVEL + 600_000);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+}

@@ -1,0 +1,88 @@
+//! What dead pods hold is promised ([`podwarden_policy::promise`]).
+
+use super::*;
+
+/// Pod `b` is evicted, no process is left in it, and it holds 400,000 bytes.
+fn one_dead() -> Fake {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    fake.uses("b", 400_000);
+    fake.empty(1);
+    fake.swept(1);
+    assert_eq!(freed(&fake.step()), Some(true));
+    fake
+}
+
+#[test]
+fn memory_that_outlives_its_processes_costs_no_other_pod() {
+    let mut fake = one_dead();
+    for _ in 0..10 {
+        assert_eq!(fake.step(), []);
+    }
+    // The living may use what was theirs before.
+    fake.uses("kubepods", LEVEL + 399_999);
+    assert_eq!(chosen(&fake.step()), []);
+    assert!(!fake.killed("a") && !fake.killed("c"));
+    // It comes back, as far as it does.
+    fake.uses("b", 0);
+    fake.uses("kubepods", LEVEL - 1);
+    assert_eq!(fake.step(), []);
+}
+
+#[test]
+fn what_the_living_grow_meanwhile_counts() {
+    let mut fake = one_dead();
+    fake.uses("kubepods", LEVEL + 400_000);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+}
+
+#[test]
+fn what_grows_in_a_dead_pod_is_not_promised_and_it_is_evicted_again() {
+    let mut fake = one_dead();
+    fake.uses("b", 900_000);
+    fake.uses("kubepods", LEVEL + 500_000);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+}
+
+#[test]
+fn a_pod_is_evicted_once_while_it_is_dying() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    // Most of it is free, and a process is left: it is the largest again, and evicted already.
+    fake.uses("b", 40_000);
+    fake.uses("a", 20_000);
+    fake.uses("c", 10_000);
+    fake.uses("kubepods", LEVEL + 50_000);
+    let reports = fake.step();
+    assert_eq!(freed(&reports), Some(true));
+    assert_eq!(chosen(&reports), [(1, true)]);
+}
+
+#[test]
+fn page_cache_that_the_scope_does_not_count_is_not_promised() {
+    let mut fake = one_dead();
+    // Of what is left, half is on the inactive list, of the scope as well.
+    fake.caches("b", 200_000);
+    fake.caches("kubepods", 200_000);
+    fake.uses("kubepods", LEVEL + 399_999);
+    assert_eq!(chosen(&fake.step()), []);
+    fake.uses("kubepods", LEVEL + 400_000);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+}
+
+#[test]
+fn a_slow_victim_does_not_block_the_next() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL + 100_000);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    assert_eq!(fake.step(), [], "it is being freed");
+    // What is being freed will not bring the scope below its level.
+    fake.uses("kubepods", LEVEL + 500_000);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+    assert_eq!(fake.step(), [], "now it will");
+}
