@@ -321,6 +321,14 @@ pub struct Node {
     pub qos_reserved_memory_percent: Option<u8>,
 }
 
+impl Node {
+    /// Memory that is set aside as huge pages, which no other memory can be made from, bytes.
+    pub fn hugepages_total(&self) -> Bytes {
+        let sizes = self.hugepages.values();
+        sizes.fold(Bytes::ZERO, |sum, size| sum.saturating_add(*size))
+    }
+}
+
 /// What is kept from pods. Zero is nothing, and nothing is written for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

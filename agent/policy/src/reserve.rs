@@ -37,7 +37,8 @@ pub struct Allocatable {
 
 /// Computes the allocatable amounts, never below zero
 /// (`GetNodeAllocatableAbsolute`, `getNodeAllocatableInternalAbsolute` and
-/// `GetNodeAllocatableReservation` of kubelet `pkg/kubelet/cm/node_container_manager_linux.go`).
+/// `GetNodeAllocatableReservation` of kubelet `pkg/kubelet/cm/node_container_manager_linux.go`, and for huge pages
+/// `MachineInfo` of kubelet `pkg/kubelet/nodestatus/setters.go`).
 pub fn allocatable(node: &Node) -> Allocatable {
     let (kube, system) = (&node.kube_reserved, &node.system_reserved);
     let kubepods_memory = node
@@ -45,10 +46,6 @@ pub fn allocatable(node: &Node) -> Allocatable {
         .saturating_sub(kube.memory)
         .saturating_sub(system.memory);
     let kubepods_level = kubepods_memory.saturating_sub(node.eviction_hard_memory);
-    let huge = node
-        .hugepages
-        .values()
-        .fold(Bytes::ZERO, |sum, amount| sum.saturating_add(*amount));
     Allocatable {
         cpu: node
             .cpu_capacity
@@ -56,7 +53,7 @@ pub fn allocatable(node: &Node) -> Allocatable {
             .saturating_sub(system.cpu),
         kubepods_memory,
         kubepods_level,
-        memory: kubepods_level.saturating_sub(huge),
+        memory: kubepods_level.saturating_sub(node.hugepages_total()),
         pids: node
             .pids_capacity
             .map(|pids| pids.saturating_sub(kube.pids).saturating_sub(system.pids)),
@@ -67,6 +64,63 @@ pub fn allocatable(node: &Node) -> Allocatable {
                 .saturating_sub(node.eviction_hard_storage)
         }),
     }
+}
+
+/// Amounts of a Node object's status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// `cpu`.
+    pub cpu: MilliCpu,
+    /// `memory`, bytes.
+    pub memory: Bytes,
+    /// `ephemeral-storage`, bytes.
+    pub ephemeral_storage: Bytes,
+}
+
+/// What a kubelet says of its node in the Node object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Advertised {
+    /// `status.capacity`.
+    pub capacity: Amounts,
+    /// `status.allocatable`: the capacity minus the reserves and the hard eviction thresholds, and of memory
+    /// minus huge pages (`Allocatable` and `MachineInfo` of kubelet `pkg/kubelet/nodestatus/setters.go`).
+    pub allocatable: Amounts,
+}
+
+/// The node with the reserves that its kubelet advertises, each where neither `kubeReserved` nor `systemReserved`
+/// says anything of that resource.
+pub fn advertised(node: &Node, by: &Advertised) -> Node {
+    let Advertised {
+        capacity,
+        allocatable,
+    } = by;
+    let (kube, mut system) = (node.kube_reserved, node.system_reserved);
+    if kube.cpu.0 == 0 && system.cpu.0 == 0 {
+        system.cpu = capacity.cpu.saturating_sub(allocatable.cpu);
+    }
+    if kube.memory.is_zero() && system.memory.is_zero() {
+        let kept = capacity.memory.saturating_sub(allocatable.memory);
+        let kept = kept.saturating_sub(node.eviction_hard_memory);
+        system.memory = kept.saturating_sub(node.hugepages_total());
+    }
+    if kube.ephemeral_storage.is_zero() && system.ephemeral_storage.is_zero() {
+        let kept = capacity
+            .ephemeral_storage
+            .saturating_sub(allocatable.ephemeral_storage);
+        system.ephemeral_storage = kept.saturating_sub(node.eviction_hard_storage);
+    }
+    Node {
+        system_reserved: system,
+        ..node.clone()
+    }
+}
+
+/// The node with no more memory for pods than `limit`, which another program wrote to `kubepods`.
+pub fn within(node: &Node, limit: Bytes) -> Node {
+    let mut node = node.clone();
+    let over = allocatable(&node).kubepods_memory.saturating_sub(limit);
+    node.system_reserved.memory = node.system_reserved.memory.saturating_add(over);
+    node
 }
 
 /// What cannot be kept from pods as it is configured.

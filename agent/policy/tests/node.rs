@@ -7,7 +7,7 @@ use podwarden_policy::{
     model::{Enforcement, Reserved, ReservedCgroup},
     name::CgroupName,
     plan::{Action, Controllers, Ownership, Snapshot, plan},
-    reserve::{self, ReserveError},
+    reserve::{self, Advertised, Amounts, ReserveError},
     settings::{CpuShare, Observed},
 };
 
@@ -239,4 +239,64 @@ fn reserves_that_leave_no_process_or_storage() {
                 .to_owned()
         )
     );
+}
+
+/// A Node object as a kubelet with these reserves writes it.
+fn says(capacity: Bytes, kept: Bytes) -> Advertised {
+    let amounts = |memory| Amounts {
+        cpu: MilliCpu(8000),
+        memory,
+        ephemeral_storage: Bytes::gibi(100),
+    };
+    Advertised {
+        capacity: amounts(capacity),
+        allocatable: Amounts {
+            cpu: MilliCpu(7500),
+            ..amounts(capacity.saturating_sub(kept))
+        },
+    }
+}
+
+#[test]
+fn reserves_that_are_not_configured_are_those_of_the_node_object() {
+    let node = Node {
+        cpu_capacity: MilliCpu(8000),
+        memory_capacity: Bytes::gibi(24),
+        eviction_hard_memory: Bytes::gibi(1),
+        hugepages: [(Bytes::mebi(2), Bytes::gibi(2))].into(),
+        ..Node::default()
+    };
+    // 17 GiB reserved, 1 GiB for eviction, 2 GiB of huge pages.
+    let says = says(Bytes::gibi(24), Bytes::gibi(20));
+    let found = reserve::advertised(&node, &says);
+    let allocatable = reserve::allocatable(&found);
+    assert_eq!(allocatable.kubepods_memory, Bytes::gibi(7));
+    assert_eq!(allocatable.memory, Bytes::gibi(4));
+    assert_eq!(allocatable.cpu, MilliCpu(7500));
+    let configured = Node {
+        kube_reserved: Reserved {
+            memory: Bytes::gibi(3),
+            ..Reserved::default()
+        },
+        ..node
+    };
+    let found = reserve::advertised(&configured, &says);
+    assert_eq!(
+        reserve::allocatable(&found).kubepods_memory,
+        Bytes::gibi(21),
+        "what is configured stays"
+    );
+    assert_eq!(reserve::allocatable(&found).cpu, MilliCpu(7500));
+}
+
+#[test]
+fn a_limit_in_force_only_lowers() {
+    let node = Node {
+        memory_capacity: Bytes::gibi(24),
+        ..Node::default()
+    };
+    let memory = |limit| reserve::allocatable(&reserve::within(&node, limit)).kubepods_memory;
+    assert_eq!(memory(Bytes::gibi(7)), Bytes::gibi(7));
+    assert_eq!(memory(Bytes::gibi(30)), Bytes::gibi(24));
+    assert_eq!(memory(Bytes::ZERO), Bytes::ZERO);
 }

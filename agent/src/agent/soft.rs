@@ -60,6 +60,11 @@ impl Soft {
         })
     }
 
+    /// Pods may use what `node` leaves them from now on.
+    pub(super) fn follow(&mut self, node: &Node) {
+        self.capacity = reserve::allocatable(node).kubepods_memory.as_u64();
+    }
+
     /// How long until the next look.
     pub(super) fn due(&self, now: Instant) -> Duration {
         self.looked.map_or(Duration::ZERO, |looked| {

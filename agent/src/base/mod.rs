@@ -1,6 +1,7 @@
-//! Shared helpers: clocks, durable files, errors as text, pauses.
+//! Shared helpers: clocks, CPUs, durable files, errors as text, pauses.
 
 pub(crate) mod backoff;
 pub mod clock;
+pub mod cpus;
 pub mod durable;
 pub mod error;

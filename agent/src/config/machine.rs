@@ -1,8 +1,10 @@
 //! The machine's size, where the configuration does not set it.
 
-use std::{collections::BTreeMap, io, path::Path, thread};
+use std::{collections::BTreeMap, io, path::Path};
 
 use podwarden_policy::{Bytes, MilliCpu};
+
+use crate::base::cpus;
 
 const MEMINFO: &str = "/proc/meminfo";
 /// One directory for each page size (`Documentation/admin-guide/mm/hugetlbpage.rst` of the kernel).
@@ -13,7 +15,7 @@ const KUBELET: &str = "/var/lib/kubelet";
 /// The machine's capacity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// CPUs that this process may use.
+    /// CPUs that are online, whichever of them this process may use.
     pub cpu: MilliCpu,
     /// `MemTotal`.
     pub memory: Bytes,
@@ -47,10 +49,8 @@ impl Machine {
     /// [`MachineError`] without a readable `/proc/meminfo`.
     pub fn probe() -> Result<Self, MachineError> {
         let text = std::fs::read_to_string(MEMINFO).map_err(|e| MachineError::Read(MEMINFO, e))?;
-        let cpus = thread::available_parallelism()
-            .map_err(|e| MachineError::Read("the CPUs of this process", e))?;
         Ok(Self {
-            cpu: MilliCpu((cpus.get() as u64).saturating_mul(1000)),
+            cpu: MilliCpu(u64::from(cpus::online()).saturating_mul(1000)),
             memory: meminfo(&text, "MemTotal").ok_or(MachineError::Missing("MemTotal"))?,
             swap: meminfo(&text, "SwapTotal").unwrap_or_default(),
             pids: pids(),
@@ -59,6 +59,14 @@ impl Machine {
                 .ok()
                 .map(|fs| Bytes(fs.f_blocks.saturating_mul(fs.f_frsize))),
         })
+    }
+}
+
+impl Machine {
+    /// Memory that is set aside as huge pages, bytes.
+    pub fn hugepages_total(&self) -> Bytes {
+        let sizes = self.hugepages.values();
+        sizes.fold(Bytes::ZERO, |sum, size| sum.saturating_add(*size))
     }
 }
 

@@ -255,8 +255,10 @@ impl Config {
     /// bytes; of what the machine has, whatever `capacity` says.
     pub fn node_level(&self, machine: &Machine) -> Option<u64> {
         let total = machine.memory.as_u64();
+        // Huge pages in use count as nothing that runs here, and are memory for nothing else.
+        let usable = total.saturating_sub(machine.hugepages_total().as_u64());
         self.hard(Signal::MemoryAvailable)
-            .map(|hard| total.saturating_sub(hard.less_than.of(total)))
+            .map(|hard| usable.saturating_sub(hard.less_than.of(total)))
     }
 
     /// `evictionMinimumReclaim["memory.available"]` of this node, bytes.

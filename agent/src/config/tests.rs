@@ -202,6 +202,17 @@ fn the_node_is_the_configuration_over_the_machine() {
 }
 
 #[test]
+fn huge_pages_are_memory_for_nothing_else() {
+    let machine = Machine {
+        memory: Bytes::gibi(8),
+        hugepages: [(Bytes::mebi(2), Bytes::gibi(2))].into(),
+        ..Machine::default()
+    };
+    let config = parse("evictionHard: {memory.available: 25%}").unwrap();
+    assert_eq!(config.node_level(&machine), Some(4 << 30));
+}
+
+#[test]
 fn meminfo_lines() {
     let text = "MemTotal:       24684000 kB\nMemFree:  1 kB\nHugePages_Total:       0\n";
     assert_eq!(meminfo(text, "MemTotal"), Some(Bytes(24_684_000 * 1024)));

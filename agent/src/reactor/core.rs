@@ -3,7 +3,6 @@
 
 use std::{
     mem::MaybeUninit,
-    num::NonZero,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,7 +35,10 @@ use super::{
     watch::{Look, Next, Watch},
 };
 use crate::{
-    base::clock::{monotonic as now, nanos},
+    base::{
+        clock::{monotonic as now, nanos},
+        cpus,
+    },
     config::ReactorConfig,
 };
 
@@ -109,8 +111,7 @@ impl Core {
             poll.add(&kernel.decisions, DECISIONS)?;
         }
         let plan = shared.plan.load_full();
-        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let cpus = cpus::online();
         Ok(Self {
             shared,
             kernel,

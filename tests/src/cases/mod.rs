@@ -29,6 +29,7 @@ mod hierarchy;
 mod killed;
 mod kubelet;
 mod kubernetes;
+mod levels;
 mod lifecycle;
 mod memory;
 mod node_told;
@@ -126,6 +127,7 @@ pub(crate) fn all() -> Vec<Case> {
         observe::CASES,
         reaping::CASES,
         worth::CASES,
+        levels::CASES,
         relief::CASES,
         stalls::CASES,
         recorder::CASES,

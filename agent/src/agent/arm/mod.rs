@@ -12,7 +12,7 @@ use podwarden_cgroup::{
     MemoryThresholds, Tree,
 };
 use podwarden_policy::{
-    Node, Pod, QosClass,
+    Bytes, Node, Pod, QosClass,
     evict::{Candidate, Exemptions, Ranking},
     limits,
     plan::DEFAULT_MARGIN,
@@ -40,6 +40,29 @@ pub(super) struct Levels {
     pub node: Option<u64>,
 }
 
+/// The tiers' memory limits that another program writes; `None` without one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct TierBounds {
+    /// Of the burstable tier.
+    pub burstable: Option<Bytes>,
+    /// Of the besteffort tier.
+    pub besteffort: Option<Bytes>,
+}
+
+/// The level of a tier with this limit: below it the reactor comes before the kernel.
+fn below(limit: Bytes) -> u64 {
+    limit.saturating_sub(DEFAULT_MARGIN).as_u64()
+}
+
+/// The level of all pods. A limit that is not above the threshold leaves them nothing, and a level of zero would
+/// end every pod; the reactor then acts just below the limit.
+fn pods_level(allocatable: &reserve::Allocatable) -> Bytes {
+    match allocatable.kubepods_level {
+        Bytes::ZERO => Bytes(below(allocatable.kubepods_memory)),
+        level => level,
+    }
+}
+
 impl Levels {
     /// The levels for these pods.
     pub(super) fn of<'a>(node: &Node, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
@@ -47,11 +70,11 @@ impl Levels {
         // Without a limit on kubepods nothing is available below it, as for the kubelet.
         let threshold = node.eviction_hard_memory.as_u64() > 0 && node.enforce.pods;
         let mut levels = Self {
-            kubepods: threshold.then_some(allocatable.kubepods_level.as_u64()),
+            kubepods: threshold.then(|| pods_level(&allocatable).as_u64()),
             ..Self::default()
         };
         if let Some(percent) = node.qos_reserved_memory_percent {
-            let mut requests: HashMap<QosClass, podwarden_policy::Bytes> = HashMap::new();
+            let mut requests: HashMap<QosClass, Bytes> = HashMap::new();
             for pod in pods {
                 let sum = requests.entry(qos::classify(pod)).or_default();
                 *sum = sum.saturating_add(limits::pod_requests(pod).memory);
@@ -63,12 +86,23 @@ impl Levels {
                 of(QosClass::Burstable),
                 percent,
             );
-            // The tier's limit is there too: below it the reactor comes before the kernel.
-            let below = |limit: podwarden_policy::Bytes| limit.saturating_sub(DEFAULT_MARGIN);
-            levels.burstable = Some(below(tiers.burstable).as_u64());
-            levels.besteffort = Some(below(tiers.besteffort).as_u64());
+            levels.burstable = Some(below(tiers.burstable));
+            levels.besteffort = Some(below(tiers.besteffort));
         }
         levels
+    }
+
+    /// These levels, below the tiers' limits that others wrote.
+    pub(super) fn within(self, tiers: TierBounds) -> Self {
+        let lower = |level: Option<u64>, limit: Option<Bytes>| match (level, limit.map(below)) {
+            (Some(level), Some(limit)) => Some(level.min(limit)),
+            (level, limit) => level.or(limit),
+        };
+        Self {
+            burstable: lower(self.burstable, tiers.burstable),
+            besteffort: lower(self.besteffort, tiers.besteffort),
+            ..self
+        }
     }
 
     /// kubepods and the tiers with their cgroups.

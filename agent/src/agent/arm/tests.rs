@@ -1,4 +1,4 @@
-use podwarden_policy::{Bytes, Container, Resources, units::MilliCpu};
+use podwarden_policy::{Container, Resources, units::MilliCpu};
 
 use super::*;
 
@@ -58,6 +58,32 @@ fn tiers_keep_what_higher_classes_asked_for() {
         Some((7 << 30) - margin),
         "9 GiB - 50 % of 4 GiB"
     );
+}
+
+#[test]
+fn levels_lie_below_limits_of_others() {
+    let limited = reserve::within(&node(None), Bytes::gibi(3));
+    assert_eq!(Levels::of(&limited, []).kubepods, Some(2 << 30));
+    let wide = reserve::within(&node(None), Bytes::gibi(20));
+    assert_eq!(Levels::of(&wide, []).kubepods, Some(9 << 30));
+    let margin = DEFAULT_MARGIN.as_u64();
+    let narrow = reserve::within(&node(None), Bytes::mebi(512));
+    assert_eq!(
+        Levels::of(&narrow, []).kubepods,
+        Some((512 << 20) - margin),
+        "a threshold of 1 GiB leaves nothing of it"
+    );
+    let bounds = TierBounds {
+        burstable: Some(Bytes::gibi(20)),
+        besteffort: Some(Bytes::gibi(1)),
+    };
+    let pods = [pod("g", 2, Some(500)), pod("b", 4, None)];
+    let own = Levels::of(&node(Some(50)), &pods);
+    assert_eq!(own.within(bounds).burstable, own.burstable);
+    assert_eq!(own.within(bounds).besteffort, Some((1 << 30) - margin));
+    let none = Levels::of(&node(None), &pods).within(bounds);
+    assert_eq!(none.burstable, Some((20 << 30) - margin));
+    assert_eq!(own.within(TierBounds::default()), own);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! | [`pods`] | sources, identities, runtime state | another set of pods, another runtime state |
 //! | [`hierarchy`] | actor, drift, convergence, `oom_score_adj`, pace | convergence, foreign writes |
 //! | [`eviction`] | reactor, recorder, eviction status, soft threshold | reports of the reactor |
+//! | [`kubelet`] | limits that another program writes, reserves of the Node object | writes to these limits |
 //! | [`figures`] | accounts, sampler, notices, degradations, health | kernel records |
 //!
 //! A part offers `ready()`, which completes when its `step()` has work, `due()` for work that comes with
@@ -13,6 +14,7 @@
 pub(super) mod eviction;
 pub(super) mod figures;
 pub(super) mod hierarchy;
+pub(super) mod kubelet;
 mod occurrences;
 pub(super) mod pods;
 
@@ -22,10 +24,12 @@ use podwarden_cgroup::{CgroupLayout, FreezeRecord, Tree};
 use podwarden_policy::{Node, QosClass, evict::Exemptions, name};
 
 use self::{
-    eviction::EvictionManager, figures::FiguresPublisher, hierarchy::Hierarchy, pods::Pods,
+    eviction::EvictionManager, figures::FiguresPublisher, hierarchy::Hierarchy,
+    kubelet::KubeletFacts, pods::Pods,
 };
 use crate::{
     accounting::{Occurrence, index::Change},
+    agent::arm::TierBounds,
     api::{
         published::Published,
         types::{EventKind, Eviction, PodRef},
@@ -42,10 +46,12 @@ const TIERS: [(QosClass, ScopeName); 2] = [
     (QosClass::BestEffort, ScopeName::BestEffort),
 ];
 
-/// What does not change while the agent runs, and the published state.
+/// What holds for all parts, and the published state.
 pub(super) struct Environment {
     pub(super) config: Config,
+    /// Follows the limits in force where another program writes them.
     pub(super) node: Node,
+    pub(super) tier_bounds: TierBounds,
     /// See [`crate::agent::arm::Levels::node`].
     pub(super) node_level: Option<u64>,
     pub(super) tree: Tree,
@@ -88,6 +94,7 @@ enum Wake {
     Eviction,
     Figures,
     Hierarchy(hierarchy::Wake),
+    Kubelet,
     Pods(pods::Wake),
     Time,
 }
@@ -97,6 +104,7 @@ pub(super) struct Reconciler {
     pods: Pods,
     hierarchy: Hierarchy,
     eviction: EvictionManager,
+    kubelet: KubeletFacts,
     figures: FiguresPublisher,
     /// See [`Fact::Reconcile`].
     reconcile_due: bool,
@@ -104,23 +112,30 @@ pub(super) struct Reconciler {
     arm_due: bool,
 }
 
+/// What there is before the first step.
+pub(super) struct AtStart<'a> {
+    /// The cgroups that are there.
+    pub(super) changes: Vec<Change>,
+    /// The evictions by agents before this one, each with its time.
+    pub(super) recorded: &'a [(String, Eviction)],
+}
+
 impl Reconciler {
-    /// `changes` are the cgroups that are there, `recorded` the evictions by agents before this one, each
-    /// with its time.
     pub(super) fn new(
         env: Environment,
         pods: Pods,
         hierarchy: Hierarchy,
         eviction: EvictionManager,
+        kubelet: KubeletFacts,
         figures: FiguresPublisher,
-        changes: Vec<Change>,
-        recorded: &[(String, Eviction)],
+        AtStart { changes, recorded }: AtStart<'_>,
     ) -> Self {
         let mut this = Self {
             env,
             pods,
             hierarchy,
             eviction,
+            kubelet,
             figures,
             reconcile_due: true,
             arm_due: false,
@@ -170,6 +185,7 @@ impl Reconciler {
             pods,
             hierarchy,
             eviction,
+            kubelet,
             figures,
             ..
         } = self;
@@ -188,6 +204,7 @@ impl Reconciler {
             () = eviction.ready() => Wake::Eviction,
             () = figures.ready() => Wake::Figures,
             wake = hierarchy.ready() => Wake::Hierarchy(wake),
+            () = kubelet.ready() => Wake::Kubelet,
             wake = pods.ready() => Wake::Pods(wake),
             () = env.published.demanded(), if idle => Wake::Time,
             () = tokio::time::sleep(due) => Wake::Time,
@@ -201,6 +218,7 @@ impl Reconciler {
             pods,
             hierarchy,
             eviction,
+            kubelet,
             figures,
             ..
         } = self;
@@ -208,6 +226,7 @@ impl Reconciler {
             Wake::Eviction => eviction.step(env, &pods.known(), figures.pods()),
             Wake::Figures => figures.step(env),
             Wake::Hierarchy(wake) => hierarchy.step(wake, env, &pods.known()),
+            Wake::Kubelet => kubelet.step(&env.tree).into_iter().collect(),
             Wake::Pods(wake) => pods.step(wake, env),
             Wake::Time => Vec::new(),
         }
@@ -267,11 +286,15 @@ impl Reconciler {
             pods,
             hierarchy,
             eviction,
+            kubelet,
             figures,
             ..
         } = self;
+        kubelet.read(&env.tree);
+        (env.node, env.tier_bounds) = (kubelet.node(), kubelet.tiers());
         let mut pass = hierarchy.plan(env, &pods.set(), figures.pods(), eviction.levels());
         pass.shortcomings.extend(pods.runtime_problem());
+        pass.shortcomings.extend(kubelet.mismatches());
         figures.notice(std::mem::take(&mut pass.shortcomings), env);
         let facts = hierarchy.act(pass, env);
         self.apply(facts);

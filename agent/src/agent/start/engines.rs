@@ -1,7 +1,7 @@
 //! Accounts and reactor, over the kernel programs.
 
 use podwarden_cgroup::{MemoryReader, Tree};
-use podwarden_policy::signal::Signal;
+use podwarden_policy::{plan::Ownership, signal::Signal};
 
 use super::{Site, StartError, process, programs};
 use crate::{
@@ -35,6 +35,8 @@ impl Engines {
         let mut degradations: Vec<_> = decision.degradations().collect();
         let (kernel, levels, profile) = programs::load(config, tree, &decision, &mut degradations)?;
         let any_level = !config.thresholds.is_empty()
+            // A kubelet may limit the tiers at any time.
+            || config.ownership == Ownership::Assist
             || Levels::of(&site.node, pods.pods.iter().map(|p| &p.pod)) != Levels::default();
         let kubepods = site.layout.path(&site.layout.kubepods);
         let (accounting, changes) = Accounting::start(kernel, tree, &kubepods, any_level)

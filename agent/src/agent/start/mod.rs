@@ -33,8 +33,8 @@ use podwarden_policy::evict::Exemptions;
 pub(crate) use self::error::StartError;
 use self::{engines::Engines, site::Site, tree::FirstPass};
 use super::reconciler::{
-    Environment, Reconciler, eviction::EvictionManager, figures::FiguresPublisher,
-    hierarchy::Hierarchy, pods::Pods,
+    AtStart, Environment, Reconciler, eviction::EvictionManager, figures::FiguresPublisher,
+    hierarchy::Hierarchy, kubelet::KubeletFacts, pods::Pods,
 };
 use crate::{
     api::{published::Published, server, types::Eviction},
@@ -70,7 +70,7 @@ pub(super) async fn reconciler(
     recorded: Vec<(String, Eviction)>,
 ) -> Result<Reconciler, StartError> {
     let frozen = frozen::take_over(&config)?;
-    let site = Site::find(&config)?;
+    let mut site = Site::find(&config)?;
     let mut writer = tree::writer(&config, site.driver)?;
     let without_systemd = writer.lost.take();
     let runtime = runtime(&config)?;
@@ -78,6 +78,9 @@ pub(super) async fn reconciler(
     let mut stats = site.stats(&config);
     let tree = site.tree(&config, &stats, &published).await?;
     let set = Arc::clone(&feed.pods.borrow());
+    let mut kubelet = KubeletFacts::new(&config, &site.node, &site.layout);
+    kubelet.read(&tree);
+    site.node = kubelet.node();
 
     let FirstPass {
         mut actor,
@@ -117,6 +120,7 @@ pub(super) async fn reconciler(
         },
         config,
         node: site.node,
+        tier_bounds: kubelet.tiers(),
         tree,
         layout: site.layout,
         frozen,
@@ -128,9 +132,12 @@ pub(super) async fn reconciler(
         Pods::new(pods, runtime),
         Hierarchy::new(actor, converger),
         eviction,
+        kubelet,
         FiguresPublisher::new(engines.accounting, stats),
-        engines.changes,
-        &recorded,
+        AtStart {
+            changes: engines.changes,
+            recorded: &recorded,
+        },
     ))
 }
 

@@ -182,6 +182,11 @@ impl EvictionStatus {
         }))
     }
 
+    /// Pods together may use so much from now on, bytes.
+    pub fn resized(&mut self, pods: u64) {
+        self.sizes.pods = pods;
+    }
+
     /// What waits and what was delivered.
     pub fn deliveries(&self) -> Arc<DeliveryCounts> {
         Arc::clone(&self.deliveries)

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `connect` | the server's address and the agent's credentials |
 //! | `follow` | the next request; values only |
+//! | `node` | what the Node object says is kept from pods |
 //! | `object` | the server's text -> events of the mux; values only |
 //!
 //! kube's own watcher lists from version 0 after every cut that the server's history does not cover, which
@@ -11,6 +12,7 @@
 
 pub(crate) mod connect;
 mod follow;
+pub(crate) mod node;
 pub(super) mod object;
 
 use std::time::Duration;

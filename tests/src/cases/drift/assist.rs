@@ -51,20 +51,23 @@ pub(super) fn assist_fights_nothing(context: &Context) -> Result<()> {
         ..podwarden_policy::Node::default()
     };
     let allocatable = reserve::allocatable(&machine).kubepods_memory;
-    // Two pods each.
-    let (guaranteed, burstable) = (Bytes::mebi(128), Bytes::mebi(64));
-    let limits = reserve::tier_limits(allocatable, guaranteed, burstable, 50);
-    let limits = [limits.burstable, limits.besteffort];
-    let given: Vec<File> = eventually(node.limit(), || {
-        let mut given = Vec::new();
-        for (tier, limit) in tiers.iter().zip(limits) {
-            given.extend(files(tier, is_limit)?);
-            let found = given.last().context("no limit")?.kept.trim();
-            ensure!(found == limit.0.to_string(), "{found} and not {}", limit.0);
-        }
-        given.extend(reservations(&node, &pods)?);
-        Ok(given)
-    })?;
+    let tier_files = |allocatable: Bytes| {
+        // Two pods each.
+        let (guaranteed, burstable) = (Bytes::mebi(128), Bytes::mebi(64));
+        let limits = reserve::tier_limits(allocatable, guaranteed, burstable, 50);
+        let limits = [limits.burstable, limits.besteffort];
+        eventually(node.limit(), || {
+            let mut given = Vec::new();
+            for (tier, limit) in tiers.iter().zip(limits) {
+                given.extend(files(tier, is_limit)?);
+                let found = given.last().context("no limit")?.kept.trim();
+                ensure!(found == limit.0.to_string(), "{found} and not {}", limit.0);
+            }
+            Ok(given)
+        })
+    };
+    let mut given: Vec<File> = tier_files(allocatable)?;
+    given.extend(eventually(node.limit(), || reservations(&node, &pods))?);
     let mut foreign = files(&node.kubepods(), |_| true)?;
     for cgroup in tiers.iter().chain(pods.iter().map(|pod| &pod.cgroup)) {
         foreign.extend(files(cgroup, |_| true)?);
@@ -78,6 +81,16 @@ pub(super) fn assist_fights_nothing(context: &Context) -> Result<()> {
         file.spoil()?;
     }
     let written: Vec<_> = foreign.iter().map(File::read).collect::<Result<_>>()?;
+    // One of them is the pods' limit, which the tiers' follow.
+    let limit = foreign.iter().find(|file| {
+        let name = file.path.file_name().and_then(|name| name.to_str());
+        file.path
+            .parent()
+            .is_some_and(|dir| dir.ends_with("kubepods"))
+            && name.is_some_and(is_limit)
+    });
+    let limit: u64 = limit.context("kubepods has no limit")?.foreign.parse()?;
+    given.splice(..tiers.len(), tier_files(Bytes(limit))?);
     let reconciles = node.agent.node()?.reconciles;
     for _ in 0..2 {
         for file in &given {

@@ -12,7 +12,7 @@ use std::{
 
 use podwarden_abi::ExitEvent;
 use podwarden_cgroup::MemoryReader;
-use podwarden_policy::{Bytes, converge, plan::DEFAULT_MARGIN};
+use podwarden_policy::{Bytes, converge, plan::DEFAULT_MARGIN, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::reports::{Evictions, Listeners};
@@ -189,11 +189,17 @@ impl EvictionManager {
         let specs: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
         let mut levels = Levels::of(&env.node, specs.iter().copied());
         levels.node = env.node_level;
-        if let Some(soft) = &self.soft {
+        if let Some(soft) = &mut self.soft {
+            soft.follow(&env.node);
             levels.kubepods = soft.level(levels.kubepods);
+        }
+        if let Some(status) = &mut self.status {
+            status.resized(reserve::allocatable(&env.node).kubepods_memory.as_u64());
         }
         let before = self.reactor.armed();
         hold(&mut levels, &before, env);
+        // Limits that others write wait for no tier to shrink.
+        let levels = levels.within(env.tier_bounds);
         self.levels = levels;
         let inputs = arm::Inputs {
             tree: &env.tree,

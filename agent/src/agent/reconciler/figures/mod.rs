@@ -26,7 +26,7 @@ use crate::{
         published::Figures,
         types::{ForeignWriteStats, NodeStats, RuntimeStats, TierConvergence, TierStats},
     },
-    base::clock,
+    base::{clock, cpus},
     pods::Identities,
     reactor::plan::ScopeName,
 };
@@ -176,8 +176,7 @@ impl FiguresPublisher {
         let node = NodeStats {
             runtime: others.runtime,
             time: clock::now_text(),
-            cpus: std::thread::available_parallelism()
-                .map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            cpus: cpus::online(),
             allocatable_memory_bytes: reserve::allocatable(&env.node).memory.as_u64(),
             tiers,
             kernel_drops: self.accounting.drops(),
