@@ -246,7 +246,7 @@ impl Scene {
             pod: PodRef {
                 name: name.to_owned(),
                 namespace: "shop".to_owned(),
-                uid: name.to_owned(),
+                uid: name.into(),
             },
             ..Eviction::default()
         };
@@ -276,7 +276,7 @@ fn teardown(server: &Server, ended: &Arc<Mutex<Vec<(String, bool)>>>) -> Teardow
     let (server, ended) = (server.clone(), Arc::clone(ended));
     Arc::new(move |pod| {
         let is_marked = server.is_marked(&pod.name);
-        ended.lock().unwrap().push((pod.uid, is_marked));
+        ended.lock().unwrap().push((pod.uid.to_string(), is_marked));
         Box::pin(async { Ok(()) })
     })
 }

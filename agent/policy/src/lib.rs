@@ -45,6 +45,7 @@ pub mod settings;
 pub mod signal;
 pub mod snapshot;
 pub mod threshold;
+mod uid;
 pub mod units;
 pub mod validate;
 pub mod worth;

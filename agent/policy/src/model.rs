@@ -3,48 +3,12 @@
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
+pub use crate::uid::PodUid;
 use crate::{
     colocation::class::Labels,
     name::CgroupName,
     units::{Bytes, MilliCpu},
 };
-
-/// `metadata.uid` of a pod, as the API server wrote it. Ordering is by text; it is the last
-/// tie-break of every ranking.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(transparent))]
-pub struct PodUid(String);
-
-impl PodUid {
-    /// Wraps a uid.
-    pub fn new(uid: impl Into<String>) -> Self {
-        Self(uid.into())
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for PodUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<&str> for PodUid {
-    fn from(uid: &str) -> Self {
-        Self(uid.into())
-    }
-}
-
-impl From<String> for PodUid {
-    fn from(uid: String) -> Self {
-        Self(uid)
-    }
-}
 
 /// Quality of service, in the order of eviction: what compares as less is evicted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Instant};
 
 use podwarden_abi::Account;
 use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, Tree};
-use podwarden_policy::{model::QosClass, signal::ScopeName};
+use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
 
 use crate::{
     accounting::index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
@@ -17,13 +17,13 @@ use crate::{
 /// What pods and containers are called, where a source says so.
 pub trait Names {
     /// The pod's name and namespace, and `manifest` or `cgroup`; its class where the manifest has it.
-    fn pod(&self, uid: &str) -> Named;
+    fn pod(&self, uid: &PodUid) -> Named;
 
     /// A container's name by the runtime's id, where a source has it.
-    fn container(&self, uid: &str, id: &str) -> Option<&str>;
+    fn container(&self, uid: &PodUid, id: &str) -> Option<&str>;
 
     /// Whether a container is its pod's sandbox, as far as a runtime has reported.
-    fn is_sandbox(&self, uid: &str, id: &str) -> bool;
+    fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool;
 }
 
 /// See [`Names`].
@@ -131,7 +131,7 @@ impl Sampler {
         index: &CgroupIndex,
         figures: &impl AccountStore,
         names: &impl Names,
-        uid: &str,
+        uid: &PodUid,
         entry: &PodEntry,
     ) -> (PodStats, Account) {
         let named = names.pod(uid);
@@ -171,7 +171,7 @@ impl Sampler {
         &mut self,
         pass: &Pass,
         tree: &Tree,
-        uid: &str,
+        uid: &PodUid,
         id: &str,
         entry: &ContainerEntry,
         account: &Account,

@@ -15,6 +15,7 @@ use std::{
 
 use podwarden_abi::{ExitEvent, NO_SLOT, OomEvent, Tracked};
 use podwarden_cgroup::{CgroupPath, Tree};
+use podwarden_policy::PodUid;
 
 use crate::{
     accounting::index::{CgroupIndex, Change},
@@ -91,14 +92,14 @@ pub enum Occurrence {
     /// A process of a pod ended.
     Exit {
         /// The pod's uid.
-        uid: String,
+        uid: PodUid,
         /// The record.
         event: ExitEvent,
     },
     /// The OOM killer chose a process; the uid where it is known.
     Oom {
         /// The pod's uid.
-        uid: Option<String>,
+        uid: Option<PodUid>,
         /// The record.
         event: OomEvent,
     },
@@ -280,7 +281,7 @@ impl Accounting {
             }
             Telemetry::Oom(event) => {
                 let uid = self.index.owner(event.header.cgroup);
-                let uid = uid.map(|(uid, _)| uid.to_owned());
+                let uid = uid.map(|(uid, _)| uid.clone());
                 out.push(Occurrence::Oom { uid, event });
             }
         }
@@ -288,7 +289,7 @@ impl Accounting {
 
     fn exit(&self, event: ExitEvent, out: &mut Vec<Occurrence>) {
         if let Some((uid, _)) = self.index.owner(event.header.cgroup) {
-            let uid = uid.to_owned();
+            let uid = uid.clone();
             out.push(Occurrence::Exit { uid, event });
         }
     }

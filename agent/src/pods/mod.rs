@@ -69,15 +69,15 @@ impl Eq for Since {}
 
 impl PodSet {
     /// True where a source has this pod, whether it runs or has ended.
-    pub fn mentions(&self, uid: &str) -> bool {
+    pub fn mentions(&self, uid: &PodUid) -> bool {
         let mut all = self.pods.iter().chain(&self.ended);
-        all.any(|p| p.pod.uid.as_str() == uid)
+        all.any(|p| p.pod.uid == *uid)
     }
 
     /// `metadata.uid` of the API's object for this pod, where the API server is its source.
-    pub fn object_of(&self, uid: &str) -> Option<String> {
+    pub fn object_of(&self, uid: &PodUid) -> Option<String> {
         let mut all = self.pods.iter().chain(&self.ended);
-        match &all.find(|p| p.pod.uid.as_str() == uid)?.origin {
+        match &all.find(|p| p.pod.uid == *uid)?.origin {
             Origin::Object { uid, .. } => Some(uid.clone()),
             Origin::Manifest { .. } | Origin::Kubelet => None,
         }
@@ -124,7 +124,7 @@ impl PodIdentity {
             pod: PodRef {
                 name: pod.pod.name.clone(),
                 namespace: pod.pod.namespace.clone(),
-                uid: pod.pod.uid.to_string(),
+                uid: pod.pod.uid.clone(),
             },
             qos: Some(pod.qos),
             known_by: match pod.origin {
@@ -144,12 +144,12 @@ impl PodIdentity {
     }
 
     /// Of a pod that is known from its cgroup alone.
-    pub fn of_cgroup(uid: &str) -> Self {
+    pub fn of_cgroup(uid: &PodUid) -> Self {
         Self {
             pod: PodRef {
-                name: uid.to_owned(),
+                name: uid.to_string(),
                 namespace: String::new(),
-                uid: uid.to_owned(),
+                uid: uid.clone(),
             },
             qos: None,
             known_by: KnownBy::Cgroup,
@@ -191,8 +191,8 @@ impl Identities {
     }
 
     /// The pod behind a uid; named by the uid itself where neither a source nor the runtime knows it.
-    pub fn get(&self, uid: &str) -> PodIdentity {
-        match self.sources.get(&PodUid::from(uid)) {
+    pub fn get(&self, uid: &PodUid) -> PodIdentity {
+        match self.sources.get(uid) {
             Some(known) => known.identity.clone(),
             None => match self.runtime.state.pod(uid) {
                 Some(pod) => PodIdentity::of_runtime(pod),
@@ -202,16 +202,16 @@ impl Identities {
     }
 
     /// The name of a container, where the runtime or a source knows it.
-    pub fn container(&self, uid: &str, id: &str) -> Option<&str> {
+    pub fn container(&self, uid: &PodUid, id: &str) -> Option<&str> {
         if let Some(known) = self.runtime.state.container(uid, id) {
             return Some(&known.name);
         }
-        let known = self.sources.get(&PodUid::from(uid))?;
+        let known = self.sources.get(uid)?;
         known.containers.get(id).map(String::as_str)
     }
 
     /// True where the runtime says that it is its pod's sandbox.
-    pub fn is_sandbox(&self, uid: &str, id: &str) -> bool {
+    pub fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool {
         let known = self.runtime.state.container(uid, id);
         known.is_some_and(|known| known.is_sandbox)
     }
@@ -221,8 +221,8 @@ impl Identities {
     }
 
     /// For a pod whose cgroup is gone and that no source has.
-    pub fn forget(&mut self, uid: &str) {
-        self.sources.remove(&PodUid::from(uid));
+    pub fn forget(&mut self, uid: &PodUid) {
+        self.sources.remove(uid);
     }
 }
 

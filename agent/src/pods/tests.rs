@@ -365,7 +365,7 @@ fn identities() {
         pods,
         ..PodSet::default()
     };
-    let uid = "11111111-2222-3333-4444-555555555555";
+    let uid = &PodUid::from("11111111-2222-3333-4444-555555555555");
     let mut identities = Identities::default();
     assert_eq!(identities.get(uid).known_by, KnownBy::Cgroup);
     identities.learn(&set);
@@ -379,7 +379,7 @@ fn identities() {
     assert_eq!(identities.get(uid).pod.name, "web");
     identities.forget(uid);
     let unknown = identities.get(uid);
-    assert_eq!((unknown.pod.name.as_str(), unknown.qos), (uid, None));
+    assert_eq!((&*unknown.pod.name, unknown.qos), (uid.as_str(), None));
     let Origin::Manifest { file, .. } = &set.pods[0].origin else {
         panic!("{:?}", set.pods[0].origin)
     };

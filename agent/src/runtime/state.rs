@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use podwarden_cgroup::ChildKinds;
+use podwarden_policy::PodUid;
 
 use super::cri::{Container, PodSandbox, VersionResponse};
 use crate::api::types::PodRef;
@@ -20,7 +21,7 @@ pub const SANDBOX_NAME: &str = "POD";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownContainer {
     /// The pod's uid.
-    pub uid: String,
+    pub uid: PodUid,
     /// As in the pod's spec; [`SANDBOX_NAME`] for a sandbox.
     pub name: String,
     /// It is its pod's sandbox.
@@ -31,7 +32,7 @@ pub struct KnownContainer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeState {
     containers: BTreeMap<String, KnownContainer>,
-    pods: BTreeMap<String, PodRef>,
+    pods: BTreeMap<PodUid, PodRef>,
 }
 
 impl RuntimeState {
@@ -42,16 +43,17 @@ impl RuntimeState {
             let Some(uid) = uid_of_sandbox(sandbox) else {
                 continue;
             };
+            let uid = PodUid::from(uid);
             if let Some(metadata) = &sandbox.metadata {
                 let pod = PodRef {
                     name: metadata.name.clone(),
                     namespace: metadata.namespace.clone(),
-                    uid: uid.to_owned(),
+                    uid: uid.clone(),
                 };
-                state.pods.insert(uid.to_owned(), pod);
+                state.pods.insert(uid.clone(), pod);
             }
             let known = KnownContainer {
-                uid: uid.to_owned(),
+                uid,
                 name: SANDBOX_NAME.to_owned(),
                 is_sandbox: true,
             };
@@ -68,7 +70,7 @@ impl RuntimeState {
                 .flatten()
                 .find(|n| !n.is_empty());
             let known = KnownContainer {
-                uid: uid.to_owned(),
+                uid: uid.into(),
                 name: name.unwrap_or(&container.id).clone(),
                 is_sandbox: false,
             };
@@ -84,7 +86,7 @@ impl RuntimeState {
 
     /// A container of a pod; `None` also where the runtime says that it is another pod's.
     pub fn container(&self, uid: &str, id: &str) -> Option<&KnownContainer> {
-        self.containers.get(id).filter(|known| known.uid == uid)
+        self.containers.get(id).filter(|known| known.uid == *uid)
     }
 
     /// The pod of a uid.

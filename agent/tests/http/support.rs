@@ -134,7 +134,7 @@ pub(crate) fn pod(i: usize) -> PodStats {
         pod_ref: PodRef {
             name: format!("web-{i}"),
             namespace: "default".to_owned(),
-            uid: format!("uid-{i}"),
+            uid: format!("uid-{i}").into(),
         },
         qos_class: "Burstable".to_owned(),
         cpu: CpuStats {

@@ -111,7 +111,7 @@ impl Scene {
                 format!("no eviction is reported; the pod said {said:?}")
             })?;
             ensure!(evictions.next().is_none(), "more than one eviction");
-            ensure!(eviction.pod.uid == self.spec.uid, "{eviction:?}");
+            ensure!(*eviction.pod.uid == *self.spec.uid, "{eviction:?}");
             ensure!(eviction.timeline.freed_nanos.is_some(), "{eviction:?}");
             Ok(())
         })

@@ -65,7 +65,7 @@ pub(super) fn evict(context: &Context, world: &World, spec: &PodSpec) -> Result<
     ensure!(!status.success(), "it ended by itself");
     eventually(world.node.limit(), || {
         let mut evictions = world.node.agent.evictions()?.into_iter();
-        let own = evictions.find(|eviction| eviction.pod.uid == spec.uid);
+        let own = evictions.find(|eviction| *eviction.pod.uid == *spec.uid);
         own.context("no eviction is reported")
     })
 }

@@ -60,7 +60,7 @@ fn named(scene: &Scene) -> Result<BTreeMap<String, Cgroup>> {
     let name = |cgroup: &Cgroup| {
         let path = cgroup.path().replace(node.sandbox.root.path(), "");
         pods.iter().fold(path, |path, pod| {
-            path.replace(&pod.pod_ref.uid, &pod.pod_ref.name)
+            path.replace(pod.pod_ref.uid.as_str(), &pod.pod_ref.name)
         })
     };
     Ok(all

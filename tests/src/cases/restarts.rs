@@ -217,12 +217,12 @@ fn ensure_evicted_once(rig: &Rig, hogs: &BTreeMap<String, bool>) -> Result<usize
         let Event { pod, kind, id, .. } = record.event;
         if let (Some(pod), EventKind::Eviction(eviction)) = (pod, kind) {
             ensure!(
-                hogs.contains_key(&pod.uid),
+                hogs.contains_key(pod.uid.as_str()),
                 "pod {} was evicted and is no hog",
                 pod.name
             );
             // A line with its curves takes the place of the one before, of the same number.
-            let of_pod = told.entry(pod.uid).or_default();
+            let of_pod = told.entry(pod.uid.to_string()).or_default();
             of_pod.insert(id, format!("{eviction:?}"));
         }
     }

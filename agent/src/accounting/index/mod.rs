@@ -14,7 +14,7 @@ use std::{
 
 use podwarden_abi::{Account, NO_SLOT};
 use podwarden_cgroup::CgroupPath;
-use podwarden_policy::model::QosClass;
+use podwarden_policy::{PodUid, QosClass};
 
 pub use role::Role;
 
@@ -79,14 +79,14 @@ pub enum Change {
     /// A pod's cgroup is there.
     PodAppeared {
         /// Its uid.
-        uid: String,
+        uid: PodUid,
         /// Its class by its place.
         class: QosClass,
     },
     /// A pod's cgroup is gone and nothing counts to it any more.
     PodGone {
         /// Its uid.
-        uid: String,
+        uid: PodUid,
         /// Its cgroup, relative to the root.
         path: CgroupPath,
         /// What it has used in all.
@@ -95,14 +95,14 @@ pub enum Change {
     /// A container's cgroup is there.
     ContainerAppeared {
         /// The pod's uid.
-        uid: String,
+        uid: PodUid,
         /// The runtime's id, or the cgroup's name.
         container: String,
     },
     /// A container's cgroup is gone.
     ContainerGone {
         /// The pod's uid.
-        uid: String,
+        uid: PodUid,
         /// As above.
         container: String,
         /// Its cgroup, relative to the root.
@@ -114,7 +114,7 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub struct CgroupIndex {
     nodes: HashMap<u64, Node>,
-    pods: BTreeMap<String, PodEntry>,
+    pods: BTreeMap<PodUid, PodEntry>,
     dying: VecDeque<(Instant, u64)>,
     /// Those of [`Role::Former`].
     former: BTreeSet<u64>,
@@ -166,12 +166,12 @@ impl CgroupIndex {
         if let Role::Pod { class, .. } = node.role {
             let entry = self
                 .pods
-                .entry(uid.to_owned())
+                .entry(uid.clone())
                 .or_insert_with(|| PodEntry::new(class));
             entry.class = class;
             entry.path.clone_from(&node.path);
             changes.push(Change::PodAppeared {
-                uid: uid.to_owned(),
+                uid: uid.clone(),
                 class,
             });
         }
@@ -188,7 +188,7 @@ impl CgroupIndex {
             container_entry.path.clone_from(&node.path);
             container_entry.live = true;
             changes.push(Change::ContainerAppeared {
-                uid: uid.to_owned(),
+                uid: uid.clone(),
                 container: container.to_owned(),
             });
         }
@@ -233,7 +233,7 @@ impl CgroupIndex {
             Some(container) => {
                 if entry.leave(container, id, &self.nodes) {
                     changes.push(Change::ContainerGone {
-                        uid: uid.to_owned(),
+                        uid: uid.clone(),
                         container: container.to_owned(),
                         path: node.path.clone(),
                     });
@@ -246,7 +246,7 @@ impl CgroupIndex {
             let path = std::mem::take(&mut entry.path);
             self.pods.remove(uid);
             changes.push(Change::PodGone {
-                uid: uid.to_owned(),
+                uid: uid.clone(),
                 path,
                 total: Box::new(last),
             });
@@ -273,12 +273,12 @@ impl CgroupIndex {
     }
 
     /// The pods, by uid.
-    pub fn pods(&self) -> &BTreeMap<String, PodEntry> {
+    pub fn pods(&self) -> &BTreeMap<PodUid, PodEntry> {
         &self.pods
     }
 
     /// The pod and container that a cgroup belongs to.
-    pub fn owner(&self, id: u64) -> Option<(&str, Option<&str>)> {
+    pub fn owner(&self, id: u64) -> Option<(&PodUid, Option<&str>)> {
         self.nodes.get(&id)?.role.owner()
     }
 

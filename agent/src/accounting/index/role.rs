@@ -1,6 +1,6 @@
 //! What a cgroup below kubepods is, from its name and its parent's role.
 
-use podwarden_policy::{model::QosClass, name};
+use podwarden_policy::{PodUid, QosClass, name};
 
 /// What a cgroup is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,21 +12,21 @@ pub enum Role {
     /// A pod.
     Pod {
         /// Its uid.
-        uid: String,
+        uid: PodUid,
         /// Its class by its place.
         class: QosClass,
     },
     /// A container: directly below its pod.
     Container {
         /// The pod's uid.
-        uid: String,
+        uid: PodUid,
         /// The runtime's id, or the cgroup's name.
         id: String,
     },
     /// Anything inside a container; counts to it.
     Nested {
         /// The pod's uid.
-        uid: String,
+        uid: PodUid,
         /// The container's id.
         id: String,
     },
@@ -43,10 +43,7 @@ impl Role {
     /// The role of a child with this name.
     pub fn child(&self, component: &str) -> Self {
         let pod = |class| {
-            name::parse_pod(component).map_or(Self::Other, |(_, uid)| Self::Pod {
-                uid: uid.to_string(),
-                class,
-            })
+            name::parse_pod(component).map_or(Self::Other, |(_, uid)| Self::Pod { uid, class })
         };
         match self {
             Self::Root => match tier(component) {
@@ -71,7 +68,7 @@ impl Role {
     }
 
     /// The pod's uid and the container's id that it belongs to.
-    pub fn owner(&self) -> Option<(&str, Option<&str>)> {
+    pub fn owner(&self) -> Option<(&PodUid, Option<&str>)> {
         match self {
             Self::Pod { uid, .. } => Some((uid, None)),
             Self::Container { uid, id } | Self::Nested { uid, id } => Some((uid, Some(id))),

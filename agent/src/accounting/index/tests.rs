@@ -78,8 +78,8 @@ fn pod_total(index: &CgroupIndex, uid: &str, table: &Table) -> u64 {
 #[test]
 fn nested_cgroups_belong_to_their_container() {
     let index = small_tree();
-    assert_eq!(index.owner(5), Some(("aaaa", Some("c"))));
-    assert_eq!(index.owner(3), Some(("aaaa", None)));
+    assert_eq!(index.owner(5), Some((&"aaaa".into(), Some("c"))));
+    assert_eq!(index.owner(3), Some((&"aaaa".into(), None)));
     assert_eq!(index.owner(2), None);
     assert_eq!(index.pods()["aaaa"].class, QosClass::BestEffort);
 }
@@ -103,7 +103,7 @@ fn a_container_that_is_gone_keeps_counting_for_its_pod() {
     assert_eq!(
         changes,
         [Change::ContainerGone {
-            uid: "aaaa".to_owned(),
+            uid: "aaaa".into(),
             container: "c".to_owned(),
             path: "kubepods/besteffort/podaaaa/c".into(),
         }]
@@ -206,7 +206,7 @@ fn a_pod_made_anew_under_its_uid_lives_on() {
     let entry = &index.pods()["aaaa"];
     assert!(entry.containers["c"].live, "the new one is");
     assert_eq!(pod_total(&index, "aaaa", &table), 107);
-    assert_eq!(index.owner(14), Some(("aaaa", Some("c"))));
+    assert_eq!(index.owner(14), Some((&"aaaa".into(), Some("c"))));
 }
 
 #[test]

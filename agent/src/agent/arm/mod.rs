@@ -12,7 +12,7 @@ use podwarden_cgroup::{
     MemoryThresholds, Tree,
 };
 use podwarden_policy::{
-    Bytes, Node, Pod, QosClass,
+    Bytes, Node, Pod, PodUid, QosClass,
     evict::{Candidate, Exemptions, Ranking},
     limits,
     plan::DEFAULT_MARGIN,
@@ -159,31 +159,31 @@ const REMEMBERED: usize = 256;
 /// A number for each pod, which the reactor names it by.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    by_uid: HashMap<String, u64>,
-    by_token: HashMap<u64, String>,
+    by_uid: HashMap<PodUid, u64>,
+    by_token: HashMap<u64, PodUid>,
     /// Tokens of pods that are gone, the latest last: the reactor may still report them.
     forgotten: VecDeque<u64>,
     last: u64,
 }
 
 impl Tokens {
-    fn of(&mut self, uid: &str) -> u64 {
+    fn of(&mut self, uid: &PodUid) -> u64 {
         if let Some(token) = self.by_uid.get(uid) {
             return *token;
         }
         self.last += 1;
-        self.by_uid.insert(uid.to_owned(), self.last);
-        self.by_token.insert(self.last, uid.to_owned());
+        self.by_uid.insert(uid.clone(), self.last);
+        self.by_token.insert(self.last, uid.clone());
         self.last
     }
 
     /// The pod behind a token.
-    pub(super) fn uid(&self, token: u64) -> Option<&str> {
-        self.by_token.get(&token).map(String::as_str)
+    pub(super) fn uid(&self, token: u64) -> Option<&PodUid> {
+        self.by_token.get(&token)
     }
 
     /// The pod's cgroup is gone or another; one made anew under its uid gets another token.
-    pub(super) fn forget(&mut self, uid: &str) {
+    pub(super) fn forget(&mut self, uid: &PodUid) {
         let Some(token) = self.by_uid.remove(uid) else {
             return;
         };
@@ -212,7 +212,7 @@ pub(super) struct Inputs<'a> {
     /// be critical.
     pub pods: &'a [&'a Pod],
     /// Where the pods' cgroups are, by uid.
-    pub entries: &'a BTreeMap<String, PodEntry>,
+    pub entries: &'a BTreeMap<PodUid, PodEntry>,
     /// Which of their containers are sandboxes, by the runtime's last list.
     pub runtime: &'a RuntimeState,
     /// From how much waiting for memory on a pod is evicted.
@@ -307,7 +307,7 @@ fn victim(
     pod: &Pod,
     tokens: &mut Tokens,
 ) -> Option<Victim> {
-    let uid = pod.uid.as_str();
+    let uid = &pod.uid;
     // One that was evicted stays in: it has nothing to kill, or new processes.
     if inputs.exemptions.of(pod).is_some() {
         return None;
@@ -323,7 +323,7 @@ fn victim(
             Ok(files) => Arc::new(files),
             Err(error) => {
                 if !error.is_gone() {
-                    tracing::warn!(%error, uid, "the pod cannot be a victim");
+                    tracing::warn!(%error, %uid, "the pod cannot be a victim");
                 }
                 return None;
             }
@@ -331,7 +331,7 @@ fn victim(
     };
     Some(Victim {
         token,
-        uid: uid.into(),
+        uid: uid.as_str().into(),
         place: entry.class,
         candidate: Candidate::of(pod, None),
         files,

@@ -89,14 +89,18 @@ fn levels_lie_below_limits_of_others() {
 #[test]
 fn a_token_is_never_used_twice() {
     let mut tokens = Tokens::default();
-    let first = tokens.of("a");
-    assert_eq!(tokens.of("a"), first);
-    tokens.forget("a");
-    assert_eq!(tokens.uid(first), Some("a"), "a report may be under way");
-    assert_ne!(tokens.of("a"), first);
+    let first = tokens.of(&"a".into());
+    assert_eq!(tokens.of(&"a".into()), first);
+    tokens.forget(&"a".into());
+    assert_eq!(
+        tokens.uid(first),
+        Some(&"a".into()),
+        "a report may be under way"
+    );
+    assert_ne!(tokens.of(&"a".into()), first);
     for _ in 0..REMEMBERED {
-        tokens.of("b");
-        tokens.forget("b");
+        tokens.of(&"b".into());
+        tokens.forget(&"b".into());
     }
     assert_eq!(tokens.uid(first), None);
     assert_eq!(tokens.by_token.len(), 1 + REMEMBERED);

@@ -254,7 +254,7 @@ impl Reconciler {
                 Fact::Occurred(occurrence) => self.occurred(occurrence),
                 Fact::ForeignWrite((cgroup, kind)) => {
                     let uid = cgroup.last().and_then(name::parse_pod).map(|(_, uid)| uid);
-                    let pod = uid.map(|uid| self.pods.identity(uid.as_str()));
+                    let pod = uid.map(|uid| self.pods.identity(&uid));
                     self.event(pod, kind);
                 }
                 Fact::Gap { scope, at, kind } => {

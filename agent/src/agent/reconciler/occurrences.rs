@@ -1,6 +1,7 @@
 //! The kernel's reports -> events, and work for each part.
 
 use podwarden_abi::ExitEvent;
+use podwarden_policy::PodUid;
 
 use super::Reconciler;
 use crate::{
@@ -68,7 +69,7 @@ impl Reconciler {
         }
     }
 
-    fn container_appeared(&mut self, uid: &str, id: &str) {
+    fn container_appeared(&mut self, uid: &PodUid, id: &str) {
         let pod = self.figures.pods().get(uid);
         let container = pod.and_then(|pod| pod.containers.get(id));
         if let Some(path) = container.map(|container| container.path.clone()) {
@@ -82,7 +83,7 @@ impl Reconciler {
         self.arm_due |= self.pods.container_appeared(uid, id);
     }
 
-    fn pod_event(&self, uid: &str, kind: EventKind) {
+    fn pod_event(&self, uid: &PodUid, kind: EventKind) {
         self.event(Some(self.pods.identity(uid)), kind);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use podwarden_policy::name::parse_container;
+use podwarden_policy::{PodUid, name::parse_container};
 use tokio::sync::watch;
 
 use super::{Environment, Fact};
@@ -110,7 +110,7 @@ impl Pods {
     }
 
     /// A container's cgroup exists: looks for it in the runtime. True where its last list had it.
-    pub(super) fn container_appeared(&self, uid: &str, id: &str) -> bool {
+    pub(super) fn container_appeared(&self, uid: &PodUid, id: &str) -> bool {
         let Some(runtime) = &self.runtime else {
             return false;
         };
@@ -123,7 +123,7 @@ impl Pods {
     }
 
     /// The cgroup of a pod is gone: its identity goes too unless a source still has the pod.
-    pub(super) fn cgroup_gone(&mut self, uid: &str) {
+    pub(super) fn cgroup_gone(&mut self, uid: &PodUid) {
         if !self.sources.borrow().mentions(uid) {
             self.identities.forget(uid);
         }
@@ -141,7 +141,7 @@ impl Pods {
     }
 
     /// Name and namespace of a pod; the uid for a pod that only its cgroup shows.
-    pub(super) fn identity(&self, uid: &str) -> PodRef {
+    pub(super) fn identity(&self, uid: &PodUid) -> PodRef {
         self.identities.get(uid).pod
     }
 

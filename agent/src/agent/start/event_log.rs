@@ -87,7 +87,7 @@ fn publish_interrupted(published: &Published, interrupted: Vec<Begun>) {
     for Begun { time, mut eviction } in interrupted {
         tracing::warn!(
             pod = eviction.pod.name,
-            uid = eviction.pod.uid,
+            uid = %eviction.pod.uid,
             "the agent before this one ended during this eviction"
         );
         eviction.interrupted = true;

@@ -105,7 +105,7 @@ fn teardown(client: Client) -> Teardown {
             tracing::info!(
                 pod = pod.name,
                 namespace = pod.namespace,
-                uid = pod.uid,
+                uid = %pod.uid,
                 containers = done.containers,
                 sandboxes = done.ready + done.not_ready,
                 "torn down"

@@ -59,7 +59,7 @@ pub(super) async fn pod(
     Path(uid): Path<String>,
 ) -> Result<Response, ErrorResponse> {
     let figures = shared.published.figures();
-    let found = figures.pods.iter().find(|pod| pod.pod_ref.uid == uid);
+    let found = figures.pods.iter().find(|pod| *pod.pod_ref.uid == *uid);
     found.map(|pod| Json(pod).into_response()).ok_or_else(|| {
         ErrorResponse::new(
             StatusCode::NOT_FOUND,

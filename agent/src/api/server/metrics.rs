@@ -160,7 +160,7 @@ fn pods(text: &mut String, figures: &Figures) {
         labels([
             ("namespace", &pod_ref.namespace),
             ("pod", &pod_ref.name),
-            ("uid", &pod_ref.uid),
+            ("uid", pod_ref.uid.as_str()),
             ("qos_class", &pod.qos_class),
         ])
     };

@@ -244,7 +244,7 @@ mod tests {
         let pod = PodRef {
             name: "a".to_owned(),
             namespace: "b".to_owned(),
-            uid: "c".to_owned(),
+            uid: "c".into(),
         };
         let kinds = [
             EventKind::Eviction(Box::new(Eviction {

@@ -1,5 +1,6 @@
 //! Usage of a pod and its containers: `GET /v1/pods` and `GET /v1/pods/{uid}`.
 
+use podwarden_policy::PodUid;
 use serde::{Deserialize, Serialize};
 
 /// Which pod; the same triple as the Summary API's `podRef`.
@@ -10,7 +11,7 @@ pub struct PodRef {
     /// `metadata.namespace`; empty where only the cgroup is known.
     pub namespace: String,
     /// `metadata.uid` as it stands in the cgroup's name.
-    pub uid: String,
+    pub uid: PodUid,
 }
 
 /// CPU time and how long runnable tasks waited for a CPU.

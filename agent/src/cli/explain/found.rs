@@ -15,8 +15,9 @@ use crate::{
 
 /// The pod of that uid, if it has a cgroup.
 pub(super) fn explain(input: &Input, uid: &str) -> Option<Explanation> {
-    let (class, cgroup, observed) = find(input, &PodUid::from(uid))?;
-    let identity = PodIdentity::of_cgroup(uid);
+    let uid = PodUid::from(uid);
+    let (class, cgroup, observed) = find(input, &uid)?;
+    let identity = PodIdentity::of_cgroup(&uid);
     let mut above = cgroups(input, class, cgroup);
     above.insert(0, found(input, cgroup, observed));
     let mut notes = notes(input);

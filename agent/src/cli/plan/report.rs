@@ -253,7 +253,7 @@ pub(crate) fn pod_ref(pod: &Pod) -> PodRef {
     PodRef {
         name: pod.name.clone(),
         namespace: pod.namespace.clone(),
-        uid: pod.uid.to_string(),
+        uid: pod.uid.clone(),
     }
 }
 

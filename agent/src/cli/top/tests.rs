@@ -128,7 +128,7 @@ fn named(name: &str, qos: &str) -> PodRow {
         pod_ref: PodRef {
             name: name.to_owned(),
             namespace: "n".to_owned(),
-            uid: name.to_owned(),
+            uid: name.into(),
         },
         qos_class: qos.to_owned(),
         ..PodRow::default()

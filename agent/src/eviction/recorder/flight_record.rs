@@ -1,5 +1,7 @@
 //! An incident and the curves around it -> its record.
 
+use podwarden_policy::PodUid;
+
 use super::{
     OpenIncident,
     curve::{Point, part, thin},
@@ -64,12 +66,15 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
         }
     };
     drawn.push(pod_curve(open.pod.clone(), own.chain(closely).collect()));
-    let name = |uid: &str| {
-        let ranked = incident.ranking.iter().find(|ranked| ranked.pod.uid == uid);
+    let name = |uid: &PodUid| {
+        let ranked = incident
+            .ranking
+            .iter()
+            .find(|ranked| ranked.pod.uid == *uid);
         ranked.map_or_else(
             || PodRef {
-                name: uid.to_owned(),
-                uid: uid.to_owned(),
+                name: uid.to_string(),
+                uid: uid.clone(),
                 ..PodRef::default()
             },
             |ranked| ranked.pod.clone(),

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 use podwarden_cgroup::{CgroupPath, Tree, UsageReader};
+use podwarden_policy::PodUid;
 
 use super::curve::Ring;
 use crate::{base::clock::monotonic, reactor::plan::ScopeName};
@@ -37,7 +38,7 @@ pub enum Wanted {
     /// One with a level, and its cgroup relative to the root.
     Scope(ScopeName, CgroupPath),
     /// A pod by its uid, and its cgroup relative to the root.
-    Pod(String, CgroupPath),
+    Pod(PodUid, CgroupPath),
 }
 
 /// One cgroup.
@@ -69,14 +70,14 @@ impl Followed {
 #[derive(Debug, Default)]
 pub(super) struct Curves {
     pub(super) scopes: BTreeMap<ScopeName, Followed>,
-    pub(super) pods: BTreeMap<String, Followed>,
+    pub(super) pods: BTreeMap<PodUid, Followed>,
     /// Time and usage of kubepods when every pod was read last.
     last: Option<(u64, u64)>,
 }
 
 impl Curves {
     /// Follows these and no others; pods that `needed` names stay for what is known of them.
-    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, needed: impl Fn(&str) -> bool) {
+    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, needed: impl Fn(&PodUid) -> bool) {
         let all = self.scopes.values_mut().chain(self.pods.values_mut());
         all.for_each(|followed| followed.wanted = false);
         for one in wanted {
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_an_incident_needs_stays_and_everything_else_goes() {
-        let pod = |uid: &str| Wanted::Pod(uid.to_owned(), format!("kubepods/pod{uid}").into());
+        let pod = |uid: &str| Wanted::Pod(uid.into(), format!("kubepods/pod{uid}").into());
         let mut curves = Curves::default();
         let kubepods = Wanted::Scope(ScopeName::Kubepods, "kubepods".into());
         curves.follow(vec![kubepods, pod("a"), pod("b"), pod("c")], |_| false);
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_number_of_pods_is_bounded() {
-        let pod = |n: usize| Wanted::Pod(n.to_string(), CgroupPath::ROOT);
+        let pod = |n: usize| Wanted::Pod(n.to_string().into(), CgroupPath::ROOT);
         let mut curves = Curves::default();
         curves.follow((0..MOST_PODS + 10).map(pod).collect(), |_| false);
         assert_eq!(curves.pods.len(), MOST_PODS);

@@ -29,6 +29,7 @@ use std::{
 };
 
 use podwarden_cgroup::Tree;
+use podwarden_policy::PodUid;
 
 pub use self::{follow::Wanted, incident::Incident, recent::RecentIncidents};
 use crate::{
@@ -50,7 +51,7 @@ enum Message {
     /// These are to be followed from now on, and no others.
     Follow(Vec<Wanted>),
     Incident(Box<OpenIncident>),
-    Exit(String, Exit),
+    Exit(PodUid, Exit),
     End,
 }
 
@@ -69,8 +70,8 @@ struct OpenIncident {
 pub struct Recorder {
     messages: SyncSender<Message>,
     /// Pods whose exits belong to a flight, and until when.
-    watched: Vec<(String, Instant)>,
-    recent: VecDeque<(String, Exit)>,
+    watched: Vec<(PodUid, Instant)>,
+    recent: VecDeque<(PodUid, Exit)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -121,14 +122,14 @@ impl Recorder {
     }
 
     /// A process of a pod ended.
-    pub fn exited(&mut self, uid: &str, exit: Exit) {
+    pub fn exited(&mut self, uid: &PodUid, exit: Exit) {
         if self.watched.iter().any(|(of, _)| of == uid) {
-            self.tell(Message::Exit(uid.to_owned(), exit.clone()));
+            self.tell(Message::Exit(uid.clone(), exit.clone()));
         }
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back((uid.to_owned(), exit));
+        self.recent.push_back((uid.clone(), exit));
     }
 
     fn tell(&self, message: Message) {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use podwarden_cgroup::Tree;
+use podwarden_policy::PodUid;
 
 use super::{Message, OpenIncident, flight_record, follow::Curves};
 use crate::{api::types::FlightRecord, reactor::trace::Trace};
@@ -39,7 +40,7 @@ pub(super) fn run(
         }
         match waiting.recv_timeout(next.saturating_duration_since(now)) {
             Ok(Message::Follow(wanted)) => {
-                let needed = |uid: &str| open.iter().any(|incident| incident.pod.uid == uid);
+                let needed = |uid: &PodUid| open.iter().any(|incident| incident.pod.uid == *uid);
                 curves.follow(wanted, needed);
             }
             Ok(Message::Incident(incident)) => {
@@ -48,7 +49,7 @@ pub(super) fn run(
                 }
             }
             Ok(Message::Exit(uid, exit)) => {
-                let of_pod = open.iter_mut().filter(|incident| incident.pod.uid == uid);
+                let of_pod = open.iter_mut().filter(|incident| incident.pod.uid == *uid);
                 for incident in of_pod.filter(|incident| incident.exits.len() < EXITS) {
                     incident.exits.push(exit.clone());
                 }

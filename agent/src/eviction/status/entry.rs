@@ -179,7 +179,7 @@ mod tests {
 
     fn eviction(uid: &str, killed: u64) -> Eviction {
         let mut eviction = Eviction::default();
-        uid.clone_into(&mut eviction.pod.uid);
+        eviction.pod.uid = uid.into();
         eviction.timeline.killed_nanos = Some(killed);
         eviction
     }

@@ -198,7 +198,7 @@ impl EvictionStatus {
         if let Some(periods) = &mut self.periods {
             let name = match pod.namespace.as_str() {
                 // Only its cgroup is known.
-                "" => pod.uid.clone(),
+                "" => pod.uid.to_string(),
                 namespace => format!("{namespace}/{}", pod.name),
             };
             periods.evicted(name, Instant::now());
@@ -275,7 +275,7 @@ fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, sizes: &Sizes) 
         }
         tracing::warn!(
             pod = eviction.pod.name,
-            uid = eviction.pod.uid,
+            uid = %eviction.pod.uid,
             "the agent before this one ended before it could mark this pod as evicted"
         );
         queue.add(Entry::of_eviction(&time, &eviction, None, sizes));
@@ -290,7 +290,7 @@ mod tests {
     fn what_is_on_record_is_told_unless_it_was_or_will_be() {
         let recorded = |uid: &str, killed| {
             let mut eviction = Eviction::default();
-            uid.clone_into(&mut eviction.pod.uid);
+            eviction.pod.uid = uid.into();
             eviction.timeline.killed_nanos = Some(killed);
             ("2026-01-01T00:00:00Z".to_owned(), eviction)
         };

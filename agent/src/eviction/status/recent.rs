@@ -137,7 +137,7 @@ mod tests {
 
     fn entry() -> Entry {
         let mut eviction = Eviction::default();
-        "a".clone_into(&mut eviction.pod.uid);
+        eviction.pod.uid = "a".into();
         Entry::of_eviction("now", &eviction, None, &Sizes::default())
     }
 

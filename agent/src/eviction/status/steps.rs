@@ -149,7 +149,7 @@ impl Steps {
         }
         let set = self.pods.borrow();
         let mut all = set.pods.iter().chain(&set.ended);
-        let found = all.find(|known| known.pod.uid.as_str() == pod.uid);
+        let found = all.find(|known| known.pod.uid == pod.uid);
         if found.is_none() && set.waiting.contains(&Source::Apiserver) {
             return Err(JobError::new(
                 "its name is not known until the API server has told its pods",

@@ -126,7 +126,7 @@ impl Actor {
 
     /// Learns what pods are called, for errors.
     pub fn learn(&mut self, pods: &PodSet) {
-        let made: Vec<_> = self.made_pods().map(|(_, uid)| uid.to_string()).collect();
+        let made: Vec<_> = self.made_pods().map(|(_, uid)| uid).collect();
         self.refusals.learn(pods, made);
     }
 

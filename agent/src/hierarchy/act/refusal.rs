@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use podwarden_cgroup::{CgroupPath, Errno, Error};
-use podwarden_policy::{name, settings::Setting};
+use podwarden_policy::{PodUid, name, settings::Setting};
 
 use super::Operation;
 use crate::{base::error::chain, pods::PodSet};
@@ -17,7 +17,7 @@ type Key = (CgroupPath, &'static str);
 pub(super) struct Refusal {
     key: Key,
     /// The pod's uid as it stands in the cgroup's name.
-    uid: Option<String>,
+    uid: Option<PodUid>,
     what: String,
     error: Error,
     remedy: &'static str,
@@ -56,7 +56,7 @@ impl Refusal {
             key: (cgroup, subject),
             uid: name::parse_pod_path(path.as_str())
                 .filter(|_| !no_controller)
-                .map(|(_, uid)| uid.to_string()),
+                .map(|(_, uid)| uid),
             what,
             remedy: if no_controller {
                 "enable the controller (kernel option or boot parameter, and cgroup.subtree_control \
@@ -69,7 +69,7 @@ impl Refusal {
     }
 
     /// One line.
-    fn text(&self, names: &HashMap<String, String>) -> String {
+    fn text(&self, names: &HashMap<PodUid, String>) -> String {
         let pod = self.uid.as_ref().map_or_else(String::new, |uid| {
             let name = names.get(uid).map_or("unknown name", String::as_str);
             format!("pod {name} (uid {uid}): ")
@@ -128,20 +128,20 @@ fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'s
 /// What is refused at present, and what pods are called.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    names: HashMap<String, String>,
+    names: HashMap<PodUid, String>,
     said: BTreeMap<Key, String>,
     met: BTreeSet<Key>,
 }
 
 impl Refusals {
     /// Learns the names of all pods; those of `kept`, whose cgroups are still to be removed, stay known.
-    pub(super) fn learn(&mut self, pods: &PodSet, kept: Vec<String>) {
+    pub(super) fn learn(&mut self, pods: &PodSet, kept: Vec<PodUid>) {
         let mut before = std::mem::take(&mut self.names);
         let kept = kept.into_iter().filter_map(|uid| before.remove_entry(&uid));
         self.names = kept.collect();
         self.names.extend(pods.pods.iter().map(|p| {
             let name = format!("{}/{}", p.pod.namespace, p.pod.name);
-            (p.pod.uid.to_string(), name)
+            (p.pod.uid.clone(), name)
         }));
     }
 

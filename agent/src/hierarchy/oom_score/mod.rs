@@ -10,7 +10,7 @@ mod process;
 use std::collections::{BTreeMap, BTreeSet};
 
 use podwarden_cgroup::{CgroupPath, Errno, Error, Tree};
-use podwarden_policy::container;
+use podwarden_policy::{PodUid, container};
 
 use process::{Process, ProcessError, Stat};
 
@@ -30,7 +30,7 @@ pub struct Settled {
 /// A container whose processes are followed.
 #[derive(Debug, Clone)]
 struct Followed {
-    uid: String,
+    uid: PodUid,
     id: String,
     /// Process id to start time, which together name a process.
     seen: BTreeMap<u32, u64>,
@@ -44,11 +44,11 @@ pub struct OomScores {
 
 impl OomScores {
     /// A container is there.
-    pub fn appeared(&mut self, path: &CgroupPath, uid: &str, id: &str) {
+    pub fn appeared(&mut self, path: &CgroupPath, uid: &PodUid, id: &str) {
         self.containers
             .entry(path.to_owned())
             .or_insert_with(|| Followed {
-                uid: uid.to_owned(),
+                uid: uid.clone(),
                 id: id.to_owned(),
                 seen: BTreeMap::new(),
             });
@@ -60,14 +60,14 @@ impl OomScores {
     }
 
     /// The containers that are there: cgroup, pod and container.
-    pub fn containers(&self) -> impl Iterator<Item = (&CgroupPath, &str, &str)> {
+    pub fn containers(&self) -> impl Iterator<Item = (&CgroupPath, &PodUid, &str)> {
         self.containers
             .iter()
-            .map(|(path, c)| (path, c.uid.as_str(), c.id.as_str()))
+            .map(|(path, c)| (path, &c.uid, c.id.as_str()))
     }
 
     /// The pod and the container whose cgroup this is.
-    pub fn owner(&self, path: &CgroupPath) -> Option<(&str, &str)> {
+    pub fn owner(&self, path: &CgroupPath) -> Option<(&PodUid, &str)> {
         let container = self.containers.get(path)?;
         Some((&container.uid, &container.id))
     }

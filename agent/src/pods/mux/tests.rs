@@ -162,7 +162,7 @@ fn what_ended_is_known_and_does_not_count() {
     mux.apply(Source::Apiserver, replace(vec![ended, object("b", "b")]));
     let set = mux.set();
     assert_eq!((set.pods.len(), set.ended.len()), (1, 1));
-    assert!(set.mentions("a") && set.mentions("b") && !set.mentions("c"));
+    assert!(set.mentions(&"a".into()) && set.mentions(&"b".into()) && !set.mentions(&"c".into()));
 }
 
 #[test]

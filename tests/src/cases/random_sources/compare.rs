@@ -51,7 +51,7 @@ impl Seen {
                 "{}/{} {} by {} limit {limit:?}",
                 named.namespace, named.name, pod.qos_class, pod.source
             );
-            pods.insert(named.uid.clone(), text);
+            pods.insert(named.uid.to_string(), text);
         }
         let root = node.sandbox.root.path();
         let mut settings = BTreeMap::new();

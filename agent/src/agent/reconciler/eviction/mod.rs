@@ -12,7 +12,7 @@ use std::{
 
 use podwarden_abi::ExitEvent;
 use podwarden_cgroup::MemoryReader;
-use podwarden_policy::{Bytes, converge, plan::DEFAULT_MARGIN, reserve};
+use podwarden_policy::{Bytes, PodUid, converge, plan::DEFAULT_MARGIN, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::reports::{Evictions, Listeners};
@@ -84,7 +84,7 @@ impl EvictionManager {
     pub(super) fn recall(
         &mut self,
         recorded: &[(String, Eviction)],
-        pods: &BTreeMap<String, PodEntry>,
+        pods: &BTreeMap<PodUid, PodEntry>,
     ) {
         self.evictions.recall(recorded, pods);
     }
@@ -106,7 +106,7 @@ impl EvictionManager {
         &mut self,
         env: &Environment,
         known: &Known<'_>,
-        pods: &BTreeMap<String, PodEntry>,
+        pods: &BTreeMap<PodUid, PodEntry>,
     ) -> Vec<Fact> {
         let Self {
             reactor,
@@ -182,7 +182,7 @@ impl EvictionManager {
         &mut self,
         env: &Environment,
         known: &Known<'_>,
-        pods: &BTreeMap<String, PodEntry>,
+        pods: &BTreeMap<PodUid, PodEntry>,
     ) -> Levels {
         let config = &env.config;
         let set = known.set();
@@ -228,12 +228,12 @@ impl EvictionManager {
     }
 
     /// The pods that were evicted and whose cgroup is still there.
-    pub(super) fn evicted(&self) -> &BTreeSet<String> {
+    pub(super) fn evicted(&self) -> &BTreeSet<PodUid> {
         &self.evictions.evicted
     }
 
     /// The pod's cgroup is gone or another.
-    pub(super) fn forget(&mut self, uid: &str) {
+    pub(super) fn forget(&mut self, uid: &PodUid) {
         self.tokens.forget(uid);
         self.evictions.evicted.remove(uid);
     }
@@ -247,7 +247,7 @@ impl EvictionManager {
         })
     }
 
-    pub(super) fn record_exit(&mut self, uid: &str, event: &ExitEvent) {
+    pub(super) fn record_exit(&mut self, uid: &PodUid, event: &ExitEvent) {
         let signal = (event.status & 0x7f).cast_signed();
         if let Some(recorder) = &mut self.recorder {
             let exit = Exit {
@@ -278,7 +278,7 @@ impl EvictionManager {
     }
 
     /// Has the recorder follow the cgroups of the tiers and of every pod there is now.
-    fn follow_usage(&self, env: &Environment, pods: &BTreeMap<String, PodEntry>) {
+    fn follow_usage(&self, env: &Environment, pods: &BTreeMap<PodUid, PodEntry>) {
         let Some(recorder) = &self.recorder else {
             return;
         };

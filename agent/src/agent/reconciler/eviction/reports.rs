@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use podwarden_policy::Bytes;
+use podwarden_policy::{Bytes, PodUid};
 use tokio::sync::watch;
 
 use crate::{
@@ -31,7 +31,7 @@ pub(super) struct Listeners<'a> {
     pub(super) recorder: &'a mut Option<Recorder>,
     pub(super) status: &'a mut Option<EvictionStatus>,
     pub(super) sources: &'a watch::Receiver<Arc<PodSet>>,
-    pub(super) pods: &'a BTreeMap<String, PodEntry>,
+    pub(super) pods: &'a BTreeMap<PodUid, PodEntry>,
 }
 
 /// Evictions under way and done.
@@ -40,7 +40,7 @@ pub(super) struct Evictions {
     /// Killed, and their memory not seen free yet.
     open: HashMap<u64, (Chosen, Eviction, Incident)>,
     /// uids of pods that are dead and whose cgroup is still there.
-    pub(super) evicted: BTreeSet<String>,
+    pub(super) evicted: BTreeSet<PodUid>,
 }
 
 impl Evictions {
@@ -49,7 +49,7 @@ impl Evictions {
     pub(super) fn recall(
         &mut self,
         recorded: &[(String, Eviction)],
-        entries: &BTreeMap<String, PodEntry>,
+        entries: &BTreeMap<PodUid, PodEntry>,
     ) {
         for (time, eviction) in recorded {
             let entry = entries.get(&eviction.pod.uid);
@@ -120,7 +120,7 @@ impl Evictions {
                     let pod = eviction.pod.clone();
                     if at.is_some() && left > chosen.usage / 10 {
                         let left = Bytes(left);
-                        tracing::info!(uid = pod.uid, %left, "no process is left in it; its volumes hold memory");
+                        tracing::info!(uid = %pod.uid, %left, "no process is left in it; its volumes hold memory");
                     }
                     if at.is_none() {
                         say_stuck(published, &chosen, &pod);
@@ -151,12 +151,12 @@ impl Evictions {
             return false;
         };
         if outcome.spared {
-            tracing::debug!(pod = pod.name, uid = pod.uid, "its sandbox was left alive");
+            tracing::debug!(pod = pod.name, uid = %pod.uid, "its sandbox was left alive");
         }
         if !outcome.complete {
             tracing::warn!(
                 pod = pod.name,
-                uid = pod.uid,
+                uid = %pod.uid,
                 "the pod could not be killed whole"
             );
         }
@@ -200,7 +200,7 @@ fn publish_crossing(published: &Published, crossing: &Crossing) {
 /// The wait for a victim's memory has ended without it.
 fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
     let name = if pod.name.is_empty() {
-        &pod.uid
+        pod.uid.as_str()
     } else {
         &pod.name
     };
@@ -216,7 +216,7 @@ fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
 
 /// Reports what keeps an eviction from helping, as an event at `at`.
 fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String) {
-    let uid = pod.as_ref().map(|pod| &pod.uid);
+    let uid = pod.as_ref().map(|pod| pod.uid.as_str());
     tracing::warn!(uid, "{message}");
     published.event(clock::text_of(at), pod, EventKind::Degraded { message });
 }
@@ -272,7 +272,7 @@ fn publish_eviction(published: &Published, chosen: &Chosen, eviction: Eviction) 
     tracing::info!(
         pod = pod.name,
         namespace = pod.namespace,
-        uid = pod.uid,
+        uid = %pod.uid,
         scope = eviction.scope.as_str(),
         reason = eviction.reason,
         dry_run = eviction.dry_run,

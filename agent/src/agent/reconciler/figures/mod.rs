@@ -9,7 +9,7 @@ use std::{
 };
 
 use podwarden_cgroup::CgroupPath;
-use podwarden_policy::reserve;
+use podwarden_policy::{PodUid, reserve};
 
 use self::{
     health::{Health, News},
@@ -51,7 +51,7 @@ pub(in crate::agent) struct FiguresPublisher {
 pub(super) struct OfOthers<'a> {
     pub(super) identities: &'a Identities,
     /// uids of pods that were evicted.
-    pub(super) evicted: &'a BTreeSet<String>,
+    pub(super) evicted: &'a BTreeSet<PodUid>,
     pub(super) tiers: [TierInfo; 3],
     pub(super) convergence: Vec<(ScopeName, TierConvergence)>,
     pub(super) drift: ForeignWriteStats,
@@ -150,7 +150,7 @@ impl FiguresPublisher {
     }
 
     /// The pods' cgroups, by uid.
-    pub(super) fn pods(&self) -> &BTreeMap<String, PodEntry> {
+    pub(super) fn pods(&self) -> &BTreeMap<PodUid, PodEntry> {
         self.accounting.index.pods()
     }
 
@@ -204,7 +204,7 @@ fn add_convergence(convergence: Vec<(ScopeName, TierConvergence)>, tiers: &mut [
 }
 
 impl Names for OfOthers<'_> {
-    fn pod(&self, uid: &str) -> Named {
+    fn pod(&self, uid: &PodUid) -> Named {
         let identity = self.identities.get(uid);
         Named {
             pod: identity.pod,
@@ -213,11 +213,11 @@ impl Names for OfOthers<'_> {
         }
     }
 
-    fn container(&self, uid: &str, id: &str) -> Option<&str> {
+    fn container(&self, uid: &PodUid, id: &str) -> Option<&str> {
         self.identities.container(uid, id)
     }
 
-    fn is_sandbox(&self, uid: &str, id: &str) -> bool {
+    fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool {
         self.identities.is_sandbox(uid, id)
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::{
-    Bytes,
+    Bytes, PodUid,
     desired::{self, Desired},
     drift::Judgement,
     limits::Limit,
@@ -144,13 +144,13 @@ impl Hierarchy {
         &mut self,
         env: &Environment,
         set: &PodSet,
-        pods: &BTreeMap<String, PodEntry>,
+        pods: &BTreeMap<PodUid, PodEntry>,
         levels: Levels,
     ) -> Pass {
         let Environment { tree, layout, .. } = env;
         let existing: Vec<CgroupName> = pods
             .iter()
-            .map(|(uid, entry)| (entry.class, uid.as_str().into()))
+            .map(|(uid, entry)| (entry.class, uid.clone()))
             // The index loses sight of a cgroup that is gone from the hierarchy that identifies it.
             .chain(self.actor.made_pods())
             .map(|(class, uid)| layout.kubepods.pod(class, &uid))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Environment, Fact, Hierarchy, Known, foreign_writes::degraded};
 use crate::{config::Mode, hierarchy::oom_score::score_of};
 use podwarden_cgroup::CgroupPath;
-use podwarden_policy::plan::Ownership;
+use podwarden_policy::{PodUid, plan::Ownership};
 
 /// Time between two passes over all containers, for missed notices.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ impl Hierarchy {
         env: &Environment,
         known: &Known<'_>,
         path: &CgroupPath,
-        uid: &str,
+        uid: &PodUid,
         id: &str,
     ) -> Vec<Fact> {
         if env.config.mode != Mode::Enforce || env.config.ownership != Ownership::Own {
@@ -60,7 +60,7 @@ impl Hierarchy {
             return None;
         }
         let set = known.sources.borrow();
-        let pod = set.pods.iter().find(|p| p.pod.uid.as_str() == uid)?;
+        let pod = set.pods.iter().find(|p| p.pod.uid == *uid)?;
         let name = known.identities.container(uid, id).unwrap_or(id);
         let score = score_of(&pod.pod, name, &env.node)?;
         drop(set);

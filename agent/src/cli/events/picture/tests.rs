@@ -7,7 +7,7 @@ fn pod(name: &str) -> PodRef {
     PodRef {
         name: name.to_owned(),
         namespace: "batch".to_owned(),
-        uid: format!("uid-{name}"),
+        uid: format!("uid-{name}").into(),
     }
 }
 

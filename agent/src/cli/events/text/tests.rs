@@ -4,7 +4,7 @@ fn pod() -> PodRef {
     PodRef {
         name: "hog".to_owned(),
         namespace: "batch".to_owned(),
-        uid: "3f0c6d1e-8a55-4a3e-9a53-0d3f3a1f9f10".to_owned(),
+        uid: "3f0c6d1e-8a55-4a3e-9a53-0d3f3a1f9f10".into(),
     }
 }
 
@@ -245,7 +245,7 @@ fn a_pod_known_by_its_cgroup_goes_by_uid_and_none_by_a_dash() {
     let mut event = event(EventKind::KernelOom { pid: 1 });
     let uid = pod().uid;
     event.pod = Some(PodRef {
-        name: uid.clone(),
+        name: uid.to_string(),
         namespace: String::new(),
         uid: uid.clone(),
     });

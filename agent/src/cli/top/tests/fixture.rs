@@ -41,7 +41,7 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
         pod_ref: PodRef {
             name: name.to_owned(),
             namespace: "default".to_owned(),
-            uid: format!("uid-{name}"),
+            uid: format!("uid-{name}").into(),
         },
         qos_class: qos.to_owned(),
         source: "manifest".to_owned(),
@@ -141,7 +141,7 @@ fn events() -> Vec<Event> {
         pod: Some(PodRef {
             name: "hog".to_owned(),
             namespace: "default".to_owned(),
-            uid: "uid-hog".to_owned(),
+            uid: "uid-hog".into(),
         }),
         kind,
     };
@@ -158,7 +158,7 @@ fn events() -> Vec<Event> {
         pod: PodRef {
             name: "hog".to_owned(),
             namespace: "default".to_owned(),
-            uid: "uid-hog".to_owned(),
+            uid: "uid-hog".into(),
         },
         qos_class: "BestEffort".to_owned(),
         scope: podwarden_policy::signal::ScopeName::Kubepods,

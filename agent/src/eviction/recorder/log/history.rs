@@ -142,7 +142,7 @@ mod tests {
         let path = dir.path().join("events.jsonl");
         let begun = |uid: &str, killed| {
             let mut eviction = Eviction::default();
-            uid.clone_into(&mut eviction.pod.uid);
+            eviction.pod.uid = uid.into();
             eviction.timeline.killed_nanos = Some(killed);
             let time = "2026-01-01T00:00:00.000000Z".to_owned();
             Begun { time, eviction }

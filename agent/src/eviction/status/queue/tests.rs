@@ -6,7 +6,7 @@ use crate::{
 
 fn entry(uid: &str, killed: u64) -> Entry {
     let mut eviction = Eviction::default();
-    uid.clone_into(&mut eviction.pod.uid);
+    eviction.pod.uid = uid.into();
     eviction.timeline.killed_nanos = Some(killed);
     Entry::of_eviction("2026-01-01T00:00:00Z", &eviction, None, &Sizes::default())
 }

@@ -129,7 +129,7 @@ fn pod() -> PodRef {
     PodRef {
         name: "web".to_owned(),
         namespace: "shop".to_owned(),
-        uid: "u1".to_owned(),
+        uid: "u1".into(),
     }
 }
 
@@ -363,7 +363,7 @@ async fn a_pod_whose_name_is_not_known_is_asked_for_later() {
     let nameless = PodRef {
         name: "u1".to_owned(),
         namespace: String::new(),
-        uid: "u1".to_owned(),
+        uid: "u1".into(),
     };
     assert_eq!(steps.who(&nameless).unwrap(), None, "no source has it");
     let waiting = PodSet {

@@ -11,7 +11,7 @@ fn an_eviction(scope: &str) -> Eviction {
         pod: PodRef {
             name: "web".to_owned(),
             namespace: "shop".to_owned(),
-            uid: "u1".to_owned(),
+            uid: "u1".into(),
         },
         qos_class: "BestEffort".to_owned(),
         scope: *ScopeName::ALL.iter().find(|s| s.as_str() == scope).unwrap(),
@@ -93,7 +93,7 @@ fn everything_is_what_the_api_knows() {
     let options = request.delete_options.unwrap();
     assert_eq!(options.preconditions.unwrap().uid.as_deref(), Some("u2"));
     let mut object = Object {
-        uid: "u2".to_owned(),
+        uid: "u2".into(),
         version: "7".to_owned(),
         has_ended: false,
         ready: true,

@@ -261,12 +261,12 @@ impl World {
             for (id, container) in &entry.containers {
                 let used = self.index.container(container, &self.kernel).cpu_ns;
                 total += used;
-                let key = (uid.clone(), id.clone());
+                let key = (uid.to_string(), id.clone());
                 if let Some(expected) = self.containers.get(&key) {
                     assert_eq!(used, *expected, "container {id} of {uid}");
                 }
             }
-            if let Some(expected) = self.pods.get(uid) {
+            if let Some(expected) = self.pods.get(uid.as_str()) {
                 assert_eq!(total, *expected, "pod {uid}");
             }
             *sums.entry(Some(entry.class)).or_default() += total;
