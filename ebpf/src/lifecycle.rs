@@ -111,7 +111,12 @@ fn report(cgroup: Cgroup, kind: EventKind, id: u64, tracked: Tracked) {
         let len = cgroup.name_into(name, NAME_LEN as u32);
         ptr::addr_of_mut!((*to).name_len).write(len);
     }
-    telemetry::submit(record, header.time_ns);
+    // A new container's values have to be in force before it has run for long, and there are few of them.
+    if matches!(kind, EventKind::Mkdir) && u32::from(tracked.depth) <= MAX_ACCOUNT_DEPTH {
+        telemetry::submit_at_once(record, header.time_ns);
+    } else {
+        telemetry::submit(record, header.time_ns);
+    }
 }
 
 /// A task, or all threads of its process, now belongs to `to`.

@@ -41,6 +41,16 @@ pub(crate) fn reserve<T: 'static>() -> Option<RingBufEntry<T>> {
     record
 }
 
+/// Hands a record over that happened at `time_ns` and wakes the reader, who then comes back by himself for a while.
+#[inline(always)]
+pub(crate) fn submit_at_once<T>(record: RingBufEntry<T>, time_ns: u64) {
+    if let Some(state) = CPUS.get_ptr_mut(0) {
+        // SAFETY: this CPU's entry, and a word that only this module writes.
+        unsafe { (*state).last_wake = time_ns };
+    }
+    record.submit(u64::from(BPF_RB_FORCE_WAKEUP));
+}
+
 /// Hands a record over that happened at `time_ns`.
 #[inline(always)]
 pub(crate) fn submit<T>(record: RingBufEntry<T>, time_ns: u64) {

@@ -111,6 +111,12 @@ impl CgroupLayout {
 
     /// A cgroup's path below the tree's root.
     pub fn path(&self, name: &CgroupName) -> CgroupPath {
+        // Below a pod the runtime's names stand as they are.
+        if let (Some(parent), Some(last)) = (name.parent(), name.last())
+            && parent.last().and_then(name::parse_pod).is_some()
+        {
+            return self.path(&parent).child(last);
+        }
         let path = match self.driver {
             Driver::Cgroupfs => name.to_cgroupfs(),
             Driver::Systemd => name.to_systemd(),

@@ -1,11 +1,12 @@
 //! The desired tree.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use crate::{
     limits::{self, CpuMax, Limit, TierConfig},
     model::{Node, Pod, QosClass},
     name::CgroupName,
+    qos,
     reason::Reason,
     reserve,
     settings::Setting,
@@ -15,6 +16,7 @@ use crate::{
 
 mod incomplete;
 mod node;
+pub mod reclaimed;
 
 /// One cgroup as it ought to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,10 +68,18 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
     tree.push(tier(snapshot, &sums, QosClass::Burstable));
     tree.push(tier(snapshot, &sums, QosClass::BestEffort));
     tree.extend(pods.iter().map(|pod| self::pod(snapshot, pod)));
+    tree.extend(reclaimed::containers(snapshot, &pods));
     incomplete::hold(snapshot, &mut tree);
+    let asking = pods.iter().filter(|pod| reclaimed::is_given(snapshot, pod));
+    let asking: BTreeSet<_> = asking
+        .map(|pod| snapshot.kubepods.pod(qos::classify(pod), &pod.uid))
+        .collect();
     for cgroup in &mut tree {
+        let own = asking.contains(&cgroup.name) || cgroup.made_by == MadeBy::Others;
+        let reclaims = own && cgroup.name.is_within(&snapshot.kubepods);
         cgroup.settings.retain(|(setting, _)| {
-            snapshot.controllers.has(setting) && given(snapshot, &cgroup.name, setting)
+            snapshot.controllers.has(setting)
+                && (given(snapshot, &cgroup.name, setting) || (reclaims && setting.is_reclaimed()))
         });
     }
     tree.retain(|cgroup| cgroup.made_by == MadeBy::Podwarden || !cgroup.settings.is_empty());
@@ -239,12 +249,14 @@ fn pod(snapshot: &Snapshot, pod: &Pod) -> Desired {
             None => (setting(Bytes::ZERO), Reason::NoLimit),
         });
     }
-    Desired {
+    let mut desired = Desired {
         name: snapshot.kubepods.pod(config.qos, &pod.uid),
         made_by: MadeBy::Podwarden,
         reason: Reason::PodMissing { qos: config.qos },
         settings,
-    }
+    };
+    reclaimed::pod(snapshot, pod, &mut desired);
+    desired
 }
 
 const fn unlimited(best_effort: bool) -> Reason {

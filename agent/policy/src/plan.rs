@@ -10,7 +10,7 @@ use alloc::{
     vec::Vec,
 };
 
-pub use crate::snapshot::{Controllers, DEFAULT_MARGIN, Ownership, Snapshot};
+pub use crate::snapshot::{ContainerCgroup, Controllers, DEFAULT_MARGIN, Ownership, Snapshot};
 use crate::{
     desired::{self, Desired, MadeBy},
     evict::{self, Ranked},

@@ -5,7 +5,7 @@ mod text;
 use crate::{
     evict::Rank,
     limits::Limit,
-    model::QosClass,
+    model::{QosClass, ReclaimedTier},
     pressure::Crossing,
     reserve::Daemons,
     units::{Bytes, CpuShares, MilliCpu},
@@ -63,6 +63,33 @@ pub enum Reason {
         period_us: u64,
         /// The quota, microseconds.
         quota_us: Limit<u64>,
+    },
+    /// CPU shares from a request of reclaimed CPU.
+    ReclaimedShares {
+        /// Which.
+        tier: ReclaimedTier,
+        /// The request.
+        cpu_request: MilliCpu,
+        /// What it comes to.
+        shares: CpuShares,
+    },
+    /// A quota from a limit of reclaimed CPU.
+    ReclaimedQuota {
+        /// Which.
+        tier: ReclaimedTier,
+        /// The limit.
+        cpu_limit: MilliCpu,
+        /// The period, microseconds.
+        period_us: u64,
+        /// The quota, microseconds.
+        quota_us: Limit<u64>,
+    },
+    /// The sum of limits of reclaimed memory.
+    ReclaimedMemory {
+        /// Which.
+        tier: ReclaimedTier,
+        /// The sum.
+        limit: Bytes,
     },
     /// CPU limits are not enforced on this node (`cpuCFSQuota: false`).
     QuotaNotEnforced,

@@ -141,6 +141,14 @@ impl Setting {
         }
     }
 
+    /// True for what a pod's reclaimed resources decide.
+    pub(crate) const fn is_reclaimed(&self) -> bool {
+        matches!(
+            self,
+            Self::CpuShares(_) | Self::CpuMax(_) | Self::MemoryLimit(_)
+        )
+    }
+
     /// True for what a fresh cgroup has anyway. Shares are written in any case.
     pub(crate) fn is_unlimited(&self) -> bool {
         let row = self.property().row();

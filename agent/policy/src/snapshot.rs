@@ -1,12 +1,12 @@
 //! Everything a plan depends on.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
     container::ContainerOptions,
     evict::{Exemptions, Ranking},
     limits::LimitOptions,
-    model::{Node, Pod},
+    model::{Node, Pod, PodUid},
     name::CgroupName,
     pressure::Crossing,
     settings::{Observed, Setting},
@@ -56,6 +56,12 @@ pub struct Snapshot {
     /// The cgroups that exist at or below `kubepods`, and those of [`crate::model::Enforcement`].
     #[cfg_attr(feature = "serde", serde(default))]
     pub cgroups: BTreeMap<CgroupName, Observed>,
+    /// Pods that ask for reclaimed resources get shares, quota and memory limit from them.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub enforce_reclaimed: bool,
+    /// The cgroups of containers of pods that ask for reclaimed resources.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub container_cgroups: Vec<ContainerCgroup>,
     /// The threshold that is crossed and due, if any.
     #[cfg_attr(feature = "serde", serde(default))]
     pub crossing: Option<Crossing>,
@@ -92,9 +98,25 @@ impl Snapshot {
             pods: Vec::new(),
             incomplete: false,
             cgroups: BTreeMap::new(),
+            enforce_reclaimed: false,
+            container_cgroups: Vec::new(),
             crossing: None,
         }
     }
+}
+
+/// The cgroup of a container, which its runtime made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct ContainerCgroup {
+    /// The container's pod.
+    pub pod: PodUid,
+    /// The container's name, where the runtime has told it. Sandboxes are not listed.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub container: Option<String>,
+    /// Below the pod's cgroup, by the runtime's name for it.
+    pub cgroup: CgroupName,
 }
 
 /// Who writes the tree.

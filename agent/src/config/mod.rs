@@ -21,11 +21,13 @@ use podwarden_policy::{
     threshold::Threshold,
 };
 
+mod colocation;
 mod error;
 mod kernel_log;
 mod machine;
 mod parts;
 mod raw;
+mod reclaimed;
 mod validate;
 mod values;
 mod yaml;
@@ -33,6 +35,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use colocation::ColocationConfig;
 pub use error::ConfigError;
 pub use kernel_log::KernelLog;
 pub use machine::{Machine, MachineError};
@@ -42,6 +45,7 @@ pub use parts::{
 };
 pub use raw::Overrides;
 pub(crate) use raw::{RawConfig, Text};
+pub use reclaimed::ReclaimedConfig;
 pub(crate) use values::{CgroupRoot, Cpu, Memory};
 pub(crate) use yaml::from_yaml;
 
@@ -148,6 +152,8 @@ pub struct Config {
     pub event_log: Option<EventLogConfig>,
     /// `convergence`.
     pub convergence: ConvergenceConfig,
+    /// `colocation`. Default: every strategy off.
+    pub colocation: ColocationConfig,
     /// `evictionStatus`. Default: `status`.
     pub eviction_status: EvictionStatusConfig,
     /// `nodeCondition`: whether the Node's status says how this agent is. Default: false.
@@ -279,6 +285,7 @@ impl Config {
         };
         snapshot.ownership = self.ownership;
         snapshot.ranking = self.ranking;
+        snapshot.enforce_reclaimed = self.colocation.reclaimed.enforce;
         snapshot.exemptions = Exemptions {
             own_pod: snapshot.exemptions.own_pod.take(),
             ..self.exemptions()

@@ -10,6 +10,7 @@ use serde_saphyr::Spanned;
 
 use super::{
     ConfigError, EvictionStatusConfig, KernelLog, Mode, OnExit,
+    colocation::RawColocation,
     values::{
         CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, InputFile, KubeletUrl,
         Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, Memory, MemoryCapacity,
@@ -146,6 +147,9 @@ pub(crate) struct RawConfig {
     #[arg(skip)]
     #[serde(default)]
     pub(super) convergence: RawConvergence,
+    #[arg(skip)]
+    #[serde(default)]
+    pub(super) colocation: RawColocation,
     #[arg(skip)]
     #[serde(default)]
     pub(super) eviction_status: RawEvictionStatus,

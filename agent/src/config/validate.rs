@@ -115,6 +115,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         sampling_interval: raw.sampling.interval.unwrap_or_default().0,
         event_log: file.event_log(raw.event_log)?,
         convergence: raw.convergence.into(),
+        colocation: raw.colocation.into(),
         eviction_status: raw.eviction_status.how.unwrap_or_default(),
         node_condition: raw.node_condition.unwrap_or_default(),
         pods_dir: raw.pods_dir,

@@ -14,7 +14,7 @@ use axum::http::Uri;
 use podwarden_policy::{Bytes, MilliCpu, container, quantity, threshold::Amount};
 use serde::{Deserialize, Deserializer, de::Error};
 
-use super::Stall;
+use super::{Stall, colocation::whole};
 
 /// Why a text is not the value that belongs there.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,7 @@ where
 
 const QUANTITY: &str = "write a quantity such as 200m, 2 or 500Mi";
 pub(super) const DURATION: &str = "write a duration within the range, such as 500ms, 30s or 1m30s";
+const PERCENT: &str = "write a whole number from 0 to 100";
 const CGROUP: &str = "write the path of a cgroup below cgroupRoot, such as /system.slice";
 const STALL: &str =
     "write how long tasks may wait within a window of 500ms to 10s, such as 200ms/2s";
@@ -146,6 +147,20 @@ values! {
     MaxHeadroom(Amount) = headroom,
         "write an amount such as 256Mi, a share of the limit up to 50% such as 10%, or 0",
         Amount::Percent(10 * 1_000_000);
+    /// How much of the CPU pods of all kinds may fill, percent.
+    CpuReclaimPercent(u32) = |text| whole(text, 0..=100), PERCENT, 60;
+    /// How much of the memory pods of all kinds may fill, percent.
+    MemoryReclaimPercent(u32) = |text| whole(text, 0..=100), PERCENT, 65;
+    /// The most of the capacity that is offered, percent.
+    CeilingPercent(u32) = |text| whole(text, 0..=100), PERCENT;
+    /// How much of what no pod asked for is offered, percent.
+    UnallocatedPercent(u32) = |text| whole(text, 0..=100), PERCENT, 0;
+    /// The time that usage is the mean of, seconds.
+    UsageWindow(u64) = |text| whole(text, 10..=3600), "write a whole number of seconds from 10 to 3600", 300;
+    /// The difference that is published at once, percent.
+    UpdateDiff(u32) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 10;
+    /// The time after which it is published anew, seconds.
+    UpdateTime(u64) = |text| whole(text, 30..=3600), "write a whole number of seconds from 30 to 3600", 300;
     /// Where manifests are.
     ManifestUrl(Uri) = manifest_url, "write a whole URL, such as https://pods.example/node-1.yaml";
     /// Where the kubelet is.

@@ -45,7 +45,7 @@ pub fn snapshot(
     let mut snapshot = Snapshot::new(node.clone(), layout.kubepods.clone());
     config.decide(&mut snapshot);
     snapshot.controllers = controllers(tree, &layout.path(&layout.kubepods));
-    snapshot.page_size = Bytes(rustix::param::page_size() as u64);
+    snapshot.page_size = page_size();
     let classes = podwarden_policy::QosClass::ALL;
     let mut wanted = BTreeSet::from(classes.map(|c| layout.kubepods.tier(c)));
     wanted.extend(pods.iter().map(|pod| {
@@ -78,6 +78,16 @@ pub fn snapshot(
     let pods_use = pods_use.and_then(|kubepods| kubepods.memory_working_set);
     snapshot.crossing = pressure::crossed_by_pods(node, pods_use);
     snapshot
+}
+
+/// The kernel's page size.
+pub fn page_size() -> Bytes {
+    Bytes(rustix::param::page_size() as u64)
+}
+
+/// What can be written to cgroups below `kubepods`.
+pub fn controllers_of(tree: &Tree, layout: &CgroupLayout) -> Controllers {
+    controllers(tree, &layout.path(&layout.kubepods))
 }
 
 /// Which files the cgroups have, by the CPU controller's hierarchy.

@@ -39,6 +39,7 @@ mod profile;
 mod pure_v1;
 mod random_sources;
 mod reaping;
+mod reclaimed;
 mod recorder;
 mod relief;
 mod restarts;
@@ -130,6 +131,7 @@ pub(crate) fn all() -> Vec<Case> {
         levels::CASES,
         relief::CASES,
         stalls::CASES,
+        reclaimed::CASES,
         recorder::CASES,
         profile::CASES,
         pure_v1::CASES,

@@ -95,6 +95,18 @@ impl PodSpec {
         spec
     }
 
+    /// A BestEffort pod that asks for reclaimed CPU, in thousandths, and memory.
+    pub(crate) fn batch(name: &str, cpu: u64, memory: &str) -> Self {
+        let amounts = json!({
+            "kubernetes.io/batch-cpu": cpu.to_string(),
+            "kubernetes.io/batch-memory": memory,
+        });
+        Self {
+            resources: json!({"requests": amounts, "limits": amounts}),
+            ..Self::best_effort(name)
+        }
+    }
+
     /// The same as a critical pod, which is never evicted (`system-node-critical`).
     pub(crate) fn critical(self) -> Self {
         Self {

@@ -39,6 +39,28 @@ impl fmt::Display for Reason {
                 f,
                 "cpu limits {cpu_limit} * {period_us} us / 1000, at least 1000 us = {quota_us}"
             ),
+            Self::ReclaimedShares {
+                tier,
+                cpu_request,
+                shares,
+            } => write!(
+                f,
+                "{} requests {cpu_request} * 1024 / 1000, within 2..=262144 = {shares}",
+                tier.resources()[0]
+            ),
+            Self::ReclaimedQuota {
+                tier,
+                cpu_limit,
+                period_us,
+                quota_us,
+            } => write!(
+                f,
+                "{} limits {cpu_limit} * {period_us} us / 1000, at least 1000 us = {quota_us}",
+                tier.resources()[0]
+            ),
+            Self::ReclaimedMemory { tier, limit } => {
+                write!(f, "{} limits = {limit}", tier.resources()[1])
+            }
             Self::QuotaNotEnforced => f.write_str("cpuCFSQuota is off"),
             Self::NotAllLimited => f.write_str("not every container has a limit"),
             Self::NoLimit => f.write_str("nothing limits it"),

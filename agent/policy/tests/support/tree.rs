@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use podwarden_policy::{
     Bytes, Container, ContainerKind, CpuShares, CpuWeight, MilliCpu, Node, Pod, PodUid, QosClass,
-    Resources,
+    Reclaimed, Resources,
     limits::{CpuMax, Limit, LimitOptions},
-    model::{Enforcement, Overhead, Reserved, ReservedCgroup},
+    model::{Enforcement, Overhead, ReclaimedTier, Reserved, ReservedCgroup},
     name::CgroupName,
-    plan::{Controllers, Snapshot},
+    plan::{ContainerCgroup, Controllers, Snapshot},
     pressure::crossed_by_pods,
     settings::{CpuShare, Observed},
 };
@@ -34,14 +34,25 @@ fn resources() -> impl Strategy<Value = Resources> {
     let cpu = |i| pick(i, &[0, 1, 10, 250, 1000, 64_000]).map(MilliCpu);
     let memory = |i| pick(i, &[0, 1, 100_000_000, 1 << 28, 1 << 34]).map(Bytes);
     uniform5(0u8..7).prop_map(move |[a, b, c, d, huge]| Resources {
-        cpu_request: cpu(a),
-        cpu_limit: cpu(b),
-        memory_request: memory(c),
-        memory_limit: memory(d),
+        cpu_request: cpu(a).filter(|_| huge < 3),
+        cpu_limit: cpu(b).filter(|_| huge < 3),
+        memory_request: memory(c).filter(|_| huge < 3),
+        memory_limit: memory(d).filter(|_| huge < 3),
         hugepages: pick(huge % 2, &[(Bytes::mebi(2), Bytes::mebi(64))])
             .into_iter()
             .collect(),
-        reclaimed: None,
+        // The others are BestEffort and may ask for what is reclaimed.
+        reclaimed: (huge > 3).then(|| Reclaimed {
+            tier: if huge > 5 {
+                ReclaimedTier::Mid
+            } else {
+                ReclaimedTier::Batch
+            },
+            cpu_request: cpu(a),
+            cpu_limit: cpu(b),
+            memory_request: memory(c),
+            memory_limit: memory(d),
+        }),
     })
 }
 
@@ -223,8 +234,26 @@ pub(crate) fn any_snapshot(weights: bool) -> impl Strategy<Value = Snapshot> {
             for (name, observed) in tier_names.into_iter().chain(daemon_names).zip(tiers) {
                 snapshot.cgroups.extend(observed.map(|o| (name, o)));
             }
+            snapshot.enforce_reclaimed = cgroups.len() % 3 > 0;
             for (uid, class, observed) in cgroups {
-                let name = kubepods.pod(QosClass::ALL[class], &PodUid::new(format!("u{uid}")));
+                let pod = PodUid::new(format!("u{uid}"));
+                let name = kubepods.pod(QosClass::ALL[class], &pod);
+                if uid % 2 == 0 {
+                    let cgroup = name.child("c0ffee");
+                    let found = fresh(&snapshot.node, weights);
+                    snapshot.cgroups.insert(
+                        cgroup.clone(),
+                        Observed {
+                            ours: false,
+                            ..found
+                        },
+                    );
+                    snapshot.container_cgroups.push(ContainerCgroup {
+                        pod,
+                        container: (uid % 4 == 0).then(|| "c".into()),
+                        cgroup,
+                    });
+                }
                 snapshot.cgroups.insert(name, observed);
             }
             let parents: Vec<_> = snapshot

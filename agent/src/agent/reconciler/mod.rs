@@ -292,7 +292,7 @@ impl Reconciler {
         } = self;
         kubelet.read(&env.tree);
         (env.node, env.tier_bounds) = (kubelet.node(), kubelet.tiers());
-        let mut pass = hierarchy.plan(env, &pods.set(), figures.pods(), eviction.levels());
+        let mut pass = hierarchy.plan(env, &pods.known(), figures.pods(), eviction.levels());
         pass.shortcomings.extend(pods.runtime_problem());
         pass.shortcomings.extend(kubelet.mismatches());
         figures.notice(std::mem::take(&mut pass.shortcomings), env);

@@ -39,6 +39,7 @@ impl Reconciler {
                 self.reconcile_due = true;
                 // A cgroup that was made anew is another pod.
                 self.eviction.forget(&uid);
+                self.reclaimed_appeared(&uid);
                 let qos_class = class.to_string();
                 self.pod_event(&uid, EventKind::PodAdded { qos_class });
             }
@@ -69,7 +70,18 @@ impl Reconciler {
         }
     }
 
+    /// Values of reclaimed resources do not wait for a pass over the tree.
+    fn reclaimed_appeared(&mut self, uid: &PodUid) {
+        let entry = self.figures.pods().get(uid);
+        let known = self.pods.known();
+        let fact = self
+            .hierarchy
+            .reclaimed_appeared(&self.env, &known, uid, entry);
+        self.apply(fact);
+    }
+
     fn container_appeared(&mut self, uid: &PodUid, id: &str) {
+        self.reclaimed_appeared(uid);
         let pod = self.figures.pods().get(uid);
         let container = pod.and_then(|pod| pod.containers.get(id));
         if let Some(path) = container.map(|container| container.path.clone()) {

@@ -336,6 +336,86 @@ const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "Co-location: reclaimed resources",
+        &[
+            (
+                "colocation.reclaimed.enable",
+                "false; true with `publish`",
+                "whether the agent computes and shows what the node has to spare",
+            ),
+            (
+                "colocation.reclaimed.publish",
+                "false",
+                "whether the Node's status offers it as `kubernetes.io/batch-cpu` and its like",
+            ),
+            (
+                "colocation.reclaimed.enforce",
+                "false",
+                "whether pods that ask for it get shares, quota and memory limit from it",
+            ),
+            (
+                "colocation.reclaimed.cpuReclaimThresholdPercent",
+                "60; 0 to 100",
+                "how much of the CPU pods of all kinds may fill",
+            ),
+            (
+                "colocation.reclaimed.memoryReclaimThresholdPercent",
+                "65; 0 to 100",
+                "how much of the memory pods of all kinds may fill",
+            ),
+            (
+                "colocation.reclaimed.cpuCalculatePolicy",
+                "`usage`; or `maxUsageRequest`; `request` counts as `usage`",
+                "what prod and mid pods count with",
+            ),
+            (
+                "colocation.reclaimed.memoryCalculatePolicy",
+                "`usage`; or `request` or `maxUsageRequest`",
+                "what prod and mid pods count with",
+            ),
+            (
+                "colocation.reclaimed.batchCPUThresholdPercent",
+                "none; 0 to 100",
+                "the most of the CPU that is offered to batch pods",
+            ),
+            (
+                "colocation.reclaimed.batchMemoryThresholdPercent",
+                "none; 0 to 100",
+                "the most of the memory that is offered to batch pods",
+            ),
+            (
+                "colocation.reclaimed.midCPUThresholdPercent",
+                "100; 0 to 100",
+                "the most of the CPU that is offered to mid pods",
+            ),
+            (
+                "colocation.reclaimed.midMemoryThresholdPercent",
+                "100; 0 to 100",
+                "the most of the memory that is offered to mid pods",
+            ),
+            (
+                "colocation.reclaimed.midUnallocatedPercent",
+                "0; 0 to 100",
+                "how much of what no prod pod asked for is offered to mid pods",
+            ),
+            (
+                "colocation.reclaimed.metricAggregateDurationSeconds",
+                "300; 10 to 3600",
+                "the time that usage is the mean of",
+            ),
+            (
+                "colocation.reclaimed.resourceDiffThresholdPercent",
+                "10; 1 to 100",
+                "the difference that is published at once",
+            ),
+            (
+                "colocation.reclaimed.updateTimeThresholdSeconds",
+                "300; 30 to 3600",
+                "the time after which it is published anew",
+            ),
+        ],
+    ),
+    (
         "Limits of pods",
         &[
             ("podPidsLimit", "-1, no limit", "processes of a pod at most"),

@@ -81,6 +81,11 @@ impl Backend for Slices {
     }
 
     fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error> {
+        // A container's scope is its runtime's, and a cgroup that is no unit is unknown to systemd.
+        let is_slice = |name: &str| name.ends_with(".slice");
+        if path.last().is_some_and(|name| !is_slice(name)) {
+            return tree.write(path, setting);
+        }
         self.0
             .set(tree, path, setting, || tree.write(path, setting))
     }

@@ -5,6 +5,7 @@ mod convergence;
 mod foreign_writes;
 mod oom_score;
 mod pace;
+mod reclaimed;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -143,10 +144,12 @@ impl Hierarchy {
     pub(super) fn plan(
         &mut self,
         env: &Environment,
-        set: &PodSet,
+        known: &Known<'_>,
         pods: &BTreeMap<PodUid, PodEntry>,
         levels: Levels,
     ) -> Pass {
+        let set = &*known.set();
+        let containers = reclaimed::containers(env, known, set, pods);
         let Environment { tree, layout, .. } = env;
         let existing: Vec<CgroupName> = pods
             .iter()
@@ -154,6 +157,7 @@ impl Hierarchy {
             // The index loses sight of a cgroup that is gone from the hierarchy that identifies it.
             .chain(self.actor.made_pods())
             .map(|(class, uid)| layout.kubepods.pod(class, &uid))
+            .chain(containers.iter().map(|c| c.cgroup.clone()))
             .collect();
         let made = |path: &CgroupPath| self.actor.made(path);
         let wanted = Wanted::from(set);
@@ -167,6 +171,7 @@ impl Hierarchy {
             made,
         );
         snapshot.exemptions = env.exemptions.clone();
+        snapshot.container_cgroups = containers;
         let desired = desired::tree(&snapshot);
         let actions = plan::towards(&snapshot, &desired);
         self.set_targets(&desired, env);

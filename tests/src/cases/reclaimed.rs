@@ -1,0 +1,136 @@
+//! Pods that ask for reclaimed resources: what their cgroups hold, from when on, and against whom.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Case, Context, portable};
+use crate::harness::{Cgroup, Node, Options, PodSpec, check_interrupt, eventually};
+
+pub(super) const CASES: &[Case] = &[
+    portable("batch_pod_alone", |context| batch_pod(context, false)),
+    portable("batch_pod_beside_a_kubelet", |context| {
+        batch_pod(context, true)
+    }),
+];
+
+/// What a pod with `batch-cpu: 500` and `batch-memory: 64Mi` has, on either version.
+const WANTED: [(&str, &str); 5] = [
+    ("cpu.shares", "512"),
+    ("cpu.weight", "20"),
+    ("cpu.cfs_quota_us", "50000"),
+    ("cpu.max", "50000 100000"),
+    ("memory.limit_in_bytes", "67108864"),
+];
+
+/// `memory.max` is apart: of v2 alone.
+const MEMORY_MAX: (&str, &str) = ("memory.max", "67108864");
+
+/// The files of a cgroup that there are, with what they are to hold.
+fn wanted(cgroup: &Cgroup) -> Vec<(PathBuf, &'static str)> {
+    let dirs: Vec<_> = cgroup.dirs().collect();
+    let files = WANTED.iter().chain([&MEMORY_MAX]);
+    files
+        .flat_map(|(name, text)| dirs.iter().map(move |dir| (dir.join(name), *text)))
+        .filter(|(path, _)| path.exists())
+        .collect()
+}
+
+fn holds(cgroup: &Cgroup) -> Result<()> {
+    let files = wanted(cgroup);
+    ensure!(files.len() == 3, "{files:?}");
+    for (path, text) in files {
+        let found = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        ensure!(found.trim() == text, "{} holds {found}", path.display());
+    }
+    Ok(())
+}
+
+/// Waits until a new cgroup holds all; how long that took.
+fn time_of(context: &Context, cgroup: &Cgroup) -> Result<Duration> {
+    let start = Instant::now();
+    cgroup.create()?;
+    while let Err(error) = holds(cgroup) {
+        check_interrupt()?;
+        ensure!(start.elapsed() < context.limit(20), "{error}");
+        thread::sleep(Duration::from_micros(100));
+    }
+    Ok(start.elapsed())
+}
+
+fn batch_pod(context: &Context, assist: bool) -> Result<()> {
+    const STARTS: usize = 100;
+    let options = Options {
+        assist,
+        config: "colocation: {reclaimed: {enforce: true}}\n".to_owned(),
+        ..Options::default()
+    };
+    let node = Node::start(context, &options)?;
+    if assist {
+        for tier in ["burstable", "besteffort"] {
+            node.kubepods().child(tier).create()?;
+        }
+    }
+    let specs = vec![
+        PodSpec::batch("batch", 500, "64Mi"),
+        PodSpec::best_effort("plain"),
+    ];
+    let pods = node.pods(specs)?;
+    let [batch, plain] = pods.as_slice() else {
+        anyhow::bail!("two specs make two pods");
+    };
+    eventually(node.limit(), || {
+        holds(&batch.cgroup)?;
+        holds(&batch.main)
+    })?;
+    // The pod beside it has what it would have without.
+    for (path, text) in wanted(&plain.cgroup) {
+        let found = fs::read_to_string(&path)?;
+        ensure!(found.trim() != text, "{} holds {found}", path.display());
+    }
+
+    // What a runtime sets after it has made the cgroup is put right.
+    for cgroup in [&batch.main, &batch.cgroup] {
+        for (path, _) in wanted(cgroup) {
+            let foreign = match path.file_name().and_then(|name| name.to_str()) {
+                Some("cpu.shares" | "cpu.weight") => "2",
+                Some("cpu.max") => "40000 100000",
+                Some("cpu.cfs_quota_us") => "40000",
+                _ => "134217728",
+            };
+            // v1 refuses a child above its parent, and a parent below its child.
+            if fs::write(&path, foreign).is_ok() {
+                eventually(node.limit(), || holds(cgroup))?;
+            }
+        }
+    }
+
+    // It uses at most what it asked for, whatever it tries.
+    let before = batch.cgroup.cpu_ns()?;
+    let start = Instant::now();
+    let mut burning = batch.start(&["burn", "--for-ms", "3000", "--threads", "2"])?;
+    let status = burning.wait(context.limit(60))?;
+    ensure!(status.success(), "the workload ended with {status}");
+    let used = batch.cgroup.cpu_ns()? - before;
+    // A period's quota more than the time allows: the first may begin with a full one.
+    let allowed = start.elapsed().as_nanos() / 2 + 100_000_000;
+    ensure!(u128::from(used) <= allowed, "{used} ns of {allowed}");
+
+    let mut times = Vec::with_capacity(STARTS);
+    for n in 0..STARTS {
+        let container = batch.cgroup.child(&format!("c{n}"));
+        times.push(time_of(context, &container)?);
+        container.remove()?;
+    }
+    times.sort_unstable();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    context.figure("new_container_median", ms(times[STARTS / 2]), "ms");
+    context.figure("new_container_p99", ms(times[STARTS - 2]), "ms");
+    if assist {
+        let own = node.kubepods();
+        return node.finish_with(&own);
+    }
+    node.finish()
+}
