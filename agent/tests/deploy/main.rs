@@ -87,15 +87,17 @@ fn the_command_line_is_one() {
     let set = object("DaemonSet");
     let container = &set["spec"]["template"]["spec"]["containers"][0];
     let args = container["args"].as_array().unwrap().iter();
-    let args = args.map(|arg| arg.as_str().unwrap());
+    // The kubelet puts the value of the variable there.
+    let args = args.map(|arg| arg.as_str().unwrap().replace("$(NODE_NAME)", "node-1"));
     let command = podwarden::cli::Cli::command();
     let matches = command
-        .try_get_matches_from(std::iter::once("podwarden").chain(args))
+        .try_get_matches_from(std::iter::once("podwarden".to_owned()).chain(args))
         .unwrap();
     assert_eq!(matches.subcommand_name(), Some("run"));
     // The probes ask where the API is.
     let (_, run) = matches.subcommand().unwrap();
-    let listen: &std::net::SocketAddr = run.get_one("listen").unwrap();
+    let listen = run.get_raw("listen").unwrap().next().unwrap();
+    let listen: std::net::SocketAddr = listen.to_str().unwrap().parse().unwrap();
     for probe in ["readinessProbe", "livenessProbe"] {
         let http = &container[probe]["httpGet"];
         assert_eq!(http["host"], listen.ip().to_string(), "{probe}");
