@@ -10,7 +10,9 @@ use alloc::{
     vec::Vec,
 };
 
-pub use crate::snapshot::{ContainerCgroup, Controllers, DEFAULT_MARGIN, Ownership, Snapshot};
+pub use crate::snapshot::{
+    CHARGE_BATCH, ContainerCgroup, Controllers, DEFAULT_MARGIN, Ownership, Snapshot, margin,
+};
 use crate::{
     desired::{self, Desired, MadeBy},
     evict::{self, Ranked},

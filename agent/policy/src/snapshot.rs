@@ -77,9 +77,24 @@ fn default_margin() -> Bytes {
     DEFAULT_MARGIN
 }
 
-/// What a memory limit stays above usage unless configured otherwise: room for the kernel's
-/// per-CPU charge stock (256 KiB a CPU) of a large machine.
+/// What a memory limit stays above usage at the least.
 pub const DEFAULT_MARGIN: Bytes = Bytes::mebi(16);
+
+/// What every CPU may have charged ahead of use, bytes (`MEMCG_CHARGE_BATCH` of 64 pages, kernel
+/// `include/linux/memcontrol.h`).
+pub const CHARGE_BATCH: Bytes = Bytes(256 << 10);
+
+/// What a memory limit stays above usage on a machine with so many CPUs online: twice what all of them may have
+/// charged ahead, once in the usage that was read and once more until the limit is written; never below
+/// [`DEFAULT_MARGIN`].
+pub const fn margin(cpus: u32) -> Bytes {
+    let ahead = 2 * CHARGE_BATCH.0 * cpus as u64;
+    if ahead > DEFAULT_MARGIN.0 {
+        Bytes(ahead)
+    } else {
+        DEFAULT_MARGIN
+    }
+}
 
 impl Snapshot {
     /// A node with nothing on it.

@@ -486,3 +486,14 @@ proptest! {
         prop_assert_eq!((reading.max, look), (Limit::At(reached), Look::OnChange));
     }
 }
+
+#[test]
+fn the_margin_grows_with_the_cpus() {
+    use podwarden_policy::plan::{CHARGE_BATCH, DEFAULT_MARGIN, margin};
+    for cpus in [0, 1, 2, 16, 32] {
+        assert_eq!(margin(cpus), DEFAULT_MARGIN, "{cpus}");
+    }
+    assert_eq!(margin(33), Bytes(33 * (512 << 10)));
+    assert_eq!(margin(512), Bytes::mebi(256));
+    assert!(margin(u32::MAX) > CHARGE_BATCH);
+}

@@ -11,7 +11,7 @@ use podwarden_policy::{
     settings::{Observed, Row, table},
 };
 
-use crate::{config::Config, hierarchy::recorded::Version, pods::PodSet};
+use crate::{base::cpus, config::Config, hierarchy::recorded::Version, pods::PodSet};
 
 /// What is to run, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +45,7 @@ pub fn snapshot(
     let mut snapshot = Snapshot::new(node.clone(), layout.kubepods.clone());
     config.decide(&mut snapshot);
     snapshot.controllers = controllers(tree, &layout.path(&layout.kubepods));
+    snapshot.margin = plan::margin(cpus::online());
     snapshot.page_size = page_size();
     let classes = podwarden_policy::QosClass::ALL;
     let mut wanted = BTreeSet::from(classes.map(|c| layout.kubepods.tier(c)));

@@ -25,6 +25,7 @@ use super::{
     dying::Victims,
     fill::{Costs, Fill},
     growth::{self, Growths},
+    node::NodeRoom,
     plan::{ArmedPlan, Scope, ScopeName, Victim},
     poll::{EVENTS, Poll},
     reap::Reaper,
@@ -58,14 +59,6 @@ const NOTIFY: u64 = 16;
 const EVENTS_OF: u64 = 32;
 const STALL: u64 = 48;
 
-/// Room on the node is rounded down to this, so that the kernel's level is not armed anew for every page
-/// that another process uses, bytes.
-const ROOM_GRAIN: u64 = 1 << 20;
-
-/// The node's memory is looked at no more often than this, nanoseconds: it makes the kernel gather
-/// figures of every cgroup.
-const NODE_LOOK_NS: u64 = 10_000_000;
-
 /// The reactor's own state.
 pub(super) struct Core {
     shared: Arc<Shared>,
@@ -89,9 +82,7 @@ pub(super) struct Core {
     growths: Growths,
     /// What came of the evictions of each scope, by [`growth::index`].
     effects: [Effect; SCOPES],
-    /// How far the node's working set was below its level, and when to look again.
-    node_room: Option<u64>,
-    node_due: u64,
+    node: NodeRoom,
     evictions: u64,
     cpus: u32,
     config: ReactorConfig,
@@ -131,8 +122,7 @@ impl Core {
             stalls: Stalls::default(),
             growths: Growths::default(),
             effects: growth::effects(),
-            node_room: None,
-            node_due: 0,
+            node: NodeRoom::default(),
             evictions: 0,
             cpus,
             config,
@@ -176,7 +166,7 @@ impl Core {
         self.check_dying();
         let plan = Arc::clone(&self.plan);
         for (index, scope) in plan.scopes.iter().enumerate().take(SCOPES) {
-            if scope.name == ScopeName::Node && now() < self.node_due {
+            if scope.name == ScopeName::Node && !self.node_is_due(&plan) {
                 continue;
             }
             let Some(mut look) = self.look(&plan, index) else {
@@ -191,20 +181,27 @@ impl Core {
                 look = self.at_level(&plan, index, look, wake);
             }
             if scope.name == ScopeName::Node {
-                self.look_at_node_again(index, look);
+                self.looked_at_node(&plan, index, look);
             }
         }
         self.relieve_stalls(&plan);
         self.growths.sample(&plan, now());
     }
 
+    fn node_is_due(&self, plan: &ArmedPlan) -> bool {
+        let shortest = nanos(self.config.min_interval);
+        let pods = || pods_use(plan);
+        self.node.is_due(now(), shortest, self.costs.ahead, pods)
+    }
+
     /// Notes how much room the node has, and when that may be used up.
-    fn look_at_node_again(&mut self, index: usize, look: Look) {
+    fn looked_at_node(&mut self, plan: &ArmedPlan, index: usize, look: Look) {
         let level = self.fills[index].level;
-        self.node_room = Some(level.saturating_sub(look.working_set));
+        let room = level.saturating_sub(look.working_set);
         let (shortest, longest) = (self.config.min_interval, self.config.max_interval);
         let sleep = self.watches[index].sleep(level, look.at, self.cpus, shortest, longest);
-        self.node_due = look.at.saturating_add(nanos(sleep).max(NODE_LOOK_NS));
+        let pods = pods_use(plan).unwrap_or(0);
+        self.node.looked(look.at, room, pods, nanos(sleep));
     }
 
     /// Evicts a pod where tasks wait for memory and memory is short; once for every notice.
@@ -263,19 +260,24 @@ impl Core {
     fn below(&mut self, index: usize, scope: &Scope, look: Look) {
         let watch = &mut self.watches[index];
         watch.below(look);
-        let level = match (scope.name, self.node_room) {
+        let level = match scope.name {
             // The kernel counts no node: what room it has is room for pods.
-            (ScopeName::Node, _) => return,
-            (ScopeName::Kubepods, Some(room)) => {
-                let level = look
-                    .working_set
-                    .saturating_add(room / ROOM_GRAIN * ROOM_GRAIN);
-                self.fills[index].level.min(level)
+            ScopeName::Node => return,
+            ScopeName::Kubepods => {
+                let own = self.fills[index].level;
+                let by_node = self.node.level_of_pods(look.working_set);
+                by_node.map_or(own, |level| level.min(own))
             }
             _ => self.fills[index].level,
         };
+        // Read only where page cache lifts the level.
+        let limit = match look.usage > look.working_set {
+            true => scope.limit(),
+            false => None,
+        };
+        let most = limit.map(|limit| limit.saturating_sub(self.costs.ahead));
         if let Some(kernel) = &mut self.kernel
-            && let Some(usage) = watch.usage_to_arm(level, look, self.config.min_interval)
+            && let Some(usage) = watch.usage_to_arm(level, most, look, self.config.min_interval)
             && kernel.levels.arm(scope.memory_id, usage).is_ok()
         {
             watch.armed(usage);
@@ -365,6 +367,12 @@ fn skip(dying: &Victims, passed_over: &PassedOver, victim: &Victim, usage: u64, 
         Some(0) => Skip::No,
         Some(promised) => Skip::Promised(promised),
     }
+}
+
+/// What all pods use; `None` without a level of theirs.
+fn pods_use(plan: &ArmedPlan) -> Option<u64> {
+    let pods = plan.scopes.iter().find(|s| s.name == ScopeName::Kubepods)?;
+    pods.memory.usage().ok()
 }
 
 fn stopping(stop: &AtomicBool) -> bool {

@@ -6,6 +6,7 @@
 
 use podwarden_policy::{
     headroom::{self, FillRate, ReapCost},
+    plan::CHARGE_BATCH,
     threshold::Amount,
 };
 
@@ -14,9 +15,6 @@ use crate::base::clock::monotonic as now;
 
 /// From the crossing of a level to SIGKILL, nanoseconds: on an idle node 99 in 100 are faster.
 const DETECTION_NS: u64 = 5_000_000;
-
-/// What one CPU may have charged ahead, bytes (`MEMCG_CHARGE_BATCH` of 64 pages, `include/linux/memcontrol.h`).
-const BATCH: u64 = 256 << 10;
 
 /// Headroom is rounded up to this, so that the kernel's level is not armed anew for every few pages.
 const GRAIN: u64 = 1 << 20;
@@ -40,7 +38,7 @@ impl Costs {
         Self {
             reap: ReapCost::default(),
             most,
-            ahead: BATCH.saturating_mul(cpus.into()),
+            ahead: CHARGE_BATCH.as_u64().saturating_mul(cpus.into()),
         }
     }
 }

@@ -24,6 +24,7 @@ mod dying;
 mod fill;
 pub mod free;
 pub mod growth;
+mod node;
 mod noticing;
 pub mod plan;
 mod poll;

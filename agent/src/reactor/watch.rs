@@ -183,9 +183,23 @@ impl Watch {
     /// The usage at which the kernel should report, when that differs from what it has. Usage that
     /// hovers at its level would otherwise have it report without end: it is left alone for `quiet`
     /// after each report, which the sampler bridges.
-    pub(super) fn usage_to_arm(&self, level: u64, look: Look, quiet: Duration) -> Option<u64> {
+    ///
+    /// No charge passes `most`, where the limit is: with more page cache than that the level is armed there, and
+    /// from there on the kernel has nothing to report that the sampler does not see.
+    pub(super) fn usage_to_arm(
+        &self,
+        level: u64,
+        most: Option<u64>,
+        look: Look,
+        quiet: Duration,
+    ) -> Option<u64> {
         let idle = Bytes(look.usage.saturating_sub(look.working_set));
         let wanted = pressure::usage_level(Bytes(level), Bytes::ZERO, idle).as_u64();
+        let wanted = match most {
+            Some(most) if wanted > most && look.usage >= most => return None,
+            Some(most) => wanted.min(most),
+            None => wanted,
+        };
         let resting = self.quiet_left(look.at, quiet).is_some();
         (self.phase == Phase::Below && self.armed != Some(wanted) && !resting).then_some(wanted)
     }
@@ -343,17 +357,15 @@ mod tests {
             working_set: 600,
         };
         watch.below(cached);
-        assert_eq!(watch.usage_to_arm(LEVEL, cached, RETRY), Some(1_900));
+        let wanted = |watch: &Watch, look| watch.usage_to_arm(LEVEL, None, look, RETRY);
+        assert_eq!(wanted(&watch, cached), Some(1_900));
         watch.armed(1_900);
-        assert_eq!(watch.usage_to_arm(LEVEL, cached, RETRY), None);
+        assert_eq!(wanted(&watch, cached), None);
         // A report that did not hold: silent, then armed again although no crossing came of it.
         watch.reported(20, Detector::Charge, 21);
         watch.below(look(22, 999));
-        assert_eq!(watch.usage_to_arm(LEVEL, look(22, 999), RETRY), None);
-        assert_eq!(
-            watch.usage_to_arm(LEVEL, look(121, 999), RETRY),
-            Some(LEVEL)
-        );
+        assert_eq!(wanted(&watch, look(22, 999)), None);
+        assert_eq!(wanted(&watch, look(121, 999)), Some(LEVEL));
         let left = watch.sleep(LEVEL, 22, 1, RETRY, Duration::from_secs(1));
         assert_eq!(left, Duration::from_nanos(99));
     }
@@ -362,7 +374,31 @@ mod tests {
     fn the_kernel_is_not_armed_while_above() {
         let mut watch = Watch::default();
         above(&mut watch, 10);
-        assert_eq!(watch.usage_to_arm(LEVEL, look(20, LEVEL), RETRY), None);
+        let wanted = watch.usage_to_arm(LEVEL, None, look(20, LEVEL), RETRY);
+        assert_eq!(wanted, None);
+    }
+
+    #[test]
+    fn page_cache_up_to_the_limit_does_not_put_the_level_where_no_charge_comes() {
+        let mut watch = Watch::default();
+        let cached = |usage| Look {
+            at: 10,
+            usage,
+            working_set: 100,
+        };
+        watch.below(cached(1_200));
+        let wanted = |watch: &Watch, usage, most| {
+            watch.usage_to_arm(LEVEL, Some(most), cached(usage), RETRY)
+        };
+        assert_eq!(
+            wanted(&watch, 1_200, 1_500),
+            Some(1_500),
+            "2,100 is never reached"
+        );
+        assert_eq!(wanted(&watch, 1_200, 3_000), Some(2_100));
+        // At the limit every charge would report, and say nothing.
+        assert_eq!(wanted(&watch, 1_500, 1_500), None);
+        assert_eq!(wanted(&watch, 2_000, 3_000), Some(2_900));
     }
 
     #[test]

@@ -1,19 +1,22 @@
 //! Beside a kubelet its limits are facts: levels lie below the limits in force, whatever is configured.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::EventKind;
 use serde_json::json;
 
 use super::apiserver::World;
-use super::{Case, Context, portable};
-use crate::harness::{Cgroup, NODE, Node, Options, Pod, PodSpec, Workload, eventually, until};
+use super::{Case, Context, portable, skip};
+use crate::harness::{
+    Cgroup, NODE, Node, Options, Pod, PodSpec, Sandbox, Workload, eventually, until,
+};
 
 pub(super) const CASES: &[Case] = &[
     portable("levels_below_the_kubelets_limit", below_the_kubelets_limit),
     portable("levels_below_a_tiers_limit", below_a_tiers_limit),
     portable("levels_by_the_node_object", by_the_node_object),
+    portable("levels_of_the_node", of_the_node),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -32,18 +35,9 @@ fn beside_a_kubelet() -> Options {
     }
 }
 
-fn limit_file(cgroup: &Cgroup) -> Result<PathBuf> {
-    let files = ["memory.max", "memory.limit_in_bytes"];
-    let mut files = cgroup
-        .dirs()
-        .flat_map(|dir| files.map(|file| dir.join(file)));
-    let file = files.find(|file| file.exists());
-    file.with_context(|| format!("{} has no memory limit", cgroup.path()))
-}
-
 /// Writes a limit as a kubelet does.
 fn set_limit(cgroup: &Cgroup, bytes: u64) -> Result<()> {
-    let file = limit_file(cgroup)?;
+    let file = cgroup.memory_limit_file();
     fs::write(&file, bytes.to_string()).with_context(|| format!("write {}", file.display()))
 }
 
@@ -125,7 +119,7 @@ fn below_the_kubelets_limit(context: &Context) -> Result<()> {
     // And it follows the limit up again, to what is configured and no further.
     set_limit(&node.kubepods(), 32 << 30)?;
     expect_level(&node, "kubepods", (16 << 30) - KEPT)?;
-    let written = fs::read_to_string(limit_file(&node.kubepods())?)?;
+    let written = fs::read_to_string(node.kubepods().memory_limit_file())?;
     ensure!(
         written.trim() == (32_u64 << 30).to_string(),
         "the agent wrote the kubelet's limit: {written}"
@@ -186,4 +180,65 @@ fn by_the_node_object(context: &Context) -> Result<()> {
     );
     let own = world.node.kubepods();
     world.node.finish_with(&own)
+}
+
+/// A line of a file of the kernel's with a name and a number.
+fn number(file: &Path, name: &str) -> Result<u64> {
+    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    let found = lines.find_map(|mut words| (words.next()? == name).then(|| words.next())?);
+    let number = found.and_then(|number| number.parse().ok());
+    number.with_context(|| format!("{name} of {}", file.display()))
+}
+
+/// What the node uses as the kubelet counts it, and how much of that is inactive page cache.
+fn node_uses(sandbox: &Sandbox) -> Result<(u64, u64)> {
+    let stat = sandbox.mounts.memory().join("memory.stat");
+    let names = match sandbox.mounts.memory_on_v2() {
+        true => ["anon", "file", "inactive_file"],
+        false => ["total_rss", "total_cache", "total_inactive_file"],
+    };
+    let [anon, file, idle] = names.map(|name| number(&stat, name));
+    Ok((anon? + file?, idle?))
+}
+
+/// Pods fill the node, far from their own level: how far past the node's level one is evicted.
+fn of_the_node(context: &Context) -> Result<()> {
+    // Set by hand on a machine where nothing else moves the node's memory.
+    if !context.emulated() && std::env::var_os("PODWARDEN_E2E_QUIET").is_none() {
+        return skip("other work on this machine moves the node's memory; it runs in a machine");
+    }
+    let total = number(Path::new("/proc/meminfo"), "MemTotal:")? << 10;
+    let room = 192 * MIB;
+    let sandbox = Sandbox::new()?;
+    let (usage, idle) = node_uses(&sandbox)?;
+    let options = Options {
+        memory: (2 * total).to_string(),
+        eviction_hard: Some(total.saturating_sub(usage - idle + room).to_string()),
+        ..Options::default()
+    };
+    let node = Node::on(context, sandbox, &options)?;
+    let mut overshoots = Vec::new();
+    for round in 0..context.repetitions(3) {
+        let filler = node.pod(PodSpec::best_effort(&format!("filler-{round}")))?;
+        let mut fills = filler.start(&["fill", "--mib", "1024", "--rate", "500"])?;
+        let ended = fills.wait(node.limit())?;
+        ensure!(!ended.success(), "the filler ended by itself");
+        let evictions = eventually(node.limit(), || {
+            let evictions = node.agent.evictions()?;
+            ensure!(evictions.len() > round as usize, "no eviction is reported");
+            Ok(evictions)
+        })?;
+        let last = evictions.last().context("no eviction")?;
+        ensure!(
+            last.scope.as_str() == "node" && last.pod.uid == filler.uid(),
+            "{last:?}"
+        );
+        let (_, idle) = node_uses(&node.sandbox)?;
+        let past = last.usage_bytes.saturating_sub(idle + last.level_bytes);
+        overshoots.push(past as f64 / MIB as f64);
+        node.withdraw(&filler.spec)?;
+    }
+    context.spread("overshoot", overshoots, "MiB");
+    node.finish()
 }

@@ -15,12 +15,13 @@ use podwarden_policy::{
     Bytes, Node, Pod, PodUid, QosClass,
     evict::{Candidate, Exemptions, Ranking},
     limits,
-    plan::DEFAULT_MARGIN,
+    plan::margin,
     qos, reserve,
 };
 
 use crate::{
     accounting::{figures::TierInfo, index::PodEntry},
+    base::cpus,
     config::{Mode, PressureConfig},
     reactor::growth::Seen,
     reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
@@ -51,7 +52,7 @@ pub(super) struct TierBounds {
 
 /// The level of a tier with this limit: below it the reactor comes before the kernel.
 fn below(limit: Bytes) -> u64 {
-    limit.saturating_sub(DEFAULT_MARGIN).as_u64()
+    limit.saturating_sub(margin(cpus::online())).as_u64()
 }
 
 /// The level of all pods. A limit that is not above the threshold leaves them nothing, and a level of zero would

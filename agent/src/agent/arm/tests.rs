@@ -1,4 +1,4 @@
-use podwarden_policy::{Container, Resources, units::MilliCpu};
+use podwarden_policy::{Container, Resources, plan::DEFAULT_MARGIN, units::MilliCpu};
 
 use super::*;
 

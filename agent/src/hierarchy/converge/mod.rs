@@ -38,7 +38,7 @@ use std::{
 };
 
 use podwarden_cgroup::{CgroupPath, Tree};
-use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN};
+use podwarden_policy::{Bytes, limits::Limit, plan};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub use self::{
@@ -47,6 +47,7 @@ pub use self::{
 };
 use crate::{
     api::types::TierConvergence,
+    base::cpus,
     config::{ConvergenceConfig, OnExit},
     hierarchy::act::{Backend, Counters},
     reactor::plan::ScopeName,
@@ -226,8 +227,10 @@ impl Drop for Converger {
     }
 }
 
-/// What a hard limit stays above usage.
-const MARGIN: Bytes = DEFAULT_MARGIN;
+/// What a hard limit stays above usage, by the CPUs that are online now: more of them may be before the next step.
+fn margin() -> Bytes {
+    plan::margin(cpus::online())
+}
 
 impl OnExit {
     pub(crate) const fn restores(self) -> bool {

@@ -7,15 +7,16 @@ use podwarden_policy::{
     Bytes,
     converge::{self, Decision, Kernel, Look, Reading, Step, Terms},
     limits::Limit,
+    plan::DEFAULT_MARGIN,
 };
 
-use super::{Aim, Gap, MARGIN, Parts, Report, found::Found, ours::Ours, writes};
+use super::{Aim, Gap, Parts, Report, found::Found, margin, ours::Ours, writes};
 use crate::{
     api::types::TierConvergence, base::clock, hierarchy::act::Outcome, reactor::plan::ScopeName,
 };
 
 /// What the reactor's level may be above usage and the margin before it is worth lowering it.
-const LEVEL_GRAIN: u64 = MARGIN.0 / 2;
+const LEVEL_GRAIN: u64 = DEFAULT_MARGIN.0 / 2;
 
 /// What was done since the gap opened.
 #[derive(Debug)]
@@ -150,7 +151,7 @@ impl Tier {
             steps: parts.config.steps,
             kernel,
             page_size: Bytes(rustix::param::page_size() as u64),
-            margin: MARGIN,
+            margin: margin(),
             piece: parts.config.reclaim_step,
             high_at_rest: self.found.high.unwrap_or(Limit::Unlimited),
         }

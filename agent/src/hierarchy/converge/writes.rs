@@ -3,7 +3,7 @@
 use podwarden_cgroup::{CgroupPath, Error, MemoryReader, Reclaims};
 use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
 
-use super::{MARGIN, Parts, found::Found, tier::bytes};
+use super::{Parts, found::Found, margin, tier::bytes};
 use crate::hierarchy::act::{Operation, Outcome};
 
 /// The hard limit.
@@ -80,7 +80,7 @@ pub(super) fn restore(parts: &Parts, path: &CgroupPath, found: &Found) -> Result
     }
     let memory = MemoryReader::open(tree, path)?;
     let floor = Bytes(memory.usage()?)
-        .saturating_add(MARGIN)
+        .saturating_add(margin())
         .round_up(Bytes(rustix::param::page_size() as u64));
     let wanted = found.max.max(Limit::At(floor));
     if bytes(memory.limit()?) != wanted {

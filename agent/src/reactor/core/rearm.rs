@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Core, EVENTS_OF, NOTIFY, SCOPES, STALL};
 use crate::reactor::{
     fill::Fill,
+    node::NodeRoom,
     plan::{ArmedPlan, Pressure, Scope},
     poll::drain,
     watch::Watch,
@@ -53,7 +54,7 @@ impl Core {
         }
         self.swap_triggers(&new);
         // The node is looked at afresh.
-        (self.node_due, self.node_room) = (0, None);
+        self.node = NodeRoom::default();
         self.plan = new;
         self.listening = [false; SCOPES];
         self.listen();

@@ -158,6 +158,11 @@ impl Fake {
         target: u64,
         enforce: bool,
     ) {
+        self.arm_scopes(&[(name, rel, level, target)], pods, enforce);
+    }
+
+    /// Scopes, each with its cgroup, level and target.
+    fn arm_scopes(&mut self, scopes: &[(ScopeName, &str, u64, u64)], pods: &[&str], enforce: bool) {
         let open = |rel: &str| MemoryReader::open(&self.tree, &rel.into()).unwrap();
         let victim = |(index, rel): (usize, &&str)| Victim {
             token: index as u64 + 1,
@@ -176,16 +181,17 @@ impl Fake {
                 seen: Seen::default(),
             }),
         };
+        let scope = |(index, &(name, rel, level, target)): (usize, &(_, &str, _, _))| Scope {
+            name,
+            level,
+            target,
+            memory: open(rel),
+            memory_id: index as u64 + 1,
+            notice: Notice::default(),
+            events: None,
+        };
         let plan = ArmedPlan {
-            scopes: vec![Arc::new(Scope {
-                name,
-                level,
-                target,
-                memory: open(rel),
-                memory_id: 1,
-                notice: Notice::default(),
-                events: None,
-            })],
+            scopes: scopes.iter().enumerate().map(scope).map(Arc::new).collect(),
             victims: pods.iter().enumerate().map(victim).collect(),
             pressure: Some(Arc::new(Pressure {
                 memory: open("kubepods"),

@@ -12,7 +12,7 @@ use std::{
 
 use podwarden_abi::ExitEvent;
 use podwarden_cgroup::MemoryReader;
-use podwarden_policy::{Bytes, PodUid, converge, plan::DEFAULT_MARGIN, reserve};
+use podwarden_policy::{Bytes, PodUid, converge, plan, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::reports::{Evictions, Listeners};
@@ -24,6 +24,7 @@ use crate::{
         soft::Soft,
     },
     api::types::{Eviction, Exit, PodRef, TierStats},
+    base::cpus,
     eviction::{
         recorder::{Incident, Recorder, Wanted},
         status::EvictionStatus,
@@ -337,7 +338,7 @@ fn hold(levels: &mut Levels, before: &ArmedPlan, env: &Environment) {
             Bytes(level),
             Bytes(used.unwrap_or(0)),
             armed.map(|armed| Bytes(armed.level)),
-            DEFAULT_MARGIN,
+            plan::margin(cpus::online()),
             env.config.convergence.steps,
         );
         levels.set(scope, held.0);

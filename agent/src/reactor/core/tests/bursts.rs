@@ -100,14 +100,45 @@ fn a_full_node_costs_a_pod_whose_own_level_is_far_away() {
     let mut fake = three_pods(60);
     fake.cgroup("node", LEVEL - 1);
     fake.arm_scope(ScopeName::Node, "node", LEVEL, PODS, LEVEL, true);
-    let begun = now();
     assert_eq!(fake.step(), []);
     fake.uses("node", LEVEL);
     // Its figures are dear: not at every turn.
-    assert!(fake.core.node_due >= begun + NODE_LOOK_NS);
-    fake.core.node_due = u64::MAX;
+    fake.core.node.put_off();
     assert_eq!(fake.step(), []);
-    fake.core.node_due = 0;
+    fake.core.node.make_due();
+    let reports = fake.step();
+    assert_eq!(chosen(&reports), [(2, true)]);
+    let Some(Report::Crossed(crossing)) = reports.first() else {
+        panic!("{reports:?}");
+    };
+    assert_eq!(crossing.scope, ScopeName::Node);
+}
+
+#[test]
+fn pods_that_use_up_the_nodes_room_are_met_before_its_next_look() {
+    let mut fake = Fake::new(60, 64);
+    for (rel, mib) in [("node", 600), ("kubepods", 200), ("a", 50), ("b", 100)] {
+        fake.cgroup(rel, mib * MIB);
+    }
+    let scopes = [
+        (ScopeName::Node, "node", 700 * MIB, 700 * MIB),
+        (ScopeName::Kubepods, "kubepods", 2000 * MIB, 2000 * MIB),
+    ];
+    fake.arm_scopes(&scopes, &["a", "b"], true);
+    assert_eq!(fake.step(), []);
+    fake.core.node.put_off();
+    fake.uses("node", 690 * MIB);
+    fake.uses("kubepods", 290 * MIB);
+    std::thread::sleep(2 * fake.core.config.min_interval);
+    assert_eq!(
+        fake.step(),
+        [],
+        "100 MiB were left to pods, and they used 90"
+    );
+    fake.uses("node", 701 * MIB);
+    fake.uses("kubepods", 301 * MIB);
+    fake.uses("b", 200 * MIB);
+    std::thread::sleep(2 * fake.core.config.min_interval);
     let reports = fake.step();
     assert_eq!(chosen(&reports), [(2, true)]);
     let Some(Report::Crossed(crossing)) = reports.first() else {

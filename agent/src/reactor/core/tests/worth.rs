@@ -44,17 +44,17 @@ fn growth_that_is_no_candidates_costs_one_pod() {
         let names: Vec<&str> = pods.iter().map(String::as_str).collect();
         fake.arm_scope(name, "kubepods", HIGH, &names, HIGH, true);
         settle(&mut fake, "kubepods", HIGH - 100_000_000);
-        fake.core.node_due = 0;
+        fake.core.node.make_due();
         fake.uses("kubepods", HIGH + 1_000_000);
         let first = chosen(&fake.step());
         assert_eq!(first.len(), 1, "{name:?}");
         // What it had is free, and what grows has filled it again.
         frees(&mut fake, &pods, first[0].0, "kubepods", HIGH + 2_000_000);
-        fake.core.node_due = 0;
+        fake.core.node.make_due();
         let reports = fake.step();
         assert_eq!(chosen(&reports), [], "{name:?}");
         assert!(others_grow(&reports), "{name:?}: {reports:?}");
-        fake.core.node_due = 0;
+        fake.core.node.make_due();
         assert_eq!(fake.step(), [], "{name:?}: said once");
     }
 }
