@@ -6,11 +6,13 @@
 //! | `reconciler` | pods, hierarchy, eviction and figures, and the facts that pass between them |
 //! | `arm` | the reactor's plan: levels, victims, open files |
 //! | `soft` | `evictionSoft`: when the lower level is in force |
+//! | `undo` | removes what agents have left, when none runs |
 
 mod arm;
 mod reconciler;
 mod soft;
 mod start;
+pub(crate) mod undo;
 
 use std::{future::Future, sync::Arc};
 

@@ -23,6 +23,7 @@ pub(crate) mod plan;
 pub(crate) mod run;
 mod select;
 pub(crate) mod top;
+pub(crate) mod undo;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,6 +78,8 @@ enum Command {
     Events(events::Args),
     /// Show what this node can do for podwarden, and what is lost
     Check(check::Args),
+    /// Remove what agents have left on this node, when none runs
+    Undo(undo::Args),
     /// Take the agent's limits back when it is killed; the agent starts it
     #[command(hide = true)]
     Guard(guard::Args),
@@ -96,6 +99,7 @@ impl Cli {
             Command::Explain(args) => block_on(explain::run(args)),
             Command::Events(args) => block_on(events::run(args)),
             Command::Check(args) => check::run(&args),
+            Command::Undo(args) => undo::run(args),
             Command::Guard(args) => guard::run(args),
         }
     }

@@ -290,6 +290,34 @@ fn unlink(path: &Path) -> Result<(), PinError> {
     fs::remove_file(path).map_err(failed("unlinking", path))
 }
 
+/// The directories that agents of a cgroup root have pinned maps in.
+pub fn left(bpf_fs: &Path, cgroup_root: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(of_root(bpf_fs, cgroup_root));
+    let mut found: Vec<_> = (entries.into_iter().flatten().flatten())
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+/// Unlinks the maps in one of them, and removes it.
+///
+/// # Errors
+/// [`PinError`], where something is in it that no agent put there.
+pub fn remove(dir: &Path) -> Result<(), PinError> {
+    NAMES.iter().try_for_each(|name| unlink(&dir.join(name)))?;
+    fs::remove_dir(dir).map_err(failed("removing", dir))
+}
+
+/// Removes the directories above them where nothing is left in those.
+pub fn remove_empty(bpf_fs: &Path, cgroup_root: &str) {
+    let of_root = of_root(bpf_fs, cgroup_root);
+    for dir in of_root.ancestors().take(2) {
+        // Another root's maps keep it.
+        let _ = fs::remove_dir(dir);
+    }
+}
+
 /// Removes maps of other layouts: no agent can continue with their accounts.
 fn remove_other_layouts(of_root: &Path, ours: &Path) {
     let entries = fs::read_dir(of_root).into_iter().flatten().flatten();
@@ -297,11 +325,7 @@ fn remove_other_layouts(of_root: &Path, ours: &Path) {
         .map(|entry| entry.path())
         .filter(|path| path != ours)
     {
-        let removed = NAMES
-            .iter()
-            .try_for_each(|name| unlink(&path.join(name)))
-            .and_then(|()| fs::remove_dir(&path).map_err(failed("removing", &path)));
-        match removed {
+        match remove(&path) {
             Ok(()) => tracing::warn!(
                 path = %path.display(),
                 "accounts begin anew: an agent of another version left these, which are removed"

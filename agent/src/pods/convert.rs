@@ -20,11 +20,21 @@ use super::{Problem, apiserver::MIRROR};
 const CLUSTER_CRITICAL: &str = "system-cluster-critical";
 const NODE_CRITICAL: &str = "system-node-critical";
 
+/// Who has checked a pod's figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checked {
+    /// A manifest: this is the check.
+    Here,
+    /// The API server or the kubelet has accepted the pod, and the kubelet runs it whatever is thought of
+    /// its figures here: they are capped instead of refused (as `ParseQuantity` of apimachinery does).
+    ByServer,
+}
+
 /// Converts a pod, with `fallback_uid` where it has none.
 ///
 /// Adds what the API server would have: the namespace `default`, requests from limits, the priority of the
 /// two built-in classes.
-pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
+pub fn pod(from: &v1::Pod, fallback_uid: &str, checked: Checked) -> Result<Pod, Problem> {
     let meta = &from.metadata;
     let name = named("metadata.name", meta.name.as_deref())?;
     let namespace = match meta.namespace.as_deref() {
@@ -40,10 +50,9 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
         .as_ref()
         .ok_or_else(|| Problem::Missing("spec".to_owned()))?;
     let class = spec.priority_class_name.as_deref();
-    let mirror = meta
-        .annotations
-        .as_ref()
-        .is_some_and(|a| a.contains_key(MIRROR));
+    // A manifest of this node may say so itself; for a server's pod its caller decides.
+    let mirror = checked == Checked::Here
+        && (meta.annotations.as_ref()).is_some_and(|a| a.contains_key(MIRROR));
     let mut pod = Pod {
         uid: PodUid::from(uid),
         name,
@@ -52,16 +61,20 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str) -> Result<Pod, Problem> {
         critical: mirror,
         node_critical: class == Some(NODE_CRITICAL),
         static_pod: true,
-        containers: containers(spec)?,
+        containers: containers(spec, checked)?,
         pod_resources: None,
         overhead: None,
         colocation: colocation_labels(meta.labels.as_ref()),
     };
     if let Some(requirements) = &spec.resources {
-        pod.pod_resources = Some(resources("spec.resources", requirements)?);
+        pod.pod_resources = Some(resources("spec.resources", requirements, checked)?);
     }
-    pod.overhead = spec.overhead.as_ref().map(overhead).transpose()?;
+    let overhead = spec.overhead.as_ref().map(|from| overhead(from, checked));
+    pod.overhead = overhead.transpose()?;
     pod.apply_defaults();
+    if checked == Checked::ByServer {
+        return Ok(pod);
+    }
     // The pod's own resources against its containers'.
     match validate::validate(&pod).into_iter().next() {
         Some(error) => Err(Problem::Refused(error)),
@@ -111,7 +124,7 @@ fn checked_uid(uid: &str) -> Result<&str, Problem> {
     Err(Problem::value("metadata.uid", uid, problem))
 }
 
-fn containers(spec: &v1::PodSpec) -> Result<Vec<Container>, Problem> {
+fn containers(spec: &v1::PodSpec, checked: Checked) -> Result<Vec<Container>, Problem> {
     if spec.containers.is_empty() {
         return Err(Problem::Missing("spec.containers".to_owned()));
     }
@@ -134,7 +147,7 @@ fn containers(spec: &v1::PodSpec) -> Result<Vec<Container>, Problem> {
             let problem = "another container has this name";
             return Err(Problem::value(format!("{field}.name"), name, problem));
         }
-        all.push(container(&field, list, name, from)?);
+        all.push(container(&field, list, name, from, checked)?);
     }
     Ok(all)
 }
@@ -144,6 +157,7 @@ fn container(
     list: &str,
     name: String,
     from: &v1::Container,
+    checked: Checked,
 ) -> Result<Container, Problem> {
     let kind = match (list, from.restart_policy.as_deref()) {
         ("containers", _) => ContainerKind::App,
@@ -152,7 +166,7 @@ fn container(
     };
     let mut wanted = Resources::default();
     if let Some(requirements) = &from.resources {
-        wanted = resources(&format!("{field}.resources"), requirements)?;
+        wanted = resources(&format!("{field}.resources"), requirements, checked)?;
     }
     Ok(Container {
         name,
@@ -161,25 +175,63 @@ fn container(
     })
 }
 
-fn resources(field: &str, from: &ResourceRequirements) -> Result<Resources, Problem> {
+/// Requests and limits that a server's status tells of; what cannot be read counts as not written.
+pub fn of_status(requests: Option<&Quantities>, limits: Option<&Quantities>) -> Resources {
+    let cpu = |from, list| {
+        let found = read("", list, from, "cpu", |text| cpu(text, Checked::ByServer));
+        found.ok().flatten()
+    };
+    let memory = |from, list| {
+        let found = read("", list, from, "memory", |text| {
+            memory(text, Checked::ByServer)
+        });
+        found.ok().flatten()
+    };
+    Resources {
+        cpu_request: cpu(requests, "requests"),
+        cpu_limit: cpu(limits, "limits"),
+        memory_request: memory(requests, "requests"),
+        memory_limit: memory(limits, "limits"),
+        ..Resources::default()
+    }
+}
+
+fn cpu(text: &str, checked: Checked) -> Result<MilliCpu, QuantityError> {
+    match checked {
+        Checked::Here => quantity::parse_cpu(text),
+        Checked::ByServer => quantity::parse_cpu_capped(text),
+    }
+}
+
+fn memory(text: &str, checked: Checked) -> Result<Bytes, QuantityError> {
+    match checked {
+        Checked::Here => quantity::parse_memory(text),
+        Checked::ByServer => quantity::parse_memory_capped(text),
+    }
+}
+
+fn resources(
+    field: &str,
+    from: &ResourceRequirements,
+    checked: Checked,
+) -> Result<Resources, Problem> {
     let requests = from.requests.as_ref();
     let limits = from.limits.as_ref();
+    let cpu = |text: &str| cpu(text, checked);
+    let memory = |text: &str| memory(text, checked);
+    let result = Resources {
+        cpu_request: read(field, "requests", requests, "cpu", cpu)?,
+        cpu_limit: read(field, "limits", limits, "cpu", cpu)?,
+        memory_request: read(field, "requests", requests, "memory", memory)?,
+        memory_limit: read(field, "limits", limits, "memory", memory)?,
+        hugepages: hugepages(field, requests, limits, checked)?,
+        reclaimed: reclaimed(field, requests, limits, checked)?,
+    };
+    if checked == Checked::ByServer {
+        return Ok(result);
+    }
     known(field, "requests", requests)?;
     known(field, "limits", limits)?;
-    let result = Resources {
-        cpu_request: read(field, "requests", requests, "cpu", quantity::parse_cpu)?,
-        cpu_limit: read(field, "limits", limits, "cpu", quantity::parse_cpu)?,
-        memory_request: read(
-            field,
-            "requests",
-            requests,
-            "memory",
-            quantity::parse_memory,
-        )?,
-        memory_limit: read(field, "limits", limits, "memory", quantity::parse_memory)?,
-        hugepages: hugepages(field, requests, limits)?,
-        reclaimed: reclaimed(field, requests, limits)?,
-    };
     within(field, "cpu", requests, result.cpu_request, result.cpu_limit)?;
     within(
         field,
@@ -209,7 +261,7 @@ fn known(field: &str, list: &str, from: Option<&Quantities>) -> Result<(), Probl
     }
 }
 
-type Quantities = BTreeMap<String, Quantity>;
+pub type Quantities = BTreeMap<String, Quantity>;
 
 fn read<T>(
     field: &str,
@@ -252,6 +304,7 @@ fn hugepages(
     field: &str,
     requests: Option<&Quantities>,
     limits: Option<&Quantities>,
+    checked: Checked,
 ) -> Result<BTreeMap<Bytes, Bytes>, Problem> {
     let mut found = BTreeMap::new();
     for (list, from) in [("requests", requests), ("limits", limits)] {
@@ -262,8 +315,7 @@ fn hugepages(
             let field = format!("{field}.{list}.{resource}");
             let size = quantity::parse_memory(size)
                 .map_err(|e| Problem::value(&field, resource, format!("as a page size: {e}")))?;
-            let amount =
-                quantity::parse_memory(text).map_err(|e| Problem::value(&field, text, e))?;
+            let amount = memory(text, checked).map_err(|e| Problem::value(&field, text, e))?;
             found.insert(size, amount);
         }
     }
@@ -276,11 +328,15 @@ fn reclaimed(
     field: &str,
     requests: Option<&Quantities>,
     limits: Option<&Quantities>,
+    checked: Checked,
 ) -> Result<Option<Reclaimed>, Problem> {
     for tier in [ReclaimedTier::Batch, ReclaimedTier::Mid] {
         let [cpu, memory] = tier.resources();
-        let amount =
-            |list, from, resource| read(field, list, from, resource, quantity::parse_count);
+        let count = |text: &str| match checked {
+            Checked::Here => quantity::parse_count(text),
+            Checked::ByServer => quantity::parse_count_capped(text),
+        };
+        let amount = |list, from, resource| read(field, list, from, resource, count);
         let found = Reclaimed {
             tier,
             cpu_request: amount("requests", requests, cpu)?.map(MilliCpu),
@@ -288,14 +344,11 @@ fn reclaimed(
             memory_request: amount("requests", requests, memory)?.map(Bytes),
             memory_limit: amount("limits", limits, memory)?.map(Bytes),
         };
-        within(field, cpu, requests, found.cpu_request, found.cpu_limit)?;
-        within(
-            field,
-            memory,
-            requests,
-            found.memory_request,
-            found.memory_limit,
-        )?;
+        if checked == Checked::Here {
+            let (request, limit) = (found.memory_request, found.memory_limit);
+            within(field, cpu, requests, found.cpu_request, found.cpu_limit)?;
+            within(field, memory, requests, request, limit)?;
+        }
         let empty = Reclaimed {
             tier,
             ..Reclaimed::default()
@@ -307,16 +360,14 @@ fn reclaimed(
     Ok(None)
 }
 
-fn overhead(from: &Quantities) -> Result<Overhead, Problem> {
-    known("spec", "overhead", Some(from))?;
+fn overhead(from: &Quantities, checked: Checked) -> Result<Overhead, Problem> {
+    if checked == Checked::Here {
+        known("spec", "overhead", Some(from))?;
+    }
+    let cpu = |text: &str| cpu(text, checked);
+    let memory = |text: &str| memory(text, checked);
     Ok(Overhead {
-        cpu: read("spec", "overhead", Some(from), "cpu", quantity::parse_cpu)?,
-        memory: read(
-            "spec",
-            "overhead",
-            Some(from),
-            "memory",
-            quantity::parse_memory,
-        )?,
+        cpu: read("spec", "overhead", Some(from), "cpu", cpu)?,
+        memory: read("spec", "overhead", Some(from), "memory", memory)?,
     })
 }

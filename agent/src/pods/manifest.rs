@@ -5,7 +5,7 @@ use podwarden_policy::{Pod, qos};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{Problem, QosClass};
+use super::{Problem, QosClass, convert::Checked};
 
 /// A document of a file: its number (from 1), and its pod or what is wrong with it.
 pub type Parsed = (usize, Result<(Pod, QosClass), Problem>);
@@ -129,7 +129,7 @@ fn typed(mut value: Value) -> Result<(Pod, QosClass), Problem> {
         field: e.path().to_string(),
         problem: e.inner().to_string(),
     })?;
-    let pod = super::convert::pod(&typed, &uid)?;
+    let pod = super::convert::pod(&typed, &uid, Checked::Here)?;
     let class = qos::classify(&pod);
     Ok((pod, class))
 }

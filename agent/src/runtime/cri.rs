@@ -92,6 +92,12 @@ pub struct PodSandbox {
     /// What the kubelet wrote on it.
     #[prost(btree_map = "string, string", tag = "5")]
     pub labels: BTreeMap<String, String>,
+    /// The pod's annotations as the kubelet has them, its own among them.
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub annotations: BTreeMap<String, String>,
+    /// Which runtime made it (RuntimeClass); empty for the default one.
+    #[prost(string, tag = "7")]
+    pub runtime_handler: String,
 }
 
 /// What a sandbox is.

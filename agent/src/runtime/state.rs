@@ -13,6 +13,10 @@ const POD_UID: &str = "io.kubernetes.pod.uid";
 /// And the container's name.
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
+/// Where the kubelet has the pod from: `api`, or `file` or `http` for a static pod. The kubelet writes it over
+/// whatever the pod's author wrote (`pkg/kubelet/types/pod_update.go`).
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+
 /// What a sandbox is called among its pod's containers, as cAdvisor and dockershim called it. No container
 /// of a spec can have that name: theirs are in lower case.
 pub const SANDBOX_NAME: &str = "POD";
@@ -26,6 +30,9 @@ pub struct KnownContainer {
     pub name: String,
     /// It is its pod's sandbox.
     pub is_sandbox: bool,
+    /// It was made by a runtime that is not the default one, such as one whose sandbox is a virtual machine that
+    /// holds the workload.
+    pub of_other_handler: bool,
 }
 
 /// Everything that the runtime listed, also what has ended.
@@ -33,6 +40,8 @@ pub struct KnownContainer {
 pub struct RuntimeState {
     containers: BTreeMap<String, KnownContainer>,
     pods: BTreeMap<PodUid, PodRef>,
+    /// uids of static pods.
+    static_pods: BTreeSet<PodUid>,
 }
 
 impl RuntimeState {
@@ -52,10 +61,15 @@ impl RuntimeState {
                 };
                 state.pods.insert(uid.clone(), pod);
             }
+            let source = sandbox.annotations.get(CONFIG_SOURCE);
+            if source.is_some_and(|source| source != "api") {
+                state.static_pods.insert(uid.to_owned());
+            }
             let known = KnownContainer {
                 uid,
                 name: SANDBOX_NAME.to_owned(),
                 is_sandbox: true,
+                of_other_handler: !sandbox.runtime_handler.is_empty(),
             };
             state.containers.insert(sandbox.id.clone(), known);
         }
@@ -73,6 +87,7 @@ impl RuntimeState {
                 uid: uid.into(),
                 name: name.unwrap_or(&container.id).clone(),
                 is_sandbox: false,
+                of_other_handler: false,
             };
             state.containers.insert(container.id.clone(), known);
         }
@@ -94,8 +109,26 @@ impl RuntimeState {
         self.pods.get(uid)
     }
 
+    /// True for a static pod, by the kubelet's own word on its sandbox.
+    pub fn is_static(&self, uid: &str) -> bool {
+        self.static_pods.contains(uid)
+    }
+
+    /// For tests of other modules: uids with their sources.
+    #[cfg(test)]
+    pub fn of_sandboxes(pods: &[(&str, &str)]) -> Self {
+        let sandbox = |(uid, source): &(&str, &str)| PodSandbox {
+            id: format!("sandbox-{uid}"),
+            labels: [(POD_UID.to_owned(), (*uid).to_owned())].into(),
+            annotations: [(CONFIG_SOURCE.to_owned(), (*source).to_owned())].into(),
+            ..PodSandbox::default()
+        };
+        Self::new(&pods.iter().map(sandbox).collect::<Vec<_>>(), &[])
+    }
+
     /// Sorts the cgroups of a pod's containers into sandboxes and workloads. `containers` are pairs of the
-    /// runtime's id and the cgroup.
+    /// runtime's id and the cgroup. A sandbox of another than the default runtime is neither: it may hold the
+    /// workload, and its content decides.
     pub fn child_kinds<'a>(
         &self,
         uid: &str,
@@ -109,6 +142,9 @@ impl RuntimeState {
             let Some(name) = path.rsplit('/').next().filter(|n| !n.is_empty()) else {
                 continue;
             };
+            if known.is_sandbox && known.of_other_handler {
+                continue;
+            }
             let names: &mut BTreeSet<String> = match known.is_sandbox {
                 true => &mut kinds.sandboxes,
                 false => &mut kinds.workloads,
@@ -218,5 +254,27 @@ mod tests {
             ["cri-containerd-s1.scope".to_owned()].into()
         );
         assert_eq!(kinds.workloads, ["c1".to_owned()].into());
+    }
+
+    #[test]
+    fn a_sandbox_of_another_runtime_is_not_told_to_be_one() {
+        let mut kata = sandbox("s1", "a", true);
+        kata.runtime_handler = "kata".to_owned();
+        let state = RuntimeState::new(&[kata], &[container("c1", "s1", "web")]);
+        let containers = [("s1", "kubepods/poda/s1"), ("c1", "kubepods/poda/c1")];
+        let kinds = state.child_kinds("a", containers);
+        assert!(kinds.sandboxes.is_empty(), "its content decides");
+        assert_eq!(kinds.workloads, ["c1".to_owned()].into());
+        assert!(
+            state.container("a", "s1").unwrap().is_sandbox,
+            "it keeps its name"
+        );
+    }
+
+    #[test]
+    fn static_pods_are_known_by_the_kubelets_annotation() {
+        let state = RuntimeState::of_sandboxes(&[("a", "file"), ("b", "api"), ("c", "http")]);
+        let known = ["a", "b", "c", "d"].map(|uid| state.is_static(uid));
+        assert_eq!(known, [true, false, true, false]);
     }
 }

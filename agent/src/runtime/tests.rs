@@ -3,7 +3,6 @@
 mod server;
 
 use std::{
-    collections::BTreeMap,
     io::Write as _,
     os::unix::net::UnixListener,
     sync::{
@@ -146,7 +145,7 @@ fn sandbox(id: &str, uid: &str, state: SandboxState) -> PodSandbox {
             attempt: 0,
         }),
         state: state as i32,
-        labels: BTreeMap::new(),
+        ..PodSandbox::default()
     }
 }
 

@@ -49,6 +49,7 @@ mod stalls;
 mod static_url;
 mod stuck;
 mod systemd;
+mod victims;
 mod workloads;
 mod worth;
 
@@ -127,6 +128,7 @@ pub(crate) fn all() -> Vec<Case> {
         full_speed::CASES,
         observe::CASES,
         reaping::CASES,
+        victims::CASES,
         worth::CASES,
         levels::CASES,
         relief::CASES,

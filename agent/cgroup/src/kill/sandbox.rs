@@ -3,7 +3,8 @@
 //!
 //! The container runtime has the kinds ([`ChildKinds`]). Where it has none for a child, no file does, and a sandbox
 //! is recognised by its content: one process, `pause`, which holds the pod's namespaces and no
-//! notable memory. A workload may take that name, so its usage counts as well.
+//! notable memory. A workload may take that name, so its usage counts as well. It also counts where the runtime
+//! has the kind: the sandbox of a virtual machine (Kata with `sandbox_cgroup_only`) holds the workload.
 
 use std::{
     collections::BTreeSet,
@@ -34,7 +35,8 @@ const PAUSE: &[u8] = b"pause";
 /// in neither set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChildKinds {
-    /// Sandboxes: at most one of them holds processes at a time.
+    /// Sandboxes: at most one of them holds processes at a time. One that uses more than a sandbox's process
+    /// needs holds a workload, and is not spared.
     pub sandboxes: BTreeSet<String>,
     /// Workload containers: none is spared, whatever it calls itself.
     pub workloads: BTreeSet<String>,
@@ -55,11 +57,12 @@ impl ChildKinds {
 }
 
 /// The children of a pod's memory cgroup that are to be spared; `None` when there are none. The sandbox is
-/// the one that was told and has a process, else one that was not told and looks like it. Costs four system
-/// calls for a child, and three more for one with a single process that was not told.
+/// the one that was told, has a process and is small, else one that was not told and looks like it. Costs four
+/// system calls for a child, and three more for one that was told to be a sandbox, or was not told and has a
+/// single process.
 pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, kinds: &ChildKinds) -> Option<Spared> {
     let (mut found, mut likely) = (None, None);
-    let mut monitors = false;
+    let (mut monitors, mut hidden) = (false, false);
     let listing = walk::open(pod, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     let mut buffer = [MaybeUninit::uninit(); ENTRIES];
     let mut entries = RawDir::new(listing, &mut buffer);
@@ -70,16 +73,21 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, kinds: &ChildKinds) -> Opti
         if entry.file_type() != FileType::Directory || matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        if is_monitor(name) {
-            monitors = true;
-            continue;
-        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(child) = retry_on_intr(|| openat(pod, name, flags, Mode::empty())) else {
             continue;
         };
+        if is_monitor(name) {
+            // The name alone makes none.
+            let small = is_small(child.as_fd(), usage);
+            monitors |= small;
+            hidden |= !small;
+            continue;
+        }
         match kinds.is_sandbox(name) {
-            Some(true) if has_process(child.as_fd()) => found = Name::new(name),
+            Some(true) if has_process(child.as_fd()) && is_small(child.as_fd(), usage) => {
+                found = Name::new(name);
+            }
             None if likely.is_none() && looks_like_one(child.as_fd(), usage) => {
                 likely = Name::new(name);
             }
@@ -87,6 +95,7 @@ pub(super) fn find(pod: BorrowedFd<'_>, usage: &str, kinds: &ChildKinds) -> Opti
         }
     }
     let sandbox = found.or(likely);
+    let monitors = monitors && !hidden;
     (monitors || sandbox.is_some()).then_some(Spared { sandbox, monitors })
 }
 
@@ -104,10 +113,12 @@ fn looks_like_one(child: BorrowedFd<'_>, usage: &str) -> bool {
         only = pid;
         count += 1;
     });
-    listed == Ok(true)
-        && count == 1
-        && is_called_pause(only)
-        && used(child, usage).is_ok_and(|bytes| bytes <= MOST_MEMORY)
+    listed == Ok(true) && count == 1 && is_called_pause(only) && is_small(child, usage)
+}
+
+/// Whether it uses no more than a sandbox's process does.
+fn is_small(child: BorrowedFd<'_>, usage: &str) -> bool {
+    used(child, usage).is_ok_and(|bytes| bytes <= MOST_MEMORY)
 }
 
 fn is_called_pause(pid: u32) -> bool {

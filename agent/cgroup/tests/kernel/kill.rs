@@ -315,6 +315,40 @@ fn the_sandbox_that_was_told_is_left_alive() {
     assert!(told.is_running());
 }
 
+/// The sandbox of a virtual machine holds the workload, as with Kata and `sandbox_cgroup_only`.
+#[test]
+fn a_sandbox_that_was_told_and_holds_the_workload_is_killed() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let eats = |name: &str| {
+        let rel = format!("pod/{name}");
+        let _removed_with_the_root = tree.create(&rel.as_str().into()).unwrap();
+        let attach = tree.open_attach(&rel.as_str().into()).unwrap();
+        let victim = Victim::spawn(&attach, hides_behind_the_name);
+        eventually("it has eaten", || {
+            let memory = podwarden_cgroup::MemoryReader::open(tree, &rel.as_str().into()).unwrap();
+            memory.usage().unwrap() > 16 << 20
+        });
+        victim
+    };
+    let machine = eats("told");
+    // Nor does a name make a monitor.
+    let monitor = eats("crio-conmon-1.scope");
+    let handle = KillHandle::open(tree, &"pod".into())
+        .unwrap()
+        .with_kinds(ChildKinds {
+            sandboxes: ["told".to_owned()].into(),
+            ..ChildKinds::default()
+        });
+    let killed = handle.kill_workload(&mut |_| {}).unwrap();
+    assert_eq!((killed.processes, killed.spared), (2, false));
+    for victim in [machine, monitor] {
+        assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
+    }
+}
+
 /// A monitor tells CRI-O of its container's end, also where the sandbox has died.
 #[test]
 fn monitors_are_left_alive() {

@@ -353,7 +353,7 @@ fn is_container(nodes: &HashMap<u64, Node>, id: u64) -> bool {
 }
 
 impl PodEntry {
-    fn new(class: QosClass) -> Self {
+    pub(crate) fn new(class: QosClass) -> Self {
         Self {
             class,
             path: CgroupPath::ROOT,

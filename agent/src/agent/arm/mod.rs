@@ -1,6 +1,7 @@
 //! Builds the reactor's armed plan: levels and candidates, with their files open.
 
 pub(super) mod pressure;
+pub(super) mod unexplained;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -209,9 +210,10 @@ pub(super) struct Inputs<'a> {
     /// Once kubepods is at its level, how much below it usage is brought, bytes
     /// (`evictionMinimumReclaim`).
     pub minimum_reclaim: u64,
-    /// The pods of the sources. A pod with a cgroup only is never a candidate: it may
-    /// be critical.
+    /// The pods of the sources.
     pub pods: &'a [&'a Pod],
+    /// Pods that only their cgroups show, by uid, see [`unexplained`].
+    pub unexplained: &'a [&'a str],
     /// Where the pods' cgroups are, by uid.
     pub entries: &'a BTreeMap<PodUid, PodEntry>,
     /// Which of their containers are sandboxes, by the runtime's last list.
@@ -245,10 +247,8 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
             .into_iter()
             .filter_map(|name| scope(inputs, before, name))
             .collect(),
-        victims: inputs
-            .pods
-            .iter()
-            .filter_map(|pod| victim(inputs, &open, pod, tokens))
+        victims: candidates(inputs)
+            .filter_map(|(uid, candidate)| victim(inputs, &open, uid, candidate, tokens))
             .collect(),
         pressure: pressure::arm(inputs, before),
         ranking: inputs.ranking,
@@ -302,17 +302,28 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     }
 }
 
+/// Every pod that may be evicted, by uid. One that was evicted stays in: it has nothing to kill, or new
+/// processes.
+fn candidates<'a>(inputs: &'a Inputs<'a>) -> impl Iterator<Item = (&'a str, Candidate)> {
+    let may_go = |pod: &&&Pod| inputs.exemptions.of(pod).is_none();
+    let known = inputs.pods.iter().filter(may_go);
+    let known = known.map(|pod| (pod.uid.as_str(), Candidate::of(pod, None)));
+    let own_pod = inputs.exemptions.own_pod.as_ref();
+    let others = inputs.unexplained.iter().filter_map(move |uid| {
+        let is_ours = own_pod.is_some_and(|own| own.as_str() == *uid);
+        let entry = inputs.entries.get(*uid).filter(|_| !is_ours)?;
+        Some((*uid, unexplained::candidate(entry.class)))
+    });
+    known.chain(others)
+}
+
 fn victim(
     inputs: &Inputs<'_>,
     open: &HashMap<u64, &Arc<VictimFiles>>,
-    pod: &Pod,
+    uid: &str,
+    candidate: Candidate,
     tokens: &mut Tokens,
 ) -> Option<Victim> {
-    let uid = &pod.uid;
-    // One that was evicted stays in: it has nothing to kill, or new processes.
-    if inputs.exemptions.of(pod).is_some() {
-        return None;
-    }
     // Where it is, which is not where its manifest would have it when that changed since.
     let entry = inputs.entries.get(uid)?;
     let token = tokens.of(uid);
@@ -334,7 +345,7 @@ fn victim(
         token,
         uid: uid.as_str().into(),
         place: entry.class,
-        candidate: Candidate::of(pod, None),
+        candidate,
         files,
     })
 }

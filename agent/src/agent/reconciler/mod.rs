@@ -295,6 +295,8 @@ impl Reconciler {
         let mut pass = hierarchy.plan(env, &pods.known(), figures.pods(), eviction.levels());
         pass.shortcomings.extend(pods.runtime_problem());
         pass.shortcomings.extend(kubelet.mismatches());
+        let unexplained = eviction.look_for_unexplained(env, &pods.known(), figures.pods());
+        pass.shortcomings.extend(unexplained);
         figures.notice(std::mem::take(&mut pass.shortcomings), env);
         let facts = hierarchy.act(pass, env);
         self.apply(facts);
@@ -319,6 +321,7 @@ impl Reconciler {
                 convergence: self.hierarchy.convergence(),
                 drift: self.hierarchy.drift_stats(),
                 runtime: self.pods.runtime_stats(),
+                unexplained: self.eviction.unexplained(),
             },
         );
     }

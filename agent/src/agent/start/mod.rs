@@ -44,7 +44,7 @@ use crate::{
 };
 
 /// Where agents lock their root, so that two never share one.
-const LOCK_DIR: &str = "/run/podwarden";
+pub(super) const LOCK_DIR: &str = "/run/podwarden";
 
 /// Takes the root for this agent.
 pub(super) fn lock(config: &Config) -> Result<AgentLock, StartError> {

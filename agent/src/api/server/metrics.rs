@@ -69,6 +69,9 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
         .add(&none, node.foreign_writes.contested_files);
     Family::gauge(text, "podwarden_watched_cgroups", "Cgroups in which a foreign write is noticed at once")
         .add(&none, node.foreign_writes.watched_cgroups);
+    Family::gauge(text, "podwarden_unexplained_cgroups",
+        "Pods' cgroups that no source explains, though every source has reported: victims that ask for nothing")
+        .add(&none, node.unexplained_cgroups);
 }
 
 fn drops(text: &mut String, drops: &DropStats) {

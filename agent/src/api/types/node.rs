@@ -165,6 +165,10 @@ pub struct NodeStats {
     /// What others wrote to files of ours.
     #[serde(default)]
     pub foreign_writes: ForeignWriteStats,
+    /// Pods' cgroups that no source explains, though every source has reported: they are victims of their
+    /// tier that ask for nothing.
+    #[serde(default)]
+    pub unexplained_cgroups: u64,
     /// The event log; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<EventLogStats>,

@@ -20,7 +20,7 @@ use std::{
 };
 
 use podwarden_cgroup::{
-    Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock, leave_every_cgroup,
+    CgroupPath, Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock, leave_every_cgroup,
 };
 
 use super::{Parts, found::Book, writes};
@@ -147,6 +147,36 @@ pub(crate) fn thaw(left: &LeftFrozen, tree: &Tree) {
         }
         Err(error) => tracing::warn!(%error, "a pod may be left frozen"),
     }
+}
+
+/// For a node without agent and guard: the cgroups whose limits are not what was found, which are put back
+/// unless `dry_run`. The file that tells of them goes once all are.
+///
+/// # Errors
+/// What keeps it from finding the tree, and [`Error::Locked`] while an agent or a guard has it.
+pub fn put_back(place: Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> {
+    let book = Book::open(place.found.clone());
+    let left: Vec<_> = book.all().map(|(path, _)| path).collect();
+    if dry_run || left.is_empty() {
+        return Ok(left);
+    }
+    let tree = Tree::new(Hierarchies::detect()?, &place.cgroup_root)?;
+    let Some(_lock) = wait_for(&tree)? else {
+        return Err(Error::Locked {
+            path: place.found.into(),
+            holder: None,
+        });
+    };
+    let parts = Parts {
+        backend: backend(place.systemd),
+        tree,
+        counters: Arc::default(),
+        config: ConvergenceConfig::default(),
+        found: place.found,
+        guard: None,
+    };
+    restore(&parts, book);
+    Ok(left)
 }
 
 fn backend(systemd: bool) -> Arc<dyn Backend> {

@@ -2,6 +2,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
+//! | `allocated` | what the kubelet has granted of what a spec asks for; values only |
 //! | `connect` | the server's address and the agent's credentials |
 //! | `follow` | the next request; values only |
 //! | `node` | what the Node object says is kept from pods |
@@ -10,10 +11,11 @@
 //! kube's own watcher lists from version 0 after every cut that the server's history does not cover, which
 //! may be older than what is known, and begins anew with every client; here the version outlives both.
 
+mod allocated;
 pub(crate) mod connect;
 mod follow;
 pub(crate) mod node;
-pub(super) mod object;
+pub(crate) mod object;
 
 use std::time::Duration;
 

@@ -6,13 +6,17 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1;
+use k8s_openapi::api::core::v1::{self, ResourceRequirements};
 use podwarden_policy::qos;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
+use super::allocated::{self, Condition, ContainerStatus};
 use crate::pods::{
-    Origin, Phase, Problem, Source, SourceError, SourcedPod, convert, http::Refusal, mux::PodEvent,
+    Origin, Phase, Problem, Source, SourceError, SourcedPod,
+    convert::{self, Checked, Quantities},
+    http::Refusal,
+    mux::PodEvent,
 };
 
 /// Kubelet `pkg/kubelet/types/pod_update.go`. The value of `mirror` is that of `config.hash`, which is
@@ -132,30 +136,44 @@ struct Meta {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    generation: Option<i64>,
     deletion_timestamp: Option<String>,
     #[serde(default, deserialize_with = "the_kubelets")]
     annotations: BTreeMap<String, String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodStatus {
-    phase: Option<String>,
-    #[serde(default)]
-    init_container_statuses: Option<Vec<ContainerStatus>>,
-    #[serde(default)]
-    container_statuses: Option<Vec<ContainerStatus>>,
-    #[serde(default)]
-    ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
+    owner_references: Option<Vec<Owner>>,
 }
 
 #[derive(Deserialize)]
-struct ContainerStatus {
-    #[serde(default)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Owner {
+    api_version: String,
+    kind: String,
     name: String,
-    /// `containerd://ID`; empty until it was started.
-    #[serde(rename = "containerID", default)]
-    id: Option<String>,
+}
+
+impl Meta {
+    /// The node owns it, as it owns each mirror that its kubelet makes (`CreateMirrorPod`).
+    fn is_of_node(&self, node: &str) -> bool {
+        let owners = self.owner_references.iter().flatten();
+        !node.is_empty()
+            && owners
+                .into_iter()
+                .any(|of| (&*of.api_version, &*of.kind, &*of.name) == ("v1", "Node", node))
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodStatus {
+    phase: Option<String>,
+    pub(super) init_container_statuses: Option<Vec<ContainerStatus>>,
+    pub(super) container_statuses: Option<Vec<ContainerStatus>>,
+    ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
+    pub(super) conditions: Option<Vec<Condition>>,
+    pub(super) observed_generation: Option<i64>,
+    pub(super) resources: Option<ResourceRequirements>,
+    pub(super) allocated_resources: Option<Quantities>,
 }
 
 impl PodStatus {
@@ -205,7 +223,7 @@ fn the_kubelets<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, S
 }
 
 /// Reads one pod.
-fn pod(raw: &RawValue, by: Source) -> Result<SourcedPod, Box<SourceError>> {
+pub(crate) fn pod(raw: &RawValue, by: Source) -> Result<SourcedPod, Box<SourceError>> {
     let error = |uid, pod, problem| {
         Box::new(SourceError::Object {
             by,
@@ -252,22 +270,30 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
     let meta = &object.metadata;
     let uid = meta.uid.clone().filter(|uid| !uid.is_empty());
     let uid = uid.ok_or_else(|| Problem::Missing("metadata.uid".to_owned()))?;
-    let hash = meta.annotations.get(MIRROR);
     let mut typed = v1::Pod::default();
     typed.metadata.name.clone_from(&meta.name);
     typed.metadata.namespace.clone_from(&meta.namespace);
+    typed.spec = object.spec.map(spec).transpose()?;
+    let node = typed
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref());
+    // Whoever makes a pod writes its annotations. The kubelet overwrites these in its own list, and
+    // a mirror that it made is its node's.
+    let of_kubelet = by == Source::Kubelet;
+    let mirror = !of_kubelet && meta.is_of_node(node.unwrap_or_default());
+    let hash = meta.annotations.get(MIRROR).filter(|_| mirror);
+    let of_node = (of_kubelet || hash.is_some())
+        && (meta.annotations.get(SOURCE)).is_some_and(|source| source != "api");
     // Its cgroup has the static pod's uid.
     typed.metadata.uid = Some(hash.unwrap_or(&uid).clone());
-    typed.metadata.annotations = Some(meta.annotations.clone());
-    typed.spec = object.spec.map(spec).transpose()?;
-    let mut pod = convert::pod(&typed, &uid)?;
-    let of_node = meta
-        .annotations
-        .get(SOURCE)
-        .is_some_and(|source| source != "api");
+    let mut pod = convert::pod(&typed, &uid, Checked::ByServer)?;
     pod.static_pod = hash.is_some() || of_node;
     // `IsCriticalPod` of kubelet `pkg/kubelet/types/pod_update.go`.
-    pod.critical |= of_node;
+    pod.critical = pod.static_pod;
+    if let Some(status) = &object.status {
+        allocated::apply(&mut pod, status, meta.generation);
+    }
     Ok(SourcedPod {
         qos: qos::classify(&pod),
         pod,

@@ -20,7 +20,10 @@ use super::{Environment, Fact, TIERS, pods::Known};
 use crate::{
     accounting::index::PodEntry,
     agent::{
-        arm::{self, Levels, Tokens},
+        arm::{
+            self, Levels, Tokens,
+            unexplained::{Explainers, Unexplained},
+        },
         soft::Soft,
     },
     api::types::{Eviction, Exit, PodRef, TierStats},
@@ -53,6 +56,7 @@ pub(in crate::agent) struct EvictionManager {
     soft: Option<Soft>,
     /// What the reactor is armed with.
     levels: Levels,
+    unexplained: Unexplained,
     reports_lost: u64,
 }
 
@@ -76,6 +80,7 @@ impl EvictionManager {
             status,
             soft: Soft::new(&env.config, &env.node, Instant::now()),
             levels: Levels::default(),
+            unexplained: Unexplained::default(),
             reports_lost: 0,
             reactor,
         }
@@ -151,6 +156,7 @@ impl EvictionManager {
         let status = self.status.as_ref().and_then(|status| status.due(now));
         soft.into_iter()
             .chain(status)
+            .chain(self.unexplained.due(now))
             .min()
             .unwrap_or(Duration::MAX)
     }
@@ -175,7 +181,32 @@ impl EvictionManager {
             }
             status.look(now);
         }
+        changed |= self.unexplained.due(now).is_some_and(|due| due.is_zero());
         changed.then_some(Fact::Reconcile)
+    }
+
+    /// Looks for pods' cgroups that no source explains; returns the degradation.
+    pub(super) fn look_for_unexplained(
+        &mut self,
+        env: &Environment,
+        known: &Known<'_>,
+        pods: &BTreeMap<String, PodEntry>,
+    ) -> Option<String> {
+        let now = Instant::now();
+        let explainers = Explainers {
+            set: &known.set(),
+            sources: &env.published.sources(),
+            ownership: env.config.ownership,
+            runtime: (env.config.container_runtime_endpoint.as_ref())
+                .map(|_| known.identities.runtime()),
+        };
+        self.unexplained.look(pods, explainers, now);
+        self.unexplained.notice(now)
+    }
+
+    /// Pods' cgroups that no source explains.
+    pub(super) fn unexplained(&self) -> usize {
+        self.unexplained.count()
     }
 
     /// Hands the reactor its levels and victims; returns the levels.
@@ -202,6 +233,9 @@ impl EvictionManager {
         // Limits that others write wait for no tier to shrink.
         let levels = levels.within(env.tier_bounds);
         self.levels = levels;
+        let unexplained: Vec<_> = (self.unexplained.settled(Instant::now()))
+            .filter(|uid| !set.mentions(uid))
+            .collect();
         let inputs = arm::Inputs {
             tree: &env.tree,
             entries: pods,
@@ -210,6 +244,7 @@ impl EvictionManager {
             levels,
             minimum_reclaim: config.minimum_reclaim(&env.node),
             pods: &specs,
+            unexplained: &unexplained,
             pressure: config.pressure,
             exemptions: &env.exemptions,
             ranking: config.ranking,

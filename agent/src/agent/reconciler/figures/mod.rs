@@ -56,6 +56,8 @@ pub(super) struct OfOthers<'a> {
     pub(super) convergence: Vec<(ScopeName, TierConvergence)>,
     pub(super) drift: ForeignWriteStats,
     pub(super) runtime: Option<RuntimeStats>,
+    /// Pods' cgroups that no source explains.
+    pub(super) unexplained: usize,
 }
 
 impl FiguresPublisher {
@@ -181,6 +183,7 @@ impl FiguresPublisher {
             tiers,
             kernel_drops: self.accounting.drops(),
             foreign_writes: others.drift,
+            unexplained_cgroups: others.unexplained as u64,
             ..stats
         };
         env.published.publish(Figures::new(node, sample.pods));

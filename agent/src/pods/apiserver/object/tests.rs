@@ -87,10 +87,60 @@ fn a_mirror_has_the_uid_of_its_static_pod() {
         "kubernetes.io/config.seen": "2026-01-01T00:00:00Z",
         "kubernetes.io/config.source": "file",
     });
+    web["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "n", "controller": true}]);
     let pod = read(&web).unwrap();
     assert_eq!(pod.pod.uid.as_str(), "0123456789abcdef0123456789abcdef");
     assert_eq!(pod.key(), "11111111-2222-3333-4444-555555555555");
     assert!(pod.is_mirror() && pod.pod.static_pod && pod.pod.is_critical());
+}
+
+#[test]
+fn annotations_that_anyone_may_write_make_no_static_pod() {
+    let mut web = web();
+    web["metadata"]["annotations"] = json!({
+        "kubernetes.io/config.mirror": "0123456789abcdef0123456789abcdef",
+        "kubernetes.io/config.source": "file",
+    });
+    let owner = |kind: &str, name: &str| json!([{"apiVersion": "v1", "kind": kind, "name": name}]);
+    for owners in [
+        json!(null),
+        owner("ReplicaSet", "node-1"),
+        owner("Node", "node-2"),
+    ] {
+        web["metadata"]["ownerReferences"] = owners;
+        let pod = read(&web).unwrap();
+        assert_eq!(
+            pod.pod.uid.as_str(),
+            "11111111-2222-3333-4444-555555555555",
+            "its cgroup has its own uid"
+        );
+        assert!(!pod.pod.static_pod && !pod.pod.is_critical() && !pod.is_mirror());
+    }
+    // On no node yet, and of a node without a name.
+    web["spec"]["nodeName"] = json!(null);
+    web["metadata"]["ownerReferences"] = owner("Node", "");
+    assert!(!read(&web).unwrap().is_mirror());
+}
+
+#[test]
+fn a_pod_that_the_server_accepts_is_always_a_pod() {
+    let mut web = web();
+    let container = &mut web["spec"]["containers"][0]["resources"];
+    *container = json!({
+        "requests": {"cpu": "9223372036854775807", "memory": "8Ei"},
+        "limits": {"memory": "1Gi", "later.resource": "1", "later": "1"},
+    });
+    web["spec"]["overhead"] = json!({"memory": "1e30", "gpu": "1"});
+    web["spec"]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "500m"}});
+    let pod = read(&web).unwrap().pod;
+    let most = i64::MAX as u64;
+    let resources = &pod.containers[0].resources;
+    assert_eq!(resources.cpu_request.unwrap().0, most);
+    assert_eq!(resources.memory_request.unwrap().0, most);
+    assert_eq!(pod.overhead.unwrap().memory.unwrap().0, most);
+    // A decision can be made of it.
+    let requests = podwarden_policy::limits::pod_requests(&pod);
+    assert!(requests.memory.0 >= most);
 }
 
 #[test]

@@ -132,6 +132,9 @@ impl History<'_> {
                 "kubernetes.io/config.mirror": uid,
                 "kubernetes.io/config.source": "file",
             },
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node", "controller": true,
+            }],
         });
         self.server().create_pod(NODE, object)?;
         self.mirrors.insert(uid, name);

@@ -1,0 +1,34 @@
+//! The tiers' limits, where an agent and its guard were both killed.
+
+use anyhow::Context as _;
+use podwarden_cgroup::Driver;
+
+use super::{Item, Place, Step};
+use crate::hierarchy::converge::{found_file, guard};
+
+pub(super) const STEP: Step = Step {
+    name: "limits",
+    about: "limits of the tiers that are not what the agent found",
+    run,
+};
+
+fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
+    let found = found_file(&place.run_dir, &place.cgroup_root);
+    let is_slices = place.drivers == [Driver::Systemd];
+    let of_guard = guard::Place {
+        cgroup_root: place.cgroup_root.clone(),
+        found: found.clone(),
+        systemd: is_slices,
+    };
+    let left = guard::put_back(of_guard, place.dry_run).context("put the tiers' limits back")?;
+    // The file goes when all of it is done.
+    let undone = place.dry_run || !found.exists();
+    let item = |cgroup: &podwarden_cgroup::CgroupPath| match undone {
+        true => Item::gone(cgroup.to_string()),
+        false => Item::stays(
+            cgroup.to_string(),
+            "the kernel refused a limit, see the log",
+        ),
+    };
+    Ok(left.iter().map(item).collect())
+}
