@@ -99,7 +99,7 @@ impl Cli {
             Command::Explain(args) => block_on(explain::run(args)),
             Command::Events(args) => block_on(events::run(args)),
             Command::Check(args) => check::run(&args),
-            Command::Undo(args) => undo::run(args),
+            Command::Undo(args) => undo::run(&args),
             Command::Guard(args) => guard::run(args),
         }
     }

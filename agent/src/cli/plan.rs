@@ -12,6 +12,7 @@ use super::{connect::Connect, output};
 
 pub(super) mod files;
 pub(super) mod input;
+mod objects;
 pub(super) mod report;
 mod schema;
 mod usage;

@@ -2,7 +2,6 @@
 
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
-use podwarden_cgroup::Driver;
 use serde::Serialize;
 
 use super::output::{self, Format};
@@ -58,17 +57,15 @@ struct Answer<'a> {
 ///
 /// # Errors
 /// An agent runs; a wrong argument; output that cannot be written.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let driver = args.cgroup_driver.as_deref().map(|driver| match driver {
-        "cgroupfs" => Some(Driver::Cgroupfs),
-        "systemd" => Some(Driver::Systemd),
-        _ => None,
-    });
-    let overrides = Overrides {
-        cgroup_root: args.cgroup_root,
-        cgroup_driver: driver,
-        ..Overrides::default()
-    };
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut flags = Vec::new();
+    for (flag, value) in [
+        ("--cgroup-root", &args.cgroup_root),
+        ("--cgroup-driver", &args.cgroup_driver),
+    ] {
+        flags.extend(value.as_deref().into_iter().flat_map(|value| [flag, value]));
+    }
+    let overrides = Overrides::from_flags(flags)?;
     let config = Config::load(args.config.as_deref(), overrides)?;
     let steps = undo::run(&config, args.state, args.dry_run)?;
     match args.output {

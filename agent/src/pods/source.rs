@@ -128,6 +128,17 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// What is wrong, with the pod that it is about.
+    pub fn problem(self) -> Problem {
+        match self {
+            Self::Manifest(error) => error.problem,
+            Self::Object { pod, problem, .. } => Problem::InPod {
+                pod,
+                problem: Box::new(problem),
+            },
+        }
+    }
+
     /// The [`SourcedPod::key`] of the pod that it is about, where that is known.
     pub fn key(&self) -> Option<&str> {
         match self {

@@ -63,7 +63,7 @@ impl RuntimeState {
             }
             let source = sandbox.annotations.get(CONFIG_SOURCE);
             if source.is_some_and(|source| source != "api") {
-                state.static_pods.insert(uid.to_owned());
+                state.static_pods.insert(uid.clone());
             }
             let known = KnownContainer {
                 uid,

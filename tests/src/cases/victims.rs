@@ -33,7 +33,7 @@ fn first_evicted(node: &Node) -> Result<String> {
     eventually(node.limit(), || {
         let first = node.agent.evictions()?.into_iter().next();
         first
-            .map(|eviction| eviction.pod.uid)
+            .map(|eviction| eviction.pod.uid.to_string())
             .context("no eviction")
     })
 }

@@ -213,7 +213,7 @@ pub(super) struct Inputs<'a> {
     /// The pods of the sources.
     pub pods: &'a [&'a Pod],
     /// Pods that only their cgroups show, by uid, see [`unexplained`].
-    pub unexplained: &'a [&'a str],
+    pub unexplained: &'a [&'a PodUid],
     /// Where the pods' cgroups are, by uid.
     pub entries: &'a BTreeMap<PodUid, PodEntry>,
     /// Which of their containers are sandboxes, by the runtime's last list.
@@ -304,13 +304,13 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
 
 /// Every pod that may be evicted, by uid. One that was evicted stays in: it has nothing to kill, or new
 /// processes.
-fn candidates<'a>(inputs: &'a Inputs<'a>) -> impl Iterator<Item = (&'a str, Candidate)> {
+fn candidates<'a>(inputs: &'a Inputs<'a>) -> impl Iterator<Item = (&'a PodUid, Candidate)> {
     let may_go = |pod: &&&Pod| inputs.exemptions.of(pod).is_none();
     let known = inputs.pods.iter().filter(may_go);
-    let known = known.map(|pod| (pod.uid.as_str(), Candidate::of(pod, None)));
+    let known = known.map(|pod| (&pod.uid, Candidate::of(pod, None)));
     let own_pod = inputs.exemptions.own_pod.as_ref();
     let others = inputs.unexplained.iter().filter_map(move |uid| {
-        let is_ours = own_pod.is_some_and(|own| own.as_str() == *uid);
+        let is_ours = own_pod.is_some_and(|own| own == *uid);
         let entry = inputs.entries.get(*uid).filter(|_| !is_ours)?;
         Some((*uid, unexplained::candidate(entry.class)))
     });
@@ -320,7 +320,7 @@ fn candidates<'a>(inputs: &'a Inputs<'a>) -> impl Iterator<Item = (&'a str, Cand
 fn victim(
     inputs: &Inputs<'_>,
     open: &HashMap<u64, &Arc<VictimFiles>>,
-    uid: &str,
+    uid: &PodUid,
     candidate: Candidate,
     tokens: &mut Tokens,
 ) -> Option<Victim> {

@@ -15,12 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_policy::{Bytes, QosClass, evict::Candidate};
+use podwarden_policy::{Bytes, PodUid, QosClass, evict::Candidate, plan::Ownership};
 
-use crate::{
-    accounting::index::PodEntry, api::types::SourceStats, config::Ownership, pods::PodSet,
-    runtime::Runtime,
-};
+use crate::{accounting::index::PodEntry, api::types::SourceStats, pods::PodSet, runtime::Runtime};
 
 /// How long a cgroup stays unexplained before it counts.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -48,7 +45,7 @@ impl Explainers<'_> {
             && self.runtime.is_none_or(|runtime| runtime.version.is_some())
     }
 
-    fn explain(&self, uid: &str) -> bool {
+    fn explain(&self, uid: &PodUid) -> bool {
         self.set.mentions(uid)
             || self
                 .runtime
@@ -60,7 +57,7 @@ impl Explainers<'_> {
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Unexplained {
     /// By uid, since when.
-    since: BTreeMap<String, Instant>,
+    since: BTreeMap<PodUid, Instant>,
     /// How many of them count.
     counted: usize,
 }
@@ -69,14 +66,14 @@ impl Unexplained {
     /// Compares the cgroups with what is known.
     pub(in crate::agent) fn look(
         &mut self,
-        entries: &BTreeMap<String, PodEntry>,
+        entries: &BTreeMap<PodUid, PodEntry>,
         explainers: Explainers<'_>,
         now: Instant,
     ) {
         if !explainers.are_complete() {
             self.since.clear();
         } else {
-            let stays = |uid: &String| entries.contains_key(uid) && !explainers.explain(uid);
+            let stays = |uid: &PodUid| entries.contains_key(uid) && !explainers.explain(uid);
             self.since.retain(|uid, _| stays(uid));
             for uid in entries.keys().filter(|uid| stays(uid)) {
                 self.since.entry(uid.clone()).or_insert(now);
@@ -97,10 +94,10 @@ impl Unexplained {
     }
 
     /// The uids of those that count.
-    pub(in crate::agent) fn settled(&self, now: Instant) -> impl Iterator<Item = &str> {
+    pub(in crate::agent) fn settled(&self, now: Instant) -> impl Iterator<Item = &PodUid> {
         let settled = move |since: &Instant| now.duration_since(*since) >= SETTLE;
         let counted = self.since.iter().filter(move |(_, since)| settled(since));
-        counted.map(|(uid, _)| uid.as_str())
+        counted.map(|(uid, _)| uid)
     }
 
     /// How many counted at the last look.
@@ -139,9 +136,9 @@ mod tests {
         runtime::RuntimeState,
     };
 
-    fn entries(uids: &[&str]) -> BTreeMap<String, PodEntry> {
+    fn entries(uids: &[&str]) -> BTreeMap<PodUid, PodEntry> {
         uids.iter()
-            .map(|uid| ((*uid).to_owned(), PodEntry::new(QosClass::BestEffort)))
+            .map(|uid| (PodUid::from(*uid), PodEntry::new(QosClass::BestEffort)))
             .collect()
     }
 
@@ -203,7 +200,7 @@ mod tests {
             assert_eq!(unexplained.settled(start).count(), 0, "not at once");
             let later = start + SETTLE;
             unexplained.look(&entries, explainers, later);
-            let found: Vec<_> = unexplained.settled(later).map(str::to_owned).collect();
+            let found: Vec<_> = unexplained.settled(later).map(PodUid::to_string).collect();
             assert_eq!(unexplained.count(), found.len());
             assert_eq!(unexplained.notice(later).is_some(), !found.is_empty());
             found

@@ -17,10 +17,11 @@ fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
     let is_slices = place.drivers == [Driver::Systemd];
     let of_guard = guard::Place {
         cgroup_root: place.cgroup_root.clone(),
-        found: found.clone(),
+        found: Some(found.clone()),
+        frozen: None,
         systemd: is_slices,
     };
-    let left = guard::put_back(of_guard, place.dry_run).context("put the tiers' limits back")?;
+    let left = guard::put_back(&of_guard, place.dry_run).context("put the tiers' limits back")?;
     // The file goes when all of it is done.
     let undone = place.dry_run || !found.exists();
     let item = |cgroup: &podwarden_cgroup::CgroupPath| match undone {

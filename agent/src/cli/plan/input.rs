@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use podwarden_cgroup::{CgroupLayout, Driver};
 use podwarden_policy::{
-    Bytes, MilliCpu, Node, Pod, PodUid,
+    Bytes, MilliCpu, Node, PodUid,
     name::{self, CgroupName},
     plan::{Ownership, Snapshot},
     reserve,
@@ -18,6 +18,7 @@ use podwarden_policy::{
 use serde_json::Value;
 
 use super::{
+    objects::{self, Read},
     schema::{DriverName, RawSnapshot},
     usage,
 };
@@ -234,16 +235,18 @@ impl Reader<'_> {
         machine: &Machine,
         hugepages: BTreeMap<Bytes, Bytes>,
         driver: Driver,
-        mut pods: Vec<Pod>,
+        mut pods: Vec<Read>,
     ) -> Snapshot {
         // Beside a kubelet its static pods come as mirror pods, which say so themselves.
-        for pod in &mut pods {
-            pod.static_pod = config.ownership == Ownership::Own;
+        if config.ownership != Ownership::Own {
+            for pod in pods.iter_mut().filter(|pod| !pod.of_api) {
+                pod.pod.static_pod = false;
+            }
         }
         let kubepods = name::kubepods(&CgroupName::root());
         let mut snapshot = Snapshot::new(Node::default(), kubepods);
         snapshot.node.hugepages = hugepages;
-        snapshot.pods = pods;
+        snapshot.pods = pods.into_iter().map(|read| read.pod).collect();
         configure(&mut snapshot, config, machine, driver);
         snapshot
     }
@@ -341,30 +344,23 @@ fn decode<T: serde::de::DeserializeOwned>(
 struct Found {
     documents: usize,
     uids: BTreeSet<PodUid>,
-    pods: Vec<Pod>,
+    pods: Vec<Read>,
     errors: Vec<String>,
-}
-
-/// True for a pod that has ended, as an API server lists it: the kubelet counts it no more
-/// (`filterOutInactivePods` of kubelet `pkg/kubelet/kubelet_pods.go`).
-fn has_ended(pod: &Value) -> bool {
-    let phase = pod.pointer("/status/phase").and_then(Value::as_str);
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 impl Found {
     fn add(&mut self, name: &str, document: usize, mut value: Value) {
         self.documents += 1;
         if let Some(Value::Array(items)) = value.get_mut("items") {
-            items.retain(|item| !has_ended(item));
+            items.retain(|item| !objects::runs_nowhere(item));
         }
-        if has_ended(&value) {
+        if objects::runs_nowhere(&value) {
             return;
         }
-        for result in manifest::pods(value) {
+        for result in objects::read(value) {
             match result {
-                Ok((pod, _)) if self.uids.insert(pod.uid.clone()) => self.pods.push(pod),
-                Ok((pod, _)) => {
+                Ok(read) if self.uids.insert(read.pod.uid.clone()) => self.pods.push(read),
+                Ok(Read { pod, .. }) => {
                     let problem = Problem::InPod {
                         pod: format!("{}/{}", pod.namespace, pod.name),
                         problem: Box::new(Problem::DuplicateUid {
@@ -389,7 +385,7 @@ impl Found {
     }
 
     /// Errors and pods; an error itself where no pod is left to plan for because of others.
-    fn finish(self, name: &str) -> anyhow::Result<(Vec<String>, Vec<Pod>)> {
+    fn finish(self, name: &str) -> anyhow::Result<(Vec<String>, Vec<Read>)> {
         if self.pods.is_empty() && !self.errors.is_empty() {
             anyhow::bail!("{name}: no pod can be planned\n{}", self.errors.join("\n"));
         }

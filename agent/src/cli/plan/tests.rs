@@ -171,3 +171,63 @@ fn nothing_to_plan_is_an_error_with_its_place() {
         );
     }
 }
+
+fn uids(text: &str) -> Vec<(String, bool)> {
+    let input = parse(text).unwrap();
+    let pods = input.snapshot.pods.iter();
+    pods.map(|pod| (pod.uid.to_string(), pod.static_pod))
+        .collect()
+}
+
+/// A pod as `kubectl get -o json` prints it.
+fn object(uid: &str, node: &str) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("name-{uid}"), "namespace": "a", "uid": uid, "resourceVersion": "7"},
+        "spec": {"nodeName": node, "containers": [
+            {"name": "c", "resources": {"requests": {"memory": "21Gi"}}},
+        ]},
+        "status": {"phase": "Running", "containerStatuses": [
+            {"name": "c", "containerID": "c://1", "allocatedResources": {"memory": "77Mi"}},
+        ]},
+    })
+}
+
+#[test]
+fn a_mirror_is_planned_under_its_static_pods_uid() {
+    let mut mirror = object("mirror", "node-1");
+    mirror["metadata"]["annotations"] = serde_json::json!({
+        "kubernetes.io/config.mirror": "0123456789abcdef0123456789abcdef",
+        "kubernetes.io/config.source": "file",
+    });
+    mirror["metadata"]["ownerReferences"] =
+        serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "n"}]);
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [
+        mirror, object("plain", "node-1"),
+    ]});
+    let expected = [
+        ("0123456789abcdef0123456789abcdef".to_owned(), true),
+        ("plain".to_owned(), false),
+    ];
+    assert_eq!(uids(&list.to_string()), expected);
+    assert_eq!(uids(&mirror.to_string()), expected[..1]);
+}
+
+#[test]
+fn a_pod_of_the_api_without_a_node_is_on_none_and_a_manifest_without_one_is_planned() {
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "PodList", "items": [
+        object("pending", ""), object("plain", "node-1"),
+    ]});
+    assert_eq!(uids(&list.to_string()), [("plain".to_owned(), false)]);
+    let mut manifest = object("manifest", "");
+    let metadata = manifest["metadata"].as_object_mut().unwrap();
+    metadata.remove("resourceVersion");
+    assert_eq!(uids(&manifest.to_string()), [("manifest".to_owned(), true)]);
+}
+
+#[test]
+fn what_was_granted_of_a_resize_is_planned() {
+    let input = parse(&object("resized", "node-1").to_string()).unwrap();
+    let resources = &input.snapshot.pods[0].containers[0].resources;
+    assert_eq!(resources.memory_request, Some(Bytes::mebi(77)));
+}

@@ -154,8 +154,11 @@ pub(crate) fn thaw(left: &LeftFrozen, tree: &Tree) {
 ///
 /// # Errors
 /// What keeps it from finding the tree, and [`Error::Locked`] while an agent or a guard has it.
-pub fn put_back(place: Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> {
-    let book = Book::open(place.found.clone());
+pub fn put_back(place: &Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> {
+    let Some(found) = place.found.clone() else {
+        return Ok(Vec::new());
+    };
+    let book = Book::open(found.clone());
     let left: Vec<_> = book.all().map(|(path, _)| path).collect();
     if dry_run || left.is_empty() {
         return Ok(left);
@@ -163,7 +166,7 @@ pub fn put_back(place: Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> {
     let tree = Tree::new(Hierarchies::detect()?, &place.cgroup_root)?;
     let Some(_lock) = wait_for(&tree)? else {
         return Err(Error::Locked {
-            path: place.found.into(),
+            path: found.into(),
             holder: None,
         });
     };
@@ -172,7 +175,7 @@ pub fn put_back(place: Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> {
         tree,
         counters: Arc::default(),
         config: ConvergenceConfig::default(),
-        found: place.found,
+        found,
         guard: None,
     };
     restore(&parts, book);

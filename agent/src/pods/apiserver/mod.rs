@@ -41,6 +41,16 @@ use crate::base::error::chain;
 pub use connect::Apiserver;
 pub(crate) use object::MIRROR;
 
+/// Reads a pod as the API server writes it, for `podwarden plan`.
+pub(crate) fn object(object: &serde_json::Value) -> Result<podwarden_policy::Pod, super::Problem> {
+    // A value always serialises.
+    let raw = serde_json::value::to_raw_value(object).unwrap_or_default();
+    match object::pod(&raw, Source::Apiserver) {
+        Ok(read) => Ok(read.pod),
+        Err(error) => Err(error.problem()),
+    }
+}
+
 const PODS: &str = "/api/v1/pods";
 
 const LIST: Operation = Operation {

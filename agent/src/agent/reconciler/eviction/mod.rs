@@ -190,7 +190,7 @@ impl EvictionManager {
         &mut self,
         env: &Environment,
         known: &Known<'_>,
-        pods: &BTreeMap<String, PodEntry>,
+        pods: &BTreeMap<PodUid, PodEntry>,
     ) -> Option<String> {
         let now = Instant::now();
         let explainers = Explainers {
