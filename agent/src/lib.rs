@@ -16,6 +16,7 @@
 //! | `agent` | start, the reconciler, shutdown | all of the below |
 //! | `api` | published state, server, client | sockets |
 //! | `eviction` | what follows a kill: recorder, teardown, status in the API | the state directory, the API server, the event log |
+//! | `colocation` | CPU limits exceeded while the node has free CPU | CPU quota and burst files, `/proc/stat` |
 //! | `hierarchy` | what cgroups hold: sense, act, drift, converge, oom_score | cgroup files, /proc |
 //! | `reactor` | the fast loop: watch, choose, kill, reap | usage files, SIGKILL, `process_mrelease` |
 //! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files |
@@ -35,6 +36,7 @@ mod agent;
 pub mod api;
 mod base;
 pub mod cli;
+pub mod colocation;
 pub mod config;
 pub mod eviction;
 pub mod hierarchy;

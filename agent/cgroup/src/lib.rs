@@ -5,6 +5,7 @@
 //!  tree    create, remove, list, attach: one name in every hierarchy
 //!  limits  typed values with their file names for v1 and v2
 //!  memory, cpu   readers with open files, for loops that must not allocate
+//!  bandwidth     CPU quota and burst, and how often a cgroup was throttled
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  leave   a process to the hierarchies' roots, past the end of its cgroup
 //!  event   kernel notifications: v1 usage thresholds, PSI triggers
@@ -29,6 +30,7 @@
 //! `include/linux/kernfs.h`), the same number that BPF's `bpf_get_current_cgroup_id` returns.
 //! Every hierarchy numbers its own cgroups: an id means nothing without its hierarchy.
 
+mod bandwidth;
 mod cpu;
 mod detect;
 mod error;
@@ -47,6 +49,7 @@ mod tree;
 mod watch;
 mod writes;
 
+pub use bandwidth::{ThrottleReader, Throttling};
 pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};

@@ -3,13 +3,14 @@
 use std::{collections::HashMap, time::Instant};
 
 use podwarden_abi::Account;
-use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, Tree};
+use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, ThrottleReader, Tree};
 use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
 
 use crate::{
     accounting::index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
     api::types::{
-        ContainerStats, CpuStats, ExitStats, MemoryStats, PodRef, PodStats, StallStats, TierStats,
+        ContainerStats, CpuStats, ExitStats, MemoryStats, PodRef, PodStats, StallStats,
+        ThrottlingStats, TierStats,
     },
     kernel::accounts::add,
 };
@@ -41,6 +42,7 @@ pub struct Named {
 #[derive(Debug, Default)]
 pub struct Sampler {
     readers: HashMap<CgroupPath, MemoryReader>,
+    throttle: HashMap<CgroupPath, ThrottleReader>,
     /// CPU time by the kernel's files; only where there are no kernel programs.
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     last: HashMap<String, (Instant, u64)>,
@@ -118,6 +120,7 @@ impl Sampler {
     /// A cgroup is gone: close its files, which hold its memory in the kernel.
     pub fn close(&mut self, path: &CgroupPath) {
         self.readers.remove(path);
+        self.throttle.remove(path);
         if let Some(cpu) = &mut self.cpu {
             cpu.remove(path);
         }
@@ -152,13 +155,23 @@ impl Sampler {
         if let Some(used) = self.file_cpu(tree, &entry.path) {
             total.cpu_ns = used;
         }
+        let mut cpu = self.cpu(pass, uid, &total);
+        let own = self.throttling(tree, &entry.path);
+        let below = containers
+            .iter()
+            .filter_map(|one: &ContainerStats| one.cpu.throttling);
+        cpu.throttling = own.into_iter().chain(below).reduce(|a, b| ThrottlingStats {
+            periods: a.periods + b.periods,
+            throttled_periods: a.throttled_periods + b.throttled_periods,
+            throttled_nano_seconds: a.throttled_nano_seconds + b.throttled_nano_seconds,
+        });
         let stats = PodStats {
             pod_ref: named.pod,
             qos_class: entry.class.to_string(),
             source: named.source.to_owned(),
             phase: if named.evicted { "Evicted" } else { "Running" }.to_owned(),
             cgroup: below_mount(tree, &entry.path),
-            cpu: self.cpu(pass, uid, &total),
+            cpu,
             memory: self.memory(pass, tree, &entry.path),
             stall: stall(&total),
             exits: exits(&total),
@@ -181,11 +194,13 @@ impl Sampler {
             account.cpu_ns = used;
         }
         let account = &account;
+        let mut cpu = self.cpu(pass, &format!("{uid}/{id}"), account);
+        cpu.throttling = self.throttling(tree, &entry.path);
         ContainerStats {
             name: id.to_owned(),
             id: id.to_owned(),
             sandbox: false,
-            cpu: self.cpu(pass, &format!("{uid}/{id}"), account),
+            cpu,
             memory: self.memory(pass, tree, &entry.path),
             stall: stall(account),
             exits: exits(account),
@@ -256,7 +271,25 @@ impl Sampler {
             run_queue_wait_nano_seconds: account.wait_ns,
             run_queue_wait_histogram: account.wait_hist.to_vec(),
             context_switches: account.switches,
+            throttling: None,
         }
+    }
+
+    /// How often a cgroup reached its quota; `None` where it has had none, or is gone.
+    fn throttling(&mut self, tree: &Tree, path: &CgroupPath) -> Option<ThrottlingStats> {
+        if !self.throttle.contains_key(path) {
+            let reader = ThrottleReader::open(tree, path).ok()?;
+            self.throttle.insert(path.to_owned(), reader);
+        }
+        let Ok(figures) = self.throttle.get(path)?.read() else {
+            self.throttle.remove(path);
+            return None;
+        };
+        (figures.periods > 0).then_some(ThrottlingStats {
+            periods: figures.periods,
+            throttled_periods: figures.throttled_periods,
+            throttled_nano_seconds: figures.throttled_nanos,
+        })
     }
 
     /// Memory figures; `None` when the cgroup is gone.

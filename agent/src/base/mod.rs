@@ -5,3 +5,4 @@ pub mod clock;
 pub mod cpus;
 pub mod durable;
 pub mod error;
+pub mod found;

@@ -2,13 +2,19 @@
 
 use std::str::FromStr;
 
+use podwarden_policy::colocation::burst::{BurstConfig, Policy};
 use serde::Deserialize;
 
-use super::reclaimed::{RawReclaimed, ReclaimedConfig};
+use super::{
+    reclaimed::{RawReclaimed, ReclaimedConfig},
+    values::{BurstPercent, BurstSeconds, QuotaBurstPercent, SharePoolPercent},
+};
 
 /// `colocation`. Every strategy is off until it is switched on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ColocationConfig {
+    /// `cpuBurstStrategy`. Default: policy `none`.
+    pub burst: BurstConfig,
     /// `reclaimed`. Default: off.
     pub reclaimed: ReclaimedConfig,
 }
@@ -18,13 +24,41 @@ pub struct ColocationConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawColocation {
     #[serde(default)]
+    cpu_burst_strategy: RawBurst,
+    #[serde(default)]
     reclaimed: RawReclaimed,
+}
+
+/// `colocation.cpuBurstStrategy`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawBurst {
+    policy: Option<Policy>,
+    cpu_burst_percent: Option<BurstPercent>,
+    #[serde(rename = "cfsQuotaBurstPercent")]
+    quota_percent: Option<QuotaBurstPercent>,
+    #[serde(rename = "cfsQuotaBurstPeriodSeconds")]
+    period: Option<BurstSeconds>,
+    share_pool_threshold_percent: Option<SharePoolPercent>,
 }
 
 impl From<RawColocation> for ColocationConfig {
     fn from(raw: RawColocation) -> Self {
         Self {
+            burst: raw.cpu_burst_strategy.into(),
             reclaimed: raw.reclaimed.into(),
+        }
+    }
+}
+
+impl From<RawBurst> for BurstConfig {
+    fn from(raw: RawBurst) -> Self {
+        Self {
+            policy: raw.policy.unwrap_or_default(),
+            burst_percent: raw.cpu_burst_percent.unwrap_or_default().0,
+            quota_percent: raw.quota_percent.unwrap_or_default().0,
+            period_seconds: raw.period.unwrap_or_default().0,
+            share_pool_percent: raw.share_pool_threshold_percent.unwrap_or_default().0,
         }
     }
 }
@@ -38,5 +72,13 @@ pub(super) fn whole<T: FromStr + PartialOrd>(
         Ok(number) if range.contains(&number) => Ok(number),
         Ok(_) => Err("out of range"),
         Err(_) => Err("not a whole number"),
+    }
+}
+
+/// `-1` for as long as it likes.
+pub(super) fn seconds(text: &str) -> Result<Option<u64>, &'static str> {
+    match text {
+        "-1" => Ok(None),
+        text => whole(text, 1..=86_400).map(Some),
     }
 }

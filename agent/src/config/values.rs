@@ -14,7 +14,10 @@ use axum::http::Uri;
 use podwarden_policy::{Bytes, MilliCpu, container, quantity, threshold::Amount};
 use serde::{Deserialize, Deserializer, de::Error};
 
-use super::{Stall, colocation::whole};
+use super::{
+    Stall,
+    colocation::{seconds, whole},
+};
 
 /// Why a text is not the value that belongs there.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +164,14 @@ values! {
     UpdateDiff(u32) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 10;
     /// The time after which it is published anew, seconds.
     UpdateTime(u64) = |text| whole(text, 30..=3600), "write a whole number of seconds from 30 to 3600", 300;
+    /// The burst of a container, percent of its limit. The kernel keeps it at the quota.
+    BurstPercent(u64) = |text| whole(text, 1..=10_000), "write a whole number from 1 to 10000", 1000;
+    /// The highest quota of a container, percent of its limit.
+    QuotaBurstPercent(u64) = |text| whole(text, 100..=1000), "write a whole number from 100 to 1000", 300;
+    /// How long a container may use its highest quota.
+    BurstSeconds(Option<u64>) = seconds, "write a whole number of seconds from 1 to 86400, or -1", None;
+    /// At this usage of the share pool the node is busy.
+    SharePoolPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 50;
     /// Where manifests are.
     ManifestUrl(Uri) = manifest_url, "write a whole URL, such as https://pods.example/node-1.yaml";
     /// Where the kubelet is.

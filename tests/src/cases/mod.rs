@@ -14,6 +14,7 @@ use crate::machine::message::Figure;
 
 mod api;
 mod apiserver;
+mod colocation;
 mod containerd;
 pub(crate) mod converge;
 mod cpu;
@@ -118,6 +119,7 @@ pub(crate) fn all() -> Vec<Case> {
     [
         workloads::CASES,
         cpu::CASES,
+        colocation::CASES,
         memory::CASES,
         exits::CASES,
         lifecycle::CASES,

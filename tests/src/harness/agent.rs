@@ -66,7 +66,8 @@ pub(crate) struct Options {
     pub(crate) assist: bool,
     /// `cgroupfs` or `systemd`.
     pub(crate) driver: &'static str,
-    /// The node's memory as the configuration tells it.
+    /// The node's CPUs and memory as the configuration tells it.
+    pub(crate) cpu: &'static str,
     pub(crate) memory: String,
     /// `evictionHard: memory.available`; none leaves the levels as they are without.
     pub(crate) eviction_hard: Option<String>,
@@ -93,6 +94,7 @@ impl Default for Options {
             mode: "enforce",
             assist: false,
             driver: "cgroupfs",
+            cpu: "2",
             memory: "16Gi".to_owned(),
             eviction_hard: None,
             config: String::new(),
@@ -109,15 +111,13 @@ impl Options {
     fn config_file(&self) -> String {
         let mut text = format!(
             "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\nmode: {}\n\
-             capacity: {{cpu: \"2\", memory: {}}}\n",
-            self.mode, self.memory
+             capacity: {{cpu: \"{}\", memory: {}}}\n",
+            self.mode, self.cpu, self.memory
         );
         if let Some(amount) = &self.eviction_hard {
             text.push_str(&format!("evictionHard: {{memory.available: {amount}}}\n"));
         }
-        if self.assist {
-            text.push_str("ownership: assist\n");
-        }
+        text.extend(self.assist.then_some("ownership: assist\n"));
         text.push_str(&self.config);
         text
     }

@@ -49,6 +49,8 @@ pub(crate) struct PodSpec {
     /// `spec.priority`.
     priority: i32,
     resources: Value,
+    /// `metadata.labels`.
+    labels: Value,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -69,6 +71,7 @@ impl PodSpec {
             qos,
             priority: 0,
             resources,
+            labels: json!({}),
         }
     }
 
@@ -115,6 +118,12 @@ impl PodSpec {
         }
     }
 
+    /// The same with a label.
+    pub(crate) fn labelled(mut self, name: &str, value: &str) -> Self {
+        self.labels[name] = json!(value);
+        self
+    }
+
     /// The same in another namespace.
     pub(crate) fn in_namespace(self, namespace: &'static str) -> Self {
         Self { namespace, ..self }
@@ -125,7 +134,9 @@ impl PodSpec {
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid},
+            "metadata": {
+                "name": self.name, "namespace": self.namespace, "uid": self.uid, "labels": self.labels,
+            },
             "spec": {"priority": self.priority, "containers": [
                 {"name": "main", "image": "none", "resources": self.resources}
             ]},

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`pods`] | sources, identities, runtime state | another set of pods, another runtime state |
 //! | [`hierarchy`] | actor, drift, convergence, `oom_score_adj`, pace | convergence, foreign writes |
+//! | [`colocation`] | CPU quotas of protected pods | reports of its thread |
 //! | [`eviction`] | reactor, recorder, eviction status, soft threshold | reports of the reactor |
 //! | [`kubelet`] | limits that another program writes, reserves of the Node object | writes to these limits |
 //! | [`figures`] | accounts, sampler, notices, degradations, health | kernel records |
@@ -11,6 +12,7 @@
 //! A part offers `ready()`, which completes when its `step()` has work, `due()` for work that comes with
 //! time, which its `on_time()` does, and returns a [`Fact`] for what the others need.
 
+pub(super) mod colocation;
 pub(super) mod eviction;
 pub(super) mod figures;
 pub(super) mod hierarchy;
@@ -24,8 +26,8 @@ use podwarden_cgroup::{CgroupLayout, FreezeRecord, Tree};
 use podwarden_policy::{Node, QosClass, evict::Exemptions, name};
 
 use self::{
-    eviction::EvictionManager, figures::FiguresPublisher, hierarchy::Hierarchy,
-    kubelet::KubeletFacts, pods::Pods,
+    colocation::Colocation, eviction::EvictionManager, figures::FiguresPublisher,
+    hierarchy::Hierarchy, kubelet::KubeletFacts, pods::Pods,
 };
 use crate::{
     accounting::{Occurrence, index::Change},
@@ -95,6 +97,7 @@ enum Wake {
     Figures,
     Hierarchy(hierarchy::Wake),
     Kubelet,
+    Colocation(crate::colocation::Report),
     Pods(pods::Wake),
     Time,
 }
@@ -103,6 +106,7 @@ pub(super) struct Reconciler {
     env: Environment,
     pods: Pods,
     hierarchy: Hierarchy,
+    colocation: Colocation,
     eviction: EvictionManager,
     kubelet: KubeletFacts,
     figures: FiguresPublisher,
@@ -120,11 +124,20 @@ pub(super) struct AtStart<'a> {
     pub(super) recorded: &'a [(String, Eviction)],
 }
 
+/// The parts that write to cgroups.
+pub(super) struct Writers {
+    pub(super) hierarchy: Hierarchy,
+    pub(super) colocation: Colocation,
+}
+
 impl Reconciler {
     pub(super) fn new(
         env: Environment,
         pods: Pods,
-        hierarchy: Hierarchy,
+        Writers {
+            hierarchy,
+            colocation,
+        }: Writers,
         eviction: EvictionManager,
         kubelet: KubeletFacts,
         figures: FiguresPublisher,
@@ -134,6 +147,7 @@ impl Reconciler {
             env,
             pods,
             hierarchy,
+            colocation,
             eviction,
             kubelet,
             figures,
@@ -184,6 +198,7 @@ impl Reconciler {
             env,
             pods,
             hierarchy,
+            colocation,
             eviction,
             kubelet,
             figures,
@@ -205,6 +220,7 @@ impl Reconciler {
             () = figures.ready() => Wake::Figures,
             wake = hierarchy.ready() => Wake::Hierarchy(wake),
             () = kubelet.ready() => Wake::Kubelet,
+            report = colocation.ready() => Wake::Colocation(report),
             wake = pods.ready() => Wake::Pods(wake),
             () = env.published.demanded(), if idle => Wake::Time,
             () = tokio::time::sleep(due) => Wake::Time,
@@ -217,6 +233,7 @@ impl Reconciler {
             env,
             pods,
             hierarchy,
+            colocation,
             eviction,
             kubelet,
             figures,
@@ -225,8 +242,9 @@ impl Reconciler {
         match wake {
             Wake::Eviction => eviction.step(env, &pods.known(), figures.pods()),
             Wake::Figures => figures.step(env),
-            Wake::Hierarchy(wake) => hierarchy.step(wake, env, &pods.known()),
             Wake::Kubelet => kubelet.step(&env.tree).into_iter().collect(),
+            Wake::Hierarchy(wake) => hierarchy.step(wake, env, &pods.known(), colocation),
+            Wake::Colocation(report) => colocation.step(report, env),
             Wake::Pods(wake) => pods.step(wake, env),
             Wake::Time => Vec::new(),
         }
@@ -285,6 +303,7 @@ impl Reconciler {
             env,
             pods,
             hierarchy,
+            colocation,
             eviction,
             kubelet,
             figures,
@@ -292,7 +311,13 @@ impl Reconciler {
         } = self;
         kubelet.read(&env.tree);
         (env.node, env.tier_bounds) = (kubelet.node(), kubelet.tiers());
-        let mut pass = hierarchy.plan(env, &pods.known(), figures.pods(), eviction.levels());
+        let mut pass = hierarchy.plan(
+            env,
+            &pods.known(),
+            figures.pods(),
+            eviction.levels(),
+            colocation,
+        );
         pass.shortcomings.extend(pods.runtime_problem());
         pass.shortcomings.extend(kubelet.mismatches());
         let unexplained = eviction.look_for_unexplained(env, &pods.known(), figures.pods());
@@ -307,6 +332,8 @@ impl Reconciler {
         let known = self.pods.known();
         let levels = self.eviction.arm(&self.env, &known, self.figures.pods());
         self.hierarchy.aim(&self.env, levels, known.set().since);
+        let facts = self.colocation.aim(&self.env, &known, self.figures.pods());
+        self.apply(facts);
     }
 
     /// Reads all figures and publishes them.
@@ -333,6 +360,7 @@ impl Reconciler {
 
     /// Leaves the node as it was: nothing attached, no empty cgroup that the agent made.
     pub(super) fn finish(mut self) {
+        self.colocation.end();
         // The limits reach what `onExit` says; then records that are not finished yet end.
         self.hierarchy.end_convergence();
         let _status = self.eviction.finish();

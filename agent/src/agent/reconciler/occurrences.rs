@@ -92,7 +92,7 @@ impl Reconciler {
             self.apply(facts);
         }
         // The runtime may have known the container before its cgroup was made.
-        self.arm_due |= self.pods.container_appeared(uid, id);
+        self.arm_due |= self.pods.container_appeared(uid, id) || self.colocation.is_on();
     }
 
     fn pod_event(&self, uid: &PodUid, kind: EventKind) {

@@ -10,9 +10,11 @@
 //! | `tree` | the first pass over the cgroups, before the kernel programs, which need kubepods |
 //! | `programs` | the kernel programs |
 //! | `engines` | accounts and reactor |
+//! | `bandwidth` | CPU quotas: what an agent before this one left, and the thread that raises them |
 //! | `status` | eviction status in the API, teardown in the runtime |
 //! | `own_pod` | the pod of this process |
 
+mod bandwidth;
 mod engines;
 mod error;
 pub(super) mod event_log;
@@ -33,8 +35,8 @@ use podwarden_policy::evict::Exemptions;
 pub(crate) use self::error::StartError;
 use self::{engines::Engines, site::Site, tree::FirstPass};
 use super::reconciler::{
-    AtStart, Environment, Reconciler, eviction::EvictionManager, figures::FiguresPublisher,
-    hierarchy::Hierarchy, kubelet::KubeletFacts, pods::Pods,
+    AtStart, Environment, Reconciler, Writers, eviction::EvictionManager,
+    figures::FiguresPublisher, hierarchy::Hierarchy, kubelet::KubeletFacts, pods::Pods,
 };
 use crate::{
     api::{published::Published, server, types::Eviction},
@@ -77,6 +79,7 @@ pub(super) async fn reconciler(
     let feed = sources(&config, &site, &published)?;
     let mut stats = site.stats(&config);
     let tree = site.tree(&config, &stats, &published).await?;
+    bandwidth::restore(&config, &tree);
     let set = Arc::clone(&feed.pods.borrow());
     let mut kubelet = KubeletFacts::new(&config, &site.node, &site.layout);
     kubelet.read(&tree);
@@ -126,11 +129,16 @@ pub(super) async fn reconciler(
         frozen,
         published,
     };
+    let (colocation, without_burst) = bandwidth::start(&env);
+    stats.degradations.extend(without_burst);
     let eviction = EvictionManager::new(&env, engines.reactor, status);
     Ok(Reconciler::new(
         env,
         Pods::new(pods, runtime),
-        Hierarchy::new(actor, converger),
+        Writers {
+            hierarchy: Hierarchy::new(actor, converger),
+            colocation,
+        },
         eviction,
         kubelet,
         FiguresPublisher::new(engines.accounting, stats),

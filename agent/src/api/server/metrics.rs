@@ -19,7 +19,7 @@ use self::text::{Family, labels};
 use super::Shared;
 use crate::api::{
     published::{Figures, Published},
-    types::{DropStats, NodeStats, PodStats, SourceStats, TierStats},
+    types::{DropStats, NodeStats, PodStats, SourceStats, ThrottlingStats, TierStats},
 };
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -187,6 +187,23 @@ fn pod_cpu(text: &mut String, pods: &[Labelled<'_>]) {
         "Context switches into tasks of the pod");
     for (labels, pod) in pods {
         family.add(labels, pod.cpu.context_switches);
+    }
+    type Figure = fn(ThrottlingStats) -> f64;
+    let counters: [(_, _, Figure); 3] = [
+        ("podwarden_pod_cpu_periods_total", "Periods of CPU quotas in which the pod ran",
+            |throttling| throttling.periods as f64),
+        ("podwarden_pod_cpu_throttled_periods_total", "Periods at whose end the pod was throttled by its CPU quota",
+            |throttling| throttling.throttled_periods as f64),
+        ("podwarden_pod_cpu_throttled_seconds_total", "Time that the pod was throttled by its CPU quota, summed over CPUs",
+            |throttling| throttling.throttled_nano_seconds as f64 / NANOS),
+    ];
+    for (name, help, of) in counters {
+        let mut family = Family::counter(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(throttling) = pod.cpu.throttling {
+                family.add(labels, of(throttling));
+            }
+        }
     }
     let mut family = Family::histogram(text, "podwarden_pod_run_queue_wait_seconds",
         "How long runnable tasks of the pod waited for a CPU");

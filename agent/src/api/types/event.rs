@@ -211,6 +211,25 @@ pub enum EventKind {
         /// How often it was corrected meanwhile.
         corrections: u32,
     },
+    /// A container's CPU quota was raised because it was throttled while the node has free CPU, or lowered
+    /// again; in observe mode, would have been.
+    CpuQuota {
+        /// Its name or id.
+        container: String,
+        /// How long it had been stopped at its quota, nanoseconds.
+        throttled_nanos: u64,
+        /// The quota before, microseconds in a period.
+        from_us: u64,
+        /// The quota now, microseconds in a period.
+        to_us: u64,
+        /// The period, microseconds.
+        period_us: u64,
+        /// `throttled`, `nodeBusy` (the share pool's usage is at its threshold) or `noTokens` (it used up what
+        /// it may use beyond its limit).
+        reason: String,
+        /// True in observe mode: nothing was written.
+        dry_run: bool,
+    },
     /// Something is not as it should be; the text says what and what is lost.
     Degraded {
         /// One sentence.

@@ -20,6 +20,7 @@ pub use node::{
 };
 pub use pod::{
     ContainerStats, CpuStats, ExitStats, MemoryStats, PodList, PodRef, PodStats, StallStats,
+    ThrottlingStats,
 };
 
 /// Body of every answer with a status of 400 or above.

@@ -32,6 +32,22 @@ pub struct CpuStats {
     pub run_queue_wait_histogram: Vec<u64>,
     /// Context switches into the pod's tasks.
     pub context_switches: u64,
+    /// How often its quota was reached; for a pod the sums of its own cgroup and its containers'. Absent where
+    /// no cgroup has had a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttling: Option<ThrottlingStats>,
+}
+
+/// How often a CPU quota was reached, from the kernel's `cpu.stat`, since the cgroup was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ThrottlingStats {
+    /// Periods in which its tasks ran.
+    pub periods: u64,
+    /// Of these the periods at whose end tasks were throttled.
+    pub throttled_periods: u64,
+    /// How long they were throttled, summed over CPUs, nanoseconds.
+    pub throttled_nano_seconds: u64,
 }
 
 /// Memory, from the memory controller.

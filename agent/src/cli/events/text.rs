@@ -78,6 +78,7 @@ pub(crate) fn sentence(event: &Event) -> String {
         EventKind::ForeignWrite { .. }
         | EventKind::ForeignWriteContested { .. }
         | EventKind::ForeignWriteSettled { .. } => drift(&event.kind),
+        EventKind::CpuQuota { .. } => quota(&event.kind),
         EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
 }
@@ -144,6 +145,34 @@ fn gap(kind: &EventKind) -> String {
         }
         _ => String::new(),
     }
+}
+
+fn quota(kind: &EventKind) -> String {
+    let EventKind::CpuQuota {
+        container,
+        throttled_nanos,
+        from_us,
+        to_us,
+        period_us,
+        reason,
+        dry_run,
+    } = kind
+    else {
+        return String::new();
+    };
+    let (from, to) = (from_us / 1000, to_us / 1000);
+    let container = output::printable(container);
+    let why = match reason.as_str() {
+        "throttled" => format!(
+            "throttled {} of {} ms",
+            output::nanos(*throttled_nanos),
+            period_us / 1000
+        ),
+        "nodeBusy" => "no free CPU left".to_owned(),
+        _ => "its tokens are used up".to_owned(),
+    };
+    let would = if *dry_run { "would be " } else { "" };
+    format!("{container} {why}: quota {would}{from} -> {to} ms")
 }
 
 fn drift(kind: &EventKind) -> String {

@@ -25,6 +25,7 @@ pub(super) enum Column {
     Limit,
     WaitP99,
     Wait,
+    Throttled,
     Stall,
     Exits,
     Containers,
@@ -51,7 +52,7 @@ impl Column {
         Self::Containers,
     ];
     /// With `-o wide`.
-    pub(super) const WIDE: [Self; 12] = [
+    pub(super) const WIDE: [Self; 13] = [
         Self::Cpu,
         Self::Usage,
         Self::WorkingSet,
@@ -59,6 +60,7 @@ impl Column {
         Self::Limit,
         Self::WaitP99,
         Self::Wait,
+        Self::Throttled,
         Self::Stall,
         Self::Switches,
         Self::Exits,
@@ -66,9 +68,10 @@ impl Column {
         Self::Uid,
     ];
     /// Which go first on a narrow terminal.
-    pub(super) const LEAST_NEEDED: [Self; 9] = [
+    pub(super) const LEAST_NEEDED: [Self; 10] = [
         Self::Uid,
         Self::Switches,
+        Self::Throttled,
         Self::Rss,
         Self::Containers,
         Self::WaitP99,
@@ -87,6 +90,7 @@ impl Column {
             Self::Limit => "LIMIT",
             Self::WaitP99 => "P99",
             Self::Wait => "WAIT",
+            Self::Throttled => "THROT",
             Self::Stall => "STALL",
             Self::Exits => "EXITS",
             Self::Containers => "CT",
@@ -98,7 +102,7 @@ impl Column {
     /// In characters, without the gap before it.
     pub(super) fn width(self) -> usize {
         match self {
-            Self::Cpu | Self::Wait | Self::Stall => 6,
+            Self::Cpu | Self::Wait | Self::Throttled | Self::Stall => 6,
             Self::Usage | Self::WorkingSet | Self::Rss | Self::Limit | Self::WaitP99 => 7,
             Self::Exits => 11,
             Self::Containers => 3,
@@ -129,6 +133,11 @@ impl Column {
                 row.run_queue_wait_nanos_per_second,
                 output::millis_per_second,
                 |_| Tone::Plain,
+            ),
+            Self::Throttled => known(
+                row.throttled_nanos_per_second,
+                output::millis_per_second,
+                |nanos| above(nanos, MUCH_STALL),
             ),
             Self::Stall => known(
                 row.stall_nanos_per_second,

@@ -41,6 +41,9 @@ pub(super) struct PodRow {
     /// Nanoseconds waited for a CPU in each second, all tasks together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) run_queue_wait_nanos_per_second: Option<u64>,
+    /// Nanoseconds throttled by a CPU quota in each second, all CPUs together; absent without a quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) throttled_nanos_per_second: Option<u64>,
     /// Nanoseconds spent in reclaim in each second, all tasks together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stall_nanos_per_second: Option<u64>,
@@ -166,6 +169,14 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
             )
         }),
         run_queue_wait_nanos_per_second: rate(|pod| pod.cpu.run_queue_wait_nano_seconds),
+        throttled_nanos_per_second: now.cpu.throttling.and_then(|_| {
+            rate(|pod| {
+                pod.cpu
+                    .throttling
+                    .unwrap_or_default()
+                    .throttled_nano_seconds
+            })
+        }),
         stall_nanos_per_second: rate(|pod| {
             pod.stall.direct_reclaim_nano_seconds + pod.stall.memcg_reclaim_nano_seconds
         }),

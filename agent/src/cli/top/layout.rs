@@ -98,6 +98,7 @@ impl Layout {
                 .or_else(|| sum(|row| row.rss_bytes)),
             limit_bytes: memory.and_then(|m| m.limit_bytes),
             run_queue_wait_nanos_per_second: sum(|row| row.run_queue_wait_nanos_per_second),
+            throttled_nanos_per_second: sum(|row| row.throttled_nanos_per_second),
             stall_nanos_per_second: sum(|row| row.stall_nanos_per_second),
             context_switches_per_second: sum(|row| row.context_switches_per_second),
             ..PodRow::default()

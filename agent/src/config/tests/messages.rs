@@ -57,6 +57,39 @@ fn errors_name_file_line_field_value_and_remedy() {
             "reactor: {maxHeadroom: 60%}",
             &["reactor.maxHeadroom", "`60%`", "half empty", "up to 50%"],
         ),
+        (
+            "colocation: {cpuBurstStrategy: {cfsQuotaBurstPercent: 99}}",
+            &[
+                "agent.yaml:3",
+                "colocation.cpuBurstStrategy.cfsQuotaBurstPercent",
+                "`99`",
+                "100 to 1000",
+            ],
+        ),
+        (
+            "colocation: {cpuBurstStrategy: {sharePoolThresholdPercent: 0}}",
+            &[
+                "colocation.cpuBurstStrategy.sharePoolThresholdPercent",
+                "`0`",
+                "1 to 100",
+            ],
+        ),
+        (
+            "colocation: {cpuBurstStrategy: {cfsQuotaBurstPeriodSeconds: 0}}",
+            &[
+                "colocation.cpuBurstStrategy.cfsQuotaBurstPeriodSeconds",
+                "`0`",
+                "or -1",
+            ],
+        ),
+        (
+            "colocation: {cpuBurstStrategy: {cpuBurstPercent: lots}}",
+            &[
+                "colocation.cpuBurstStrategy.cpuBurstPercent",
+                "`lots`",
+                "1 to 10000",
+            ],
+        ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
         ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
         ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),

@@ -416,6 +416,36 @@ const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "Co-location: CPU",
+        &[
+            (
+                "colocation.cpuBurstStrategy.policy",
+                "`none`; or `auto`, `cpuBurstOnly`, `cfsQuotaBurstOnly`",
+                "how LSE, LSR and LS pods exceed their CPU limits while the node has free CPU: by unused quota (`cpu.max.burst`), by a higher quota while they are throttled, or both",
+            ),
+            (
+                "colocation.cpuBurstStrategy.cpuBurstPercent",
+                "1000; 1 to 10000",
+                "the burst in percent of the limit; the kernel keeps it at the quota",
+            ),
+            (
+                "colocation.cpuBurstStrategy.cfsQuotaBurstPercent",
+                "300; 100 to 1000",
+                "the highest quota in percent of the limit",
+            ),
+            (
+                "colocation.cpuBurstStrategy.cfsQuotaBurstPeriodSeconds",
+                "-1, no end; or 1 to 86400",
+                "how long a container that saved up may use the highest quota",
+            ),
+            (
+                "colocation.cpuBurstStrategy.sharePoolThresholdPercent",
+                "50; 1 to 100",
+                "no quota rises from nine tenths of this usage of the share pool on, and from this usage on they fall",
+            ),
+        ],
+    ),
+    (
         "Limits of pods",
         &[
             ("podPidsLimit", "-1, no limit", "processes of a pod at most"),

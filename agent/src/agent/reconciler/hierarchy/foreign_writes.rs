@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{desired::Desired, drift::Judgement, plan::Action, settings::Observed};
 
-use super::{Environment, Fact, Hierarchy, Known};
+use super::{Colocation, Environment, Fact, Hierarchy, Known};
 use crate::{
     api::types::EventKind,
     base::error,
@@ -65,6 +65,7 @@ impl Hierarchy {
         &mut self,
         env: &Environment,
         known: &Known<'_>,
+        colocation: &Colocation,
     ) -> Vec<Fact> {
         let mut facts = Vec::new();
         let Some(drift) = &mut self.drift else {
@@ -94,6 +95,7 @@ impl Hierarchy {
                 drift.gone(&name);
             }
         }
+        colocation.mask(&mut observed, env);
         self.know_ours(&observed, env);
         let judgement = self.drift.as_mut().map(|drift| drift.judge(&observed));
         let judgement = judgement.unwrap_or_default();

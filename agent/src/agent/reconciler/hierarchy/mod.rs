@@ -23,7 +23,7 @@ use podwarden_policy::{
 };
 
 use self::pace::Pace;
-use super::{Environment, Fact, pods::Known};
+use super::{Environment, Fact, colocation::Colocation, pods::Known};
 use crate::{
     accounting::index::PodEntry,
     agent::arm::Levels,
@@ -110,10 +110,16 @@ impl Hierarchy {
         }
     }
 
-    pub(super) fn step(&mut self, wake: Wake, env: &Environment, known: &Known<'_>) -> Vec<Fact> {
+    pub(super) fn step(
+        &mut self,
+        wake: Wake,
+        env: &Environment,
+        known: &Known<'_>,
+        colocation: &Colocation,
+    ) -> Vec<Fact> {
         match wake {
             Wake::Convergence(report) => convergence::facts(report, env),
-            Wake::ForeignWrites => self.take_foreign_writes(env, known),
+            Wake::ForeignWrites => self.take_foreign_writes(env, known, colocation),
         }
     }
 
@@ -147,6 +153,7 @@ impl Hierarchy {
         known: &Known<'_>,
         pods: &BTreeMap<PodUid, PodEntry>,
         levels: Levels,
+        colocation: &Colocation,
     ) -> Pass {
         let set = &*known.set();
         let containers = reclaimed::containers(env, known, set, pods);
@@ -170,6 +177,7 @@ impl Hierarchy {
             &existing,
             made,
         );
+        colocation.mask(&mut snapshot.cgroups, env);
         snapshot.exemptions = env.exemptions.clone();
         snapshot.container_cgroups = containers;
         let desired = desired::tree(&snapshot);

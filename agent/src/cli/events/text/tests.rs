@@ -203,6 +203,18 @@ fn every_other_event_is_one_sentence() {
             "memory limit of /kubepods is left alone again after 3 corrections",
         ),
         (
+            EventKind::CpuQuota {
+                container: "web".to_owned(),
+                throttled_nanos: 41_000_000,
+                from_us: 50_000,
+                to_us: 60_000,
+                period_us: 100_000,
+                reason: "throttled".to_owned(),
+                dry_run: false,
+            },
+            "web throttled 41.0 ms of 100 ms: quota 50 -> 60 ms",
+        ),
+        (
             EventKind::GapOpened {
                 tier: "besteffort".to_owned(),
                 target_bytes: 256 << 20,

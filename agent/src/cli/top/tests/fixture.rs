@@ -6,7 +6,7 @@ use super::super::{
 };
 use crate::api::types::{
     ContainerStats, CpuStats, DropStats, Event, EventKind, Eviction, EvictionTimeline, ExitStats,
-    MemoryStats, NodeStats, PodRef, PodStats, StallStats, TierStats,
+    MemoryStats, NodeStats, PodRef, PodStats, StallStats, ThrottlingStats, TierStats,
 };
 
 pub(super) const MI: u64 = 1 << 20;
@@ -54,6 +54,11 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
             run_queue_wait_nano_seconds: load.wait_ms * 1_000_000 * second,
             run_queue_wait_histogram: histogram,
             context_switches: 150 * second,
+            throttling: (name == "web").then_some(ThrottlingStats {
+                periods: 10 * second,
+                throttled_periods: second,
+                throttled_nano_seconds: 20_000_000 * second,
+            }),
         },
         memory: memory(256 * MI, Some(512 * MI)),
         stall: StallStats {

@@ -1,0 +1,149 @@
+//! A cgroup's CPU bandwidth: how often it was throttled, its quota and its burst.
+
+use std::path::PathBuf;
+
+use podwarden_policy::{
+    limits::CpuMax,
+    settings::{Controller, Setting, Value, Version, table::CPU_QUOTA},
+};
+
+use crate::{
+    CgroupPath, Error, Result, Tree,
+    io::{self, Reread, parse_u64},
+};
+
+/// How often a cgroup reached its quota, since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttling {
+    /// Periods in which its tasks ran.
+    pub periods: u64,
+    /// Of these the periods at whose end tasks were throttled.
+    pub throttled_periods: u64,
+    /// How long its tasks were throttled, summed over CPUs, nanoseconds. A CPU's part is added when it is
+    /// not throttled any more.
+    pub throttled_nanos: u64,
+}
+
+/// Reads [`Throttling`] again and again; allocates nothing after it is open.
+#[derive(Debug)]
+pub struct ThrottleReader {
+    file: Reread,
+    version: Version,
+}
+
+impl ThrottleReader {
+    /// Opens `cpu.stat` in the CPU controller's hierarchy.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`]; [`Error::InvalidName`].
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let directory = tree.path(Controller::Cpu, cgroup)?;
+        Ok(Self {
+            file: Reread::open(&directory.join("cpu.stat"))?,
+            version: tree.version_of(Controller::Cpu),
+        })
+    }
+
+    /// The figures now.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`], also for a kernel without CFS
+    /// bandwidth.
+    pub fn read(&self) -> Result<Throttling> {
+        let mut buffer = [0_u8; 1024];
+        let text = self.file.read_at(&mut buffer, 0)?;
+        parse(text, self.version).ok_or_else(|| self.file.malformed("nr_throttled"))
+    }
+}
+
+fn parse(text: &[u8], version: Version) -> Option<Throttling> {
+    let field = |name: &[u8]| {
+        let mut lines = text.split(|byte| *byte == b'\n');
+        lines.find_map(|line| parse_u64(line.strip_prefix(name)?.strip_prefix(b" ")?))
+    };
+    let throttled_nanos = match version {
+        Version::V1 => field(b"throttled_time")?,
+        Version::V2 => field(b"throttled_usec")?.checked_mul(1000)?,
+    };
+    Some(Throttling {
+        periods: field(b"nr_periods")?,
+        throttled_periods: field(b"nr_throttled")?,
+        throttled_nanos,
+    })
+}
+
+impl Tree {
+    /// The quota and period of a cgroup.
+    ///
+    /// # Errors
+    /// As [`Tree::value`].
+    pub fn cpu_max(&self, cgroup: &CgroupPath) -> Result<CpuMax> {
+        match self.value(cgroup, &CPU_QUOTA)? {
+            Value::CpuMax(max) => Ok(max),
+            _ => Err(Error::malformed(
+                self.burst_file(cgroup)?,
+                "a quota and a period",
+            )),
+        }
+    }
+
+    /// Sets the quota and period of a cgroup.
+    ///
+    /// # Errors
+    /// As [`Tree::write`].
+    pub fn set_cpu_max(&self, cgroup: &CgroupPath, max: CpuMax) -> Result<()> {
+        self.write(cgroup, &Setting::CpuMax(max))
+    }
+
+    /// The burst of a cgroup, microseconds: unused quota that a period may carry over.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the cgroup does not exist, and before Linux 5.14; [`Error::NoController`];
+    /// [`Error::Malformed`].
+    pub fn cpu_burst(&self, cgroup: &CgroupPath) -> Result<u64> {
+        let file = self.burst_file(cgroup)?;
+        let text = io::read_text(&file)?;
+        parse_u64(text.as_bytes()).ok_or_else(|| Error::malformed(file, "a number"))
+    }
+
+    /// Sets the burst of a cgroup, microseconds.
+    ///
+    /// # Errors
+    /// As [`Tree::cpu_burst`]; `EINVAL` for a burst above the quota.
+    pub fn set_cpu_burst(&self, cgroup: &CgroupPath, burst_us: u64) -> Result<()> {
+        io::write_text(&self.burst_file(cgroup)?, &burst_us.to_string())
+    }
+
+    fn burst_file(&self, cgroup: &CgroupPath) -> Result<PathBuf> {
+        let name = match self.version_of(Controller::Cpu) {
+            Version::V1 => "cpu.cfs_burst_us",
+            Version::V2 => "cpu.max.burst",
+        };
+        Ok(self.path(Controller::Cpu, cgroup)?.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_of_cpu_stat() {
+        let v1 = b"nr_periods 10\nnr_throttled 3\nthrottled_time 2500\nnr_bursts 1\nburst_time 7\n";
+        let v2 = b"usage_usec 5\nnr_periods 10\nnr_throttled 3\nthrottled_usec 2\nnr_bursts 0\n";
+        let figures = |throttled_nanos| {
+            Some(Throttling {
+                periods: 10,
+                throttled_periods: 3,
+                throttled_nanos,
+            })
+        };
+        assert_eq!(parse(v1, Version::V1), figures(2500));
+        assert_eq!(parse(v2, Version::V2), figures(2000));
+        assert_eq!(
+            parse(b"usage_usec 5\n", Version::V2),
+            None,
+            "no cpu controller"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! The thread: waits until it is told something or a container could have reached its quota.
+
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+use podwarden_policy::colocation::burst::NodeState;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Aim, Message, Parts, Report, found::Book, pod::Pod, pool::Pool};
+use crate::kernel::realtime;
+
+/// See the module's text.
+pub(super) struct Thread {
+    parts: Parts,
+    tell: UnboundedSender<Report>,
+    book: Book,
+    aim: Aim,
+    pods: Vec<Pod>,
+    pool: Pool,
+}
+
+impl Thread {
+    pub(super) fn new(parts: Parts, tell: UnboundedSender<Report>) -> Self {
+        Self {
+            book: Book::open(parts.found.clone()),
+            parts,
+            tell,
+            aim: Aim::default(),
+            pods: Vec::new(),
+            pool: Pool::default(),
+        }
+    }
+
+    /// Runs until the channel closes; then puts everything back.
+    pub(super) fn run(mut self, waiting: &Receiver<Message>) {
+        if self.parts.real_time && !realtime::make_fifo() {
+            tracing::info!(
+                "SCHED_FIFO was refused: on a busy node a throttled pod is relieved late"
+            );
+        }
+        loop {
+            let message = match self.due(Instant::now()) {
+                None => waiting.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => waiting.recv_timeout(wait),
+            };
+            match message {
+                Ok(Message::Aim(aim)) => self.take(aim),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.look();
+        }
+        self.end();
+    }
+
+    /// How long to wait; `None` without a pod to look at.
+    fn due(&self, now: Instant) -> Option<Duration> {
+        let pods = self.pods.iter().map(|pod| pod.due(now)).min()?;
+        Some(pods.min(self.pool.due(now)))
+    }
+
+    /// Another list of pods: those that are not in it any more get back what was found.
+    fn take(&mut self, aim: Aim) {
+        let Self {
+            parts, book, pods, ..
+        } = self;
+        let now = Instant::now();
+        let mut protected = aim.protected.clone();
+        pods.retain_mut(|pod| {
+            let at = protected
+                .iter()
+                .position(|one| one.path == pod.protected.path);
+            match at {
+                Some(at) => {
+                    pod.update(parts, protected.swap_remove(at), now);
+                    true
+                }
+                // What could not be put back is tried again at the end.
+                None => {
+                    pod.restore(parts, book);
+                    false
+                }
+            }
+        });
+        for protected in protected {
+            match Pod::open(parts, protected, now) {
+                Ok(pod) => pods.push(pod),
+                Err(error) if error.is_gone() => {}
+                Err(error) => tracing::warn!(%error, "a pod's CPU quota cannot be followed"),
+            }
+        }
+        self.aim = aim;
+    }
+
+    fn look(&mut self) {
+        let now = Instant::now();
+        let Self {
+            parts,
+            tell,
+            book,
+            aim,
+            pods,
+            pool,
+        } = self;
+        if pods.is_empty() {
+            return;
+        }
+        if pool.due(now).is_zero() {
+            let cpus = (parts.cpus, aim.reserved);
+            pool.look(
+                &parts.tree,
+                &aim.outside_pool,
+                cpus,
+                parts.config.share_pool_percent,
+            );
+        }
+        let state: NodeState = pool.state();
+        let mut tell = |report| {
+            // An error says that the reconciler has ended.
+            let _ = tell.send(report);
+        };
+        pods.retain_mut(|pod| {
+            if !pod.due(now).is_zero() {
+                return true;
+            }
+            match pod.look(parts, book, state, &mut tell) {
+                Ok(()) => true,
+                Err(error) => {
+                    if !error.is_gone() {
+                        tracing::warn!(%error, "a pod's CPU quota is not followed any more");
+                        pod.restore(parts, book);
+                    }
+                    pod.forget(parts, book);
+                    false
+                }
+            }
+        });
+    }
+
+    fn end(mut self) {
+        let mut whole = true;
+        for pod in &mut self.pods {
+            whole &= pod.restore(&self.parts, &mut self.book);
+        }
+        if whole && self.parts.enforce {
+            self.book.close();
+        }
+    }
+}
