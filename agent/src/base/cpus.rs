@@ -33,6 +33,11 @@ fn count(list: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use nix::{
+        sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+        unistd::Pid,
+    };
+
     use super::*;
 
     #[test]
@@ -48,15 +53,14 @@ mod tests {
     #[test]
     fn affinity_does_not_change_the_machine() {
         let before = online();
-        let one = rustix::thread::sched_getaffinity(None).map(|all| {
-            let first = (0..1024).find(|cpu| all.is_set(*cpu)).unwrap_or(0);
-            let mut one = rustix::thread::CpuSet::new();
-            one.set(first);
-            one
-        });
+        let this = Pid::from_raw(0);
+        let all = sched_getaffinity(this).unwrap();
+        let first = (0..CpuSet::count()).find(|cpu| all.is_set(*cpu).unwrap());
+        let mut one = CpuSet::new();
+        one.set(first.unwrap()).unwrap();
         // This thread alone, which ends with the test.
         let confined = thread::spawn(move || {
-            rustix::thread::sched_setaffinity(None, &one.unwrap()).unwrap();
+            sched_setaffinity(this, &one).unwrap();
             (online(), thread::available_parallelism().unwrap().get())
         });
         assert_eq!(confined.join().unwrap(), (before, 1));

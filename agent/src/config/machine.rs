@@ -55,9 +55,9 @@ impl Machine {
             swap: meminfo(&text, "SwapTotal").unwrap_or_default(),
             pids: pids(),
             hugepages: hugepages(Path::new(HUGEPAGES)),
-            ephemeral_storage: rustix::fs::statvfs(KUBELET)
+            ephemeral_storage: nix::sys::statvfs::statvfs(KUBELET)
                 .ok()
-                .map(|fs| Bytes(fs.f_blocks.saturating_mul(fs.f_frsize))),
+                .map(|fs| Bytes(fs.blocks().saturating_mul(fs.fragment_size()))),
         })
     }
 }

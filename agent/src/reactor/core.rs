@@ -2,7 +2,6 @@
 //! non-blocking except the wait.
 
 use std::{
-    mem::MaybeUninit,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -27,7 +26,7 @@ use super::{
     growth::{self, Growths},
     node::NodeRoom,
     plan::{ArmedPlan, Scope, ScopeName, Victim},
-    poll::{EVENTS, Poll},
+    poll::{self, Poll},
     reap::Reaper,
     report::{Crossing, Report},
     restraint::{Pace, PassedOver},
@@ -95,7 +94,7 @@ impl Core {
         reports: rtrb::Producer<Report>,
         reaper: Reaper,
         config: ReactorConfig,
-    ) -> rustix::io::Result<Self> {
+    ) -> nix::Result<Self> {
         let poll = Poll::new(TIMER)?;
         poll.add(&shared.control, CONTROL)?;
         if let Some(kernel) = &kernel {
@@ -131,7 +130,7 @@ impl Core {
 
     /// Runs until stopped.
     pub(super) fn run(mut self) {
-        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
+        let mut buffer = poll::buffer();
         // The swap keeps a record for every thread that loads from it, made at the first time.
         drop(self.shared.plan.load());
         while !stopping(&self.shared.stop) {
@@ -142,8 +141,8 @@ impl Core {
             let wake = now();
             self.shared.beat.fetch_add(1, Ordering::Relaxed);
             let mut replan = false;
-            for event in ready {
-                match event.data.u64() {
+            for token in ready {
+                match token {
                     CONTROL => replan = true,
                     TIMER => self.poll.drain_timer(),
                     DECISIONS => self.take_crossings(wake),

@@ -40,7 +40,7 @@ use std::{os::fd::AsFd, sync::Arc, thread::JoinHandle};
 
 use arc_swap::ArcSwap;
 use aya::maps::{MapData, RingBuf};
-use rustix::event::{EventfdFlags, eventfd};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::{
     config::ReactorConfig,
@@ -71,7 +71,7 @@ pub struct StartError {
     source: std::io::Error,
 }
 
-fn failed(operation: &'static str) -> impl Fn(rustix::io::Errno) -> StartError {
+fn failed(operation: &'static str) -> impl Fn(nix::Error) -> StartError {
     move |e| StartError {
         operation,
         source: e.into(),
@@ -83,9 +83,9 @@ fn failed(operation: &'static str) -> impl Fn(rustix::io::Errno) -> StartError {
 struct Shared {
     plan: ArcSwap<ArmedPlan>,
     /// Rung after a new plan, after a notice has come for one, and to stop.
-    control: rustix::fd::OwnedFd,
+    control: EventFd,
     /// Rung by the reactor after a report.
-    bell: rustix::fd::OwnedFd,
+    bell: EventFd,
     stop: std::sync::atomic::AtomicBool,
     lost: std::sync::atomic::AtomicU64,
     /// What was read, for the flight recorder.
@@ -122,11 +122,11 @@ impl Reactor {
     /// # Errors
     /// When a descriptor or the thread cannot be made.
     pub fn start(kernel: Option<KernelLevels>, config: ReactorConfig) -> Result<Self, StartError> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
             plan: ArcSwap::default(),
-            control: eventfd(0, flags).map_err(failed("eventfd"))?,
-            bell: eventfd(0, flags).map_err(failed("eventfd"))?,
+            control: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
+            bell: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
             stop: false.into(),
             lost: 0.into(),
             trace: Arc::default(),
@@ -208,15 +208,14 @@ impl Reactor {
     }
 
     /// Readable when there is a report; see [`Reactor::next_report`].
-    pub fn bell(&self) -> rustix::fd::BorrowedFd<'_> {
+    pub fn bell(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
 
     /// Silences the bell; call before taking the reports.
     pub fn silence(&self) {
-        let mut count = [0; 8];
         // Nothing to read is as good.
-        let _ = rustix::io::read(&self.shared.bell, &mut count);
+        let _ = self.shared.bell.read();
     }
 
     /// The next report.
@@ -243,6 +242,6 @@ impl Drop for Reactor {
 }
 
 /// Rings an eventfd; a full one is rung already.
-fn ring(fd: &impl AsFd) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+fn ring(fd: &EventFd) {
+    let _ = fd.write(1);
 }

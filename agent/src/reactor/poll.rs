@@ -1,68 +1,71 @@
 //! The reactor's wait: descriptors and one timer.
 
-use std::{mem::MaybeUninit, time::Duration};
+use std::{os::fd::AsFd, time::Duration};
 
-use rustix::{
-    event::epoll::{self, Event, EventData, EventFlags},
-    fd::{AsFd, OwnedFd},
-    io::{Errno, Result},
-    time::{
-        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-        timerfd_settime,
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
+    unistd,
 };
 
 /// Events taken at a time; what is left is there at the next wait.
 pub(super) const EVENTS: usize = 16;
 
+/// Room for what a wait finds.
+pub(super) fn buffer() -> [EpollEvent; EVENTS] {
+    [EpollEvent::empty(); EVENTS]
+}
+
 /// An epoll set with a timer in it.
 #[derive(Debug)]
 pub(super) struct Poll {
-    epoll: OwnedFd,
-    timer: OwnedFd,
+    epoll: Epoll,
+    timer: TimerFd,
 }
 
 impl Poll {
     /// With a timer that is reported as `token`.
-    pub(super) fn new(token: u64) -> Result<Self> {
+    pub(super) fn new(token: u64) -> nix::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let poll = Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            timer: timerfd_create(
-                TimerfdClockId::Monotonic,
-                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-            )?,
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            timer: TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?,
         };
         poll.add(&poll.timer, token)?;
         Ok(poll)
     }
 
     /// Reports `fd` as `token` while it is readable.
-    pub(super) fn add(&self, fd: impl AsFd, token: u64) -> Result<()> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
+    pub(super) fn add(&self, fd: impl AsFd, token: u64) -> nix::Result<()> {
+        self.epoll
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
     }
 
     /// Reports `fd` as `token` once whenever it comes to have an exceptional condition (`POLLPRI`): those
     /// of files of the kernel's stay until they are read, and that of a removed cgroup for ever.
-    pub(super) fn add_exceptional(&self, fd: impl AsFd, token: u64) -> Result<()> {
-        let flags = EventFlags::PRI | EventFlags::ET;
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)
+    pub(super) fn add_exceptional(&self, fd: impl AsFd, token: u64) -> nix::Result<()> {
+        let flags = EpollFlags::EPOLLPRI | EpollFlags::EPOLLET;
+        self.epoll.add(fd, EpollEvent::new(flags, token))
     }
 
     /// Stops reporting `fd`; nothing to do where it never was.
     pub(super) fn remove(&self, fd: impl AsFd) {
-        let _ = epoll::delete(&self.epoll, fd);
+        let _ = self.epoll.delete(fd);
     }
 
-    /// Waits; none when a signal came instead.
+    /// Waits; gives the tokens of what is ready, none when a signal came instead.
     pub(super) fn wait<'a>(
         &self,
-        buffer: &'a mut [MaybeUninit<Event>; EVENTS],
-    ) -> Result<&'a [Event]> {
-        match epoll::wait(&self.epoll, buffer, None) {
-            Ok((ready, _)) => Ok(ready),
-            Err(Errno::INTR) => Ok(&[]),
-            Err(error) => Err(error),
-        }
+        buffer: &'a mut [EpollEvent; EVENTS],
+    ) -> nix::Result<impl Iterator<Item = u64> + use<'a>> {
+        let ready = match self.epoll.wait(buffer, EpollTimeout::NONE) {
+            Err(Errno::EINTR) => 0,
+            ready => ready?,
+        };
+        Ok(buffer.iter().take(ready).map(EpollEvent::data))
     }
 
     /// Silences the timer.
@@ -72,31 +75,25 @@ impl Poll {
 
     /// Sets the timer; `None` stops it.
     pub(super) fn wake_after(&self, sleep: Option<Duration>) {
-        let at = sleep.unwrap_or_default();
-        let never = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let once = Itimerspec {
-            it_interval: never,
-            it_value: Timespec {
-                tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: at.subsec_nanos().into(),
-            },
-        };
         // Fails only for values that are not times.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        let _ = match sleep {
+            Some(sleep) => self.timer.set(
+                Expiration::OneShot(sleep.into()),
+                TimerSetTimeFlags::empty(),
+            ),
+            None => self.timer.unset(),
+        };
     }
 }
 
 /// Empties an eventfd or timerfd; nothing to read is as good.
 pub(super) fn drain(fd: impl AsFd) {
-    let _ = rustix::io::read(fd, &mut [0; 8]);
+    let _ = unistd::read(fd, &mut [0; 8]);
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::{EventfdFlags, eventfd};
+    use nix::sys::eventfd::{EfdFlags, EventFd};
 
     use super::*;
     use crate::reactor::ring;
@@ -106,9 +103,7 @@ mod tests {
 
     /// The tokens that are ready, waiting for at least one.
     fn ready(poll: &Poll) -> Vec<u64> {
-        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
-        let ready = poll.wait(&mut buffer).unwrap().iter();
-        let mut tokens: Vec<_> = ready.map(|event| event.data.u64()).collect();
+        let mut tokens: Vec<_> = poll.wait(&mut buffer()).unwrap().collect();
         tokens.sort_unstable();
         tokens
     }
@@ -116,7 +111,7 @@ mod tests {
     #[test]
     fn wakes_for_what_was_added_until_it_is_drained_or_removed() {
         let poll = Poll::new(TIMER).unwrap();
-        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
         poll.add(&bell, BELL).unwrap();
         ring(&bell);
         ring(&bell);

@@ -3,14 +3,15 @@
 use std::{
     fs, io,
     net::SocketAddr,
+    os::fd::AsRawFd as _,
     os::unix::fs::{FileTypeExt, MetadataExt},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{Mode, fchmod},
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+use nix::sys::{
+    socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
+    stat::{Mode, fchmod},
 };
 use tokio::net::{TcpListener, UnixListener};
 
@@ -90,20 +91,18 @@ fn open_unix(path: &Path) -> Result<(UnixListener, SocketFile), HttpError> {
     };
     clear_stale(path)?;
 
-    let address = SocketAddrUnix::new(path).map_err(|e| failed("listen on")(e.into()))?;
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-    .map_err(|e| failed("create a socket for")(e.into()))?;
+    let address = UnixAddr::new(path).map_err(|e| failed("listen on")(e.into()))?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+        .map_err(|e| failed("create a socket for")(e.into()))?;
     // bind(2) gives the file the socket's own mode (net/unix/af_unix.c, unix_bind_bsd), so no
     // moment exists in which others could connect.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|e| failed("set the mode of")(e.into()))?;
-    bind(&socket, &address).map_err(|e| failed("bind")(e.into()))?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)
+        .map_err(|e| failed("set the mode of")(e.into()))?;
+    bind(socket.as_raw_fd(), &address).map_err(|e| failed("bind")(e.into()))?;
     file.identity = identity(path).ok();
-    listen(&socket, BACKLOG).map_err(|e| failed("listen on")(e.into()))?;
+    let backlog = Backlog::new(BACKLOG).map_err(|e| failed("listen on")(e.into()))?;
+    listen(&socket, backlog).map_err(|e| failed("listen on")(e.into()))?;
     let listener = UnixListener::from_std(socket.into()).map_err(failed("listen on"))?;
     Ok((listener, file))
 }

@@ -133,7 +133,7 @@ impl Tier {
     }
 
     fn terms(&self, parts: &Parts) -> Terms {
-        let swaps = rustix::system::sysinfo().totalswap > 0;
+        let swaps = nix::sys::sysinfo::sysinfo().is_ok_and(|machine| machine.swap_total() > 0);
         let kernel = match self.found.high {
             None => Kernel::V1 {
                 reclaims_cache: !swaps,

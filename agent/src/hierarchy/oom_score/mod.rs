@@ -7,9 +7,12 @@
 
 mod process;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
-use podwarden_cgroup::{CgroupPath, Errno, Error, Tree};
+use podwarden_cgroup::{CgroupPath, Error, Tree};
 use podwarden_policy::{PodUid, container};
 
 use process::{Process, ProcessError, Stat};
@@ -141,7 +144,7 @@ fn give(
     }
     match process.set_score(score) {
         Ok(()) => Ok(Given::Now(stat.start, true)),
-        Err(error) if matches!(error.errno, Errno::ACCESS | Errno::PERM) => {
+        Err(error) if error.source.kind() == io::ErrorKind::PermissionDenied => {
             Ok(Given::Refused(stat.start))
         }
         Err(error) => Err(error),

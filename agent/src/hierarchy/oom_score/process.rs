@@ -1,13 +1,18 @@
 //! One process by its directory in /proc, which stays that of this process: when it has ended, reads
 //! and writes there fail, also when its id has gone to another.
 
-use std::os::fd::OwnedFd;
-
-use podwarden_cgroup::CgroupPath;
-use rustix::{
-    fs::{CWD, Mode, OFlags, openat},
-    io::{Errno, read, retry_on_intr, write},
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
 };
+
+use nix::{
+    fcntl::{AT_FDCWD, OFlag, openat},
+    libc::ESRCH,
+    sys::stat::Mode,
+};
+use podwarden_cgroup::CgroupPath;
 
 /// What went wrong, with the file.
 #[derive(Debug, thiserror::Error)]
@@ -15,14 +20,13 @@ use rustix::{
 pub(super) struct ProcessError {
     pid: u32,
     file: &'static str,
-    #[source]
-    pub(super) errno: Errno,
+    pub(super) source: io::Error,
 }
 
 impl ProcessError {
     /// True when the process has ended.
     pub(super) fn is_gone(&self) -> bool {
-        matches!(self.errno, Errno::NOENT | Errno::SRCH)
+        self.source.kind() == io::ErrorKind::NotFound || self.source.raw_os_error() == Some(ESRCH)
     }
 }
 
@@ -72,14 +76,16 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn open(pid: u32) -> Result<Self, ProcessError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(CWD, format!("/proc/{pid}"), flags, Mode::empty())
-            .map(|directory| Self { pid, directory })
-            .map_err(|errno| ProcessError {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let path = format!("/proc/{pid}");
+        match openat(AT_FDCWD, path.as_str(), flags, Mode::empty()) {
+            Ok(directory) => Ok(Self { pid, directory }),
+            Err(errno) => Err(ProcessError {
                 pid,
                 file: "",
-                errno,
-            })
+                source: errno.into(),
+            }),
+        }
     }
 
     pub(super) fn stat(&self) -> Result<Stat, ProcessError> {
@@ -105,45 +111,38 @@ impl Process {
 
     pub(super) fn set_score(&self, score: i32) -> Result<(), ProcessError> {
         let file = "oom_score_adj";
-        let fd = self.open_file(file, OFlags::WRONLY)?;
-        retry_on_intr(|| write(&fd, score.to_string().as_bytes()))
-            .map(drop)
-            .map_err(|errno| self.failed(file, errno))
+        let mut open = self.open_file(file, OFlag::O_WRONLY)?;
+        open.write_all(score.to_string().as_bytes())
+            .map_err(|error| self.failed(file, error))
     }
 
     fn read(&self, file: &'static str) -> Result<String, ProcessError> {
-        let fd = self.open_file(file, OFlags::RDONLY)?;
         let mut bytes = Vec::with_capacity(1024);
-        let mut chunk = [0_u8; 1024];
-        loop {
-            match retry_on_intr(|| read(&fd, &mut chunk)) {
-                Ok(0) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
-                Ok(n) => bytes.extend_from_slice(&chunk[..n]),
-                Err(errno) => return Err(self.failed(file, errno)),
-            }
+        let mut open = self.open_file(file, OFlag::O_RDONLY)?;
+        match open.read_to_end(&mut bytes) {
+            Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error) => Err(self.failed(file, error)),
         }
     }
 
-    fn open_file(&self, file: &'static str, flags: OFlags) -> Result<OwnedFd, ProcessError> {
-        openat(
-            &self.directory,
-            file,
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| self.failed(file, errno))
+    fn open_file(&self, file: &'static str, flags: OFlag) -> Result<File, ProcessError> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        let opened = openat(&self.directory, file, flags, Mode::empty());
+        opened
+            .map(File::from)
+            .map_err(|errno| self.failed(file, errno.into()))
     }
 
-    fn failed(&self, file: &'static str, errno: Errno) -> ProcessError {
+    fn failed(&self, file: &'static str, source: io::Error) -> ProcessError {
         ProcessError {
             pid: self.pid,
             file,
-            errno,
+            source,
         }
     }
 
     fn malformed(&self, file: &'static str) -> ProcessError {
-        self.failed(file, Errno::INVAL)
+        self.failed(file, io::ErrorKind::InvalidData.into())
     }
 }
 

@@ -4,6 +4,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use arc_swap::ArcSwap;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use podwarden_cgroup::{Controller, Hierarchies, KillHandle, MemoryReader, PsiKind, Tree, Version};
 use podwarden_policy::{
     evict::{Candidate, Ranking},
@@ -11,7 +12,6 @@ use podwarden_policy::{
     threshold::Amount,
     units::Bytes,
 };
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 use crate::reactor::{
@@ -71,8 +71,8 @@ impl Fake {
         let tree = Tree::new(hierarchies, "").unwrap();
         let shared = Arc::new(Shared {
             plan: ArcSwap::default(),
-            control: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
-            bell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+            control: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
+            bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
             stop: false.into(),
             lost: 0.into(),
             trace: Arc::default(),
@@ -200,7 +200,7 @@ impl Fake {
                 triggers: vec![StallTrigger {
                     kind: PsiKind::Some,
                     window: Duration::from_secs(1),
-                    notice: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+                    notice: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap().into(),
                 }],
             })),
             ranking: Ranking::QosFirst,
@@ -268,12 +268,11 @@ fn a_notice_that_comes_after_the_plan_is_listened_to() {
     let mut fake = three_pods(60);
     fake.arm(PODS, LEVEL, true);
     assert_eq!(fake.core.listening, [false; SCOPES]);
-    let notice = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
-    fake.core.plan.scopes[0].notice.came(notice);
+    let notice = EventFd::from_value_and_flags(1, EfdFlags::EFD_NONBLOCK).unwrap();
+    fake.core.plan.scopes[0].notice.came(notice.into());
     fake.core.take_plan();
-    let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
-    let ready = fake.core.poll.wait(&mut buffer).unwrap().iter();
-    let tokens: Vec<_> = ready.map(|event| event.data.u64()).collect();
+    let mut buffer = poll::buffer();
+    let tokens: Vec<_> = fake.core.poll.wait(&mut buffer).unwrap().collect();
     assert_eq!(tokens, [NOTIFY]);
     fake.core.notified(0, now());
     // The next plan has none, and nothing rings any more.

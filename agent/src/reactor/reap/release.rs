@@ -1,11 +1,9 @@
 //! One process's memory, from outside: process_mrelease(2), since Linux 5.15.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, FromRawFd, OwnedFd};
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
-};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +53,8 @@ pub(super) fn is_running(pid: u32) -> bool {
         return false;
     };
     // Readable once its last thread has ended: see pidfd_open(2).
-    let mut wait = [PollFd::new(&pidfd, PollFlags::IN)];
-    matches!(poll(&mut wait, Some(&Timespec::default())), Ok(0))
+    let mut wait = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut wait, PollTimeout::ZERO), Ok(0))
 }
 
 #[cfg(test)]

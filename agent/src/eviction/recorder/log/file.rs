@@ -1,13 +1,11 @@
 //! One append-only file of bounded size, with the generation before it.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
-
-use rustix::fs::{FlockOperation, flock};
 
 use super::rotated;
 
@@ -110,9 +108,9 @@ impl LogFile {
             .create(true)
             .mode(0o600)
             .open(&self.path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
-            rustix::io::Errno::AGAIN => io::Error::other("another process writes to it"),
-            e => e.into(),
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::other("another process writes to it"),
+            TryLockError::Error(error) => error,
         })?;
         let mut open = Open { file, len: 0 };
         open.len = open.whole_lines()?;
