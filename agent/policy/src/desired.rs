@@ -78,7 +78,7 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
         let own = asking.contains(&cgroup.name) || cgroup.made_by == MadeBy::Others;
         let reclaims = own && cgroup.name.is_within(&snapshot.kubepods);
         cgroup.settings.retain(|(setting, _)| {
-            snapshot.controllers.has(setting)
+            setting.is_enabled(&snapshot.controllers)
                 && (given(snapshot, &cgroup.name, setting) || (reclaims && setting.is_reclaimed()))
         });
     }

@@ -19,6 +19,7 @@ pub use self::{
 use crate::{
     convert,
     limits::{CpuMax, Limit},
+    snapshot::Controllers,
     units::{Bytes, CpuShares, CpuWeight},
 };
 
@@ -125,6 +126,20 @@ impl Setting {
     /// The name of the property, for people.
     pub const fn name(&self) -> &'static str {
         self.property().row().name
+    }
+
+    /// True where the controllers of the tree have its files.
+    pub(crate) const fn is_enabled(&self, controllers: &Controllers) -> bool {
+        match self {
+            Self::CpuShares(_) => controllers.cpu,
+            Self::CpuMax(_) => controllers.cpu && controllers.cpu_bandwidth,
+            Self::MemoryLimit(_) => controllers.memory,
+            Self::MemoryMin(_) | Self::MemoryLow(_) => {
+                controllers.memory && controllers.memory_protection
+            }
+            Self::PidsLimit(_) => controllers.pids,
+            Self::HugetlbLimit { .. } => controllers.hugetlb,
+        }
     }
 
     /// What its files hold on a version.

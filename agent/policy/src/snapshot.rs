@@ -9,7 +9,7 @@ use crate::{
     model::{Node, Pod, PodUid},
     name::CgroupName,
     pressure::Crossing,
-    settings::{Observed, Setting},
+    settings::Observed,
     units::Bytes,
 };
 
@@ -175,19 +175,6 @@ impl Default for Controllers {
             memory_protection: false,
             pids: true,
             hugetlb: true,
-        }
-    }
-}
-
-impl Controllers {
-    pub(crate) const fn has(&self, setting: &Setting) -> bool {
-        match setting {
-            Setting::CpuShares(_) => self.cpu,
-            Setting::CpuMax(_) => self.cpu && self.cpu_bandwidth,
-            Setting::MemoryLimit(_) => self.memory,
-            Setting::MemoryMin(_) | Setting::MemoryLow(_) => self.memory && self.memory_protection,
-            Setting::PidsLimit(_) => self.pids,
-            Setting::HugetlbLimit { .. } => self.hugetlb,
         }
     }
 }
