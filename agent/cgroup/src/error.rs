@@ -167,6 +167,12 @@ impl Error {
         ) || matches!(self, Self::Systemd(crate::SystemdError::Denied { .. }))
     }
 
+    /// True when systemd does not answer: the next call would wait as long.
+    pub fn is_silence(&self) -> bool {
+        use crate::SystemdError::{TimedOut, Unreachable};
+        matches!(self, Self::Systemd(TimedOut { .. } | Unreachable { .. }))
+    }
+
     /// The kernel's error number, where one is the cause.
     pub fn errno(&self) -> Option<Errno> {
         match self {

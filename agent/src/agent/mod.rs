@@ -5,6 +5,7 @@
 //! | `start` | every step from the configuration to a reconciler |
 //! | `reconciler` | pods, hierarchy, eviction and figures, and the facts that pass between them |
 //! | `arm` | the reactor's plan: levels, victims, open files |
+//! | `watchdog` | judges every loop from outside, tells the service manager |
 //! | `soft` | `evictionSoft`: when the lower level is in force |
 //! | `undo` | removes what agents have left, when none runs |
 
@@ -13,13 +14,14 @@ mod reconciler;
 mod soft;
 mod start;
 pub(crate) mod undo;
+mod watchdog;
 
 use std::{future::Future, sync::Arc};
 
 use podwarden_cgroup::AgentLock;
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use self::{reconciler::Reconciler, start::event_log};
+use self::{reconciler::Reconciler, start::event_log, watchdog::Watchdog};
 use crate::{
     api::{
         published::Published,
@@ -52,6 +54,7 @@ pub(crate) async fn run(
         log,
         evictions,
     } = event_log::open(config.event_log.as_ref());
+    let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
         api: Api::serve(&published, listeners),
         condition: start::status::condition(&config, &published),
@@ -62,7 +65,11 @@ pub(crate) async fn run(
     let mut reconciler = None;
     let working = async {
         let started = start::reconciler(config, published, evictions).await?;
-        match reconciler.insert(started).run().await {}
+        watchdog.watch(started.pulse());
+        tokio::select! {
+            never = reconciler.insert(started).run() => match never {},
+            () = watchdog.reactor_ended() => Err(StartError::ReactorEnded),
+        }
     };
     let ended = tokio::select! {
         () = shutdown => Ok(()),

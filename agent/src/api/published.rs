@@ -3,8 +3,10 @@
 //! Written by the sampler and the reconciler, read by `http`. Readers never block writers: figures
 //! are swapped whole, events go to a bounded log and to the subscribers.
 
+mod events;
+mod figures;
+
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,15 +15,15 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bytes::Bytes;
 use metrics::counter;
-use serde::Serialize;
 use tokio::sync::{Notify, broadcast, watch};
 
+use self::events::{Admitted, Rings, count};
+pub use self::{events::EVENTS_KEPT, figures::Figures};
 use crate::{
     api::types::{
         Event, EventKind, EventLogStats, EventRecord, Eviction, EvictionStatusStats, FlightRecord,
-        NodeStats, PodRef, PodStats, SourceStats,
+        PodRef, SourceStats,
     },
     base::clock,
     eviction::{
@@ -37,63 +39,23 @@ use crate::{
     },
 };
 
-/// How many events `/v1/events` can replay.
-pub const EVENTS_KEPT: usize = 4096;
-
-/// Figures of one sampling pass.
-#[derive(Debug)]
-pub struct Figures {
-    /// The node and its tiers.
-    pub node: NodeStats,
-    /// Every pod, in the order `/v1/pods` lists them.
-    pub pods: Vec<PodStats>,
-    listed: serde_json::Result<Bytes>,
-}
-
-impl Figures {
-    /// Also writes the list of pods, so that no request waits for that: a thousand pods take
-    /// milliseconds.
-    pub fn new(node: NodeStats, pods: Vec<PodStats>) -> Self {
-        /// `PodList`, borrowed.
-        #[derive(Serialize)]
-        struct List<'a> {
-            pods: &'a [PodStats],
-        }
-        let listed = serde_json::to_vec(&List { pods: &pods }).map(Bytes::from);
-        Self { node, pods, listed }
-    }
-
-    /// What `GET /v1/pods` answers: a `PodList` in JSON.
-    ///
-    /// # Errors
-    /// What was wrong when it was written.
-    pub fn listed(&self) -> Result<Bytes, &serde_json::Error> {
-        self.listed.as_ref().cloned()
-    }
-}
-
-impl Default for Figures {
-    fn default() -> Self {
-        Self::new(NodeStats::default(), Vec::new())
-    }
-}
-
 /// The agent's outward state; one per process, shared by `Arc`.
 #[derive(Debug)]
 pub struct Published {
     figures: ArcSwap<Figures>,
     planned: ArcSwapOption<Recorded>,
     done: OnceLock<Arc<Counters>>,
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<Rings>,
     next_id: AtomicU64,
     first_id: u64,
     recent: RecentIncidents,
     logger: Mutex<Option<Logger>>,
-    subscribers: broadcast::Sender<Event>,
+    subscribers: broadcast::Sender<Arc<Event>>,
     ready: AtomicBool,
     eviction_status: OnceLock<Arc<DeliveryCounts>>,
     sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
     trouble: ArcSwapOption<&'static str>,
+    reactor_down: AtomicBool,
     epoch: Instant,
     last_demand_ms: AtomicU64,
     demand: Notify,
@@ -115,6 +77,7 @@ impl Default for Published {
             eviction_status: OnceLock::new(),
             sources: OnceLock::new(),
             trouble: ArcSwapOption::empty(),
+            reactor_down: AtomicBool::new(false),
             epoch: Instant::now(),
             last_demand_ms: AtomicU64::new(0),
             demand: Notify::new(),
@@ -127,7 +90,7 @@ impl Published {
     pub fn after(history: Vec<Event>, last_id: u64) -> Self {
         let first_id = last_id.saturating_add(1);
         Self {
-            events: Mutex::new(history.into()),
+            events: Mutex::new(Rings::of(history)),
             next_id: AtomicU64::new(first_id),
             first_id,
             ..Self::default()
@@ -172,8 +135,7 @@ impl Published {
 
     fn kept(&self, id: u64) -> Option<Event> {
         let kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.binary_search_by_key(&id, |event| event.id).ok()?;
-        kept.get(at).cloned()
+        kept.get(id).map(|event| Event::clone(event))
     }
 
     /// One event with what the flight recorder has of it, as far as that is in memory.
@@ -243,26 +205,45 @@ impl Published {
         self.demand.notified().await;
     }
 
-    /// Appends an event and hands it to every subscriber; returns its id.
+    /// Appends an event and hands it to every subscriber; returns its id. Exits of a pod have a rate: one
+    /// beyond it gets no event and the id of the event before it.
     pub fn event(&self, time: String, pod: Option<PodRef>, kind: EventKind) -> u64 {
         let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.admit(pod.as_ref(), &kind, Instant::now()) {
+            Admitted::Yes => {}
+            Admitted::No => {
+                counter!("podwarden_events_dropped_total", "type" => "processExit").increment(1);
+                return self.next_id.load(Ordering::Relaxed).saturating_sub(1);
+            }
+            Admitted::After(dropped) => {
+                let kind = EventKind::ExitsDropped { count: dropped };
+                self.publish_event(&mut kept, time.clone(), pod.clone(), kind);
+            }
+        }
+        self.publish_event(&mut kept, time, pod, kind)
+    }
+
+    fn publish_event(
+        &self,
+        kept: &mut Rings,
+        time: String,
+        pod: Option<PodRef>,
+        kind: EventKind,
+    ) -> u64 {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let event = Event {
+        count(&kind);
+        let event = Arc::new(Event {
             id,
             time,
             pod,
             kind,
-        };
-        count(&event.kind);
-        if kept.len() == EVENTS_KEPT {
-            kept.pop_front();
-        }
-        kept.push_back(event.clone());
+        });
+        kept.push(Arc::clone(&event));
         self.with_logger(|logger| {
             logger.given_out(id);
             if log::is_kept(&event.kind) {
                 logger.write(&EventRecord {
-                    event: event.clone(),
+                    event: Event::clone(&event),
                     flight_record: None,
                 });
             }
@@ -285,11 +266,14 @@ impl Published {
 
     /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or
     /// a repeat between the two.
-    pub fn events_after(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
+    pub fn events_after(&self, id: u64) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
         let log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let receiver = self.subscribers.subscribe();
-        let kept = log.iter().filter(|e| e.id > id).cloned().collect();
-        (kept, receiver)
+        (log.after(id), self.subscribers.subscribe())
+    }
+
+    /// The id of the last event so far.
+    pub fn last_id(&self) -> u64 {
+        self.next_id.load(Ordering::Relaxed).saturating_sub(1)
     }
 
     /// Where marks are counted; only the first call counts.
@@ -318,6 +302,21 @@ impl Published {
     /// has delivered its list.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
+    }
+
+    /// True once there are figures.
+    pub fn has_figures(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Whether the thread that evicts is at work.
+    pub fn set_reactor_up(&self, up: bool) {
+        self.reactor_down.store(!up, Ordering::Release);
+    }
+
+    /// See [`Published::set_reactor_up`].
+    pub fn is_reactor_up(&self) -> bool {
+        !self.reactor_down.load(Ordering::Acquire)
     }
 
     /// Why the agent does not do its work, for `/healthz`; `None` while it does.
@@ -365,28 +364,6 @@ impl Published {
             "not ready: waiting to be told of this node's pods by {}",
             waiting.join(", ")
         ))
-    }
-}
-
-/// Counts what the bounded list of events forgets.
-fn count(kind: &EventKind) {
-    match kind {
-        EventKind::Eviction(eviction) => counter!(
-            "podwarden_evictions_total",
-            "qos_class" => eviction.qos_class.clone(),
-            "scope" => eviction.scope.as_str(),
-            "dry_run" => eviction.dry_run.to_string(),
-        )
-        .increment(1),
-        EventKind::LevelCrossed {
-            scope, detected_by, ..
-        } => counter!(
-            "podwarden_level_crossings_total",
-            "scope" => scope.as_str(),
-            "detected_by" => detected_by.as_str(),
-        )
-        .increment(1),
-        _ => {}
     }
 }
 

@@ -1,4 +1,4 @@
-//! Shared helpers: clocks, CPUs, durable files, errors as text, pauses.
+//! Shared helpers: clocks, CPUs, durable files, errors as text, heartbeats, pauses.
 
 pub(crate) mod backoff;
 pub mod clock;
@@ -6,3 +6,4 @@ pub mod cpus;
 pub mod durable;
 pub mod error;
 pub mod found;
+pub(crate) mod heartbeat;

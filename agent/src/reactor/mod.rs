@@ -92,6 +92,8 @@ struct Shared {
     trace: Arc<Trace>,
     /// Grows with every turn of the loop.
     beat: std::sync::atomic::AtomicU64,
+    /// The thread has ended.
+    ended: std::sync::atomic::AtomicBool,
 }
 
 /// The reconciler's end.
@@ -131,6 +133,7 @@ impl Reactor {
             lost: 0.into(),
             trace: Arc::default(),
             beat: 0.into(),
+            ended: false.into(),
         });
         let (producer, reports) = rtrb::RingBuffer::new(REPORTS);
         let (reaper, reaping) = reap::start(config.real_time).map_err(|source| StartError {
@@ -144,10 +147,12 @@ impl Reactor {
             })?;
         let core = core::Core::new(Arc::clone(&shared), kernel, producer, reaper, config)
             .map_err(failed("epoll and timer"))?;
+        let ended = Ended(Arc::clone(&shared));
         let (say, said) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("reactor".to_owned())
             .spawn(move || {
+                let _ended = ended;
                 let _ = say.send(Realtime::of_this_thread(config.real_time));
                 core.run();
             })
@@ -192,6 +197,11 @@ impl Reactor {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
+    /// Its beat, to be judged by another thread.
+    pub fn pulse(&self) -> Pulse {
+        Pulse(Arc::clone(&self.shared))
+    }
+
     /// What the thread has read lately.
     pub fn trace(&self) -> Arc<Trace> {
         Arc::clone(&self.shared.trace)
@@ -226,6 +236,35 @@ impl Reactor {
     /// Reports that found the queue full.
     pub fn lost_reports(&self) -> u64 {
         self.shared.lost.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// The reactor's beat, without the reactor.
+#[derive(Debug)]
+pub struct Pulse(Arc<Shared>);
+
+impl Pulse {
+    /// The beat, and a nudge so that the next one differs; `None` once the thread has ended by itself.
+    pub fn take(&self) -> Option<u64> {
+        use std::sync::atomic::Ordering;
+        let stopped = self.0.stop.load(Ordering::Acquire);
+        if self.0.ended.load(Ordering::Acquire) && !stopped {
+            return None;
+        }
+        let beat = self.0.beat.load(Ordering::Relaxed);
+        ring(&self.0.control);
+        Some(beat)
+    }
+}
+
+/// Notes the end of the reactor's thread, also by a panic.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0
+            .ended
+            .store(true, std::sync::atomic::Ordering::Release);
     }
 }
 

@@ -1,17 +1,21 @@
 //! Plan and actor against the cgroups of this machine's own kernel, below a private root.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use podwarden::{
     api::types::CgroupWrites,
     config::{Config, Machine, Overrides},
     hierarchy::{
-        act::{Actor, Files, Operation, Outcome, Performed},
+        act::{Actor, Backend, Files, Operation, Outcome, Performed},
         sense::{self, Wanted},
     },
 };
-use podwarden_cgroup::{CgroupLayout, CgroupPath, Controller, Driver, Hierarchies, Tree};
+use podwarden_cgroup::{
+    CgroupLayout, CgroupPath, Controller, Created, Driver, Error, Hierarchies, SystemdError, Tree,
+};
 use podwarden_policy::{
     Bytes, Container, MilliCpu, Pod, QosClass, Resources,
     limits::{CpuMax, Limit},
@@ -292,4 +296,55 @@ impl Drop for Sleeper {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A systemd that has stopped to answer, as the driver reports it.
+#[derive(Debug, Default)]
+struct Silent(AtomicU32);
+
+impl Silent {
+    fn asked<T>(&self) -> Result<T, Error> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(Error::Systemd(SystemdError::Unreachable {
+            bus: "no answer".to_owned(),
+            socket: "no answer".to_owned(),
+        }))
+    }
+}
+
+impl Backend for Silent {
+    fn create(&self, _: &Tree, _: &CgroupPath, _: &[Setting]) -> Result<Created, Error> {
+        self.asked()
+    }
+
+    fn write(&self, _: &Tree, _: &CgroupPath, _: &Setting) -> Result<(), Error> {
+        self.asked()
+    }
+
+    fn remove(&self, _: &Tree, _: &CgroupPath, _: &Created) -> Result<(), Error> {
+        self.asked()
+    }
+
+    fn made_before(&self, _: &Tree, _: &CgroupPath) -> Result<Created, Error> {
+        Ok(Created::default())
+    }
+
+    fn remove_unused(&self, _: &Tree, _: Vec<PathBuf>) {}
+}
+
+/// Each call would wait for half a minute: the first one that is not answered ends the pass.
+#[test]
+fn a_pass_ends_at_the_first_call_that_is_not_answered() {
+    let Some(mut world) = World::new("silent") else {
+        return;
+    };
+    let silent = Arc::new(Silent::default());
+    world.actor = Actor::new(true, Arc::clone(&silent) as Arc<dyn Backend>);
+    world.pods = (0..10).map(|n| pod(&format!("uid-{n}"), 500)).collect();
+    let actions = world.plan();
+    let performed = world.pass();
+    assert_eq!(silent.0.load(Ordering::Relaxed), 1);
+    assert_eq!(performed.failed as usize, actions.len());
+    assert!(performed.is_incomplete(), "it is tried again");
+    assert_eq!(performed.refused.len(), actions.len());
 }

@@ -1,5 +1,6 @@
 //! Something stands still: the reactor, a victim inside the kernel, the reconciler while a ring overflows.
 
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -17,6 +18,7 @@ const MIB: u64 = 1 << 20;
 
 pub(super) const CASES: &[Case] = &[
     portable("stuck_reactor_is_noticed", stuck_reactor_is_noticed),
+    portable("stuck_reconciler_is_noticed", stuck_reconciler_is_noticed),
     portable("stuck_victim_is_reaped", stuck_victim_is_reaped),
     portable("stuck_victim_is_passed_over", stuck_victim_is_passed_over),
     portable("stuck_telemetry_overflows", stuck_telemetry_overflows),
@@ -54,6 +56,64 @@ fn stuck_reactor_is_noticed(context: &Context) -> Result<()> {
     ensure!(said == 1, "said {said} times");
     drop(stopped);
     health(&node, context, 200, 1)?;
+    node.finish()
+}
+
+/// What the service manager has been told since the last look.
+fn told(manager: &UnixDatagram) -> Vec<String> {
+    let mut text = [0; 64];
+    let mut told = Vec::new();
+    while let Ok(n) = manager.recv(&mut text) {
+        told.push(String::from_utf8_lossy(&text[..n]).into_owned());
+    }
+    told
+}
+
+/// The loop that could look at the others stands still itself: the service manager hears no more of the agent,
+/// and the API says why.
+fn stuck_reconciler_is_noticed(context: &Context) -> Result<()> {
+    let home = tempfile::tempdir_in("/var/tmp")?;
+    let path = home.path().join("notify");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_nonblocking(true)?;
+    let options = Options {
+        env: vec![
+            ("NOTIFY_SOCKET".to_owned(), path.display().to_string()),
+            // A tenth of what a pass may take at most.
+            ("PODWARDEN_LOOP_PATIENCE".to_owned(), "9".to_owned()),
+        ],
+        ..small("enforce")
+    };
+    let node = Node::start(context, &options)?;
+    let mut all = Vec::new();
+    eventually(context.limit(20), || {
+        all.extend(told(&manager));
+        let ready = all.iter().filter(|state| *state == "READY=1").count();
+        ensure!(ready == 1, "told {all:?}");
+        ensure!(
+            all.last().is_some_and(|state| state == "WATCHDOG=1"),
+            "told {all:?}"
+        );
+        Ok(())
+    })?;
+    let stopped = Traced::thread(node.agent.pid(), "podwarden")?;
+    eventually(context.limit(60), || {
+        let answer = http_get(node.agent.socket(), "/healthz")?;
+        ensure!(answer.status == 503, "/healthz answers {}", answer.status);
+        let text = answer.text();
+        ensure!(text.contains("reconciler is stuck"), "/healthz says {text}");
+        Ok(())
+    })?;
+    told(&manager);
+    sleep(Duration::from_secs(5))?;
+    let later = told(&manager);
+    ensure!(later.is_empty(), "told {later:?}");
+    drop(stopped);
+    health(&node, context, 200, 1)?;
+    eventually(context.limit(20), || {
+        ensure!(!told(&manager).is_empty(), "not told again");
+        Ok(())
+    })?;
     node.finish()
 }
 

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     os::unix::net::UnixStream,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -171,7 +171,33 @@ impl Manager for Bus {
     }
 }
 
+/// The handshake has no time limit of its own: behind a server that accepts and says nothing a thread
+/// stays, and the caller goes on.
+fn within<T: Send + 'static>(
+    limit: Duration,
+    connect: impl FnOnce() -> Result<T, SystemdError> + Send + 'static,
+) -> Result<T, SystemdError> {
+    let (tell, told) = mpsc::channel();
+    let connecting = std::thread::Builder::new()
+        .name("systemd".to_owned())
+        .spawn(move || {
+            // Too late, and dropped.
+            let _ = tell.send(connect());
+        });
+    let failed = |problem: String| SystemdError::Unreachable {
+        bus: problem.clone(),
+        socket: problem,
+    };
+    connecting.map_err(|error| failed(error.to_string()))?;
+    let silent = |_| Err(failed(format!("no answer within {limit:?}")));
+    told.recv_timeout(limit).unwrap_or_else(silent)
+}
+
 fn connect() -> Result<Connection, SystemdError> {
+    within(ANSWER_LIMIT, connect_now)
+}
+
+fn connect_now() -> Result<Connection, SystemdError> {
     let on_bus = zbus::block_on(Builder::system().method_timeout(ANSWER_LIMIT).build());
     let bus = match on_bus {
         Ok(connection) => return Ok(connection),
@@ -300,6 +326,24 @@ fn answered(operation: Operation, unit: String, name: String, message: String) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bus_that_says_nothing_does_not_hold_up_the_caller() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bus");
+        // Connections are taken into the backlog, and none is answered.
+        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let stream = UnixStream::connect(&path).unwrap();
+        let answer = within(Duration::from_millis(100), move || {
+            let builder = Builder::unix_stream(stream).p2p();
+            zbus::block_on(builder.build()).map_err(|error| SystemdError::Unreachable {
+                bus: error.to_string(),
+                socket: String::new(),
+            })
+        });
+        let error = answer.err().map(|error| error.to_string());
+        assert!(error.is_some_and(|e| e.contains("no answer within")));
+    }
 
     #[test]
     fn versions_of_several_distributions() {

@@ -20,7 +20,11 @@ pub(super) mod kubelet;
 mod occurrences;
 pub(super) mod pods;
 
-use std::{convert::Infallible, sync::Arc, time::Instant};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use podwarden_cgroup::{CgroupLayout, FreezeRecord, Tree};
 use podwarden_policy::{Node, QosClass, evict::Exemptions, name};
@@ -36,10 +40,10 @@ use crate::{
         published::Published,
         types::{EventKind, Eviction, PodRef},
     },
-    base::clock,
+    base::{clock, heartbeat::Heartbeat},
     config::Config,
     hierarchy::drift::Finding,
-    reactor::plan::ScopeName,
+    reactor::{Pulse, plan::ScopeName},
 };
 
 /// The tiers, by class and by the reactor's name.
@@ -47,6 +51,12 @@ const TIERS: [(QosClass, ScopeName); 2] = [
     (QosClass::Burstable, ScopeName::Burstable),
     (QosClass::BestEffort, ScopeName::BestEffort),
 ];
+
+/// It goes round at least this often, so that the watchdog sees it.
+const BEAT: Duration = Duration::from_secs(2);
+
+const STUCK: &str = "the reconciler is stuck: cgroups, levels and victims stay as they are, and figures with them; see \
+     what its thread waits for (/proc/PID/task/*/wchan), and restart the agent";
 
 /// What holds for all parts, and the published state.
 pub(super) struct Environment {
@@ -114,6 +124,7 @@ pub(super) struct Reconciler {
     reconcile_due: bool,
     /// See [`Fact::Arm`].
     arm_due: bool,
+    heartbeat: Heartbeat,
 }
 
 /// What there is before the first step.
@@ -153,6 +164,7 @@ impl Reconciler {
             figures,
             reconcile_due: true,
             arm_due: false,
+            heartbeat: Heartbeat::new(STUCK),
         };
         let unwatched = this.hierarchy.watch_writes(&this.env);
         this.apply(unwatched);
@@ -165,9 +177,15 @@ impl Reconciler {
         this
     }
 
+    /// The reactor's beat, for the watchdog.
+    pub(super) fn pulse(&self) -> Pulse {
+        self.eviction.pulse()
+    }
+
     /// Runs for ever; dropping the future stops it between two steps.
     pub(super) async fn run(&mut self) -> Infallible {
         loop {
+            self.heartbeat.beat();
             self.catch_up();
             let wake = self.wait().await;
             let facts = self.step(wake);
@@ -205,12 +223,7 @@ impl Reconciler {
             ..
         } = self;
         let sampling = figures.sampling_due(env);
-        let due = [
-            sampling,
-            figures.health_due(now),
-            hierarchy.due(now),
-            eviction.due(now),
-        ];
+        let due = [sampling, BEAT, hierarchy.due(now), eviction.due(now)];
         let due = due.into_iter().min().unwrap_or_default();
         // A request ends an idle pause; it changes nothing once sampling is at its full pace.
         let idle = sampling > env.config.sampling_interval;
@@ -254,8 +267,6 @@ impl Reconciler {
     fn on_time(&mut self) {
         let now = Instant::now();
         let mut facts = self.hierarchy.on_time(now, &self.env, &self.pods.known());
-        self.figures
-            .on_time(now, &self.env, || self.eviction.pulse());
         facts.extend(self.eviction.on_time(now, &self.env));
         self.apply(facts);
     }

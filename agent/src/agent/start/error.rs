@@ -44,6 +44,10 @@ pub(crate) enum StartError {
     RootIsNoSlice { root: String },
     #[error("starting the accounts")]
     Accounting(#[source] AccountingError),
+    #[error("starting the thread that judges the others")]
+    Watchdog(#[source] std::io::Error),
+    #[error("the reactor has ended by itself: the agent has to be started anew")]
+    ReactorEnded,
     #[error(transparent)]
     Reactor(#[from] reactor::StartError),
 }

@@ -1,6 +1,6 @@
 //! `/v1/events`: the kept events as a JSON array, or a stream.
 
-use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -57,11 +57,12 @@ pub(super) async fn events(
     })?;
     if !asked.follow && !accepts_stream(&headers) {
         let (kept, _) = shared.published.events_after(asked.after.unwrap_or(0));
+        let kept: Vec<&Event> = kept.iter().map(|event| &**event).collect();
         return Ok(Json(kept).into_response());
     }
     // A browser that reconnects repeats the URL; what it has seen since then is in the header.
     let after = last_event_id(&headers)?.or(asked.after);
-    let follower = Follower::new(&shared.published, after, shared.closing);
+    let follower = Follower::new(shared.published, after, shared.closing);
     Ok(Sse::new(follower.into_stream())
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response())
@@ -134,39 +135,46 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ErrorResponse> {
 
 /// One reader of the stream.
 struct Follower {
+    published: Arc<Published>,
     /// Told first: how many events are gone for good.
     missed: u64,
-    backlog: VecDeque<Event>,
-    live: broadcast::Receiver<Event>,
+    backlog: VecDeque<Arc<Event>>,
+    live: broadcast::Receiver<Arc<Event>>,
+    /// The last id that it was told, or that it has missed.
+    seen: u64,
     closing: watch::Receiver<bool>,
 }
 
 impl Follower {
-    fn new(published: &Published, after: Option<u64>, closing: watch::Receiver<bool>) -> Self {
-        let (mut kept, mut live) = published.events_after(after.unwrap_or(0));
-        if after.is_some() && kept.is_empty() {
+    fn new(published: Arc<Published>, after: Option<u64>, closing: watch::Receiver<bool>) -> Self {
+        let mut from = after.unwrap_or(0);
+        if after.is_some_and(|after| after > published.last_id()) {
             // Without an event log ids start at 1 with the agent. One from the future belongs to its
             // predecessor: the reader has seen nothing of this one.
-            let (all, again) = published.events_after(0);
-            if all.last().map(|e| e.id) < after {
-                (kept, live) = (all, again);
-            }
+            from = 0;
         }
-        // Only a client that sends its last id can have missed events.
-        let first_id = published.first_id();
-        let missed = match (after, kept.iter().find(|event| event.id >= first_id)) {
-            // What an agent before this one did not keep is not known, nor are its ids without a gap.
-            (Some(after), Some(first)) => first
-                .id
-                .saturating_sub(after.saturating_add(1).max(first_id)),
+        let (kept, live) = published.events_after(from);
+        // Only a client that sends its last id can have missed events. What an agent before this one did not
+        // keep is not known, nor are its ids without a gap.
+        let missed = match after {
+            Some(_) if from > 0 => missing(&published, from, &kept),
             _ => 0,
         };
         Self {
+            published,
             missed,
             backlog: kept.into(),
             live,
+            seen: from,
             closing,
         }
+    }
+
+    /// It was too slow for the channel: what is still kept is not lost.
+    fn catch_up(&mut self) {
+        let (kept, live) = self.published.events_after(self.seen);
+        self.missed = missing(&self.published, self.seen, &kept);
+        (self.backlog, self.live) = (kept.into(), live);
     }
 
     fn into_stream(self) -> impl Stream<Item = Result<Frame, Infallible>> {
@@ -178,21 +186,36 @@ impl Follower {
 
     /// The next frame; `None` ends the stream.
     async fn next(&mut self) -> Option<Frame> {
-        if self.missed > 0 {
-            return Some(missed(std::mem::take(&mut self.missed)));
-        }
-        if let Some(event) = self.backlog.pop_front() {
-            return Some(frame(&event));
-        }
-        tokio::select! {
-            () = closed(self.closing.clone()) => None,
-            received = self.live.recv() => match received {
-                Ok(event) => Some(frame(&event)),
-                Err(broadcast::error::RecvError::Lagged(count)) => Some(missed(count)),
-                Err(broadcast::error::RecvError::Closed) => None,
-            },
+        loop {
+            if self.missed > 0 {
+                return Some(missed(std::mem::take(&mut self.missed)));
+            }
+            if let Some(event) = self.backlog.pop_front() {
+                self.seen = event.id;
+                return Some(frame(&event));
+            }
+            tokio::select! {
+                () = closed(self.closing.clone()) => return None,
+                received = self.live.recv() => match received {
+                    Ok(event) => {
+                        self.seen = event.id;
+                        return Some(frame(&event));
+                    }
+                    Err(broadcast::error::RecvError::Lagged(_)) => self.catch_up(),
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                },
+            }
         }
     }
+}
+
+/// How many of this agent's events after `seen` are not among those that are kept.
+fn missing(published: &Published, seen: u64, kept: &[Arc<Event>]) -> u64 {
+    let first = published.first_id();
+    let last = kept.last().map_or(seen, |event| event.id);
+    let there = kept.iter().filter(|event| event.id >= first).count() as u64;
+    let all = last.saturating_sub(seen.max(first.saturating_sub(1)));
+    all.saturating_sub(there)
 }
 
 fn frame(event: &Event) -> Frame {

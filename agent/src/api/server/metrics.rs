@@ -51,7 +51,7 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
         ]), 1);
     Family::gauge(text, "podwarden_reactor_up",
         "1 while the thread that evicts is at work, 0 when it has ended or is stuck")
-        .add(&none, u64::from(published.trouble().is_none()));
+        .add(&none, u64::from(published.is_reactor_up()));
     if let Some(runtime) = &node.runtime {
         let up = runtime.name.is_some() && runtime.problem.is_none();
         Family::gauge(text, "podwarden_runtime_up", "1 while the container runtime answers")

@@ -131,6 +131,12 @@ pub enum EventKind {
         /// Largest resident set, bytes.
         max_rss_bytes: u64,
     },
+    /// Processes of the pod ended faster than events are kept of it: so many have no `processExit`. Figures
+    /// and metrics count them all.
+    ExitsDropped {
+        /// Since the last of these, or of `processExit`.
+        count: u64,
+    },
     /// The kernel's OOM killer chose a process.
     KernelOom {
         /// Its process id.

@@ -52,6 +52,12 @@ pub(crate) fn sentence(event: &Event) -> String {
             format!("container {} stopped", output::printable(container))
         }
         EventKind::ProcessExit { .. } => exit(&event.kind),
+        EventKind::ExitsDropped { count: dropped } => {
+            format!(
+                "{} more, too many for an event each",
+                count(*dropped, "exit")
+            )
+        }
         EventKind::KernelOom { pid } => format!("the kernel's OOM killer chose process {pid}"),
         EventKind::LevelCrossed {
             scope,

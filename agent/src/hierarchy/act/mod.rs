@@ -34,33 +34,8 @@ use crate::{api::types::ReconcileStats, base::clock::nanos, pods::PodSet};
 use self::refusal::{Refusal, Refusals};
 pub use self::{
     backend::{Backend, Files, Slices},
-    tally::{Counters, Counts, Operation, Outcome, Tally},
+    tally::{Counters, Counts, Operation, Outcome, Performed, Tally},
 };
-
-/// What came of a list of actions.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Performed {
-    /// Carried out.
-    pub done: u32,
-    /// Refused by the kernel; said in the log.
-    pub failed: u32,
-    /// Nothing to do: a cgroup to be made that is there.
-    pub unchanged: u32,
-    /// Not yet: a cgroup to be removed that is still in use.
-    pub postponed: u32,
-    /// Not carried out because of observe mode.
-    pub withheld: u32,
-    /// Indices of the actions whose value the kernel refused. A value that it took and that another process
-    /// overwrote at once has failed too and is not among these.
-    pub refused: Vec<usize>,
-}
-
-impl Performed {
-    /// True when trying the same again later may do more.
-    pub fn is_incomplete(&self) -> bool {
-        self.failed + self.postponed > 0
-    }
-}
 
 /// Carries actions out and remembers what it made, so that nothing else is ever removed.
 #[derive(Debug)]
@@ -170,7 +145,8 @@ impl Actor {
         performed
     }
 
-    /// Carries out `actions` in order; what one of them could not do does not stop the others.
+    /// Carries out `actions` in order; what one of them could not do does not stop the others, but for a
+    /// systemd that does not answer: each further call would wait as long as the first.
     pub fn perform(&mut self, tree: &Tree, layout: &CgroupLayout, actions: &[Action]) -> Performed {
         let mut performed = Performed::default();
         self.recent = Tally::default();
@@ -180,11 +156,25 @@ impl Actor {
                 performed.withheld += 1;
                 continue;
             }
-            let Some((outcome, refused)) = self.one(tree, layout, action, &actions[at + 1..])
+            let Some(Did {
+                outcome,
+                refused,
+                silence,
+            }) = self.one(tree, layout, action, &actions[at + 1..])
             else {
                 continue;
             };
             performed.refused.extend(refused.then_some(at));
+            if silence {
+                let rest = at..actions.len();
+                tracing::warn!(
+                    abandoned = rest.len(),
+                    "systemd does not answer: the pass ends here, a later one tries again"
+                );
+                performed.failed += u32::try_from(rest.len()).unwrap_or(u32::MAX);
+                performed.refused.extend(rest.skip(1));
+                break;
+            }
             match outcome {
                 Outcome::Done => performed.done += 1,
                 Outcome::Failed => performed.failed += 1,
@@ -197,15 +187,14 @@ impl Actor {
         performed
     }
 
-    /// What came of it, and whether the kernel refused it; `None` for what is not done here. `next`
-    /// are the actions that follow.
+    /// What came of it; `None` for what is not done here. `next` are the actions that follow.
     fn one(
         &mut self,
         tree: &Tree,
         layout: &CgroupLayout,
         action: &Action,
         next: &[Action],
-    ) -> Option<(Outcome, bool)> {
+    ) -> Option<Did> {
         let start = Instant::now();
         let (operation, cgroup, outcome) = match action {
             Action::EnsureCgroup { cgroup, .. } => {
@@ -233,8 +222,12 @@ impl Actor {
         let took = start.elapsed();
         let path = layout.path(cgroup);
         let refused = matches!(&outcome, Err(error) if !matches!(error, Error::NotKept { .. }));
-        let outcome = self.record(tree, &path, operation, action, outcome, took);
-        Some((outcome, refused))
+        let silence = matches!(&outcome, Err(error) if error.is_silence());
+        Some(Did {
+            outcome: self.record(tree, &path, operation, action, outcome, took),
+            refused,
+            silence,
+        })
     }
 
     fn record(
@@ -354,6 +347,15 @@ impl Actor {
         self.backend.remove_unused(tree, rest);
         self.made.retain(|path| tree.id(path).is_ok());
     }
+}
+
+/// What came of one action.
+struct Did {
+    outcome: Outcome,
+    /// It was refused.
+    refused: bool,
+    /// systemd did not answer.
+    silence: bool,
 }
 
 /// What an action writes to this very cgroup.

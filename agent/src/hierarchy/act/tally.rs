@@ -190,6 +190,31 @@ impl Counters {
     }
 }
 
+/// What came of a list of actions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Performed {
+    /// Carried out.
+    pub done: u32,
+    /// Refused by the kernel; said in the log.
+    pub failed: u32,
+    /// Nothing to do: a cgroup to be made that is there.
+    pub unchanged: u32,
+    /// Not yet: a cgroup to be removed that is still in use.
+    pub postponed: u32,
+    /// Not carried out because of observe mode.
+    pub withheld: u32,
+    /// Indices of the actions whose value the kernel refused. A value that it took and that another process
+    /// overwrote at once has failed too and is not among these.
+    pub refused: Vec<usize>,
+}
+
+impl Performed {
+    /// True when trying the same again later may do more.
+    pub fn is_incomplete(&self) -> bool {
+        self.failed + self.postponed > 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ use super::{
     ours::Ours,
     tier::Tier,
 };
-use crate::base::error::chain;
+use crate::base::{error::chain, heartbeat::Heartbeat};
 
 /// Between two looks at a tier above its target when something has just happened; doubled each time, up
 /// to [`LONGEST`].
@@ -27,6 +27,9 @@ const SHORTEST: Duration = Duration::from_millis(2);
 
 /// Well below the 100 ms within which a target is to be reached that usage allows.
 pub(super) const LONGEST: Duration = Duration::from_millis(40);
+
+const STUCK: &str = "the tiers' limits are stuck where they are: the thread that lowers them waits for the kernel or \
+     for systemd; see what for (/proc/PID/task/*/wchan)";
 
 /// How many times longer after a step that the kernel refused.
 const REFUSED: u32 = 8;
@@ -151,14 +154,17 @@ impl Thread {
     /// Runs until the channel closes; then restores the limits.
     pub(super) fn run(mut self, waiting: &Receiver<Message>) {
         let mut wait = None;
+        let heartbeat = Heartbeat::new(STUCK);
         if self.parts.freezes() {
             self.keeping.guard(&self.parts, &self.tell);
         }
         loop {
+            heartbeat.idle();
             let message = match wait {
                 None => waiting.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(wait) => waiting.recv_timeout(wait),
             };
+            heartbeat.beat();
             let mut next = match message {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,

@@ -77,6 +77,7 @@ impl Fake {
             lost: 0.into(),
             trace: Arc::default(),
             beat: 0.into(),
+            ended: false.into(),
         });
         let (producer, reports) = rtrb::RingBuffer::new(reports);
         let (reaper, handed) = reap::idle();

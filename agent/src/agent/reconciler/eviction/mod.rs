@@ -34,7 +34,7 @@ use crate::{
     },
     kernel::events,
     reactor::{
-        Reactor,
+        Pulse, Reactor,
         plan::{ArmedPlan, ScopeName},
         report::Chosen,
     },
@@ -274,13 +274,9 @@ impl EvictionManager {
         self.evictions.evicted.remove(uid);
     }
 
-    /// The reactor's beat, and a nudge so that the next one differs; `None` once its thread has ended.
-    pub(super) fn pulse(&self) -> Option<u64> {
-        let beat = self.reactor.beat();
-        self.reactor.is_running().then(|| {
-            self.reactor.nudge();
-            beat
-        })
+    /// The reactor's beat.
+    pub(super) fn pulse(&self) -> Pulse {
+        self.reactor.pulse()
     }
 
     pub(super) fn record_exit(&mut self, uid: &PodUid, event: &ExitEvent) {

@@ -1,6 +1,5 @@
 //! Part: the accounts, the sampling passes, and the degradations of this agent and node.
 
-mod health;
 mod notices;
 
 use std::{
@@ -11,10 +10,7 @@ use std::{
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{PodUid, reserve};
 
-use self::{
-    health::{Health, News},
-    notices::Notices,
-};
+use self::notices::Notices;
 use super::{Environment, Fact};
 use crate::{
     accounting::{
@@ -44,7 +40,6 @@ pub(in crate::agent) struct FiguresPublisher {
     notices: Notices,
     /// The node's figures that do not change, and the capabilities that are missing.
     stats: NodeStats,
-    health: Health,
 }
 
 /// What the other parts add to a sampling pass.
@@ -68,7 +63,6 @@ impl FiguresPublisher {
             sampled: None,
             notices: Notices::default(),
             stats,
-            health: Health::new(Instant::now()),
         }
     }
 
@@ -95,44 +89,6 @@ impl FiguresPublisher {
             IDLE_SAMPLING
         };
         interval.saturating_sub(sampled.elapsed())
-    }
-
-    /// How long until [`FiguresPublisher::on_time`] has something to look at.
-    pub(super) fn health_due(&self, now: Instant) -> Duration {
-        self.health.due(now)
-    }
-
-    /// Looks at the reactor's beat; `pulse` reads it and wakes the reactor, `None` once it has ended. A
-    /// reactor that does not work is an error of ours or of the kernel's, and `/healthz` fails with it.
-    pub(super) fn on_time(
-        &mut self,
-        now: Instant,
-        env: &Environment,
-        pulse: impl FnOnce() -> Option<u64>,
-    ) {
-        if !self.health.due(now).is_zero() {
-            return;
-        }
-        match self.health.look(pulse(), now) {
-            News::None => {}
-            News::Ended => self.trouble(health::ENDED, env),
-            News::Stuck(stood) => {
-                tracing::error!(?stood, "the reactor does not go round");
-                self.trouble(health::STUCK, env);
-            }
-            News::Recovered => {
-                tracing::warn!("the reactor works again");
-                self.stats.degradations.retain(|d| d != health::STUCK);
-                env.published.set_trouble(None);
-            }
-        }
-    }
-
-    fn trouble(&mut self, message: &'static str, env: &Environment) {
-        tracing::error!("{message}");
-        self.stats.degradations.push(message.to_owned());
-        env.published.set_trouble(Some(message));
-        env.published.degraded(message.to_owned());
     }
 
     /// A capability is missing; reported once.
@@ -175,6 +131,8 @@ impl FiguresPublisher {
         add_convergence(others.convergence, &mut tiers);
         let mut stats = self.stats.clone();
         stats.degradations.extend(self.notices.iter().cloned());
+        let trouble = env.published.trouble();
+        stats.degradations.extend(trouble.map(str::to_owned));
         let node = NodeStats {
             runtime: others.runtime,
             time: clock::now_text(),

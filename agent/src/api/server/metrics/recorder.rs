@@ -80,6 +80,10 @@ fn describe() {
         "Armed levels that were crossed, by scope and by what noticed it first"
     );
     describe_counter!(
+        "podwarden_events_dropped_total",
+        "Events that /v1/events does not have because their pod has too many of this type"
+    );
+    describe_counter!(
         "podwarden_event_log_lines_total",
         "Lines for the event log, by result (written, dropped); no series without one"
     );

@@ -1,4 +1,4 @@
-//! The reactor's health, from a number that it counts up; the clock is an argument.
+//! A loop's health, from a number that it counts up; the clock is an argument.
 //!
 //! The reactor has real-time priority and no lock, so only the kernel can hold it up:
 //! a stopped or frozen thread, a CPU that never returns, a cgroup lock that is never let
@@ -7,13 +7,16 @@
 use std::time::{Duration, Instant};
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_secs(2);
+pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// A reactor that was woken and has not gone round for this long is stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const REACTOR_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A look that comes so late blames no loop.
+const LATE: Duration = Duration::from_secs(5);
 
 pub(super) const ENDED: &str =
-    "the reactor has ended: nothing is evicted any more; restart the agent";
+    "the reactor has ended: nothing is evicted any more; the agent ends, to be started anew";
 pub(super) const STUCK: &str = "the reactor is stuck: nothing is evicted until it goes on; see what its \
      thread waits for (/proc/PID/task/*/wchan), and restart the agent";
 
@@ -35,31 +38,44 @@ pub(super) struct Health {
     /// When the beat was first seen.
     since: Instant,
     looked: Instant,
+    /// A beat that stands for this long is stuck.
+    patience: Duration,
     stuck: bool,
     ended: bool,
 }
 
 impl Health {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, patience: Duration) -> Self {
         Self {
             beat: 0,
             since: now,
             looked: now,
+            patience,
             stuck: false,
             ended: false,
         }
     }
 
-    /// How long until the next look.
-    pub(super) fn due(&self, now: Instant) -> Duration {
-        LOOK.saturating_sub(now.saturating_duration_since(self.looked))
+    /// What is wrong at the moment.
+    pub(super) fn trouble(&self, stuck: &'static str) -> Option<&'static str> {
+        let ended = self.ended.then_some(ENDED);
+        ended.or(self.stuck.then_some(stuck))
     }
 
-    /// Takes the reactor's beat, `None` once its thread has ended. The reactor is woken between two looks,
+    /// The loop waits for work.
+    pub(super) fn rests(&mut self, now: Instant) -> News {
+        (self.looked, self.since) = (now, now);
+        match std::mem::take(&mut self.stuck) {
+            true => News::Recovered,
+            false => News::None,
+        }
+    }
+
+    /// Takes a loop's beat, `None` once its thread has ended. The reactor is woken between two looks,
     /// so that the next beat differs.
     pub(super) fn look(&mut self, beat: Option<u64>, now: Instant) -> News {
-        // A look that comes this late was held up itself, and the reactor was not woken meanwhile.
-        let late = now.saturating_duration_since(self.looked) >= PATIENCE;
+        // A look that comes this late was held up itself, and the loops were held up with it.
+        let late = now.saturating_duration_since(self.looked) >= LATE;
         self.looked = now;
         let Some(beat) = beat else {
             let before = std::mem::replace(&mut self.ended, true);
@@ -75,7 +91,7 @@ impl Health {
             }
         }
         let stood = now.saturating_duration_since(self.since);
-        if !self.stuck && stood >= PATIENCE {
+        if !self.stuck && stood >= self.patience {
             self.stuck = true;
             return News::Stuck(stood);
         }
@@ -92,7 +108,7 @@ mod tests {
     #[test]
     fn a_beat_that_stands_still_is_said_once_and_so_is_its_return() {
         let start = Instant::now();
-        let mut health = Health::new(start);
+        let mut health = Health::new(start, REACTOR_PATIENCE);
         assert_eq!(health.look(Some(1), start + 2 * SECOND), News::None);
         assert_eq!(health.look(Some(1), start + 4 * SECOND), News::None);
         assert_eq!(health.look(Some(1), start + 6 * SECOND), News::None);
@@ -106,7 +122,7 @@ mod tests {
     #[test]
     fn a_look_that_was_held_up_itself_does_not_blame_the_reactor() {
         let start = Instant::now();
-        let mut health = Health::new(start);
+        let mut health = Health::new(start, REACTOR_PATIENCE);
         assert_eq!(health.look(Some(1), start + SECOND), News::None);
         assert_eq!(health.look(Some(1), start + 60 * SECOND), News::None);
         assert_eq!(health.look(Some(1), start + 62 * SECOND), News::None);
@@ -114,12 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_regular() {
+    fn a_loop_that_rests_is_not_stuck() {
         let start = Instant::now();
-        let mut health = Health::new(start);
-        assert_eq!(health.due(start), LOOK);
-        assert_eq!(health.due(start + 10 * SECOND), Duration::ZERO);
-        health.look(Some(1), start + 10 * SECOND);
-        assert_eq!(health.due(start + 11 * SECOND), SECOND);
+        let mut health = Health::new(start, 3 * SECOND);
+        for second in 1..20 {
+            assert_eq!(health.rests(start + second * SECOND), News::None);
+        }
+        assert_eq!(health.look(Some(1), start + 20 * SECOND), News::None);
+        assert_eq!(health.look(Some(1), start + 22 * SECOND), News::None);
+        let stuck = News::Stuck(4 * SECOND);
+        assert_eq!(health.look(Some(1), start + 24 * SECOND), stuck);
+        assert_eq!(health.trouble("it stands"), Some("it stands"));
+        assert_eq!(health.rests(start + 25 * SECOND), News::Recovered);
+        assert_eq!(health.trouble("it stands"), None);
     }
 }
