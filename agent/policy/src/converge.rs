@@ -172,7 +172,11 @@ impl Tier {
         if floor > target && reading.max != Limit::At(target) {
             let cap = match terms.kernel {
                 Kernel::V1 { .. } => cap(floor, reading, terms),
-                Kernel::V2 { swaps, .. } => press(target, swaps, reading, terms),
+                Kernel::V2 { swaps, .. } if terms.steps.cap_lower_tiers => {
+                    press(target, swaps, reading, terms)
+                }
+                // A critical pod came into the tier while it was slowed.
+                Kernel::V2 { .. } => self.stop_pressing(reading, terms),
             };
             let step =
                 cap.or_else(|| self.drop_cache(floor.saturating_sub(target), reading, terms));
@@ -220,9 +224,6 @@ impl Tier {
 
 /// v2, above the target: `memory.high` at usage or below.
 fn press(target: Bytes, swaps: bool, reading: &Reading, terms: &Terms) -> Option<Step> {
-    if !terms.steps.cap_lower_tiers {
-        return None;
-    }
     let bottom = target.saturating_sub(terms.margin);
     // Below usage the kernel takes from the tier what it can, which may be to swap.
     let usage = reading.usage;

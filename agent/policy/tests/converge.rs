@@ -100,6 +100,26 @@ fn v2_growth_is_slowed_at_once_and_the_hard_limit_comes_last() {
 }
 
 #[test]
+fn v2_a_tier_is_slowed_no_more_once_a_critical_pod_is_in_it() {
+    let (slowing, mut reading) = (terms(V2), tier(V2, mib(320), 0));
+    let mut tier = aimed(at(200));
+    settle(&mut tier, &mut reading, &slowing);
+    assert_eq!(reading.high, Some(at(300)));
+    let calm = Terms {
+        steps: slowing.steps.without_slowing(),
+        ..slowing
+    };
+    let steps = settle(&mut tier, &mut reading, &calm);
+    assert_eq!(steps.0, [Step::High(Limit::Unlimited)], "above its target");
+    reading.usage = Bytes::mebi(100);
+    let steps = settle(&mut tier, &mut reading, &calm);
+    assert_eq!(steps.0, [Step::Max(at(200))], "nor at rest");
+    // And again when it has gone.
+    let steps = settle(&mut tier, &mut reading, &slowing);
+    assert_eq!(steps.0, [Step::High(at(184))]);
+}
+
+#[test]
 fn v2_page_cache_is_dropped_in_pieces_and_no_more_than_needed() {
     let (terms, mut reading) = (terms(V2), tier(V2, mib(100), mib(200)));
     let (steps, look) = settle(&mut aimed(at(200)), &mut reading, &terms);
@@ -496,4 +516,56 @@ fn the_margin_grows_with_the_cpus() {
     assert_eq!(margin(33), Bytes(33 * (512 << 10)));
     assert_eq!(margin(512), Bytes::mebi(256));
     assert!(margin(u32::MAX) > CHARGE_BATCH);
+}
+
+/// `(class, critical)` of a pod.
+fn pods() -> impl Strategy<Value = Vec<podwarden_policy::Pod>> {
+    let pod = (0..3_u8, any::<bool>(), any::<bool>()).prop_map(|(class, critical, node)| {
+        let limit = (class > 0).then_some(Bytes::mebi(64));
+        let cpu = (class > 1).then_some(podwarden_policy::MilliCpu(100));
+        let resources = podwarden_policy::Resources {
+            memory_request: limit,
+            memory_limit: limit.filter(|_| class > 1),
+            cpu_request: cpu,
+            cpu_limit: cpu,
+            ..podwarden_policy::Resources::default()
+        };
+        podwarden_policy::Pod {
+            critical: critical && !node,
+            priority: if critical && node { 2_000_001_000 } else { 0 },
+            containers: vec![podwarden_policy::Container {
+                resources,
+                ..podwarden_policy::Container::default()
+            }],
+            ..podwarden_policy::Pod::default()
+        }
+    });
+    vec(pod, 0..12)
+}
+
+proptest! {
+    /// Law: no critical pod is below a `memory.high` that convergence wrote, whatever is in force and used.
+    #[test]
+    fn no_critical_pod_is_slowed(
+        pods in pods(),
+        usage in 0..4096_u64,
+        high in 0..4096_u64,
+        target in 0..4096_u64,
+    ) {
+        use podwarden_policy::{QosClass, converge::may_be_slowed, qos::classify};
+        for class in [QosClass::Burstable, QosClass::BestEffort] {
+            let holds = pods.iter().any(|pod| classify(pod) == class && pod.is_critical());
+            prop_assert_eq!(may_be_slowed(class, &pods), !holds);
+            if !holds {
+                continue;
+            }
+            let calm = Terms { steps: Steps::default().without_slowing(), ..terms(V2) };
+            let mut reading = Reading { high: Some(at(high)), ..tier(V2, mib(usage), 0) };
+            let mut tier = aimed(at(target));
+            // As an agent that was killed may have left it.
+            tier.inherit(Limit::Unlimited);
+            settle(&mut tier, &mut reading, &calm);
+            prop_assert_eq!(reading.high, Some(Limit::Unlimited));
+        }
+    }
 }

@@ -112,6 +112,10 @@ impl Scene {
     }
 
     fn aim(&self, target: u64, level: u64) {
+        self.aim_slowing(target, level, true);
+    }
+
+    fn aim_slowing(&self, target: u64, level: u64, slows: bool) {
         self.converger().aim(vec![Aim {
             scope: ScopeName::BestEffort,
             path: TIER.into(),
@@ -119,6 +123,7 @@ impl Scene {
             level: Some(Bytes(level)),
             told: 1,
             made: false,
+            slows,
         }]);
     }
 

@@ -50,6 +50,7 @@ mod stalls;
 mod static_url;
 mod stuck;
 mod systemd;
+mod undo;
 mod victims;
 mod workloads;
 mod worth;
@@ -130,6 +131,7 @@ pub(crate) fn all() -> Vec<Case> {
         full_speed::CASES,
         observe::CASES,
         reaping::CASES,
+        undo::CASES,
         victims::CASES,
         worth::CASES,
         levels::CASES,

@@ -1,6 +1,11 @@
 //! What convergence decides from, and what it decides.
 
-use crate::{limits::Limit, units::Bytes};
+use crate::{
+    limits::Limit,
+    model::{Pod, QosClass},
+    qos,
+    units::Bytes,
+};
 
 /// Which files there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +33,24 @@ pub struct Steps {
     pub memory_high: bool,
     /// Page cache of a tier above its target is dropped: `memory.reclaim`; on v1 the hard limit.
     pub memory_reclaim: bool,
+}
+
+impl Steps {
+    /// Without those that slow the tier's tasks, which are v2's `memory.high`.
+    pub const fn without_slowing(self) -> Self {
+        Self {
+            cap_lower_tiers: false,
+            memory_high: false,
+            ..self
+        }
+    }
+}
+
+/// Whether a tier may be slowed as a whole: not while it holds a critical pod, which is never to wait for
+/// memory because of the pods beside it. `memory.high` slows every task below it.
+pub fn may_be_slowed<'a>(class: QosClass, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
+    let critical = |pod: &Pod| qos::classify(pod) == class && pod.is_critical();
+    !pods.into_iter().any(critical)
 }
 
 impl Default for Steps {

@@ -342,7 +342,7 @@ impl Reconciler {
     fn arm(&mut self) {
         let known = self.pods.known();
         let levels = self.eviction.arm(&self.env, &known, self.figures.pods());
-        self.hierarchy.aim(&self.env, levels, known.set().since);
+        self.hierarchy.aim(&self.env, levels, &known.set());
         let facts = self.colocation.aim(&self.env, &known, self.figures.pods());
         self.apply(facts);
     }

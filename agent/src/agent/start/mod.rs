@@ -13,8 +13,10 @@
 //! | `bandwidth` | CPU quotas: what an agent before this one left, and the thread that raises them |
 //! | `status` | eviction status in the API, teardown in the runtime |
 //! | `own_pod` | the pod of this process |
+//! | `beside_kubelet` | a kubelet where podwarden is to own the tree |
 
 mod bandwidth;
+mod beside_kubelet;
 mod engines;
 mod error;
 pub(super) mod event_log;
@@ -105,6 +107,7 @@ pub(super) async fn reconciler(
     stats
         .degradations
         .extend(without_systemd.into_iter().chain(without_thread));
+    stats.degradations.extend(beside_kubelet::warning(&config));
     site::announce(&stats);
 
     let pods = feed.pods.clone();

@@ -5,6 +5,7 @@
 //! there is, and removes it unless it is only to be listed. To undo more, add a step.
 
 mod cgroups;
+mod frozen;
 mod limits;
 mod pins;
 mod state;
@@ -17,8 +18,14 @@ use serde::Serialize;
 use super::start::{self, LOCK_DIR, StartError};
 use crate::{base::error::chain, config::Config};
 
-/// In the order in which they are undone: a limit before its cgroup.
-const STEPS: &[Step] = &[limits::STEP, cgroups::STEP, pins::STEP, state::STEP];
+/// In the order in which they are undone: what runs first, then a limit before its cgroup.
+const STEPS: &[Step] = &[
+    frozen::STEP,
+    limits::STEP,
+    cgroups::STEP,
+    pins::STEP,
+    state::STEP,
+];
 
 /// One kind of thing that agents leave.
 struct Step {

@@ -68,6 +68,8 @@ pub struct Aim {
     pub told: u64,
     /// This agent made the cgroup: no other writer has set a limit.
     pub made: bool,
+    /// Its tasks may be slowed, see [`podwarden_policy::converge::may_be_slowed`].
+    pub slows: bool,
 }
 
 /// What the reconciler is told.

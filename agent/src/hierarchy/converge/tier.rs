@@ -37,6 +37,7 @@ pub(super) struct Tier {
     memory: MemoryReader,
     reclaims: Reclaims,
     level: Option<Bytes>,
+    slows: bool,
     pub(super) found: Found,
     open: Option<Open>,
     pub(super) figures: TierConvergence,
@@ -96,6 +97,7 @@ impl Tier {
             memory,
             reclaims: tree.reclaims(&aim.path),
             level: None,
+            slows: aim.slows,
             found,
             open: None,
             figures: TierConvergence::default(),
@@ -123,6 +125,7 @@ impl Tier {
         }
         self.machine.aim(aim.target);
         self.level = aim.level;
+        self.slows = aim.slows;
         self.figures.target_bytes = target(&self.machine);
     }
 
@@ -148,7 +151,10 @@ impl Tier {
             },
         };
         Terms {
-            steps: parts.config.steps,
+            steps: match (self.slows, self.found.high) {
+                (false, Some(_)) => parts.config.steps.without_slowing(),
+                _ => parts.config.steps,
+            },
             kernel,
             page_size: Bytes(rustix::param::page_size() as u64),
             margin: margin(),

@@ -5,6 +5,7 @@ use std::time::Instant;
 use podwarden_cgroup::{CgroupLayout, Controller};
 use podwarden_policy::{
     Bytes,
+    converge::may_be_slowed,
     desired::{self, Desired},
     drift::Judgement,
     limits::Limit,
@@ -18,7 +19,7 @@ use crate::{
     api::types::EventKind,
     base::clock,
     hierarchy::converge::{Aim, Report, Whose},
-    pods::{PodSet, Since},
+    pods::PodSet,
     reactor::plan::ScopeName,
 };
 
@@ -52,7 +53,7 @@ impl Hierarchy {
         }
         if falls && env.tree.hierarchies().is_on_v2(Controller::Memory) {
             // `memory.high` holds the tier without the reactor.
-            self.aim(env, levels, set.since);
+            self.aim(env, levels, set);
         }
         falls
     }
@@ -75,7 +76,7 @@ impl Hierarchy {
         &self,
         env: &Environment,
         levels: Levels,
-        since: Since,
+        set: &PodSet,
     ) {
         let Some(converger) = &self.converger else {
             return;
@@ -88,8 +89,9 @@ impl Hierarchy {
                 scope: *scope,
                 target: *target,
                 level: levels.of_scope(*scope).map(Bytes),
-                told: since.0,
+                told: set.since.0,
                 made: self.actor.made(&path),
+                slows: may_be_slowed(class, set.pods.iter().map(|pod| &pod.pod)),
                 path,
             }
         });

@@ -183,7 +183,7 @@ impl Hierarchy {
         let desired = desired::tree(&snapshot);
         let actions = plan::towards(&snapshot, &desired);
         self.set_targets(&desired, env);
-        self.aim(env, levels, set.since);
+        self.aim(env, levels, set);
         self.know_ours(&snapshot.cgroups, env);
         let judgement = match &mut self.drift {
             Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
