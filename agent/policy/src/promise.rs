@@ -46,7 +46,7 @@ const PATIENCE_NS: u64 = SECOND_NS;
 /// Page cache of the dead that takes longer than this is being written to a disk.
 const WRITTEN_NS: u64 = SECOND_NS / 4;
 
-/// The rate of the living is measured over at least this long.
+/// A rate is measured over at least this long.
 const SHORTEST_NS: u64 = 5_000_000;
 
 /// One victim's memory.
@@ -59,6 +59,9 @@ pub struct Promise {
     least: (u64, u64),
     /// Its usage at the last look.
     left: u64,
+    /// What it used, and when, as its rate was measured last; and that rate.
+    mark: (u64, u64),
+    rate: u64,
     /// When no process was left in it.
     empty: Option<u64>,
     broken: bool,
@@ -84,6 +87,8 @@ impl Promise {
             killed: now,
             least: (usage, now),
             left: usage,
+            mark: (usage, now),
+            rate: 0,
             empty: None,
             broken: false,
         }
@@ -98,6 +103,11 @@ impl Promise {
         }
         if empty {
             self.empty.get_or_insert(now);
+        }
+        let elapsed = now.saturating_sub(self.mark.1);
+        if elapsed >= SHORTEST_NS {
+            self.rate = ratio(self.mark.0.saturating_sub(left), SECOND_NS, elapsed);
+            self.mark = (left, now);
         }
         let stalled = self.stalled(now);
         self.broken |= match self.empty {
@@ -134,24 +144,18 @@ impl Promise {
     /// `usual`; `u64::MAX` where it gives back nothing. 0 once no process is left: what remains
     /// is teardown's, whose end is not measured by a rate.
     pub fn due(&self, now: u64, usual: u64) -> u64 {
-        let rate = self.rate(now);
         match () {
             () if !self.is_dying() => 0,
             () if self.stalled(now) < PATIENCE_NS => usual,
-            () if rate == 0 => u64::MAX,
-            () => ratio(self.left, SECOND_NS, rate),
+            () if self.rate == 0 => u64::MAX,
+            () => ratio(self.left, SECOND_NS, self.rate),
         }
     }
 
-    /// How fast it gives back its memory at `now`: on the average since it was killed; 0 where nothing has come of
-    /// late.
-    pub fn rate(&self, now: u64) -> u64 {
-        match self.stalled(now) < PATIENCE_NS {
-            true => ratio(
-                self.usage.saturating_sub(self.left),
-                SECOND_NS,
-                now.saturating_sub(self.killed),
-            ),
+    /// How fast its processes give back its memory, by the last looks; 0 once none is left.
+    pub fn rate(&self) -> u64 {
+        match self.is_dying() {
+            true => self.rate,
             false => 0,
         }
     }
@@ -181,6 +185,11 @@ pub struct Living {
 }
 
 impl Living {
+    /// A victim is no longer taken off: what its memory adds to the rest is no growth.
+    pub fn rebase(&mut self) {
+        self.from = None;
+    }
+
     /// They use `rest` at `now`, of which `ahead` may be charged and not in use.
     pub fn observe(&mut self, now: u64, rest: u64, ahead: u64) {
         let Some((since, from)) = self.from else {

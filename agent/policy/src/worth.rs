@@ -7,8 +7,12 @@
 //! Approach: an eviction has to last. It is *effective* when the victim's memory, and what it would have
 //! filled, cover the excess and the growth of the scope over a horizon. The first eviction has no horizon; it is
 //! [`SHORTEST_HORIZON_NS`] for the second and doubles with each that follows before [`LONGEST_HORIZON_NS`] have
-//! passed. A pod that is not effective gives way to the candidate that grows, if that one uses more than it requested. Where no
-//! candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing.
+//! passed. A pod that is not effective, or whose memory would be free only
+//! after the scope is at its hard limit, gives way to the candidate that grows, if that one uses more than it requested. Where no
+//! candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing. The pod is
+//! then the first in the order that keeps the scope below its level for that long, else the first that keeps it
+//! below its hard limit, else the first. Where the hard limit would be reached within the pause, a pod of the first two
+//! kinds does not wait for it.
 //!
 //! Terms: the *excess* is what counts against the level less the target; the *grower* is what grew most over
 //! the last half second to second; the *gain* of a victim is its working set.
@@ -86,6 +90,8 @@ pub struct Shortage {
     pub rate: u64,
     /// How much it grew of late.
     pub growth: Growth,
+    /// What is left below its hard limit, where there is one, bytes.
+    pub room: Option<u64>,
 }
 
 impl Shortage {
@@ -95,13 +101,44 @@ impl Shortage {
         self.excess.saturating_add(filled)
     }
 
+    /// What has to be freed for the scope to stay below its hard limit for `horizon` nanoseconds, bytes; `None`
+    /// without a limit.
+    pub fn needed_below_limit(&self, horizon: u64) -> Option<u64> {
+        let filled = part(self.rate, horizon, SECOND_NS);
+        self.room.map(|room| filled.saturating_sub(room))
+    }
+
+    /// Whether the scope is at its hard limit within `nanos` nanoseconds: then a pod whose death lasts need not wait
+    /// for the kubelet's pace.
+    pub fn reaches_limit(&self, nanos: u64) -> bool {
+        let filled = part(self.rate, nanos, SECOND_NS);
+        self.room.is_some_and(|room| filled >= room)
+    }
+
+    /// Whether the death of `gain` comes to `least` bytes over [`KUBELET_PACE_NS`], with what it would have filled.
+    pub fn lasts(&self, gain: Gain, least: u64) -> bool {
+        let spared = part(self.rate_of(gain), KUBELET_PACE_NS, SECOND_NS);
+        gain.bytes.saturating_add(spared) >= least
+    }
+
     /// Whether the death of `gain` keeps the scope below its level for `horizon` nanoseconds: its memory is
     /// free then, and it fills no more.
     fn is_covered(&self, gain: Gain, horizon: u64) -> bool {
-        let all = self.growth.all();
-        let rate = part(self.rate, gain.growth.min(all), all);
-        let spared = part(rate, horizon, SECOND_NS);
+        let spared = part(self.rate_of(gain), horizon, SECOND_NS);
         gain.bytes.saturating_add(spared) >= self.needed(horizon)
+    }
+
+    /// Whether the memory of `gain` is free before the scope is at its hard limit.
+    fn is_in_time(&self, gain: Gain) -> bool {
+        let rate = self.rate.saturating_sub(self.rate_of(gain));
+        let filled = part(rate, gain.takes, SECOND_NS);
+        self.room.is_none_or(|room| filled <= room)
+    }
+
+    /// How much of the rate is of `gain`.
+    fn rate_of(&self, gain: Gain) -> u64 {
+        let all = self.growth.all();
+        part(self.rate, gain.growth.min(all), all)
     }
 
     /// Whether `gain` is what fills the scope: half of the growth or more.
@@ -117,6 +154,8 @@ pub struct Gain {
     pub bytes: u64,
     /// How much of the scope's growth is its own, bytes.
     pub growth: u64,
+    /// How long until its memory is free, nanoseconds.
+    pub takes: u64,
 }
 
 /// `value * numerator / denominator`; 0 of nothing.
@@ -131,17 +170,16 @@ fn part(value: u64, numerator: u64, denominator: u64) -> u64 {
 pub enum Pick {
     /// The first in the order.
     First,
-    /// The one that fills the scope, ahead of the first, whose death would gain too little.
+    /// The one that fills the scope, ahead of the first, whose death would gain too little or too late.
     Filler,
 }
 
 /// Picks between the first in the order and `filler`, the candidate that grew most among those over their
 /// memory request.
 pub fn pick(shortage: &Shortage, horizon: u64, first: Gain, filler: Option<Gain>) -> Pick {
+    let suffices = shortage.is_covered(first, horizon) && shortage.is_in_time(first);
     match filler {
-        Some(filler) if !shortage.is_covered(first, horizon) && shortage.is_filled_by(filler) => {
-            Pick::Filler
-        }
+        Some(filler) if !suffices && shortage.is_filled_by(filler) => Pick::Filler,
         _ => Pick::First,
     }
 }
@@ -150,6 +188,8 @@ pub fn pick(shortage: &Shortage, horizon: u64, first: Gain, filler: Option<Gain>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effect {
     last: Option<u64>,
+    /// The last one for growth that is no candidate's.
+    paced: Option<u64>,
     horizon: u64,
     pause: u64,
     /// What is taken to grow before growth was seen, and what was seen last.
@@ -163,6 +203,7 @@ impl Effect {
     pub const fn new(assumed: Grower) -> Self {
         Self {
             last: None,
+            paced: None,
             horizon: SHORTEST_HORIZON_NS,
             pause: KUBELET_PACE_NS,
             assumed,
@@ -190,29 +231,37 @@ impl Effect {
         }
     }
 
-    /// When the next eviction is allowed; 0 is at once.
+    /// When the next eviction is allowed; 0 is at once. Pods that were evicted for the growth of candidates do not
+    /// count: their death had an end.
     pub const fn allowed_from(&self, grower: Grower) -> u64 {
-        match (grower, self.last) {
+        match (grower, self.paced) {
             (Grower::Others, Some(last)) => last.saturating_add(self.pause),
             _ => 0,
         }
     }
 
-    /// A pod was evicted at `now`.
+    /// A pod was evicted at `now`, for what [`Effect::grower`] named last.
     pub fn evicted(&mut self, now: u64) {
         if let Some(last) = self.last {
-            let lasted = now.saturating_sub(last);
-            self.horizon = match lasted {
-                _ if lasted >= LONGEST_HORIZON_NS => SHORTEST_HORIZON_NS,
+            self.horizon = match now.saturating_sub(last) {
+                LONGEST_HORIZON_NS.. => SHORTEST_HORIZON_NS,
                 _ => self.horizon.saturating_mul(2).min(LONGEST_HORIZON_NS),
-            };
-            self.pause = match lasted {
-                // It lasted clearly longer than the pause: the scope was below its level meanwhile.
-                _ if lasted >= self.pause.saturating_mul(2) => KUBELET_PACE_NS,
-                _ if lasted >= self.pause => self.pause.saturating_mul(2).min(LONGEST_PAUSE_NS),
-                _ => self.pause,
             };
         }
         self.last = Some(now);
+        if self.grower == Grower::Candidates {
+            return;
+        }
+        if let Some(last) = self.paced {
+            self.pause = match now.saturating_sub(last) {
+                // It lasted clearly longer than the pause: the scope was below its level meanwhile.
+                lasted if lasted >= self.pause.saturating_mul(2) => KUBELET_PACE_NS,
+                lasted if lasted >= self.pause => {
+                    self.pause.saturating_mul(2).min(LONGEST_PAUSE_NS)
+                }
+                _ => self.pause,
+            };
+        }
+        self.paced = Some(now);
     }
 }

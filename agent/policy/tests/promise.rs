@@ -76,16 +76,17 @@ fn a_victim_is_as_fast_as_others_until_it_is_seen_to_be_slow() {
     let mut promise = Promise::new(1_000 * MIB, 0);
     assert_eq!(promise.due(SECOND / 2, 77), 77);
     promise.look(SECOND, 900 * MIB, false, false);
-    assert_eq!(promise.rate(SECOND), 100 * MIB);
+    assert_eq!(promise.rate(), 100 * MIB);
     assert_eq!(promise.due(SECOND, 77), 77);
     // Nothing more has come for a second.
     promise.look(2 * SECOND, 900 * MIB, false, false);
+    assert_eq!((promise.rate(), promise.due(2 * SECOND, 77)), (0, u64::MAX));
+    promise.look(3 * SECOND, 800 * MIB, true, true);
     assert_eq!(
-        (promise.rate(2 * SECOND), promise.due(2 * SECOND, 77)),
-        (0, u64::MAX)
+        (promise.rate(), promise.due(3 * SECOND, 77)),
+        (0, 0),
+        "teardown has no rate"
     );
-    promise.look(2 * SECOND + 1, 900 * MIB, true, true);
-    assert_eq!(promise.due(3 * SECOND, 77), 0, "teardown has no rate");
 }
 
 #[test]

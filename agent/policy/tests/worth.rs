@@ -1,5 +1,7 @@
 //! The laws of `policy::worth`, on simulated nodes: memory grows in straight lines, a victim's memory takes
 //! time to be free, and the reactor decides each time the node is at its level.
+//!
+//! More than 400 lines: one simulation, and the laws that are judged on it.
 
 use podwarden_policy::{
     Bytes, QosClass,
@@ -136,6 +138,7 @@ impl Sim {
         Gain {
             bytes: self.pods[index].usage,
             growth: self.growth_of(index),
+            takes: self.pods[index].usage / 10,
         }
     }
 
@@ -174,6 +177,7 @@ impl Sim {
             excess: self.total() - self.level,
             rate: self.rate(),
             growth,
+            room: None,
         };
         let rank = |i: &usize| {
             (
@@ -378,6 +382,17 @@ fn a_leaking_daemon_beside_thirty_small_pods_costs_two_of_them_in_ten_seconds() 
 fn the_pause_doubles_while_evictions_change_nothing_and_returns_when_one_does() {
     let mut effect = Effect::new(Grower::Candidates);
     assert_eq!(effect.allowed_from(Grower::Others), 0);
+    effect.evicted(0);
+    assert_eq!(
+        effect.allowed_from(Grower::Others),
+        0,
+        "that one was a candidate's"
+    );
+    let others = Growth {
+        candidates: 0,
+        others: 512 * MIB,
+    };
+    effect.grower(&others, SECOND);
     effect.evicted(SECOND);
     let second = effect.allowed_from(Grower::Others);
     assert_eq!(second, SECOND + KUBELET_PACE_NS);

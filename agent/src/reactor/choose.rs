@@ -87,6 +87,22 @@ fn rank(plan: &ArmedPlan, victim: &Victim, working_set: u64) -> Rank {
     evict::rank(plan.ranking, &candidate)
 }
 
+/// What a candidate has to use at least, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Least {
+    Used(u64),
+    /// Free within the kubelet's pace.
+    Lasting(u64),
+}
+
+impl Least {
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::Used(bytes) | Self::Lasting(bytes) => bytes,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     choice: Choice,
@@ -118,7 +134,7 @@ impl Order {
         scope: ScopeName,
         trace: Option<&Trace>,
         skip: impl Fn(&Victim, u64) -> Skip,
-        least: u64,
+        least: Least,
     ) -> Survey {
         self.heap.clear();
         let mut survey = Survey::default();
@@ -140,7 +156,7 @@ impl Order {
             if let Some(trace) = trace {
                 trace.pod(victim.token, now(), usage, None);
             }
-            if gain == 0 || gain < least {
+            if gain == 0 || gain < least.bytes() {
                 continue;
             }
             let choice = Choice {
@@ -182,7 +198,7 @@ impl Order {
         &mut self,
         plan: &ArmedPlan,
         trace: Option<&Trace>,
-        least: u64,
+        least: Least,
     ) -> Option<Choice> {
         loop {
             let top = self.heap.first_mut()?;
@@ -198,7 +214,8 @@ impl Order {
                 return Some(choice);
             }
             let victim = &plan.victims[position];
-            let working_set = victim.files.memory.stat().map(|s| s.working_set(usage));
+            let stat = victim.files.memory.stat();
+            let working_set = stat.as_ref().map(|stat| stat.working_set(usage));
             if let Some(trace) = trace {
                 trace.pod(
                     victim.token,
@@ -209,7 +226,12 @@ impl Order {
             }
             // The promised part is no page cache that could be dropped.
             let counted = working_set.map_or(0, |set| set.saturating_sub(usage - gain));
-            if counted < least.max(1) {
+            let gained = match least {
+                Least::Used(_) => counted,
+                // Shared memory is no gain then: teardown may take as long as the next eviction.
+                Least::Lasting(_) => counted.saturating_sub(stat.map_or(0, |stat| stat.shmem)),
+            };
+            if gained < least.bytes().max(1) {
                 self.drop_top(plan);
                 continue;
             }

@@ -20,7 +20,7 @@ use evict::Evicted;
 
 use super::{
     KernelLevels, Shared,
-    choose::{Choice, Order, Skip, Survey, choice_of},
+    choose::{Choice, Least, Order, Skip, Survey, choice_of},
     dying::Victims,
     fill::{Costs, Fill},
     growth::{self, Growths},
@@ -249,8 +249,10 @@ impl Core {
             || {
                 let at = now();
                 let skip = |victim: &Victim, usage| skip(dying, passed_over, victim, usage, at);
-                order.fill(plan, scope.name, None, skip, 0);
-                order.next(plan, None, 0).map_or(0, |choice| choice.gain)
+                order.fill(plan, scope.name, None, skip, Least::Used(0));
+                order
+                    .next(plan, None, Least::Used(0))
+                    .map_or(0, |choice| choice.gain)
             },
         )
     }

@@ -103,16 +103,19 @@ impl Victims {
         }
     }
 
-    /// Calls `look` with each, and forgets those of which nothing more is to come.
-    pub(super) fn look(&mut self, mut look: impl FnMut(&mut Dying)) {
+    /// Calls `look` with each, and forgets those of which nothing more is to come; true where there was one.
+    pub(super) fn look(&mut self, mut look: impl FnMut(&mut Dying)) -> bool {
+        let mut forgotten = false;
         for place in &mut self.0 {
             if let Some(dying) = place {
                 look(dying);
                 if dying.told && dying.promise.is_over() {
                     *place = None;
+                    forgotten = true;
                 }
             }
         }
+        forgotten
     }
 
     fn all(&self) -> impl Iterator<Item = &Dying> {
@@ -165,7 +168,7 @@ impl Victims {
         for dying in self.of(scope.name) {
             let promised = dying.counted(scope);
             held.promised = held.promised.saturating_add(promised);
-            held.freeing = held.freeing.saturating_add(dying.promise.rate(now));
+            held.freeing = held.freeing.saturating_add(dying.promise.rate());
             match dying.promise.due(now, usual(dying.left)) {
                 u64::MAX => held.slow = held.slow.saturating_add(promised),
                 due => held.due = held.due.max(due),

@@ -14,7 +14,7 @@ use super::{plan::Scope, watch::Look};
 use crate::base::clock::monotonic as now;
 
 /// From the crossing of a level to SIGKILL, nanoseconds: on an idle node 99 in 100 are faster.
-const DETECTION_NS: u64 = 5_000_000;
+pub(super) const DETECTION_NS: u64 = 5_000_000;
 
 /// Headroom is rounded up to this, so that the kernel's level is not armed anew for every few pages.
 const GRAIN: u64 = 1 << 20;

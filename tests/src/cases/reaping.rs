@@ -271,21 +271,21 @@ fn shared_memory_once(context: &Context) -> Result<()> {
     let file = volume.0.join("data").display().to_string();
     let fills = scene
         .victim
-        .start(&["cache", "--mib", "160", "--file", &file])?;
-    scene.victim_holds(160)?;
+        .start(&["cache", "--mib", "80", "--file", &file])?;
+    scene.victim_holds(80)?;
     let filler = scene.fill()?;
     let eviction = scene.evictions(1)?.remove(0);
     ensure!(eviction.pod.uid == scene.victim.uid(), "{eviction:?}");
     sleep(Duration::from_secs(2))?;
     let left = scene.victim.cgroup.memory()?.usage;
-    ensure!(left >= 160 * MIB, "the volume holds {left} bytes");
+    ensure!(left >= 80 * MIB, "the volume holds {left} bytes");
     let count = scene.node.agent.evictions()?.len();
     ensure!(
         beside.is_alive() && count == 1,
         "{count} evictions for memory that a dead pod's volume holds"
     );
-    // What the living fill meanwhile counts: past the level without the volume.
-    let more = scene.fill_to(scene.node.level()? + 160 * MIB + 12 * MIB);
+    // What the living fill meanwhile counts: past the level without the volume, and below the limit with it.
+    let more = scene.fill_to(scene.node.level()? + 92 * MIB);
     let evictions = scene.evictions(2)?;
     ensure!(evictions[1].pod.uid == bystander.uid(), "{evictions:?}");
     drop(volume);

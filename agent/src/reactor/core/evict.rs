@@ -5,11 +5,12 @@ use std::sync::Arc;
 use podwarden_cgroup::Killed;
 use podwarden_policy::worth::{self, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage};
 
-use super::{Choice, Core, Survey, choice_of, skip};
+use super::{Choice, Core, Least, Survey, choice_of, skip};
 use crate::{
     base::clock::monotonic as now,
     reactor::{
         dying::Dying,
+        fill::DETECTION_NS,
         growth::index,
         plan::{ArmedPlan, ScopeName, Victim},
         report::{Chosen, Crossing, Outcome, Report},
@@ -41,6 +42,7 @@ impl Core {
             return Evicted::None(Report::RateLimited(crossing));
         }
         let scope = crossing.scope;
+        let least = Least::Used(least);
         let survey = self.order(plan, scope, least);
         // One that cannot be killed, or has nothing to kill, does not save the others.
         let mut next = self.order.next(plan, Some(&self.shared.trace), least);
@@ -69,7 +71,7 @@ impl Core {
     }
 
     /// Orders the candidates that use `least` bytes.
-    fn order(&mut self, plan: &ArmedPlan, scope: ScopeName, least: u64) -> Survey {
+    fn order(&mut self, plan: &ArmedPlan, scope: ScopeName, least: Least) -> Survey {
         let (dying, passed_over, at) = (&self.dying, &self.passed_over, now());
         let skip = |victim: &Victim, usage| skip(dying, passed_over, victim, usage, at);
         let trace = Some(&*self.shared.trace);
@@ -90,46 +92,80 @@ impl Core {
         let Some(index) = index(crossing.scope) else {
             return Ok(first);
         };
-        let growth = self
-            .growths
-            .of(crossing.scope, crossing.usage, survey.candidates);
+        let shortage = self.shortage(plan, crossing, excess, survey);
         let at = now();
-        let shortage = Shortage {
-            excess,
-            rate: self.rate(crossing, &growth, at),
-            growth,
-        };
-        let grower = self.effects[index].grower(&growth, at);
+        let grower = self.effects[index].grower(&shortage.growth, at);
         let effect = self.effects[index];
+        let pause = effect.allowed_from(grower).saturating_sub(at);
+        if pause > 0 && !shortage.reaches_limit(pause) {
+            return Err(shortage.growth);
+        }
+        // Reading it again costs as much as all other reads: not where it is the first anyway.
+        let filler = survey
+            .filler
+            .filter(|(position, _)| *position != first.position)
+            .and_then(|(position, _)| self.filler(plan, position));
         match grower {
             Grower::Candidates => {
-                let gain = |choice: Choice| Gain {
-                    bytes: choice.gain,
-                    growth: plan.victims[choice.position]
-                        .files
-                        .seen
-                        .growth(choice.usage),
-                };
-                // Reading it again costs as much as all other reads: not where it is the first anyway.
-                let filler = survey
-                    .filler
-                    .filter(|(position, _)| *position != first.position)
-                    .and_then(|(position, _)| self.filler(plan, position));
-                Ok(
-                    match worth::pick(&shortage, effect.horizon(at), gain(first), filler.map(gain))
-                    {
-                        Pick::First => first,
-                        Pick::Filler => filler.unwrap_or(first),
-                    },
-                )
+                let gains = filler.map(|filler| self.gain(plan, filler));
+                let horizon = effect.horizon(at);
+                match worth::pick(&shortage, horizon, self.gain(plan, first), gains) {
+                    Pick::First => Ok(first),
+                    Pick::Filler => Ok(filler.unwrap_or(first)),
+                }
             }
-            Grower::Others if at < effect.allowed_from(Grower::Others) => Err(growth),
-            Grower::Others => {
-                let least = shortage.needed(KUBELET_PACE_NS);
-                self.order(plan, crossing.scope, least);
-                Ok(self.order.next(plan, None, least).unwrap_or(first))
-            }
+            Grower::Others => self
+                .lasting(plan, crossing.scope, &shortage, filler)
+                .or((pause == 0).then_some(first))
+                .ok_or(shortage.growth),
         }
+    }
+
+    fn shortage(
+        &self,
+        plan: &ArmedPlan,
+        crossing: &Crossing,
+        excess: u64,
+        survey: &Survey,
+    ) -> Shortage {
+        let Crossing { scope, usage, .. } = *crossing;
+        let growth = self.growths.of(scope, usage, survey.candidates);
+        let limit = plan.scopes.iter().find(|of| of.name == scope);
+        let limit = limit.and_then(|scope| scope.limit());
+        Shortage {
+            excess,
+            rate: self.rate(crossing, &growth, now()),
+            growth,
+            room: limit.map(|limit| limit.saturating_sub(usage)),
+        }
+    }
+
+    fn gain(&self, plan: &ArmedPlan, choice: Choice) -> Gain {
+        let seen = &plan.victims[choice.position].files.seen;
+        Gain {
+            bytes: choice.gain,
+            growth: seen.growth(choice.usage),
+            takes: DETECTION_NS.saturating_add(self.costs.reap.of(choice.gain)),
+        }
+    }
+
+    /// The candidate whose death keeps the scope below its level for the kubelet's pace, or else below its limit.
+    fn lasting(
+        &mut self,
+        plan: &ArmedPlan,
+        scope: ScopeName,
+        shortage: &Shortage,
+        filler: Option<Choice>,
+    ) -> Option<Choice> {
+        let at_least = [
+            Some(shortage.needed(KUBELET_PACE_NS)),
+            shortage.needed_below_limit(KUBELET_PACE_NS),
+        ];
+        at_least.into_iter().flatten().find_map(|least| {
+            self.order(plan, scope, Least::Lasting(least));
+            let first = self.order.next(plan, None, Least::Lasting(least));
+            first.or_else(|| filler.filter(|f| shortage.lasts(self.gain(plan, *f), least)))
+        })
     }
 
     /// The candidate that fills, unless it was tried just now.

@@ -21,7 +21,7 @@ impl Core {
         let at = now();
         let progress = self.reaper.progress();
         let (mut reports, mut stuck, mut cost) = (None, None, None);
-        self.dying.look(|dying| {
+        let forgotten = self.dying.look(|dying| {
             let left = dying.read();
             let token = dying.victim().token;
             self.shared.trace.pod(token, at, left, None);
@@ -41,6 +41,9 @@ impl Core {
                 left,
             });
         });
+        if forgotten {
+            self.living.iter_mut().for_each(Living::rebase);
+        }
         let Some(report) = reports else { return };
         if let Some((bytes, took)) = cost {
             self.costs.reap.learn(bytes, took);

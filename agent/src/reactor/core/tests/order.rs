@@ -51,8 +51,14 @@ fn candidates_come_out_in_the_order_of_their_working_sets() {
             .collect();
         expected.sort();
         let mut order = Order::default();
-        order.fill(&plan, ScopeName::Kubepods, None, |_, _| Skip::No, least);
-        let found: Vec<_> = std::iter::from_fn(|| order.next(&plan, None, least))
+        order.fill(
+            &plan,
+            ScopeName::Kubepods,
+            None,
+            |_, _| Skip::No,
+            Least::Used(least),
+        );
+        let found: Vec<_> = std::iter::from_fn(|| order.next(&plan, None, Least::Used(least)))
             .map(|choice| {
                 (
                     choice.rank,
