@@ -245,6 +245,15 @@ impl UsageReader {
         Ok(Self(Reread::open(&directory.join(usage_file(is_v2)))?))
     }
 
+    /// Opens the file with the number of tasks of a cgroup and all below it (`pids.current`).
+    ///
+    /// # Errors
+    /// As [`MemoryReader::open`], of the pids controller.
+    pub fn processes(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let directory = tree.path(Controller::Pids, cgroup)?;
+        Ok(Self(Reread::open(&directory.join("pids.current"))?))
+    }
+
     /// As [`MemoryReader::usage`].
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use crate::{
     limits,
     model::{Pod, PodUid, QosClass},
     qos,
+    signal::Signal,
     units::{Bytes, saturate},
 };
 
@@ -142,6 +143,52 @@ impl fmt::Display for Rank {
             Excess::UnknownFirst | Excess::UnknownLast => f.write_str("usage unknown")?,
         }
         write!(f, ", priority {}", self.priority)
+    }
+}
+
+/// A place in the order when process ids run out: priority, then the number of processes, largest
+/// first (`rankPIDPressure` of kubelet `pkg/kubelet/eviction/helpers.go`). Equal ranks are ordered
+/// by uid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PidRank {
+    /// `spec.priority`, lowest first.
+    pub priority: i32,
+    /// Processes in the pod's cgroup.
+    pub processes: Reverse<u64>,
+}
+
+impl PidRank {
+    /// The rank of a pod with so many processes.
+    pub const fn new(priority: i32, processes: u64) -> Self {
+        Self {
+            priority,
+            processes: Reverse(processes),
+        }
+    }
+}
+
+impl fmt::Display for PidRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processes = Signal::PidAvailable.amount(self.processes.0);
+        write!(f, "{processes}, priority {}", self.priority)
+    }
+}
+
+/// Why a pod was chosen: its place in the order that counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Memory is short.
+    Memory(Rank),
+    /// Process ids are.
+    Processes(PidRank),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(rank) => rank.fmt(f),
+            Self::Processes(rank) => rank.fmt(f),
+        }
     }
 }
 

@@ -236,7 +236,10 @@ fn eviction(snapshot: &Snapshot) -> Option<Action> {
     let crossing = snapshot.crossing?;
     match crossing.threshold.signal {
         Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {}
-        Signal::MemoryPressure | Signal::QosReservedMemory | Signal::MemoryLimit => return None,
+        Signal::MemoryPressure
+        | Signal::QosReservedMemory
+        | Signal::MemoryLimit
+        | Signal::PidAvailable => return None,
     }
     let order = ranking(snapshot);
     let first = order.first()?;

@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use crate::model::QosClass;
+use crate::{model::QosClass, units::Bytes};
 
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -35,7 +35,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What is watched. The order is that in which thresholds are acted on. The first two are the kubelet's
+    /// What is watched. The order is that in which thresholds are acted on. The first two, and that of process ids, are the kubelet's
     /// (`pkg/kubelet/eviction/api/types.go`).
     #[derive(Default)]
     Signal {
@@ -50,6 +50,27 @@ words! {
         QosReservedMemory = "qosReserved.memory",
         /// A cgroup at its hard limit, where the kernel's OOM killer acts.
         MemoryLimit = "memory.limit",
+        /// Process ids left on the node or to its pods; the kubelet's as well.
+        PidAvailable = "pid.available",
+    }
+}
+
+/// A count with its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// Bytes of memory.
+    Memory(Bytes),
+    /// Processes and threads.
+    Processes(u64),
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(bytes) => bytes.fmt(f),
+            Self::Processes(1) => f.write_str("1 process"),
+            Self::Processes(count) => write!(f, "{count} processes"),
+        }
     }
 }
 
@@ -58,11 +79,23 @@ impl Signal {
     /// follows from another setting.
     pub const fn key(self) -> Option<&'static str> {
         match self {
-            Self::MemoryAvailable => Some(self.as_str()),
+            Self::MemoryAvailable | Self::PidAvailable => Some(self.as_str()),
             Self::AllocatableMemoryAvailable
             | Self::MemoryPressure
             | Self::QosReservedMemory
             | Self::MemoryLimit => None,
+        }
+    }
+
+    /// So many of what it counts, with the unit.
+    pub const fn amount(self, count: u64) -> Amount {
+        match self {
+            Self::PidAvailable => Amount::Processes(count),
+            Self::AllocatableMemoryAvailable
+            | Self::MemoryAvailable
+            | Self::MemoryPressure
+            | Self::QosReservedMemory
+            | Self::MemoryLimit => Amount::Memory(Bytes(count)),
         }
     }
 
@@ -87,6 +120,8 @@ words! {
         Node = "node",
         /// No cgroup's level, but tasks that wait for memory.
         Pressure = "pressure",
+        /// Process ids, of the node or of all pods.
+        Pids = "pids",
     }
 }
 
@@ -97,6 +132,7 @@ impl ScopeName {
             Self::Kubepods => Signal::AllocatableMemoryAvailable,
             Self::Node => Signal::MemoryAvailable,
             Self::Pressure => Signal::MemoryPressure,
+            Self::Pids => Signal::PidAvailable,
             Self::Burstable | Self::BestEffort => Signal::QosReservedMemory,
         }
     }
@@ -104,7 +140,7 @@ impl ScopeName {
     /// True when evicting a pod of this class lowers this scope's usage.
     pub fn contains(self, class: QosClass) -> bool {
         match self {
-            Self::Kubepods | Self::Node | Self::Pressure => true,
+            Self::Kubepods | Self::Node | Self::Pressure | Self::Pids => true,
             Self::Burstable => class == QosClass::Burstable,
             Self::BestEffort => class == QosClass::BestEffort,
         }

@@ -227,7 +227,10 @@ impl Sampler {
                 let mut account = match tier.name {
                     ScopeName::Burstable => of(QosClass::Burstable),
                     ScopeName::BestEffort => of(QosClass::BestEffort),
-                    ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => {
+                    ScopeName::Kubepods
+                    | ScopeName::Node
+                    | ScopeName::Pressure
+                    | ScopeName::Pids => {
                         let mut all = index.others(figures);
                         for class in [
                             QosClass::Guaranteed,

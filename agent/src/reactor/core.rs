@@ -13,6 +13,7 @@ use podwarden_policy::{pressure::WORTH_EVICTING, promise::Living, worth::Effect}
 
 mod evict;
 mod notices;
+mod pids;
 mod promises;
 mod rearm;
 
@@ -25,6 +26,7 @@ use super::{
     fill::{Costs, Fill},
     growth::{self, Growths},
     node::NodeRoom,
+    pids::PidWatch,
     plan::{ArmedPlan, Scope, ScopeName, Victim},
     poll::{self, Poll},
     reap::Reaper,
@@ -82,6 +84,7 @@ pub(super) struct Core {
     /// What came of the evictions of each scope, by [`growth::index`].
     effects: [Effect; SCOPES],
     node: NodeRoom,
+    pids: PidWatch,
     evictions: u64,
     cpus: u32,
     config: ReactorConfig,
@@ -122,6 +125,7 @@ impl Core {
             growths: Growths::default(),
             effects: growth::effects(),
             node: NodeRoom::default(),
+            pids: PidWatch::default(),
             evictions: 0,
             cpus,
             config,
@@ -184,6 +188,7 @@ impl Core {
             }
         }
         self.relieve_stalls(&plan);
+        self.relieve_pids(&plan, wake);
         self.growths.sample(&plan, now());
     }
 
@@ -355,7 +360,8 @@ impl Core {
             (false, false) => Some(TEARDOWN_POLL),
             (false, true) => None,
         };
-        self.poll.wake_after(sleeps.chain(dying).min());
+        let pids = self.plan.pids.as_ref().map(|_| self.pids.sleep(at));
+        self.poll.wake_after(sleeps.chain(dying).chain(pids).min());
     }
 }
 

@@ -166,6 +166,6 @@ pub(super) fn index(scope: ScopeName) -> Option<usize> {
         ScopeName::Kubepods => Some(1),
         ScopeName::Burstable => Some(2),
         ScopeName::BestEffort => Some(3),
-        ScopeName::Pressure => None,
+        ScopeName::Pressure | ScopeName::Pids => None,
     }
 }

@@ -26,6 +26,7 @@ pub mod free;
 pub mod growth;
 mod node;
 mod noticing;
+pub mod pids;
 pub mod plan;
 mod poll;
 mod reap;

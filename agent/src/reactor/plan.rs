@@ -17,7 +17,7 @@ use podwarden_policy::{
 
 pub use podwarden_policy::signal::ScopeName;
 
-use super::{free::FreeMemory, growth::Seen};
+use super::{free::FreeMemory, growth::Seen, pids::Pids};
 
 /// A memory cgroup with a level.
 #[derive(Debug)]
@@ -47,7 +47,9 @@ impl Scope {
     pub fn used(&self, stat: &MemoryStat, usage: u64) -> u64 {
         match self.name {
             ScopeName::Burstable | ScopeName::BestEffort => stat.without_cache(usage),
-            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => stat.working_set(usage),
+            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => {
+                stat.working_set(usage)
+            }
         }
     }
 
@@ -55,7 +57,9 @@ impl Scope {
     pub(super) fn filled(&self, stat: &MemoryStat, usage: u64) -> u64 {
         match self.name {
             ScopeName::Burstable | ScopeName::BestEffort => stat.filled(),
-            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => stat.working_set(usage),
+            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => {
+                stat.working_set(usage)
+            }
         }
     }
 
@@ -65,7 +69,7 @@ impl Scope {
         let limit = self.memory.limit().ok().flatten()?;
         let stands = match self.name {
             ScopeName::Burstable | ScopeName::BestEffort => limit >= self.level,
-            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => true,
+            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => true,
         };
         stands.then_some(limit)
     }
@@ -186,6 +190,8 @@ pub struct ArmedPlan {
     pub victims: Vec<Victim>,
     /// Where it is configured.
     pub pressure: Option<Arc<Pressure>>,
+    /// Where it is configured.
+    pub pids: Option<Pids>,
     /// Who goes first.
     pub ranking: Ranking,
     /// False in observe mode: decide and report, write nothing.

@@ -1,13 +1,14 @@
 //! The reactor's reports to the reconciler: small values through a wait-free queue, so that reporting
 //! neither allocates nor blocks.
 
-use podwarden_policy::{evict::Rank, model::QosClass, worth::Growth};
+use podwarden_policy::{evict::Place, model::QosClass, worth::Growth};
 
 pub use podwarden_policy::signal::Detector;
 
 use super::plan::ScopeName;
 
-/// Usage was found at a level. Times are `CLOCK_MONOTONIC`, nanoseconds; sizes bytes.
+/// Usage was found at a level. Times are `CLOCK_MONOTONIC`, nanoseconds; sizes bytes, of the scope `pids`
+/// processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crossing {
     /// Whose level.
@@ -38,7 +39,7 @@ pub struct Chosen {
     /// Its class.
     pub class: QosClass,
     /// Why.
-    pub rank: Rank,
+    pub place: Place,
     /// Its usage, bytes.
     pub usage: u64,
     /// What led to it.

@@ -24,12 +24,13 @@ pub enum Subject {
 }
 
 /// Tokens count up from 1; these will not be reached.
-const SCOPES: [(u64, ScopeName); 5] = [
+const SCOPES: [(u64, ScopeName); 6] = [
     (u64::MAX, ScopeName::Kubepods),
     (u64::MAX - 1, ScopeName::Burstable),
     (u64::MAX - 2, ScopeName::BestEffort),
     (u64::MAX - 3, ScopeName::Node),
     (u64::MAX - 4, ScopeName::Pressure),
+    (u64::MAX - 5, ScopeName::Pids),
 ];
 
 impl Subject {

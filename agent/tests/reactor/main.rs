@@ -136,6 +136,7 @@ fn plan(scope: &Arc<Scope>, victims: Vec<ArmedVictim>) -> ArmedPlan {
         scopes: vec![Arc::clone(scope)],
         victims,
         pressure: None,
+        pids: None,
         ranking: Ranking::QosFirst,
         enforce: true,
     }

@@ -36,6 +36,7 @@ mod memory;
 mod node_told;
 mod observe;
 mod outage;
+mod pids;
 mod profile;
 mod pure_v1;
 mod random_sources;
@@ -135,6 +136,7 @@ pub(crate) fn all() -> Vec<Case> {
         victims::CASES,
         worth::CASES,
         levels::CASES,
+        pids::CASES,
         relief::CASES,
         stalls::CASES,
         reclaimed::CASES,

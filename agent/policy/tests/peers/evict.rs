@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use podwarden_policy::{
     Bytes, Pod,
-    evict::{Exemptions, Ranking, order},
+    evict::{Exemptions, PidRank, Ranking, order},
     pressure::usage_level,
     signal::Signal,
     threshold::{Amount, ThresholdConfig},
@@ -43,10 +43,27 @@ fn by_priority() {
 }
 
 #[test]
+fn by_processes() {
+    let mut ranks = [
+        ("high-5", 1, 5),
+        ("high-20", 1, 20),
+        ("low-6", -1, 6),
+        ("low-20", -1, 20),
+    ]
+    .map(|(name, priority, processes)| (PidRank::new(priority, processes), name));
+    ranks.sort_unstable();
+    assert_eq!(
+        ranks.map(|(_, name)| name),
+        ["low-20", "low-6", "high-20", "high-5"]
+    );
+}
+
+#[test]
 fn memory_before_other_signals() {
     let signals = [
         Signal::MemoryPressure,
         Signal::QosReservedMemory,
+        Signal::PidAvailable,
         Signal::MemoryAvailable,
     ];
     assert_eq!(signals.iter().min(), Some(&Signal::MemoryAvailable));

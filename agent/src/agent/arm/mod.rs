@@ -1,5 +1,6 @@
 //! Builds the reactor's armed plan: levels and candidates, with their files open.
 
+pub(super) mod pids;
 pub(super) mod pressure;
 pub(super) mod unexplained;
 
@@ -128,7 +129,7 @@ impl Levels {
             ScopeName::Burstable => &mut self.burstable,
             ScopeName::BestEffort => &mut self.besteffort,
             ScopeName::Node => &mut self.node,
-            ScopeName::Pressure => return,
+            ScopeName::Pressure | ScopeName::Pids => return,
         };
         *place = Some(level);
     }
@@ -141,7 +142,7 @@ impl Levels {
             ScopeName::BestEffort => self.besteffort,
             ScopeName::Node => self.node,
             // Not a level of its own.
-            ScopeName::Pressure => None,
+            ScopeName::Pressure | ScopeName::Pids => None,
         }
     }
 }
@@ -149,7 +150,9 @@ impl Levels {
 fn scope_path(layout: &CgroupLayout, scope: ScopeName) -> CgroupPath {
     layout.path(&match scope {
         // The node's counts where pods' does: what room it has is room for pods.
-        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => layout.kubepods.clone(),
+        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => {
+            layout.kubepods.clone()
+        }
         ScopeName::Burstable => layout.kubepods.tier(QosClass::Burstable),
         ScopeName::BestEffort => layout.kubepods.tier(QosClass::BestEffort),
     })
@@ -220,6 +223,8 @@ pub(super) struct Inputs<'a> {
     pub runtime: &'a RuntimeState,
     /// From how much waiting for memory on a pod is evicted.
     pub pressure: PressureConfig,
+    /// `pid.available`.
+    pub pids: Option<pids::PidThreshold>,
     /// Who is never evicted.
     pub exemptions: &'a Exemptions,
     /// Who goes first.
@@ -242,14 +247,16 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
     ];
     let open: HashMap<u64, &Arc<VictimFiles>> =
         before.victims.iter().map(|v| (v.token, &v.files)).collect();
+    let victims: Vec<_> = candidates(inputs)
+        .filter_map(|(uid, candidate)| victim(inputs, &open, uid, candidate, tokens))
+        .collect();
     ArmedPlan {
         scopes: scopes
             .into_iter()
             .filter_map(|name| scope(inputs, before, name))
             .collect(),
-        victims: candidates(inputs)
-            .filter_map(|(uid, candidate)| victim(inputs, &open, uid, candidate, tokens))
-            .collect(),
+        pids: pids::arm(inputs, before, &victims),
+        victims,
         pressure: pressure::arm(inputs, before),
         ranking: inputs.ranking,
         enforce: inputs.mode == Mode::Enforce,
@@ -261,7 +268,9 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     let target = match name {
         // The kubelet's thresholds are about all pods; those of the tiers are ours.
         ScopeName::Kubepods | ScopeName::Node => level.saturating_sub(inputs.minimum_reclaim),
-        ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pressure => level,
+        ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pressure | ScopeName::Pids => {
+            level
+        }
     };
     let path = scope_path(inputs.layout, name);
     let memory_id = inputs.tree.memory_id(&path).ok()?;

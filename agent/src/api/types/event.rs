@@ -38,7 +38,7 @@ pub struct Eviction {
     pub qos_class: String,
     /// Whose level was crossed: `kubepods`, `burstable`, `besteffort`, or `node` for all that runs on the
     /// node; `pressure` where tasks waited for memory (the level is then that from which memory is
-    /// short).
+    /// short), `pids` where process ids ran out (level and usage are then numbers of processes).
     pub scope: ScopeName,
     /// The level that was in force, bytes.
     pub level_bytes: u64,

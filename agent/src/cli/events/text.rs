@@ -1,6 +1,6 @@
 //! An event as text.
 
-use podwarden_policy::signal::ScopeName;
+use podwarden_policy::signal::{Amount, ScopeName};
 
 use crate::{
     api::types::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
@@ -76,8 +76,8 @@ pub(crate) fn sentence(event: &Event) -> String {
             detected_by,
         } => format!(
             "{scope} uses {}, past its level of {} (noticed by {detected_by})",
-            output::bytes(*usage_bytes),
-            output::bytes(*level_bytes),
+            amount(*scope, *usage_bytes),
+            amount(*scope, *level_bytes),
         ),
         EventKind::Eviction(eviction) => verdict(eviction),
         EventKind::GapOpened { .. } | EventKind::GapClosed { .. } => gap(&event.kind),
@@ -217,6 +217,14 @@ fn drift(kind: &EventKind) -> String {
     }
 }
 
+/// What a scope uses, in its unit.
+fn amount(scope: ScopeName, count: u64) -> String {
+    match scope.signal().amount(count) {
+        Amount::Memory(bytes) => output::bytes(bytes.as_u64()),
+        processes @ Amount::Processes(_) => processes.to_string(),
+    }
+}
+
 fn verdict(eviction: &Eviction) -> String {
     let verb = if eviction.dry_run {
         "WOULD EVICT"
@@ -247,8 +255,8 @@ fn verdict(eviction: &Eviction) -> String {
         eviction.qos_class,
         output::bytes(eviction.victim_usage_bytes),
         eviction.scope,
-        output::bytes(eviction.usage_bytes),
-        output::bytes(eviction.level_bytes),
+        amount(eviction.scope, eviction.usage_bytes),
+        amount(eviction.scope, eviction.level_bytes),
     )
 }
 

@@ -241,12 +241,12 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "evictionHard",
                 "`{memory.available: 100Mi}`",
-                "thresholds by signal, an amount or a percentage; at one the reactor evicts at once. 0% and 100% are none",
+                "thresholds by signal (`memory.available`, `pid.available`), an amount or a percentage; at one the reactor evicts at once. 0% and 100% are none",
             ),
             (
                 "evictionSoft",
                 "none",
-                "thresholds that evict after their grace period",
+                "thresholds of `memory.available` that evict after their grace period",
             ),
             (
                 "evictionSoftGracePeriod",

@@ -20,8 +20,7 @@ const SOFT: &str = "evictionSoft";
 const GRACE: &str = "evictionSoftGracePeriod";
 const RECLAIM: &str = "evictionMinimumReclaim";
 
-const SIGNAL: &str =
-    "write memory.available, and leave what else the kubelet watches to the kubelet";
+const SIGNAL: &str = "write memory.available or pid.available, and leave what else the kubelet watches to the kubelet";
 const AMOUNT: &str = "write an amount such as 500Mi or a share such as 5%";
 const DURATION: &str = "write a duration of at most 24h, such as 30s or 1m30s";
 
@@ -48,6 +47,15 @@ impl File<'_> {
         let thresholds = written
             .parse()
             .map_err(|error| self.threshold_error(raw, &error))?;
+        for (signal, text) in &raw.eviction_soft {
+            if signal.as_str() != DEFAULT_HARD.0 {
+                let problem = format!("only {} has a soft threshold here", DEFAULT_HARD.0);
+                let field = format!("{SOFT}.{signal}");
+                let remedy =
+                    format!("{problem}; write a hard one to {HARD}, or leave it to the kubelet");
+                return Err(ConfigError::value(self.0, &field, text, remedy));
+            }
+        }
         for (signal, text) in &raw.eviction_soft_grace_period {
             if !raw.eviction_soft.contains_key(signal) {
                 return Err(

@@ -60,6 +60,11 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
         Signal::MemoryPressure => {
             "The node had condition: [MemoryPressure]. Tasks waited for memory. ".to_owned()
         }
+        Signal::PidAvailable => format!(
+            "The node was low on resource: pids. Pods are evicted from {} on, there were {}. ",
+            scope.signal().amount(level),
+            scope.signal().amount(usage),
+        ),
         Signal::QosReservedMemory | Signal::MemoryLimit => format!(
             "The {scope} tier was low on resource: memory. qosReserved leaves it {}, it used {}. ",
             Bytes(level),

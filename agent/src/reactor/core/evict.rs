@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use podwarden_cgroup::Killed;
-use podwarden_policy::worth::{self, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage};
+use podwarden_policy::{
+    evict::Place,
+    worth::{self, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage},
+};
 
 use super::{Choice, Core, Least, Survey, choice_of, skip};
 use crate::{
@@ -26,6 +29,24 @@ pub(super) enum Evicted {
     Told,
     /// No pod may be evicted, or can be: why.
     None(Report),
+}
+
+/// The pod that is evicted, why, and what it uses, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    pub(super) position: usize,
+    pub(super) place: Place,
+    pub(super) usage: u64,
+}
+
+impl From<Choice> for Taken {
+    fn from(choice: Choice) -> Self {
+        Self {
+            position: choice.position,
+            place: Place::Memory(choice.rank),
+            usage: choice.usage,
+        }
+    }
 }
 
 impl Core {
@@ -53,10 +74,10 @@ impl Core {
                 Err(growth) => return Evicted::None(Report::OthersGrow(crossing, growth)),
             };
             if !plan.enforce {
-                self.evicted(plan, choice, crossing, None);
+                self.evicted(plan, choice.into(), crossing, None);
                 return Evicted::Told;
             }
-            if self.kill(plan, choice, crossing) {
+            if self.kill(plan, choice.into(), crossing) {
                 if let Some(index) = index(scope) {
                     self.effects[index].evicted(at);
                 }
@@ -190,7 +211,12 @@ impl Core {
     }
 
     /// Kills one victim; false when nothing came of it.
-    fn kill(&mut self, plan: &Arc<ArmedPlan>, choice: Choice, crossing: Crossing) -> bool {
+    pub(super) fn kill(
+        &mut self,
+        plan: &Arc<ArmedPlan>,
+        choice: Taken,
+        crossing: Crossing,
+    ) -> bool {
         let victim = &plan.victims[choice.position];
         let verified = now();
         let mut attempt = self.reaper.attempt();
@@ -223,10 +249,10 @@ impl Core {
     }
 
     /// Reports a choice and, where it was carried out, waits for the victim's memory from now on.
-    fn evicted(
+    pub(super) fn evicted(
         &mut self,
         plan: &Arc<ArmedPlan>,
-        choice: Choice,
+        choice: Taken,
         crossing: Crossing,
         done: Option<(u64, Outcome)>,
     ) {
@@ -242,7 +268,7 @@ impl Core {
             number,
             token: victim.token,
             class: victim.candidate.qos,
-            rank: choice.rank,
+            place: choice.place,
             usage: choice.usage,
             crossing,
             verified: done.map_or_else(now, |(verified, _)| verified),

@@ -204,6 +204,7 @@ impl Fake {
                     notice: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap().into(),
                 }],
             })),
+            pids: None,
             ranking: Ranking::QosFirst,
             enforce,
         };

@@ -22,6 +22,7 @@ use crate::{
     agent::{
         arm::{
             self, Levels, Tokens,
+            pids::PidThreshold,
             unexplained::{Explainers, Unexplained},
         },
         soft::Soft,
@@ -246,6 +247,7 @@ impl EvictionManager {
             pods: &specs,
             unexplained: &unexplained,
             pressure: config.pressure,
+            pids: PidThreshold::of(config, &env.node),
             exemptions: &env.exemptions,
             ranking: config.ranking,
             mode: config.mode,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use podwarden_policy::{Bytes, PodUid};
+use podwarden_policy::{Bytes, PodUid, signal::ScopeName};
 use tokio::sync::watch;
 
 use crate::{
@@ -75,7 +75,10 @@ impl Evictions {
         match report {
             Report::Crossed(crossing) => {
                 publish_crossing(published, &crossing);
-                if let Some(status) = listeners.status {
+                // Periods of pressure are the memory's.
+                if crossing.scope != ScopeName::Pids
+                    && let Some(status) = listeners.status
+                {
                     status.crossed(&crossing, Instant::now());
                 }
                 false
@@ -222,9 +225,12 @@ fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String
 }
 
 fn at_level(crossing: &Crossing) -> String {
+    let signal = crossing.scope.signal();
     format!(
-        "{} uses {} bytes, its level is {}",
-        crossing.scope, crossing.usage, crossing.level
+        "{} uses {}, its level is {}",
+        crossing.scope,
+        signal.amount(crossing.usage),
+        signal.amount(crossing.level)
     )
 }
 
@@ -251,7 +257,7 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         victim_usage_bytes: chosen.usage,
         processes: chosen.outcome.map_or(0, |o| o.processes),
         dry_run: killed.is_none(),
-        reason: chosen.rank.to_string(),
+        reason: chosen.place.to_string(),
         interrupted: false,
         status_required: false,
         victim_cgroup_id: None,

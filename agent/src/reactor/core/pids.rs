@@ -1,0 +1,96 @@
+//! Evicts pods where process ids run out.
+
+use std::sync::Arc;
+
+use podwarden_policy::evict::Place;
+
+use super::{
+    Core,
+    evict::{Evicted, Taken},
+};
+use crate::{
+    base::clock::monotonic as now,
+    reactor::{
+        pids::Pids,
+        plan::{ArmedPlan, ScopeName},
+        report::{Crossing, Detector, Report},
+    },
+};
+
+impl Core {
+    /// Looks at the levels of process ids where it is time.
+    pub(super) fn relieve_pids(&mut self, plan: &Arc<ArmedPlan>, wake: u64) {
+        let Some(pids) = &plan.pids else { return };
+        let at = now();
+        if !self.pids.is_due(at) {
+            return;
+        }
+        let sleeps = (self.config.min_interval, self.config.max_interval);
+        let Some(shortage) = self.pids.look(pids, at, self.cpus, sleeps) else {
+            return;
+        };
+        let crossing = Crossing {
+            scope: ScopeName::Pids,
+            level: shortage.level,
+            headroom: 0,
+            fill_rate: 0,
+            usage: shortage.tasks,
+            detector: Detector::Sampler,
+            crossed: wake,
+            wake,
+        };
+        if shortage.first {
+            self.tell(Report::Crossed(crossing));
+        }
+        match self.end_processes(plan, pids, crossing, shortage.excess) {
+            Evicted::Killed => {}
+            Evicted::Told => self.pids.settle(),
+            Evicted::None(why) => {
+                if self.pids.no_candidate(now(), sleeps.1) {
+                    self.tell(why);
+                }
+            }
+        }
+    }
+
+    /// Evicts the first pod in the kubelet's order whose end is enough, or one whose end is not, no faster than the
+    /// kubelet does.
+    fn end_processes(
+        &mut self,
+        plan: &Arc<ArmedPlan>,
+        pids: &Pids,
+        crossing: Crossing,
+        excess: u64,
+    ) -> Evicted {
+        if plan.enforce && !self.pace.allows(now()) {
+            return Evicted::None(Report::RateLimited(crossing));
+        }
+        for _ in 0..plan.victims.len() {
+            let at = now();
+            let (dying, passed_over) = (&self.dying, &self.passed_over);
+            let skip = |victim: &crate::reactor::plan::Victim| {
+                dying.promised_by(victim.token).is_none() || passed_over.contains(victim.token, at)
+            };
+            let first = pids.first(&plan.victims, excess, skip);
+            let lesser = || pids.first(&plan.victims, 1, skip);
+            let first = first.or_else(|| self.pids.may_take_less(at).then(lesser).flatten());
+            let Some((position, rank)) = first else { break };
+            let victim = &plan.victims[position];
+            let taken = Taken {
+                position,
+                place: Place::Processes(rank),
+                usage: victim.files.memory.usage().unwrap_or(0),
+            };
+            if !plan.enforce {
+                self.evicted(plan, taken, crossing, None);
+                return Evicted::Told;
+            }
+            if self.kill(plan, taken, crossing) {
+                self.pids.evicted(victim.token, at);
+                return Evicted::Killed;
+            }
+            self.passed_over.add(victim.token, at);
+        }
+        Evicted::None(Report::NoCandidate(crossing))
+    }
+}

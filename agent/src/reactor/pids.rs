@@ -1,0 +1,265 @@
+//! Process ids: a fork bomb is seen by the number of tasks, of the node and of all pods, and ended before nothing can
+//! fork any more. Allocates nothing once it runs.
+//!
+//! The figures are the kubelet's (`Stats` of kubelet `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`) and the pids
+//! controller's. Both are cheap to read and exact, so that they are sampled on every kernel: the sleep shrinks with
+//! what is left.
+
+use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc, time::Duration};
+
+use podwarden_cgroup::UsageReader;
+use podwarden_policy::{evict::PidRank, worth::KUBELET_PACE_NS};
+
+use super::plan::Victim;
+use crate::base::clock::nanos;
+
+const LOADAVG: &str = "/proc/loadavg";
+
+/// As fast as one CPU forks, tasks per second: a thread takes 10 us and more.
+const FORK_RATE_PER_CPU: u64 = 100_000;
+
+/// A victim's processes are waited for no longer than this, nanoseconds.
+const LONGEST_WAIT_NS: u64 = 5_000_000_000;
+
+/// Where tasks are counted.
+#[derive(Debug)]
+pub enum Tasks {
+    /// Of the node: the fourth field of `/proc/loadavg` (proc_loadavg(5)).
+    Node(File),
+    /// Of a cgroup and all below it: `pids.current`.
+    Cgroup(UsageReader),
+}
+
+impl Tasks {
+    /// Opens the node's figure.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_node() -> io::Result<Self> {
+        File::open(LOADAVG).map(Self::Node)
+    }
+
+    /// How many there are; `None` where that cannot be read.
+    pub fn count(&self) -> Option<u64> {
+        match self {
+            Self::Node(file) => {
+                let mut buffer = [0; 128];
+                let length = file.read_at(&mut buffer, 0).ok()?;
+                let text = str::from_utf8(buffer.get(..length)?).ok()?;
+                let (_, all) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
+                all.parse().ok()
+            }
+            Self::Cgroup(usage) => usage.usage().ok(),
+        }
+    }
+}
+
+/// From so many tasks on pods are evicted.
+#[derive(Debug)]
+pub struct PidLevel {
+    /// What is counted.
+    pub tasks: Tasks,
+    /// Where the reactor acts, tasks.
+    pub level: u64,
+    /// Once it has acted it goes on until there are fewer than this.
+    pub target: u64,
+}
+
+/// Where `pid.available` is configured.
+#[derive(Debug)]
+pub struct Pids {
+    /// The node's level, and the pods' below their limit.
+    pub levels: Vec<PidLevel>,
+    /// The processes of every candidate, by [`Victim::token`].
+    pub processes: Vec<(u64, Arc<UsageReader>)>,
+}
+
+impl Pids {
+    /// How many processes a pod has; `None` where it is gone.
+    pub(super) fn of(&self, token: u64) -> Option<u64> {
+        let mut all = self.processes.iter();
+        let (_, processes) = all.find(|(of, _)| *of == token)?;
+        processes.usage().ok()
+    }
+
+    /// The first candidate in the kubelet's order among those with `least` processes.
+    pub(super) fn first(
+        &self,
+        victims: &[Victim],
+        least: u64,
+        skip: impl Fn(&Victim) -> bool,
+    ) -> Option<(usize, PidRank)> {
+        let ranked = victims.iter().enumerate().filter_map(|(position, victim)| {
+            let processes = self
+                .of(victim.token)
+                .filter(|count| *count >= least.max(1))?;
+            let rank = PidRank::new(victim.candidate.priority, processes);
+            (!skip(victim)).then_some((position, rank))
+        });
+        ranked.min_by(|(a, x), (b, y)| (x, &victims[*a].uid).cmp(&(y, &victims[*b].uid)))
+    }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shortage {
+    pub(super) level: u64,
+    pub(super) tasks: u64,
+    /// How many have to end.
+    pub(super) excess: u64,
+    /// It is the first look that found it.
+    pub(super) first: bool,
+}
+
+/// Where the levels stand. Times are `CLOCK_MONOTONIC` nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PidWatch {
+    due: u64,
+    /// A level is reached: the target counts.
+    reached: bool,
+    /// All is said until no level is reached.
+    settled: bool,
+    /// No candidate was said.
+    said: bool,
+    /// The last victim and when it was killed.
+    victim: Option<(u64, u64)>,
+}
+
+impl PidWatch {
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        now >= self.due
+    }
+
+    pub(super) fn sleep(&self, now: u64) -> Duration {
+        Duration::from_nanos(self.due.saturating_sub(now).max(1))
+    }
+
+    /// Looks at the levels; `cpus` fork. `shortest` and `longest` bound the sleep until the next look.
+    pub(super) fn look(
+        &mut self,
+        pids: &Pids,
+        now: u64,
+        cpus: u32,
+        (shortest, longest): (Duration, Duration),
+    ) -> Option<Shortage> {
+        let mut left = u64::MAX;
+        let mut shortage = None;
+        for level in &pids.levels {
+            let Some(tasks) = level.tasks.count() else {
+                continue;
+            };
+            let floor = if self.reached {
+                level.target
+            } else {
+                level.level
+            };
+            left = left.min(level.level.saturating_sub(tasks));
+            if tasks >= floor && shortage.is_none() {
+                let excess = tasks - level.target.min(tasks) + 1;
+                shortage = Some((level.level, tasks, excess));
+            }
+        }
+        let rate = FORK_RATE_PER_CPU.saturating_mul(cpus.max(1).into());
+        let sleep = u128::from(left) * 1_000_000_000 / u128::from(rate);
+        let sleep = u64::try_from(sleep).unwrap_or(u64::MAX);
+        self.due = now.saturating_add(sleep.clamp(nanos(shortest), nanos(longest)));
+        let first = shortage.is_some() && !self.reached;
+        self.reached = shortage.is_some();
+        let Some((level, tasks, excess)) = shortage else {
+            (self.settled, self.said) = (false, false);
+            return None;
+        };
+        if self.settled || self.is_ending(pids, now) {
+            return None;
+        }
+        Some(Shortage {
+            level,
+            tasks,
+            excess,
+            first,
+        })
+    }
+
+    /// Killed is not gone: true while processes of the last victim are left.
+    fn is_ending(&self, pids: &Pids, now: u64) -> bool {
+        self.victim.is_some_and(|(token, killed)| {
+            let waits = now.saturating_sub(killed) < LONGEST_WAIT_NS;
+            waits && pids.of(token).is_some_and(|left| left > 0)
+        })
+    }
+
+    /// Whether a pod may go whose end is not enough: no faster than the kubelet evicts.
+    pub(super) fn may_take_less(&self, now: u64) -> bool {
+        self.victim
+            .is_none_or(|(_, killed)| now.saturating_sub(killed) >= KUBELET_PACE_NS)
+    }
+
+    pub(super) fn evicted(&mut self, token: u64, now: u64) {
+        self.victim = Some((token, now));
+    }
+
+    /// All is said (observe mode).
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// No pod could be evicted; true when that was not said since the level was reached.
+    pub(super) fn no_candidate(&mut self, now: u64, longest: Duration) -> bool {
+        self.due = now.saturating_add(nanos(longest));
+        !std::mem::replace(&mut self.said, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLEEPS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+    #[test]
+    fn this_machine_runs_tasks() {
+        let tasks = Tasks::of_node().unwrap().count().unwrap();
+        assert!((2..4_194_304).contains(&tasks), "{tasks}");
+    }
+
+    /// The node at a level that its tasks make true or not.
+    fn pids(level: u64, target: u64) -> Pids {
+        Pids {
+            levels: vec![PidLevel {
+                tasks: Tasks::of_node().unwrap(),
+                level,
+                target,
+            }],
+            processes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_sleep_shrinks_with_what_is_left() {
+        let mut watch = PidWatch::default();
+        assert_eq!(watch.look(&pids(u64::MAX, u64::MAX), 5, 2, SLEEPS), None);
+        assert!(!watch.is_due(99_000_000) && watch.is_due(100_000_005));
+        let near = Tasks::of_node().unwrap().count().unwrap() + 100_000;
+        assert_eq!(watch.look(&pids(near, near), 0, 100, SLEEPS), None);
+        assert!(watch.sleep(0) < Duration::from_millis(15), "{watch:?}");
+    }
+
+    #[test]
+    fn a_level_is_said_once_and_the_target_counts_from_then_on() {
+        let mut watch = PidWatch::default();
+        let found = watch.look(&pids(1, 1), 0, 1, SLEEPS).unwrap();
+        assert!(found.first && found.excess >= found.tasks);
+        let further = pids(u64::MAX, 1);
+        let found = watch.look(&further, 1, 1, SLEEPS).unwrap();
+        assert!(!found.first, "above its target");
+        assert!(watch.no_candidate(1, SLEEPS.1));
+        assert!(!watch.no_candidate(2, SLEEPS.1));
+        watch.settle();
+        assert_eq!(watch.look(&further, 3, 1, SLEEPS), None);
+        assert_eq!(watch.look(&pids(u64::MAX, u64::MAX), 4, 1, SLEEPS), None);
+        assert!(watch.look(&pids(1, 1), 5, 1, SLEEPS).is_some());
+        assert!(watch.may_take_less(6));
+        watch.evicted(1, 6);
+        assert!(!watch.may_take_less(7) && watch.may_take_less(6 + KUBELET_PACE_NS));
+    }
+}

@@ -1,0 +1,110 @@
+//! Process ids that run out: a fork bomb is evicted before nothing can fork any more.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::types::Eviction;
+
+use super::{Case, Context, portable};
+use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, until};
+
+pub(super) const CASES: &[Case] = &[
+    portable("pids_fork_bomb", fork_bomb),
+    portable("pids_restless_fork_bomb", restless_fork_bomb),
+];
+
+/// What pods together may have, by `kubeReserved`, and what is to stay available of it.
+const LIMIT: u64 = 1000;
+const KEPT: u64 = 600;
+/// Should the agent fail, the bomb's own limit holds it.
+const SAFETY_NET: i64 = 800;
+
+/// As the kubelet counts them.
+fn capacity() -> Result<u64> {
+    let read = |name: &str| -> Result<u64> {
+        let path = format!("/proc/sys/kernel/{name}");
+        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        text.trim().parse().with_context(|| path)
+    };
+    Ok(read("pid_max")?.min(read("threads-max")?))
+}
+
+fn node(context: &Context) -> Result<Node> {
+    let reserved = capacity()?.saturating_sub(LIMIT);
+    let options = Options {
+        config: format!(
+            "evictionHard: {{memory.available: 100Mi, pid.available: \"{KEPT}\"}}\n\
+             kubeReserved: {{pid: \"{reserved}\"}}\n"
+        ),
+        ..Options::default()
+    };
+    Node::start(context, &options)
+}
+
+/// Pods with some processes each, one of which a lower class, and the one that is to be the bomb.
+fn pods(node: &Node) -> Result<(Pod, Vec<Workload>)> {
+    let pods = node.pods(vec![
+        PodSpec::burstable("bomb", "16Mi"),
+        PodSpec::best_effort("few"),
+        PodSpec::burstable("more", "16Mi"),
+    ])?;
+    let [bomb, few, more]: [Pod; 3] = pods.try_into().ok().context("three pods")?;
+    bomb.main.limit_pids(SAFETY_NET)?;
+    let rest = vec![
+        few.start(&["forkbomb", "--max", "5"])?,
+        more.start(&["forkbomb", "--max", "50"])?,
+    ];
+    until(node.limit(), "the bystanders' processes", || {
+        more.main.procs().len() == 50
+    })?;
+    Ok((bomb, rest))
+}
+
+fn explode(context: &Context, args: &[&str]) -> Result<()> {
+    let node = node(context)?;
+    let (bomb, mut rest) = pods(&node)?;
+    let mut explodes = bomb.start(args)?;
+    let evictions: Vec<Eviction> = eventually(node.limit(), || {
+        let evictions = node.agent.evictions()?;
+        ensure!(!evictions.is_empty(), "no eviction is reported");
+        Ok(evictions)
+    })?;
+    let [eviction] = &*evictions else {
+        anyhow::bail!("{} evictions: {evictions:?}", evictions.len());
+    };
+    ensure!(
+        eviction.pod.uid == bomb.uid() && eviction.scope.as_str() == "pids",
+        "{eviction:?}"
+    );
+    ensure!(
+        eviction.level_bytes == LIMIT - KEPT && eviction.usage_bytes >= LIMIT - KEPT,
+        "{eviction:?}"
+    );
+    ensure!(eviction.reason.contains("processes"), "{eviction:?}");
+    until(node.limit(), "the end of every process of the bomb", || {
+        bomb.main.procs().is_empty()
+    })?;
+    // A restless one has left its first process long ago.
+    let _ = explodes.wait(node.limit())?;
+    ensure!(
+        rest.iter_mut().all(Workload::is_alive),
+        "a bystander was killed as well"
+    );
+    context.figure("processes_at_the_kill", eviction.usage_bytes as f64, "");
+    let timeline = &eviction.timeline;
+    if let Some(killed) = timeline.killed_nanos {
+        let took = killed.saturating_sub(timeline.crossing_nanos);
+        context.figure("wake_to_kill", took as f64 / 1e6, "ms");
+    }
+    drop((rest, explodes));
+    node.finish()
+}
+
+fn fork_bomb(context: &Context) -> Result<()> {
+    explode(context, &["forkbomb", "--max", "700"])
+}
+
+/// Its processes come and go, so that no list of them is true when it is read.
+fn restless_fork_bomb(context: &Context) -> Result<()> {
+    explode(context, &["forkbomb", "--restless"])
+}
