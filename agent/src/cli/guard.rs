@@ -10,7 +10,10 @@ use nix::{
     unistd::setsid,
 };
 
-use crate::hierarchy::converge::guard::{self, Place};
+use crate::{
+    colocation,
+    hierarchy::converge::guard::{self, Place},
+};
 
 /// Arguments of `podwarden guard`; the agent gives them.
 #[derive(Debug, clap::Args)]
@@ -24,6 +27,9 @@ pub struct Args {
     /// What the agent has frozen, as it has noted it
     #[arg(long)]
     frozen: Option<PathBuf>,
+    /// CPU quotas as they were found
+    #[arg(long)]
+    quotas: Option<PathBuf>,
     /// The cgroups are systemd's
     #[arg(long)]
     systemd: bool,
@@ -44,8 +50,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         cgroup_root: args.cgroup_root,
         found: args.found,
         frozen: args.frozen,
+        quotas: None,
         systemd: args.systemd,
     };
-    guard::run(place, std::io::stdin())?;
+    if let (Some(tree), Some(quotas)) = (guard::run(place, std::io::stdin())?, args.quotas) {
+        colocation::restore(&tree, quotas);
+    }
     Ok(ExitCode::SUCCESS)
 }

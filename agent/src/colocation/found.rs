@@ -97,6 +97,11 @@ pub(super) fn carry_out(
     Ok(())
 }
 
+/// The cgroups whose quota or burst an agent has left otherwise than it found it.
+pub fn left(file: PathBuf) -> Vec<CgroupPath> {
+    Book::open(file).all().map(|(path, _)| path).collect()
+}
+
 /// Puts everything back that an agent has left in the file, and removes the file once all of that is done.
 /// True when there was something.
 pub fn restore(tree: &Tree, file: PathBuf) -> bool {

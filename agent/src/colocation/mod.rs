@@ -42,7 +42,7 @@ use podwarden_policy::{MilliCpu, colocation::burst::BurstConfig};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub use self::{
-    found::{file as found_file, restore},
+    found::{file as found_file, left, restore},
     ours::Ours,
 };
 use crate::api::types::PodRef;
@@ -129,6 +129,8 @@ pub struct Parts {
     pub enforce: bool,
     /// The file in which it is kept what was found, see [`found_file`].
     pub found: PathBuf,
+    /// Parent of kubepods, relative to each controller's mount point.
+    pub cgroup_root: String,
     /// Whether the thread may be SCHED_FIFO: an ordinary one can wait for hundreds of milliseconds.
     pub real_time: bool,
     /// Where the thread notes its quotas.

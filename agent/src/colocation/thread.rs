@@ -9,7 +9,10 @@ use podwarden_policy::colocation::burst::NodeState;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Aim, Message, Parts, Report, found::Book, pod::Pod, pool::Pool};
-use crate::kernel::realtime;
+use crate::{
+    hierarchy::converge::guard::{Guard, Place},
+    kernel::realtime,
+};
 
 /// See the module's text.
 pub(super) struct Thread {
@@ -19,6 +22,8 @@ pub(super) struct Thread {
     aim: Aim,
     pods: Vec<Pod>,
     pool: Pool,
+    /// Puts everything back when the agent is killed.
+    guard: Option<Guard>,
 }
 
 impl Thread {
@@ -30,6 +35,7 @@ impl Thread {
             aim: Aim::default(),
             pods: Vec::new(),
             pool: Pool::default(),
+            guard: None,
         }
     }
 
@@ -91,6 +97,9 @@ impl Thread {
                 Err(error) => tracing::warn!(%error, "a pod's CPU quota cannot be followed"),
             }
         }
+        if parts.enforce && !pods.is_empty() && self.guard.is_none() {
+            self.guard = guard(parts);
+        }
         self.aim = aim;
     }
 
@@ -103,6 +112,7 @@ impl Thread {
             aim,
             pods,
             pool,
+            ..
         } = self;
         if pods.is_empty() {
             return;
@@ -147,5 +157,30 @@ impl Thread {
         if whole && self.parts.enforce {
             self.book.close();
         }
+        if let Some(guard) = self.guard {
+            guard.dismiss();
+        }
     }
+}
+
+/// A process of its own that outlives the agent.
+fn guard(parts: &Parts) -> Option<Guard> {
+    let place = Place {
+        cgroup_root: parts.cgroup_root.clone(),
+        found: None,
+        frozen: None,
+        quotas: Some(parts.found.clone()),
+        systemd: false,
+    };
+    let guard = match Guard::start(&place) {
+        Ok(guard) => guard,
+        Err(error) => {
+            tracing::warn!(%error, "after a kill only the next agent restores CPU quotas: no process to be had");
+            return None;
+        }
+    };
+    if let Err(error) = guard.leave() {
+        tracing::warn!(%error, "what ends the agent's cgroup ends the guard of CPU quotas, too");
+    }
+    Some(guard)
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::{Event, EventKind};
 use podwarden_policy::settings::Controller;
 
@@ -18,6 +19,10 @@ pub(super) const CASES: &[Case] = &[
     portable(
         "burst_ends_with_the_next_agent",
         burst_ends_with_the_next_agent,
+    ),
+    portable(
+        "burst_ends_with_a_killed_agent",
+        burst_ends_with_a_killed_agent,
     ),
     portable(
         "observed_burst_writes_nothing",
@@ -212,8 +217,17 @@ fn burst_ends_with_the_next_agent(context: &Context) -> Result<()> {
     let mut burner = pod.start(&["burn"])?;
     raised(&node, &pod)?;
     let limit = node.limit();
+    // The guard as well, so that only the next agent is left to do it.
+    for guard in node.agent.children() {
+        let guard = Pid::from_raw(i32::try_from(guard)?);
+        kill(guard, Signal::SIGKILL)?;
+    }
     node.agent.signal(Signal::SIGKILL)?;
     node.agent.wait(limit)?;
+    ensure!(
+        bandwidth(&pod.main)?.0 > BASE_US,
+        "the quota fell by itself"
+    );
     // Neither this one's mode nor its strategies ask for it.
     let next = Options {
         mode: "observe",
@@ -225,6 +239,21 @@ fn burst_ends_with_the_next_agent(context: &Context) -> Result<()> {
     burner.kill();
     node.agent.stop(Signal::SIGTERM, limit)?;
     at_its_limit(&pod)?;
+    node.empty()?;
+    remove(&node, &[&pod])
+}
+
+fn burst_ends_with_a_killed_agent(context: &Context) -> Result<()> {
+    let strategy = "policy: auto, sharePoolThresholdPercent: 100";
+    let mut node = Node::start(context, &options(strategy))?;
+    let pod = limited(&node, spec("web"))?;
+    let mut burner = pod.start(&["burn"])?;
+    raised(&node, &pod)?;
+    let limit = node.limit();
+    node.agent.signal(Signal::SIGKILL)?;
+    node.agent.wait(limit)?;
+    eventually(limit, || at_its_limit(&pod))?;
+    burner.kill();
     node.empty()?;
     remove(&node, &[&pod])
 }

@@ -41,6 +41,7 @@ pub(super) fn start(env: &Environment) -> (Colocation, Option<String>) {
         online: online(),
         enforce: env.config.mode == Mode::Enforce,
         found: found_file(&env.config),
+        cgroup_root: env.config.cgroup_root.clone(),
         real_time: env.config.reactor.real_time,
         ours: Arc::clone(&ours),
     });

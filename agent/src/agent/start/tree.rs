@@ -139,6 +139,7 @@ fn converger(
         counters,
         config: config.convergence,
         guard: Some(converge::guard::Place {
+            quotas: None,
             cgroup_root: config.cgroup_root.clone(),
             found: restores.then(|| found.clone()),
             frozen: writer.frozen,

@@ -19,6 +19,7 @@ fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
         cgroup_root: place.cgroup_root.clone(),
         found: Some(found.clone()),
         frozen: None,
+        quotas: None,
         systemd: is_slices,
     };
     let left = guard::put_back(&of_guard, place.dry_run).context("put the tiers' limits back")?;

@@ -8,6 +8,7 @@ mod cgroups;
 mod frozen;
 mod limits;
 mod pins;
+mod quotas;
 mod state;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use crate::{base::error::chain, config::Config};
 const STEPS: &[Step] = &[
     frozen::STEP,
     limits::STEP,
+    quotas::STEP,
     cgroups::STEP,
     pins::STEP,
     state::STEP,

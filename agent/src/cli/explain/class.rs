@@ -1,6 +1,6 @@
 //! Why a pod has its class.
 
-use podwarden_policy::{Pod, QosClass, Resources, qos};
+use podwarden_policy::{Pod, QosClass, Resources, colocation::class, qos};
 
 /// One sentence, and for a Burstable pod what keeps it from being Guaranteed.
 pub(super) fn why(pod: &Pod) -> String {
@@ -31,6 +31,19 @@ pub(super) fn why(pod: &Pod) -> String {
             format!("it asks for something, and is not Guaranteed because {missing}")
         }
     }
+}
+
+/// The class and band that co-location takes, where they come from, and what has no effect.
+pub(super) fn colocation(pod: &Pod) -> String {
+    let found = class::classify(pod);
+    let mut text = format!(
+        "co-location: {} ({}), {} ({})",
+        found.class, found.class_source, found.band, found.band_source
+    );
+    for contradiction in found.contradictions {
+        text.push_str(&format!("; {contradiction}"));
+    }
+    text
 }
 
 /// What keeps these resources from being Guaranteed. A zero counts as not written.
@@ -116,5 +129,22 @@ mod tests {
             ..pod(vec![full])
         };
         assert!(why(&level).starts_with("spec.resources stands for"));
+    }
+
+    #[test]
+    fn the_class_of_colocation_says_where_it_comes_from() {
+        let mut plain = pod(vec![]);
+        let text = colocation(&plain);
+        assert_eq!(
+            text,
+            "co-location: BE (BestEffort in Kubernetes), koord-batch (class BE)"
+        );
+        plain.colocation.qos_class = Some("LSR".to_owned());
+        let text = colocation(&plain);
+        assert!(text.contains("BE (BestEffort in Kubernetes)"), "{text}");
+        assert!(
+            text.contains("; metadata.labels[koordinator.sh/qosClass]: LSR contradicts"),
+            "{text}"
+        );
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Explanation {
     pub(super) qos_class: &'static str,
     /// Why it has this class.
     pub(super) class_reason: String,
+    /// Its class and priority band in co-location, and where they come from.
+    pub(super) colocation: Option<String>,
     /// The requests of its containers and of the pod; empty without a manifest.
     pub(super) resources: Vec<Asked>,
     /// Its cgroup, then its tier's.
@@ -155,6 +157,7 @@ impl Explanation {
             known_by: KnownBy::Manifest.as_str(),
             qos_class: qos.as_str(),
             class_reason: class::why(pod),
+            colocation: Some(class::colocation(pod)),
             resources: asked(pod),
             cgroups: cgroups(input, qos, &input.snapshot.kubepods.pod(qos, &pod.uid)),
             containers: pod

@@ -27,6 +27,7 @@ pub(super) fn explain(input: &Input, uid: &str) -> Option<Explanation> {
         fate(input, cgroup, observed)
     ));
     Some(Explanation {
+        colocation: None,
         pod_ref: identity.pod,
         known_by: identity.known_by.as_str(),
         qos_class: class.as_str(),

@@ -18,6 +18,9 @@ impl Explanation {
             self.qos_class,
             self.class_reason,
         );
+        if let Some(colocation) = &self.colocation {
+            let _ = writeln!(text, "  {colocation}");
+        }
         if !self.resources.is_empty() {
             text.push('\n');
             text.push_str(&resources(&self.resources));

@@ -49,24 +49,30 @@ pub struct Place {
     pub found: Option<PathBuf>,
     /// The record of what the agent freezes; `None` where it freezes nothing (v2).
     pub frozen: Option<PathBuf>,
+    /// The file of CPU quotas as they were found, which the subcommand puts back; `None` where none is raised.
+    pub quotas: Option<PathBuf>,
     /// Values are set through systemd.
     pub systemd: bool,
 }
 
 /// The agent's end; the guard acts once this is closed without [`Guard::dismiss`].
 #[derive(Debug)]
-pub(super) struct Guard(Child);
+pub(crate) struct Guard(Child);
 
 impl Guard {
     /// Starts the process.
     ///
     /// # Errors
     /// When there is none to be had.
-    pub(super) fn start(place: &Place) -> io::Result<Self> {
+    pub(crate) fn start(place: &Place) -> io::Result<Self> {
         // What runs, also where the file has been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.args([COMMAND, "--cgroup-root", &place.cgroup_root]);
-        for (name, file) in [("--found", &place.found), ("--frozen", &place.frozen)] {
+        for (name, file) in [
+            ("--found", &place.found),
+            ("--frozen", &place.frozen),
+            ("--quotas", &place.quotas),
+        ] {
             if let Some(file) = file {
                 command.arg(name).arg(file);
             }
@@ -82,12 +88,12 @@ impl Guard {
     ///
     /// # Errors
     /// What the kernel refuses.
-    pub(super) fn leave(&self) -> Result<(), Error> {
+    pub(crate) fn leave(&self) -> Result<(), Error> {
         leave_every_cgroup(self.0.id())
     }
 
     /// The limits are as they are to be left.
-    pub(super) fn dismiss(mut self) {
+    pub(crate) fn dismiss(mut self) {
         if let Some(mut pipe) = self.0.stdin.take() {
             // The guard has ended then.
             let _ = pipe.write_all(DISMISSED);
@@ -96,34 +102,35 @@ impl Guard {
     }
 }
 
-/// The guard's own process: waits until `agent` is closed, and returns when there is nothing left to do.
+/// The guard's own process: waits until `agent` is closed, and returns when there is nothing left to do. The
+/// tree where the agent was killed.
 ///
 /// # Errors
 /// What keeps it from finding the tree.
-pub fn run(place: Place, agent: impl io::Read) -> Result<(), Error> {
+pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
     // The agent's own: the next one makes another.
     let frozen = place.frozen.as_deref().map(LeftFrozen::open).transpose();
     let mut said = Vec::new();
     // An error is an end as well.
     let _ = agent.take(64).read_to_end(&mut said);
     if said == DISMISSED {
-        return Ok(());
+        return Ok(None);
     }
     let tree = Tree::new(Hierarchies::detect()?, &place.cgroup_root)?;
     if let Some(frozen) = frozen?.flatten() {
         thaw(&frozen, &tree);
     }
     let Some(found) = place.found else {
-        return Ok(());
+        return Ok(Some(tree));
     };
     let Some(_lock) = wait_for(&tree)? else {
         tracing::info!("another agent is there already: it takes the limits back");
-        return Ok(());
+        return Ok(Some(tree));
     };
     let book = Book::open(found.clone());
     let parts = Parts {
         backend: backend(place.systemd),
-        tree,
+        tree: tree.clone(),
         counters: Arc::default(),
         config: ConvergenceConfig::default(),
         found,
@@ -131,7 +138,7 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<(), Error> {
     };
     restore(&parts, book);
     tracing::warn!("the agent was killed: the tiers have the limits again that it found");
-    Ok(())
+    Ok(Some(tree))
 }
 
 /// Thaws what an agent that was killed has left frozen: its pods could neither run nor end.
