@@ -115,8 +115,10 @@ fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
 }
 
 fn log_to_stderr(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    // `--kernel-log` is the filter of the kernel programs' lines.
-    let filter = EnvFilter::try_new(format!("podwarden_ebpf=trace,{filter}")).map_err(|e| {
+    // `--kernel-log` is the filter of the kernel programs' lines. kube's client logs each failed request, which
+    // the agent says itself, once for each problem.
+    let filter = format!("podwarden_ebpf=trace,kube_client=off,{filter}");
+    let filter = EnvFilter::try_new(&filter).map_err(|e| {
         anyhow::anyhow!("--log (or PODWARDEN_LOG) is `{filter}`: {e}; write a level such as info")
     })?;
     let log = tracing_subscriber::fmt()

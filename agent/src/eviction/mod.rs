@@ -1,5 +1,6 @@
-//! What follows a kill: the flight recorder, the teardown through the runtime, and the eviction status in the API.
+//! What follows a kill: the flight recorder, the hold on the dead pod, the teardown through the runtime, and the eviction status in the API.
 
+pub(crate) mod hold;
 pub(crate) mod pod_workers;
 pub mod recorder;
 pub mod status;

@@ -22,7 +22,7 @@ use crate::config::KubeletConfig;
 impl PollSource for KubeletConfig {
     const OPERATION: Operation = Operation {
         name: "GET /pods",
-        right: "get of nodes/proxy",
+        right: "get of nodes/pods, before Kubernetes 1.33 nodes/proxy",
         time: Duration::from_secs(20),
     };
 

@@ -22,4 +22,4 @@ pub use client::Client;
 pub use error::RuntimeError;
 pub use follow::Follower;
 pub use state::{KnownContainer, Runtime, RuntimeState, SANDBOX_NAME};
-pub use teardown::{TornDown, teardown};
+pub use teardown::{TornDown, teardown, until_removed};

@@ -12,6 +12,11 @@ use super::{
     state::{uid_of_container, uid_of_sandbox},
 };
 
+/// Between the first two looks at a pod that a kubelet is to end; twice as long each time.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// The longest.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+
 /// What was stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TornDown {
@@ -21,6 +26,33 @@ pub struct TornDown {
     pub ready: usize,
     /// Sandboxes that had ended and were not removed.
     pub not_ready: usize,
+}
+
+/// Waits until a kubelet has seen that a pod was evicted, which it shows by removing the pod's dead containers
+/// (`HandlePodReconcile` of `pkg/kubelet/kubelet.go`); for `longest` at most. What is stopped before that
+/// the kubelet would start again.
+///
+/// # Errors
+/// When the runtime does not answer.
+pub async fn until_removed(
+    client: &Client,
+    uid: &str,
+    longest: Duration,
+) -> Result<(), RuntimeError> {
+    let end = tokio::time::Instant::now() + longest;
+    let mut pause = FIRST_LOOK;
+    loop {
+        let all = client.containers().await?;
+        let sandboxes = client.sandboxes().await?;
+        let mut own = all
+            .iter()
+            .filter(|container| uid_of_container(container, &sandboxes) == Some(uid));
+        if own.next().is_none() || tokio::time::Instant::now() >= end {
+            return Ok(());
+        }
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(LAST_LOOK);
+    }
 }
 
 /// Stops every container of a pod, with `grace` between SIGTERM and SIGKILL (0 for what was evicted), then

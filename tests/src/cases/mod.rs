@@ -163,6 +163,9 @@ pub(crate) fn all() -> Vec<Case> {
         systemd::CASES,
         // Last: the cluster that they share goes when the run ends.
         kubernetes::CASES,
+        kubernetes::exempt::CASES,
+        kubernetes::eviction::CASES,
+        kubernetes::END,
     ]
     .concat()
 }

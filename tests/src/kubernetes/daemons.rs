@@ -18,7 +18,7 @@ pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// What pods may use of the node's memory, `kubepods`' limit.
 const ALLOCATABLE: u64 = 1 << 30;
 /// Beyond that, what the kubelet's own eviction threshold takes.
-const THRESHOLD: u64 = 100 << 20;
+const THRESHOLD: u64 = 50 << 20;
 
 /// One of them; killed when this goes away.
 #[derive(Debug)]
@@ -158,6 +158,8 @@ pub(super) fn kubelet(program: PathBuf, enclosure: &Enclosure, pki: &Pki) -> Res
         "systemReserved": {"memory": format!("{}Ki", reserved >> 10)},
         // The disk is the machine's: what is free there is none of these pods' business.
         "evictionHard": {"memory.available": format!("{}Ki", THRESHOLD >> 10)},
+        // A node that was short of memory takes the next case's pods.
+        "evictionPressureTransitionPeriod": "1s",
         "imageGCHighThresholdPercent": 100,
         "oomScoreAdj": 0,
         "resolvConf": "",

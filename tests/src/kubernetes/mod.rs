@@ -23,6 +23,7 @@ mod pki;
 mod pod;
 mod programs;
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -100,7 +101,8 @@ impl Shared {
 pub(crate) struct Cluster {
     /// The API server, asked by its administrator.
     pub(crate) api: Client,
-    daemons: Vec<Daemon>,
+    apiserver: RefCell<Daemon>,
+    others: Vec<Daemon>,
     programs: Programs,
     admin: String,
     /// The machine before it was started.
@@ -175,7 +177,8 @@ impl Cluster {
         }
         let this = Self {
             api,
-            daemons: vec![kubelet, apiserver, controllers, scheduler, containerd, etcd],
+            apiserver: RefCell::new(apiserver),
+            others: vec![kubelet, controllers, scheduler, containerd, etcd],
             programs,
             admin: pki.file("admin.conf"),
             machine,
@@ -196,6 +199,18 @@ impl Cluster {
         })
         .context("the node does not become ready")?;
         Ok(())
+    }
+
+    /// Kills the API server.
+    pub(crate) fn kill_apiserver(&self) {
+        self.apiserver.borrow_mut().kill();
+    }
+
+    /// Starts it again and waits until it answers.
+    pub(crate) fn start_apiserver(&self) -> Result<()> {
+        self.apiserver.borrow_mut().start(&self.enclosure)?;
+        let answer = eventually(START, || self.api.get("/api/v1/namespaces/kube-system"));
+        answer.map(drop).context("the API server does not answer")
     }
 
     /// `kubectl` as the administrator.
@@ -267,10 +282,11 @@ impl Cluster {
         let Self {
             machine,
             enclosure,
-            daemons,
+            apiserver,
+            others,
             ..
         } = self;
-        drop(daemons);
+        drop((apiserver, others));
         drop(enclosure);
         machine::ensure_gone(&dir, &root)?;
         let now = Machine::now()?;
@@ -281,6 +297,18 @@ impl Cluster {
     /// The node's `kubepods`.
     pub(crate) fn kubepods(&self) -> Cgroup {
         self.enclosure.root().child("kubepods")
+    }
+
+    /// Has the kubelet run a static pod; the answer is its uid, which its mirror tells.
+    pub(crate) fn run_static(&self, pod: &Pod) -> Result<String> {
+        let dir = self.enclosure.dir();
+        let manifest = pod.manifest(&dir.join("go"))?;
+        let file = dir.join(format!("manifests/{}.json", pod.name()));
+        fs::write(file, manifest.to_string()).context("write the static pod's manifest")?;
+        let mirror = format!("{}-{NODE}", pod.name());
+        self.running(&mirror)?;
+        let uid = &self.pod(&mirror)?["metadata"]["annotations"]["kubernetes.io/config.mirror"];
+        uid.as_str().map(str::to_owned).context("it is no mirror")
     }
 
     /// Removes the pods of a case and waits until nothing of them runs.

@@ -14,6 +14,7 @@ pub(crate) struct Pod {
     name: String,
     script: String,
     resources: Value,
+    critical: bool,
 }
 
 impl Pod {
@@ -23,6 +24,7 @@ impl Pod {
             name: name.to_owned(),
             script: script.to_owned(),
             resources: json!({}),
+            critical: false,
         }
     }
 
@@ -51,6 +53,14 @@ impl Pod {
         self
     }
 
+    /// Neither a kubelet nor the agent evicts it.
+    pub(crate) fn critical(self) -> Self {
+        Self {
+            critical: true,
+            ..self
+        }
+    }
+
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -72,7 +82,7 @@ impl Pod {
             mounts.map(|(name, path, _)| json!({"name": name, "hostPath": {"path": path}}));
         let inside = mounts
             .map(|(name, _, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
-        let spec = json!({
+        let mut spec = json!({
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
@@ -85,6 +95,9 @@ impl Pod {
             }],
             "volumes": volumes,
         });
+        if self.critical {
+            spec["priorityClassName"] = "system-node-critical".into();
+        }
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Pod",

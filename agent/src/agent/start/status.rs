@@ -66,6 +66,7 @@ pub(super) fn start(
         .filter(|_| config.eviction_status != EvictionStatusConfig::None);
     // Without a status in the API a kubelet would make anew what was taken down.
     let is_final = apiserver.is_some() || config.ownership == Ownership::Own;
+    let kubelet = (config.ownership == Ownership::Assist).then_some(SEEN);
     let started = EvictionStatus::start(Parts {
         how: config.eviction_status,
         apiserver,
@@ -75,7 +76,9 @@ pub(super) fn start(
         calm: config.eviction_pressure_transition_period,
         feed,
         recorded: recorded.cloned().collect(),
-        teardown: runtime.filter(|_| is_final).cloned().map(teardown),
+        teardown: runtime
+            .filter(|_| is_final)
+            .map(|client| teardown(client.clone(), kubelet)),
         on_degraded: on_degraded(published),
     });
     let started = started.unwrap_or_else(|error| {
@@ -90,13 +93,21 @@ pub(super) fn start(
     started
 }
 
-/// Takes a pod down whose processes were killed.
-fn teardown(client: Client) -> Teardown {
+/// A kubelet has this long to see an eviction status and to end the pod itself.
+const SEEN: Duration = Duration::from_secs(30);
+
+/// Takes a pod down whose processes were killed; where there is a kubelet, after it had that long to do so.
+fn teardown(client: Client, kubelet: Option<Duration>) -> Teardown {
     Arc::new(move |pod| {
         let client = client.clone();
         Box::pin(async move {
-            let done = runtime::teardown(&client, &pod.uid, Duration::ZERO).await;
-            let done = done.map_err(|error| {
+            let done = async {
+                if let Some(longest) = kubelet {
+                    runtime::until_removed(&client, &pod.uid, longest).await?;
+                }
+                runtime::teardown(&client, &pod.uid, Duration::ZERO).await
+            };
+            let done = done.await.map_err(|error| {
                 JobError::new(format!(
                     "the pod is not torn down yet: {}",
                     error::chain(&error)

@@ -81,7 +81,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "kubelet.tokenFile",
                 "the service account's token",
-                "the token of a user with `get` on `nodes/proxy`",
+                "the token of a user with `get` on `nodes/pods` (`nodes/proxy` before Kubernetes 1.33)",
             ),
             (
                 "kubelet.serverName",

@@ -22,10 +22,6 @@ pub use self::work_queue::Work;
 pub(crate) use self::work_queue::WorkQueue;
 use crate::base::clock;
 
-/// Tasks at a time: after an outage many pods may have something to do, and the API server has other
-/// nodes to answer.
-const MOST: usize = 4;
-
 /// Why a job is to be done again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobError {
@@ -95,15 +91,15 @@ impl<U> Offers<U> {
 pub struct PodWorkers(JoinHandle<()>);
 
 impl PodWorkers {
-    /// Starts, with nothing to do.
+    /// Starts, with nothing to do; at most `most` jobs run at a time.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn start<J: Job>(job: Arc<J>) -> (Self, Offers<J::Update>) {
+    pub fn start<J: Job>(job: Arc<J>, most: usize) -> (Self, Offers<J::Update>) {
         let (sender, messages) = mpsc::unbounded_channel();
         let running = Running {
             job,
-            queue: WorkQueue::new(MOST),
+            queue: WorkQueue::new(most),
             tasks: JoinSet::new(),
             uids: HashMap::new(),
         };
@@ -222,7 +218,7 @@ mod tests {
     #[tokio::test]
     async fn what_fails_or_panics_is_done_again_and_nobody_else_waits_for_it() {
         let job = Arc::new(Counting::default());
-        let (_workers, offers) = PodWorkers::start(Arc::clone(&job));
+        let (_workers, offers) = PodWorkers::start(Arc::clone(&job), 4);
         for number in 0..3 {
             for uid in ["panics", "fails", "a", "b", "c", "d"] {
                 offers.offer(uid, Work::Update(number));

@@ -126,6 +126,11 @@ impl Entry {
         }
     }
 
+    /// The API server has all of it.
+    pub(super) fn is_whole(&self) -> bool {
+        self.event_sent && self.status_written
+    }
+
     /// Entries with the same key are delivered one after the other.
     pub(super) fn key(&self) -> &str {
         match &self.about {

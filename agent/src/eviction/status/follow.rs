@@ -15,7 +15,10 @@ use super::{
 use crate::{
     api::types::{PodRef, SourceStats},
     base::clock,
-    eviction::pod_workers::{Offers, Work},
+    eviction::{
+        hold::Holder,
+        pod_workers::{Offers, Work},
+    },
     pods::{Feed, PodSet, Source},
 };
 
@@ -26,6 +29,8 @@ pub(super) struct Follow {
     pub(super) offers: Offers<PodRef>,
     /// Marks that were written to a status just now.
     pub(super) written: mpsc::UnboundedReceiver<Entry>,
+    /// `None` where no status is written.
+    pub(super) holder: Option<Holder>,
     pub(super) on_degraded: OnDegraded,
 }
 
@@ -114,6 +119,9 @@ impl Follow {
             match back {
                 Back::Again(entry) => {
                     let (key, pod) = whose(&entry);
+                    if let Some(holder) = &self.holder {
+                        holder.contested(&key);
+                    }
                     tracing::warn!(
                         uid = key,
                         "the mark of an evicted pod was written over, as a kubelet does that has not seen it: \
@@ -124,14 +132,19 @@ impl Follow {
                     }
                     self.offers.offer(&key, Work::Update(pod));
                 }
-                Back::Enough(entry) => say(
-                    &self.on_degraded,
-                    format!(
-                        "the status of the evicted pod {} is written over again and again, and left as it is now: \
-                         something else than its kubelet insists that it runs",
-                        entry.key()
-                    ),
-                ),
+                Back::Enough(entry) => {
+                    if let Some(holder) = &self.holder {
+                        holder.release(entry.key());
+                    }
+                    say(
+                        &self.on_degraded,
+                        format!(
+                            "the status of the evicted pod {} is written over again and again, and left as it is \
+                             now: something else than its kubelet insists that it runs",
+                            entry.key()
+                        ),
+                    );
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Delivers eviction statuses to the API server, after the kill and without delaying it.
 //!
 //! ```text
-//!  reactor's report ──> writer ──> queue (a directory) ──> workers ──> Event, mark, teardown
+//!  reactor's report ──> writer ──> queue (a directory) ──> workers ──> Event, mark ──> workers ──> teardown
 //!  event log, after a restart ──────┘                        └─ one for each pod, until it is done
 //! ```
 //!
@@ -13,7 +13,8 @@
 //! | `queue` | undelivered entries, on disk |
 //! | `object` | whether the object with the pod's name is the pod |
 //! | `server` | requests and answers |
-//! | `steps` | the steps for an evicted pod, in order |
+//! | `steps` | what the API server is told of an evicted pod, in order |
+//! | `ending` | the pod's end in the runtime |
 //! | `follow` | what speeds an entry up, ends it, or repeats it |
 //! | `recent` | statuses that a kubelet may still overwrite; values only |
 //! | `deliveries` | how many wait, and what became of the others |
@@ -22,6 +23,7 @@
 
 mod condition;
 mod deliveries;
+mod ending;
 mod entry;
 mod follow;
 mod object;
@@ -34,6 +36,7 @@ mod wording;
 mod writer;
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -45,6 +48,7 @@ use tokio::{
 };
 
 use self::{
+    ending::Ending,
     entry::{About, Entry},
     follow::Follow,
     pressure_period::PressurePeriods,
@@ -57,10 +61,17 @@ use crate::{
     api::types::{Eviction, PodRef},
     base::clock,
     config::EvictionStatusConfig,
-    eviction::pod_workers::{PodWorkers, Work},
+    eviction::{
+        hold::Holding,
+        pod_workers::{PodWorkers, Work},
+    },
     pods::{Apiserver, Feed, PodSet},
-    reactor::report::Crossing,
+    reactor::{plan::VictimFiles, report::Crossing},
 };
+
+/// Statuses written at a time: after an outage many pods may have something to do, and the API server has other
+/// nodes to answer.
+const MOST: usize = 4;
 
 /// Publishes a sentence about a problem as an event.
 pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
@@ -68,7 +79,7 @@ pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
 pub use self::{
     condition::{Condition, Health},
     deliveries::DeliveryCounts,
-    steps::Teardown,
+    ending::Teardown,
     wording::Sizes,
 };
 
@@ -105,8 +116,13 @@ pub struct EvictionStatus {
     node_name: String,
     /// `None` without an API server.
     periods: Option<PressurePeriods>,
+    /// `None` where no status is written.
+    holding: Option<Holding>,
+    /// Pods whose statuses agents before this one did not write, by their uids.
+    unwritten: BTreeSet<String>,
     _following: Following,
     _workers: PodWorkers,
+    _ending: Option<PodWorkers>,
 }
 
 /// Ends with this.
@@ -143,24 +159,42 @@ impl EvictionStatus {
         }
         recover(&mut queue, parts.recorded, &parts.sizes);
         let waiting: Vec<_> = queue.entries().map(whose).collect();
+        let unwritten = queue.entries().filter(|entry| !entry.status_written);
+        let unwritten = unwritten.map(|entry| entry.key().to_owned()).collect();
         if !waiting.is_empty() {
             tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
         }
         let queue = Shared::new(queue, Arc::clone(&deliveries));
         let server = parts.apiserver.map(Server::new);
         let (marked, written) = mpsc::unbounded_channel();
+        let (ending_workers, ending) = parts
+            .teardown
+            .map(|teardown| {
+                let job = Ending {
+                    queue: queue.clone(),
+                    teardown,
+                    on_degraded: parts.on_degraded.clone(),
+                };
+                PodWorkers::start(Arc::new(job), ending::MOST)
+            })
+            .unzip();
+        // Where something else than a status is written, or nothing, the pod may run again.
+        let holds = server.is_some() && parts.how == EvictionStatusConfig::Status;
+        let holding = holds.then(Holding::start).transpose()?;
+        let holder = holding.as_ref().map(Holding::holder);
         let steps = Steps {
             queue: queue.clone(),
             server,
             how: parts.how,
             node_name: parts.node_name.clone(),
             pods: parts.feed.pods.clone(),
-            teardown: parts.teardown,
+            ending,
+            holder: holder.clone(),
             on_degraded: parts.on_degraded.clone(),
             deliveries: Arc::clone(&deliveries),
             written: marked,
         };
-        let (workers, offers) = PodWorkers::start(Arc::new(steps));
+        let (workers, offers) = PodWorkers::start(Arc::new(steps), MOST);
         for (key, pod) in waiting {
             offers.offer(&key, Work::Update(pod));
         }
@@ -169,6 +203,7 @@ impl EvictionStatus {
             queue: queue.clone(),
             offers: offers.clone(),
             written,
+            holder,
             on_degraded: parts.on_degraded.clone(),
         };
         Ok(Some(Self {
@@ -177,14 +212,37 @@ impl EvictionStatus {
             sizes: parts.sizes,
             node_name: parts.node_name,
             periods: tells.then(|| PressurePeriods::new(parts.calm)),
+            holding,
+            unwritten,
             _following: Following(tokio::spawn(following.run())),
             _workers: workers,
+            _ending: ending_workers,
         }))
     }
 
     /// Pods together may use so much from now on, bytes.
     pub fn resized(&mut self, pods: u64) {
         self.sizes.pods = pods;
+    }
+
+    /// Whether the agents before this one evicted this pod and did not come to write its status.
+    pub fn is_unwritten(&self, uid: &str) -> bool {
+        self.unwritten.contains(uid)
+    }
+
+    /// A pod was evicted: it is held dead until its kubelet has ended it.
+    pub(crate) fn hold(&mut self, uid: &str, files: Arc<VictimFiles>) {
+        self.unwritten.remove(uid);
+        if let Some(holding) = &self.holding {
+            holding.holder().hold(uid, files);
+        }
+    }
+
+    /// A container was made in a pod.
+    pub(crate) fn container_appeared(&self, uid: &str) {
+        if let Some(holding) = &self.holding {
+            holding.holder().stir(uid);
+        }
     }
 
     /// What waits and what was delivered.

@@ -19,8 +19,12 @@ const CHECK: Duration = Duration::from_secs(15);
 /// For so long: a kubelet syncs every pod within a minute (`syncFrequency`).
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// Who takes it back so often means it.
-const TIMES: u32 = 3;
+/// For so long after it was first written a status is written again. A kubelet that finds the API server after
+/// an outage takes up to a minute; who takes it back for longer means it.
+const CONTEST: Duration = Duration::from_secs(600);
+
+/// Between two writes of one status.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What a source says of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +41,17 @@ struct Mark {
     seen: bool,
     check: Option<Instant>,
     until: Instant,
-    times: u32,
+    /// When it was written for the first time, and for the last.
+    first: Instant,
+    last: Instant,
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     marks: BTreeMap<String, Mark>,
-    /// How often the mark of a pod was written.
-    times: BTreeMap<String, u32>,
+    /// When the mark of a pod was written for the first time.
+    first: BTreeMap<String, Instant>,
 }
 
 /// A mark was taken back.
@@ -53,7 +59,7 @@ pub(super) struct Recent {
 pub(super) enum Back {
     /// It is to be written again.
     Again(Box<Entry>),
-    /// Once too often.
+    /// For too long.
     Enough(Box<Entry>),
 }
 
@@ -61,14 +67,14 @@ impl Recent {
     /// A mark was written.
     pub(super) fn written(&mut self, entry: Entry, now: Instant) {
         let key = entry.key().to_owned();
-        let times = self.times.entry(key.clone()).or_default();
-        *times += 1;
+        let first = *self.first.entry(key.clone()).or_insert(now);
         let mark = Mark {
             entry,
             seen: false,
             check: Some(now + CHECK),
             until: now + LONGEST,
-            times: *times,
+            first,
+            last: now,
         };
         self.marks.insert(key, mark);
     }
@@ -86,7 +92,7 @@ impl Recent {
     /// Looks at the pods: those whose marks were taken back.
     pub(super) fn look(&mut self, now: Instant, state: impl Fn(&str) -> State) -> Vec<Back> {
         let mut back = Vec::new();
-        let Self { marks, times } = self;
+        let Self { marks, first } = self;
         marks.retain(|uid, mark| {
             let checks = mark.check.is_some_and(|check| check <= now);
             if checks {
@@ -98,26 +104,30 @@ impl Recent {
                     mark.seen = true;
                     now < mark.until
                 }
+                State::Runs if (mark.seen || checks) && now < mark.last + PAUSE => {
+                    mark.check = Some(mark.last + PAUSE);
+                    true
+                }
                 State::Runs if mark.seen || checks => {
                     let entry = Box::new(mark.entry.clone());
-                    let again = mark.times < TIMES;
+                    let again = now < mark.first + CONTEST;
                     back.push(match again {
                         true => Back::Again(entry),
                         false => Back::Enough(entry),
                     });
-                    // How often it was written is remembered until it is written again.
+                    // When it was first written is remembered until it is written again.
                     return false;
                 }
                 State::Runs => now < mark.until,
             };
             if !keep {
-                times.remove(uid);
+                first.remove(uid);
             }
             keep
         });
         for enough in &back {
             if let Back::Enough(entry) = enough {
-                times.remove(entry.key());
+                first.remove(entry.key());
             }
         }
         back
@@ -150,18 +160,29 @@ mod tests {
         let (mut recent, now) = (Recent::default(), Instant::now());
         recent.written(entry(), now);
         // A state from before the eviction status.
-        assert_eq!(recent.look(now, |_| State::Runs), []);
-        assert_eq!(recent.look(now, |_| State::Ended), []);
-        assert_eq!(recent.look(now, |_| State::Runs), again());
-        assert_eq!(recent.look(now, |_| State::Runs), [], "it was said");
-        recent.written(entry(), now);
-        assert_eq!(recent.look(now, |_| State::Ended), []);
-        assert_eq!(recent.look(now, |_| State::Runs), again());
-        recent.written(entry(), now);
-        assert_eq!(recent.look(now, |_| State::Ended), []);
+        assert_eq!(recent.look(now + PAUSE, |_| State::Runs), []);
+        assert_eq!(recent.look(now + PAUSE, |_| State::Ended), []);
+        assert_eq!(recent.look(now + PAUSE, |_| State::Runs), again());
+        assert_eq!(recent.look(now + PAUSE, |_| State::Runs), [], "it was said");
+    }
+
+    #[test]
+    fn a_mark_is_written_again_for_a_time_and_not_so_many_times() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        for times in 0..200 {
+            let now = start + PAUSE * times;
+            recent.written(entry(), now);
+            assert_eq!(recent.look(now, |_| State::Ended), []);
+            assert_eq!(recent.look(now, |_| State::Runs), [], "too soon");
+            assert_eq!(recent.due(), Some(now + PAUSE));
+            assert_eq!(recent.look(now + PAUSE, |_| State::Runs), again());
+        }
+        let late = start + CONTEST;
+        recent.written(entry(), late - PAUSE);
+        assert_eq!(recent.look(late, |_| State::Ended), []);
         let enough = vec![Back::Enough(Box::new(entry()))];
-        assert_eq!(recent.look(now, |_| State::Runs), enough);
-        assert!(recent.times.is_empty() && recent.marks.is_empty());
+        assert_eq!(recent.look(late, |_| State::Runs), enough);
+        assert!(recent.first.is_empty() && recent.marks.is_empty());
     }
 
     #[test]
@@ -197,6 +218,6 @@ mod tests {
         assert_eq!(recent.due(), None);
         recent.written(entry(), now);
         assert_eq!(recent.look(now, |_| State::Gone), []);
-        assert!(recent.times.is_empty() && recent.marks.is_empty());
+        assert!(recent.first.is_empty() && recent.marks.is_empty());
     }
 }

@@ -122,7 +122,7 @@ impl Server {
 
     /// A patch of a pod's status.
     pub(super) async fn patch_status(&self, namespace: &str, name: &str, patch: &Value) -> Answer {
-        let params = PatchParams::default();
+        let params = patched();
         let patch = Patch::Strategic(patch);
         let request =
             Request::new(pods(namespace)).patch_subresource("status", name, &params, &patch);
@@ -131,7 +131,7 @@ impl Server {
 
     /// A patch of a node's status.
     pub(super) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
-        let params = PatchParams::default();
+        let params = patched();
         let patch = Patch::Strategic(patch);
         let request =
             Request::new("/api/v1/nodes").patch_subresource("status", name, &params, &patch);
@@ -140,7 +140,7 @@ impl Server {
 
     /// An eviction of a pod.
     pub(super) async fn evict(&self, namespace: &str, name: &str, eviction: &Value) -> Answer {
-        let params = PostParams::default();
+        let params = posted();
         let text = eviction.to_string().into_bytes();
         let request =
             Request::new(pods(namespace)).create_subresource("eviction", name, &params, text);
@@ -151,7 +151,7 @@ impl Server {
     pub(super) async fn tell(&self, namespace: &str, event: &Value) -> Answer {
         let path = format!("/api/v1/namespaces/{namespace}/events");
         let text = event.to_string().into_bytes();
-        let request = Request::new(path).create(&PostParams::default(), text);
+        let request = Request::new(path).create(&posted(), text);
         self.ask(request, TELL).await
     }
 
@@ -201,6 +201,23 @@ pub(super) const PATCH_NODE: &str = "a patch of the node's status";
 pub(super) const EVICT: &str = "an eviction of the pod";
 /// As above.
 pub(super) const TELL: &str = "a new Event";
+
+/// Whose writes they are, in the objects' `managedFields`.
+const MANAGER: &str = "podwarden";
+
+fn patched() -> PatchParams {
+    PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+fn posted() -> PostParams {
+    PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
 
 fn pods(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")

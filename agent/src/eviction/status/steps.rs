@@ -1,11 +1,11 @@
-//! What is done after an eviction, in this order: the Event, the mark, and the pod's end in the container
-//! runtime. Marked first, or the kubelet would start again what the runtime has stopped.
+//! What the API server is told after an eviction, in this order: the Event and the mark. The pod's end in the
+//! container runtime follows (`ending`), or the kubelet would start again what the runtime has stopped.
 //!
 //! Every step bears being repeated: the Event's name is the entry's, a status is written only to the
 //! object that was looked at just before, in the version that it had then, and not if it says already that
 //! the pod has ended.
 
-use std::{pin::Pin, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
@@ -21,18 +21,20 @@ use super::{
 };
 use crate::{
     api::types::PodRef,
+    base::clock,
     config::EvictionStatusConfig,
-    eviction::pod_workers::{Job, JobError, Work},
+    eviction::{
+        hold::Holder,
+        pod_workers::{Job, JobError, Offers, Work},
+    },
     pods::{PodSet, Source},
 };
 
-/// Ends in the container runtime what is left of a pod, its sandbox last. Called again until it has done
-/// so; a pod that is unknown to the runtime is success.
-pub type Teardown =
-    Arc<dyn Fn(PodRef) -> Pin<Box<dyn Future<Output = Result<(), JobError>> + Send>> + Send + Sync>;
+/// For so long an object that changes between two requests is looked at again within one try.
+const CHANGES: Duration = Duration::from_secs(10);
 
-/// An object that changes so often within one try is tried again later.
-const TRIES: u32 = 3;
+/// Between two such looks.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// See the module's text.
 pub(super) struct Steps {
@@ -42,7 +44,10 @@ pub(super) struct Steps {
     pub(super) how: EvictionStatusConfig,
     pub(super) node_name: String,
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
-    pub(super) teardown: Option<Teardown>,
+    /// Who ends the pods in the runtime; `None` without one.
+    pub(super) ending: Option<Offers<PodRef>>,
+    /// Who holds the pods dead; `None` where their status is not written.
+    pub(super) holder: Option<Holder>,
     pub(super) on_degraded: OnDegraded,
     pub(super) deliveries: Arc<DeliveryCounts>,
     /// Delivery of marks that were written to a status.
@@ -53,8 +58,6 @@ pub(super) struct Steps {
 enum Delivery {
     /// Everything was said.
     All,
-    /// The same, and its status was written for that.
-    Written,
     /// It has no object any more, as the sentence says.
     Moot(String),
 }
@@ -63,30 +66,27 @@ impl Job for Steps {
     type Update = PodRef;
 
     async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
-        let pod = match work {
-            Work::Update(pod) => {
-                while let Some((number, entry)) = self.next(uid) {
-                    self.deliver(number, entry).await?;
-                }
-                pod
-            }
-            Work::Delete(pod) => {
+        let told = match &work {
+            Work::Update(_) => self.deliver_all(uid).await,
+            Work::Delete(_) => {
                 while let Some((number, entry)) = self.next(uid) {
                     self.over(number, entry, Some("the pod is gone"));
                 }
-                pod
+                Ok(())
             }
         };
-        if let Some(teardown) = &self.teardown
-            && !pod.uid.is_empty()
-        {
-            teardown(pod).await?;
+        // What is refused yet does not keep a marked pod from its end.
+        let own = self.queue.with(|queue| queue.of(uid));
+        if own.iter().all(|(_, entry)| entry.status_written) {
+            match &self.ending {
+                Some(ending) if uid != NODE_KEY => ending.offer(uid, work),
+                _ => {
+                    let whole = own.into_iter().filter(|(_, entry)| entry.is_whole());
+                    whole.for_each(|(number, _)| self.done(number));
+                }
+            }
         }
-        let whole = self.queue.with(|queue| queue.of(uid));
-        for (number, _) in whole.into_iter().filter(|(_, entry)| is_whole(entry)) {
-            self.done(number);
-        }
-        Ok(())
+        told
     }
 
     fn failed(&self, uid: &str, problem: &str) {
@@ -98,15 +98,18 @@ impl Job for Steps {
     }
 }
 
-fn is_whole(entry: &Entry) -> bool {
-    entry.event_sent && entry.status_written
-}
-
 impl Steps {
     /// The oldest entry that something is to be said of.
     fn next(&self, uid: &str) -> Option<(u64, Entry)> {
         let own = self.queue.with(|queue| queue.of(uid));
-        own.into_iter().find(|(_, entry)| !is_whole(entry))
+        own.into_iter().find(|(_, entry)| !entry.is_whole())
+    }
+
+    async fn deliver_all(&self, uid: &str) -> Result<(), JobError> {
+        while let Some((number, entry)) = self.next(uid) {
+            self.deliver(number, entry).await?;
+        }
+        Ok(())
     }
 
     async fn deliver(&self, number: u64, mut entry: Entry) -> Result<(), JobError> {
@@ -125,18 +128,13 @@ impl Steps {
                     None => Delivery::Moot("no source has the pod".to_owned()),
                 }
             }
-            About::Node { .. } => {
-                self.tell(server, &entry, &PodRef::default(), "").await?;
-                Delivery::All
-            }
+            About::Node { .. } => match self.tell(server, &entry, &PodRef::default(), "").await? {
+                Told::Yes => Delivery::All,
+                Told::NotYet(refusal) => return Err(refusal.failure(TELL)),
+            },
         };
         match told {
             Delivery::All => self.over(number, entry, None),
-            Delivery::Written => {
-                self.over(number, entry.clone(), None);
-                // An error says that the agent ends.
-                let _ = self.written.send(entry);
-            }
             Delivery::Moot(why) => self.over(number, entry, Some(&why)),
         }
         Ok(())
@@ -171,7 +169,8 @@ impl Steps {
         object: Option<&str>,
     ) -> Result<Delivery, JobError> {
         let mut found = server.find(pod, object).await?;
-        for _ in 0..TRIES {
+        let until = clock::of_timers() + CHANGES;
+        loop {
             let object = match found {
                 Found::Is(object) => object,
                 Found::Gone => return Ok(Delivery::Moot("the pod is gone".to_owned())),
@@ -181,22 +180,45 @@ impl Steps {
                     ));
                 }
             };
-            if !entry.event_sent {
-                self.tell(server, entry, pod, &object.uid).await?;
+            let told = match entry.event_sent {
+                true => Told::Yes,
+                false => self.tell(server, entry, pod, &object.uid).await?,
+            };
+            if !entry.event_sent && matches!(told, Told::Yes) {
                 entry.event_sent = true;
                 self.keep(number, entry);
             }
-            if entry.status_written {
-                return Ok(Delivery::All);
+            if !entry.status_written {
+                match self.mark(server, entry, pod, &object).await? {
+                    Marked::Is => self.stands(number, entry, false),
+                    Marked::Written => self.stands(number, entry, true),
+                    Marked::Not(why) => return Ok(Delivery::Moot(why)),
+                    Marked::Changed if clock::of_timers() < until => {
+                        tokio::time::sleep(PAUSE).await;
+                        found = server.find(pod, Some(&object.uid)).await?;
+                        continue;
+                    }
+                    Marked::Changed => return Err(JobError::new("the pod changes all the time")),
+                }
             }
-            match self.mark(server, entry, pod, &object).await? {
-                Marked::Is => return Ok(Delivery::All),
-                Marked::Written => return Ok(Delivery::Written),
-                Marked::Not(why) => return Ok(Delivery::Moot(why)),
-                Marked::Changed => found = server.find(pod, Some(&object.uid)).await?,
-            }
+            return match told {
+                Told::Yes => Ok(Delivery::All),
+                Told::NotYet(refusal) => Err(refusal.failure(TELL)),
+            };
         }
-        Err(JobError::new("the pod changes all the time"))
+    }
+
+    /// The status says that the pod has failed, by what was written now or before.
+    fn stands(&self, number: u64, entry: &mut Entry, written: bool) {
+        entry.status_written = true;
+        self.keep(number, entry);
+        if let Some(holder) = &self.holder {
+            holder.written(entry.key());
+        }
+        if written {
+            // An error says that the agent ends.
+            let _ = self.written.send(entry.clone());
+        }
     }
 
     async fn mark(
@@ -211,7 +233,7 @@ impl Steps {
             // It is not started again, and what it ended with is its own affair.
             _ if object.has_ended => return Ok(Marked::Is),
             EvictionStatusConfig::Status => {
-                let patch = wording::status(entry, object);
+                let patch = wording::status(entry, object, &clock::now_text());
                 let answer = server
                     .patch_status(&pod.namespace, &pod.name, &patch)
                     .await?;
@@ -232,29 +254,30 @@ impl Steps {
         }
     }
 
-    /// Sends the Event. A refused Event is not sent again.
+    /// Sends the Event. One that can never be sent counts as sent.
     async fn tell(
         &self,
         server: &Server,
         entry: &Entry,
         pod: &PodRef,
         uid: &str,
-    ) -> Result<(), JobError> {
-        if entry.event_sent {
-            return Ok(());
-        }
+    ) -> Result<Told, JobError> {
         let event = wording::event(entry, pod, uid, &self.node_name);
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
         let refusal: Refusal = match server.tell(namespace, &event).await? {
-            Ok(_) => return Ok(()),
-            Err(refusal) if refusal.already_exists() => return Ok(()),
+            Ok(_) => return Ok(Told::Yes),
+            Err(refusal) if refusal.already_exists() => return Ok(Told::Yes),
             Err(refusal) => refusal,
         };
-        if refusal.for_good() || matches!(refusal.code, 403 | 404 | 409) {
-            self.say(refusal.sentence(TELL));
-            return Ok(());
+        match refusal.code {
+            _ if refusal.for_good() => {}
+            404 | 409 => {}
+            // Rights may be granted, and the mark does not wait for them.
+            403 => return Ok(Told::NotYet(refusal)),
+            _ => return Err(refusal.failure(TELL)),
         }
-        Err(refusal.failure(TELL))
+        self.say(refusal.sentence(TELL));
+        Ok(Told::Yes)
     }
 
     /// Everything is said, or, for a reason, nothing more can be.
@@ -269,12 +292,11 @@ impl Steps {
             None => tracing::info!(id, "the API server was told of {key}"),
         }
         self.deliveries.over(moot.is_none());
-        (entry.event_sent, entry.status_written) = (true, true);
-        if self.teardown.is_some() {
-            self.keep(number, &entry);
-        } else {
-            self.done(number);
+        if let (Some(holder), Some(_)) = (&self.holder, moot) {
+            holder.release(entry.key());
         }
+        (entry.event_sent, entry.status_written) = (true, true);
+        self.keep(number, &entry);
     }
 
     fn keep(&self, number: u64, entry: &Entry) {
@@ -289,16 +311,28 @@ impl Steps {
 
     fn forgetful(&self, written: std::io::Result<()>) {
         if let Err(error) = written {
-            self.say(format!(
-                "the queue of marks below stateDir cannot be written ({error}): should the agent end, the next \
-                 one tells the API server again what it was told; make room there"
-            ));
+            self.say(forgetful(&error));
         }
     }
 
     fn say(&self, message: String) {
         say(&self.on_degraded, message);
     }
+}
+
+/// What is said where the queue does not keep what is done.
+pub(super) fn forgetful(error: &std::io::Error) -> String {
+    format!(
+        "the queue of marks below stateDir cannot be written ({error}): should the agent end, the next one tells \
+         the API server again what it was told; make room there"
+    )
+}
+
+/// What became of an Event.
+enum Told {
+    Yes,
+    /// The server refuses it for now.
+    NotYet(Refusal),
 }
 
 enum Marked {

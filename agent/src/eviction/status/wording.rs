@@ -125,8 +125,13 @@ pub(super) fn relief(period: &PressurePeriod) -> String {
     message
 }
 
-/// What is written to the status of an object as it was found, and of no other.
-pub(super) fn status(entry: &Entry, object: &Object) -> Value {
+/// The annotation with the time at which the status was written. A kubelet ends a pod whose status says that it has
+/// failed when it next looks at the pod, and before that it may write its own status over ours; a change of an
+/// annotation makes it look at once (`podsDifferSemantically` of `pkg/kubelet/config/config.go`).
+const MARKED: &str = "podwarden.io/evicted";
+
+/// What is written at `now` to the status of an object as it was found, and of no other.
+pub(super) fn status(entry: &Entry, object: &Object, now: &str) -> Value {
     let time = seconds(&entry.time);
     let mut conditions = vec![json!({
         "type": "DisruptionTarget",
@@ -147,7 +152,11 @@ pub(super) fn status(entry: &Entry, object: &Object) -> Value {
         })
     }));
     json!({
-        "metadata": {"uid": object.uid, "resourceVersion": object.version},
+        "metadata": {
+            "uid": object.uid,
+            "resourceVersion": object.version,
+            "annotations": {MARKED: now},
+        },
         "status": {
             "phase": "Failed",
             "reason": EVICTED,

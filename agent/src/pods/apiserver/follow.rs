@@ -61,9 +61,11 @@ impl Follow {
     /// The server no longer has the changes after our version, or does not have the version yet: all
     /// pods have to be listed.
     pub(super) fn lost_place(&mut self) {
-        if !self.listed {
-            // The server has no list of this version.
-            self.version = None;
+        match self.listed {
+            // The server answers: what the pauses grew for is over.
+            true => self.backoff = Backoff::default(),
+            // It has no list of this version.
+            false => self.version = None,
         }
         self.listed = false;
     }
@@ -105,6 +107,18 @@ mod tests {
         assert_eq!(follow.next(), Next::List(None));
         follow.listed("3".to_owned());
         assert_eq!(follow.next(), Next::Watch("3".to_owned()));
+    }
+
+    #[test]
+    fn a_list_after_an_outage_does_not_wait_for_it_and_one_that_is_refused_waits_longer() {
+        let mut follow = following("9");
+        for _ in 0..8 {
+            follow.failed(0.0);
+        }
+        follow.lost_place();
+        assert_eq!(follow.failed(0.0).as_millis(), 800);
+        follow.lost_place();
+        assert_eq!(follow.failed(0.0).as_millis(), 1600);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Part: the reactor's reports, what follows them (recorder, eviction status), the soft threshold, and the
 //! plan that the reactor is armed with.
 
+mod hold;
 mod reports;
 
 use std::{
@@ -37,7 +38,7 @@ use crate::{
     reactor::{
         Pulse, Reactor,
         plan::{ArmedPlan, ScopeName},
-        report::Chosen,
+        report::{Chosen, Report},
     },
 };
 
@@ -59,6 +60,8 @@ pub(in crate::agent) struct EvictionManager {
     levels: Levels,
     unexplained: Unexplained,
     reports_lost: u64,
+    /// Evicted pods that are to be held dead once their files are open.
+    to_hold: BTreeSet<PodUid>,
 }
 
 impl EvictionManager {
@@ -83,6 +86,7 @@ impl EvictionManager {
             levels: Levels::default(),
             unexplained: Unexplained::default(),
             reports_lost: 0,
+            to_hold: BTreeSet::new(),
             reactor,
         }
     }
@@ -94,6 +98,10 @@ impl EvictionManager {
         pods: &BTreeMap<PodUid, PodEntry>,
     ) {
         self.evictions.recall(recorded, pods);
+        let Some(status) = &self.status else { return };
+        let unwritten = self.evictions.evicted.iter();
+        let unwritten = unwritten.filter(|uid| status.is_unwritten(uid));
+        self.to_hold.extend(unwritten.cloned());
     }
 
     /// Completes when the reactor has reported. Cancel-safe.
@@ -121,6 +129,7 @@ impl EvictionManager {
             evictions,
             recorder,
             status,
+            to_hold,
             ..
         } = self;
         reactor.silence();
@@ -131,6 +140,12 @@ impl EvictionManager {
         }
         let mut facts = Vec::new();
         while let Some(report) = reactor.next_report() {
+            if let Report::Chosen(chosen) = &report
+                && chosen.outcome.is_some()
+                && let Some(uid) = tokens.uid(chosen.token)
+            {
+                to_hold.insert(uid.clone());
+            }
             let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
             let mut listeners = Listeners {
                 published: &env.published,
@@ -148,6 +163,7 @@ impl EvictionManager {
             }
             facts.push(Fact::ReactorReported);
         }
+        self.hold_dead(&known.set());
         facts
     }
 
@@ -256,6 +272,7 @@ impl EvictionManager {
         let plan = arm::plan(&inputs, &before, &mut self.tokens);
         drop(before);
         self.reactor.arm(plan);
+        self.hold_dead(&set);
         self.follow_usage(env, pods);
         levels
     }
@@ -274,6 +291,7 @@ impl EvictionManager {
     pub(super) fn forget(&mut self, uid: &PodUid) {
         self.tokens.forget(uid);
         self.evictions.evicted.remove(uid);
+        self.to_hold.remove(uid);
     }
 
     /// The reactor's beat.

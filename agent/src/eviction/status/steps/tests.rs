@@ -1,8 +1,8 @@
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     fs,
     net::Ipv4Addr,
-    sync::{Mutex, atomic::AtomicU32, atomic::Ordering},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -23,6 +23,8 @@ use crate::{
     },
     pods::{Apiserver, apiserver::MIRROR},
 };
+
+mod order;
 
 const POD: &str = "GET /api/v1/namespaces/shop/pods/web";
 const STATUS: &str = "PATCH /api/v1/namespaces/shop/pods/web/status";
@@ -90,7 +92,7 @@ impl Scene {
         fs::write(&kubeconfig, text.to_string()).unwrap();
         let server = Server::new(Apiserver::Kubeconfig(kubeconfig));
         Self {
-            steps: steps(how, Some(server), None),
+            steps: steps(how, Some(server)),
             script,
             _dir: dir,
         }
@@ -133,7 +135,7 @@ fn pod() -> PodRef {
     }
 }
 
-fn steps(how: EvictionStatusConfig, server: Option<Server>, teardown: Option<Teardown>) -> Steps {
+fn steps(how: EvictionStatusConfig, server: Option<Server>) -> Steps {
     let mut queue = Queue::open(None).0;
     let eviction = Eviction {
         pod: pod(),
@@ -147,7 +149,8 @@ fn steps(how: EvictionStatusConfig, server: Option<Server>, teardown: Option<Tea
         how,
         node_name: "n1".to_owned(),
         pods: watch::channel(Arc::default()).1,
-        teardown,
+        ending: None,
+        holder: None,
         on_degraded: Arc::new(|_| ()),
         deliveries: Arc::default(),
         written: mpsc::unbounded_channel().0,
@@ -178,10 +181,15 @@ async fn the_status_is_written_to_the_object_that_was_looked_at() {
     .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
+    let mut marked = BTreeSet::new();
     for (number, version) in [(2, "7"), (4, "8")] {
-        let expected = json!({"uid": "u1", "resourceVersion": version});
-        assert_eq!(scene.body(number)["metadata"], expected);
+        let metadata = scene.body(number)["metadata"].take();
+        let found = (&metadata["uid"], &metadata["resourceVersion"]);
+        assert_eq!(found, (&json!("u1"), &json!(version)));
+        // Without a change of it a kubelet would look at the pod later.
+        marked.insert(metadata["annotations"]["podwarden.io/evicted"].to_string());
     }
+    assert_eq!(marked.len(), 2, "{marked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,51 +323,47 @@ async fn of_a_pod_that_is_gone_nothing_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
+async fn an_event_waits_for_its_right_and_the_mark_does_not() {
     let scene = Scene::new(
         EvictionStatusConfig::Status,
         &[
             (POD, 200, object("u1", "7")),
-            (EVENT, 201, json!({})),
+            (EVENT, 403, refusal("Forbidden")),
             (STATUS, 200, json!({})),
         ],
     )
     .await;
-    let calls = Arc::new(AtomicU32::new(0));
-    let (counted, script) = (Arc::clone(&calls), Arc::clone(&scene.script));
-    let teardown: Teardown = Arc::new(move |pod| {
-        assert_eq!(pod.uid, "u1");
-        assert_eq!(script.lock().unwrap().asked.len(), 3, "before the mark");
-        let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
-        Box::pin(async move {
-            match first {
-                true => Err(JobError::new("the runtime does not answer")),
-                false => Ok(()),
-            }
-        })
-    });
-    let scene = Scene {
-        steps: Steps {
-            teardown: Some(teardown),
-            ..scene.steps
-        },
-        ..scene
-    };
-    scene.run().await.unwrap_err();
-    // The next agent goes on with the teardown alone.
+    let failure = scene.run().await.unwrap_err();
+    assert!(failure.problem.contains("grant it"), "{failure:?}");
     let waiting = scene.waiting();
     assert!(
-        waiting[0].event_sent && waiting[0].status_written,
+        waiting[0].status_written && !waiting[0].event_sent,
         "{waiting:?}"
     );
+    let mut failed = object("u1", "8");
+    failed["status"]["phase"] = "Failed".into();
+    let answers = [(POD, 200, failed), (EVENT, 201, json!({}))];
+    scene.script.lock().unwrap().answers = VecDeque::from(answers);
     scene.run().await.unwrap();
-    assert_eq!((scene.waiting(), scene.asked().len()), (vec![], 3));
-    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert_eq!(scene.waiting(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_changes_often_is_looked_at_again_for_a_time() {
+    let mut answers = vec![(POD, 200, object("u1", "0")), (EVENT, 201, json!({}))];
+    for _ in 0..12 {
+        answers.push((STATUS, 409, refusal("Conflict")));
+        answers.push((POD, 200, object("u1", "1")));
+    }
+    answers.push((STATUS, 200, json!({})));
+    let scene = Scene::new(EvictionStatusConfig::Status, &answers).await;
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_name_is_not_known_is_asked_for_later() {
-    let steps = steps(EvictionStatusConfig::Status, None, None);
+    let steps = steps(EvictionStatusConfig::Status, None);
     let nameless = PodRef {
         name: "u1".to_owned(),
         namespace: String::new(),

@@ -99,7 +99,7 @@ fn everything_is_what_the_api_knows() {
         ready: true,
     };
     let of = |object: &Object| {
-        let status: v1::PodStatus = typed(&status(&entry, object)["status"]);
+        let status: v1::PodStatus = typed(&status(&entry, object, "now")["status"]);
         status.conditions.unwrap()
     };
     let kinds: Vec<_> = of(&object).into_iter().map(|c| c.type_).collect();

@@ -1,0 +1,48 @@
+//! The pod's end in the container runtime, by workers of its own: a runtime that hangs keeps no status from
+//! being written.
+
+use std::{pin::Pin, sync::Arc};
+
+use super::{OnDegraded, queue::Shared, say, steps::forgetful};
+use crate::{
+    api::types::PodRef,
+    eviction::pod_workers::{Job, JobError, Work},
+};
+
+/// Ends in the container runtime what is left of a pod, its sandbox last. Called again until it has done
+/// so; a pod that is unknown to the runtime is success.
+pub type Teardown =
+    Arc<dyn Fn(PodRef) -> Pin<Box<dyn Future<Output = Result<(), JobError>> + Send>> + Send + Sync>;
+
+/// Pods at a time: each may wait for its kubelet.
+pub(super) const MOST: usize = 16;
+
+/// See the module's text.
+pub(super) struct Ending {
+    pub(super) queue: Shared,
+    pub(super) teardown: Teardown,
+    pub(super) on_degraded: OnDegraded,
+}
+
+impl Job for Ending {
+    type Update = PodRef;
+
+    async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
+        let (Work::Update(pod) | Work::Delete(pod)) = work;
+        (self.teardown)(pod).await?;
+        let own = self.queue.with(|queue| queue.of(uid));
+        for (number, _) in own.into_iter().filter(|(_, entry)| entry.is_whole()) {
+            if let Err(error) = self.queue.with(|queue| queue.done(number)) {
+                say(&self.on_degraded, forgetful(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, uid: &str, problem: &str) {
+        say(
+            &self.on_degraded,
+            format!("delivery for the eviction of pod {uid} waits: {problem}"),
+        );
+    }
+}

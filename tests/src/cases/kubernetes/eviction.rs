@@ -1,0 +1,233 @@
+//! What follows a kill, beside a real kubelet: the pod is marked, and it does not run again.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::{LIMIT, enforcing};
+use crate::cases::{Case, Context, case};
+use crate::harness::{Cgroup, eventually, sleep};
+use crate::kubernetes::{Cluster, Pod, condition};
+
+pub(in crate::cases) const CASES: &[Case] = &[
+    case("kubernetes_eviction", kubernetes_eviction),
+    case("kubernetes_eviction_cut_off", kubernetes_eviction_cut_off),
+    case("kubernetes_event_forbidden", kubernetes_event_forbidden),
+];
+
+/// How long an evicted pod is looked at for a restart. A kubelet that has not seen its status writes its own
+/// over it every 10 s (`syncPeriod` of `pkg/kubelet/status/status_manager.go`).
+const WATCHED: Duration = Duration::from_secs(11);
+/// How long the API server is away: the kubelet starts a container again at once, and 10 s later.
+const AWAY: Duration = Duration::from_secs(12);
+/// How long a kubelet and the agent may take to find an API server that is back.
+const BACK: Duration = Duration::from_secs(150);
+/// No container of an evicted pod may come to do anything. What it takes to find one is measured, not asserted:
+/// this is a hundred times that.
+const LIVED: Duration = Duration::from_secs(3);
+
+/// A node with a pod that fills memory when it is told, and one beside it.
+struct Scene {
+    cluster: Rc<Cluster>,
+    filler: String,
+    calm: String,
+}
+
+impl Scene {
+    fn new(context: &Context) -> Result<Self> {
+        let cluster = context.kubernetes()?;
+        cluster.clear()?;
+        cluster.agent_with(enforcing)?;
+        let calm = cluster.run_now(&Pod::holding("calm", 64).requesting("96Mi", false))?;
+        let filler = cluster.run_now(&Pod::filler("filler", 1200, 500))?;
+        eventually(LIMIT, || {
+            cluster.pod_stats(&filler)?;
+            cluster.pod_stats(&calm).map(drop)
+        })?;
+        Ok(Self {
+            cluster,
+            filler,
+            calm,
+        })
+    }
+
+    fn cgroup(&self) -> Cgroup {
+        let tier = self.cluster.kubepods().child("besteffort");
+        tier.child(&format!("pod{}", self.filler))
+    }
+
+    /// Has it fill memory and waits until it is killed.
+    fn evict(&self) -> Result<()> {
+        self.cluster.go("filler")?;
+        eventually(LIMIT, || self.evicted_once())
+    }
+
+    fn evicted_once(&self) -> Result<()> {
+        let evictions = self.cluster.evictions()?;
+        let times = |uid: &str| evictions.iter().filter(|one| one.pod.uid == uid).count();
+        let (filler, calm) = (times(&self.filler), times(&self.calm));
+        ensure!(
+            (filler, calm) == (1, 0),
+            "evicted {filler} times, and the other pod {calm} times"
+        );
+        Ok(())
+    }
+
+    /// The status that a kubelet gives a pod that it evicts, by our hand.
+    fn marked(&self) -> Result<()> {
+        let pod = self.cluster.pod("filler")?;
+        let status = &pod["status"];
+        let words = (&status["phase"], &status["reason"]);
+        ensure!(words == (&json!("Failed"), &json!("Evicted")), "{status}");
+        let target = condition(&pod, "DisruptionTarget").context("no DisruptionTarget")?;
+        ensure!(target["status"] == "True", "{target}");
+        let managers = pod["metadata"]["managedFields"].as_array();
+        let mut managers = managers.context("no managedFields")?.iter();
+        let ours =
+            managers.any(|one| one["manager"] == "podwarden" && one["subresource"] == "status");
+        ensure!(ours, "podwarden is not a manager of its status");
+        Ok(())
+    }
+
+    /// Waits until it is marked and its kubelet has ended it, then looks that it stays so.
+    fn stays_marked(&self, limit: Duration) -> Result<()> {
+        eventually(limit, || {
+            self.marked()?;
+            ensure!(!self.cgroup().exists(), "its kubelet has not ended it");
+            Ok(())
+        })?;
+        sleep(WATCHED)?;
+        self.marked().context("the mark did not stay")?;
+        self.evicted_once()?;
+        ensure!(
+            self.cluster.starts(&self.calm)? == 1,
+            "another pod was started again"
+        );
+        Ok(())
+    }
+}
+
+/// A BestEffort pod that fills memory dies, is marked as the kubelet marks one, and is never started again.
+fn kubernetes_eviction(context: &Context) -> Result<()> {
+    for run in 1..=context.repetitions(1) {
+        let scene = Scene::new(context)?;
+        let lives = Lives::watch(&scene);
+        let evicted = || {
+            scene.evict()?;
+            scene.stays_marked(LIMIT)
+        };
+        evicted().with_context(|| format!("run {run}"))?;
+        lives.end(context)?;
+        scene.cluster.clear()?;
+    }
+    Ok(())
+}
+
+/// The API server is away when the pod is killed: the kubelet starts its container again, which dies at once,
+/// until the server is back and the pod is marked.
+fn kubernetes_eviction_cut_off(context: &Context) -> Result<()> {
+    for run in 1..=context.repetitions(1) {
+        let scene = Scene::new(context)?;
+        let lives = Lives::watch(&scene);
+        scene.cluster.kill_apiserver();
+        let cut_off = scene.evict().and_then(|()| sleep(AWAY));
+        scene.cluster.start_apiserver()?;
+        let evicted = cut_off.and_then(|()| scene.stays_marked(BACK));
+        evicted.with_context(|| format!("run {run}"))?;
+        lives.end(context)?;
+        let log = scene.cluster.agent_log()?;
+        let noise = log.lines().find(|line| line.contains("kube_client"));
+        ensure!(noise.is_none(), "the client logs by itself: {noise:?}");
+        scene.cluster.clear()?;
+    }
+    Ok(())
+}
+
+/// The right to make Events comes late: the pod is marked meanwhile, and the Event is sent once it may be.
+fn kubernetes_event_forbidden(context: &Context) -> Result<()> {
+    let scene = Scene::new(context)?;
+    let cluster = &scene.cluster;
+    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/podwarden";
+    let granted = cluster.api.get(role)?["rules"].take();
+    let mut fewer = granted.clone();
+    let rules = fewer.as_array_mut().context("it has no rules")?;
+    rules.retain(|rule| rule["resources"] != json!(["events"]));
+    cluster.api.patch(role, &json!({"rules": fewer}))?;
+    let marked = scene.evict().and_then(|()| scene.stays_marked(LIMIT));
+    cluster.api.patch(role, &json!({"rules": granted}))?;
+    marked?;
+    let path = format!(
+        "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={},reason=Evicted",
+        scene.filler
+    );
+    eventually(BACK, || {
+        let events = cluster.api.list(&path)?;
+        ensure!(
+            events.len() == 1,
+            "{} Events tell of the eviction",
+            events.len()
+        );
+        Ok(())
+    })?;
+    cluster.clear()
+}
+
+/// Watches the containers that come to be in a pod's cgroup, and for how long processes are in them.
+struct Lives {
+    ended: Arc<AtomicBool>,
+    watching: JoinHandle<BTreeMap<String, Duration>>,
+}
+
+impl Lives {
+    fn watch(scene: &Scene) -> Self {
+        let pod = scene.cgroup();
+        let ended = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&ended);
+        Self {
+            ended,
+            watching: thread::spawn(move || follow(&pod, &until)),
+        }
+    }
+
+    fn end(self, context: &Context) -> Result<()> {
+        self.ended.store(true, Ordering::Relaxed);
+        let lives = self.watching.join();
+        let lives = lives.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let longest = lives.values().max().copied().unwrap_or_default();
+        context.figure("started_again", lives.len() as f64, "");
+        context.figure("lived_longest", longest.as_secs_f64() * 1000.0, "ms");
+        ensure!(longest < LIVED, "a container lived on: {lives:?}");
+        Ok(())
+    }
+}
+
+/// By the names of new cgroups, how long what runs in them was seen there.
+fn follow(pod: &Cgroup, until: &AtomicBool) -> BTreeMap<String, Duration> {
+    let names = || {
+        pod.children()
+            .into_iter()
+            .map(|child| child.path().to_owned())
+    };
+    let before: Vec<_> = names().collect();
+    let mut seen: BTreeMap<String, (Instant, Instant)> = BTreeMap::new();
+    while !until.load(Ordering::Relaxed) {
+        let children = pod.children().into_iter();
+        let fresh = children.filter(|child| !before.iter().any(|path| path == child.path()));
+        for child in fresh.filter(|child| !child.procs().is_empty()) {
+            let now = Instant::now();
+            let times = seen.entry(child.path().to_owned()).or_insert((now, now));
+            times.1 = now;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let lived = seen
+        .into_iter()
+        .map(|(path, (first, last))| (path, last - first));
+    lived.collect()
+}
