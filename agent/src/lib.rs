@@ -15,6 +15,7 @@
 //! | `cli` | one file per subcommand | terminal, files named on the command line |
 //! | `agent` | start, the reconciler, shutdown | all of the below |
 //! | `api` | published state, server, client | sockets |
+//! | `reclaimed` | what the node has to spare: figures, and the Node's status | the API server, /proc/stat |
 //! | `eviction` | what follows a kill: recorder, teardown, status in the API | the state directory, the API server, the event log |
 //! | `colocation` | CPU limits exceeded while the node has free CPU | CPU quota and burst files, `/proc/stat` |
 //! | `hierarchy` | what cgroups hold: sense, act, drift, converge, oom_score | cgroup files, /proc |
@@ -43,4 +44,5 @@ pub mod hierarchy;
 pub mod kernel;
 pub mod pods;
 pub mod reactor;
+mod reclaimed;
 pub mod runtime;

@@ -29,6 +29,7 @@ use crate::{
     },
     config::Config,
     eviction::{recorder::log::Log, status::Condition},
+    reclaimed::Publisher,
 };
 
 pub(crate) use start::StartError;
@@ -58,6 +59,7 @@ pub(crate) async fn run(
     let around = Surroundings {
         api: Api::serve(&published, listeners),
         condition: start::status::condition(&config, &published),
+        reclaimed: start::status::reclaimed(&config, &published),
         published: Arc::clone(&published),
         log,
         lock,
@@ -84,6 +86,7 @@ struct Surroundings {
     published: Arc<Published>,
     api: Api,
     condition: Option<Condition>,
+    reclaimed: Option<Publisher>,
     log: Option<Log>,
     lock: AgentLock,
 }
@@ -96,12 +99,18 @@ impl Surroundings {
         let condition = self
             .condition
             .map(|condition| tokio::spawn(condition.end()));
+        let reclaimed = self
+            .reclaimed
+            .map(|publisher| tokio::spawn(publisher.end()));
         if let Some(reconciler) = reconciler {
             reconciler.finish();
         }
         if let Some(condition) = condition {
             // Its panic has been printed.
             let _ = condition.await;
+        }
+        if let Some(reclaimed) = reclaimed {
+            let _ = reclaimed.await;
         }
         self.api.end().await;
         self.published.set_logger(None);

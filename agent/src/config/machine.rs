@@ -102,7 +102,7 @@ pub(super) fn hugepages(directory: &Path) -> BTreeMap<Bytes, Bytes> {
 }
 
 /// A line of `/proc/meminfo` (proc(5)); its `kB` are 1024 bytes.
-pub(super) fn meminfo(text: &str, key: &str) -> Option<Bytes> {
+pub(crate) fn meminfo(text: &str, key: &str) -> Option<Bytes> {
     let line = text
         .lines()
         .find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;

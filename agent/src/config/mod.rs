@@ -38,6 +38,7 @@ mod tests;
 pub use colocation::ColocationConfig;
 pub use error::ConfigError;
 pub use kernel_log::KernelLog;
+pub(crate) use machine::meminfo;
 pub use machine::{Machine, MachineError};
 pub use parts::{
     ApiserverConfig, ConvergenceConfig, Enforce, EnforceOn, EventLogConfig, EvictionStatusConfig,

@@ -6,14 +6,20 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::apiserver::World;
 use super::{Case, Context, portable};
-use crate::harness::{Cgroup, Node, Options, PodSpec, check_interrupt, eventually};
+use crate::apiserver::Refusal;
+use crate::harness::{Cgroup, NODE, Node, Options, PodSpec, check_interrupt, eventually};
 
 pub(super) const CASES: &[Case] = &[
     portable("batch_pod_alone", |context| batch_pod(context, false)),
     portable("batch_pod_beside_a_kubelet", |context| {
         batch_pod(context, true)
     }),
+    portable("reclaimed_is_published", reclaimed_is_published),
 ];
 
 /// What a pod with `batch-cpu: 500` and `batch-memory: 64Mi` has, on either version.
@@ -133,4 +139,82 @@ fn batch_pod(context: &Context, assist: bool) -> Result<()> {
         return node.finish_with(&own);
     }
     node.finish()
+}
+
+const BATCH_CPU: &str = "kubernetes.io/batch-cpu";
+const BATCH_MEMORY: &str = "kubernetes.io/batch-memory";
+
+/// The Node's status, where it has the kubelet's resources as they were.
+fn status(world: &World) -> Result<Value> {
+    let node = world.server.node(NODE)?;
+    for list in ["capacity", "allocatable"] {
+        let kubelets = &node["status"][list];
+        ensure!(
+            kubelets["cpu"] == "8" && kubelets["memory"] == "16Gi",
+            "{kubelets}"
+        );
+    }
+    Ok(node["status"].clone())
+}
+
+/// What is offered of a resource, the same in both lists.
+fn offered(world: &World, resource: &str) -> Result<u64> {
+    let status = status(world)?;
+    let found = &status["capacity"][resource];
+    ensure!(*found == status["allocatable"][resource], "{status}");
+    let text = found.as_str().with_context(|| format!("no {resource}"))?;
+    text.parse().context(resource.to_owned())
+}
+
+/// Offered in spite of refusals, never below what is held, and withdrawn at the end.
+fn reclaimed_is_published(context: &Context) -> Result<()> {
+    let options = Options {
+        config: "colocation: {reclaimed: {publish: true}}\n".to_owned(),
+        ..Options::default()
+    };
+    let kubelets = json!({"cpu": "8", "memory": "16Gi"});
+    let mut world = World::with(context, options, |server| {
+        let status = json!({"capacity": kubelets, "allocatable": kubelets});
+        server.create_node(NODE, &status)?;
+        Ok(())
+    })?;
+    world.ready(context)?;
+    world.server.take_written();
+    let conflict = Refusal::new(409, "Conflict", "the object has been modified");
+    let busy = Refusal {
+        retry_after: Some(1),
+        ..Refusal::new(429, "TooManyRequests", "later")
+    };
+    world.server.manners(|m| m.refuse.extend([conflict, busy]));
+    let published = eventually(world.node.limit(), || {
+        let computed = world.node.agent.node()?.reclaimed;
+        let computed = computed.context("nothing is computed")?.batch;
+        let published = offered(&world, BATCH_MEMORY)?;
+        // What differs by more is published, so this comes true.
+        let close = published.abs_diff(computed.memory_bytes) * 10 <= published;
+        ensure!(close, "{published} published of {}", computed.memory_bytes);
+        Ok(published)
+    })?;
+    // 65 % of 16 GiB at most.
+    ensure!(published <= (16 << 30) / 100 * 65 + 1, "{published}");
+    offered(&world, BATCH_CPU)?;
+
+    // More than the node has: what a pod holds is not taken back.
+    world.add(&PodSpec::batch("large", 50_000, "64Mi"))?;
+    eventually(world.node.limit(), || {
+        world.node.agent.node()?;
+        let cpu = offered(&world, BATCH_CPU)?;
+        ensure!(cpu >= 50_000, "{cpu} offered and 50000 held");
+        Ok(())
+    })?;
+    let written = world.server.take_written();
+    let of_status = |w: &crate::apiserver::Write| (w.verb, w.resource) == ("patch", "nodes/status");
+    ensure!(written.iter().all(of_status), "{written:?}");
+
+    world.node.agent.stop(Signal::SIGTERM, context.limit(20))?;
+    let left = status(&world)?;
+    for list in ["capacity", "allocatable"] {
+        ensure!(left[list] == kubelets, "{left}");
+    }
+    Ok(())
 }

@@ -354,6 +354,7 @@ impl Reconciler {
             &self.env,
             figures::OfOthers {
                 identities: known.identities,
+                set: known.set(),
                 evicted: self.eviction.evicted(),
                 tiers: self.eviction.levels().tiers(&self.env.layout),
                 convergence: self.hierarchy.convergence(),

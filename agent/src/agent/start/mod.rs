@@ -44,6 +44,7 @@ use crate::{
     api::{published::Published, server, types::Eviction},
     config::{Config, Mode},
     pods::{Feed, feed},
+    reclaimed::Reclaimer,
     runtime::{Client, Follower},
 };
 
@@ -118,6 +119,7 @@ pub(super) async fn reconciler(
             status::start(&config, feed, client, &published, site.sizes(), &recorded)
         }
     };
+    let reclaimer = Reclaimer::new(config.colocation.reclaimed);
     let env = Environment {
         node_level: config.node_level(&site.machine),
         exemptions: Exemptions {
@@ -144,7 +146,7 @@ pub(super) async fn reconciler(
         },
         eviction,
         kubelet,
-        FiguresPublisher::new(engines.accounting, stats),
+        FiguresPublisher::new(engines.accounting, stats, reclaimer),
         AtStart {
             changes: engines.changes,
             recorded: &recorded,

@@ -8,12 +8,13 @@ use podwarden_policy::plan::Ownership;
 use crate::{
     api::{published::Published, types::Eviction},
     base::error,
-    config::{Config, EvictionStatusConfig},
+    config::{Config, EvictionStatusConfig, Mode},
     eviction::{
         pod_workers::JobError,
         status::{Condition, EvictionStatus, OnDegraded, Parts, Sizes, Teardown},
     },
     pods::{Apiserver, Feed},
+    reclaimed::{Offer, Publisher},
     runtime::{self, Client},
 };
 
@@ -35,6 +36,34 @@ pub(in crate::agent) fn condition(
         apiserver,
         &config.node_name,
         health,
+        on_degraded(published),
+    ))
+}
+
+/// Begins to keep what the node has to spare in the Node's status, where that is configured and the agent acts.
+pub(in crate::agent) fn reclaimed(
+    config: &Config,
+    published: &Arc<Published>,
+) -> Option<Publisher> {
+    let reclaimed = &config.colocation.reclaimed;
+    if !reclaimed.publish || config.mode != Mode::Enforce {
+        return None;
+    }
+    let Some(apiserver) = Apiserver::of(&config.apiserver) else {
+        tracing::warn!("colocation.reclaimed.publish has no effect: there is no API server");
+        return None;
+    };
+    let weak = Arc::downgrade(published);
+    let offer = move || {
+        let figures = weak.upgrade()?.figures();
+        let stats = figures.node.reclaimed.as_ref();
+        Some(stats.map(|stats| Offer::new(stats, figures.read_at)))
+    };
+    Some(Publisher::start(
+        apiserver,
+        &config.node_name,
+        reclaimed,
+        offer,
         on_degraded(published),
     ))
 }

@@ -1,5 +1,7 @@
 //! Figures of one sampling pass, as they are published.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -12,6 +14,8 @@ pub struct Figures {
     pub node: NodeStats,
     /// Every pod, in the order `/v1/pods` lists them.
     pub pods: Vec<PodStats>,
+    /// When they were read.
+    pub read_at: Instant,
     listed: serde_json::Result<Bytes>,
 }
 
@@ -25,7 +29,12 @@ impl Figures {
             pods: &'a [PodStats],
         }
         let listed = serde_json::to_vec(&List { pods: &pods }).map(Bytes::from);
-        Self { node, pods, listed }
+        Self {
+            node,
+            pods,
+            read_at: Instant::now(),
+            listed,
+        }
     }
 
     /// What `GET /v1/pods` answers: a `PodList` in JSON.

@@ -19,7 +19,9 @@ use self::text::{Family, labels};
 use super::Shared;
 use crate::api::{
     published::{Figures, Published},
-    types::{DropStats, NodeStats, PodStats, SourceStats, ThrottlingStats, TierStats},
+    types::{
+        DropStats, NodeStats, PodStats, ReclaimedStats, SourceStats, ThrottlingStats, TierStats,
+    },
 };
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -63,6 +65,7 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
         .add(&none, node.degradations.len() + failing);
     Family::gauge(text, "podwarden_allocatable_memory_bytes", "Memory that pods may use")
         .add(&none, node.allocatable_memory_bytes);
+    reclaimed(text, node.reclaimed.as_ref());
     drops(text, &node.kernel_drops);
     Family::gauge(text, "podwarden_contested_files",
         "Files that other processes keep writing, so that they are corrected at growing intervals")
@@ -72,6 +75,24 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
     Family::gauge(text, "podwarden_unexplained_cgroups",
         "Pods' cgroups that no source explains, though every source has reported: victims that ask for nothing")
         .add(&none, node.unexplained_cgroups);
+}
+
+#[rustfmt::skip]
+fn reclaimed(text: &mut String, reclaimed: Option<&ReclaimedStats>) {
+    let Some(reclaimed) = reclaimed else {
+        return;
+    };
+    let offers = [("batch", reclaimed.batch), ("mid", reclaimed.mid)];
+    let mut family = Family::gauge(text, "podwarden_reclaimed_cpu_cores",
+        "CPU that the node offers to pods of a band; no series where that is not computed");
+    for (band, offer) in offers {
+        family.add(&labels([("band", band)]), offer.cpu_milli as f64 / 1e3);
+    }
+    let mut family = Family::gauge(text, "podwarden_reclaimed_memory_bytes",
+        "Memory that the node offers to pods of a band; no series where that is not computed");
+    for (band, offer) in offers {
+        family.add(&labels([("band", band)]), offer.memory_bytes);
+    }
 }
 
 fn drops(text: &mut String, drops: &DropStats) {

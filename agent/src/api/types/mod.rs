@@ -14,9 +14,9 @@ mod pod;
 pub use event::{Event, EventKind, Eviction, EvictionTimeline};
 pub use flight_record::{Curve, EventLogStats, EventRecord, Exit, FlightRecord, Level, Ranked};
 pub use node::{
-    CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats, ForeignWriteCount,
-    ForeignWriteStats, NodeStats, ReconcileStats, RuntimeStats, SourceStats, TierConvergence,
-    TierStats,
+    Amount, CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats, ForeignWriteCount,
+    ForeignWriteStats, NodeStats, ReclaimedOffer, ReclaimedStats, ReconcileStats, RuntimeStats,
+    SourceStats, TierConvergence, TierStats,
 };
 pub use pod::{
     ContainerStats, CpuStats, ExitStats, MemoryStats, PodList, PodRef, PodStats, StallStats,

@@ -125,6 +125,57 @@ pub struct ReconcileStats {
     pub duration_nano_seconds: u64,
 }
 
+/// An amount of CPU and memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Amount {
+    /// Thousandths of a CPU.
+    pub cpu_milli: u64,
+    /// Bytes.
+    pub memory_bytes: u64,
+}
+
+impl From<ReclaimedOffer> for Amount {
+    fn from(offer: ReclaimedOffer) -> Self {
+        Self {
+            cpu_milli: offer.cpu_milli,
+            memory_bytes: offer.memory_bytes,
+        }
+    }
+}
+
+/// What is offered to pods of one band.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReclaimedOffer {
+    /// Thousandths of a CPU.
+    pub cpu_milli: u64,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Of that what the node's pods ask for, thousandths of a CPU.
+    pub held_cpu_milli: u64,
+    /// Of that what the node's pods ask for, bytes.
+    pub held_memory_bytes: u64,
+}
+
+/// What the node has to spare: `batch = capacity - margin - system - pods`, or what is held if that is more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReclaimedStats {
+    /// `kubernetes.io/batch-cpu` and `kubernetes.io/batch-memory`.
+    pub batch: ReclaimedOffer,
+    /// `kubernetes.io/mid-cpu` and `kubernetes.io/mid-memory`.
+    pub mid: ReclaimedOffer,
+    /// Kept back of the capacity.
+    pub margin: Amount,
+    /// What counts for the system: what it uses, or what is reserved if that is more.
+    pub system: Amount,
+    /// What counts for prod and mid pods.
+    pub pods: Amount,
+    /// Usage is the mean of this time.
+    pub window_seconds: u64,
+}
+
 /// `GET /v1/node`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -149,6 +200,9 @@ pub struct NodeStats {
     pub cpus: u32,
     /// Memory that pods may use, bytes.
     pub allocatable_memory_bytes: u64,
+    /// What the node has to spare; absent where that is not computed, and before two sampling passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaimed: Option<ReclaimedStats>,
     /// kubepods and the two tiers.
     pub tiers: Vec<TierStats>,
     /// What the kernel programs could not deliver.

@@ -179,6 +179,11 @@ pub(super) fn memory(node: &NodeStats) -> String {
     if let Some(level) = kubepods.and_then(|tier| tier.armed_level_bytes) {
         line.push_str(&format!(", acts at {}", output::bytes(level)));
     }
+    if let Some(reclaimed) = &node.reclaimed {
+        let batch = reclaimed.batch;
+        let memory = output::bytes(batch.memory_bytes);
+        line.push_str(&format!(", batch {}m and {memory}", batch.cpu_milli));
+    }
     line
 }
 

@@ -53,7 +53,6 @@ use self::{
     follow::Follow,
     pressure_period::PressurePeriods,
     queue::{Queue, Shared},
-    server::Server,
     steps::Steps,
     writer::Writer,
 };
@@ -76,6 +75,7 @@ const MOST: usize = 4;
 /// Publishes a sentence about a problem as an event.
 pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
 
+pub(crate) use self::server::{PATCH_NODE, Server};
 pub use self::{
     condition::{Condition, Health},
     deliveries::DeliveryCounts,

@@ -30,7 +30,7 @@ const LARGEST: usize = 4 << 20;
 
 /// An answer that is no success.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     /// HTTP status.
     #[serde(skip)]
     pub(super) code: u16,
@@ -88,7 +88,7 @@ impl Refusal {
     }
 
     /// To be tried again.
-    pub(super) fn failure(&self, asked: &str) -> JobError {
+    pub(crate) fn failure(&self, asked: &str) -> JobError {
         JobError {
             problem: self.sentence(asked),
             wait: self.wait,
@@ -97,17 +97,17 @@ impl Refusal {
 }
 
 /// An answer, or none.
-pub(super) type Answer = Result<Result<Vec<u8>, Refusal>, JobError>;
+pub(crate) type Answer = Result<Result<Vec<u8>, Refusal>, JobError>;
 
 /// See the module's text.
-pub(super) struct Server {
+pub(crate) struct Server {
     apiserver: Apiserver,
     connection: Mutex<Option<(Client, String)>>,
 }
 
 impl Server {
     /// Nothing is connected yet.
-    pub(super) fn new(apiserver: Apiserver) -> Self {
+    pub(crate) fn new(apiserver: Apiserver) -> Self {
         Self {
             apiserver,
             connection: Mutex::default(),
@@ -130,7 +130,7 @@ impl Server {
     }
 
     /// A patch of a node's status.
-    pub(super) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
+    pub(crate) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
         let params = patched();
         let patch = Patch::Strategic(patch);
         let request =
@@ -196,7 +196,7 @@ pub(super) const GET: &str = "a get of the pod";
 /// As above.
 pub(super) const PATCH: &str = "a patch of the pod's status";
 /// As above.
-pub(super) const PATCH_NODE: &str = "a patch of the node's status";
+pub(crate) const PATCH_NODE: &str = "a patch of the node's status";
 /// As above.
 pub(super) const EVICT: &str = "an eviction of the pod";
 /// As above.

@@ -4,6 +4,7 @@ mod notices;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,8 +24,9 @@ use crate::{
         types::{ForeignWriteStats, NodeStats, RuntimeStats, TierConvergence, TierStats},
     },
     base::{clock, cpus},
-    pods::Identities,
+    pods::{Identities, PodSet},
     reactor::plan::ScopeName,
+    reclaimed::Reclaimer,
 };
 
 /// Time between two sampling passes without a reader.
@@ -40,11 +42,14 @@ pub(in crate::agent) struct FiguresPublisher {
     notices: Notices,
     /// The node's figures that do not change, and the capabilities that are missing.
     stats: NodeStats,
+    /// `None` where it is switched off.
+    reclaimer: Option<Reclaimer>,
 }
 
 /// What the other parts add to a sampling pass.
 pub(super) struct OfOthers<'a> {
     pub(super) identities: &'a Identities,
+    pub(super) set: Arc<PodSet>,
     /// uids of pods that were evicted.
     pub(super) evicted: &'a BTreeSet<PodUid>,
     pub(super) tiers: [TierInfo; 3],
@@ -56,13 +61,18 @@ pub(super) struct OfOthers<'a> {
 }
 
 impl FiguresPublisher {
-    pub(in crate::agent) fn new(accounting: Accounting, stats: NodeStats) -> Self {
+    pub(in crate::agent) fn new(
+        accounting: Accounting,
+        stats: NodeStats,
+        reclaimer: Option<Reclaimer>,
+    ) -> Self {
         Self {
             sampler: Sampler::new(accounting.kernel.is_none()),
             accounting,
             sampled: None,
             notices: Notices::default(),
             stats,
+            reclaimer,
         }
     }
 
@@ -127,6 +137,8 @@ impl FiguresPublisher {
             &others,
             &others.tiers,
         );
+        let reclaimer = self.reclaimer.as_mut();
+        let reclaimed = reclaimer.and_then(|r| r.pass(&env.node, &others.set, &sample.pods));
         let mut tiers = sample.tiers;
         add_convergence(others.convergence, &mut tiers);
         let mut stats = self.stats.clone();
@@ -138,6 +150,7 @@ impl FiguresPublisher {
             time: clock::now_text(),
             cpus: cpus::online(),
             allocatable_memory_bytes: reserve::allocatable(&env.node).memory.as_u64(),
+            reclaimed,
             tiers,
             kernel_drops: self.accounting.drops(),
             foreign_writes: others.drift,

@@ -1,0 +1,266 @@
+//! From the figures of a sampling pass to what the node offers. Pods and usage are of one moment: a pod without
+//! figures counts with its request, a cgroup without a pod with its usage.
+
+use std::{collections::HashMap, fs, time::Instant};
+
+use podwarden_policy::{
+    Node, Pod, PodUid,
+    colocation::{
+        batch_pod,
+        class::{self, Band, Class},
+        reclaimed::{self, Amounts, Facts, Workload},
+    },
+    limits,
+    model::ReclaimedTier,
+    reserve,
+};
+
+use super::window::Window;
+use crate::{
+    api::types::{PodStats, ReclaimedOffer, ReclaimedStats},
+    config::{ReclaimedConfig, meminfo},
+    pods::PodSet,
+};
+
+/// Keeps the usage of the last minutes.
+#[derive(Debug)]
+pub struct Reclaimer {
+    config: ReclaimedConfig,
+    pods: HashMap<PodUid, Window>,
+    node: Window,
+}
+
+/// What all of the machine uses.
+#[derive(Debug, Clone, Copy)]
+pub struct MachineUse {
+    /// Since boot, nanoseconds.
+    cpu_ns: u64,
+    /// What is not available, bytes.
+    memory: u64,
+}
+
+impl MachineUse {
+    /// Reads `/proc/stat` and `/proc/meminfo`; `None` where they are not as proc(5) has them.
+    fn read() -> Option<Self> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let memory = fs::read_to_string("/proc/meminfo").ok()?;
+        let of = |key| meminfo(&memory, key);
+        Some(Self {
+            cpu_ns: busy_ns(&stat)?,
+            memory: of("MemTotal")?.saturating_sub(of("MemAvailable")?).0,
+        })
+    }
+}
+
+/// CPU time of the first line of `/proc/stat` without idle, waiting for disks, and guests, which `user` has.
+fn busy_ns(stat: &str) -> Option<u64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .map_while(|ticks| ticks.parse().ok())
+        .collect();
+    let [user, nice, system, _idle, _wait, irq, softirq, steal, ..] = *ticks else {
+        return None;
+    };
+    let busy = user + nice + system + irq + softirq + steal;
+    Some(busy.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
+}
+
+impl Reclaimer {
+    /// `None` where it is switched off.
+    pub fn new(config: ReclaimedConfig) -> Option<Self> {
+        config.enable.then(|| Self {
+            config,
+            pods: HashMap::new(),
+            node: Window::default(),
+        })
+    }
+
+    /// Takes a pass's figures; `None` before the second.
+    pub fn pass(&mut self, node: &Node, set: &PodSet, pods: &[PodStats]) -> Option<ReclaimedStats> {
+        self.take(Instant::now(), MachineUse::read()?, node, set, pods)
+    }
+
+    fn take(
+        &mut self,
+        now: Instant,
+        machine: MachineUse,
+        node: &Node,
+        set: &PodSet,
+        pods: &[PodStats],
+    ) -> Option<ReclaimedStats> {
+        let span = self.config.window;
+        self.node.add(now, machine.cpu_ns, machine.memory, span);
+        let mut used = HashMap::with_capacity(pods.len());
+        let mut windows = HashMap::with_capacity(pods.len());
+        for stats in pods {
+            let uid = &stats.pod_ref.uid;
+            let mut window = self.pods.remove(uid).unwrap_or_default();
+            // A figure that is not known is none.
+            if let Some(memory) = &stats.memory {
+                let cpu = stats.cpu.usage_core_nano_seconds;
+                window.add(now, cpu, memory.rss_bytes, span);
+                used.insert(uid, window.mean());
+            }
+            windows.insert(uid.clone(), window);
+        }
+        // The windows of pods that are gone go with them.
+        self.pods = windows;
+        let all = self.node.mean()?;
+        let facts = facts(node, set, pods, &used, all);
+        Some(self.offer(&facts))
+    }
+
+    fn offer(&self, facts: &Facts) -> ReclaimedStats {
+        let strategy = &self.config.strategy;
+        let batch = reclaimed::batch(facts, strategy);
+        let mid = reclaimed::mid(facts, strategy);
+        let of = |offered: Amounts, held: Amounts| ReclaimedOffer {
+            cpu_milli: offered.cpu.0,
+            memory_bytes: offered.memory.0,
+            held_cpu_milli: held.cpu.0,
+            held_memory_bytes: held.memory.0,
+        };
+        ReclaimedStats {
+            batch: of(batch.offered, batch.held),
+            mid: of(mid.offered, mid.held),
+            margin: of(batch.margin, Amounts::default()).into(),
+            system: of(batch.system, Amounts::default()).into(),
+            pods: of(batch.pods, Amounts::default()).into(),
+            window_seconds: self.config.window.as_secs(),
+        }
+    }
+}
+
+fn facts(
+    node: &Node,
+    set: &PodSet,
+    pods: &[PodStats],
+    used: &HashMap<&PodUid, Option<Amounts>>,
+    all: Amounts,
+) -> Facts {
+    let capacity = Amounts::new(node.cpu_capacity, node.memory_capacity);
+    let allocatable = reserve::allocatable(node);
+    let allocatable = Amounts::new(allocatable.cpu, allocatable.memory);
+    let of_pods = used.values().flatten();
+    let of_pods = of_pods.fold(Amounts::default(), |sum, used| sum.plus(*used));
+    let reserved = capacity.minus(allocatable);
+    let listed = set.pods.iter().map(|p| &p.pod);
+    let known = listed.map(|pod| workload(pod, used.get(&pod.uid).copied().flatten()));
+    let others = pods
+        .iter()
+        .filter(|stats| set.pods.iter().all(|p| p.pod.uid != stats.pod_ref.uid))
+        .map(|stats| Workload {
+            band: match stats.qos_class.as_str() {
+                "BestEffort" => Band::Batch,
+                _ => Band::Prod,
+            },
+            used: used.get(&stats.pod_ref.uid).copied().flatten(),
+            ..workload(&Pod::default(), None)
+        });
+    Facts {
+        capacity,
+        reserved,
+        system: reclaimed::system_used(all, reserved, of_pods),
+        used: all,
+        reclaimable: None,
+        workloads: known.chain(others).collect(),
+    }
+}
+
+fn workload(pod: &Pod, used: Option<Amounts>) -> Workload {
+    let class = class::classify(pod);
+    let requests = limits::pod_requests(pod);
+    let asked = batch_pod::requests(pod);
+    let asked = Amounts::new(asked.cpu, asked.memory);
+    let held = |tier| {
+        let holds = batch_pod::tier(pod) == Some(tier);
+        if holds { asked } else { Amounts::default() }
+    };
+    Workload {
+        band: class.band,
+        exclusive: class.class == Class::Lse,
+        request: Amounts::new(requests.cpu, requests.memory),
+        used,
+        holds_batch: held(ReclaimedTier::Batch),
+        holds_mid: held(ReclaimedTier::Mid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use podwarden_policy::{Bytes, MilliCpu};
+
+    use super::*;
+
+    #[test]
+    fn busy_time_leaves_out_idle_and_guests() {
+        let stat = "cpu  100 10 50 900 30 2 3 5 60 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        assert_eq!(busy_ns(stat), Some(170 * tick));
+        assert_eq!(busy_ns("cpu  1 2 3\n"), None);
+        assert_eq!(busy_ns(""), None);
+        assert!(MachineUse::read().is_some());
+    }
+
+    fn stats(uid: &str, class: &str, cpu_ns: u64, rss: u64) -> PodStats {
+        let mut stats = PodStats {
+            qos_class: class.to_owned(),
+            memory: Some(crate::api::types::MemoryStats {
+                rss_bytes: rss,
+                ..Default::default()
+            }),
+            ..PodStats::default()
+        };
+        stats.pod_ref.uid = uid.into();
+        stats.cpu.usage_core_nano_seconds = cpu_ns;
+        stats
+    }
+
+    #[test]
+    fn a_node_offers_what_its_pods_and_its_system_leave() {
+        const GI: u64 = 1 << 30;
+        let config = ReclaimedConfig {
+            enable: true,
+            ..ReclaimedConfig::default()
+        };
+        let mut reclaimer = Reclaimer::new(config).unwrap();
+        let node = Node {
+            cpu_capacity: MilliCpu(10_000),
+            memory_capacity: Bytes::gibi(100),
+            ..Node::default()
+        };
+        let start = Instant::now();
+        let set = PodSet::default();
+        let take = |reclaimer: &mut Reclaimer, seconds: u64| {
+            // A guaranteed pod uses 2 CPUs and 10 GiB, a best-effort one 1 CPU and 5 GiB, the rest 0.5 and 2 GiB.
+            let second = seconds * 1_000_000_000;
+            let pods = [
+                stats("g", "Guaranteed", 2 * second, 10 * GI),
+                stats("b", "BestEffort", second, 5 * GI),
+            ];
+            let machine = MachineUse {
+                cpu_ns: 3 * second + second / 2,
+                memory: 17 * GI,
+            };
+            let now = start + Duration::from_secs(seconds);
+            reclaimer.take(now, machine, &node, &set, &pods)
+        };
+        assert_eq!(take(&mut reclaimer, 0), None);
+        let got = take(&mut reclaimer, 30).unwrap();
+        // 60 % of 10 CPUs less 0.5 less 2; 65 % of 100 GiB less 2 less 10.
+        assert_eq!(got.batch.cpu_milli, 3_500);
+        assert_eq!(got.batch.memory_bytes, 53 * GI);
+        assert_eq!(got.mid, ReclaimedOffer::default());
+        assert_eq!(got.system.cpu_milli, 500);
+        // A pod that is gone leaves no window behind.
+        let machine = MachineUse {
+            cpu_ns: 1 << 50,
+            memory: 0,
+        };
+        reclaimer.take(start + Duration::from_secs(60), machine, &node, &set, &[]);
+        assert!(reclaimer.pods.is_empty());
+    }
+}

@@ -1,0 +1,18 @@
+//! Reclaimed resources: what the node has to spare, and who learns of it.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `figures` | figures of a sampling pass -> what is offered |
+//! | `window` | usage over a time; values only |
+//! | `publish` | the offer in the Node's status |
+//! | `pace` | when it is published; values only |
+
+mod figures;
+mod pace;
+mod publish;
+mod window;
+
+pub use self::{
+    figures::Reclaimer,
+    publish::{Offer, Publisher},
+};
