@@ -1,5 +1,7 @@
 //! What is shipped for Kubernetes, against the API's own types and the agent's own parsers.
 
+mod colocation;
+
 use std::collections::BTreeSet;
 
 use clap::CommandFactory as _;
