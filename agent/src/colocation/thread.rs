@@ -8,7 +8,7 @@ use std::{
 use podwarden_policy::colocation::burst::NodeState;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Message, Parts, Report, found::Book, pod::Pod, pool::Pool};
+use super::{Aim, Message, Parts, Protected, Report, found::Book, pod::Pod, pool::Pool};
 use crate::{
     hierarchy::converge::guard::{Guard, Place},
     kernel::realtime,
@@ -21,6 +21,8 @@ pub(super) struct Thread {
     book: Book,
     aim: Aim,
     pods: Vec<Pod>,
+    /// Pods that are not protected any more and could not be put back yet.
+    leaving: Vec<Pod>,
     pool: Pool,
     /// Puts everything back when the agent is killed.
     guard: Option<Guard>,
@@ -34,6 +36,7 @@ impl Thread {
             tell,
             aim: Aim::default(),
             pods: Vec::new(),
+            leaving: Vec::new(),
             pool: Pool::default(),
             guard: None,
         }
@@ -70,26 +73,25 @@ impl Thread {
     /// Another list of pods: those that are not in it any more get back what was found.
     fn take(&mut self, aim: Aim) {
         let Self {
-            parts, book, pods, ..
+            parts,
+            book,
+            pods,
+            leaving,
+            ..
         } = self;
         let now = Instant::now();
         let mut protected = aim.protected.clone();
-        pods.retain_mut(|pod| {
-            let at = protected
-                .iter()
-                .position(|one| one.path == pod.protected.path);
-            match at {
+        for mut pod in std::mem::take(pods) {
+            let is_it = |one: &Protected| one.path == pod.protected.path;
+            match protected.iter().position(is_it) {
                 Some(at) => {
                     pod.update(parts, protected.swap_remove(at), now);
-                    true
+                    pods.push(pod);
                 }
-                // What could not be put back is tried again at the end.
-                None => {
-                    pod.restore(parts, book);
-                    false
-                }
+                None => leaving.push(pod),
             }
-        });
+        }
+        leaving.retain_mut(|pod| !pod.restore(parts, book));
         for protected in protected {
             match Pod::open(parts, protected, now) {
                 Ok(pod) => pods.push(pod),
@@ -111,6 +113,7 @@ impl Thread {
             book,
             aim,
             pods,
+            leaving,
             pool,
             ..
         } = self;
@@ -131,27 +134,25 @@ impl Thread {
             // An error says that the reconciler has ended.
             let _ = tell.send(report);
         };
-        pods.retain_mut(|pod| {
+        let unfollowed = pods.extract_if(.., |pod| {
             if !pod.due(now).is_zero() {
-                return true;
+                return false;
             }
-            match pod.look(parts, book, state, &mut tell) {
-                Ok(()) => true,
-                Err(error) => {
-                    if !error.is_gone() {
-                        tracing::warn!(%error, "a pod's CPU quota is not followed any more");
-                        pod.restore(parts, book);
-                    }
-                    pod.forget(parts, book);
-                    false
-                }
+            let looked = pod.look(parts, book, state, &mut tell);
+            if let Err(error) = looked.as_ref()
+                && !error.is_gone()
+            {
+                tracing::warn!(%error, "a pod's CPU quota is not followed any more");
             }
+            looked.is_err()
         });
+        leaving.extend(unfollowed);
+        leaving.retain_mut(|pod| !pod.restore(parts, book));
     }
 
     fn end(mut self) {
         let mut whole = true;
-        for pod in &mut self.pods {
+        for pod in self.pods.iter_mut().chain(&mut self.leaving) {
             whole &= pod.restore(&self.parts, &mut self.book);
         }
         if whole && self.parts.enforce {

@@ -58,12 +58,14 @@ fn below(limit: Bytes) -> u64 {
 }
 
 /// The level of all pods. A limit that is not above the threshold leaves them nothing, and a level of zero would
-/// end every pod; the reactor then acts just below the limit.
-fn pods_level(allocatable: &reserve::Allocatable) -> Bytes {
-    match allocatable.kubepods_level {
-        Bytes::ZERO => Bytes(below(allocatable.kubepods_memory)),
-        level => level,
-    }
+/// end every pod; the reactor then acts just below the limit, and not at all where reserves leave no limit above
+/// zero.
+fn pods_level(allocatable: &reserve::Allocatable) -> Option<u64> {
+    let level = match allocatable.kubepods_level {
+        Bytes::ZERO => below(allocatable.kubepods_memory),
+        level => level.as_u64(),
+    };
+    (level > 0).then_some(level)
 }
 
 impl Levels {
@@ -73,7 +75,7 @@ impl Levels {
         // Without a limit on kubepods nothing is available below it, as for the kubelet.
         let threshold = node.eviction_hard_memory.as_u64() > 0 && node.enforce.pods;
         let mut levels = Self {
-            kubepods: threshold.then(|| pods_level(&allocatable).as_u64()),
+            kubepods: pods_level(&allocatable).filter(|_| threshold),
             ..Self::default()
         };
         if let Some(percent) = node.qos_reserved_memory_percent {

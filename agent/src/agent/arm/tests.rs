@@ -1,4 +1,6 @@
-use podwarden_policy::{Container, Resources, plan::DEFAULT_MARGIN, units::MilliCpu};
+use podwarden_policy::{
+    Container, Resources, model::Reserved, plan::DEFAULT_MARGIN, units::MilliCpu,
+};
 
 use super::*;
 
@@ -58,6 +60,19 @@ fn tiers_keep_what_higher_classes_asked_for() {
         Some((7 << 30) - margin),
         "9 GiB - 50 % of 4 GiB"
     );
+}
+
+/// Beside a kubelet whose reserves are larger than the configured capacity.
+#[test]
+fn reserves_of_more_than_the_capacity_end_no_pod() {
+    let over = Node {
+        system_reserved: Reserved {
+            memory: Bytes::gibi(22),
+            ..Reserved::default()
+        },
+        ..node(None)
+    };
+    assert_eq!(Levels::of(&over, []).kubepods, None);
 }
 
 #[test]

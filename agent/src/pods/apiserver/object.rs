@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{self, ResourceRequirements};
-use podwarden_policy::qos;
+use podwarden_policy::{
+    colocation::class::{PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL},
+    qos,
+};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
@@ -140,6 +143,8 @@ struct Meta {
     deletion_timestamp: Option<String>,
     #[serde(default, deserialize_with = "the_kubelets")]
     annotations: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "of_colocation")]
+    labels: BTreeMap<String, String>,
     owner_references: Option<Vec<Owner>>,
 }
 
@@ -193,33 +198,41 @@ impl PodStatus {
     }
 }
 
-/// Keeps the two annotations that the kubelet writes and that matter here.
+/// The annotations that the kubelet writes; what others write is not kept.
 fn the_kubelets<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = BTreeMap<String, String>;
+    from.deserialize_any(Kept(&[MIRROR, SOURCE]))
+}
 
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("annotations")
-        }
+/// The labels that co-location goes by; others are not kept.
+fn of_colocation<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    from.deserialize_any(Kept(&[QOS_CLASS_LABEL, PRIORITY_CLASS_LABEL]))
+}
 
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(BTreeMap::new())
-        }
+/// Reads a map's entries under these keys.
+struct Kept(&'static [&'static str]);
 
-        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut kept = BTreeMap::new();
-            while let Some(key) = map.next_key::<String>()? {
-                if [MIRROR, SOURCE].contains(&key.as_str()) {
-                    kept.insert(key, map.next_value()?);
-                } else {
-                    map.next_value::<de::IgnoredAny>()?;
-                }
-            }
-            Ok(kept)
-        }
+impl<'de> de::Visitor<'de> for Kept {
+    type Value = BTreeMap<String, String>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a map of texts")
     }
-    from.deserialize_any(Visitor)
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(BTreeMap::new())
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut kept = BTreeMap::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if self.0.contains(&key.as_str()) {
+                kept.insert(key, map.next_value()?);
+            } else {
+                map.next_value::<de::IgnoredAny>()?;
+            }
+        }
+        Ok(kept)
+    }
 }
 
 /// Reads one pod.
@@ -273,6 +286,7 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
     let mut typed = v1::Pod::default();
     typed.metadata.name.clone_from(&meta.name);
     typed.metadata.namespace.clone_from(&meta.namespace);
+    typed.metadata.labels = Some(meta.labels.clone());
     typed.spec = object.spec.map(spec).transpose()?;
     let node = typed
         .spec

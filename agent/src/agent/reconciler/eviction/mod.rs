@@ -1,6 +1,7 @@
 //! Part: the reactor's reports, what follows them (recorder, eviction status), the soft threshold, and the
 //! plan that the reactor is armed with.
 
+mod fall;
 mod hold;
 mod reports;
 
@@ -12,12 +13,11 @@ use std::{
 };
 
 use podwarden_abi::ExitEvent;
-use podwarden_cgroup::MemoryReader;
-use podwarden_policy::{Bytes, PodUid, converge, plan, reserve};
+use podwarden_policy::{PodUid, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::reports::{Evictions, Listeners};
-use super::{Environment, Fact, TIERS, pods::Known};
+use super::{Environment, Fact, pods::Known};
 use crate::{
     accounting::index::PodEntry,
     agent::{
@@ -29,7 +29,6 @@ use crate::{
         soft::Soft,
     },
     api::types::{Eviction, Exit, PodRef, TierStats},
-    base::cpus,
     eviction::{
         recorder::{Incident, Recorder, Wanted},
         status::EvictionStatus,
@@ -37,7 +36,7 @@ use crate::{
     kernel::events,
     reactor::{
         Pulse, Reactor,
-        plan::{ArmedPlan, ScopeName},
+        plan::ScopeName,
         report::{Chosen, Report},
     },
 };
@@ -246,7 +245,7 @@ impl EvictionManager {
             status.resized(reserve::allocatable(&env.node).kubepods_memory.as_u64());
         }
         let before = self.reactor.armed();
-        hold(&mut levels, &before, env);
+        fall::hold(&mut levels, &before, env);
         // Limits that others write wait for no tier to shrink.
         let levels = levels.within(env.tier_bounds);
         self.levels = levels;
@@ -367,39 +366,6 @@ fn start_recorder(env: &Environment, reactor: &Reactor) -> Option<Recorder> {
             tracing::warn!(%error, "no thread for the flight recorder: evictions have no curves");
         })
         .ok()
-}
-
-/// Holds a level that comes down upon a tier above what the tier uses, so that only growth is answered by
-/// an eviction.
-fn hold(levels: &mut Levels, before: &ArmedPlan, env: &Environment) {
-    for (class, scope) in TIERS {
-        let Some(level) = levels.of_scope(scope) else {
-            continue;
-        };
-        let armed = before.scopes.iter().find(|armed| armed.name == scope);
-        let used = match armed {
-            Some(armed) => without_cache(&armed.memory),
-            None => {
-                let path = env.layout.path(&env.layout.kubepods.tier(class));
-                let memory = MemoryReader::open(&env.tree, &path).ok();
-                memory.and_then(|memory| without_cache(&memory))
-            }
-        };
-        let held = converge::hold(
-            Bytes(level),
-            Bytes(used.unwrap_or(0)),
-            armed.map(|armed| Bytes(armed.level)),
-            plan::margin(cpus::online()),
-            env.config.convergence.steps,
-        );
-        levels.set(scope, held.0);
-    }
-}
-
-/// What the reactor compares a tier's level with; `None` for what cannot be read.
-fn without_cache(memory: &MemoryReader) -> Option<u64> {
-    let usage = memory.usage().ok()?;
-    Some(memory.stat().ok()?.without_cache(usage))
 }
 
 fn is_at_level(tier: &TierStats) -> bool {

@@ -48,6 +48,15 @@ fn a_pod_of_the_api() {
 }
 
 #[test]
+fn labels_that_colocation_goes_by() {
+    let mut web = web();
+    web["metadata"]["labels"] = json!({"app": "web", "koordinator.sh/qosClass": "LSR"});
+    let labels = read(&web).unwrap().pod.colocation;
+    assert_eq!(labels.qos_class.as_deref(), Some("LSR"));
+    assert_eq!(labels.priority_class, None);
+}
+
+#[test]
 fn phase_and_end() {
     let mut web = web();
     web["status"]["phase"] = "Failed".into();
