@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 use podwarden_cgroup::CgroupPath;
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::durable;
+
 /// Values of one cgroup.
 pub trait Found: Copy + Serialize + DeserializeOwned {
     /// The cgroup's id: another cgroup of the same name has another one.
@@ -25,7 +27,7 @@ pub struct Book<F> {
 impl<F: Found> Book<F> {
     /// Reads what an agent before this one has left. What cannot be read counts as nothing and is said.
     pub fn open(path: PathBuf) -> Self {
-        let read = match fs::read(&path) {
+        let read = match durable::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(error) => Err(error),
             Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
@@ -83,10 +85,7 @@ impl<F: Found> Book<F> {
     fn write(&self) {
         let write = || {
             let text = serde_json::to_vec(&self.found)?;
-            let new = self.path.with_extension("new");
-            fs::write(&new, text)?;
-            // Whole or not at all.
-            fs::rename(&new, &self.path)
+            durable::replace(&self.path, &text)
         };
         if let Err(error) = write() {
             tracing::warn!(%error, "{} cannot be written: an agent after a kill will take its limits for those that were found", self.path.display());

@@ -5,7 +5,7 @@
 //! cgroup exists: without one it may have ended, and waits for the server.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{PodSet, Source, SourcedPod};
-use crate::base::{durable, error::chain};
+use crate::base::{clock, durable, error::chain};
 
 /// The file below the state directory.
 const NAME: &str = "pods.json";
@@ -24,7 +24,10 @@ const VERSION: u32 = 1;
 
 /// See the module's text.
 #[derive(Debug, Clone)]
-pub struct Checkpoint(PathBuf);
+pub struct Checkpoint {
+    path: PathBuf,
+    node: String,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
@@ -32,6 +35,12 @@ pub enum CheckpointError {
     Io(PathBuf, #[source] io::Error),
     #[error("the checkpoint {} is not understood; it begins anew", .0.display())]
     Form(PathBuf, #[source] serde_json::Error),
+    #[error("the checkpoint {} is of node {found:?}, not {node:?}; it begins anew", path.display())]
+    Node {
+        path: PathBuf,
+        found: String,
+        node: String,
+    },
     #[error("the checkpoint {} has form {found}, not {VERSION}; it begins anew", path.display())]
     Version { path: PathBuf, found: u32 },
 }
@@ -39,12 +48,18 @@ pub enum CheckpointError {
 #[derive(Serialize)]
 struct Kept<'a> {
     version: u32,
+    node: &'a str,
+    /// When it was written, RFC 3339.
+    time: &'a str,
     pods: Vec<&'a SourcedPod>,
 }
 
 #[derive(Deserialize)]
 struct Form {
     version: u32,
+    /// Absent before 0.2.0, and so is the time.
+    node: Option<String>,
+    time: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -54,26 +69,38 @@ struct Restored {
 
 impl Checkpoint {
     /// In a directory that [`Checkpoint::write`] makes.
-    pub fn new(state_dir: &Path) -> Self {
-        Self(state_dir.join(NAME))
+    pub fn new(state_dir: &Path, node: &str) -> Self {
+        Self {
+            path: state_dir.join(NAME),
+            node: node.to_owned(),
+        }
     }
 
     /// The pods that were written last; empty without a file.
     pub fn read(&self) -> Result<Vec<SourcedPod>, CheckpointError> {
-        let text = match fs::read(&self.0) {
+        let text = match durable::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(CheckpointError::Io(self.0.clone(), error)),
+            Err(error) => return Err(CheckpointError::Io(self.path.clone(), error)),
         };
-        let form = |error| CheckpointError::Form(self.0.clone(), error);
+        let form = |error| CheckpointError::Form(self.path.clone(), error);
         // Another version may have other pods.
-        let Form { version } = serde_json::from_slice(&text).map_err(form)?;
+        let found: Form = serde_json::from_slice(&text).map_err(form)?;
+        let version = found.version;
         if version != VERSION {
-            let path = self.0.clone();
+            let path = self.path.clone();
             return Err(CheckpointError::Version {
                 path,
                 found: version,
             });
+        }
+        // A disk that was moved or copied to another node has that node's pods.
+        if let Some(found) = found.node.filter(|node| *node != self.node) {
+            let (path, node) = (self.path.clone(), self.node.clone());
+            return Err(CheckpointError::Node { path, found, node });
+        }
+        if let Some(time) = found.time {
+            tracing::debug!(time, "the checkpoint's time");
         }
         let restored: Restored = serde_json::from_slice(&text).map_err(form)?;
         Ok(restored.pods)
@@ -82,8 +109,9 @@ impl Checkpoint {
     /// Writes the pods of a set that are the API server's. Synced when it returns; after an error the file is
     /// what it was.
     pub fn write(&self, set: &PodSet) -> Result<(), CheckpointError> {
-        durable::replace(&self.0, &text(set))
-            .map_err(|error| CheckpointError::Io(self.0.clone(), error))
+        let text = text(set, &self.node, &clock::now_text());
+        durable::replace(&self.path, &text)
+            .map_err(|error| CheckpointError::Io(self.path.clone(), error))
     }
 
     /// Writes it whenever the API server's pods have changed, until the sender is gone. Changes within `settle`
@@ -94,7 +122,7 @@ impl Checkpoint {
         while pods.changed().await.is_ok() {
             tokio::time::sleep(settle).await;
             let set = pods.borrow_and_update().clone();
-            let now = text(&set);
+            let now = text(&set, "", "");
             // Neither the checkpoint's own pods nor those of other sources are news.
             if set.waiting.contains(&Source::Apiserver) || now == last {
                 continue;
@@ -115,9 +143,11 @@ impl Checkpoint {
     }
 }
 
-fn text(set: &PodSet) -> Vec<u8> {
+fn text(set: &PodSet, node: &str, time: &str) -> Vec<u8> {
     let kept = Kept {
         version: VERSION,
+        node,
+        time,
         pods: set.pods.iter().filter(|pod| pod.is_object()).collect(),
     };
     // Numbers and strings always serialise.
@@ -126,6 +156,8 @@ fn text(set: &PodSet) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use podwarden_policy::{Pod, QosClass};
 
     use super::*;
@@ -168,7 +200,7 @@ mod tests {
     #[test]
     fn what_the_api_server_told_comes_back() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(&dir.path().join("not/there/yet"));
+        let checkpoint = Checkpoint::new(&dir.path().join("not/there/yet"), "node-1");
         assert_eq!(checkpoint.read().unwrap(), []);
         let manifest = Origin::Manifest {
             file: "/pods/a.yaml".into(),
@@ -185,15 +217,15 @@ mod tests {
     #[test]
     fn a_file_that_is_not_ours_is_an_error_and_can_be_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(dir.path());
+        let checkpoint = Checkpoint::new(dir.path(), "node-1");
         checkpoint.write(&set(&[object("a")])).unwrap();
-        let whole = fs::read(&checkpoint.0).unwrap();
+        let whole = fs::read(&checkpoint.path).unwrap();
         for text in [&b""[..], b"{}", &whole[..whole.len() / 2], b"\0\0\0"] {
-            fs::write(&checkpoint.0, text).unwrap();
+            fs::write(&checkpoint.path, text).unwrap();
             let error = checkpoint.read().unwrap_err();
             assert!(matches!(error, CheckpointError::Form(..)), "{error}");
         }
-        fs::write(&checkpoint.0, r#"{"version":2,"pods":{}}"#).unwrap();
+        fs::write(&checkpoint.path, r#"{"version":2,"pods":{}}"#).unwrap();
         let error = checkpoint.read().unwrap_err();
         assert!(
             matches!(error, CheckpointError::Version { found: 2, .. }),
@@ -206,10 +238,10 @@ mod tests {
     #[test]
     fn a_write_that_fails_leaves_what_was() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(dir.path());
+        let checkpoint = Checkpoint::new(dir.path(), "node-1");
         checkpoint.write(&set(&[object("a")])).unwrap();
         // In the way of the draft.
-        fs::create_dir(checkpoint.0.with_extension("json.new")).unwrap();
+        fs::create_dir(checkpoint.path.with_extension("json.new")).unwrap();
         let error = checkpoint.write(&set(&[object("b")])).unwrap_err();
         assert!(chain(&error).contains("pods.json"), "{error}");
         assert_eq!(checkpoint.read().unwrap(), [object("a")]);
@@ -218,7 +250,7 @@ mod tests {
     #[tokio::test]
     async fn it_is_written_once_the_server_has_told_its_pods() {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::new(dir.path());
+        let checkpoint = Checkpoint::new(dir.path(), "node-1");
         checkpoint.write(&set(&[object("a"), object("b")])).unwrap();
         let (sender, receiver) = watch::channel(Arc::new(PodSet::default()));
         let settle = Duration::from_millis(1);
@@ -235,5 +267,26 @@ mod tests {
         drop(sender);
         keeping.await.unwrap();
         assert_eq!(checkpoint.read().unwrap(), [object("a")]);
+    }
+
+    #[test]
+    fn pods_of_another_node_are_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let set = PodSet {
+            pods: vec![object("a")],
+            ..PodSet::default()
+        };
+        Checkpoint::new(dir.path(), "node-1").write(&set).unwrap();
+        let one = Checkpoint::new(dir.path(), "node-1").read().unwrap();
+        assert_eq!(one.len(), 1);
+        let other = Checkpoint::new(dir.path(), "node-2").read().unwrap_err();
+        assert!(other.to_string().contains("node-1"), "{other}");
+        let text = fs::read_to_string(dir.path().join(NAME)).unwrap();
+        let kept: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(
+            kept["time"]
+                .as_str()
+                .is_some_and(|time| time.ends_with('Z'))
+        );
     }
 }

@@ -33,6 +33,10 @@ pub enum Problem {
     Read(String),
     #[error("it is larger than {limit} bytes, which no manifest is")]
     TooLarge { limit: u64 },
+    #[error(
+        "the file has more than {limit} documents, and the first {limit} alone are read; split it"
+    )]
+    TooManyDocuments { limit: usize },
     #[error("it holds no document; remove the file if its pods shall go")]
     Empty,
     #[error("not YAML or JSON: {0}")]

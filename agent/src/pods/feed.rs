@@ -93,7 +93,7 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
     }
     if let Some(apiserver) = apiserver {
         if let Some(dir) = &config.state_dir {
-            let checkpoint = Checkpoint::new(dir);
+            let checkpoint = Checkpoint::new(dir, &config.node_name);
             task.recall(&checkpoint, exists);
             tokio::spawn(checkpoint.keep(task.pods.subscribe(), SETTLE));
         }
@@ -114,7 +114,7 @@ pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Fe
 
 /// Sends what a directory holds whenever that changes.
 async fn follow_dir(
-    watcher: Watcher,
+    mut watcher: Watcher,
     mut manifests: watch::Receiver<Arc<Manifests>>,
     handle: SourceHandle,
 ) {
@@ -123,18 +123,23 @@ async fn follow_dir(
             let event = whole(&manifests.borrow_and_update());
             handle.send(SourceUpdate::Pods(event)).await;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
+    };
+    let watching = async {
+        while let Err(error) = watcher.follow().await {
+            let problem = format!("{}; the last manifests stay in force", chain(&error));
+            handle.send(SourceUpdate::Trouble(problem)).await;
+            watcher.again().await;
+            handle.send(SourceUpdate::Well).await;
+        }
     };
     let either = async {
         tokio::select! {
-            ended = sending => ended,
-            ended = watcher.run() => ended,
+            () = sending => {}
+            () = watching => {}
         }
     };
-    if let Some(Err(error)) = handle.while_open(either).await {
-        let problem = format!("{}; the last manifests stay in force", chain(&error));
-        handle.send(SourceUpdate::Trouble(problem)).await;
-    }
+    handle.while_open(either).await;
 }
 
 /// Everything that a place of manifests has now.

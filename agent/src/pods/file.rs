@@ -2,9 +2,12 @@
 
 use std::{
     collections::BTreeSet,
-    fs::File,
+    fs::{File, Metadata},
     io::{self, Read as _},
-    os::fd::{AsFd as _, AsRawFd, RawFd},
+    os::{
+        fd::{AsFd as _, AsRawFd, RawFd},
+        unix::fs::OpenOptionsExt as _,
+    },
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -29,6 +32,9 @@ use super::{
 /// wait unless the last reading was no longer ago: its pods may need room at once.
 const SETTLE: Duration = Duration::from_millis(20);
 
+/// Between two looks for a directory that is gone.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
@@ -44,7 +50,7 @@ pub enum DirError {
         #[source]
         source: io::Error,
     },
-    #[error("{} is gone; the pods read from it stay as they were, restart once it is back", dir.display())]
+    #[error("{} is gone; the pods read from it stay as they were until it is back", dir.display())]
     Gone { dir: PathBuf },
 }
 
@@ -125,8 +131,14 @@ fn is_manifest(path: &Path) -> bool {
 
 fn read_file(path: &Path) -> Result<String, Problem> {
     let read = || -> io::Result<String> {
+        // To open a device may do something, and to open a FIFO may wait: neither is opened.
+        regular(&std::fs::metadata(path)?)?;
+        let mut open = File::options();
+        // It may have been replaced by one meanwhile.
+        let file = open.read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        regular(&file.metadata()?)?;
         let mut text = String::new();
-        File::open(path)?.take(MOST + 1).read_to_string(&mut text)?;
+        file.take(MOST + 1).read_to_string(&mut text)?;
         Ok(text)
     };
     let text = read().map_err(|e| Problem::Read(e.to_string()))?;
@@ -134,6 +146,15 @@ fn read_file(path: &Path) -> Result<String, Problem> {
         return Err(Problem::TooLarge { limit: MOST });
     }
     Ok(text)
+}
+
+fn regular(found: &Metadata) -> io::Result<()> {
+    match found.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            "it is a FIFO, a device or a socket; manifests are regular files",
+        )),
+    }
 }
 
 fn subscribe(dir: &Path) -> io::Result<AsyncFd<Events>> {
@@ -165,8 +186,24 @@ pub struct Watcher {
 }
 
 impl Watcher {
+    /// Waits until the directory can be watched again, then reads it.
+    pub(super) async fn again(&mut self) {
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            if self.sender.is_closed() {
+                return;
+            }
+            if let Ok(inotify) = subscribe(&self.dir.0) {
+                self.inotify = inotify;
+                if self.read().await.is_ok() {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Runs until the receivers are gone. Only a set that differs wakes them; after an error the last set stays.
-    pub async fn run(self) -> Result<(), DirError> {
+    pub(super) async fn follow(&mut self) -> Result<(), DirError> {
         let mut read: Option<Instant> = None;
         loop {
             let changes = tokio::select! {
@@ -174,26 +211,33 @@ impl Watcher {
                 changes = self.settled(read) => changes?,
             };
             if changes.gone {
-                return Err(DirError::Gone { dir: self.dir.0 });
+                let dir = self.dir.0.clone();
+                return Err(DirError::Gone { dir });
             }
             read = Some(Instant::now());
-            let dir = self.dir.clone();
-            let previous = self.sender.borrow().clone();
-            // Off the runtime's threads: the directory may be on a slow file system.
-            let read = tokio::task::spawn_blocking(move || dir.read(&previous));
-            let Ok(set) = read.await else {
-                // The runtime is shutting down.
-                return Ok(());
-            };
-            let set = set?;
-            self.sender.send_if_modified(|last| {
-                let news = **last != set;
-                if news {
-                    *last = Arc::new(set);
-                }
-                news
-            });
+            self.read().await?;
         }
+    }
+
+    /// Reads the directory and wakes the receivers for what differs.
+    async fn read(&self) -> Result<(), DirError> {
+        let dir = self.dir.clone();
+        let previous = self.sender.borrow().clone();
+        // Off the runtime's threads: the directory may be on a slow file system.
+        let read = tokio::task::spawn_blocking(move || dir.read(&previous));
+        let Ok(set) = read.await else {
+            // The runtime is shutting down.
+            return Ok(());
+        };
+        let set = set?;
+        self.sender.send_if_modified(|last| {
+            let news = **last != set;
+            if news {
+                *last = Arc::new(set);
+            }
+            news
+        });
+        Ok(())
     }
 
     /// Waits for a change, and for more that may follow; `read` is when the directory was last read.

@@ -4,7 +4,7 @@
 use std::{future::Future, io, time::Duration};
 
 use axum::http::Request;
-use futures_util::AsyncBufRead;
+use futures_util::{AsyncBufRead, AsyncRead, AsyncReadExt as _};
 use kube::Client;
 use serde::Deserialize;
 
@@ -15,6 +15,9 @@ use super::{
     mux::PodEvent,
 };
 use crate::base::{backoff::Backoff, error::chain};
+
+/// The largest answer that is read, bytes: a list of a thousand pods takes some ten MiB.
+const MOST_ANSWER: u64 = 64 << 20;
 
 /// A request, as the errors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +58,9 @@ pub(super) enum RequestError {
     Answer(#[source] serde_json::Error),
     #[error("the answer holds nothing; serve an empty PodList if its pods shall go")]
     Empty,
-    #[error("the answer holds more than {MOST} bytes, which no manifest does")]
+    #[error(
+        "the answer is too large: more than {MOST} bytes of manifests, or {MOST_ANSWER} of a list of pods"
+    )]
     TooLarge,
 }
 
@@ -108,14 +113,16 @@ impl Server {
         }
     }
 
-    /// The whole answer.
+    /// The whole answer, which is bounded while it is read.
     pub(super) async fn text(
         &self,
         operation: Operation,
         request: HttpRequest,
     ) -> Result<String, HttpError> {
-        self.within(operation, request, |r| self.client.request_text(r))
-            .await
+        let answer = self.stream(operation, request).await?;
+        let read = tokio::time::timeout(operation.time, whole(answer, MOST_ANSWER)).await;
+        let read = read.unwrap_or(Err(RequestError::Silent(operation.time)));
+        read.map_err(|source| self.error(operation, source))
     }
 
     /// An answer that goes on.
@@ -150,6 +157,17 @@ impl Server {
             answer.map_err(failed)
         };
         answer.await.map_err(|source| self.error(operation, source))
+    }
+}
+
+async fn whole(answer: impl AsyncRead, most: u64) -> Result<String, RequestError> {
+    let mut text = String::new();
+    let answer = std::pin::pin!(answer);
+    let read = answer.take(most + 1).read_to_string(&mut text).await;
+    read.map_err(RequestError::Cut)?;
+    match text.len() as u64 > most {
+        true => Err(RequestError::TooLarge),
+        false => Ok(text),
     }
 }
 
@@ -222,4 +240,18 @@ fn hash(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_given_up() {
+        let endless = futures_util::io::repeat(b'a');
+        let error = whole(endless, 1 << 20).await.unwrap_err();
+        assert!(matches!(error, RequestError::TooLarge), "{error}");
+        let short = whole(&b"abc"[..], 3).await.unwrap();
+        assert_eq!(short, "abc");
+    }
 }

@@ -7,6 +7,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Problem, QosClass, convert::Checked};
 
+/// Documents of one file that are read, empty ones included: a node has some hundred pods at most.
+pub(crate) const MOST_DOCUMENTS: usize = 1024;
+
 /// A document of a file: its number (from 1), and its pod or what is wrong with it.
 pub type Parsed = (usize, Result<(Pod, QosClass), Problem>);
 
@@ -17,6 +20,11 @@ pub type Parsed = (usize, Result<(Pod, QosClass), Problem>);
 pub fn parse(text: &str) -> Vec<Parsed> {
     let mut all = Vec::new();
     for (number, document) in (1..).zip(documents(text)) {
+        if number > MOST_DOCUMENTS {
+            let limit = MOST_DOCUMENTS;
+            all.push((number, Err(Problem::TooManyDocuments { limit })));
+            break;
+        }
         let options = serde_saphyr::options! { with_snippet: false };
         match serde_saphyr::from_str_with_options::<Value>(&document, options) {
             Ok(Value::Null) => {}
@@ -33,36 +41,46 @@ pub fn is_blank(text: &str) -> bool {
         let value = serde_saphyr::from_str::<Value>(document);
         value.is_ok_and(|value| value.is_null())
     };
-    documents(text).iter().all(nothing)
+    documents(text)
+        .take(MOST_DOCUMENTS)
+        .all(|document| nothing(&document))
 }
 
-/// The documents of a stream, each with the lines before it blanked, so that the parser's line
+/// The documents of a stream, one at a time, each with the lines before it blanked, so that the parser's line
 /// numbers are the file's.
-pub(crate) fn documents(text: &str) -> Vec<String> {
-    let mut all = vec![String::new()];
-    for (lines, line) in text.lines().enumerate() {
-        let separator = line.strip_prefix("---");
-        if let Some(rest) = separator.filter(|r| r.is_empty() || r.starts_with([' ', '\t'])) {
-            let mut next = "\n".repeat(lines);
-            // What follows the separator on its line belongs to the document.
-            next.push_str(rest);
-            all.push(next);
-        } else if let Some(document) = all.last_mut() {
-            document.push_str(line);
+pub(crate) fn documents(text: &str) -> impl Iterator<Item = String> + '_ {
+    let mut lines = text.lines().enumerate();
+    let mut begun = Some(String::new());
+    let mut is_first = true;
+    std::iter::from_fn(move || {
+        loop {
+            let mut document = begun.take()?;
+            for (number, line) in lines.by_ref() {
+                let separator = line.strip_prefix("---");
+                if let Some(rest) = separator.filter(|r| r.is_empty() || r.starts_with([' ', '\t']))
+                {
+                    let mut next = "\n".repeat(number);
+                    // What follows the separator on its line belongs to the document.
+                    next.push_str(rest);
+                    next.push('\n');
+                    begun = Some(next);
+                    break;
+                }
+                document.push_str(line);
+                document.push('\n');
+            }
+            // A file commonly begins with a separator: what is before it is not a document.
+            let before = std::mem::take(&mut is_first) && begun.is_some();
+            if !(before && is_comment(&document)) {
+                return Some(document);
+            }
         }
-        if let Some(document) = all.last_mut() {
-            document.push('\n');
-        }
-    }
-    // A file commonly begins with a separator: what is before it is not a document.
-    if all.len() > 1
-        && all[0]
-            .lines()
-            .all(|l| l.trim().is_empty() || l.starts_with('#'))
-    {
-        all.remove(0);
-    }
-    all
+    })
+}
+
+fn is_comment(text: &str) -> bool {
+    text.lines()
+        .all(|line| line.trim().is_empty() || line.starts_with('#'))
 }
 
 /// The pods of one document: a `Pod`, a `PodList` or a `List`.

@@ -1,3 +1,4 @@
+mod hostile;
 use std::{fs, sync::Arc, time::Duration};
 
 use podwarden_policy::{Bytes, ContainerKind, MilliCpu, Pod, model::ReclaimedTier};
@@ -301,8 +302,8 @@ fn a_manifest_that_turns_bad_leaves_its_pod_as_it_was() {
 #[tokio::test]
 async fn changes_are_seen_and_repetitions_are_not() {
     let (temp, dir) = dir_with(&[("a.yaml", &minimal("a", "1"))]);
-    let (watcher, mut pods) = dir.watch().unwrap();
-    let running = tokio::spawn(watcher.run());
+    let (mut watcher, mut pods) = dir.watch().unwrap();
+    let running = tokio::spawn(async move { watcher.follow().await });
     assert_eq!(names(&pods.borrow_and_update()), ["a"]);
     let path = |name: &str| temp.path().join(name);
 
@@ -335,8 +336,8 @@ async fn until(pods: &mut Receiver, condition: impl Fn(&Manifests) -> bool) {
 #[tokio::test]
 async fn a_directory_that_goes_away_is_said() {
     let (temp, dir) = dir_with(&[("a.yaml", &minimal("a", "1"))]);
-    let (watcher, pods) = dir.watch().unwrap();
-    let running = tokio::spawn(watcher.run());
+    let (mut watcher, pods) = dir.watch().unwrap();
+    let running = tokio::spawn(async move { watcher.follow().await });
     let gone = temp.path().to_owned();
     drop(temp);
     let error = running.await.unwrap().unwrap_err();

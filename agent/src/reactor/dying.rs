@@ -151,6 +151,12 @@ impl Victims {
         self.of(scope).next().is_some()
     }
 
+    /// True where processes of one in the scope still give back its memory.
+    pub(super) fn give_back(&self, scope: ScopeName) -> bool {
+        self.of(scope)
+            .any(|dying| dying.promise.is_dying() && !dying.promise.is_over())
+    }
+
     /// What they used at the last look, bytes.
     pub(super) fn left(&self, scope: ScopeName) -> u64 {
         self.of(scope).map(|dying| dying.left).sum()

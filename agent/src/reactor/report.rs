@@ -93,6 +93,9 @@ pub enum Report {
     /// Usage is at a level, and what grew is no candidate: evictions keep the kubelet's pace
     /// ([`podwarden_policy::worth`]); said once until usage falls.
     OthersGrow(Crossing, Growth),
+    /// Usage is at a level, memory of evicted pods is on its way, and all that are left use no more than they
+    /// requested; said once until usage falls.
+    Awaited(Crossing),
     /// Usage is at a level and nothing may be evicted; said once until usage falls.
     NoCandidate(Crossing),
 }

@@ -195,14 +195,16 @@ fn stuck_victim_is_passed_over(context: &Context) -> Result<()> {
     };
     let level = scene.node.level()?;
     let mut filler = scene.fill_to(level + 8 * MIB)?;
-    let evictions = scene.evictions(2)?;
+    let mut evictions = scene.evictions(2)?;
+    // That of the first is published once its memory is given up.
+    evictions.sort_by_key(|eviction| eviction.timeline.killed_nanos);
     waiting.ensure_in_state_d(context)?;
     let [first, second] = &evictions[..] else {
         bail!("{} evictions: {evictions:?}", evictions.len());
     };
     ensure!(
         first.pod.uid == scene.victim.uid() && first.timeline.freed_nanos.is_none(),
-        "first {first:?}"
+        "first {first:?}, then {second:?}"
     );
     ensure!(
         second.pod.uid == next.uid() && second.timeline.freed_nanos.is_some(),

@@ -238,7 +238,7 @@ impl Agent {
                 return Ok(());
             }
             let answer = http::get(&socket, "/readyz")?;
-            ensure!(answer.status == 200, "/readyz answers {}", answer.status);
+            ensure!(answer.status == 200, "/readyz: {}", answer.text());
             Ok(())
         })
         .context("the agent does not become ready")?;

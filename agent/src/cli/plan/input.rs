@@ -100,7 +100,7 @@ impl Input {
             args,
             config: config.transpose()?,
         };
-        let documents = manifest::documents(text);
+        let documents: Vec<_> = manifest::documents(text).collect();
         if let [document] = &documents[..]
             && is_snapshot(document)
         {

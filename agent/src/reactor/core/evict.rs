@@ -73,6 +73,11 @@ impl Core {
                 Ok(choice) => choice,
                 Err(growth) => return Evicted::None(Report::OthersGrow(crossing, growth)),
             };
+            // Memory is on its way: none goes beside it that uses no more than it requested.
+            let request = plan.victims[choice.position].candidate.memory_request;
+            if self.dying.give_back(scope) && choice.usage <= request.as_u64() {
+                return Evicted::None(Report::Awaited(crossing));
+            }
             if !plan.enforce {
                 self.evicted(plan, choice.into(), crossing, None);
                 return Evicted::Told;

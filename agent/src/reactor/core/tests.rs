@@ -41,6 +41,8 @@ struct Fake {
     core: Core,
     shared: Arc<Shared>,
     reports: rtrb::Consumer<Report>,
+    /// What each pod requests, bytes.
+    request: u64,
     _handed: reap::Idle,
 }
 
@@ -89,6 +91,7 @@ impl Fake {
             core,
             shared,
             reports,
+            request: 0,
             _handed: handed,
         }
     }
@@ -172,7 +175,7 @@ impl Fake {
             candidate: Candidate {
                 qos: QosClass::BestEffort,
                 priority: 0,
-                memory_request: Bytes(0),
+                memory_request: Bytes(self.request),
                 working_set: None,
             },
             files: Arc::new(VictimFiles {

@@ -99,6 +99,13 @@ impl Evictions {
                 degraded(published, crossing.wake, None, message);
                 false
             }
+            Report::Awaited(crossing) => {
+                let message = at_level(&crossing)
+                    + ", and all pods that are left use no more than they requested: the memory of those that \
+                       were evicted is awaited";
+                degraded(published, crossing.wake, None, message);
+                false
+            }
             Report::RateLimited(crossing) => {
                 let message = at_level(&crossing)
                     + ", and no pod is evicted for now: reactor.maxEvictionsPerMinute is reached";

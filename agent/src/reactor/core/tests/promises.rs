@@ -86,3 +86,23 @@ fn a_slow_victim_does_not_block_the_next() {
     assert_eq!(chosen(&fake.step()), [(1, true)]);
     assert_eq!(fake.step(), [], "now it will");
 }
+
+#[test]
+fn no_pod_within_its_request_goes_beside_memory_that_is_on_its_way() {
+    let mut fake = three_pods(60);
+    fake.request = 300_000;
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL + 100_000);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    // What is being freed will not bring the scope below its level, and all that are left are within theirs.
+    fake.uses("kubepods", LEVEL + 500_000);
+    let reports = fake.step();
+    assert!(matches!(reports[..], [Report::Awaited(_)]), "{reports:?}");
+    // It has come, and was not enough.
+    fake.uses("b", 0);
+    fake.empty(1);
+    fake.swept(1);
+    assert_eq!(freed(&fake.step()), Some(true));
+    std::thread::sleep(2 * fake.core.config.max_interval);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+}
