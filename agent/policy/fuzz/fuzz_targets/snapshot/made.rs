@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use podwarden_policy::{
     Bytes, Container, ContainerKind, CpuShares, CpuWeight, MilliCpu, Node, Pod, PodUid, QosClass,
-    Resources,
+    Reclaimed, Resources,
+    colocation::class::Labels,
     evict::{Exemptions, Ranking},
     limits::{CpuMax, Limit, LimitOptions},
-    model::{Enforcement, Overhead, Reserved, ReservedCgroup},
+    model::{Enforcement, Overhead, ReclaimedTier, Reserved, ReservedCgroup},
     name::CgroupName,
     plan::{Controllers, Ownership, Snapshot},
     pressure::Crossing,
@@ -177,7 +178,17 @@ fn resources(u: Choices<'_, '_>) -> Result<Resources> {
         memory_request: option(u, bytes)?,
         memory_limit: option(u, bytes)?,
         hugepages: hugepages(u)?,
-        ..Resources::default()
+        reclaimed: option(u, reclaimed)?,
+    })
+}
+
+fn reclaimed(u: Choices<'_, '_>) -> Result<Reclaimed> {
+    Ok(Reclaimed {
+        tier: *u.choose(&[ReclaimedTier::Batch, ReclaimedTier::Mid])?,
+        cpu_request: option(u, milli)?,
+        cpu_limit: option(u, milli)?,
+        memory_request: option(u, bytes)?,
+        memory_limit: option(u, bytes)?,
     })
 }
 
@@ -211,11 +222,28 @@ fn pod(u: Choices<'_, '_>) -> Result<Pod> {
                 memory: option(u, bytes)?,
             })
         })?,
+        colocation: labels(u)?,
     };
     if u.arbitrary()? {
         pod.apply_defaults();
     }
     Ok(pod)
+}
+
+/// Labels about co-location; some say what no class and no band is called.
+fn labels(u: Choices<'_, '_>) -> Result<Labels> {
+    let classes = ["LSE", "LSR", "LS", "BE", "SYSTEM", "be", ""];
+    let bands = [
+        "koord-prod",
+        "koord-mid",
+        "koord-batch",
+        "koord-free",
+        "none",
+    ];
+    Ok(Labels {
+        qos_class: option(u, |u| Ok(u.choose(&classes)?.to_string()))?,
+        priority_class: option(u, |u| Ok(u.choose(&bands)?.to_string()))?,
+    })
 }
 
 /// What may be found in a cgroup; some files cannot be read. The kernel keeps whole pages.
