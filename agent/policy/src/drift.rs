@@ -94,7 +94,7 @@ impl Judgement {
 
 /// Remembers what is in force in every file, and how often each was corrected.
 #[derive(Debug, Clone, Default)]
-pub struct Book {
+pub struct Tracker {
     files: BTreeMap<CgroupName, BTreeMap<Property, File>>,
     contested: BTreeSet<(CgroupName, Property)>,
 }
@@ -106,11 +106,11 @@ struct File {
     limiter: Limiter,
 }
 
-impl Book {
+impl Tracker {
     /// Sorts what a plan would do now into what is done and what waits.
     ///
     /// `observed` is what was read for the plan; of its cgroups those in `desired` are looked at. Call
-    /// [`Book::refused`] for an admitted action that fails.
+    /// [`Tracker::refused`] for an admitted action that fails.
     pub fn judge<'a>(
         &mut self,
         now: Duration,

@@ -269,9 +269,9 @@ fn memory_high_is_taken_back_where_it_was_written_and_else_left_to_others() {
     reading.high = set;
     assert_eq!(settle(&mut ours, &mut reading, &terms).0, [], "once");
     // Of an agent that was killed.
-    let mut heir = unlimited();
-    heir.inherit(Limit::Unlimited);
-    settle(&mut heir, &mut reading, &terms);
+    let mut successor = unlimited();
+    successor.inherit(Limit::Unlimited);
+    settle(&mut successor, &mut reading, &terms);
     assert_eq!(reading.high, Some(Limit::Unlimited));
 }
 

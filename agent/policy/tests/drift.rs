@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use podwarden_policy::{
     Bytes, CpuShares, MilliCpu, Node,
     desired::{self, Desired},
-    drift::{BURST, Book, FIRST_PAUSE, Judgement, LONGEST_PAUSE, REFILL},
+    drift::{BURST, FIRST_PAUSE, Judgement, LONGEST_PAUSE, REFILL, Tracker},
     limits::Limit,
     name::CgroupName,
     plan::{self, Action, Ownership, Snapshot},
@@ -26,7 +26,7 @@ struct Node1 {
     desired: Vec<Desired>,
     pod: CgroupName,
     files: BTreeMap<CgroupName, Observed>,
-    book: Book,
+    tracker: Tracker,
 }
 
 impl Node1 {
@@ -56,7 +56,7 @@ impl Node1 {
                 .map(|d| (d.name.clone(), fresh.clone()))
                 .collect(),
             desired,
-            book: Book::default(),
+            tracker: Tracker::default(),
         };
         this.look(0.0);
         this.look(0.0);
@@ -79,7 +79,7 @@ impl Node1 {
     fn look_at(&mut self, now: Duration) -> Judgement {
         let actions = plan::corrections(&self.snapshot, &self.desired, &self.files);
         let judgement = self
-            .book
+            .tracker
             .judge(now, PAGE, &self.desired, &self.files, actions);
         for (action, _) in &judgement.admitted {
             let Action::Write {
@@ -163,12 +163,15 @@ fn a_contest_over_what_cannot_be_lowered_is_looked_at_once_a_pause() {
     }
     node.observed().memory_usage = Some(Bytes(63 * MI));
     node.observed().memory_limit = Some(Limit::At(Bytes(70 * MI)));
-    let next = node.book.next_look().unwrap();
+    let next = node.tracker.next_look().unwrap();
     assert_eq!(node.look_at(next), Judgement::default());
-    assert_eq!(node.book.next_look(), Some(next + FIRST_PAUSE));
+    assert_eq!(node.tracker.next_look(), Some(next + FIRST_PAUSE));
     let name = node.pod.clone();
-    node.book.forget(&name);
-    assert_eq!((node.book.contested(), node.book.next_look()), (0, None));
+    node.tracker.forget(&name);
+    assert_eq!(
+        (node.tracker.contested(), node.tracker.next_look()),
+        (0, None)
+    );
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn a_refused_write_is_no_deviation_afterwards() {
     node.spoil();
     let judgement = node.look(1.0);
     node.spoil();
-    node.book.refused(&judgement.admitted[0].0);
+    node.tracker.refused(&judgement.admitted[0].0);
     let judgement = node.look(2.0);
     assert_eq!((judgement.admitted.len(), corrected(&judgement)), (1, 0));
 }
@@ -204,23 +207,23 @@ fn a_contest_is_said_once_and_paused_and_ends() {
     node.spoil();
     let judgement = node.look(now);
     assert_eq!((judgement.admitted.len(), judgement.began.len()), (0, 1));
-    assert_eq!(node.book.contested(), 1);
-    assert!(node.book.is_contested(&node.pod));
+    assert_eq!(node.tracker.contested(), 1);
+    assert!(node.tracker.is_contested(&node.pod));
     let mut pause = FIRST_PAUSE;
-    let mut next = node.book.next_look().unwrap();
+    let mut next = node.tracker.next_look().unwrap();
     assert_eq!(next, Duration::from_secs_f64(now) + pause);
     for _ in 0..10 {
         // Nothing happens in the pause, and nothing is said again.
         let judgement = node.look_at(next - Duration::from_millis(1));
         assert_eq!(judgement, Judgement::default());
-        assert!(node.book.due(next - Duration::from_millis(1)).is_empty());
-        assert_eq!(node.book.due(next), [&node.pod]);
+        assert!(node.tracker.due(next - Duration::from_millis(1)).is_empty());
+        assert_eq!(node.tracker.due(next), [&node.pod]);
         let judgement = node.look_at(next);
         assert_eq!((corrected(&judgement), judgement.began.len()), (1, 0));
         assert!(judgement.admitted[0].1.as_ref().unwrap().contested);
         node.spoil();
         pause = (2 * pause).min(LONGEST_PAUSE);
-        assert_eq!(node.book.next_look(), Some(next + pause));
+        assert_eq!(node.tracker.next_look(), Some(next + pause));
         next += pause;
     }
     assert_eq!(pause, LONGEST_PAUSE);
@@ -230,8 +233,8 @@ fn a_contest_is_said_once_and_paused_and_ends() {
     let judgement = node.look_at(next + pause);
     assert_eq!(judgement.ended.len(), 1);
     assert_eq!(judgement.ended[0].corrections, 11);
-    assert_eq!(node.book.contested(), 0);
-    assert_eq!(node.book.next_look(), None);
+    assert_eq!(node.tracker.contested(), 0);
+    assert_eq!(node.tracker.next_look(), None);
     node.spoil();
     assert_eq!(corrected(&node.look_at(next + 2 * pause)), 1);
 }
@@ -269,8 +272,11 @@ fn what_is_gone_is_forgotten() {
         node.spoil();
         node.look(1.0);
     }
-    node.book.retain(|_| false);
-    assert_eq!((node.book.contested(), node.book.next_look()), (0, None));
+    node.tracker.retain(|_| false);
+    assert_eq!(
+        (node.tracker.contested(), node.tracker.next_look()),
+        (0, None)
+    );
     // A new cgroup of that name begins anew.
     assert_eq!(corrected(&node.look(1.1)), 0);
 }

@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// What a file is called while it is written: its name with this after it.
-pub const DRAFT: &str = "new";
+pub const UNFINISHED: &str = "new";
 
 /// Replaces a file, or makes it, for its owner alone; its directory is made if need be, for its owner alone as
 /// well. Links are not followed. Synced when it returns.
@@ -37,19 +37,23 @@ pub const DRAFT: &str = "new";
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".");
-    draft.push(DRAFT);
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".");
+    unfinished.push(UNFINISHED);
     // Of a process that was killed, or a link that leads elsewhere.
-    match fs::remove_file(&draft) {
+    match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut new = File::options();
-    let mut file = new.write(true).create_new(true).mode(0o600).open(&draft)?;
+    let mut file = new
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
     file.write_all(text)?;
     file.sync_all()?;
-    fs::rename(&draft, path)?;
+    fs::rename(&unfinished, path)?;
     File::open(dir)?.sync_all()
 }
 

@@ -19,12 +19,12 @@ pub trait Found: Copy + Serialize + DeserializeOwned {
 
 /// The file, and what is in it by cgroup.
 #[derive(Debug)]
-pub struct Book<F> {
+pub struct Originals<F> {
     path: PathBuf,
     found: BTreeMap<String, F>,
 }
 
-impl<F: Found> Book<F> {
+impl<F: Found> Originals<F> {
     /// Reads what an agent before this one has left. What cannot be read counts as nothing and is said.
     pub fn open(path: PathBuf) -> Self {
         let read = match durable::read(&path) {

@@ -15,7 +15,7 @@ use podwarden_policy::{
 
 use super::{
     Parts, Why,
-    found::{Book, Found},
+    found::{Found, Originals},
     meter::{Meter, Quota, Seen},
 };
 
@@ -54,7 +54,7 @@ impl Cgroup {
     }
 
     /// Takes what another writer has set as found; true where there was something.
-    pub(super) fn adopt(&mut self, tree: &Tree, book: &mut Book) -> Result<bool, Error> {
+    pub(super) fn adopt(&mut self, tree: &Tree, originals: &mut Originals) -> Result<bool, Error> {
         let read = Found::read(tree, &self.path)?;
         if read.max == self.now.max && read.id == self.now.id {
             return Ok(false);
@@ -65,8 +65,8 @@ impl Cgroup {
             ..read
         };
         self.now = read;
-        if book.has(&self.path) {
-            book.set(&self.path, self.found);
+        if originals.has(&self.path) {
+            originals.set(&self.path, self.found);
         }
         Ok(true)
     }

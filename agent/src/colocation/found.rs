@@ -30,7 +30,7 @@ impl found::Found for Found {
 }
 
 /// The file with quotas and bursts.
-pub(super) type Book = found::Book<Found>;
+pub(super) type Originals = found::Originals<Found>;
 
 /// The name of the file for a cgroup root.
 pub fn file(directory: &Path, root: &str) -> PathBuf {
@@ -99,14 +99,17 @@ pub(super) fn carry_out(
 
 /// The cgroups whose quota or burst an agent has left otherwise than it found it.
 pub fn left(file: PathBuf) -> Vec<CgroupPath> {
-    Book::open(file).all().map(|(path, _)| path).collect()
+    Originals::open(file).all().map(|(path, _)| path).collect()
 }
 
 /// Puts everything back that an agent has left in the file, and removes the file once all of that is done.
 /// True when there was something.
 pub fn restore(tree: &Tree, file: PathBuf) -> bool {
-    let book = Book::open(file);
-    let all: Vec<(CgroupPath, Found)> = book.all().map(|(path, found)| (path, *found)).collect();
+    let originals = Originals::open(file);
+    let all: Vec<(CgroupPath, Found)> = originals
+        .all()
+        .map(|(path, found)| (path, *found))
+        .collect();
     let is_pod = |path: &CgroupPath| !all.iter().any(|(other, _)| is_below(path, other));
     let mut whole = true;
     for (path, found) in all.iter().filter(|(path, _)| is_pod(path)) {
@@ -122,7 +125,7 @@ pub fn restore(tree: &Tree, file: PathBuf) -> bool {
         }
     }
     if whole {
-        book.close();
+        originals.close();
     }
     !all.is_empty()
 }

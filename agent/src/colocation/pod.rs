@@ -11,7 +11,7 @@ use podwarden_policy::{
 use super::{
     Parts, Protected, Report, Step, Why,
     container::{Cgroup, PACE, Tracked, note},
-    found::{Book, Found, carry_out},
+    found::{Found, Originals, carry_out},
     meter::Meter,
 };
 use crate::base::clock;
@@ -112,13 +112,13 @@ impl Pod {
     pub(super) fn look(
         &mut self,
         parts: &Parts,
-        book: &mut Book,
+        originals: &mut Originals,
         state: NodeState,
         tell: &mut impl FnMut(Report),
     ) -> Result<(), Error> {
         let now = Instant::now();
         if self.scan_due(now).is_zero() {
-            self.scan(parts, book, now)?;
+            self.scan(parts, originals, now)?;
         }
         let targets = self.targets(parts, state, now)?;
         if self
@@ -128,7 +128,7 @@ impl Pod {
             return Ok(());
         }
         if parts.enforce {
-            self.apply(parts, book, &targets, now)?;
+            self.apply(parts, originals, &targets, now)?;
         }
         self.report(parts, &targets, now, tell);
         Ok(())
@@ -180,11 +180,16 @@ impl Pod {
     }
 
     /// Reads what others may have set.
-    fn scan(&mut self, parts: &Parts, book: &mut Book, now: Instant) -> Result<(), Error> {
+    fn scan(
+        &mut self,
+        parts: &Parts,
+        originals: &mut Originals,
+        now: Instant,
+    ) -> Result<(), Error> {
         self.scanned = now;
-        self.cgroup.adopt(&parts.tree, book)?;
+        self.cgroup.adopt(&parts.tree, originals)?;
         self.tracked.retain_mut(|one| {
-            let there = one.cgroup.adopt(&parts.tree, book).is_ok();
+            let there = one.cgroup.adopt(&parts.tree, originals).is_ok();
             there && one.cgroup.found.max.quota_us != Limit::Unlimited
         });
         self.open_containers(parts, now);
@@ -196,7 +201,7 @@ impl Pod {
     fn apply(
         &mut self,
         parts: &Parts,
-        book: &mut Book,
+        originals: &mut Originals,
         targets: &[u64],
         now: Instant,
     ) -> Result<(), Error> {
@@ -216,10 +221,10 @@ impl Pod {
             return Ok(());
         }
         // What another writer has set since the last look is not overwritten: it is the next look's base.
-        let mut foreign = self.cgroup.adopt(&parts.tree, book)?;
+        let mut foreign = self.cgroup.adopt(&parts.tree, originals)?;
         for one in &mut self.tracked {
             // One that is gone goes with its next look.
-            foreign |= one.cgroup.adopt(&parts.tree, book).unwrap_or(true);
+            foreign |= one.cgroup.adopt(&parts.tree, originals).unwrap_or(true);
         }
         if foreign {
             return Ok(());
@@ -229,7 +234,7 @@ impl Pod {
                 one.lowered = Some(now);
             }
         }
-        self.write(parts, book, &then, now);
+        self.write(parts, originals, &then, now);
         Ok(())
     }
 
@@ -256,11 +261,17 @@ impl Pod {
         Bandwidth { quota_us, burst_us }
     }
 
-    fn write(&mut self, parts: &Parts, book: &mut Book, then: &[Bandwidth], now: Instant) {
+    fn write(
+        &mut self,
+        parts: &Parts,
+        originals: &mut Originals,
+        then: &[Bandwidth],
+        now: Instant,
+    ) {
         // Kept before the first write.
-        book.of(&self.cgroup.path, self.cgroup.found);
+        originals.of(&self.cgroup.path, self.cgroup.found);
         for one in &self.tracked {
-            book.of(&one.cgroup.path, one.cgroup.found);
+            originals.of(&one.cgroup.path, one.cgroup.found);
         }
         let pod_then = self.pod_then(then);
         note(parts, &self.cgroup, pod_then);
@@ -334,16 +345,19 @@ impl Pod {
     }
 
     /// Puts everything back as it was found. True once it is, or the pod is gone.
-    pub(super) fn restore(&mut self, parts: &Parts, book: &mut Book) -> bool {
-        if !book.has(&self.cgroup.path) {
+    pub(super) fn restore(&mut self, parts: &Parts, originals: &mut Originals) -> bool {
+        if !originals.has(&self.cgroup.path) {
             return true;
         }
-        let adopt = |cgroup: &mut Cgroup, book: &mut Book| cgroup.adopt(&parts.tree, book).is_ok();
-        if !adopt(&mut self.cgroup, book) {
-            self.forget(parts, book);
+        let adopt = |cgroup: &mut Cgroup, originals: &mut Originals| {
+            cgroup.adopt(&parts.tree, originals).is_ok()
+        };
+        if !adopt(&mut self.cgroup, originals) {
+            self.forget(parts, originals);
             return true;
         }
-        self.tracked.retain_mut(|one| adopt(&mut one.cgroup, book));
+        self.tracked
+            .retain_mut(|one| adopt(&mut one.cgroup, originals));
         let there: Vec<_> = self
             .tracked
             .iter()
@@ -369,15 +383,15 @@ impl Pod {
                 return false;
             }
         }
-        self.forget(parts, book);
+        self.forget(parts, originals);
         true
     }
 
     /// Nothing of the pod is ours any more.
-    pub(super) fn forget(&self, parts: &Parts, book: &mut Book) {
+    pub(super) fn forget(&self, parts: &Parts, originals: &mut Originals) {
         let containers = self.protected.containers.iter().map(|(_, path)| path);
         let all = || containers.clone().chain([&self.cgroup.path]);
-        book.forget(all());
+        originals.forget(all());
         all().for_each(|path| parts.ours.forget(path));
     }
 }

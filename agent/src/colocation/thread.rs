@@ -8,7 +8,7 @@ use std::{
 use podwarden_policy::colocation::burst::NodeState;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Message, Parts, Protected, Report, found::Book, pod::Pod, pool::Pool};
+use super::{Aim, Message, Parts, Protected, Report, found::Originals, pod::Pod, pool::Pool};
 use crate::{
     hierarchy::converge::guard::{Guard, Place},
     kernel::realtime,
@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct Thread {
     parts: Parts,
     tell: UnboundedSender<Report>,
-    book: Book,
+    originals: Originals,
     aim: Aim,
     pods: Vec<Pod>,
     /// Pods that are not protected any more and could not be put back yet.
@@ -31,7 +31,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(parts: Parts, tell: UnboundedSender<Report>) -> Self {
         Self {
-            book: Book::open(parts.found.clone()),
+            originals: Originals::open(parts.found.clone()),
             parts,
             tell,
             aim: Aim::default(),
@@ -74,7 +74,7 @@ impl Thread {
     fn take(&mut self, aim: Aim) {
         let Self {
             parts,
-            book,
+            originals,
             pods,
             leaving,
             ..
@@ -91,7 +91,7 @@ impl Thread {
                 None => leaving.push(pod),
             }
         }
-        leaving.retain_mut(|pod| !pod.restore(parts, book));
+        leaving.retain_mut(|pod| !pod.restore(parts, originals));
         for protected in protected {
             match Pod::open(parts, protected, now) {
                 Ok(pod) => pods.push(pod),
@@ -110,7 +110,7 @@ impl Thread {
         let Self {
             parts,
             tell,
-            book,
+            originals,
             aim,
             pods,
             leaving,
@@ -138,7 +138,7 @@ impl Thread {
             if !pod.due(now).is_zero() {
                 return false;
             }
-            let looked = pod.look(parts, book, state, &mut tell);
+            let looked = pod.look(parts, originals, state, &mut tell);
             if let Err(error) = looked.as_ref()
                 && !error.is_gone()
             {
@@ -147,16 +147,16 @@ impl Thread {
             looked.is_err()
         });
         leaving.extend(unfollowed);
-        leaving.retain_mut(|pod| !pod.restore(parts, book));
+        leaving.retain_mut(|pod| !pod.restore(parts, originals));
     }
 
     fn end(mut self) {
         let mut whole = true;
         for pod in self.pods.iter_mut().chain(&mut self.leaving) {
-            whole &= pod.restore(&self.parts, &mut self.book);
+            whole &= pod.restore(&self.parts, &mut self.originals);
         }
         if whole && self.parts.enforce {
-            self.book.close();
+            self.originals.close();
         }
         if let Some(guard) = self.guard {
             guard.dismiss();

@@ -240,7 +240,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint::new(dir.path(), "node-1");
         checkpoint.write(&set(&[object("a")])).unwrap();
-        // In the way of the draft.
+        // In the way of the unfinished file.
         fs::create_dir(checkpoint.path.with_extension("json.new")).unwrap();
         let error = checkpoint.write(&set(&[object("b")])).unwrap_err();
         assert!(chain(&error).contains("pods.json"), "{error}");

@@ -145,7 +145,7 @@ async fn one_event_has_its_flight_from_memory_or_from_the_log() {
     }
     assert_eq!(get(ids[79]).await.flight_record, Some(flight.clone()));
     drop(log);
-    // The first has fallen off the shelf.
+    // The first is no more among the recent incidents.
     let first = get(ids[0]).await;
     assert_eq!((first.event.id, first.flight_record), (1, Some(flight)));
     let (status, body) = api.status("GET", "/v1/events/4711").await;

@@ -9,7 +9,7 @@ fn an_explanation_for_scripts_says_what_people_read() {
     assert_eq!(found["podRef"]["uid"], "w1");
     assert_eq!(found["knownBy"], "manifest");
     assert_eq!(found["qosClass"], "Burstable");
-    assert_eq!(found["eviction"]["standing"], "candidate");
+    assert_eq!(found["eviction"]["candidacy"], "candidate");
     assert_eq!(found["eviction"]["place"], 2);
     assert_eq!(found["eviction"]["after"]["podRef"]["name"], "batch");
 

@@ -27,7 +27,7 @@ fn about_node(world: &World, reason: &str) -> Result<Vec<Value>> {
     Ok(own.collect())
 }
 
-/// Two evictions soon one after the other are one episode; its end is told once the node is calm.
+/// Two evictions soon one after the other are one pressure period; its end is told once the node is calm.
 fn pressure_episode(context: &Context) -> Result<()> {
     let specs = ["first", "second"].map(PodSpec::best_effort);
     let options = Options {

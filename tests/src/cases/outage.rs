@@ -23,7 +23,7 @@ const TURNS: u32 = 8;
 /// Pauses after so long an outage may be a minute, and what is hurried then takes up to a second.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Evictions before, early and late in an outage take as long; both marks are delivered after it, once.
+/// Evictions before, early and late in an outage take as long; both statuses are delivered after it, once.
 fn outage_evictions(context: &Context) -> Result<()> {
     let specs = ["before", "early", "late"].map(PodSpec::best_effort);
     let mut world = eviction_status::world(context, small("enforce"), &specs.each_ref())?;
@@ -75,7 +75,7 @@ fn outage_evictions(context: &Context) -> Result<()> {
         "",
     );
     let kept = eviction_status::waiting(&world)?.len();
-    ensure!(kept >= 2, "{kept} marks wait");
+    ensure!(kept >= 2, "{kept} statuses wait");
 
     let back = monotonic();
     world.server.come_back()?;

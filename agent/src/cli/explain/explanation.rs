@@ -113,7 +113,7 @@ pub(super) struct OfContainer {
 
 /// Where the pod stands in the order of eviction.
 #[derive(Debug, Serialize)]
-#[serde(tag = "standing", rename_all = "camelCase")]
+#[serde(tag = "candidacy", rename_all = "camelCase")]
 pub(super) enum Eviction {
     /// It is never evicted.
     Protected { reason: String },

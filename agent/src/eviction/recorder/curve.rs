@@ -46,7 +46,7 @@ pub(super) fn part(points: impl IntoIterator<Item = Point>, from: u64) -> Vec<Po
     points.sort_unstable();
     points.dedup_by_key(|(at, _)| *at);
     let first = points.partition_point(|(at, _)| *at < from);
-    let standing = match (
+    let at_from = match (
         first.checked_sub(1).and_then(|i| points.get(i)),
         points.get(first),
     ) {
@@ -55,7 +55,7 @@ pub(super) fn part(points: impl IntoIterator<Item = Point>, from: u64) -> Vec<Po
         }
         _ => None,
     };
-    standing.into_iter().chain(points.drain(first..)).collect()
+    at_from.into_iter().chain(points.drain(first..)).collect()
 }
 
 /// At most [`SHOWN`] of `points`, dense around `busy` and sparse elsewhere; the first and the last stay.

@@ -3,7 +3,7 @@
 //! ```text
 //!  usage files ──> curves ─┐
 //!  reactor ──> trace ──────┼──> flight ──> log (a file)  ──> history, after a restart
-//!  exits, reports ─────────┘         └───> shelf (memory) ──> /v1/events/{id} ──> text, picture
+//!  exits, reports ─────────┘         └───> recent incidents ──> /v1/events/{id} ──> text, picture
 //! ```
 //!
 //! Nothing here decides anything, and nothing waits for a disk but the log's own thread: what it cannot

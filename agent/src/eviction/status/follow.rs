@@ -1,5 +1,5 @@
-//! What hurries marks: the API server answers again. What makes them moot: the pod is gone. And what takes
-//! them back.
+//! Follows an eviction status once it is queued: an API server that answers again hurries it, a pod that is gone
+//! ends it, and one that a kubelet wrote over is queued again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub(super) struct Follow {
     pub(super) feed: Feed,
     pub(super) queue: Shared,
     pub(super) offers: Offers<PodRef>,
-    /// Marks that were written to a status just now.
+    /// Eviction statuses written just now.
     pub(super) written: mpsc::UnboundedReceiver<Entry>,
     /// `None` where no status is written.
     pub(super) holder: Option<Holder>,
@@ -104,7 +104,7 @@ impl Follow {
         now
     }
 
-    /// Has marks written again that were taken back.
+    /// Queues the eviction statuses again that were written over.
     fn look(&self, recent: &mut Recent) {
         let set = self.feed.pods.borrow().clone();
         let is = |uid: &str| {
@@ -124,11 +124,11 @@ impl Follow {
                     }
                     tracing::warn!(
                         uid = key,
-                        "the mark of an evicted pod was written over, as a kubelet does that has not seen it: \
-                         it is written again"
+                        "a kubelet that had not seen the eviction status of this pod wrote over it: it is \
+                         written again"
                     );
                     if let Err(error) = self.queue.with(|queue| queue.again(*entry)) {
-                        tracing::warn!(%error, "the queue of marks below stateDir cannot be written");
+                        tracing::warn!(%error, "the eviction status queue below stateDir cannot be written");
                     }
                     self.offers.offer(&key, Work::Update(pod));
                 }

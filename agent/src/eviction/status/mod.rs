@@ -1,7 +1,7 @@
 //! Delivers eviction statuses to the API server, after the kill and without delaying it.
 //!
 //! ```text
-//!  reactor's report ──> writer ──> queue (a directory) ──> workers ──> Event, mark ──> workers ──> teardown
+//!  reactor's report ──> writer ──> queue (a directory) ──> workers ──> Event, status ──> workers ──> teardown
 //!  event log, after a restart ──────┘                        └─ one for each pod, until it is done
 //! ```
 //!
@@ -83,7 +83,7 @@ pub use self::{
     wording::Sizes,
 };
 
-/// What marks are made with.
+/// What eviction statuses are made with.
 pub struct Parts {
     /// How.
     pub how: EvictionStatusConfig,
@@ -154,7 +154,7 @@ impl EvictionStatus {
         }
         if tells && queue.dir().is_none() {
             tracing::warn!(
-                "there is no stateDir: marks that are not delivered when the agent ends are lost"
+                "there is no stateDir: an eviction status not delivered when the agent ends is lost"
             );
         }
         recover(&mut queue, parts.recorded, &parts.sizes);
@@ -162,7 +162,10 @@ impl EvictionStatus {
         let unwritten = queue.entries().filter(|entry| !entry.status_written);
         let unwritten = unwritten.map(|entry| entry.key().to_owned()).collect();
         if !waiting.is_empty() {
-            tracing::info!(waiting = waiting.len(), "marks of an agent before this one");
+            tracing::info!(
+                waiting = waiting.len(),
+                "eviction statuses of an earlier agent wait"
+            );
         }
         let queue = Shared::new(queue, Arc::clone(&deliveries));
         let server = parts.apiserver.map(Server::new);
@@ -334,7 +337,7 @@ fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, sizes: &Sizes) 
         tracing::warn!(
             pod = eviction.pod.name,
             uid = %eviction.pod.uid,
-            "the agent before this one ended before it could mark this pod as evicted"
+            "the agent before this one ended before it could write the eviction status of this pod"
         );
         queue.add(Entry::of_eviction(&time, &eviction, None, sizes));
     }

@@ -1,4 +1,4 @@
-//! The object of a pod, as far as it matters to a mark.
+//! The object of a pod, as far as it matters to its eviction status.
 
 use std::collections::BTreeMap;
 

@@ -172,8 +172,8 @@ impl Queue {
             let path = file?.path();
             let name = path.file_name().and_then(|name| name.to_str());
             let Some(name) = name else { continue };
-            let draft = name.strip_suffix(durable::DRAFT);
-            if draft.is_some_and(|name| name == "done." || number(name, ".json.").is_some()) {
+            let unfinished = name.strip_suffix(durable::UNFINISHED);
+            if unfinished.is_some_and(|name| name == "done." || number(name, ".json.").is_some()) {
                 // Of a write that the end of an agent cut short; where it cannot be removed it stays
                 // without effect.
                 let _ = fs::remove_file(&path);

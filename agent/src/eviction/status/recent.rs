@@ -1,9 +1,9 @@
-//! Marks that were just written, for as long as they may be taken back. Values only: no IO, no clock.
+//! Eviction statuses just written, for as long as a kubelet may write over them. Values only: no IO, no clock.
 //!
-//! A kubelet that has not seen a mark yet writes the status that it has computed itself over it (`syncBatch`
+//! A kubelet that has not seen one yet writes the status that it has computed itself over it (`syncBatch`
 //! with `needsReconcile`, every 10 s, of `pkg/kubelet/status/status_manager.go`; `mergePodStatus` there lets
-//! Running follow Failed). Once it has synced the pod with the mark it keeps to it. Taken back, the mark
-//! is written again.
+//! Running follow Failed). Once it has synced the pod with the status it keeps to it. What was
+//! written over is written again.
 
 use std::{
     collections::BTreeMap,
@@ -35,9 +35,9 @@ pub(super) enum State {
 }
 
 #[derive(Debug)]
-struct Mark {
+struct Written {
     entry: Entry,
-    /// The mark was seen.
+    /// The pod was seen with it.
     seen: bool,
     check: Option<Instant>,
     until: Instant,
@@ -49,12 +49,12 @@ struct Mark {
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    marks: BTreeMap<String, Mark>,
-    /// When the mark of a pod was written for the first time.
+    written: BTreeMap<String, Written>,
+    /// When the status of a pod was written for the first time.
     first: BTreeMap<String, Instant>,
 }
 
-/// A mark was taken back.
+/// A status was written over.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Back {
     /// It is to be written again.
@@ -64,11 +64,11 @@ pub(super) enum Back {
 }
 
 impl Recent {
-    /// A mark was written.
+    /// A status was written.
     pub(super) fn written(&mut self, entry: Entry, now: Instant) {
         let key = entry.key().to_owned();
         let first = *self.first.entry(key.clone()).or_insert(now);
-        let mark = Mark {
+        let status = Written {
             entry,
             seen: false,
             check: Some(now + CHECK),
@@ -76,41 +76,41 @@ impl Recent {
             first,
             last: now,
         };
-        self.marks.insert(key, mark);
+        self.written.insert(key, status);
     }
 
     /// The source of the states was cut off and works again: its earlier states are old.
     pub(super) fn resumed(&mut self, now: Instant) {
-        for mark in self.marks.values_mut() {
-            if !mark.seen {
-                mark.check = Some(now + CHECK);
+        for status in self.written.values_mut() {
+            if !status.seen {
+                status.check = Some(now + CHECK);
             }
-            mark.until = now + LONGEST;
+            status.until = now + LONGEST;
         }
     }
 
-    /// Looks at the pods: those whose marks were taken back.
+    /// Looks at the pods: those whose statuses were written over.
     pub(super) fn look(&mut self, now: Instant, state: impl Fn(&str) -> State) -> Vec<Back> {
         let mut back = Vec::new();
-        let Self { marks, first } = self;
-        marks.retain(|uid, mark| {
-            let checks = mark.check.is_some_and(|check| check <= now);
+        let Self { written, first } = self;
+        written.retain(|uid, status| {
+            let checks = status.check.is_some_and(|check| check <= now);
             if checks {
-                mark.check = None;
+                status.check = None;
             }
             let keep = match state(uid) {
                 State::Gone => false,
                 State::Ended => {
-                    mark.seen = true;
-                    now < mark.until
+                    status.seen = true;
+                    now < status.until
                 }
-                State::Runs if (mark.seen || checks) && now < mark.last + PAUSE => {
-                    mark.check = Some(mark.last + PAUSE);
+                State::Runs if (status.seen || checks) && now < status.last + PAUSE => {
+                    status.check = Some(status.last + PAUSE);
                     true
                 }
-                State::Runs if mark.seen || checks => {
-                    let entry = Box::new(mark.entry.clone());
-                    let again = now < mark.first + CONTEST;
+                State::Runs if status.seen || checks => {
+                    let entry = Box::new(status.entry.clone());
+                    let again = now < status.first + CONTEST;
                     back.push(match again {
                         true => Back::Again(entry),
                         false => Back::Enough(entry),
@@ -118,7 +118,7 @@ impl Recent {
                     // When it was first written is remembered until it is written again.
                     return false;
                 }
-                State::Runs => now < mark.until,
+                State::Runs => now < status.until,
             };
             if !keep {
                 first.remove(uid);
@@ -135,8 +135,10 @@ impl Recent {
 
     /// When to look again though nothing has changed.
     pub(super) fn due(&self) -> Option<Instant> {
-        let marks = self.marks.values();
-        marks.map(|mark| mark.check.unwrap_or(mark.until)).min()
+        let written = self.written.values();
+        written
+            .map(|status| status.check.unwrap_or(status.until))
+            .min()
     }
 }
 
@@ -182,7 +184,7 @@ mod tests {
         assert_eq!(recent.look(late, |_| State::Ended), []);
         let enough = vec![Back::Enough(Box::new(entry()))];
         assert_eq!(recent.look(late, |_| State::Runs), enough);
-        assert!(recent.first.is_empty() && recent.marks.is_empty());
+        assert!(recent.first.is_empty() && recent.written.is_empty());
     }
 
     #[test]
@@ -218,6 +220,6 @@ mod tests {
         assert_eq!(recent.due(), None);
         recent.written(entry(), now);
         assert_eq!(recent.look(now, |_| State::Gone), []);
-        assert!(recent.first.is_empty() && recent.marks.is_empty());
+        assert!(recent.first.is_empty() && recent.written.is_empty());
     }
 }

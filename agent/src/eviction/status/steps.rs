@@ -1,4 +1,4 @@
-//! What the API server is told after an eviction, in this order: the Event and the mark. The pod's end in the
+//! What the API server is told after an eviction, in this order: the Event and the status. The pod's end in the
 //! container runtime follows (`ending`), or the kubelet would start again what the runtime has stopped.
 //!
 //! Every step bears being repeated: the Event's name is the entry's, a status is written only to the
@@ -50,7 +50,7 @@ pub(super) struct Steps {
     pub(super) holder: Option<Holder>,
     pub(super) on_degraded: OnDegraded,
     pub(super) deliveries: Arc<DeliveryCounts>,
-    /// Delivery of marks that were written to a status.
+    /// Delivery of eviction statuses that were written.
     pub(super) written: mpsc::UnboundedSender<Entry>,
 }
 
@@ -129,8 +129,8 @@ impl Steps {
                 }
             }
             About::Node { .. } => match self.tell(server, &entry, &PodRef::default(), "").await? {
-                Told::Yes => Delivery::All,
-                Told::NotYet(refusal) => return Err(refusal.failure(TELL)),
+                EventDelivery::Done => Delivery::All,
+                EventDelivery::NotYet(refusal) => return Err(refusal.failure(TELL)),
             },
         };
         match told {
@@ -181,10 +181,10 @@ impl Steps {
                 }
             };
             let told = match entry.event_sent {
-                true => Told::Yes,
+                true => EventDelivery::Done,
                 false => self.tell(server, entry, pod, &object.uid).await?,
             };
-            if !entry.event_sent && matches!(told, Told::Yes) {
+            if !entry.event_sent && matches!(told, EventDelivery::Done) {
                 entry.event_sent = true;
                 self.keep(number, entry);
             }
@@ -202,8 +202,8 @@ impl Steps {
                 }
             }
             return match told {
-                Told::Yes => Ok(Delivery::All),
-                Told::NotYet(refusal) => Err(refusal.failure(TELL)),
+                EventDelivery::Done => Ok(Delivery::All),
+                EventDelivery::NotYet(refusal) => Err(refusal.failure(TELL)),
             };
         }
     }
@@ -261,23 +261,23 @@ impl Steps {
         entry: &Entry,
         pod: &PodRef,
         uid: &str,
-    ) -> Result<Told, JobError> {
+    ) -> Result<EventDelivery, JobError> {
         let event = wording::event(entry, pod, uid, &self.node_name);
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
         let refusal: Refusal = match server.tell(namespace, &event).await? {
-            Ok(_) => return Ok(Told::Yes),
-            Err(refusal) if refusal.already_exists() => return Ok(Told::Yes),
+            Ok(_) => return Ok(EventDelivery::Done),
+            Err(refusal) if refusal.already_exists() => return Ok(EventDelivery::Done),
             Err(refusal) => refusal,
         };
         match refusal.code {
             _ if refusal.for_good() => {}
             404 | 409 => {}
-            // Rights may be granted, and the mark does not wait for them.
-            403 => return Ok(Told::NotYet(refusal)),
+            // Rights may be granted, and the eviction status does not wait for them.
+            403 => return Ok(EventDelivery::NotYet(refusal)),
             _ => return Err(refusal.failure(TELL)),
         }
         self.say(refusal.sentence(TELL));
-        Ok(Told::Yes)
+        Ok(EventDelivery::Done)
     }
 
     /// Everything is said, or, for a reason, nothing more can be.
@@ -323,14 +323,14 @@ impl Steps {
 /// What is said where the queue does not keep what is done.
 pub(super) fn forgetful(error: &std::io::Error) -> String {
     format!(
-        "the queue of marks below stateDir cannot be written ({error}): should the agent end, the next one tells \
-         the API server again what it was told; make room there"
+        "the eviction status queue below stateDir cannot be written ({error}): should the agent end, the next one \
+         tells the API server again what it was told; make room there"
     )
 }
 
 /// What became of an Event.
-enum Told {
-    Yes,
+enum EventDelivery {
+    Done,
     /// The server refuses it for now.
     NotYet(Refusal),
 }

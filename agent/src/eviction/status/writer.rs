@@ -96,13 +96,13 @@ fn write_all(
             Added::Forgetful(error) => say(
                 on_degraded,
                 format!(
-                    "the mark of {key} cannot be written below stateDir ({error}): it is lost when the agent ends \
-                     before the API server has it; make room there"
+                    "the eviction status of {key} cannot be written below stateDir ({error}): it is lost when the \
+                     agent ends before the API server has it; make room there"
                 ),
             ),
             Added::Full => {
                 let problem = format!(
-                    "the API server will not be told of the eviction of {key}: {MOST} marks wait for it already"
+                    "the API server will not be told of the eviction of {key}: {MOST} statuses wait already"
                 );
                 say(on_degraded, problem);
                 continue;

@@ -27,7 +27,7 @@ impl found::Found for Found {
 }
 
 /// The file with the tiers' limits.
-pub(super) type Book = found::Book<Found>;
+pub(super) type Originals = found::Originals<Found>;
 
 /// The name of the file for a cgroup root.
 pub fn file(directory: &Path, root: &str) -> PathBuf {
@@ -54,18 +54,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = file(dir.path(), "/a/b");
         assert!(path.ends_with("podwarden-a%2Fb.limits.json"));
-        let mut book = Book::open(path.clone());
-        assert_eq!(book.of(&"x".into(), limits(1, 10)), (limits(1, 10), false));
+        let mut originals = Originals::open(path.clone());
+        assert_eq!(
+            originals.of(&"x".into(), limits(1, 10)),
+            (limits(1, 10), false)
+        );
         // Another process.
-        let mut book = Book::open(path.clone());
-        assert_eq!(book.of(&"x".into(), limits(1, 30)), (limits(1, 10), true));
+        let mut originals = Originals::open(path.clone());
+        assert_eq!(
+            originals.of(&"x".into(), limits(1, 30)),
+            (limits(1, 10), true)
+        );
         let anew = (limits(2, 40), false);
-        assert_eq!(book.of(&"x".into(), limits(2, 40)), anew, "made anew");
-        book.close();
+        assert_eq!(originals.of(&"x".into(), limits(2, 40)), anew, "made anew");
+        originals.close();
         assert!(!path.exists());
-        Book::open(path.clone()).close();
+        Originals::open(path.clone()).close();
         fs::write(&path, "{\"x\":{\"id\":1").unwrap();
-        let (found, _) = Book::open(path).of(&"x".into(), limits(1, 50));
+        let (found, _) = Originals::open(path).of(&"x".into(), limits(1, 50));
         assert_eq!(found, limits(1, 50));
     }
 }

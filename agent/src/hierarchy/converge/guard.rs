@@ -23,7 +23,7 @@ use podwarden_cgroup::{
     CgroupPath, Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock, leave_every_cgroup,
 };
 
-use super::{Parts, found::Book, writes};
+use super::{Parts, found::Originals, writes};
 use crate::{
     config::ConvergenceConfig,
     hierarchy::act::{Backend, Files, Slices},
@@ -127,7 +127,7 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
         tracing::info!("another agent is there already: it takes the limits back");
         return Ok(Some(tree));
     };
-    let book = Book::open(found.clone());
+    let originals = Originals::open(found.clone());
     let parts = Parts {
         backend: backend(place.systemd),
         tree: tree.clone(),
@@ -136,7 +136,7 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
         found,
         guard: None,
     };
-    restore(&parts, book);
+    restore(&parts, originals);
     tracing::warn!("the agent was killed: the tiers have the limits again that it found");
     Ok(Some(tree))
 }
@@ -165,8 +165,8 @@ pub fn put_back(place: &Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> 
     let Some(found) = place.found.clone() else {
         return Ok(Vec::new());
     };
-    let book = Book::open(found.clone());
-    let left: Vec<_> = book.all().map(|(path, _)| path).collect();
+    let originals = Originals::open(found.clone());
+    let left: Vec<_> = originals.all().map(|(path, _)| path).collect();
     if dry_run || left.is_empty() {
         return Ok(left);
     }
@@ -185,7 +185,7 @@ pub fn put_back(place: &Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> 
         found,
         guard: None,
     };
-    restore(&parts, book);
+    restore(&parts, originals);
     Ok(left)
 }
 
@@ -210,10 +210,10 @@ pub(super) fn wait_for(tree: &Tree) -> Result<Option<TreeLock>, Error> {
     Ok(None)
 }
 
-/// Puts everything back that is in the book, and closes it once all of that is done.
-pub(super) fn restore(parts: &Parts, book: Book) {
+/// Restores all originals, and removes their file once all of that is done.
+pub(super) fn restore(parts: &Parts, originals: Originals) {
     let mut whole = true;
-    for (path, found) in book.all() {
+    for (path, found) in originals.all() {
         match writes::restore(parts, &path, found) {
             Ok(()) => {}
             Err(error) if error.is_gone() => {}
@@ -224,6 +224,6 @@ pub(super) fn restore(parts: &Parts, book: Book) {
         }
     }
     if whole {
-        book.close();
+        originals.close();
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     Aim, Figures, Message, Parts, Report,
-    found::Book,
+    found::Originals,
     guard::{self, Guard},
     ours::Ours,
     tier::Tier,
@@ -41,7 +41,7 @@ const AT_ONCE: u32 = 4;
 /// What is needed to put back what was found; nothing before there is something to find.
 #[derive(Default)]
 struct Keeping {
-    book: Option<Book>,
+    originals: Option<Originals>,
     guard: Option<Guard>,
     /// So that the guard of an agent before this one is done, and ours waits for us.
     lock: Option<TreeLock>,
@@ -57,12 +57,12 @@ impl Keeping {
     /// As [`Tier::open`].
     fn open(&mut self, parts: &Parts, aim: &Aim) -> Result<Tier, Error> {
         let _exists = parts.tree.memory_id(&aim.path)?;
-        let book = self.book(parts);
-        Tier::open(parts, aim, |now| book.of(&aim.path, now))
+        let originals = self.originals(parts);
+        Tier::open(parts, aim, |now| originals.of(&aim.path, now))
     }
 
-    fn book(&mut self, parts: &Parts) -> &mut Book {
-        self.book.get_or_insert_with(|| {
+    fn originals(&mut self, parts: &Parts) -> &mut Originals {
+        self.originals.get_or_insert_with(|| {
             match guard::wait_for(&parts.tree) {
                 Ok(Some(lock)) => self.lock = Some(lock),
                 Ok(None) => tracing::warn!(
@@ -70,7 +70,7 @@ impl Keeping {
                 ),
                 Err(error) => tracing::warn!(%error, "the tree is not locked"),
             }
-            Book::open(parts.found.clone())
+            Originals::open(parts.found.clone())
         })
     }
 
@@ -110,8 +110,8 @@ impl Keeping {
     /// Puts everything back that was found, also what an agent before this one has left and this one did
     /// not come to.
     fn end(self, parts: &Parts) {
-        if let Some(book) = self.book.filter(|_| parts.config.on_exit.restores()) {
-            guard::restore(parts, book);
+        if let Some(originals) = self.originals.filter(|_| parts.config.on_exit.restores()) {
+            guard::restore(parts, originals);
         }
         if let Some(guard) = self.guard {
             guard.dismiss();

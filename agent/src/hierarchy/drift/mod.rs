@@ -1,7 +1,7 @@
 //! What others write to our files: noticed, judged by the policy, written again.
 //!
 //! ```text
-//!  inotify ──> noticed ──> sense::observe ──> plan::corrections ──> Book::judge ──> act
+//!  inotify ──> noticed ──> sense::observe ──> plan::corrections ──> Tracker::judge ──> act
 //!  a pass over the whole tree ──────────────> plan::towards ─────────────┘
 //! ```
 //!
@@ -21,7 +21,7 @@ use podwarden_cgroup::{CgroupLayout, CgroupPath, Tree};
 use podwarden_policy::{
     Bytes,
     desired::Desired,
-    drift::{Book, Deviation, Judgement},
+    drift::{Deviation, Judgement, Tracker},
     limits::Limit,
     name::CgroupName,
     plan::{self, Action, Snapshot},
@@ -52,8 +52,8 @@ pub type Finding = (CgroupName, EventKind);
 #[derive(Debug)]
 pub struct Drift {
     watches: Watches,
-    book: Book,
-    /// The zero of the book's clock.
+    tracker: Tracker,
+    /// The zero of the tracker's clock.
     epoch: Instant,
     /// The plan's terms: page size and margin. Its pods and cgroups are left out.
     terms: Snapshot,
@@ -90,7 +90,7 @@ impl Drift {
     fn with(watches: Watches, kubepods: CgroupName) -> Self {
         Self {
             watches,
-            book: Book::default(),
+            tracker: Tracker::default(),
             epoch: Instant::now(),
             terms: Snapshot::new(podwarden_policy::Node::default(), kubepods),
             desired: Vec::new(),
@@ -116,7 +116,7 @@ impl Drift {
                 self.watches.readable().await;
             }
         };
-        let contest = self.book.next_look().map(|at| self.epoch + at);
+        let contest = self.tracker.next_look().map(|at| self.epoch + at);
         let later = self.later_at.filter(|_| !self.later.is_empty());
         let timer = async {
             match contest.into_iter().chain(later).min().max(rest) {
@@ -136,14 +136,14 @@ impl Drift {
     pub fn take_notices(&mut self) -> bool {
         let Self {
             watches,
-            book,
+            tracker,
             noticed,
             later,
             entered,
             ..
         } = self;
         let overflowed = watches.read(|subject| match subject {
-            Subject::Settings(name) if book.is_contested(name) => {
+            Subject::Settings(name) if tracker.is_contested(name) => {
                 later.insert(Arc::clone(name));
             }
             Subject::Settings(name) => {
@@ -158,7 +158,7 @@ impl Drift {
             self.noticed.append(&mut self.later);
             self.later_at = Some(now + REST_CONTESTED);
         }
-        let due = self.book.due(self.now());
+        let due = self.tracker.due(self.now());
         self.noticed
             .extend(due.into_iter().map(|name| Arc::new(name.clone())));
         self.looked = Some(now);
@@ -197,12 +197,12 @@ impl Drift {
 
     /// A cgroup that was to be looked at is gone; a pass over the whole tree will say what that means.
     pub fn gone(&mut self, name: &CgroupName) {
-        self.book.forget(name);
+        self.tracker.forget(name);
     }
 
     /// This cgroup's hard memory limit was written by the agent itself, beside the plans.
     pub fn ours(&mut self, name: &CgroupName, limit: Limit<Bytes>) {
-        self.book.ours(name, Setting::MemoryLimit(limit));
+        self.tracker.ours(name, Setting::MemoryLimit(limit));
     }
 
     /// What to do about some cgroups that were looked at.
@@ -220,7 +220,7 @@ impl Drift {
             REST
         };
         let (now, page) = (self.epoch.elapsed(), self.terms.page_size);
-        self.book.judge(now, page, desired(), observed, actions)
+        self.tracker.judge(now, page, desired(), observed, actions)
     }
 
     /// What to do of a plan for the whole tree.
@@ -233,7 +233,7 @@ impl Drift {
         self.terms.page_size = snapshot.page_size;
         self.terms.margin = snapshot.margin;
         let (now, page) = (self.now(), snapshot.page_size);
-        self.book
+        self.tracker
             .judge(now, page, desired, &snapshot.cgroups, actions)
     }
 
@@ -249,7 +249,7 @@ impl Drift {
         for (at, deviation) in deviations.into_iter().enumerate() {
             let done = !performed.refused.contains(&at);
             if !done {
-                self.book.refused(&actions[at]);
+                self.tracker.refused(&actions[at]);
             }
             if let Some(deviation) = deviation {
                 let count = self.count(deviation.property);
@@ -301,7 +301,7 @@ impl Drift {
             .map(|(i, d)| (d.name.clone(), i))
             .collect();
         self.desired = desired;
-        self.book.retain(|name| self.index.contains_key(name));
+        self.tracker.retain(|name| self.index.contains_key(name));
         let (new, result) = self.watches.follow(tree, layout, self.index.keys());
         self.noticed.extend(new);
         result
@@ -311,7 +311,7 @@ impl Drift {
     pub fn stats(&self) -> ForeignWriteStats {
         ForeignWriteStats {
             watched_cgroups: self.watches.cgroups() as u64,
-            contested_files: self.book.contested() as u64,
+            contested_files: self.tracker.contested() as u64,
             properties: self.counts.values().cloned().collect(),
         }
     }

@@ -292,7 +292,7 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
         .spec
         .as_ref()
         .and_then(|spec| spec.node_name.as_deref());
-    // Whoever makes a pod writes its annotations. The kubelet overwrites these in its own list, and
+    // The author of a pod writes its annotations. The kubelet overwrites these in its own list, and
     // a mirror that it made is its node's.
     let of_kubelet = by == Source::Kubelet;
     let mirror = !of_kubelet && meta.is_of_node(node.unwrap_or_default());

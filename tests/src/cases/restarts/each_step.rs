@@ -1,4 +1,4 @@
-//! The agent is killed at every step of taking a container off its books.
+//! The agent is killed at every step of folding a container.
 //!
 //! Its main thread is led from system call to system call (ptrace(2)), and dies before the n-th that changes
 //! a map of the kernel's: between two of them nothing is written.

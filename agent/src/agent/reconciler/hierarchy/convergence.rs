@@ -104,7 +104,7 @@ impl Hierarchy {
         }
     }
 
-    /// Marks values in the tiers' files that the converger wrote as ours, for the drift book.
+    /// Marks values in the tiers' files that the converger wrote as ours, for the drift tracker.
     pub(super) fn know_ours<'a>(
         &mut self,
         observed: impl IntoIterator<Item = (&'a CgroupName, &'a Observed)>,

@@ -22,7 +22,7 @@ use crate::{
 pub(super) const SLOTS: u32 = 64;
 const ROOT: u64 = 1;
 
-/// What an agent has in memory besides its books.
+/// What an agent has in memory besides its cgroup index.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     pub(super) tables: Tables,
