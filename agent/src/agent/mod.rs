@@ -19,13 +19,12 @@ mod watchdog;
 use std::{future::Future, sync::Arc};
 
 use podwarden_cgroup::AgentLock;
-use tokio::{sync::oneshot, task::JoinHandle};
 
 use self::{reconciler::Reconciler, start::event_log, watchdog::Watchdog};
 use crate::{
     api::{
         published::Published,
-        server::{self, HttpError, Listeners},
+        server::{self, Serving},
     },
     config::Config,
     eviction::{recorder::log::Log, status::Condition},
@@ -48,7 +47,7 @@ pub(crate) async fn run(
     server::recorder();
     // A second agent and a taken address are found before anything changes.
     let lock = start::lock(&config)?;
-    let listeners = start::listeners(&config).await?;
+    let api = start::api(&config).await?;
     // After the lock: no other agent writes to the log.
     let event_log::Opened {
         published,
@@ -57,7 +56,7 @@ pub(crate) async fn run(
     } = event_log::open(config.event_log.as_ref());
     let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
-        api: Api::serve(&published, listeners),
+        api: api.serve(Arc::clone(&published)),
         condition: start::status::condition(&config, &published),
         reclaimed: start::status::reclaimed(&config, &published),
         published: Arc::clone(&published),
@@ -84,7 +83,7 @@ pub(crate) async fn run(
 /// What runs before the reconciler and ends after it.
 struct Surroundings {
     published: Arc<Published>,
-    api: Api,
+    api: Serving,
     condition: Option<Condition>,
     reclaimed: Option<Publisher>,
     log: Option<Log>,
@@ -112,33 +111,11 @@ impl Surroundings {
         if let Some(reclaimed) = reclaimed {
             let _ = reclaimed.await;
         }
-        self.api.end().await;
+        if let Err(error) = self.api.end().await {
+            tracing::warn!(%error, "the API ended badly");
+        }
         self.published.set_logger(None);
         drop(self.log);
         drop(self.lock);
-    }
-}
-
-/// The API's task.
-struct Api {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<(), HttpError>>,
-}
-
-impl Api {
-    fn serve(published: &Arc<Published>, listeners: Listeners) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let stopped = async {
-            let _ = stopped.await;
-        };
-        let task = tokio::spawn(server::serve_on(Arc::clone(published), listeners, stopped));
-        Self { stop, task }
-    }
-
-    async fn end(self) {
-        let _ = self.stop.send(());
-        if let Ok(Err(error)) = self.task.await {
-            tracing::warn!(%error, "the API ended badly");
-        }
     }
 }

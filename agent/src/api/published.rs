@@ -5,6 +5,7 @@
 
 mod events;
 mod figures;
+mod standing;
 
 use std::{
     sync::{
@@ -18,8 +19,11 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use metrics::counter;
 use tokio::sync::{Notify, broadcast, watch};
 
-use self::events::{Admitted, Rings, count};
 pub use self::{events::EVENTS_KEPT, figures::Figures};
+use self::{
+    events::{Admitted, Rings, count},
+    standing::Standing,
+};
 use crate::{
     api::types::{
         Event, EventKind, EventLogStats, EventRecord, Eviction, EvictionStatusStats, FlightRecord,
@@ -55,6 +59,7 @@ pub struct Published {
     eviction_status: OnceLock<Arc<DeliveryCounts>>,
     sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
     trouble: ArcSwapOption<&'static str>,
+    standing: Standing,
     reactor_down: AtomicBool,
     epoch: Instant,
     last_demand_ms: AtomicU64,
@@ -77,6 +82,7 @@ impl Default for Published {
             eviction_status: OnceLock::new(),
             sources: OnceLock::new(),
             trouble: ArcSwapOption::empty(),
+            standing: Standing::default(),
             reactor_down: AtomicBool::new(false),
             epoch: Instant::now(),
             last_demand_ms: AtomicU64::new(0),

@@ -18,6 +18,7 @@ mod connect;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod guard;
+pub(crate) mod health;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod run;
@@ -78,6 +79,8 @@ enum Command {
     Events(events::Args),
     /// Show what this node can do for podwarden, and what is lost
     Check(check::Args),
+    /// Ask the running agent whether it does its work
+    Health(health::Args),
     /// Remove what agents have left on this node, when none runs
     Undo(undo::Args),
     /// Take the agent's limits back when it is killed; the agent starts it
@@ -99,6 +102,7 @@ impl Cli {
             Command::Explain(args) => block_on(explain::run(args)),
             Command::Events(args) => block_on(events::run(args)),
             Command::Check(args) => check::run(&args),
+            Command::Health(args) => block_on(health::run(args)),
             Command::Undo(args) => undo::run(&args),
             Command::Guard(args) => guard::run(args),
         }

@@ -105,6 +105,10 @@ pub struct Config {
     pub container_runtime_endpoint: Option<PathBuf>,
     /// Address of the HTTP API. Default: none, the unix socket alone.
     pub listen: Option<SocketAddr>,
+    /// `listen` answers `/v1`, too. Default: false, `/metrics`, `/healthz` and `/readyz` alone.
+    pub listen_api: bool,
+    /// Names in the `Host` header that `listen` takes beside `localhost` and loopback addresses. Default: none.
+    pub listen_hosts: Vec<String>,
     /// Unix socket of the HTTP API. Default: [`DEFAULT_API_SOCKET`].
     pub api_socket: PathBuf,
     /// Parent of `kubepods`, relative to each controller's mount point. Default: `/`.

@@ -12,11 +12,11 @@ use super::{
     ConfigError, EvictionStatusConfig, KernelLog, Mode, OnExit,
     colocation::RawColocation,
     values::{
-        CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, InputFile, KubeletUrl,
-        Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, Memory, MemoryCapacity,
-        MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval, QuotaPeriod,
-        ReclaimStep, RuntimeSocket, SamplingInterval, StallLevel, StateDir, ThrottlingFactor,
-        TransitionPeriod,
+        CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, HostName, InputFile,
+        KubeletUrl, Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, Memory,
+        MemoryCapacity, MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval,
+        QuotaPeriod, ReclaimStep, RuntimeSocket, SamplingInterval, StallLevel, StateDir,
+        ThrottlingFactor, TransitionPeriod,
     },
 };
 
@@ -79,6 +79,11 @@ pub(crate) struct RawConfig {
     /// Address of the HTTP API, beside its unix socket [default: none]
     #[arg(long, value_name = "ADDR")]
     pub(super) listen: Option<Listen>,
+    #[arg(skip)]
+    pub(super) listen_api: Option<bool>,
+    #[arg(skip)]
+    #[serde(default)]
+    pub(super) listen_hosts: Vec<HostName>,
     /// Unix socket of the HTTP API [default: /run/podwarden/podwarden.sock]
     #[arg(long, value_name = "PATH")]
     pub(super) api_socket: Option<PathBuf>,

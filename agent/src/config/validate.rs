@@ -75,6 +75,15 @@ impl File<'_> {
 pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
     let file = File(name);
     let enforce = file.enforce(&raw)?;
+    if raw.listen.is_none() {
+        let others = [
+            ("listenApi", raw.listen_api.is_some()),
+            ("listenHosts", !raw.listen_hosts.is_empty()),
+        ];
+        if let Some((because, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(file.incomplete("listen", because));
+        }
+    }
     let thresholds = file.thresholds(&raw, enforce.pods)?;
     let limits = limits(&raw);
     let static_pod_url = file.static_pod_url(&raw)?;
@@ -89,6 +98,8 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         node_name,
         container_runtime_endpoint: raw.container_runtime_endpoint.map(|socket| socket.0),
         listen: raw.listen.map(|listen| listen.0),
+        listen_api: raw.listen_api.unwrap_or_default(),
+        listen_hosts: raw.listen_hosts.into_iter().map(|host| host.0).collect(),
         cgroup_root: raw.cgroup_root.unwrap_or_default().0,
         cgroup_driver: raw.cgroup_driver.and_then(Into::into),
         capacity_cpu: raw.capacity.cpu.map(|cpu| cpu.0),

@@ -88,6 +88,8 @@ values! {
     NodeName(String) = subdomain, "write the name of the Node object, such as node-1.example.org";
     /// An address of the HTTP API.
     Listen(SocketAddr) = str::parse::<SocketAddr>, "write an address and a port such as 127.0.0.1:9595";
+    /// A name in the `Host` header, without a port.
+    HostName(String) = host_name, "write a name or an address without a port, such as node-1.example";
     /// A kubelet's `--container-runtime-endpoint`.
     RuntimeSocket(PathBuf) = unix_socket,
         "write a unix socket's absolute path, such as unix:///run/containerd/containerd.sock";
@@ -372,6 +374,18 @@ fn kubelet_url(text: &str) -> Result<Uri, String> {
         Some("http") => Err("the token would go over the network for all to read".to_owned()),
         _ => Err("neither https nor http".to_owned()),
     }
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    let bare = text.trim_matches(['[', ']']);
+    let is_address = bare.parse::<IpAddr>().is_ok();
+    let is_name = text
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
+    if is_address || (is_name && !text.is_empty()) {
+        return Ok(bare.to_owned());
+    }
+    Err("not the name of a host".to_owned())
 }
 
 pub(super) fn is_loopback(url: &Uri) -> bool {

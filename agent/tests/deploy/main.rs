@@ -96,13 +96,19 @@ fn the_command_line_is_one() {
         .try_get_matches_from(std::iter::once("podwarden".to_owned()).chain(args))
         .unwrap();
     assert_eq!(matches.subcommand_name(), Some("run"));
-    // The probes ask where the API is.
+    // The probes ask the program of the image, over the socket that is the default of both.
     let (_, run) = matches.subcommand().unwrap();
-    let listen = run.get_raw("listen").unwrap().next().unwrap();
-    let listen: std::net::SocketAddr = listen.to_str().unwrap().parse().unwrap();
-    for probe in ["readinessProbe", "livenessProbe"] {
-        let http = &container[probe]["httpGet"];
-        assert_eq!(http["host"], listen.ip().to_string(), "{probe}");
-        assert_eq!(http["port"], listen.port(), "{probe}");
+    assert_eq!(run.get_raw("api_socket").map(Iterator::count), None);
+    for (probe, path) in [("readinessProbe", "ready"), ("livenessProbe", "health")] {
+        let command = container[probe]["exec"]["command"].as_array().unwrap();
+        let words: Vec<_> = command.iter().map(|word| word.as_str().unwrap()).collect();
+        assert_eq!(words[0], "/usr/local/bin/podwarden", "{probe}");
+        let asked = podwarden::cli::Cli::command().try_get_matches_from(&words);
+        let asked = asked.unwrap();
+        let (name, health) = asked.subcommand().unwrap();
+        assert_eq!(name, "health", "{probe}");
+        assert_eq!(health.get_flag("ready"), path == "ready", "{probe}");
+        // Longer than the start of a process on a busy node.
+        assert!(container[probe]["timeoutSeconds"].as_u64() >= Some(5));
     }
 }

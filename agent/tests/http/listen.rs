@@ -83,7 +83,5 @@ async fn other_machines_are_let_in_only_on_request() {
     assert!(refused.to_string().contains("127.0.0.1:0"), "{refused}");
     // The rule alone is tried: nothing is opened to the network.
     listen.tcp = Some("[::1]:0".parse().unwrap());
-    if let Err(e) = Listeners::open(&listen).await {
-        assert!(matches!(e, HttpError::Tcp { .. }), "{e}");
-    }
+    Listeners::open(&listen).await.unwrap();
 }

@@ -19,6 +19,7 @@ use podwarden::{
 use support::{Api, node, pod};
 
 mod events;
+mod limits;
 mod listen;
 mod plan;
 mod support;

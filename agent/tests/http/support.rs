@@ -34,17 +34,22 @@ impl Api {
     }
 
     pub(crate) async fn on(published: Published) -> Self {
+        Self::with(published, |listen| listen.reach.api = true).await
+    }
+
+    /// With other listeners than one that answers everything within the limits of production.
+    pub(crate) async fn with(published: Published, change: impl FnOnce(&mut Listen)) -> Self {
         // Before the first event is counted.
         server::recorder();
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("run/api.sock");
-        let listeners = Listeners::open(&Listen {
+        let mut listen = Listen {
             tcp: Some("127.0.0.1:0".parse().unwrap()),
             unix: Some(socket.clone()),
-            allow_remote: false,
-        })
-        .await
-        .unwrap();
+            ..Listen::default()
+        };
+        change(&mut listen);
+        let listeners = Listeners::open(&listen).await.unwrap();
         let tcp = listeners.tcp_addr().unwrap();
         let published = Arc::new(published);
         let (stop, stopped) = oneshot::channel::<()>();

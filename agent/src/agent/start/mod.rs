@@ -57,15 +57,20 @@ pub(super) fn lock(config: &Config) -> Result<AgentLock, StartError> {
     AgentLock::acquire(Path::new(LOCK_DIR), &config.cgroup_root).map_err(StartError::Lock)
 }
 
-/// Opens the API's addresses.
-pub(super) async fn listeners(config: &Config) -> Result<server::Listeners, StartError> {
+/// Opens the API's addresses, on its own thread.
+pub(super) async fn api(config: &Config) -> Result<server::Server, StartError> {
     let listen = server::Listen {
         tcp: config.listen,
         unix: Some(config.api_socket.clone()),
         allow_remote: false,
+        reach: server::Reach {
+            api: config.listen_api,
+            hosts: config.listen_hosts.clone(),
+        },
+        limits: server::Limits::default(),
     };
-    let listeners = server::Listeners::open(&listen).await;
-    listeners.map_err(StartError::Http)
+    let server = server::Server::open(listen).await;
+    server.map_err(StartError::Http)
 }
 
 /// Builds the reconciler. `recorded` are evictions by agents before this one, each with its time.

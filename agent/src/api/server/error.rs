@@ -16,15 +16,6 @@ pub enum HttpError {
         /// The configured address.
         addr: SocketAddr,
     },
-    /// The TCP port could not be opened.
-    #[error("listen {addr}")]
-    Tcp {
-        /// The configured address.
-        addr: SocketAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
     /// Another process answers on the socket.
     #[error(
         "{}: another process answers on this socket; stop it or choose another path",
@@ -54,6 +45,9 @@ pub enum HttpError {
         #[source]
         source: io::Error,
     },
+    /// There is no thread or runtime for the server.
+    #[error("start the API's thread")]
+    Thread(#[source] io::Error),
     /// The server ended by itself.
     #[error("serve the API")]
     Serve {

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, Query, State, rejection::QueryRejection},
     http::{HeaderMap, StatusCode, header},
     response::{
@@ -13,9 +13,9 @@ use axum::{
 };
 use futures_util::stream::{self, Stream};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
-use super::{Shared, api::ErrorResponse, closed};
+use super::{Shared, api::ErrorResponse, closed, connections::Progress};
 use crate::{
     api::{
         published::Published,
@@ -46,6 +46,7 @@ pub(super) struct Asked {
 
 pub(super) async fn events(
     State(shared): State<Shared>,
+    Extension(progress): Extension<Arc<Progress>>,
     headers: HeaderMap,
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
@@ -62,7 +63,15 @@ pub(super) async fn events(
     }
     // A browser that reconnects repeats the URL; what it has seen since then is in the header.
     let after = last_event_id(&headers)?.or(asked.after);
-    let follower = Follower::new(shared.published, after, shared.closing);
+    let place = Arc::clone(&shared.followers).try_acquire_owned();
+    let place = place.map_err(|_| {
+        ErrorResponse::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "as many clients follow events as this agent serves; end one, or ask without follow",
+        )
+    })?;
+    progress.follows();
+    let follower = Follower::new(shared, after, place);
     Ok(Sse::new(follower.into_stream())
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response())
@@ -143,10 +152,15 @@ struct Follower {
     /// The last id that it was told, or that it has missed.
     seen: u64,
     closing: watch::Receiver<bool>,
+    /// Given back with the end of the stream.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Follower {
-    fn new(published: Arc<Published>, after: Option<u64>, closing: watch::Receiver<bool>) -> Self {
+    fn new(shared: Shared, after: Option<u64>, place: OwnedSemaphorePermit) -> Self {
+        let Shared {
+            published, closing, ..
+        } = shared;
         let mut from = after.unwrap_or(0);
         if after.is_some_and(|after| after > published.last_id()) {
             // Without an event log ids start at 1 with the agent. One from the future belongs to its
@@ -167,6 +181,7 @@ impl Follower {
             live,
             seen: from,
             closing,
+            _place: place,
         }
     }
 

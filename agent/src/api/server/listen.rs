@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use nix::sys::{
@@ -15,10 +16,14 @@ use nix::sys::{
 };
 use tokio::net::{TcpListener, UnixListener};
 
-use super::HttpError;
+use super::{HttpError, Limits, Reach};
+use crate::api::published::Published;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// Between two tries to open a TCP address that is taken.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Where to listen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,34 +35,40 @@ pub struct Listen {
     /// Lets `tcp` be an address that other machines reach. The API is read-only but shows every
     /// pod, and has no authentication.
     pub allow_remote: bool,
+    /// What `tcp` answers.
+    pub reach: Reach,
+    /// What clients are granted.
+    pub limits: Limits,
 }
 
 /// The open listeners; dropping it closes them and removes the socket file.
 #[derive(Debug)]
 pub struct Listeners {
-    pub(super) tcp: Option<TcpListener>,
+    pub(super) tcp: Option<Tcp>,
     pub(super) unix: Option<UnixListener>,
     pub(super) file: Option<SocketFile>,
+    pub(super) reach: Reach,
+    pub(super) limits: Limits,
 }
 
 impl Listeners {
     /// Opens the listeners of `listen`; call it inside a tokio runtime.
     ///
-    /// A socket file without a listener is replaced.
+    /// A socket file without a listener is replaced. A TCP address that is taken is no error: it is tried again
+    /// while the server runs.
     ///
     /// # Errors
-    /// [`HttpError`] when an address is refused or taken.
+    /// [`HttpError`] when an address is refused, or the socket is taken.
     pub async fn open(listen: &Listen) -> Result<Self, HttpError> {
         let tcp = match listen.tcp {
             None => None,
             Some(addr) if !addr.ip().is_loopback() && !listen.allow_remote => {
                 return Err(HttpError::NotLoopback { addr });
             }
-            Some(addr) => Some(
-                TcpListener::bind(addr)
-                    .await
-                    .map_err(|source| HttpError::Tcp { addr, source })?,
-            ),
+            Some(addr) => Some(match Bound::bind(addr).await {
+                Ok(bound) => Tcp::Bound(bound),
+                Err(why) => Tcp::Taken(addr, why),
+            }),
         };
         let (unix, file) = match &listen.unix {
             None => (None, None),
@@ -66,12 +77,71 @@ impl Listeners {
                 (Some(listener), Some(file))
             }
         };
-        Ok(Self { tcp, unix, file })
+        Ok(Self {
+            tcp,
+            unix,
+            file,
+            reach: listen.reach.clone(),
+            limits: listen.limits,
+        })
     }
 
-    /// The TCP address in use, with the port that the kernel chose.
+    /// The TCP address in use, with the port that the kernel chose; `None` while it is taken.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+        match self.tcp.as_ref()? {
+            Tcp::Bound(bound) => Some(bound.address),
+            Tcp::Taken(..) => None,
+        }
+    }
+}
+
+/// A TCP listener.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) listener: TcpListener,
+    pub(super) address: SocketAddr,
+}
+
+impl Bound {
+    async fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+}
+
+/// The TCP address at the start.
+#[derive(Debug)]
+pub(super) enum Tcp {
+    Bound(Bound),
+    /// Not to be had yet, and why.
+    Taken(SocketAddr, io::Error),
+}
+
+impl Tcp {
+    /// Waits for the address, and says so for as long as it lasts.
+    pub(super) async fn open(self, published: &Published) -> Bound {
+        const TCP: &str = "listen";
+        let (address, mut why) = match self {
+            Self::Bound(bound) => return bound,
+            Self::Taken(address, why) => (address, why),
+        };
+        loop {
+            let problem = format!(
+                "listen {address}: {why}; /metrics, /healthz and /readyz are on the unix socket alone until the \
+                 address is free (it is tried again every {} s), or choose another address",
+                TRY_AGAIN.as_secs()
+            );
+            published.set_standing(TCP, Some(problem));
+            tokio::time::sleep(TRY_AGAIN).await;
+            match Bound::bind(address).await {
+                Ok(bound) => {
+                    published.set_standing(TCP, None);
+                    return bound;
+                }
+                Err(error) => why = error,
+            }
+        }
     }
 }
 

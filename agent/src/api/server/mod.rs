@@ -2,23 +2,40 @@
 //!
 //! Reads [`Published`] and nothing else, so a request can slow neither the sampler nor the reactor.
 //! Read-only, without authentication, and therefore on loopback and a unix socket of mode 0600.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `listen` | opens the listeners; a taken port is tried again |
+//! | `connections` | bounds connections in number and time |
+//! | `reach` | what a TCP listener answers, and under which names |
+//! | `thread` | the server's own thread and runtime |
+//! | `api`, `events`, `metrics` | the handlers |
 
 mod api;
+mod connections;
 mod error;
 mod events;
 mod listen;
 mod metrics;
+mod reach;
+mod thread;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use axum::{Router, routing::get};
-use tokio::{sync::watch, task::JoinSet};
+use axum::{Router, middleware, routing::get};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
 
 pub use self::{
+    connections::Limits,
     error::HttpError,
     events::Missed,
     listen::{Listen, Listeners},
     metrics::recorder,
+    reach::Reach,
+    thread::{Server, Serving},
 };
 use crate::api::published::Published;
 
@@ -34,6 +51,8 @@ struct Shared {
     published: Arc<Published>,
     /// True once the server is to end: streams of events close.
     closing: watch::Receiver<bool>,
+    /// A place for each stream of events.
+    followers: Arc<Semaphore>,
 }
 
 /// Opens the listeners and answers until `shutdown` completes; then removes the socket file.
@@ -60,12 +79,18 @@ pub async fn serve_on(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), HttpError> {
     let (close, closing) = watch::channel(false);
-    let shared = Shared { published, closing };
+    let shared = Shared {
+        published,
+        closing: closing.clone(),
+        followers: Arc::new(Semaphore::new(listeners.limits.followers)),
+    };
     // Removes the socket file at the end of this function, whichever way it is left.
     let Listeners {
         tcp,
         unix,
         file: _file,
+        reach,
+        limits,
     } = listeners;
     let mut background = JoinSet::new();
     background.spawn(async {
@@ -76,45 +101,49 @@ pub async fn serve_on(
     });
 
     let mut servers = JoinSet::new();
-    let app = routes(shared.clone());
-    if let Some(tcp) = tcp {
-        let server = axum::serve(tcp, app.clone());
-        servers.spawn(
-            server
-                .with_graceful_shutdown(closed(shared.closing.clone()))
-                .into_future(),
-        );
-    }
+    let app = routes(shared.clone()).layer(middleware::from_fn(reach::refuse_bodies));
     if let Some(unix) = unix {
-        let server = axum::serve(unix, app);
-        servers.spawn(
-            server
-                .with_graceful_shutdown(closed(shared.closing.clone()))
-                .into_future(),
-        );
+        servers.spawn(connections::serve(
+            unix,
+            app.clone(),
+            limits,
+            closing.clone(),
+        ));
+    }
+    if let Some(tcp) = tcp {
+        let published = Arc::clone(&shared.published);
+        let closing = closing.clone();
+        servers.spawn(async move {
+            let opened = tokio::select! {
+                () = closed(closing.clone()) => return,
+                opened = tcp.open(&published) => opened,
+            };
+            let state = (Arc::new(reach), opened.address.ip());
+            let app = app.layer(middleware::from_fn_with_state(state, reach::check_tcp));
+            connections::serve(opened.listener, app, limits, closing).await;
+        });
     }
 
     tokio::pin!(shutdown);
     tokio::select! {
         () = &mut shutdown => {}
-        // Only a failure ends a server before the shutdown.
-        Some(ended) = servers.join_next() => flatten(ended)?,
+        // Only a panic ends a server before the shutdown.
+        Some(ended) = servers.join_next() => ended.map_err(serve_failed)?,
     }
     // An error says that no server listens any more.
     let _ = close.send(true);
     let drained = tokio::time::timeout(GRACE, async {
         while let Some(ended) = servers.join_next().await {
-            flatten(ended)?;
+            ended.map_err(serve_failed)?;
         }
         Ok(())
     });
     drained.await.unwrap_or(Ok(()))
 }
 
-fn flatten(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> Result<(), HttpError> {
-    ended
-        .unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)))
-        .map_err(|source| HttpError::Serve { source })
+fn serve_failed(panicked: tokio::task::JoinError) -> HttpError {
+    let source = std::io::Error::other(panicked);
+    HttpError::Serve { source }
 }
 
 /// Completes when the server is to end.

@@ -121,7 +121,17 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "listen [--listen]",
                 "none",
-                "a loopback address of the HTTP API",
+                "a loopback address of the HTTP API: `/metrics`, `/healthz` and `/readyz`",
+            ),
+            (
+                "listenApi",
+                "false",
+                "whether `listen` answers `/v1`, too, to every process of this machine",
+            ),
+            (
+                "listenHosts",
+                "none",
+                "names in the `Host` header that `listen` takes beside `localhost` and loopback addresses",
             ),
             (
                 "apiSocket [--api-socket]",

@@ -143,6 +143,7 @@ impl FiguresPublisher {
         add_convergence(others.convergence, &mut tiers);
         let mut stats = self.stats.clone();
         stats.degradations.extend(self.notices.iter().cloned());
+        stats.degradations.extend(env.published.standing());
         let trouble = env.published.trouble();
         stats.degradations.extend(trouble.map(str::to_owned));
         let node = NodeStats {
