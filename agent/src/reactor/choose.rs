@@ -24,6 +24,8 @@ pub(super) struct Choice {
     pub(super) position: usize,
     pub(super) rank: Rank,
     pub(super) usage: u64,
+    /// What of that is its working set; all of it until that is read.
+    pub(super) working_set: u64,
     /// What of that its death gains, bytes.
     pub(super) gain: u64,
 }
@@ -75,6 +77,7 @@ pub(super) fn choice_of(plan: &ArmedPlan, position: usize, promised: u64) -> Opt
         position,
         rank: rank(plan, victim, working_set.saturating_sub(promised)),
         usage,
+        working_set,
         gain: usage.saturating_sub(promised),
     })
 }
@@ -163,6 +166,7 @@ impl Order {
                 position,
                 rank: rank(plan, victim, gain),
                 usage,
+                working_set: usage,
                 gain,
             };
             self.take(
@@ -215,14 +219,9 @@ impl Order {
             }
             let victim = &plan.victims[position];
             let stat = victim.files.memory.stat();
-            let working_set = stat.as_ref().map(|stat| stat.working_set(usage));
+            let working_set = stat.as_ref().ok().map(|stat| stat.working_set(usage));
             if let Some(trace) = trace {
-                trace.pod(
-                    victim.token,
-                    now(),
-                    usage,
-                    working_set.as_ref().ok().copied(),
-                );
+                trace.pod(victim.token, now(), usage, working_set);
             }
             // The promised part is no page cache that could be dropped.
             let counted = working_set.map_or(0, |set| set.saturating_sub(usage - gain));
@@ -236,6 +235,7 @@ impl Order {
                 continue;
             }
             top.choice.rank = rank(plan, victim, counted);
+            top.choice.working_set = working_set.unwrap_or(usage);
             top.exact = true;
             self.sink(plan, 0);
         }

@@ -21,6 +21,10 @@ pub struct Crossing {
     pub fill_rate: u64,
     /// Usage when verified.
     pub usage: u64,
+    /// What of it counts against the level ([`super::plan::Scope::used`]): the figure that decided.
+    pub working_set: u64,
+    /// What it has to come below: the level, or less once a pod was evicted for it (`evictionMinimumReclaim`).
+    pub target: u64,
     /// What noticed first.
     pub detector: Detector,
     /// When usage passed the level, as exactly as `detector` allows.
@@ -42,6 +46,8 @@ pub struct Chosen {
     pub place: Place,
     /// Its usage, bytes.
     pub usage: u64,
+    /// What of that is its working set.
+    pub working_set: u64,
     /// What led to it.
     pub crossing: Crossing,
     /// When the choice stood.

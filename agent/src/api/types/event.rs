@@ -53,8 +53,19 @@ pub struct Eviction {
     pub detected_by: Option<Detector>,
     /// Usage of the scope when it was verified, bytes.
     pub usage_bytes: u64,
+    /// What of it counts against the level, bytes: the working set, of a tier usage without page cache. Absent in
+    /// event logs of version 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_set_bytes: Option<u64>,
+    /// Where a pod was evicted for this level before: below what usage is brought, bytes
+    /// (`evictionMinimumReclaim`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_bytes: Option<u64>,
     /// Usage of the victim when it was chosen, bytes.
     pub victim_usage_bytes: u64,
+    /// What of it is the victim's working set, by which pods are ranked. Absent in event logs of version 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub victim_working_set_bytes: Option<u64>,
     /// Processes that were sent SIGKILL; 0 in observe mode. On v2 `cgroup.kill` does it and the
     /// count is that of the processes found just before.
     pub processes: u32,
@@ -80,6 +91,18 @@ pub struct Eviction {
     pub victim_cgroup_id: Option<u64>,
     /// The steps.
     pub timeline: EvictionTimeline,
+}
+
+impl Eviction {
+    /// What of the scope's usage counted against its level, bytes; its usage where no more is recorded.
+    pub fn working_set(&self) -> u64 {
+        self.working_set_bytes.unwrap_or(self.usage_bytes)
+    }
+
+    /// The victim's working set when it was chosen, bytes; its usage where no more is recorded.
+    pub fn victim_working_set(&self) -> u64 {
+        (self.victim_working_set_bytes).unwrap_or(self.victim_usage_bytes)
+    }
 }
 
 /// What happened; `type` names the variant.
@@ -150,6 +173,9 @@ pub enum EventKind {
         level_bytes: u64,
         /// Usage seen, bytes.
         usage_bytes: u64,
+        /// What of it counts against the level, as in an eviction.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        working_set_bytes: Option<u64>,
         /// Which source reported it: `charge`, `switch`, `eventfd`, `memory.events`, `psi-some`, `psi-full` or
         /// `sampler`.
         detected_by: Detector,

@@ -280,7 +280,7 @@ fn steps(record: &EventRecord, flight: &FlightRecord) -> Vec<Step> {
         note,
     };
     let crossing = text::source(timeline).to_owned();
-    let usage = output::bytes(eviction.usage_bytes);
+    let usage = output::bytes(eviction.working_set());
     let usage = format!("{} at {usage}", eviction.scope);
     let mut steps = vec![
         step(timeline.crossing_nanos, "crossing", crossing),

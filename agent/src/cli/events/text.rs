@@ -64,6 +64,7 @@ pub(crate) fn sentence(event: &Event) -> String {
             level_bytes,
             usage_bytes,
             detected_by,
+            ..
         } if *scope == ScopeName::Pressure => format!(
             "tasks wait for memory, which is short: pods use {}, from {} on (noticed by {detected_by})",
             output::bytes(*usage_bytes),
@@ -73,10 +74,11 @@ pub(crate) fn sentence(event: &Event) -> String {
             scope,
             level_bytes,
             usage_bytes,
+            working_set_bytes,
             detected_by,
         } => format!(
             "{scope} uses {}, past its level of {} (noticed by {detected_by})",
-            amount(*scope, *usage_bytes),
+            used(*scope, *usage_bytes, *working_set_bytes),
             amount(*scope, *level_bytes),
         ),
         EventKind::Eviction(eviction) => verdict(eviction),
@@ -225,6 +227,15 @@ fn amount(scope: ScopeName, count: u64) -> String {
     }
 }
 
+/// What of a scope's usage counts against its level, and its usage where that is more.
+fn used(scope: ScopeName, usage: u64, working_set: Option<u64>) -> String {
+    let counted = amount(scope, working_set.unwrap_or(usage));
+    match amount(scope, usage) {
+        all if all == counted => counted,
+        all => format!("{counted} ({all} with page cache)"),
+    }
+}
+
 fn verdict(eviction: &Eviction) -> String {
     let verb = if eviction.dry_run {
         "WOULD EVICT"
@@ -244,19 +255,30 @@ fn verdict(eviction: &Eviction) -> String {
             "{verb} {} ({}), using {}: tasks waited for memory, which was short: pods used {}, from {} on",
             name(&eviction.pod),
             eviction.qos_class,
-            output::bytes(eviction.victim_usage_bytes),
-            output::bytes(eviction.usage_bytes),
+            output::bytes(eviction.victim_working_set()),
+            output::bytes(eviction.working_set()),
             output::bytes(eviction.level_bytes),
         );
     }
+    let level = amount(eviction.scope, eviction.level_bytes);
+    let past = match eviction.target_bytes {
+        Some(target) => format!(
+            "which is brought below {} (evictionMinimumReclaim) since it passed its level of {level}",
+            amount(eviction.scope, target)
+        ),
+        None => format!("past its level of {level}"),
+    };
     format!(
-        "{verb} {} ({}), using {}: {} used {}, past its level of {}{headroom}",
+        "{verb} {} ({}), using {}: {} used {}, {past}{headroom}",
         name(&eviction.pod),
         eviction.qos_class,
-        output::bytes(eviction.victim_usage_bytes),
+        output::bytes(eviction.victim_working_set()),
         eviction.scope,
-        amount(eviction.scope, eviction.usage_bytes),
-        amount(eviction.scope, eviction.level_bytes),
+        used(
+            eviction.scope,
+            eviction.usage_bytes,
+            eviction.working_set_bytes
+        ),
     )
 }
 

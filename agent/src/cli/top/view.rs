@@ -155,7 +155,7 @@ fn short(event: &Event) -> String {
     format!(
         "{verb} {} ({}) {when} {} passed {}",
         text::name(&eviction.pod),
-        output::bytes(eviction.victim_usage_bytes),
+        output::bytes(eviction.victim_working_set()),
         eviction.scope,
         output::bytes(eviction.level_bytes),
     )

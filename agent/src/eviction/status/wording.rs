@@ -43,15 +43,18 @@ pub struct Sizes {
     pub node: u64,
 }
 
-/// What is said of an eviction.
+/// What is said of an eviction. A threshold and what is available are told as they were compared: of the working
+/// set, with the headroom or the minimum reclaim where one of them decided.
 pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
     let level = eviction.level_bytes + eviction.headroom_bytes;
-    let (usage, scope) = (eviction.usage_bytes, eviction.scope);
+    let used = eviction.working_set();
+    let scope = eviction.scope;
     let low = |size: u64| {
         format!(
-            "The node was low on resource: memory. Threshold quantity: {}, available: {}. ",
+            "The node was low on resource: memory. Threshold quantity: {}, available: {}. {}",
             Bytes(size.saturating_sub(level)),
-            Bytes(size.saturating_sub(usage)),
+            Bytes(size.saturating_sub(used)),
+            lower(eviction, used, |level| Bytes(size.saturating_sub(level))),
         )
     };
     let why = match scope.signal() {
@@ -63,22 +66,47 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
         Signal::PidAvailable => format!(
             "The node was low on resource: pids. Pods are evicted from {} on, there were {}. ",
             scope.signal().amount(level),
-            scope.signal().amount(usage),
+            scope.signal().amount(used),
         ),
         Signal::QosReservedMemory | Signal::MemoryLimit => format!(
-            "The {scope} tier was low on resource: memory. qosReserved leaves it {}, it used {}. ",
+            "The {scope} tier was low on resource: memory. qosReserved leaves it {}, it used {}. {}",
             Bytes(level),
-            Bytes(usage),
+            Bytes(used),
+            lower(eviction, used, Bytes),
         ),
     };
     let mut message = format!(
         "{why}Pod was using {}, of class {}: {}. ",
-        Bytes(eviction.victim_usage_bytes),
+        Bytes(eviction.victim_working_set()),
         eviction.qos_class,
         eviction.reason,
     );
     truncate(&mut message, LONGEST);
     message
+}
+
+/// Why a pod was evicted below the configured level, where it was. `shown` makes a level what the reader is shown.
+fn lower(eviction: &Eviction, used: u64, shown: impl Fn(u64) -> Bytes) -> String {
+    let level = eviction.level_bytes;
+    match eviction.target_bytes {
+        _ if used >= level + eviction.headroom_bytes => String::new(),
+        Some(target) if used < level => format!(
+            "After an eviction pods are evicted until it is {} (evictionMinimumReclaim). ",
+            shown(target)
+        ),
+        _ => format!(
+            "At {} a second pods are evicted from {} on, a headroom of {}. ",
+            rate(eviction.fill_bytes_per_second),
+            shown(level),
+            Bytes(eviction.headroom_bytes),
+        ),
+    }
+}
+
+/// A rate in whole mebibytes, rounded up.
+fn rate(bytes: u64) -> Bytes {
+    const MIB: u64 = 1 << 20;
+    Bytes(bytes.div_ceil(MIB).saturating_mul(MIB))
 }
 
 /// What is said of a node at a level, after `untold` times of which nothing was said.
@@ -87,11 +115,19 @@ pub(super) fn pressure(crossing: &Crossing, untold: u32) -> String {
         0 => String::new(),
         n => format!(" (and {n} times before, of which nothing was said)"),
     };
+    let headroom = match crossing.headroom {
+        0 => String::new(),
+        headroom => format!(
+            ", {} below the configured one as it fills by {} a second",
+            Bytes(headroom),
+            rate(crossing.fill_rate)
+        ),
+    };
     format!(
-        "Attempting to reclaim memory: {} uses {}, its level is {}{before}",
+        "Attempting to reclaim memory: {} uses {}, its level is {}{headroom}{before}",
         crossing.scope,
-        Bytes(crossing.usage),
-        Bytes(crossing.level + crossing.headroom),
+        Bytes(crossing.working_set),
+        Bytes(crossing.level),
     )
 }
 

@@ -31,12 +31,13 @@ pub(super) enum Evicted {
     None(Report),
 }
 
-/// The pod that is evicted, why, and what it uses, bytes.
+/// The pod that is evicted, why, what it uses, and what of that is its working set, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) position: usize,
     pub(super) place: Place,
     pub(super) usage: u64,
+    pub(super) working_set: u64,
 }
 
 impl From<Choice> for Taken {
@@ -45,6 +46,7 @@ impl From<Choice> for Taken {
             position: choice.position,
             place: Place::Memory(choice.rank),
             usage: choice.usage,
+            working_set: choice.working_set,
         }
     }
 }
@@ -275,6 +277,7 @@ impl Core {
             class: victim.candidate.qos,
             place: choice.place,
             usage: choice.usage,
+            working_set: choice.working_set,
             crossing,
             verified: done.map_or_else(now, |(verified, _)| verified),
             outcome: done.map(|(_, outcome)| outcome),

@@ -35,6 +35,8 @@ impl Core {
             headroom: 0,
             fill_rate: 0,
             usage: shortage.tasks,
+            working_set: shortage.tasks,
+            target: shortage.level,
             detector: Detector::Sampler,
             crossed: wake,
             wake,
@@ -76,10 +78,13 @@ impl Core {
             let first = first.or_else(|| self.pids.may_take_less(at).then(lesser).flatten());
             let Some((position, rank)) = first else { break };
             let victim = &plan.victims[position];
+            let usage = victim.files.memory.usage().unwrap_or(0);
+            let stat = victim.files.memory.stat();
             let taken = Taken {
                 position,
                 place: Place::Processes(rank),
-                usage: victim.files.memory.usage().unwrap_or(0),
+                usage,
+                working_set: stat.map_or(usage, |stat| stat.working_set(usage)),
             };
             if !plan.enforce {
                 self.evicted(plan, taken, crossing, None);

@@ -27,6 +27,7 @@ mod order;
 mod promises;
 mod refusals;
 mod stalls;
+mod told;
 mod worth;
 
 const LEVEL: u64 = 1_000_000;

@@ -202,6 +202,7 @@ fn publish_crossing(published: &Published, crossing: &Crossing) {
             scope: crossing.scope,
             level_bytes: crossing.level,
             usage_bytes: crossing.usage,
+            working_set_bytes: Some(crossing.working_set),
             detected_by: crossing.detector,
         },
     );
@@ -236,7 +237,7 @@ fn at_level(crossing: &Crossing) -> String {
     format!(
         "{} uses {}, its level is {}",
         crossing.scope,
-        signal.amount(crossing.usage),
+        signal.amount(crossing.working_set),
         signal.amount(crossing.level)
     )
 }
@@ -261,7 +262,10 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         fill_bytes_per_second: crossing.fill_rate,
         detected_by: Some(crossing.detector),
         usage_bytes: crossing.usage,
+        working_set_bytes: Some(crossing.working_set),
+        target_bytes: (crossing.target < crossing.level).then_some(crossing.target),
         victim_usage_bytes: chosen.usage,
+        victim_working_set_bytes: Some(chosen.working_set),
         processes: chosen.outcome.map_or(0, |o| o.processes),
         dry_run: killed.is_none(),
         reason: chosen.place.to_string(),

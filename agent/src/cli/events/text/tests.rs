@@ -27,7 +27,10 @@ fn eviction() -> Eviction {
         fill_bytes_per_second: 0,
         detected_by: Some(podwarden_policy::signal::Detector::Switch),
         usage_bytes: 1540 << 20,
+        working_set_bytes: None,
+        target_bytes: None,
         victim_usage_bytes: 600 << 20,
+        victim_working_set_bytes: None,
         processes: 3,
         dry_run: false,
         reason: "lowest class, largest usage".to_owned(),
@@ -97,6 +100,20 @@ fn a_level_that_was_lowered_says_why() {
 }
 
 #[test]
+fn what_decided_is_told_before_what_is_used_in_all() {
+    let mut cached = eviction();
+    cached.working_set_bytes = Some(1538 << 20);
+    cached.usage_bytes = 4 << 30;
+    let text = lines(&evicted(cached.clone()));
+    let expected = "kubepods used 1.50Gi (4.00Gi with page cache), past its level of 1.50Gi";
+    assert!(text.contains(expected), "{text}");
+    cached.target_bytes = Some(1 << 30);
+    let text = lines(&evicted(cached));
+    let expected = "which is brought below 1.00Gi (evictionMinimumReclaim) since it passed its level of 1.50Gi";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
 fn what_is_not_known_yet_says_so() {
     let mut early = eviction();
     early.processes = 1;
@@ -161,6 +178,7 @@ fn every_other_event_is_one_sentence() {
                 scope: ScopeName::Kubepods,
                 level_bytes: 1 << 30,
                 usage_bytes: 1100 << 20,
+                working_set_bytes: None,
                 detected_by: podwarden_policy::signal::Detector::Switch,
             },
             "kubepods uses 1.07Gi, past its level of 1.00Gi (noticed by switch)",

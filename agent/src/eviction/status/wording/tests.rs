@@ -17,8 +17,11 @@ fn an_eviction(scope: &str) -> Eviction {
         scope: *ScopeName::ALL.iter().find(|s| s.as_str() == scope).unwrap(),
         level_bytes: 370 * MIB,
         headroom_bytes: 14 * MIB,
-        usage_bytes: 400 * MIB,
-        victim_usage_bytes: 200 * MIB,
+        fill_bytes_per_second: 1024 * MIB,
+        usage_bytes: 470 * MIB,
+        working_set_bytes: Some(400 * MIB),
+        victim_usage_bytes: 290 * MIB,
+        victim_working_set_bytes: Some(200 * MIB),
         reason: "uses more than it requests".to_owned(),
         ..Eviction::default()
     }
@@ -53,11 +56,83 @@ fn the_message_has_the_signal_and_the_figures() {
         let message = eviction(&an_eviction(scope), &SIZES);
         assert_eq!(message, format!("{why}{tail}"));
     }
+    // Of an agent that recorded usage alone.
+    let old = Eviction {
+        working_set_bytes: None,
+        victim_working_set_bytes: None,
+        ..an_eviction("kubepods")
+    };
+    let message = eviction(&old, &SIZES);
+    let expected = ", available: 42Mi. Pod was using 290Mi,";
+    assert!(message.contains(expected), "{message}");
     let long = Eviction {
         reason: "ä".repeat(2000),
         ..an_eviction("node")
     };
     assert!(eviction(&long, &SIZES).len() <= LONGEST);
+}
+
+#[test]
+fn what_is_above_the_threshold_is_told_with_the_reason() {
+    let of = |scope, used: u64, target: Option<u64>| {
+        let eviction = Eviction {
+            working_set_bytes: Some(used * MIB),
+            target_bytes: target.map(|target| target * MIB),
+            ..an_eviction(scope)
+        };
+        super::eviction(&eviction, &SIZES)
+    };
+    let below_threshold = of("kubepods", 384, None);
+    assert!(below_threshold.contains("available: 128Mi. Pod was"));
+    for (message, expected) in [
+        (
+            of("kubepods", 380, None),
+            "Threshold quantity: 128Mi, available: 132Mi. \
+             At 1Gi a second pods are evicted from 142Mi on, a headroom of 14Mi. Pod",
+        ),
+        (
+            of("kubepods", 375, Some(300)),
+            "available: 137Mi. At 1Gi a second pods are evicted from 142Mi on, a headroom of 14Mi. Pod",
+        ),
+        (
+            of("kubepods", 350, Some(300)),
+            "Threshold quantity: 128Mi, available: 162Mi. \
+             After an eviction pods are evicted until it is 212Mi (evictionMinimumReclaim). Pod",
+        ),
+        (
+            of("besteffort", 371, None),
+            "qosReserved leaves it 384Mi, it used 371Mi. \
+             At 1Gi a second pods are evicted from 370Mi on, a headroom of 14Mi. Pod",
+        ),
+    ] {
+        assert!(message.contains(expected), "{message}\n{expected}");
+    }
+}
+
+#[test]
+fn a_node_at_its_level_is_told_of_by_the_working_set() {
+    let crossing = Crossing {
+        scope: ScopeName::Kubepods,
+        level: 370 * MIB,
+        headroom: 14 * MIB,
+        fill_rate: 1024 * MIB,
+        usage: 470 * MIB,
+        working_set: 372 * MIB,
+        target: 370 * MIB,
+        detector: podwarden_policy::signal::Detector::Sampler,
+        crossed: 1,
+        wake: 1,
+    };
+    let message = pressure(&crossing, 2);
+    let expected = "Attempting to reclaim memory: kubepods uses 372Mi, its level is 370Mi, 14Mi below the \
+                    configured one as it fills by 1Gi a second (and 2 times before, of which nothing was said)";
+    assert_eq!(message, expected);
+    let slow = Crossing {
+        headroom: 0,
+        ..crossing
+    };
+    let message = pressure(&slow, 0);
+    assert!(message.ends_with("its level is 370Mi"), "{message}");
 }
 
 fn entry() -> Entry {
