@@ -23,7 +23,7 @@ use podwarden_cgroup::AgentLock;
 use self::{reconciler::Reconciler, start::event_log, watchdog::Watchdog};
 use crate::{
     api::{
-        published::Published,
+        published::{Presenter, Published},
         server::{self, Serving},
     },
     config::Config,
@@ -40,6 +40,7 @@ pub(crate) use start::StartError;
 /// [`StartError`]; nothing is left attached or created then either.
 pub(crate) async fn run(
     config: Config,
+    presenter: Presenter,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
     start::process::raise_open_files();
@@ -54,6 +55,7 @@ pub(crate) async fn run(
         log,
         evictions,
     } = event_log::open(config.event_log.as_ref());
+    published.set_presenter(presenter);
     let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
         api: api.serve(Arc::clone(&published)),

@@ -5,6 +5,8 @@
 
 mod events;
 mod figures;
+mod presenter;
+mod rows;
 mod standing;
 
 use std::{
@@ -19,7 +21,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use metrics::counter;
 use tokio::sync::{Notify, broadcast, watch};
 
-pub use self::{events::EVENTS_KEPT, figures::Figures};
+pub use self::{events::EVENTS_KEPT, figures::Figures, presenter::Presenter};
 use self::{
     events::{Admitted, Rings, count},
     standing::Standing,
@@ -47,6 +49,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Published {
     figures: ArcSwap<Figures>,
+    passes: watch::Sender<()>,
+    presenter: OnceLock<Presenter>,
     planned: ArcSwapOption<Recorded>,
     done: OnceLock<Arc<Counters>>,
     events: Mutex<Rings>,
@@ -70,6 +74,8 @@ impl Default for Published {
     fn default() -> Self {
         Self {
             figures: ArcSwap::default(),
+            passes: watch::channel(()).0,
+            presenter: OnceLock::new(),
             planned: ArcSwapOption::empty(),
             done: OnceLock::new(),
             events: Mutex::default(),
@@ -171,6 +177,7 @@ impl Published {
     /// Replaces the figures; the sampler's call.
     pub fn publish(&self, figures: Figures) {
         self.figures.store(Arc::new(figures));
+        self.passes.send_replace(());
     }
 
     /// What the last plan was made from; `None` before the first.
@@ -268,13 +275,6 @@ impl Published {
     /// next agent publishes it. [`Published::event`] publishes it once the end is known.
     pub fn begun(&self, time: String, eviction: Eviction) {
         self.with_logger(|logger| logger.begun(&Begun { time, eviction }));
-    }
-
-    /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or
-    /// a repeat between the two.
-    pub fn events_after(&self, id: u64) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
-        let log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        (log.after(id), self.subscribers.subscribe())
     }
 
     /// The id of the last event so far.

@@ -12,6 +12,7 @@ use super::{
     plan::input::{Input, NodeArgs},
     select,
 };
+use crate::hierarchy::recorded::Recorded;
 
 mod change;
 mod class;
@@ -90,6 +91,16 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Explains the pod of this uid in the snapshot that the agent last planned from, in JSON.
+pub(super) fn of_recorded(recorded: &Recorded, uid: &str) -> Result<Vec<u8>, String> {
+    let explained = || {
+        let text = serde_json::to_string(recorded)?;
+        let input = Input::parse("(the agent's)", &text, &NodeArgs::default())?;
+        anyhow::Ok(serde_json::to_vec(&explain(&input, uid)?)?)
+    };
+    explained().map_err(|error| format!("{error:#}"))
 }
 
 /// A pod of a source, or one with a cgroup only.

@@ -6,6 +6,7 @@
 //! | `chart` | pictures as SVG |
 //! | `connect` | the address of the running agent |
 //! | `select` | a pod by its name or uid |
+//! | `words` | what the API says in words |
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ pub(crate) mod run;
 mod select;
 pub(crate) mod top;
 pub(crate) mod undo;
+pub mod words;
 
 const EXAMPLES: &str = "\
 Examples:

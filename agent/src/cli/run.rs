@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use super::words::PRESENTER;
 use crate::config::{Config, Overrides};
 
 const EXAMPLES: &str = "\
@@ -32,7 +33,7 @@ pub struct Args {
 /// An invalid configuration, or a failed start.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = Config::load(args.config.as_deref(), args.overrides)?;
-    crate::agent::run(config, shutdown_signal()?).await?;
+    crate::agent::run(config, PRESENTER, shutdown_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

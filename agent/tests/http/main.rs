@@ -18,9 +18,11 @@ use podwarden::{
 
 use support::{Api, node, pod};
 
+mod chromium;
 mod events;
 mod limits;
 mod listen;
+mod page;
 mod plan;
 mod support;
 

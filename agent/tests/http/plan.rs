@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, process::Output};
 
-use podwarden::hierarchy::recorded::{Recorded, Version};
+use podwarden::{
+    api::types::PodRef,
+    hierarchy::recorded::{Recorded, Version},
+};
 use podwarden_cgroup::Driver;
 use podwarden_policy::{Bytes, MilliCpu, Node, Pod, name::CgroupName, plan::Snapshot};
 use serde_json::Value;
@@ -11,6 +14,15 @@ use crate::support::Api;
 
 /// A node with one BestEffort pod that has no cgroup yet.
 fn planned() -> Recorded {
+    planned_of(PodRef {
+        name: "web".to_owned(),
+        namespace: "shop".to_owned(),
+        uid: "u1".into(),
+    })
+}
+
+/// The same with a pod of that name.
+pub(crate) fn planned_of(pod: PodRef) -> Recorded {
     let node = Node {
         cpu_capacity: MilliCpu(2000),
         memory_capacity: Bytes::gibi(4),
@@ -18,9 +30,9 @@ fn planned() -> Recorded {
     };
     let mut snapshot = Snapshot::new(node, CgroupName::new(["kubepods"]));
     snapshot.pods.push(Pod {
-        uid: "u1".into(),
-        name: "web".to_owned(),
-        namespace: "shop".to_owned(),
+        uid: pod.uid,
+        name: pod.name,
+        namespace: pod.namespace,
         ..Pod::default()
     });
     let time = "2026-11-21T08:57:48.123456Z".to_owned();

@@ -3,13 +3,15 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use metrics::counter;
 use podwarden_policy::PodUid;
+use tokio::sync::broadcast;
 
+use super::Published;
 use crate::api::types::{Event, EventKind, PodRef};
 
 /// Exits of one pod that become events at once, and then in a second.
@@ -97,9 +99,12 @@ impl Rings {
         })
     }
 
-    /// Those with a higher id, by id.
-    pub(super) fn after(&self, id: u64) -> Vec<Arc<Event>> {
-        let later = |ring: &VecDeque<Arc<Event>>| ring.partition_point(|event| event.id <= id);
+    /// Those with a higher id, by id; of each group the last `most`.
+    pub(super) fn after(&self, id: u64, most: usize) -> Vec<Arc<Event>> {
+        let later = |ring: &VecDeque<Arc<Event>>| {
+            let later = ring.partition_point(|event| event.id <= id);
+            later.max(ring.len().saturating_sub(most))
+        };
         let rings = self.rings.iter();
         let mut all: Vec<_> = rings
             .flat_map(|ring| ring.range(later(ring)..).cloned())
@@ -140,6 +145,24 @@ impl Rings {
         if let Some(uid) = quiet.map(|(uid, _)| uid.clone()) {
             self.rates.remove(&uid);
         }
+    }
+}
+
+impl Published {
+    /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or
+    /// a repeat between the two.
+    pub fn events_after(&self, id: u64) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
+        self.last_events(id, usize::MAX)
+    }
+
+    /// The same with the last `most` of each group: decisions, changes, exits.
+    pub fn last_events(
+        &self,
+        id: u64,
+        most: usize,
+    ) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
+        let log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        (log.after(id, most), self.subscribers.subscribe())
     }
 }
 
@@ -265,11 +288,14 @@ mod tests {
         for id in 3..20_000 {
             rings.push(event(id, exit(false)));
         }
-        let kept = rings.after(0);
+        let kept = rings.after(0, usize::MAX);
         assert_eq!(kept[..2].iter().map(|e| e.id).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(kept.len(), 2 + Group::Exits.most());
         assert!(kept.is_sorted_by(|a, b| a.id < b.id));
-        assert_eq!(rings.after(19_998).len(), 1);
+        assert_eq!(rings.after(19_998, usize::MAX).len(), 1);
+        let last = rings.after(0, 2);
+        let last: Vec<_> = last.iter().map(|event| event.id).collect();
+        assert_eq!(last, [1, 2, 19_998, 19_999], "two of each group");
         assert!(rings.get(1).is_some() && rings.get(3).is_none());
         assert_eq!(rings.get(19_000).map(|e| e.id), Some(19_000));
     }

@@ -1,10 +1,11 @@
 //! Figures of one sampling pass, as they are published.
 
-use std::time::Instant;
+use std::{sync::OnceLock, time::Instant};
 
 use bytes::Bytes;
 use serde::Serialize;
 
+use super::rows;
 use crate::api::types::{NodeStats, PodStats};
 
 /// Figures of one sampling pass.
@@ -17,6 +18,7 @@ pub struct Figures {
     /// When they were read.
     pub read_at: Instant,
     listed: serde_json::Result<Bytes>,
+    rows: OnceLock<serde_json::Result<String>>,
 }
 
 impl Figures {
@@ -34,6 +36,7 @@ impl Figures {
             pods,
             read_at: Instant::now(),
             listed,
+            rows: OnceLock::new(),
         }
     }
 
@@ -43,6 +46,15 @@ impl Figures {
     /// What was wrong when it was written.
     pub fn listed(&self) -> Result<Bytes, &serde_json::Error> {
         self.listed.as_ref().cloned()
+    }
+
+    /// What `GET /v1/live` sends of the pods: a [`rows::Pass`] in JSON, written for the first reader of this pass.
+    ///
+    /// # Errors
+    /// What was wrong when it was written.
+    pub fn rows(&self) -> Result<&str, &serde_json::Error> {
+        let rows = self.rows.get_or_init(|| rows::write(self));
+        rows.as_deref()
     }
 }
 

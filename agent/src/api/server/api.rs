@@ -6,6 +6,7 @@ use axum::{
     http::{Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use tokio::sync::Semaphore;
 
 use super::Shared;
 use crate::api::types::{ErrorBody, NodeStats};
@@ -27,13 +28,16 @@ impl IntoResponse for ErrorResponse {
 }
 
 pub(super) async fn node(State(shared): State<Shared>) -> Response {
-    let node = &shared.published.figures().node;
+    Json(node_of(&shared, &shared.published.figures().node)).into_response()
+}
+
+/// The node's figures with what is counted as it happens.
+pub(super) fn node_of(shared: &Shared, node: &NodeStats) -> NodeStats {
     let done = shared.published.done();
     let event_log = shared.published.event_log();
     let mut degradations = node.degradations.clone();
     degradations.extend(event_log.as_ref().and_then(|log| log.failing.clone()));
-    // Counted as it happens, not once in a sampling pass.
-    Json(NodeStats {
+    NodeStats {
         degradations,
         event_log,
         eviction_status: shared.published.eviction_status(),
@@ -42,8 +46,7 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
         reconciles: done.reconciles(),
         last_reconcile: done.last().copied(),
         ..node.clone()
-    })
-    .into_response()
+    }
 }
 
 pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
@@ -68,16 +71,41 @@ pub(super) async fn pod(
     })
 }
 
+/// One at a time: the whole plan is read for it.
+static EXPLAINING: Semaphore = Semaphore::const_new(1);
+
+/// What `podwarden explain -o json` prints.
+pub(super) async fn explain(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+) -> Result<Response, ErrorResponse> {
+    let (Some(planned), Some(presenter)) =
+        (shared.published.planned(), shared.published.presenter())
+    else {
+        return Err(nothing_planned());
+    };
+    // Never closed.
+    let _turn = EXPLAINING.acquire().await;
+    let explain = presenter.explain;
+    let explained = tokio::task::spawn_blocking(move || explain(&planned, &uid)).await;
+    let json = explained
+        .map_err(|e| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?
+        .map_err(|e| ErrorResponse::new(StatusCode::NOT_FOUND, e))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
+}
+
+fn nothing_planned() -> ErrorResponse {
+    ErrorResponse::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "nothing has been planned yet; ask again once /readyz answers 200",
+    )
+}
+
 pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let planned = shared.published.planned();
     planned
         .map(|plan| Json(&*plan).into_response())
-        .ok_or_else(|| {
-            ErrorResponse::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "nothing has been planned yet; ask again once /readyz answers 200",
-            )
-        })
+        .ok_or_else(nothing_planned)
 }
 
 pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
@@ -98,8 +126,9 @@ pub(super) async fn no_such_route(uri: Uri) -> ErrorResponse {
     ErrorResponse::new(
         StatusCode::NOT_FOUND,
         format!(
-            "no such path: {}; there are /v1/node, /v1/pods, /v1/pods/{{uid}}, /v1/plan, \
-             /v1/events, /v1/events/{{id}}, /metrics, /healthz and /readyz",
+            "no such path: {}; there are /, /v1/node, /v1/pods, /v1/pods/{{uid}}, \
+             /v1/pods/{{uid}}/explain, /v1/plan, /v1/live, /v1/events, /v1/events/{{id}}, /metrics, /healthz and \
+             /readyz",
             uri.path()
         ),
     )

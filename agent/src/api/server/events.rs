@@ -18,14 +18,14 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use super::{Shared, api::ErrorResponse, closed, connections::Progress};
 use crate::{
     api::{
-        published::Published,
+        published::{Presenter, Published},
         types::{Event, EventRecord},
     },
     eviction::recorder::log,
 };
 
 /// Often enough that a proxy or a client's idle timeout does not end a quiet stream.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Data of the stream's `missed` message: events that this reader will not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,35 @@ pub(super) struct Asked {
     /// Stream, as `Accept: text/event-stream` does.
     #[serde(default)]
     follow: bool,
+    /// Begin with this many of each group: decisions, changes, exits. Without it, with all that are kept.
+    last: Option<usize>,
+    /// Put each event in words, too: `text`.
+    #[serde(default)]
+    text: bool,
+}
+
+/// How one event is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AskedOne {
+    #[serde(default)]
+    text: bool,
+}
+
+/// An event, and where it is asked for in words.
+#[derive(Debug, Serialize)]
+struct Worded<T> {
+    #[serde(flatten)]
+    event: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+}
+
+impl<T> Worded<T> {
+    fn new(event: T, of: &Event, presenter: Option<&Presenter>) -> Self {
+        let text = presenter.map(|presenter| (presenter.sentence)(of));
+        Self { event, text }
+    }
 }
 
 pub(super) async fn events(
@@ -53,35 +82,54 @@ pub(super) async fn events(
     let Query(asked) = asked.map_err(|e| {
         ErrorResponse::new(
             StatusCode::BAD_REQUEST,
-            format!("{e}; known are after=ID and follow=true|false"),
+            format!("{e}; known are after=ID, last=N, text=true|false and follow=true|false"),
         )
     })?;
     if !asked.follow && !accepts_stream(&headers) {
-        let (kept, _) = shared.published.events_after(asked.after.unwrap_or(0));
-        let kept: Vec<&Event> = kept.iter().map(|event| &**event).collect();
-        return Ok(Json(kept).into_response());
+        let most = asked.last.unwrap_or(usize::MAX);
+        let (kept, _) = shared.published.last_events(asked.after.unwrap_or(0), most);
+        let presenter = shared.published.presenter().filter(|_| asked.text);
+        let kept = kept
+            .iter()
+            .map(|event| Worded::new(&**event, event, presenter));
+        return Ok(Json(kept.collect::<Vec<_>>()).into_response());
     }
     // A browser that reconnects repeats the URL; what it has seen since then is in the header.
     let after = last_event_id(&headers)?.or(asked.after);
-    let place = Arc::clone(&shared.followers).try_acquire_owned();
-    let place = place.map_err(|_| {
-        ErrorResponse::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "as many clients follow events as this agent serves; end one, or ask without follow",
-        )
-    })?;
+    let place = place(&shared)?;
     progress.follows();
-    let follower = Follower::new(shared, after, place);
+    let follower = Follower::new(shared, after, &asked, place);
     Ok(Sse::new(follower.into_stream())
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response())
+}
+
+/// A stream's place, for as long as the permit is kept.
+pub(super) fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, ErrorResponse> {
+    let place = Arc::clone(&shared.followers).try_acquire_owned();
+    place.map_err(|_| {
+        ErrorResponse::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "as many clients follow events or figures as this agent serves; end one, or ask without follow",
+        )
+    })
 }
 
 /// One event, with what the flight recorder has of it: from memory, else from the event log.
 pub(super) async fn event(
     State(shared): State<Shared>,
     Path(id): Path<String>,
+    asked: Result<Query<AskedOne>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
+    let Query(asked) = asked.map_err(|e| {
+        ErrorResponse::new(
+            StatusCode::BAD_REQUEST,
+            format!("{e}; known is text=true|false"),
+        )
+    })?;
+    let presenter = shared.published.presenter().filter(|_| asked.text);
+    let answer =
+        |record: &EventRecord| Json(Worded::new(record, &record.event, presenter)).into_response();
     let number = id.parse().map_err(|_| {
         let text = format!("{id:?} is not the id of an event (a whole number)");
         ErrorResponse::new(StatusCode::BAD_REQUEST, text)
@@ -91,7 +139,7 @@ pub(super) async fn event(
         .as_ref()
         .filter(|record| record.flight_record.is_some())
     {
-        return Ok(Json(record).into_response());
+        return Ok(answer(record));
     }
     let logged = match shared.published.event_log() {
         Some(log) => from_log(log.path, number).await?,
@@ -99,7 +147,7 @@ pub(super) async fn event(
     };
     logged
         .or(known)
-        .map(|record| Json(record).into_response())
+        .map(|record| answer(&record))
         .ok_or_else(|| {
             let text = format!(
                 "event {number} is not kept any more, or there was none; GET /v1/events lists those that are"
@@ -151,13 +199,15 @@ struct Follower {
     live: broadcast::Receiver<Arc<Event>>,
     /// The last id that it was told, or that it has missed.
     seen: u64,
+    /// It is told events in words, too.
+    text: bool,
     closing: watch::Receiver<bool>,
     /// Given back with the end of the stream.
     _place: OwnedSemaphorePermit,
 }
 
 impl Follower {
-    fn new(shared: Shared, after: Option<u64>, place: OwnedSemaphorePermit) -> Self {
+    fn new(shared: Shared, after: Option<u64>, asked: &Asked, place: OwnedSemaphorePermit) -> Self {
         let Shared {
             published, closing, ..
         } = shared;
@@ -167,7 +217,9 @@ impl Follower {
             // predecessor: the reader has seen nothing of this one.
             from = 0;
         }
-        let (kept, live) = published.events_after(from);
+        // What a reader has seen counts; it wants the rest whole.
+        let most = asked.last.filter(|_| after.is_none());
+        let (kept, live) = published.last_events(from, most.unwrap_or(usize::MAX));
         // Only a client that sends its last id can have missed events. What an agent before this one did not
         // keep is not known, nor are its ids without a gap.
         let missed = match after {
@@ -180,6 +232,7 @@ impl Follower {
             backlog: kept.into(),
             live,
             seen: from,
+            text: asked.text,
             closing,
             _place: place,
         }
@@ -190,6 +243,12 @@ impl Follower {
         let (kept, live) = self.published.events_after(self.seen);
         self.missed = missing(&self.published, self.seen, &kept);
         (self.backlog, self.live) = (kept.into(), live);
+    }
+
+    fn frame(&self, event: &Event) -> Frame {
+        let presenter = self.published.presenter().filter(|_| self.text);
+        let worded = Worded::new(event, event, presenter);
+        data(Frame::default().id(event.id.to_string()), &worded)
     }
 
     fn into_stream(self) -> impl Stream<Item = Result<Frame, Infallible>> {
@@ -207,14 +266,14 @@ impl Follower {
             }
             if let Some(event) = self.backlog.pop_front() {
                 self.seen = event.id;
-                return Some(frame(&event));
+                return Some(self.frame(&event));
             }
             tokio::select! {
                 () = closed(self.closing.clone()) => return None,
                 received = self.live.recv() => match received {
                     Ok(event) => {
                         self.seen = event.id;
-                        return Some(frame(&event));
+                        return Some(self.frame(&event));
                     }
                     Err(broadcast::error::RecvError::Lagged(_)) => self.catch_up(),
                     Err(broadcast::error::RecvError::Closed) => return None,
@@ -231,10 +290,6 @@ fn missing(published: &Published, seen: u64, kept: &[Arc<Event>]) -> u64 {
     let there = kept.iter().filter(|event| event.id >= first).count() as u64;
     let all = last.saturating_sub(seen.max(first.saturating_sub(1)));
     all.saturating_sub(there)
-}
-
-fn frame(event: &Event) -> Frame {
-    data(Frame::default().id(event.id.to_string()), event)
 }
 
 /// Without an id: a reader that reconnects must not take this for an event it has seen.

@@ -1,4 +1,4 @@
-//! The agent's HTTP API: `/v1`, `/metrics`, `/healthz`, `/readyz`.
+//! The agent's HTTP API: the page at `/`, `/v1`, `/metrics`, `/healthz`, `/readyz`.
 //!
 //! Reads [`Published`] and nothing else, so a request can slow neither the sampler nor the reactor.
 //! Read-only, without authentication, and therefore on loopback and a unix socket of mode 0600.
@@ -9,14 +9,17 @@
 //! | `connections` | bounds connections in number and time |
 //! | `reach` | what a TCP listener answers, and under which names |
 //! | `thread` | the server's own thread and runtime |
-//! | `api`, `events`, `metrics` | the handlers |
+//! | `page` | the page at `/`, static files |
+//! | `api`, `events`, `live`, `metrics` | the handlers |
 
 mod api;
 mod connections;
 mod error;
 mod events;
 mod listen;
+mod live;
 mod metrics;
+mod page;
 mod reach;
 mod thread;
 
@@ -156,10 +159,14 @@ async fn closed(mut closing: watch::Receiver<bool>) {
 
 fn routes(shared: Shared) -> Router {
     Router::new()
+        .route("/", get(page::index))
+        .route("/page/{name}", get(page::asset))
         .route("/v1/node", get(api::node))
         .route("/v1/pods", get(api::pods))
         .route("/v1/pods/{uid}", get(api::pod))
+        .route("/v1/pods/{uid}/explain", get(api::explain))
         .route("/v1/plan", get(api::plan))
+        .route("/v1/live", get(live::live))
         .route("/v1/events", get(events::events))
         .route("/v1/events/{id}", get(events::event))
         .route("/metrics", get(metrics::metrics))
