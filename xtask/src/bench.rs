@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use xtask::cases::GUESTS;
+use xtask::cmd;
 use xtask::paths::Workspace;
 
 use crate::{e2e, peers};
@@ -56,6 +57,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// A day of a fleet that sells what its nodes have to spare, by each policy; takes no root.
+    Fleet {
+        /// Handed to the simulation: --nodes N, --seed N, --threads N, --memory-evict PERCENT, --svg FILE.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// Builds all it takes and becomes the benchmark; returns only when that fails.
@@ -79,5 +86,17 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         }
         What::Syscalls { args } => e2e::become_with_agent(workspace, &["bench", "syscalls"], args),
         What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
+        What::Fleet { args } => fleet(workspace, args),
     }
+}
+
+/// The simulation needs nothing but the policy.
+fn fleet(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    let mut cargo = cmd::cargo();
+    cargo
+        .args(["run", "--quiet", "--release", "--manifest-path"])
+        .arg(workspace.root().join("Cargo.toml"))
+        .args(["--package", "podwarden-policy", "--example", "fleet", "--"])
+        .args(args);
+    cmd::run(&mut cargo)
 }

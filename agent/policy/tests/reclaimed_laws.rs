@@ -7,7 +7,7 @@ use podwarden_policy::{
     colocation::{
         class::Band,
         memory_evict::{self, Levels},
-        predict::{self, Histogram, Model, SLOTS, Scale},
+        predict::{self, Histogram, Model, Peaks, SLOTS, Scale},
         reclaimed::{self, Amounts, Facts, Percents, Policy, Strategy as Rules, Workload},
         resctrl,
     },
@@ -269,6 +269,48 @@ proptest! {
         let (cpu, memory) = model.peak(0, 0).unwrap();
         prop_assert!(cpu <= most + most / 20 + 25_001);
         prop_assert!(memory <= (most << 8) + (most << 8) / 20 + (5 << 20) + 1);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(5_000)
+    })]
+
+    #[test]
+    fn what_is_reclaimable_is_never_above_what_pods_leave(
+        capacity in any_amounts(),
+        pods in vec((few_amounts(), option::of(few_amounts())), 0..12),
+        tier in option::of(any_amounts()),
+        system in option::of(few_amounts()),
+        more in few_amounts(),
+        at in any::<proptest::sample::Index>(),
+    ) {
+        let of = |pods: &[(Amounts, Option<Amounts>)], tier: Option<Amounts>| {
+            let mut peaks = Peaks::default();
+            for (request, peak) in pods {
+                peaks.add(*request, *peak);
+            }
+            peaks.reclaimable(capacity, tier, system)
+        };
+        let got = of(&pods, tier);
+        prop_assert_eq!(got.is_some(), tier.is_some() && system.is_some());
+        let Some(got) = got else { return Ok(()) };
+        // A pod that was not measured for long enough gives nothing.
+        let warm = pods.iter().filter_map(|(request, peak)| Some(request.minus((*peak)?)));
+        prop_assert!(below(got, warm.fold(Amounts::default(), Amounts::plus)));
+        prop_assert!(below(got.plus(tier.unwrap()), capacity.max(tier.unwrap())));
+        // A higher peak of a pod or of the tier never raises it, and the order of pods is nothing to it.
+        let mut turned = pods.clone();
+        turned.reverse();
+        prop_assert_eq!(of(&turned, tier), Some(got));
+        prop_assert!(below(of(&pods, tier.map(|tier| tier.plus(more))).unwrap(), got));
+        if !pods.is_empty() {
+            let (request, peak) = at.get_mut(&mut turned);
+            *peak = Some(peak.unwrap_or(*request).plus(more));
+            prop_assert!(below(of(&turned, tier).unwrap(), got));
+        }
     }
 }
 

@@ -14,6 +14,9 @@
 
 use alloc::vec::Vec;
 
+use super::reclaimed::Amounts;
+use crate::units::{Bytes, MilliCpu};
+
 mod buckets;
 
 pub use buckets::Scale;
@@ -181,6 +184,12 @@ impl Model {
         self.memory.add(memory, now);
     }
 
+    /// [`Self::peak`] in the units of offers, rounded up.
+    pub fn peak_amounts(&self, cold_start_s: u64, margin: u32) -> Option<Amounts> {
+        let (cpu, memory) = self.peak(cold_start_s, margin)?;
+        Some(Amounts::new(MilliCpu(cpu.div_ceil(1000)), Bytes(memory)))
+    }
+
     /// CPU in microcores and memory in bytes that it will hardly exceed, `margin` percent included; `None` before it
     /// was trained for `cold_start_s`.
     pub fn peak(&self, cold_start_s: u64, margin: u32) -> Option<(u64, u64)> {
@@ -197,6 +206,14 @@ impl Model {
         ))
     }
 
+    /// What it takes beside its own size, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        let of = |histogram: &Histogram| {
+            histogram.buckets.capacity() + histogram.weights.capacity() * size_of::<u32>()
+        };
+        of(&self.cpu) + of(&self.memory)
+    }
+
     /// When it was trained last.
     pub const fn last(&self) -> Option<u64> {
         self.last
@@ -205,5 +222,41 @@ impl Model {
     /// False where what was read back cannot have been written by this version.
     pub fn is_sound(&self) -> bool {
         self.cpu.is_sound(Scale::Cpu) && self.memory.is_sound(Scale::Memory)
+    }
+}
+
+/// What is predicted of a node, each with its margin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Of what prod pods ask for; those that are finished or being deleted do not count.
+    pub requested: Amounts,
+    /// The sum of what each is predicted to leave of its request.
+    left: Amounts,
+    /// The sum of what each is predicted to use at its peak, or of its request where nothing is predicted.
+    used: Amounts,
+}
+
+impl Peaks {
+    /// Adds a prod pod with its [`Model::peak`]; a pod without one leaves nothing.
+    pub fn add(&mut self, request: Amounts, peak: Option<Amounts>) {
+        self.requested = self.requested.plus(request);
+        let peak = peak.unwrap_or(request);
+        self.left = self.left.plus(request.minus(peak));
+        self.used = self.used.plus(peak);
+    }
+
+    /// What prod pods will leave of what they ask for: the smaller of what their own peaks say, and of what the peaks
+    /// of all of them together (`tier`) and of the system say; never more than the capacity less these peaks. `None`
+    /// without a prediction of tier and system (koordinator `pkg/koordlet/prediction/peak_predictor.go`).
+    pub fn reclaimable(
+        &self,
+        capacity: Amounts,
+        tier: Option<Amounts>,
+        system: Option<Amounts>,
+    ) -> Option<Amounts> {
+        let together = tier?.plus(system?);
+        let by_pods = self.left.min(capacity.minus(self.used));
+        let by_tier = self.requested.minus(together).min(capacity.minus(together));
+        Some(by_pods.min(by_tier))
     }
 }
