@@ -13,7 +13,8 @@ use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
 use super::{Case, Context, case, portable};
 use crate::harness::{Node, Options, PodSpec, check_interrupt, eventually, monotonic, sleep};
 use assist::assist_fights_nothing;
-use files::{File, files, is_limit, is_share, kept_files, mixed};
+pub(super) use files::kept_files;
+use files::{File, files, is_limit, is_share, mixed};
 use oom_score::oom_score_adj_of_processes;
 
 mod assist;

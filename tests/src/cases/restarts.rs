@@ -3,10 +3,11 @@
 mod each_step;
 mod figures;
 mod load;
+mod soak;
 mod unfit;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,7 +18,7 @@ use self::figures::Figures;
 use self::load::Load;
 use super::eviction::small;
 use super::recorder::{records, restart};
-use super::{Case, Context, case, portable, skip};
+use super::{Case, Context, case, portable, skip, slow};
 use crate::harness::{
     Node, Options, Pod, PodSpec, Sandbox, Workload, eventually, files_below, sleep, until,
 };
@@ -27,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     portable("restarts_each_step", each_step::each_step),
     case("restarts_unseen", restarts_unseen),
     portable("restarts_unfit", unfit::unfit),
+    slow("soak", soak::soak),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -43,9 +45,17 @@ struct Rig<'a> {
 
 impl<'a> Rig<'a> {
     fn new(context: &'a Context) -> Result<Self> {
+        Self::with(context, |_, _| Ok(()))
+    }
+
+    /// The same with other options, which may name files of the directory that is given.
+    fn with(
+        context: &'a Context,
+        change: impl FnOnce(&mut Options, &Path) -> Result<()>,
+    ) -> Result<Self> {
         let home = tempfile::tempdir_in("/var/tmp")?;
         let log = home.path().join("events.jsonl");
-        let options = Options {
+        let mut options = Options {
             config: format!(
                 "stateDir: {}\neventLog: {{path: {}, maxSize: 16Mi}}\n",
                 home.path().join("state").display(),
@@ -53,6 +63,7 @@ impl<'a> Rig<'a> {
             ),
             ..small("enforce")
         };
+        change(&mut options, home.path())?;
         let sandbox = Sandbox::new()?;
         sandbox.mount_bpf_fs()?;
         let node = Node::on(context, sandbox, &options)?;

@@ -22,8 +22,8 @@ const FOREIGN: [(&str, &str); 9] = [
 
 /// A file of a cgroup, what the agent keeps in it, and what another writes.
 #[derive(Debug, Clone)]
-pub(super) struct File {
-    pub(super) path: PathBuf,
+pub(in crate::cases) struct File {
+    pub(in crate::cases) path: PathBuf,
     pub(super) kept: String,
     pub(super) foreign: &'static str,
 }
@@ -33,11 +33,11 @@ impl File {
         read(&self.path)
     }
 
-    pub(super) fn is_kept(&self) -> Result<bool> {
+    pub(in crate::cases) fn is_kept(&self) -> Result<bool> {
         Ok(self.read()? == self.kept)
     }
 
-    pub(super) fn spoil(&self) -> Result<()> {
+    pub(in crate::cases) fn spoil(&self) -> Result<()> {
         fs::write(&self.path, self.foreign)
             .with_context(|| format!("write {} to {}", self.foreign, self.path.display()))
     }
@@ -88,7 +88,7 @@ pub(super) fn mixed(count: usize) -> Vec<PodSpec> {
 }
 
 /// Every file that the agent keeps, of every pod and tier.
-pub(super) fn kept_files(node: &Node, pods: &[Pod]) -> Result<Vec<File>> {
+pub(in crate::cases) fn kept_files(node: &Node, pods: &[Pod]) -> Result<Vec<File>> {
     let of_tier = |name: &str| is_limit(name) || is_share(name);
     let mut all = files(&node.kubepods(), of_tier)?;
     for tier in ["burstable", "besteffort"] {
