@@ -3,16 +3,25 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
+
+use super::wait::eventually;
+
+const BACKLOG: u32 = 128;
+const STARTING: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
+    /// Bound to the port and never listening: while the server is stopped, no connection of another process gets
+    /// the port as its own.
+    port: Option<TcpSocket>,
     /// `None` while it is stopped.
     runtime: Option<Runtime>,
 }
@@ -22,6 +31,7 @@ impl Server {
     pub(crate) fn stopped() -> Self {
         Self {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
+            port: None,
             runtime: None,
         }
     }
@@ -40,16 +50,20 @@ impl Server {
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         self.stop();
-        let listener = TcpListener::bind(self.address).context("listen on the loopback")?;
-        listener.set_nonblocking(true)?;
-        self.address = listener.local_addr()?;
+        if self.port.is_none() {
+            let port = bound(self.address).context("find a port of the loopback")?;
+            self.address = port.local_addr()?;
+            self.port = Some(port);
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()?;
         let listener = {
             let _within = runtime.enter();
-            tokio::net::TcpListener::from_std(listener)?
+            // A process that is being started holds what was open here until it executes its program.
+            eventually(STARTING, || Ok(bound(self.address)?.listen(BACKLOG)?))
+                .context("listen on the loopback")?
         };
         runtime.spawn(serve(listener));
         self.runtime = Some(runtime);
@@ -62,6 +76,13 @@ impl Server {
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
     }
+}
+
+fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 impl Drop for Server {

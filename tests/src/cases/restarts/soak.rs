@@ -195,7 +195,7 @@ impl<'a> Soak<'a> {
     /// A pod fills memory past the level and is gone within the limit; the agent tells of it.
     fn evict_one(&mut self) -> Result<()> {
         let mut hog = start_hog(&self.rig)?;
-        let limit = self.rig.context.limit(20);
+        let limit = self.rig.context.limit(120);
         hog.workload
             .wait(limit)
             .context("the hog was not evicted")?;
