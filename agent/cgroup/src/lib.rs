@@ -4,6 +4,7 @@
 //!  detect  which hierarchies are mounted, which driver names them   (facts; parsing is pure)
 //!  tree    create, remove, list, attach: one name in every hierarchy
 //!  limits  typed values with their file names for v1 and v2
+//!  largest which cgroups outside the pods hold most memory
 //!  memory, cpu   readers with open files, for loops that must not allocate
 //!  bandwidth     CPU quota and burst, and how often a cgroup was throttled
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
@@ -37,6 +38,7 @@ mod error;
 mod event;
 mod io;
 mod kill;
+mod largest;
 mod leave;
 mod limits;
 mod lock;
@@ -55,6 +57,7 @@ pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
 pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger};
 pub use kill::{ChildKinds, FreezeRecord, KillHandle, Killed, LeftFrozen, freeze_record_file};
+pub use largest::{Large, largest_outside};
 pub use leave::leave_every_cgroup;
 pub use limits::Reclaims;
 pub use lock::{AgentLock, TreeLock};

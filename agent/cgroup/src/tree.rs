@@ -16,6 +16,7 @@ use crate::{CgroupPath, Controller, Error, Hierarchies, Result, io, name, slice}
 
 pub use create::Created;
 pub use list::Entry;
+pub(crate) use list::sub_directories;
 
 /// The hierarchy whose ids name the cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -285,7 +286,7 @@ pub(crate) fn holds_anything(directory: &Path) -> Result<bool> {
 
 /// True when there are cgroups below a cgroup's directory.
 pub(crate) fn has_children(directory: &Path) -> Result<bool> {
-    Ok(!list::sub_directories(directory)?.is_empty())
+    Ok(!sub_directories(directory)?.is_empty())
 }
 
 fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {

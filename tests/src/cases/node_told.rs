@@ -13,10 +13,11 @@ use super::eviction_status;
 use super::recorder::restart;
 use super::{Case, Context, portable};
 use crate::apiserver::Write;
-use crate::harness::{NODE, Options, PodSpec, eventually, sleep};
+use crate::harness::{NODE, Options, PodSpec, Workload, eventually, sleep};
 
 pub(super) const CASES: &[Case] = &[
     portable("pressure_episode", pressure_episode),
+    portable("pressure_held_back", pressure_held_back),
     portable("node_condition", node_condition),
 ];
 
@@ -60,6 +61,40 @@ fn pressure_episode(context: &Context) -> Result<()> {
     let relieved = about_node(&world, "MemoryPressureRelieved")?;
     ensure!(relieved.len() == 1, "{relieved:?}");
     eviction_status::finish(world, &specs.each_ref())
+}
+
+/// A critical pod fills the pods' level: the node is told once why others are spared.
+fn pressure_held_back(context: &Context) -> Result<()> {
+    let (critical, calm) = (
+        PodSpec::best_effort("critical").critical(),
+        PodSpec::best_effort("calm"),
+    );
+    let world = eviction_status::world(context, small("enforce"), &[&critical, &calm])?;
+    let room = world
+        .node
+        .level()?
+        .saturating_sub(world.node.kubepods().memory()?.usage)
+        >> 20;
+    let main = world.node.cgroup_of(&critical).child("main");
+    main.create()?;
+    // Growth is what is seen against samples that are half a second apart.
+    sleep(Duration::from_millis(1500))?;
+    let mib = (room + 48).to_string();
+    let fill = Workload::start(&main, &["fill", "--mib", &mib, "--rate", "100"])?;
+    let told = eventually(world.node.limit(), || {
+        let told = about_node(&world, "EvictionHeldBack")?;
+        told.into_iter().next().context("it is not told")
+    })?;
+    let message = told["message"].as_str().unwrap_or_default();
+    ensure!(
+        told["type"] == "Warning" && message.contains("pod may be evicted"),
+        "{told}"
+    );
+    sleep(eviction_status::A_WHILE)?;
+    let told = about_node(&world, "EvictionHeldBack")?;
+    ensure!(told.len() == 1, "{told:?}");
+    drop(fill);
+    world.node.finish()
 }
 
 /// The condition, once it is as it should be.

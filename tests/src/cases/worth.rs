@@ -110,6 +110,10 @@ fn worth_outside(context: &Context) -> Result<()> {
     outside.create()?;
     let daemon = Workload::start(&outside, &["fill", "--mib", "512", "--rate", "100"])?;
     ensure_paced(&node, &mut small)?;
+    let name = format!("/{}/daemon ", node.sandbox.root.path());
+    until(node.limit(), "the daemon's name", || {
+        was_said(&node, &name).unwrap_or(false)
+    })?;
     drop((daemon, small));
     outside.remove()?;
     node.finish()

@@ -85,7 +85,7 @@ fn children(parent: &Entry, path: &Path) -> Result<Vec<(Entry, PathBuf)>> {
 }
 
 /// Name and inode of every directory in `path`; nothing when `path` is gone.
-pub(super) fn sub_directories(path: &Path) -> Result<Vec<(String, u64)>> {
+pub(crate) fn sub_directories(path: &Path) -> Result<Vec<(String, u64)>> {
     let failed = |e: std::io::Error| {
         let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
         Error::os("list", path, errno)

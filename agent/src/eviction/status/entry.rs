@@ -55,6 +55,9 @@ pub(super) enum About {
         /// It is no longer; absent as long as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         past: Option<Past>,
+        /// The message says why no pod is evicted, or few are.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        held_back: bool,
     },
 }
 
@@ -99,10 +102,25 @@ impl Entry {
             about: About::Node {
                 name: node.to_owned(),
                 past: None,
+                held_back: false,
             },
             message,
             event_sent: false,
             status_written: true,
+        }
+    }
+
+    /// For a node at a level since `at` on which no pod is evicted, or few are.
+    pub(super) fn of_held_back(time: String, node: &str, at: u64, message: String) -> Self {
+        let pressure = Self::of_pressure(time, node, at, message);
+        Self {
+            id: id(&format!("{NODE_KEY}held-back/{node}"), at),
+            about: About::Node {
+                name: node.to_owned(),
+                past: None,
+                held_back: true,
+            },
+            ..pressure
         }
     }
 
@@ -119,6 +137,7 @@ impl Entry {
                     since: period.since.clone(),
                     crossings: period.crossings,
                 }),
+                held_back: false,
             },
             message: wording::relief(period),
             event_sent: false,
@@ -218,6 +237,11 @@ mod tests {
         let relief = Entry::of_relief("later".to_owned(), "n1", &period);
         assert_eq!(Entry::parse(&relief.text()).unwrap(), relief);
         assert_ne!(relief.id, node.id);
+        let held = Entry::of_held_back("now".to_owned(), "n1", 3, "daemon".to_owned());
+        assert_eq!(Entry::parse(&held.text()).unwrap(), held);
+        assert!(held.id != node.id && held.id != relief.id && held.is_whole() == node.is_whole());
+        // As agents before this one wrote it.
+        assert!(!String::from_utf8(node.text()).unwrap().contains("heldBack"));
         let text = String::from_utf8(entry.text()).unwrap();
         for (from, to) in [
             ("\"version\":1", "\"version\":2"),

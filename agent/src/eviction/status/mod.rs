@@ -54,7 +54,7 @@ use self::{
     pressure_period::PressurePeriods,
     queue::{Queue, Shared},
     steps::Steps,
-    writer::Writer,
+    writer::{Adder, Writer},
 };
 use crate::{
     api::types::{Eviction, PodRef},
@@ -123,6 +123,23 @@ pub struct EvictionStatus {
     _following: Following,
     _workers: PodWorkers,
     _ending: Option<PodWorkers>,
+}
+
+/// An Event that waits for its message.
+pub(crate) struct HeldBack {
+    adder: Adder,
+    node_name: String,
+    at: u64,
+}
+
+impl HeldBack {
+    /// Has it sent; never waits.
+    pub(crate) fn tell(self, mut message: String) {
+        wording::shorten(&mut message);
+        let time = clock::text_of(self.at);
+        let entry = Entry::of_held_back(time, &self.node_name, self.at, message);
+        self.adder.add(entry);
+    }
 }
 
 /// Ends with this.
@@ -284,6 +301,17 @@ impl EvictionStatus {
             let entry = Entry::of_pressure(time, &self.node_name, crossing.crossed, message);
             self.writer.add(entry);
         }
+    }
+
+    /// A level is reached and no pod is evicted, or few are: what tells the API server why, once in a pressure
+    /// period. Never waits.
+    pub(crate) fn held_back(&mut self, crossing: &Crossing, now: Instant) -> Option<HeldBack> {
+        let periods = self.periods.as_mut()?;
+        periods.held_back(now).then(|| HeldBack {
+            adder: self.writer.adder(),
+            node_name: self.node_name.clone(),
+            at: crossing.wake,
+        })
     }
 
     /// The node is still short of memory, or was until now.

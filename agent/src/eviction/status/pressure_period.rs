@@ -35,6 +35,8 @@ struct Open {
     last: Instant,
     /// Its beginning has an Event.
     told: bool,
+    /// It was told why no pod is evicted.
+    held_back: bool,
 }
 
 /// One that is over.
@@ -117,6 +119,7 @@ impl PressurePeriods {
             began: now,
             last: now,
             told,
+            held_back: false,
         });
         if told {
             return Some(std::mem::take(&mut self.untold));
@@ -133,6 +136,16 @@ impl PressurePeriods {
         if open.period.names.len() < NAMED {
             open.period.names.push(pod);
         }
+    }
+
+    /// No pod is evicted, or one at a time with long pauses; true where that gets an Event, once in a pressure period.
+    pub(super) fn held_back(&mut self, now: Instant) -> bool {
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        open.last = now;
+        let is_first = !std::mem::replace(&mut open.held_back, true);
+        is_first && open.told && self.budget.take(1, now)
     }
 
     /// The pressure lasts.
@@ -214,6 +227,27 @@ mod tests {
         assert_eq!(told[..12], [0; 12]);
         assert_eq!(told.len(), 12 + 2, "{told:?}");
         assert!(told[12..].iter().all(|untold| *untold > 10), "{told:?}");
+    }
+
+    #[test]
+    fn a_period_is_told_once_why_no_pod_is_evicted() {
+        let (mut periods, start) = (PressurePeriods::new(CALM), Instant::now());
+        assert!(!periods.held_back(start), "there is no period");
+        periods.crossed(7, "then", start);
+        assert!(periods.held_back(start));
+        assert!(!periods.held_back(start + seconds(250)));
+        assert_eq!(periods.due(), Some(start + seconds(250) + CALM));
+        let mut now = start + CALM * 2;
+        assert!(periods.ended(now).is_some());
+        // Within the budget of all Events about the node.
+        let mut told = 0;
+        for at in 8..40 {
+            periods.crossed(at, "then", now);
+            told += u32::from(periods.held_back(now));
+            now += CALM / 100;
+            periods.open = None;
+        }
+        assert!((7..=8).contains(&told), "{told}");
     }
 
     #[test]

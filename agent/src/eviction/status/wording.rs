@@ -21,6 +21,9 @@ pub(super) const EVICTED: &str = "Evicted";
 /// `reason` of the Event about a node that comes under pressure.
 const THRESHOLD_MET: &str = "EvictionThresholdMet";
 
+/// About a node at a level on which no pod is evicted, or few are, because none is what grows.
+const HELD_BACK: &str = "EvictionHeldBack";
+
 /// And about one that is relieved, for which the kubelet has no Event of its own.
 const RELIEVED: &str = "MemoryPressureRelieved";
 
@@ -247,6 +250,9 @@ pub(super) fn event(entry: &Entry, pod: &PodRef, uid: &str, node: &str) -> Value
     };
     let (reason, kind, first, count) = match &entry.about {
         About::Pod { .. } => (EVICTED, "Warning", time.clone(), 1),
+        About::Node {
+            held_back: true, ..
+        } => (HELD_BACK, "Warning", time.clone(), 1),
         About::Node { past: None, .. } => (THRESHOLD_MET, "Warning", time.clone(), 1),
         About::Node {
             past: Some(past), ..
@@ -288,6 +294,11 @@ fn seconds(time: &str) -> String {
         // An entry that was written by hand: the server's answer names the error.
         Err(_) => time.to_owned(),
     }
+}
+
+/// Cuts a message to the length that an Event may have.
+pub(super) fn shorten(message: &mut String) {
+    truncate(message, LONGEST);
 }
 
 fn truncate(text: &mut String, most: usize) {

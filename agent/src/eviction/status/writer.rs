@@ -28,8 +28,14 @@ enum Message {
 
 /// See the module's text; all that waits is written when this goes away.
 pub(super) struct Writer {
-    messages: SyncSender<Message>,
+    adder: Adder,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Gives the thread entries, from any thread.
+#[derive(Clone)]
+pub(super) struct Adder {
+    messages: SyncSender<Message>,
     on_degraded: OnDegraded,
 }
 
@@ -46,13 +52,27 @@ impl Writer {
             .name("eviction-status".to_owned())
             .spawn(move || write_all(&waiting, &queue, &offers, &degraded))?;
         Ok(Self {
-            messages,
+            adder: Adder {
+                messages,
+                on_degraded,
+            },
             thread: Some(thread),
-            on_degraded,
         })
     }
 
+    /// For other threads.
+    pub(super) fn adder(&self) -> Adder {
+        self.adder.clone()
+    }
+
     /// Has an entry written.
+    pub(super) fn add(&self, entry: Entry) {
+        self.adder.add(entry);
+    }
+}
+
+impl Adder {
+    /// Has an entry written; never waits.
     pub(super) fn add(&self, entry: Entry) {
         let (key, _) = whose(&entry);
         if self
@@ -71,7 +91,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // An error says that it has ended.
-        let _ = self.messages.send(Message::End);
+        let _ = self.adder.messages.send(Message::End);
         if let Some(thread) = self.thread.take() {
             // Its panic has been printed.
             let _ = thread.join();

@@ -3,6 +3,7 @@
 
 mod fall;
 mod hold;
+mod outside;
 mod reports;
 
 use std::{
@@ -16,7 +17,10 @@ use podwarden_abi::ExitEvent;
 use podwarden_policy::{PodUid, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use self::reports::{Evictions, Listeners};
+use self::{
+    outside::Outside,
+    reports::{Evictions, Listeners},
+};
 use super::{Environment, Fact, pods::Known};
 use crate::{
     accounting::index::PodEntry,
@@ -137,6 +141,10 @@ impl EvictionManager {
             self.reports_lost = lost;
             tracing::warn!(lost, "reports of the reactor found their queue full");
         }
+        let outside = Outside {
+            tree: &env.tree,
+            kubepods: env.layout.path(&env.layout.kubepods),
+        };
         let mut facts = Vec::new();
         while let Some(report) = reactor.next_report() {
             if let Report::Chosen(chosen) = &report
@@ -148,6 +156,7 @@ impl EvictionManager {
             let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
             let mut listeners = Listeners {
                 published: &env.published,
+                outside: &outside,
                 recorder,
                 status,
                 sources: known.sources,

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use podwarden_policy::{Bytes, PodUid, signal::ScopeName};
 use tokio::sync::watch;
 
+use super::outside::{Outside, held_back};
 use crate::{
     accounting::index::PodEntry,
     api::{
@@ -27,7 +28,8 @@ use crate::{
 
 /// What a report is passed on to.
 pub(super) struct Listeners<'a> {
-    pub(super) published: &'a Published,
+    pub(super) published: &'a Arc<Published>,
+    pub(super) outside: &'a Outside<'a>,
     pub(super) recorder: &'a mut Option<Recorder>,
     pub(super) status: &'a mut Option<EvictionStatus>,
     pub(super) sources: &'a watch::Receiver<Arc<PodSet>>,
@@ -85,7 +87,7 @@ impl Evictions {
             }
             Report::NoCandidate(crossing) => {
                 let message = at_level(&crossing) + ", and no pod may be evicted";
-                degraded(published, crossing.wake, None, message);
+                held_back(listeners, &crossing, message);
                 false
             }
             Report::OthersGrow(crossing, growth) => {
@@ -96,7 +98,7 @@ impl Evictions {
                     Bytes(growth.others),
                     Bytes(growth.all()),
                 );
-                degraded(published, crossing.wake, None, message);
+                held_back(listeners, &crossing, message);
                 false
             }
             Report::Awaited(crossing) => {
@@ -226,7 +228,7 @@ fn say_stuck(published: &Published, chosen: &Chosen, pod: &PodRef) {
 }
 
 /// Reports what keeps an eviction from helping, as an event at `at`.
-fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String) {
+pub(super) fn degraded(published: &Published, at: u64, pod: Option<PodRef>, message: String) {
     let uid = pod.as_ref().map(|pod| pod.uid.as_str());
     tracing::warn!(uid, "{message}");
     published.event(clock::text_of(at), pod, EventKind::Degraded { message });
