@@ -28,6 +28,7 @@ mod machine;
 mod parts;
 mod raw;
 mod reclaimed;
+mod url;
 mod validate;
 mod values;
 mod yaml;
@@ -47,7 +48,8 @@ pub use parts::{
 pub use raw::Overrides;
 pub(crate) use raw::{RawConfig, Text};
 pub use reclaimed::ReclaimedConfig;
-pub(crate) use values::{CgroupRoot, Cpu, Memory};
+pub(crate) use url::without_secrets;
+pub(crate) use values::{CgroupRoot, Cpu, Memory, is_loopback};
 pub(crate) use yaml::from_yaml;
 
 /// `apiVersion` of the file.

@@ -388,7 +388,8 @@ fn host_name(text: &str) -> Result<String, String> {
     Err("not the name of a host".to_owned())
 }
 
-pub(super) fn is_loopback(url: &Uri) -> bool {
+/// Whether a URL names an address of this machine; a name may mean any other.
+pub(crate) fn is_loopback(url: &Uri) -> bool {
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     host.parse::<IpAddr>().is_ok_and(|host| host.is_loopback())
 }

@@ -14,7 +14,7 @@ use super::{
     manifests::{MOST, Reading},
     mux::PodEvent,
 };
-use crate::config::StaticPodUrl;
+use crate::config::{StaticPodUrl, without_secrets};
 
 /// See the module's text.
 pub(super) struct Url {
@@ -53,10 +53,10 @@ impl PollSource for Url {
         config.connect_timeout = Some(Self::OPERATION.time);
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|source| ConnectError::Client {
-            url: shown(&self.config.url),
+            url: without_secrets(&self.config.url),
             source: Box::new(source),
         })?;
-        let name = format!("staticPodURL {}", shown(&self.config.url));
+        let name = format!("staticPodURL {}", without_secrets(&self.config.url));
         Ok(Server { client, name })
     }
 
@@ -73,7 +73,7 @@ impl PollSource for Url {
             1..=MOST => {}
             _ => return Err(RequestError::TooLarge),
         }
-        let place = PathBuf::from(shown(&self.config.url));
+        let place = PathBuf::from(without_secrets(&self.config.url));
         let mut reading = Reading::default();
         reading.add(&place, text);
         if reading.errors() > 0 {
@@ -82,32 +82,5 @@ impl PollSource for Url {
         }
         self.manifests = Arc::new(reading.done());
         Ok(whole(&self.manifests))
-    }
-}
-
-/// A URL without what may be a secret: user, password and query.
-fn shown(url: &Uri) -> String {
-    let scheme = url.scheme_str().unwrap_or("http");
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    let query = if url.query().is_some() { "?..." } else { "" };
-    format!("{scheme}://{host}{}{query}", url.path())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shown;
-
-    #[test]
-    fn secrets_of_a_url_are_not_shown() {
-        for (url, want) in [
-            (
-                "https://u:secret@pods.example:8443/a/b?token=secret",
-                "https://pods.example:8443/a/b?...",
-            ),
-            ("http://127.0.0.1/", "http://127.0.0.1/"),
-        ] {
-            assert_eq!(shown(&url.parse().unwrap()), want);
-        }
     }
 }

@@ -37,10 +37,10 @@ fn manifests_are_read_from_the_url_that_is_set() {
         parse("httpCheckFrequency: 5s").unwrap().static_pod_url,
         None
     );
-    let text = "staticPodURL: http://10.0.0.1:8080/pods.yaml?node=a\n\
+    let text = "staticPodURL: https://10.0.0.1:8080/pods.yaml?node=a\n\
                 staticPodURLHeader: {X-Token: [one, two]}\nhttpCheckFrequency: 5s";
     let found = parse(text).unwrap().static_pod_url.unwrap();
-    assert_eq!(found.url, "http://10.0.0.1:8080/pods.yaml?node=a");
+    assert_eq!(found.url, "https://10.0.0.1:8080/pods.yaml?node=a");
     let headers: Vec<_> = found
         .headers
         .iter()
@@ -53,7 +53,7 @@ fn manifests_are_read_from_the_url_that_is_set() {
         ("staticPodURL: ftp://a/b", "neither http nor https"),
         ("staticPodURLHeader: {A: [b]}", "staticPodURL is not set"),
         (
-            "staticPodURL: http://a/\nstaticPodURLHeader: {\"a b\": [c]}",
+            "staticPodURL: https://a/\nstaticPodURLHeader: {\"a b\": [c]}",
             "a b",
         ),
         (
@@ -64,6 +64,39 @@ fn manifests_are_read_from_the_url_that_is_set() {
         let error = error(text);
         assert!(error.contains(named), "{text}: {error}");
     }
+}
+
+#[test]
+fn secrets_go_over_no_network_in_the_open() {
+    const HEADER: &str = "staticPodURLHeader: {Authorization: [Bearer hidden]}";
+    for url in [
+        "http://pods.example/",
+        "http://10.0.0.1/a?b=hidden",
+        "http://localhost/",
+    ] {
+        let error = error(&format!("staticPodURL: {url}\n{HEADER}"));
+        assert!(
+            error.contains("staticPodURL is `http://") && error.contains("write https"),
+            "{error}"
+        );
+        assert!(
+            !error.contains("hidden") && error.contains("agent.yaml"),
+            "{error}"
+        );
+    }
+    let error = error("staticPodURL: http://user:hidden@pods.example/a");
+    assert!(
+        error.contains("user and password") && !error.contains("hidden"),
+        "{error}"
+    );
+    for url in [
+        "https://pods.example/",
+        "http://127.0.0.1:8080/",
+        "http://[::1]/",
+    ] {
+        parse(&format!("staticPodURL: {url}\n{HEADER}")).unwrap();
+    }
+    parse("staticPodURL: http://pods.example/a?node=b").unwrap();
 }
 
 #[test]

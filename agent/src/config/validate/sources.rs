@@ -1,12 +1,13 @@
 //! The sources of pods that need more than one key: `staticPodURL` and `kubelet`.
 
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, Uri};
 
 use super::File;
 use crate::config::{
     ConfigError, KubeletConfig, StaticPodUrl,
     raw::{RawConfig, RawKubelet},
-    values::is_loopback,
+    values::{ManifestUrl, is_loopback},
+    without_secrets,
 };
 
 impl File<'_> {
@@ -32,11 +33,30 @@ impl File<'_> {
         }
         match &raw.static_pod_url {
             None if !headers.is_empty() => Err(self.incomplete("staticPodURL", HEADER)),
+            Some(ManifestUrl(url)) if !headers.is_empty() && !is_private(url) => {
+                Err(self.in_the_open(url, "the values of staticPodURLHeader"))
+            }
+            Some(ManifestUrl(url)) if names_user(url) && !is_private(url) => {
+                Err(self.in_the_open(url, "user and password"))
+            }
             url => Ok(url.as_ref().map(|url| StaticPodUrl {
                 url: url.0.clone(),
                 headers,
                 interval: raw.http_check_frequency.clone().unwrap_or_default().0,
             })),
+        }
+    }
+
+    /// What only the server may read would go over the network for all to read.
+    fn in_the_open(self, url: &Uri, secret: &str) -> ConfigError {
+        ConfigError::Value {
+            origin: self.0.to_owned(),
+            field: "staticPodURL".to_owned(),
+            problem: format!(
+                "is `{}`: {secret} would go over the network for all to read; write https, or http with a loopback \
+                 address such as 127.0.0.1",
+                without_secrets(url)
+            ),
         }
     }
 
@@ -72,4 +92,14 @@ impl File<'_> {
             server_name: raw.server_name.or(of_node),
         }))
     }
+}
+
+/// Encrypted, or read by this machine alone.
+fn is_private(url: &Uri) -> bool {
+    url.scheme_str() == Some("https") || is_loopback(url)
+}
+
+fn names_user(url: &Uri) -> bool {
+    let authority = url.authority();
+    authority.is_some_and(|authority| authority.as_str().contains('@'))
 }

@@ -4,10 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use kube::{
     Client, Config,
-    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
-use crate::config::ApiserverConfig;
+use crate::config::{ApiserverConfig, is_loopback};
 
 /// A connection attempt fails after this long.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -58,6 +58,11 @@ pub(crate) enum ConnectError {
     InCluster(#[source] InClusterError),
     #[error("kubelet.certificateAuthority or kubelet.tokenFile cannot be used")]
     Kubelet(#[source] Box<KubeconfigError>),
+    #[error(
+        "{url} is neither https nor a loopback address, and the credentials of this user would go over the network \
+         for all to read; write https, or a user without credentials"
+    )]
+    InTheOpen { url: String },
     #[error("{url} takes no client with these credentials")]
     Client {
         url: String,
@@ -103,11 +108,84 @@ fn connected(mut config: Config) -> Result<(Client, String), ConnectError> {
     config.default_retry = false;
     let url = config.cluster_url.to_string();
     let url = url.trim_end_matches('/').to_owned();
+    let is_private =
+        config.cluster_url.scheme_str() == Some("https") || is_loopback(&config.cluster_url);
+    if !is_private && has_credentials(&config.auth_info) {
+        return Err(ConnectError::InTheOpen { url });
+    }
     match Client::try_from(config) {
         Ok(client) => Ok((client, url)),
         Err(source) => Err(ConnectError::Client {
             url,
             source: Box::new(source),
         }),
+    }
+}
+
+/// Whether a user of a kubeconfig shows the server anything that only the server may see.
+fn has_credentials(user: &AuthInfo) -> bool {
+    let AuthInfo {
+        username,
+        password,
+        token,
+        token_file,
+        client_certificate,
+        client_certificate_data,
+        client_key,
+        client_key_data,
+        auth_provider,
+        exec,
+        ..
+    } = user;
+    [
+        username,
+        token_file,
+        client_certificate,
+        client_certificate_data,
+        client_key,
+    ]
+    .iter()
+    .any(|value| value.is_some())
+        || [password, token, client_key_data]
+            .iter()
+            .any(|secret| secret.is_some())
+        || auth_provider.is_some()
+        || exec.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect(server: &str, user: &str) -> Result<(), String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let text = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: \"{server}\"}}}}]\nusers: [{{name: u, user: {user}}}]\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let client = runtime.block_on(client(&Apiserver::Kubeconfig(path)));
+        client.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn credentials_go_over_no_network_in_the_open() {
+        for user in [
+            "{token: hidden}",
+            "{username: a, password: hidden}",
+            "{tokenFile: /nowhere}",
+        ] {
+            let error = connect("http://10.0.0.1:8080", user).unwrap_err();
+            assert!(
+                error.contains("http://10.0.0.1:8080 is neither https"),
+                "{error}"
+            );
+            assert!(!error.contains("hidden"), "{error}");
+        }
+        connect("http://127.0.0.1:8080", "{token: hidden}").unwrap();
+        connect("https://10.0.0.1", "{token: hidden}").unwrap();
+        connect("http://10.0.0.1:8080", "{}").unwrap();
     }
 }
