@@ -15,6 +15,7 @@
 //! | `server` | requests and answers |
 //! | `steps` | what the API server is told of an evicted pod, in order |
 //! | `ending` | the pod's end in the runtime |
+//! | `held_back` | why no pod is evicted, about the Node |
 //! | `follow` | what speeds an entry up, ends it, or repeats it |
 //! | `recent` | statuses that a kubelet may still overwrite; values only |
 //! | `deliveries` | how many wait, and what became of the others |
@@ -26,6 +27,7 @@ mod deliveries;
 mod ending;
 mod entry;
 mod follow;
+mod held_back;
 mod object;
 mod pressure_period;
 mod queue;
@@ -54,7 +56,7 @@ use self::{
     pressure_period::PressurePeriods,
     queue::{Queue, Shared},
     steps::Steps,
-    writer::{Adder, Writer},
+    writer::Writer,
 };
 use crate::{
     api::types::{Eviction, PodRef},
@@ -75,12 +77,15 @@ const MOST: usize = 4;
 /// Publishes a sentence about a problem as an event.
 pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
 
-pub(crate) use self::server::{PATCH_NODE, Server};
 pub use self::{
     condition::{Condition, Health},
     deliveries::DeliveryCounts,
     ending::Teardown,
     wording::Sizes,
+};
+pub(crate) use self::{
+    held_back::HeldBack,
+    server::{PATCH_NODE, Server},
 };
 
 /// What eviction statuses are made with.
@@ -123,23 +128,6 @@ pub struct EvictionStatus {
     _following: Following,
     _workers: PodWorkers,
     _ending: Option<PodWorkers>,
-}
-
-/// An Event that waits for its message.
-pub(crate) struct HeldBack {
-    adder: Adder,
-    node_name: String,
-    at: u64,
-}
-
-impl HeldBack {
-    /// Has it sent; never waits.
-    pub(crate) fn tell(self, mut message: String) {
-        wording::shorten(&mut message);
-        let time = clock::text_of(self.at);
-        let entry = Entry::of_held_back(time, &self.node_name, self.at, message);
-        self.adder.add(entry);
-    }
 }
 
 /// Ends with this.
@@ -307,11 +295,9 @@ impl EvictionStatus {
     /// period. Never waits.
     pub(crate) fn held_back(&mut self, crossing: &Crossing, now: Instant) -> Option<HeldBack> {
         let periods = self.periods.as_mut()?;
-        periods.held_back(now).then(|| HeldBack {
-            adder: self.writer.adder(),
-            node_name: self.node_name.clone(),
-            at: crossing.wake,
-        })
+        periods
+            .held_back(now)
+            .then(|| HeldBack::new(&self.writer, &self.node_name, crossing.wake))
     }
 
     /// The node is still short of memory, or was until now.
