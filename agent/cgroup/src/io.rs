@@ -15,7 +15,6 @@ pub(crate) use podwarden_policy::settings::value::parse_u64;
 
 use crate::{Error, Result};
 
-/// Opens for reading.
 pub(crate) fn open_read(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::RDONLY)
 }

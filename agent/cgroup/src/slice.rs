@@ -8,12 +8,10 @@ const SUFFIX: &str = ".slice";
 /// `src/basic/unit-name.h`).
 const NAME_MAX: usize = 256;
 
-/// A slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slice {
     /// Its path below a mount point, without a slash at either end.
     pub(crate) path: String,
-    /// Its unit.
     pub(crate) unit: String,
     /// The unit of the slice that it is in; none at the top.
     pub(crate) parent: Option<String>,

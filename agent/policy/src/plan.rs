@@ -234,12 +234,11 @@ fn removals(snapshot: &Snapshot, desired: &[Desired]) -> Vec<Action> {
 /// At most one pod: what its death frees is not known before it is free.
 fn eviction(snapshot: &Snapshot) -> Option<Action> {
     let crossing = snapshot.crossing?;
-    match crossing.threshold.signal {
-        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {}
-        Signal::MemoryPressure
-        | Signal::QosReservedMemory
-        | Signal::MemoryLimit
-        | Signal::PidAvailable => return None,
+    if !matches!(
+        crossing.threshold.signal,
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable
+    ) {
+        return None;
     }
     let order = ranking(snapshot);
     let first = order.first()?;

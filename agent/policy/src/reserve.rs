@@ -300,7 +300,6 @@ impl Daemons {
         }
     }
 
-    /// What is reserved for them.
     pub(crate) const fn reserved(self, node: &Node) -> &Reserved {
         match self {
             Self::System => &node.system_reserved,

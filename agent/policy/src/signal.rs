@@ -137,13 +137,26 @@ impl ScopeName {
         }
     }
 
+    /// Those with a level of memory. The node first: how much room it has bounds how much `kubepods` has.
+    pub const LEVELS: [Self; 4] = [
+        Self::Node,
+        Self::Kubepods,
+        Self::Burstable,
+        Self::BestEffort,
+    ];
+
+    /// The tier that it is; `None` for what all pods share.
+    pub const fn tier(self) -> Option<QosClass> {
+        match self {
+            Self::Kubepods | Self::Node | Self::Pressure | Self::Pids => None,
+            Self::Burstable => Some(QosClass::Burstable),
+            Self::BestEffort => Some(QosClass::BestEffort),
+        }
+    }
+
     /// True when evicting a pod of this class lowers this scope's usage.
     pub fn contains(self, class: QosClass) -> bool {
-        match self {
-            Self::Kubepods | Self::Node | Self::Pressure | Self::Pids => true,
-            Self::Burstable => class == QosClass::Burstable,
-            Self::BestEffort => class == QosClass::BestEffort,
-        }
+        self.tier().is_none_or(|tier| tier == class)
     }
 }
 

@@ -30,7 +30,6 @@ pub trait Names {
 /// See [`Names`].
 #[derive(Debug, Clone)]
 pub struct Named {
-    /// Which pod.
     pub pod: PodRef,
     /// `manifest` or `cgroup`.
     pub source: &'static str,
@@ -61,7 +60,6 @@ pub struct Sample {
 /// A tier's cgroup and the level armed on it.
 #[derive(Debug, Clone)]
 pub struct TierInfo {
-    /// Which.
     pub name: ScopeName,
     /// Its cgroup, relative to the root.
     pub path: CgroupPath,
@@ -224,13 +222,9 @@ impl Sampler {
         tiers
             .iter()
             .map(|tier| {
-                let mut account = match tier.name {
-                    ScopeName::Burstable => of(QosClass::Burstable),
-                    ScopeName::BestEffort => of(QosClass::BestEffort),
-                    ScopeName::Kubepods
-                    | ScopeName::Node
-                    | ScopeName::Pressure
-                    | ScopeName::Pids => {
+                let mut account = match tier.name.tier() {
+                    Some(class) => of(class),
+                    None => {
                         let mut all = index.others(figures);
                         for class in [
                             QosClass::Guaranteed,

@@ -110,7 +110,6 @@ pub struct Accounting {
     /// The kernel's side; `None` where it could not be loaded. The tree is then looked at every
     /// [`LOOK_AGAIN`].
     pub kernel: Option<KernelSide>,
-    /// The cgroup index.
     pub index: CgroupIndex,
     pending: VecDeque<(Instant, ExitEvent)>,
     come_back: Option<Instant>,

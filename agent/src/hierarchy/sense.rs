@@ -16,7 +16,6 @@ use crate::{base::cpus, config::Config, hierarchy::recorded::Version, pods::PodS
 /// What is to run, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// The pods.
     pub pods: Vec<Pod>,
     /// There may be more of them.
     pub incomplete: bool,

@@ -167,7 +167,6 @@ pub struct Member {
     pub global: &'static str,
     /// What it is for.
     pub figure: Figure,
-    /// The structure.
     pub structure: &'static str,
     /// Its path in the structure.
     pub path: &'static str,

@@ -27,7 +27,6 @@ use maps::Made;
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
 
-/// What to load.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
     /// Hierarchy whose cgroups identify pods: 0 is the unified one, otherwise the memory
@@ -59,7 +58,6 @@ pub enum LoadError {
     /// A structure member is not in this kernel's BTF.
     #[error("this kernel's BTF has no {structure}.{path}, which the kernel programs read")]
     NoMember {
-        /// The structure.
         structure: &'static str,
         /// Its member.
         path: &'static str,
@@ -67,7 +65,6 @@ pub enum LoadError {
     /// A tracepoint that the accounts need is absent or unknown.
     #[error("tracepoint {name}: {why}")]
     Tracepoint {
-        /// Its name.
         name: &'static str,
         /// The finding in BTF.
         why: String,
@@ -81,7 +78,6 @@ pub enum LoadError {
     /// A program that the accounts need was refused.
     #[error("loading kernel program {name}")]
     Program {
-        /// Its name.
         name: &'static str,
         /// What the kernel said.
         #[source]
@@ -90,7 +86,6 @@ pub enum LoadError {
     /// A map is missing or not of the expected type.
     #[error("map {name} of the kernel programs")]
     Map {
-        /// Its name.
         name: &'static str,
         /// What is wrong.
         #[source]

@@ -58,7 +58,6 @@ pub enum PinError {
     File {
         /// What was tried.
         operation: &'static str,
-        /// On what.
         path: PathBuf,
         /// What the kernel said.
         #[source]
@@ -79,7 +78,6 @@ pub enum PinError {
     NotAMap {
         /// The file.
         path: PathBuf,
-        /// What it is.
         found: String,
     },
     /// The kernel refused to pin, or to open what is pinned.

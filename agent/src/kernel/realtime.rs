@@ -7,7 +7,6 @@ use podwarden_cgroup::{Controller, Hierarchies};
 /// How the reactor's thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Realtime {
-    /// How it is scheduled.
     pub scheduling: Scheduling,
     /// True when its memory cannot be paged out.
     pub locked: bool,

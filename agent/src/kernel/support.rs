@@ -199,9 +199,7 @@ pub struct Row {
     pub fact: &'static str,
     /// What was found; `unknown` with the reason where the probe could not find out.
     pub found: String,
-    /// What it enables.
     pub enables: &'static str,
-    /// What is lost without it.
     pub lost_without: &'static str,
     /// What it means here.
     pub level: Level,

@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Scopes that a plan can have.
-const SCOPES: usize = 4;
+const SCOPES: usize = ScopeName::LEVELS.len();
 
 /// How often a dying victim's memory is looked at, while its processes give it back and afterwards.
 const FREED_POLL: Duration = Duration::from_millis(1);

@@ -14,7 +14,7 @@ use super::plan::{ArmedPlan, ScopeName};
 const DISTANCE_NS: u64 = 500_000_000;
 
 /// Scopes by name.
-const SCOPES: usize = 4;
+const SCOPES: usize = ScopeName::LEVELS.len();
 
 /// A pod with nothing to kill is tried again once it grew by more than this, bytes: a process that starts has its
 /// page tables, stacks and the kernel's memory for it charged.
@@ -161,11 +161,5 @@ pub(super) fn effects() -> [Effect; SCOPES] {
 }
 
 pub(super) fn index(scope: ScopeName) -> Option<usize> {
-    match scope {
-        ScopeName::Node => Some(0),
-        ScopeName::Kubepods => Some(1),
-        ScopeName::Burstable => Some(2),
-        ScopeName::BestEffort => Some(3),
-        ScopeName::Pressure | ScopeName::Pids => None,
-    }
+    ScopeName::LEVELS.iter().position(|name| *name == scope)
 }

@@ -229,7 +229,6 @@ impl Reactor {
         let _ = self.shared.bell.read();
     }
 
-    /// The next report.
     pub fn next_report(&mut self) -> Option<Report> {
         self.reports.pop().ok()
     }

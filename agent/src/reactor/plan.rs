@@ -22,7 +22,6 @@ use super::{free::FreeMemory, growth::Seen, pids::Pids};
 /// A memory cgroup with a level.
 #[derive(Debug)]
 pub struct Scope {
-    /// Which.
     pub name: ScopeName,
     /// Of what counts against it (see [`Scope::used`]), where the reactor acts, bytes.
     pub level: u64,
@@ -45,21 +44,17 @@ impl Scope {
     /// page cache counts for nothing there, be it in use. Everywhere else it is the working set, as for the
     /// kubelet.
     pub fn used(&self, stat: &MemoryStat, usage: u64) -> u64 {
-        match self.name {
-            ScopeName::Burstable | ScopeName::BestEffort => stat.without_cache(usage),
-            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => {
-                stat.working_set(usage)
-            }
+        match self.name.tier() {
+            Some(_) => stat.without_cache(usage),
+            None => stat.working_set(usage),
         }
     }
 
     /// What of that grows when processes fill memory.
     pub(super) fn filled(&self, stat: &MemoryStat, usage: u64) -> u64 {
-        match self.name {
-            ScopeName::Burstable | ScopeName::BestEffort => stat.filled(),
-            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => {
-                stat.working_set(usage)
-            }
+        match self.name.tier() {
+            Some(_) => stat.filled(),
+            None => stat.working_set(usage),
         }
     }
 
@@ -67,11 +62,7 @@ impl Scope {
     /// v1 drops page cache by it (`crate::hierarchy::converge`), or another wrote it and it is put right.
     pub(super) fn limit(&self) -> Option<u64> {
         let limit = self.memory.limit().ok().flatten()?;
-        let stands = match self.name {
-            ScopeName::Burstable | ScopeName::BestEffort => limit >= self.level,
-            ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => true,
-        };
-        stands.then_some(limit)
+        (self.name.tier().is_none() || limit >= self.level).then_some(limit)
     }
 }
 
@@ -175,7 +166,6 @@ pub struct VictimFiles {
     pub path: CgroupPath,
     /// Its usage.
     pub memory: MemoryReader,
-    /// How to kill it.
     pub kill: KillHandle,
     /// What it used at the last samples.
     pub seen: Seen,

@@ -40,7 +40,6 @@ pub struct Chosen {
     pub number: u64,
     /// The pod, by [`super::plan::Victim::token`].
     pub token: u64,
-    /// Its class.
     pub class: QosClass,
     /// Why.
     pub place: Place,

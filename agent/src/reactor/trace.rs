@@ -23,39 +23,26 @@ pub enum Subject {
     Pod(u64),
 }
 
-/// Tokens count up from 1; these will not be reached.
-const SCOPES: [(u64, ScopeName); 6] = [
-    (u64::MAX, ScopeName::Kubepods),
-    (u64::MAX - 1, ScopeName::Burstable),
-    (u64::MAX - 2, ScopeName::BestEffort),
-    (u64::MAX - 3, ScopeName::Node),
-    (u64::MAX - 4, ScopeName::Pressure),
-    (u64::MAX - 5, ScopeName::Pids),
-];
-
 impl Subject {
+    /// Scopes count down from the greatest number; tokens, which count up from 1, will not reach them.
     fn number(self) -> u64 {
         match self {
             Self::Pod(token) => token,
-            Self::Scope(scope) => SCOPES
-                .iter()
-                .find_map(|(number, name)| (*name == scope).then_some(*number))
-                .unwrap_or(0),
+            Self::Scope(scope) => u64::MAX - scope as u64,
         }
     }
 
     fn of(number: u64) -> Self {
-        let scope = SCOPES.iter().find(|(of, _)| *of == number);
-        scope.map_or(Self::Pod(number), |(_, scope)| Self::Scope(*scope))
+        let scope = usize::try_from(u64::MAX - number).ok();
+        let scope = scope.and_then(|index| ScopeName::ALL.get(index));
+        scope.map_or(Self::Pod(number), |scope| Self::Scope(*scope))
     }
 }
 
 /// Usage at one moment. Time is `CLOCK_MONOTONIC` nanoseconds, sizes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Whose.
     pub subject: Subject,
-    /// When.
     pub at: u64,
     /// Memory charged.
     pub usage: u64,
@@ -184,8 +171,8 @@ mod tests {
     #[test]
     fn subjects_come_back_as_they_went_in() {
         let trace = Trace::default();
-        let scopes = SCOPES.map(|(_, scope)| Subject::Scope(scope));
-        for subject in scopes.into_iter().chain([Subject::Pod(1)]) {
+        let scopes = ScopeName::ALL.iter().map(|scope| Subject::Scope(*scope));
+        for subject in scopes.chain([Subject::Pod(1)]) {
             let reading = Reading {
                 subject,
                 at: 1,

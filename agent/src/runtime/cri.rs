@@ -40,7 +40,6 @@ pub struct VersionResponse {
     /// `containerd`, `cri-o`.
     #[prost(string, tag = "2")]
     pub runtime_name: String,
-    /// Its version.
     #[prost(string, tag = "3")]
     pub runtime_version: String,
     /// `v1`.
@@ -52,7 +51,6 @@ pub struct VersionResponse {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ListPodSandboxRequest {}
 
-/// All sandboxes.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListPodSandboxResponse {
     /// In no order.
@@ -66,10 +64,8 @@ pub struct PodSandboxMetadata {
     /// The pod's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its uid.
     #[prost(string, tag = "2")]
     pub uid: String,
-    /// Its namespace.
     #[prost(string, tag = "3")]
     pub namespace: String,
     /// Which of the pod's sandboxes, one after another from 0.
@@ -77,13 +73,11 @@ pub struct PodSandboxMetadata {
     pub attempt: u32,
 }
 
-/// One sandbox.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PodSandbox {
     /// The runtime's id.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// Whose.
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<PodSandboxMetadata>,
     /// [`SandboxState`].
@@ -100,7 +94,6 @@ pub struct PodSandbox {
     pub runtime_handler: String,
 }
 
-/// What a sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum SandboxState {
@@ -133,7 +126,6 @@ pub struct ContainerMetadata {
     pub attempt: u32,
 }
 
-/// One container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Container {
     /// The runtime's id.
@@ -142,7 +134,6 @@ pub struct Container {
     /// The sandbox that it is in.
     #[prost(string, tag = "2")]
     pub pod_sandbox_id: String,
-    /// Which.
     #[prost(message, optional, tag = "3")]
     pub metadata: Option<ContainerMetadata>,
     /// [`ContainerState`].
@@ -153,7 +144,6 @@ pub struct Container {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What a container is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum ContainerState {
@@ -170,7 +160,6 @@ pub enum ContainerState {
 /// Ends a container; twice is fine.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct StopContainerRequest {
-    /// Which.
     #[prost(string, tag = "1")]
     pub container_id: String,
     /// Seconds between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
@@ -181,7 +170,6 @@ pub struct StopContainerRequest {
 /// Ends a sandbox with all that is in it and gives its network back; twice is fine.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct StopPodSandboxRequest {
-    /// Which.
     #[prost(string, tag = "1")]
     pub pod_sandbox_id: String,
 }

@@ -23,7 +23,6 @@ pub enum RuntimeError {
         socket.display()
     )]
     Unreachable {
-        /// Where.
         socket: Arc<Path>,
         /// What the system says.
         reason: String,
@@ -34,7 +33,6 @@ pub enum RuntimeError {
         socket.display()
     )]
     Timeout {
-        /// Where.
         socket: Arc<Path>,
         /// The call.
         method: &'static str,
@@ -48,7 +46,6 @@ pub enum RuntimeError {
         socket.display()
     )]
     NoV1 {
-        /// Where.
         socket: Arc<Path>,
         /// What it says.
         reason: String,

@@ -104,7 +104,6 @@ impl RuntimeState {
         self.containers.get(id).filter(|known| known.uid == *uid)
     }
 
-    /// The pod of a uid.
     pub fn pod(&self, uid: &str) -> Option<&PodRef> {
         self.pods.get(uid)
     }

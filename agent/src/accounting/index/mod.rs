@@ -60,7 +60,6 @@ pub struct ContainerEntry {
     pub live: bool,
 }
 
-/// One pod.
 #[derive(Debug, Clone)]
 pub struct PodEntry {
     /// Its class as its place in the tree says.
@@ -78,14 +77,12 @@ pub struct PodEntry {
 pub enum Change {
     /// A pod's cgroup is there.
     PodAppeared {
-        /// Its uid.
         uid: PodUid,
         /// Its class by its place.
         class: QosClass,
     },
     /// A pod's cgroup is gone and nothing counts to it any more.
     PodGone {
-        /// Its uid.
         uid: PodUid,
         /// Its cgroup, relative to the root.
         path: CgroupPath,

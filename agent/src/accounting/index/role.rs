@@ -9,9 +9,7 @@ pub enum Role {
     Root,
     /// The burstable or besteffort tier.
     Tier(QosClass),
-    /// A pod.
     Pod {
-        /// Its uid.
         uid: PodUid,
         /// Its class by its place.
         class: QosClass,

@@ -131,32 +131,28 @@ impl Levels {
             ScopeName::Burstable => &mut self.burstable,
             ScopeName::BestEffort => &mut self.besteffort,
             ScopeName::Node => &mut self.node,
-            ScopeName::Pressure | ScopeName::Pids => return,
+            // Not a level of its own.
+            _ => return,
         };
         *place = Some(level);
     }
 
-    /// The level of a scope.
     pub(crate) fn of_scope(&self, scope: ScopeName) -> Option<u64> {
         match scope {
             ScopeName::Kubepods => self.kubepods,
             ScopeName::Burstable => self.burstable,
             ScopeName::BestEffort => self.besteffort,
             ScopeName::Node => self.node,
-            // Not a level of its own.
-            ScopeName::Pressure | ScopeName::Pids => None,
+            _ => None,
         }
     }
 }
 
 fn scope_path(layout: &CgroupLayout, scope: ScopeName) -> CgroupPath {
-    layout.path(&match scope {
+    layout.path(&match scope.tier() {
+        Some(class) => layout.kubepods.tier(class),
         // The node's counts where pods' does: what room it has is room for pods.
-        ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure | ScopeName::Pids => {
-            layout.kubepods.clone()
-        }
-        ScopeName::Burstable => layout.kubepods.tier(QosClass::Burstable),
-        ScopeName::BestEffort => layout.kubepods.tier(QosClass::BestEffort),
+        None => layout.kubepods.clone(),
     })
 }
 
@@ -206,11 +202,9 @@ impl Tokens {
 /// What a plan is made from.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
-    /// The tree.
     pub tree: &'a Tree,
     /// Its names.
     pub layout: &'a CgroupLayout,
-    /// The levels.
     pub levels: Levels,
     /// Once kubepods is at its level, how much below it usage is brought, bytes
     /// (`evictionMinimumReclaim`).
@@ -240,21 +234,13 @@ pub(super) struct Inputs<'a> {
 /// Opens what is not open in `before`, the plan in force. A scope or pod whose cgroup is not there is
 /// left out.
 pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens) -> ArmedPlan {
-    // The node first: how much room it has bounds how much kubepods has.
-    let scopes = [
-        ScopeName::Node,
-        ScopeName::Kubepods,
-        ScopeName::Burstable,
-        ScopeName::BestEffort,
-    ];
     let open: HashMap<u64, &Arc<VictimFiles>> =
         before.victims.iter().map(|v| (v.token, &v.files)).collect();
     let victims: Vec<_> = candidates(inputs)
         .filter_map(|(uid, candidate)| victim(inputs, &open, uid, candidate, tokens))
         .collect();
     ArmedPlan {
-        scopes: scopes
-            .into_iter()
+        scopes: (ScopeName::LEVELS.into_iter())
             .filter_map(|name| scope(inputs, before, name))
             .collect(),
         pids: pids::arm(inputs, before, &victims),
@@ -267,12 +253,10 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
 
 fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc<Scope>> {
     let level = inputs.levels.of_scope(name)?;
-    let target = match name {
-        // The kubelet's thresholds are about all pods; those of the tiers are ours.
-        ScopeName::Kubepods | ScopeName::Node => level.saturating_sub(inputs.minimum_reclaim),
-        ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pressure | ScopeName::Pids => {
-            level
-        }
+    // The kubelet's thresholds are about all pods; those of the tiers are ours.
+    let target = match name.tier() {
+        None => level.saturating_sub(inputs.minimum_reclaim),
+        Some(_) => level,
     };
     let path = scope_path(inputs.layout, name);
     let memory_id = inputs.tree.memory_id(&path).ok()?;

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use podwarden_policy::{
-    MilliCpu, PodUid, QosClass,
+    MilliCpu, QosClass,
     colocation::class::{self, Class, Classified, Contradiction},
     limits::pod_requests,
     name::CgroupName,
     settings::Observed,
 };
 
-use super::{Environment, Fact, pods::Known};
+use super::{Context, Environment, Fact, pods::Known};
 use crate::{
     accounting::index::PodEntry,
     api::types::{EventKind, PodRef},
@@ -85,12 +85,12 @@ impl Colocation {
     }
 
     /// Hands the thread the pods as they are now; returns what is new of labels without effect.
-    pub(super) fn aim(
-        &mut self,
-        env: &Environment,
-        known: &Known<'_>,
-        entries: &BTreeMap<PodUid, PodEntry>,
-    ) -> Vec<Fact> {
+    pub(super) fn aim(&mut self, cx: Context<'_>) -> Vec<Fact> {
+        let Context {
+            env,
+            known,
+            entries,
+        } = cx;
         let Some(burster) = &self.burster else {
             return Vec::new();
         };
@@ -114,14 +114,14 @@ impl Colocation {
                 aim.outside_pool.push(entry.path.clone());
             }
             if classified.class.is_latency_sensitive() && classified.contradictions.is_empty() {
-                aim.protected.push(protected(sourced, entry, known));
+                aim.protected.push(protected(sourced, entry, &known));
             }
         }
         if aim != self.aim {
             self.aim = aim.clone();
             burster.aim(aim);
         }
-        self.report(&classified, known)
+        self.report(&classified, &known)
     }
 
     fn report(&mut self, classified: &[(&SourcedPod, Classified)], known: &Known<'_>) -> Vec<Fact> {

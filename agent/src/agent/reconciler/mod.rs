@@ -21,20 +21,28 @@ mod occurrences;
 pub(super) mod pods;
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use podwarden_cgroup::{CgroupLayout, FreezeRecord, Tree};
-use podwarden_policy::{Node, QosClass, evict::Exemptions, name};
+use podwarden_policy::{Node, PodUid, QosClass, evict::Exemptions, name};
 
 use self::{
-    colocation::Colocation, eviction::EvictionManager, figures::FiguresPublisher,
-    hierarchy::Hierarchy, kubelet::KubeletFacts, pods::Pods,
+    colocation::Colocation,
+    eviction::EvictionManager,
+    figures::FiguresPublisher,
+    hierarchy::Hierarchy,
+    kubelet::KubeletFacts,
+    pods::{Known, Pods},
 };
 use crate::{
-    accounting::{Occurrence, index::Change},
+    accounting::{
+        Occurrence,
+        index::{Change, PodEntry},
+    },
     agent::arm::TierBounds,
     api::{
         published::Published,
@@ -72,6 +80,25 @@ pub(super) struct Environment {
     /// Where freezes are noted, where pods are frozen to be killed.
     pub(super) frozen: Option<Arc<FreezeRecord>>,
     pub(super) published: Arc<Published>,
+}
+
+/// What a step of a part may read besides the part's own state.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    env: &'a Environment,
+    known: Known<'a>,
+    /// The pods' cgroups, by uid.
+    entries: &'a BTreeMap<PodUid, PodEntry>,
+}
+
+impl<'a> Context<'a> {
+    fn of(env: &'a Environment, pods: &'a Pods, figures: &'a FiguresPublisher) -> Self {
+        Self {
+            env,
+            known: pods.known(),
+            entries: figures.pods(),
+        }
+    }
 }
 
 /// What a step of one part means to the others.
@@ -212,53 +239,34 @@ impl Reconciler {
     /// Completes when a part is ready, the reactor's reports before all else.
     async fn wait(&mut self) -> Wake {
         let now = Instant::now();
-        let Self {
-            env,
-            pods,
-            hierarchy,
-            colocation,
-            eviction,
-            kubelet,
-            figures,
-            ..
-        } = self;
-        let sampling = figures.sampling_due(env);
-        let due = [sampling, BEAT, hierarchy.due(now), eviction.due(now)];
-        let due = due.into_iter().min().unwrap_or_default();
+        let sampling = self.figures.sampling_due(&self.env);
+        let due = [self.hierarchy.due(now), self.eviction.due(now)];
+        let due = due.into_iter().fold(sampling.min(BEAT), Duration::min);
         // A request ends an idle pause; it changes nothing once sampling is at its full pace.
-        let idle = sampling > env.config.sampling_interval;
+        let idle = sampling > self.env.config.sampling_interval;
         tokio::select! {
             biased;
-            () = eviction.ready() => Wake::Eviction,
-            () = figures.ready() => Wake::Figures,
-            wake = hierarchy.ready() => Wake::Hierarchy(wake),
-            () = kubelet.ready() => Wake::Kubelet,
-            report = colocation.ready() => Wake::Colocation(report),
-            wake = pods.ready() => Wake::Pods(wake),
-            () = env.published.demanded(), if idle => Wake::Time,
+            () = self.eviction.ready() => Wake::Eviction,
+            () = self.figures.ready() => Wake::Figures,
+            wake = self.hierarchy.ready() => Wake::Hierarchy(wake),
+            () = self.kubelet.ready() => Wake::Kubelet,
+            report = self.colocation.ready() => Wake::Colocation(report),
+            wake = self.pods.ready() => Wake::Pods(wake),
+            () = self.env.published.demanded(), if idle => Wake::Time,
             () = tokio::time::sleep(due) => Wake::Time,
         }
     }
 
     /// The step of the part that is ready.
     fn step(&mut self, wake: Wake) -> Vec<Fact> {
-        let Self {
-            env,
-            pods,
-            hierarchy,
-            colocation,
-            eviction,
-            kubelet,
-            figures,
-            ..
-        } = self;
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
         match wake {
-            Wake::Eviction => eviction.step(env, &pods.known(), figures.pods()),
-            Wake::Figures => figures.step(env),
-            Wake::Kubelet => kubelet.step(&env.tree).into_iter().collect(),
-            Wake::Hierarchy(wake) => hierarchy.step(wake, env, &pods.known(), colocation),
-            Wake::Colocation(report) => colocation.step(report, env),
-            Wake::Pods(wake) => pods.step(wake, env),
+            Wake::Eviction => self.eviction.step(cx),
+            Wake::Figures => self.figures.step(&self.env),
+            Wake::Kubelet => self.kubelet.step(&self.env.tree).into_iter().collect(),
+            Wake::Hierarchy(wake) => self.hierarchy.step(wake, cx, &self.colocation),
+            Wake::Colocation(report) => self.colocation.step(report, &self.env),
+            Wake::Pods(wake) => self.pods.step(wake, &self.env),
             Wake::Time => Vec::new(),
         }
     }
@@ -266,7 +274,8 @@ impl Reconciler {
     /// The work of each part that comes with time, whatever the reconciler woke for.
     fn on_time(&mut self) {
         let now = Instant::now();
-        let mut facts = self.hierarchy.on_time(now, &self.env, &self.pods.known());
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
+        let mut facts = self.hierarchy.on_time(now, cx);
         facts.extend(self.eviction.on_time(now, &self.env));
         self.apply(facts);
     }
@@ -296,54 +305,40 @@ impl Reconciler {
     }
 
     fn pods_changed(&mut self) {
-        self.hierarchy.learn(&self.pods.set());
-        if self
-            .hierarchy
-            .make_room(&self.env, &self.pods.set(), self.eviction.levels())
-        {
+        let set = self.pods.set();
+        self.hierarchy.learn(&set);
+        if (self.hierarchy).make_room(&self.env, &set, self.eviction.levels()) {
             self.arm();
         }
-        let facts = self.hierarchy.settle_all(&self.env, &self.pods.known());
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
+        let facts = self.hierarchy.settle_all(cx);
         self.apply(facts);
         self.reconcile_due = true;
     }
 
     /// Brings the cgroups to what the pods need.
     fn reconcile(&mut self) {
-        let Self {
-            env,
-            pods,
-            hierarchy,
-            colocation,
-            eviction,
-            kubelet,
-            figures,
-            ..
-        } = self;
-        kubelet.read(&env.tree);
-        (env.node, env.tier_bounds) = (kubelet.node(), kubelet.tiers());
-        let mut pass = hierarchy.plan(
-            env,
-            &pods.known(),
-            figures.pods(),
-            eviction.levels(),
-            colocation,
-        );
-        pass.shortcomings.extend(pods.runtime_problem());
-        pass.shortcomings.extend(kubelet.mismatches());
-        let unexplained = eviction.look_for_unexplained(env, &pods.known(), figures.pods());
-        pass.shortcomings.extend(unexplained);
-        figures.notice(std::mem::take(&mut pass.shortcomings), env);
-        let facts = hierarchy.act(pass, env);
+        self.kubelet.read(&self.env.tree);
+        self.env.node = self.kubelet.node();
+        self.env.tier_bounds = self.kubelet.tiers();
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
+        let mut pass = (self.hierarchy).plan(cx, self.eviction.levels(), &self.colocation);
+        pass.shortcomings.extend(self.pods.runtime_problem());
+        pass.shortcomings.extend(self.kubelet.mismatches());
+        pass.shortcomings
+            .extend(self.eviction.look_for_unexplained(cx));
+        self.figures
+            .notice(std::mem::take(&mut pass.shortcomings), &self.env);
+        let facts = self.hierarchy.act(pass, &self.env);
         self.apply(facts);
     }
 
     /// Hands the reactor its levels and victims.
     fn arm(&mut self) {
-        let known = self.pods.known();
-        let levels = self.eviction.arm(&self.env, &known, self.figures.pods());
-        self.hierarchy.aim(&self.env, levels, &known.set());
-        let facts = self.colocation.aim(&self.env, &known, self.figures.pods());
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
+        let levels = self.eviction.arm(cx);
+        self.hierarchy.aim(&self.env, levels, &cx.known.set());
+        let facts = self.colocation.aim(cx);
         self.apply(facts);
     }
 

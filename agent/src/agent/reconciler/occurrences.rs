@@ -3,7 +3,7 @@
 use podwarden_abi::ExitEvent;
 use podwarden_policy::PodUid;
 
-use super::Reconciler;
+use super::{Context, Reconciler};
 use crate::{
     accounting::{Occurrence, index::Change},
     api::types::EventKind,
@@ -72,11 +72,8 @@ impl Reconciler {
 
     /// Values of reclaimed resources do not wait for a pass over the tree.
     fn reclaimed_appeared(&mut self, uid: &PodUid) {
-        let entry = self.figures.pods().get(uid);
-        let known = self.pods.known();
-        let fact = self
-            .hierarchy
-            .reclaimed_appeared(&self.env, &known, uid, entry);
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
+        let fact = self.hierarchy.reclaimed_appeared(cx, uid);
         self.apply(fact);
     }
 
@@ -86,10 +83,8 @@ impl Reconciler {
         let pod = self.figures.pods().get(uid);
         let container = pod.and_then(|pod| pod.containers.get(id));
         if let Some(path) = container.map(|container| container.path.clone()) {
-            let known = self.pods.known();
-            let facts = self
-                .hierarchy
-                .container_appeared(&self.env, &known, &path, uid, id);
+            let cx = Context::of(&self.env, &self.pods, &self.figures);
+            let facts = self.hierarchy.container_appeared(cx, &path, uid, id);
             self.apply(facts);
         }
         // The runtime may have known the container before its cgroup was made.

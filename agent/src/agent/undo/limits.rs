@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use podwarden_cgroup::Driver;
 
-use super::{Item, Place, Step};
+use super::{Item, Place, Step, put_back};
 use crate::hierarchy::converge::{found_file, guard};
 
 pub(super) const STEP: Step = Step {
@@ -23,14 +23,6 @@ fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
         systemd: is_slices,
     };
     let left = guard::put_back(&of_guard, place.dry_run).context("put the tiers' limits back")?;
-    // The file goes when all of it is done.
-    let undone = place.dry_run || !found.exists();
-    let item = |cgroup: &podwarden_cgroup::CgroupPath| match undone {
-        true => Item::gone(cgroup.to_string()),
-        false => Item::stays(
-            cgroup.to_string(),
-            "the kernel refused a limit, see the log",
-        ),
-    };
-    Ok(left.iter().map(item).collect())
+    let refused = "the kernel refused a limit, see the log";
+    Ok(put_back(place, &found, &left, refused))
 }

@@ -11,9 +11,9 @@ mod pins;
 mod quotas;
 mod state;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use podwarden_cgroup::{Driver, Hierarchies, Tree};
+use podwarden_cgroup::{CgroupPath, Driver, Hierarchies, Tree};
 use serde::Serialize;
 
 use super::start::{self, LOCK_DIR, StartError};
@@ -78,6 +78,16 @@ impl Item {
             stays: Some(why.into()),
         }
     }
+}
+
+/// Values of cgroups that are put back: the file with those found goes when all of it is done.
+fn put_back(place: &Place, found: &Path, cgroups: &[CgroupPath], refused: &str) -> Vec<Item> {
+    let undone = place.dry_run || !found.exists();
+    let item = |cgroup: &CgroupPath| match undone {
+        true => Item::gone(cgroup.to_string()),
+        false => Item::stays(cgroup.to_string(), refused),
+    };
+    cgroups.iter().map(item).collect()
 }
 
 /// What came of a step.

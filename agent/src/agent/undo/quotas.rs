@@ -1,6 +1,6 @@
 //! CPU quotas and bursts of pods, where an agent and its guard were both killed.
 
-use super::{Item, Place, Step};
+use super::{Item, Place, Step, put_back};
 use crate::colocation::{found_file, left, restore};
 
 pub(super) const STEP: Step = Step {
@@ -15,14 +15,6 @@ fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
     if !place.dry_run && !cgroups.is_empty() {
         restore(&place.tree, found.clone());
     }
-    // The file goes when all of it is done.
-    let undone = place.dry_run || !found.exists();
-    let item = |cgroup: &podwarden_cgroup::CgroupPath| match undone {
-        true => Item::gone(cgroup.to_string()),
-        false => Item::stays(
-            cgroup.to_string(),
-            "the kernel refused a quota, see the log",
-        ),
-    };
-    Ok(cgroups.iter().map(item).collect())
+    let refused = "the kernel refused a quota, see the log";
+    Ok(put_back(place, &found, &cgroups, refused))
 }

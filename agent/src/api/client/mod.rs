@@ -72,7 +72,6 @@ pub enum ClientError {
          it with --api-socket PATH or --server ADDR"
     )]
     Connect {
-        /// Where.
         endpoint: Endpoint,
         /// Why.
         #[source]
@@ -83,7 +82,6 @@ pub enum ClientError {
         "connect to {endpoint}: only its owner may; run this as the user that runs the agent (root)"
     )]
     Denied {
-        /// Where.
         endpoint: Endpoint,
         /// Why.
         #[source]
@@ -92,9 +90,7 @@ pub enum ClientError {
     /// The connection broke, or the listener does not speak HTTP.
     #[error("GET {path} from {endpoint}")]
     Http {
-        /// Where.
         endpoint: Endpoint,
-        /// What.
         path: String,
         /// Why.
         #[source]
@@ -102,18 +98,11 @@ pub enum ClientError {
     },
     /// No answer in time.
     #[error("GET {path} from {endpoint}: no answer within {} s", PATIENCE.as_secs())]
-    Timeout {
-        /// Where.
-        endpoint: Endpoint,
-        /// What.
-        path: String,
-    },
+    Timeout { endpoint: Endpoint, path: String },
     /// The agent said no.
     #[error("GET {path} from {endpoint}: {status}: {message}")]
     Refused {
-        /// Where.
         endpoint: Endpoint,
-        /// What.
         path: String,
         /// HTTP status.
         status: u16,
@@ -123,7 +112,6 @@ pub enum ClientError {
     /// The path is not one that a request line can carry.
     #[error("GET {path:?}: not a path")]
     Path {
-        /// What.
         path: String,
         /// Why.
         #[source]
@@ -132,9 +120,7 @@ pub enum ClientError {
     /// The answer is of another shape: most likely another version's.
     #[error("GET {path} from {endpoint}: not the answer of this version of podwarden")]
     Decode {
-        /// Where.
         endpoint: Endpoint,
-        /// What.
         path: String,
         /// Why.
         #[source]
@@ -143,7 +129,6 @@ pub enum ClientError {
     /// The stream of events broke.
     #[error("read events from {endpoint}")]
     Stream {
-        /// Where.
         endpoint: Endpoint,
         /// Why.
         #[source]
@@ -300,7 +285,6 @@ where
 /// One thing that the stream of events says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
-    /// An event.
     Event(Box<Event>),
     /// So many events were lost to this reader, for it was too slow or came too late.
     Missed(u64),

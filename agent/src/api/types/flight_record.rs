@@ -63,7 +63,6 @@ pub struct Level {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ranked {
-    /// Which pod.
     pub pod: PodRef,
     /// Its usage when the victim was chosen, bytes.
     pub usage_bytes: u64,
@@ -78,7 +77,6 @@ pub struct Ranked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exit {
-    /// When.
     pub at_nanos: u64,
     /// Its process id in the agent's namespace.
     pub pid: u32,
@@ -97,7 +95,6 @@ pub struct Curve {
     /// `kubepods`, `burstable` or `besteffort`; absent for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ScopeName>,
-    /// The pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
     /// When, nanoseconds since [`FlightRecord::origin_nanos`]; negative before it. Ascending.

@@ -103,7 +103,6 @@ pub struct CgroupWrites {
     pub created: u64,
     /// Values written and read back.
     pub updated: u64,
-    /// Cgroups removed.
     pub removed: u64,
     /// Any of these refused, or read back as something else; also page cache that was to be dropped.
     pub failed: u64,
@@ -131,7 +130,6 @@ pub struct ReconcileStats {
 pub struct Amount {
     /// Thousandths of a CPU.
     pub cpu_milli: u64,
-    /// Bytes.
     pub memory_bytes: u64,
 }
 
@@ -150,7 +148,6 @@ impl From<ReclaimedOffer> for Amount {
 pub struct ReclaimedOffer {
     /// Thousandths of a CPU.
     pub cpu_milli: u64,
-    /// Bytes.
     pub memory_bytes: u64,
     /// Of that what the node's pods ask for, thousandths of a CPU.
     pub held_cpu_milli: u64,

@@ -81,7 +81,6 @@ pub struct StallStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExitStats {
-    /// All of them.
     pub total: u64,
     /// Those with a non-zero exit code.
     pub failed: u64,
@@ -102,14 +101,12 @@ pub struct ContainerStats {
     /// The runtime says that it is the pod's sandbox; it is called `POD` then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sandbox: bool,
-    /// CPU.
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
     /// Reclaim stalls.
     pub stall: StallStats,
-    /// Exits.
     pub exits: ExitStats,
 }
 
@@ -117,7 +114,6 @@ pub struct ContainerStats {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStats {
-    /// Which pod.
     pub pod_ref: PodRef,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: String,
@@ -127,14 +123,12 @@ pub struct PodStats {
     pub phase: String,
     /// The pod's cgroup below the controllers' mount points.
     pub cgroup: String,
-    /// CPU.
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
     /// Reclaim stalls.
     pub stall: StallStats,
-    /// Exits.
     pub exits: ExitStats,
     /// Its containers, by name.
     pub containers: Vec<ContainerStats>,

@@ -1,9 +1,6 @@
 //! Charts as SVG: the picture of `podwarden events --svg` and those of the benchmarks.
 //!
-//! | module | content |
-//! |---|---|
-//! | `timeline` | curves over time, with a level and numbered moments |
-//! | `dots` | every value as a dot on logarithmic axes, a line for each row |
+//! `timeline` draws curves over time, with a level and numbered moments.
 //!
 //! The page is light. Its texts are SVG text: no font is read, and widths are estimates.
 
@@ -14,10 +11,8 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-mod dots;
 mod timeline;
 
-pub use dots::{Dots, Panel, Row};
 pub(crate) use timeline::{Curve, Moment, Place, Timeline};
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito), darker where white needs it.
@@ -28,22 +23,22 @@ pub const COLOURS: [(u8, u8, u8); 5] = [
     (138, 90, 131),
     (122, 106, 0),
 ];
-pub(crate) const BLACK: RGBColor = RGBColor(27, 31, 36);
+pub const BLACK: RGBColor = RGBColor(27, 31, 36);
 pub(crate) const GREY: RGBColor = RGBColor(89, 99, 110);
-pub(crate) const PALE: RGBColor = RGBColor(216, 222, 228);
+pub const PALE: RGBColor = RGBColor(216, 222, 228);
 pub(crate) const RED: RGBColor = RGBColor(176, 0, 32);
 
 /// A part of the page, or the page.
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-pub(crate) fn colour(index: usize) -> RGBColor {
+pub fn colour(index: usize) -> RGBColor {
     let (red, green, blue) = COLOURS[index % COLOURS.len()];
     RGBColor(red, green, blue)
 }
 
 /// How a text stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weight {
+pub enum Weight {
     Title,
     Head,
     Body,
@@ -51,7 +46,7 @@ pub(crate) enum Weight {
 }
 
 /// The style of a text that begins, or ends, where it is put.
-pub(crate) fn style(weight: Weight, ends: bool) -> TextStyle<'static> {
+pub fn style(weight: Weight, ends: bool) -> TextStyle<'static> {
     // SVGBackend divides a size by 1.24.
     let (size, bold, colour) = match weight {
         Weight::Title => (22, FontStyle::Bold, BLACK),
@@ -65,7 +60,7 @@ pub(crate) fn style(weight: Weight, ends: bool) -> TextStyle<'static> {
 }
 
 /// Puts a text on the page, its middle at the height of `at`.
-pub(crate) fn text(
+pub fn text(
     page: &Area<'_>,
     at: (i32, i32),
     text: &str,
@@ -81,7 +76,7 @@ pub(crate) fn text(
 ///
 /// # Errors
 /// What `draw` says, and sizes that nothing fits in.
-pub(crate) fn page(
+pub fn page(
     size: (u32, u32),
     draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<String> {

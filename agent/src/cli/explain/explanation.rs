@@ -116,10 +116,13 @@ pub(super) struct OfContainer {
 #[serde(tag = "candidacy", rename_all = "camelCase")]
 pub(super) enum Eviction {
     /// It is never evicted.
-    Protected { reason: String },
+    Protected {
+        reason: String,
+    },
     /// It is not among the candidates.
-    NoCandidate { reason: String },
-    /// It is.
+    NoCandidate {
+        reason: String,
+    },
     Candidate(Box<Candidate>),
 }
 

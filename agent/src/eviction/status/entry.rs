@@ -50,7 +50,6 @@ pub(super) enum About {
     },
     /// The node, which is short of memory, or was.
     Node {
-        /// Its name.
         name: String,
         /// It is no longer; absent as long as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +60,6 @@ pub(super) enum About {
     },
 }
 
-/// What is past.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Past {
     /// When it began, RFC 3339.

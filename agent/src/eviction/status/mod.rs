@@ -90,7 +90,6 @@ pub(crate) use self::{
 
 /// What eviction statuses are made with.
 pub struct Parts {
-    /// How.
     pub how: EvictionStatusConfig,
     /// The API server; `None` without one, as with [`EvictionStatusConfig::None`].
     pub apiserver: Option<Apiserver>,

@@ -18,7 +18,6 @@ pub(super) enum Found {
     Another,
 }
 
-/// The object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Object {
     /// Its own uid.

@@ -114,7 +114,6 @@ impl Server {
         }
     }
 
-    /// One pod.
     pub(super) async fn pod(&self, namespace: &str, name: &str) -> Answer {
         let request = Request::new(pods(namespace)).get(name, &GetParams::default());
         self.ask(request, GET).await

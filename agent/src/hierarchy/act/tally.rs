@@ -13,7 +13,6 @@ use crate::api::types::{CgroupWrites, ReconcileStats};
 /// What is done to a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// It is made.
     Create,
     /// A value is written.
     Update,
@@ -24,7 +23,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Reclaim];
 
     /// The label's value.
@@ -51,7 +49,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Unchanged];
 
     /// The label's value.
@@ -88,7 +85,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one operation.
     pub fn count(&mut self, operation: Operation, outcome: Outcome) {
         self.operations[operation as usize].outcomes[outcome as usize] += 1;
     }
@@ -145,7 +141,6 @@ impl Counters {
         self.lock().clone()
     }
 
-    /// Counts one operation.
     pub fn count(&self, operation: Operation, outcome: Outcome, took: Duration) {
         let (name, result) = (operation.as_str(), outcome.as_str());
         counter!("podwarden_cgroup_operations_total", "operation" => name, "result" => result)

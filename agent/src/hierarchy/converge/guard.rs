@@ -26,7 +26,7 @@ use podwarden_cgroup::{
 use super::{Parts, found::Originals, writes};
 use crate::{
     config::ConvergenceConfig,
-    hierarchy::act::{Backend, Files, Slices},
+    hierarchy::act::{Files, Slices},
 };
 
 /// The subcommand, which is not for people.
@@ -128,15 +128,7 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
         return Ok(Some(tree));
     };
     let originals = Originals::open(found.clone());
-    let parts = Parts {
-        backend: backend(place.systemd),
-        tree: tree.clone(),
-        counters: Arc::default(),
-        config: ConvergenceConfig::default(),
-        found,
-        guard: None,
-    };
-    restore(&parts, originals);
+    restore(&parts_of(place.systemd, tree.clone(), found), originals);
     tracing::warn!("the agent was killed: the tiers have the limits again that it found");
     Ok(Some(tree))
 }
@@ -177,26 +169,28 @@ pub fn put_back(place: &Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> 
             holder: None,
         });
     };
-    let parts = Parts {
-        backend: backend(place.systemd),
+    restore(&parts_of(place.systemd, tree, found), originals);
+    Ok(left)
+}
+
+/// What writes the limits back.
+fn parts_of(systemd: bool, tree: Tree, found: PathBuf) -> Parts {
+    let connected = systemd.then(Systemd::connect).transpose();
+    let backend = connected.unwrap_or_else(|error| {
+        tracing::warn!(%error, "only the files of systemd's slices are written");
+        None
+    });
+    Parts {
+        backend: match backend {
+            Some(systemd) => Arc::new(Slices(systemd)),
+            None => Arc::new(Files),
+        },
         tree,
         counters: Arc::default(),
         config: ConvergenceConfig::default(),
         found,
         guard: None,
-    };
-    restore(&parts, originals);
-    Ok(left)
-}
-
-fn backend(systemd: bool) -> Arc<dyn Backend> {
-    if systemd {
-        match Systemd::connect() {
-            Ok(systemd) => return Arc::new(Slices(systemd)),
-            Err(error) => tracing::warn!(%error, "only the files of systemd's slices are written"),
-        }
     }
-    Arc::new(Files)
 }
 
 /// Has the tree to oneself; `None` where another agent has it.

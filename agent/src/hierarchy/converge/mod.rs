@@ -124,7 +124,6 @@ type Figures = Arc<Mutex<Vec<(ScopeName, TierConvergence)>>>;
 
 /// What the thread works on.
 pub struct Parts {
-    /// The tree.
     pub tree: Tree,
     /// Who sets values.
     pub backend: Arc<dyn Backend>,

@@ -22,10 +22,7 @@ pub enum WatchError {
         "foreign writes to some cgroups are found by the timer alone: the limit on inotify watches is \
          reached; raise {sysctl}"
     )]
-    Limit {
-        /// Which.
-        sysctl: &'static str,
-    },
+    Limit { sysctl: &'static str },
     /// Anything else.
     #[error("foreign writes to some cgroups are found by the timer alone")]
     Watch(#[source] podwarden_cgroup::Error),

@@ -39,7 +39,6 @@ const _: () = assert!(size_of::<Record>() == size_of::<Account>() + 24);
 pub(crate) trait Maps {
     /// The figures of an account, all CPUs added up.
     fn figures(&self, slot: u32) -> Option<Account>;
-    /// Writes a record.
     fn write(&mut self, key: u64, record: &Record);
     /// Erases a record.
     fn erase(&mut self, key: u64);

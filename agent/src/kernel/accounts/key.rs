@@ -36,7 +36,6 @@ pub struct PodKey {
 }
 
 impl PodKey {
-    /// Of a pod.
     pub fn new(class: QosClass, uid: &str) -> Self {
         let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Self {

@@ -27,7 +27,6 @@ pub(super) struct Condition {
     kind: String,
 }
 
-/// The status of a container.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ContainerStatus {

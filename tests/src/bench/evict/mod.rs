@@ -9,6 +9,7 @@
 //!  measure  one run's figures out of these; pure
 //!  report   the table and the JSON; pure
 //!  plot     the picture; pure
+//!  dots     how it is drawn: lines of dots on logarithmic axes
 //! ```
 //!
 //! No figure comes from a daemon: the crossing is the moment at which the very figure that the daemon
@@ -16,6 +17,7 @@
 //! page by page, from then to its end; the time of the kill is the kernel's.
 
 mod daemons;
+mod dots;
 mod ground;
 mod measure;
 mod plot;

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use podwarden::cli::chart::{Dots, Panel, Row};
 
 use super::MIB;
 use super::daemons::Daemon;
+use super::dots::{Dots, Panel, Row};
 use super::measure::Figures;
 use super::report::Report;
 

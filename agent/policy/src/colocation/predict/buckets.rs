@@ -54,7 +54,6 @@ impl Scale {
         }
     }
 
-    /// How many there are.
     pub(super) const fn count(self) -> u8 {
         match self {
             Self::Cpu => CPU_BUCKETS as u8,

@@ -21,7 +21,7 @@ use self::{
     outside::Outside,
     reports::{Evictions, Listeners},
 };
-use super::{Environment, Fact, pods::Known};
+use super::{Context, Environment, Fact};
 use crate::{
     accounting::index::PodEntry,
     agent::{
@@ -120,21 +120,9 @@ impl EvictionManager {
     }
 
     /// Takes every report there is.
-    pub(super) fn step(
-        &mut self,
-        env: &Environment,
-        known: &Known<'_>,
-        pods: &BTreeMap<PodUid, PodEntry>,
-    ) -> Vec<Fact> {
-        let Self {
-            reactor,
-            tokens,
-            evictions,
-            recorder,
-            status,
-            to_hold,
-            ..
-        } = self;
+    pub(super) fn step(&mut self, cx: Context<'_>) -> Vec<Fact> {
+        let Context { env, known, .. } = cx;
+        let (reactor, tokens) = (&mut self.reactor, &self.tokens);
         reactor.silence();
         let lost = reactor.lost_reports();
         if lost != self.reports_lost {
@@ -151,22 +139,22 @@ impl EvictionManager {
                 && chosen.outcome.is_some()
                 && let Some(uid) = tokens.uid(chosen.token)
             {
-                to_hold.insert(uid.clone());
+                self.to_hold.insert(uid.clone());
             }
             let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
             let mut listeners = Listeners {
                 published: &env.published,
                 outside: &outside,
-                recorder,
-                status,
+                recorder: &mut self.recorder,
+                status: &mut self.status,
                 sources: known.sources,
-                pods,
+                pods: cx.entries,
             };
             let incident = |chosen: &Chosen| {
                 let readings = reactor.trace().read();
                 Incident::of_choice(chosen, &reactor.armed(), readings, pod_of)
             };
-            if evictions.take(report, &mut listeners, pod_of, incident) {
+            if (self.evictions).take(report, &mut listeners, pod_of, incident) {
                 facts.push(Fact::Reconcile);
             }
             facts.push(Fact::ReactorReported);
@@ -211,12 +199,12 @@ impl EvictionManager {
     }
 
     /// Looks for pods' cgroups that no source explains; returns the degradation.
-    pub(super) fn look_for_unexplained(
-        &mut self,
-        env: &Environment,
-        known: &Known<'_>,
-        pods: &BTreeMap<PodUid, PodEntry>,
-    ) -> Option<String> {
+    pub(super) fn look_for_unexplained(&mut self, cx: Context<'_>) -> Option<String> {
+        let Context {
+            env,
+            known,
+            entries,
+        } = cx;
         let now = Instant::now();
         let explainers = Explainers {
             set: &known.set(),
@@ -225,7 +213,7 @@ impl EvictionManager {
             runtime: (env.config.container_runtime_endpoint.as_ref())
                 .map(|_| known.identities.runtime()),
         };
-        self.unexplained.look(pods, explainers, now);
+        self.unexplained.look(entries, explainers, now);
         self.unexplained.notice(now)
     }
 
@@ -235,12 +223,12 @@ impl EvictionManager {
     }
 
     /// Hands the reactor its levels and victims; returns the levels.
-    pub(super) fn arm(
-        &mut self,
-        env: &Environment,
-        known: &Known<'_>,
-        pods: &BTreeMap<PodUid, PodEntry>,
-    ) -> Levels {
+    pub(super) fn arm(&mut self, cx: Context<'_>) -> Levels {
+        let Context {
+            env,
+            known,
+            entries,
+        } = cx;
         let config = &env.config;
         let set = known.set();
         let specs: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();
@@ -263,7 +251,7 @@ impl EvictionManager {
             .collect();
         let inputs = arm::Inputs {
             tree: &env.tree,
-            entries: pods,
+            entries,
             runtime: &known.identities.runtime().state,
             layout: &env.layout,
             levels,
@@ -281,7 +269,7 @@ impl EvictionManager {
         drop(before);
         self.reactor.arm(plan);
         self.hold_dead(&set);
-        self.follow_usage(env, pods);
+        self.follow_usage(env, entries);
         levels
     }
 

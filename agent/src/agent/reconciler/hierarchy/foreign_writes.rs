@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{desired::Desired, drift::Judgement, plan::Action, settings::Observed};
 
-use super::{Colocation, Environment, Fact, Hierarchy, Known};
+use super::{Colocation, Context, Environment, Fact, Hierarchy};
 use crate::{
     api::types::EventKind,
     base::error,
@@ -63,8 +63,7 @@ impl Hierarchy {
 
     pub(super) fn take_foreign_writes(
         &mut self,
-        env: &Environment,
-        known: &Known<'_>,
+        cx: Context<'_>,
         colocation: &Colocation,
     ) -> Vec<Fact> {
         let mut facts = Vec::new();
@@ -75,19 +74,18 @@ impl Hierarchy {
             facts.push(Fact::Reconcile);
         }
         for path in drift.entered() {
-            facts.extend(self.settle(&path, env, known));
+            facts.extend(self.settle(&path, cx));
         }
-        let Environment { tree, layout, .. } = env;
-        let Self { drift, actor, .. } = self;
-        let Some(drift) = drift else {
+        let Some(drift) = &mut self.drift else {
             return facts;
         };
+        let Environment { tree, layout, .. } = cx.env;
         let mut observed = BTreeMap::new();
         for name in drift.take_noticed() {
             let path = layout.path(&name);
             if tree.id(&path).is_ok() {
                 let found = Observed {
-                    ours: actor.made(&path),
+                    ours: self.actor.made(&path),
                     ..tree.read(&path)
                 };
                 observed.insert(name, found);
@@ -95,12 +93,12 @@ impl Hierarchy {
                 drift.gone(&name);
             }
         }
-        colocation.mask(&mut observed, env);
-        self.know_ours(&observed, env);
+        colocation.mask(&mut observed, cx.env);
+        self.know_ours(&observed, cx.env);
         let judgement = self.drift.as_mut().map(|drift| drift.judge(&observed));
         let judgement = judgement.unwrap_or_default();
         if judgement != Judgement::default() {
-            let (_, findings) = self.carry_out(judgement, env, Actor::correct);
+            let (_, findings) = self.carry_out(judgement, cx.env, Actor::correct);
             facts.extend(self::facts(findings));
         }
         facts

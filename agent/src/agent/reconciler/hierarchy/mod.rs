@@ -8,13 +8,13 @@ mod pace;
 mod reclaimed;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::{
-    Bytes, PodUid,
+    Bytes,
     desired::{self, Desired},
     drift::Judgement,
     limits::Limit,
@@ -23,9 +23,8 @@ use podwarden_policy::{
 };
 
 use self::pace::Pace;
-use super::{Environment, Fact, colocation::Colocation, pods::Known};
+use super::{Context, Environment, Fact, colocation::Colocation};
 use crate::{
-    accounting::index::PodEntry,
     agent::arm::Levels,
     api::types::{ForeignWriteStats, TierConvergence},
     base::clock,
@@ -84,17 +83,14 @@ impl Hierarchy {
 
     /// Cancel-safe. Convergence before foreign writes.
     pub(super) async fn ready(&mut self) -> Wake {
-        let Self {
-            drift, converger, ..
-        } = self;
         let foreign_writes = async {
-            match drift {
+            match &mut self.drift {
                 Some(drift) => drift.ready().await,
                 None => std::future::pending().await,
             }
         };
         let convergence = async {
-            match converger {
+            match &mut self.converger {
                 Some(converger) => match converger.report().await {
                     Some(report) => report,
                     // Its thread has ended.
@@ -113,13 +109,12 @@ impl Hierarchy {
     pub(super) fn step(
         &mut self,
         wake: Wake,
-        env: &Environment,
-        known: &Known<'_>,
+        cx: Context<'_>,
         colocation: &Colocation,
     ) -> Vec<Fact> {
         match wake {
-            Wake::Convergence(report) => convergence::facts(report, env),
-            Wake::ForeignWrites => self.take_foreign_writes(env, known, colocation),
+            Wake::Convergence(report) => convergence::facts(report, cx.env),
+            Wake::ForeignWrites => self.take_foreign_writes(cx, colocation),
         }
     }
 
@@ -128,13 +123,8 @@ impl Hierarchy {
         self.pace.due(now)
     }
 
-    pub(super) fn on_time(
-        &mut self,
-        now: Instant,
-        env: &Environment,
-        known: &Known<'_>,
-    ) -> Vec<Fact> {
-        let mut facts = self.settle_due(now, env, known);
+    pub(super) fn on_time(&mut self, now: Instant, cx: Context<'_>) -> Vec<Fact> {
+        let mut facts = self.settle_due(now, cx);
         if self.pace.due(Instant::now()).is_zero() {
             facts.push(Fact::Reconcile);
         }
@@ -149,17 +139,15 @@ impl Hierarchy {
     /// Senses and plans a pass. Before the rest is done the tiers are kept from growing.
     pub(super) fn plan(
         &mut self,
-        env: &Environment,
-        known: &Known<'_>,
-        pods: &BTreeMap<PodUid, PodEntry>,
+        cx: Context<'_>,
         levels: Levels,
         colocation: &Colocation,
     ) -> Pass {
-        let set = &*known.set();
-        let containers = reclaimed::containers(env, known, set, pods);
+        let env = cx.env;
+        let set = &*cx.known.set();
+        let containers = reclaimed::containers(cx, set);
         let Environment { tree, layout, .. } = env;
-        let existing: Vec<CgroupName> = pods
-            .iter()
+        let existing: Vec<CgroupName> = (cx.entries.iter())
             .map(|(uid, entry)| (entry.class, uid.clone()))
             // The index loses sight of a cgroup that is gone from the hierarchy that identifies it.
             .chain(self.actor.made_pods())

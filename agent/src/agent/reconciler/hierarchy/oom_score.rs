@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Environment, Fact, Hierarchy, Known, foreign_writes::degraded};
+use super::{Context, Fact, Hierarchy, foreign_writes::degraded};
 use crate::{config::Mode, hierarchy::oom_score::score_of};
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{PodUid, plan::Ownership};
@@ -18,26 +18,23 @@ impl Hierarchy {
     /// A container's cgroup exists: its processes are followed.
     pub(in crate::agent::reconciler) fn container_appeared(
         &mut self,
-        env: &Environment,
-        known: &Known<'_>,
+        cx: Context<'_>,
         path: &CgroupPath,
         uid: &PodUid,
         id: &str,
     ) -> Vec<Fact> {
-        if env.config.mode != Mode::Enforce || env.config.ownership != Ownership::Own {
+        let config = &cx.env.config;
+        if config.mode != Mode::Enforce || config.ownership != Ownership::Own {
             return Vec::new();
         }
         self.oom_scores.appeared(path, uid, id);
         // The watch before the look, so that no process comes in between.
         let watched = match &mut self.drift {
-            Some(drift) => drift.watch_container(&env.tree, path),
+            Some(drift) => drift.watch_container(&cx.env.tree, path),
             None => Ok(()),
         };
         let unwatched = watched.err().map(|error| degraded(&error));
-        unwatched
-            .into_iter()
-            .chain(self.settle(path, env, known))
-            .collect()
+        unwatched.into_iter().chain(self.settle(path, cx)).collect()
     }
 
     pub(in crate::agent::reconciler) fn container_gone(&mut self, path: &CgroupPath) {
@@ -48,12 +45,8 @@ impl Hierarchy {
     }
 
     /// Gives the processes of a container their value, if its pod is known.
-    pub(super) fn settle(
-        &mut self,
-        path: &CgroupPath,
-        env: &Environment,
-        known: &Known<'_>,
-    ) -> Option<Fact> {
+    pub(super) fn settle(&mut self, path: &CgroupPath, cx: Context<'_>) -> Option<Fact> {
+        let Context { env, known, .. } = cx;
         let (uid, id) = self.oom_scores.owner(path)?;
         // The runtime gives a sandbox a value of its own (the kubelet's -998).
         if known.identities.is_sandbox(uid, id) {
@@ -79,32 +72,19 @@ impl Hierarchy {
     }
 
     /// Looks at every container once in a while.
-    pub(super) fn settle_due(
-        &mut self,
-        now: Instant,
-        env: &Environment,
-        known: &Known<'_>,
-    ) -> Vec<Fact> {
+    pub(super) fn settle_due(&mut self, now: Instant, cx: Context<'_>) -> Vec<Fact> {
         let last = self.scores_settled;
         let due = last.is_none_or(|at| now.duration_since(at) >= LOOK_AGAIN);
-        if due {
-            self.settle_all(env, known)
-        } else {
-            Vec::new()
-        }
+        if due { self.settle_all(cx) } else { Vec::new() }
     }
 
     /// Looks at every container, at once when pods became known.
-    pub(in crate::agent::reconciler) fn settle_all(
-        &mut self,
-        env: &Environment,
-        known: &Known<'_>,
-    ) -> Vec<Fact> {
+    pub(in crate::agent::reconciler) fn settle_all(&mut self, cx: Context<'_>) -> Vec<Fact> {
         self.scores_settled = Some(Instant::now());
         let containers = self.oom_scores.containers();
         let all: Vec<CgroupPath> = containers.map(|(path, ..)| path.to_owned()).collect();
         all.iter()
-            .filter_map(|path| self.settle(path, env, known))
+            .filter_map(|path| self.settle(path, cx))
             .collect()
     }
 }

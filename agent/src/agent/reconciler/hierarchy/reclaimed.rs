@@ -10,26 +10,19 @@ use podwarden_policy::{
     settings::Observed,
 };
 
-use super::{Environment, Fact, Hierarchy, Known};
+use super::{Context, Environment, Fact, Hierarchy};
 use crate::{
     accounting::index::PodEntry, config::Mode, hierarchy::act::Actor, hierarchy::sense,
     pods::PodSet,
 };
 
 /// The cgroups of the containers of every such pod. Sandboxes are left out as far as the runtime names them.
-pub(super) fn containers(
-    env: &Environment,
-    known: &Known<'_>,
-    set: &PodSet,
-    entries: &BTreeMap<PodUid, PodEntry>,
-) -> Vec<ContainerCgroup> {
-    let mut found = Vec::new();
-    for pod in set.pods.iter().map(|p| &p.pod).filter(|pod| asks(env, pod)) {
-        if let Some(entry) = entries.get(&pod.uid) {
-            found.extend(of_pod(env, known, pod, entry));
-        }
-    }
-    found
+pub(super) fn containers(cx: Context<'_>, set: &PodSet) -> Vec<ContainerCgroup> {
+    let pods = set.pods.iter().map(|p| &p.pod);
+    pods.filter(|pod| asks(cx.env, pod))
+        .filter_map(|pod| Some(of_pod(cx, pod, cx.entries.get(&pod.uid)?)))
+        .flatten()
+        .collect()
 }
 
 fn asks(env: &Environment, pod: &Pod) -> bool {
@@ -37,11 +30,11 @@ fn asks(env: &Environment, pod: &Pod) -> bool {
 }
 
 fn of_pod<'a>(
-    env: &'a Environment,
-    known: &'a Known<'_>,
+    cx: Context<'a>,
     pod: &'a Pod,
     entry: &'a PodEntry,
 ) -> impl Iterator<Item = ContainerCgroup> + 'a {
+    let Context { env, known, .. } = cx;
     let uid = &pod.uid;
     let own = env.layout.kubepods.pod(entry.class, &pod.uid);
     let containers = entry.containers.iter();
@@ -64,13 +57,12 @@ impl Hierarchy {
     /// a pass over the tree follows, which watches the files.
     pub(in crate::agent::reconciler) fn reclaimed_appeared(
         &mut self,
-        env: &Environment,
-        known: &Known<'_>,
+        cx: Context<'_>,
         uid: &PodUid,
-        entry: Option<&PodEntry>,
     ) -> Option<Fact> {
-        let entry = entry?;
-        let set = known.set();
+        let env = cx.env;
+        let entry = cx.entries.get(uid)?;
+        let set = cx.known.set();
         let pod = set.pods.iter().find(|p| p.pod.uid == *uid)?;
         if !asks(env, &pod.pod) || env.config.mode != Mode::Enforce {
             return None;
@@ -80,7 +72,7 @@ impl Hierarchy {
         snapshot.controllers = sense::controllers_of(&env.tree, &env.layout);
         snapshot.page_size = sense::page_size();
         snapshot.pods = vec![pod.pod.clone()];
-        snapshot.container_cgroups = of_pod(env, known, &pod.pod, entry).collect();
+        snapshot.container_cgroups = of_pod(cx, &pod.pod, entry).collect();
         let own = env.layout.kubepods.pod(QosClass::BestEffort, &pod.pod.uid);
         let mut desired = desired::tree(&snapshot);
         desired.retain(|cgroup| cgroup.name.is_within(&own));

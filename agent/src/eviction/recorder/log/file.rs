@@ -37,7 +37,6 @@ impl LogFile {
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -4,8 +4,7 @@
 use std::ops::Range;
 
 use plotters::prelude::*;
-
-use super::{Area, BLACK, PALE, Weight, colour, page, style, text};
+use podwarden::cli::chart::{Area, BLACK, PALE, Weight, colour, page, style, text};
 
 const WIDTH: u32 = 1120;
 /// For the names on the left.
@@ -19,35 +18,35 @@ const GAP: u32 = 14;
 
 /// The whole picture.
 #[derive(Debug)]
-pub struct Dots<'a> {
+pub(super) struct Dots<'a> {
     /// Stands above everything.
-    pub title: String,
+    pub(super) title: String,
     /// Rows of one group follow one another.
-    pub rows: Vec<Row<'a>>,
+    pub(super) rows: Vec<Row<'a>>,
     /// From left to right.
-    pub panels: Vec<Panel>,
+    pub(super) panels: Vec<Panel>,
 }
 
 /// A line of dots in each panel.
 #[derive(Debug)]
-pub struct Row<'a> {
+pub(super) struct Row<'a> {
     /// Stands above the first row of the group.
-    pub group: String,
+    pub(super) group: String,
     /// Stands before the line.
-    pub name: &'a str,
-    /// Index into [`super::COLOURS`].
-    pub colour: usize,
+    pub(super) name: &'a str,
+    /// Index into [`podwarden::cli::chart::COLOURS`].
+    pub(super) colour: usize,
 }
 
 /// One figure.
 #[derive(Debug)]
-pub struct Panel {
+pub(super) struct Panel {
     /// The figure and its unit.
-    pub title: &'static str,
+    pub(super) title: &'static str,
     /// What is less is drawn at the edge.
-    pub least: f64,
+    pub(super) least: f64,
     /// For each row.
-    pub values: Vec<Vec<f64>>,
+    pub(super) values: Vec<Vec<f64>>,
 }
 
 impl Dots<'_> {
@@ -55,7 +54,7 @@ impl Dots<'_> {
     ///
     /// # Errors
     /// Too many rows for a picture.
-    pub fn svg(&self) -> anyhow::Result<String> {
+    pub(super) fn svg(&self) -> anyhow::Result<String> {
         let mut middles = Vec::new();
         let mut y = TOP;
         let mut group = None;
