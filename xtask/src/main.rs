@@ -10,6 +10,7 @@ mod ebpf;
 mod fuzz;
 mod layers;
 mod lengths;
+mod licences;
 mod peers;
 mod sources;
 mod test;
