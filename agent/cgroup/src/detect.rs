@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     path::{Path, PathBuf},
 };
 
@@ -10,24 +9,15 @@ pub use podwarden_policy::settings::Controller;
 
 use crate::{Error, Result, io, mountinfo, slice};
 
-/// Where the controllers are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Version {
-    /// v1 controllers and no v2 mount.
-    V1,
-    /// v1 controllers beside a v2 mount.
-    Hybrid,
-    /// Only v2.
-    V2,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V1 => "v1",
-            Self::Hybrid => "hybrid",
-            Self::V2 => "v2",
-        })
+podwarden_policy::names! {
+    /// Where the controllers are.
+    pub enum Version {
+        /// v1 controllers and no v2 mount.
+        V1 = "v1",
+        /// v1 controllers beside a v2 mount.
+        Hybrid = "hybrid",
+        /// Only v2.
+        V2 = "v2",
     }
 }
 
@@ -128,21 +118,13 @@ impl Hierarchies {
     }
 }
 
-/// Who names the cgroups: the kubelet's `cgroupDriver`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Driver {
-    /// `kubepods/burstable/podUID`.
-    Cgroupfs,
-    /// `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice`.
-    Systemd,
-}
-
-impl fmt::Display for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cgroupfs => "cgroupfs",
-            Self::Systemd => "systemd",
-        })
+podwarden_policy::names! {
+    /// Who names the cgroups: the kubelet's `cgroupDriver`.
+    pub enum Driver {
+        /// `kubepods/burstable/podUID`.
+        Cgroupfs = "cgroupfs",
+        /// `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice`.
+        Systemd = "systemd",
     }
 }
 

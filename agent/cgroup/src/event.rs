@@ -62,44 +62,25 @@ impl MemoryThresholds {
     }
 }
 
-/// What tasks wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PsiResource {
-    /// A CPU.
-    Cpu,
-    /// Memory: reclaim, refaults, swapping in.
-    Memory,
-    /// Block IO.
-    Io,
-}
-
-impl PsiResource {
-    /// As the kernel's files are called.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Memory => "memory",
-            Self::Io => "io",
-        }
+podwarden_policy::names! {
+    /// What tasks wait for.
+    pub enum PsiResource {
+        /// A CPU.
+        Cpu = "cpu",
+        /// Memory: reclaim, refaults, swapping in.
+        Memory = "memory",
+        /// Block IO.
+        Io = "io",
     }
 }
 
-/// Who has to wait for it to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PsiKind {
-    /// At least one task.
-    Some,
-    /// All that are not idle, at the same time.
-    Full,
-}
-
-impl PsiKind {
-    /// As the kernel writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Some => "some",
-            Self::Full => "full",
-        }
+podwarden_policy::names! {
+    /// Who has to wait for it to count.
+    pub enum PsiKind {
+        /// At least one task.
+        Some = "some",
+        /// All that are not idle, at the same time.
+        Full = "full",
     }
 }
 

@@ -22,6 +22,9 @@
 
 extern crate alloc;
 
+#[macro_use]
+mod names;
+
 pub mod colocation;
 pub mod container;
 pub mod converge;

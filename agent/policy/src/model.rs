@@ -1,7 +1,6 @@
 //! Pods and nodes, reduced to what a decision needs.
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
-use core::fmt;
 
 pub use crate::uid::PodUid;
 use crate::{
@@ -10,31 +9,19 @@ use crate::{
     units::{Bytes, MilliCpu},
 };
 
-/// Quality of service, in the order of eviction: what compares as less is evicted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum QosClass {
-    /// Asks for nothing, is promised nothing.
-    BestEffort,
-    /// Asks for something and may use more.
-    Burstable,
-    /// Asks for exactly what it may use, in every container.
-    Guaranteed,
+words! {
+    /// Quality of service, in the order of eviction: what compares as less is evicted first.
+    pub enum QosClass {
+        /// Asks for nothing, is promised nothing.
+        BestEffort = "BestEffort",
+        /// Asks for something and may use more.
+        Burstable = "Burstable",
+        /// Asks for exactly what it may use, in every container.
+        Guaranteed = "Guaranteed",
+    }
 }
 
 impl QosClass {
-    /// Every class, in the order of eviction.
-    pub const ALL: [Self; 3] = [Self::BestEffort, Self::Burstable, Self::Guaranteed];
-
-    /// `status.qosClass` of the API: `BestEffort`, `Burstable` or `Guaranteed`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BestEffort => "BestEffort",
-            Self::Burstable => "Burstable",
-            Self::Guaranteed => "Guaranteed",
-        }
-    }
-
     /// The name of the class's tier cgroup. Guaranteed pods have none: they are directly below
     /// `kubepods` (kubelet `pkg/kubelet/cm/qos_container_manager_linux.go`).
     pub const fn tier(self) -> Option<&'static str> {
@@ -43,12 +30,6 @@ impl QosClass {
             Self::Burstable => Some("burstable"),
             Self::Guaranteed => None,
         }
-    }
-}
-
-impl fmt::Display for QosClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

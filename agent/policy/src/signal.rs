@@ -5,40 +5,12 @@ use core::fmt;
 
 use crate::{model::QosClass, units::Bytes};
 
-macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-        pub enum $name {
-            $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $text))] $variant,)*
-        }
-
-        impl $name {
-            /// Every one, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// As configuration, API and metrics write it.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)*
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-    };
-}
-
 words! {
-    /// What is watched. The order is that in which thresholds are acted on. The first two, and that of process ids, are the kubelet's
+    /// What is watched. The order is that in which thresholds are acted on. The first two, and that of process ids,
+    /// are the kubelet's
     /// (`pkg/kubelet/eviction/api/types.go`).
     #[derive(Default)]
-    Signal {
+    pub enum Signal {
         /// Memory left to pods below the limit of `kubepods`.
         #[default]
         AllocatableMemoryAvailable = "allocatableMemory.available",
@@ -108,7 +80,7 @@ impl Signal {
 words! {
     /// Where a signal is watched.
     #[derive(Default)]
-    ScopeName {
+    pub enum ScopeName {
         /// All pods.
         #[default]
         Kubepods = "kubepods",
@@ -154,6 +126,14 @@ impl ScopeName {
         }
     }
 
+    /// True for a cgroup whose memory the kernel counts: it notices by itself when usage is at a level.
+    pub const fn is_cgroup(self) -> bool {
+        match self {
+            Self::Kubepods | Self::Burstable | Self::BestEffort => true,
+            Self::Node | Self::Pressure | Self::Pids => false,
+        }
+    }
+
     /// True when evicting a pod of this class lowers this scope's usage.
     pub fn contains(self, class: QosClass) -> bool {
         self.tier().is_none_or(|tier| tier == class)
@@ -162,7 +142,7 @@ impl ScopeName {
 
 words! {
     /// What noticed that usage is at a level.
-    Detector {
+    pub enum Detector {
         /// The kernel program at the charge.
         Charge = "charge",
         /// The kernel program at a context switch.

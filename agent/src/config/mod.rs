@@ -59,24 +59,16 @@ pub const KIND: &str = "AgentConfig";
 /// Where the API's socket is, unless `apiSocket` says otherwise.
 pub const DEFAULT_API_SOCKET: &str = "/run/podwarden/podwarden.sock";
 
-/// Whether decisions are carried out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "camelCase")]
-pub enum Mode {
-    /// Decide and report, write nothing.
-    #[default]
-    Observe,
-    /// Write limits and evict.
-    Enforce,
-}
-
-impl Mode {
-    /// As the configuration and the API write it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Observe => "observe",
-            Self::Enforce => "enforce",
-        }
+podwarden_policy::names! {
+    /// Whether decisions are carried out.
+    #[derive(Default, serde::Deserialize, clap::ValueEnum)]
+    #[serde(rename_all = "camelCase")]
+    pub enum Mode {
+        /// Decide and report, write nothing.
+        #[default]
+        Observe = "observe",
+        /// Write limits and evict.
+        Enforce = "enforce",
     }
 }
 

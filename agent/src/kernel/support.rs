@@ -1,6 +1,6 @@
 //! What this kernel can do for podwarden: facts ([`probe`]) -> rules ([`decide`]) -> profile.
 
-use std::{collections::BTreeMap, fmt, io, os::fd::OwnedFd};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd};
 
 use podwarden_cgroup::{Driver, Version};
 use rustix::thread::CapabilitySet;
@@ -147,35 +147,19 @@ pub struct KernelSupport {
     pub bpf_stats: Option<bool>,
 }
 
-/// How podwarden runs here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// Accounts by `tp_btf`, levels at every charge by fentry.
-    Full,
-    /// Accounts by `tp_btf`, levels at context switches, by eventfd and by the sampler.
-    Standard,
-    /// No kernel program: figures and levels from the cgroup files alone.
-    Sampling,
-    /// Nothing works.
-    Unusable,
-}
-
-impl Profile {
-    /// As the API and `check` write it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Standard => "standard",
-            Self::Sampling => "sampling",
-            Self::Unusable => "unusable",
-        }
-    }
-}
-
-impl fmt::Display for Profile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+podwarden_policy::names! {
+    /// How podwarden runs here.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Profile {
+        /// Accounts by `tp_btf`, levels at every charge by fentry.
+        Full = "full",
+        /// Accounts by `tp_btf`, levels at context switches, by eventfd and by the sampler.
+        Standard = "standard",
+        /// No kernel program: figures and levels from the cgroup files alone.
+        Sampling = "sampling",
+        /// Nothing works.
+        Unusable = "unusable",
     }
 }
 

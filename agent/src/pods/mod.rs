@@ -84,27 +84,16 @@ impl PodSet {
     }
 }
 
-/// The origin of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KnownBy {
-    Manifest,
-    Apiserver,
-    Kubelet,
-    /// The container runtime: it has the name and not the spec.
-    Runtime,
-    /// Only its cgroup.
-    Cgroup,
-}
-
-impl KnownBy {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Manifest => "manifest",
-            Self::Apiserver => "apiserver",
-            Self::Kubelet => "kubelet",
-            Self::Runtime => "runtime",
-            Self::Cgroup => "cgroup",
-        }
+podwarden_policy::names! {
+    /// The origin of a pod.
+    pub enum KnownBy {
+        Manifest = "manifest",
+        Apiserver = "apiserver",
+        Kubelet = "kubelet",
+        /// The container runtime: it has the name and not the spec.
+        Runtime = "runtime",
+        /// Only its cgroup.
+        Cgroup = "cgroup",
     }
 }
 

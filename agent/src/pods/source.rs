@@ -7,29 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{ManifestError, Problem};
 
-/// Where pods come from, in the order of precedence: of a pod that two have, that of the lesser counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
-    Apiserver,
-    Kubelet,
-    File,
-    Http,
-}
-
-impl Source {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Apiserver => "apiserver",
-            Self::Kubelet => "kubelet",
-            Self::File => "file",
-            Self::Http => "http",
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+podwarden_policy::names! {
+    /// Where pods come from, in the order of precedence: of a pod that two have, that of the lesser counts.
+    pub enum Source {
+        Apiserver = "apiserver",
+        Kubelet = "kubelet",
+        File = "file",
+        Http = "http",
     }
 }
 

@@ -269,14 +269,14 @@ impl Core {
         let watch = &mut self.watches[index];
         watch.below(look);
         let level = match scope.name {
-            // The kernel counts no node: what room it has is room for pods.
-            ScopeName::Node => return,
             ScopeName::Kubepods => {
                 let own = self.fills[index].level;
                 let by_node = self.node.level_of_pods(look.working_set);
                 by_node.map_or(own, |level| level.min(own))
             }
-            _ => self.fills[index].level,
+            name if name.is_cgroup() => self.fills[index].level,
+            // The kernel counts no node: what room it has is room for pods.
+            _ => return,
         };
         // Read only where page cache lifts the level.
         let limit = match look.usage > look.working_set {

@@ -4,41 +4,32 @@ use std::fmt;
 
 use super::property::Properties;
 
-/// What was tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// Starting a unit.
-    Start,
-    /// Setting properties of one.
-    Set,
-    /// Stopping one.
-    Stop,
-    /// Reading a property.
-    Read,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Start => "start",
-            Self::Set => "set properties of",
-            Self::Stop => "stop",
-            Self::Read => "read",
-        })
+podwarden_policy::names! {
+    /// What was tried.
+    pub enum Operation {
+        /// Starting a unit.
+        Start = "start",
+        /// Setting properties of one.
+        Set = "set properties of",
+        /// Stopping one.
+        Stop = "stop",
+        /// Reading a property.
+        Read = "read",
     }
 }
 
-/// `ActiveState` of a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// `active`.
-    Active,
-    /// `inactive`; also what systemd says of a unit that it does not know.
-    Inactive,
-    /// `failed`.
-    Failed,
-    /// On the way from one to the other.
-    Changing,
+podwarden_policy::names! {
+    /// `ActiveState` of a unit.
+    pub enum State {
+        /// `active`.
+        Active = "active",
+        /// `inactive`; also what systemd says of a unit that it does not know.
+        Inactive = "inactive",
+        /// `failed`.
+        Failed = "failed",
+        /// On the way from one to the other.
+        Changing = "changing its state",
+    }
 }
 
 impl State {
@@ -49,17 +40,6 @@ impl State {
             "failed" => Self::Failed,
             _ => Self::Changing,
         }
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Active => "active",
-            Self::Inactive => "inactive",
-            Self::Failed => "failed",
-            Self::Changing => "changing its state",
-        })
     }
 }
 

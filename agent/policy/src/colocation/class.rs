@@ -43,42 +43,23 @@ impl Labels {
     }
 }
 
-/// Koordinator's QoS class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Class {
-    /// Latency sensitive, exclusive: whole CPUs that no other pod uses.
-    #[cfg_attr(feature = "serde", serde(rename = "LSE"))]
-    Lse,
-    /// Latency sensitive, reserved: CPUs of its own that BE may share.
-    #[cfg_attr(feature = "serde", serde(rename = "LSR"))]
-    Lsr,
-    /// Latency sensitive: CPUs shared with others of its kind.
-    #[cfg_attr(feature = "serde", serde(rename = "LS"))]
-    Ls,
-    /// Best effort: what the others leave.
-    #[cfg_attr(feature = "serde", serde(rename = "BE"))]
-    Be,
-    /// A service of the node.
-    #[cfg_attr(feature = "serde", serde(rename = "SYSTEM"))]
-    System,
+words! {
+    /// Koordinator's QoS class.
+    pub enum Class {
+        /// Latency sensitive, exclusive: whole CPUs that no other pod uses.
+        Lse = "LSE",
+        /// Latency sensitive, reserved: CPUs of its own that BE may share.
+        Lsr = "LSR",
+        /// Latency sensitive: CPUs shared with others of its kind.
+        Ls = "LS",
+        /// Best effort: what the others leave.
+        Be = "BE",
+        /// A service of the node.
+        System = "SYSTEM",
+    }
 }
 
 impl Class {
-    /// Every class.
-    pub const ALL: [Self; 5] = [Self::Lse, Self::Lsr, Self::Ls, Self::Be, Self::System];
-
-    /// The label's text.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lse => "LSE",
-            Self::Lsr => "LSR",
-            Self::Ls => "LS",
-            Self::Be => "BE",
-            Self::System => "SYSTEM",
-        }
-    }
-
     /// The class of this text, which is compared exactly.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.as_str() == text)
@@ -117,44 +98,21 @@ impl Class {
     }
 }
 
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+words! {
+    /// Koordinator's priority class, in the order of eviction: what compares as less is evicted first.
+    pub enum Band {
+        /// `spec.priority` 3000 to 3999.
+        Free = "koord-free",
+        /// `spec.priority` 5000 to 5999.
+        Batch = "koord-batch",
+        /// `spec.priority` 7000 to 7999.
+        Mid = "koord-mid",
+        /// `spec.priority` 9000 to 9999.
+        Prod = "koord-prod",
     }
-}
-
-/// Koordinator's priority class, in the order of eviction: what compares as less is evicted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Band {
-    /// `spec.priority` 3000 to 3999.
-    #[cfg_attr(feature = "serde", serde(rename = "koord-free"))]
-    Free,
-    /// `spec.priority` 5000 to 5999.
-    #[cfg_attr(feature = "serde", serde(rename = "koord-batch"))]
-    Batch,
-    /// `spec.priority` 7000 to 7999.
-    #[cfg_attr(feature = "serde", serde(rename = "koord-mid"))]
-    Mid,
-    /// `spec.priority` 9000 to 9999.
-    #[cfg_attr(feature = "serde", serde(rename = "koord-prod"))]
-    Prod,
 }
 
 impl Band {
-    /// Every band.
-    pub const ALL: [Self; 4] = [Self::Free, Self::Batch, Self::Mid, Self::Prod];
-
-    /// The label's text, which is also the name of the PriorityClass.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Free => "koord-free",
-            Self::Batch => "koord-batch",
-            Self::Mid => "koord-mid",
-            Self::Prod => "koord-prod",
-        }
-    }
-
     /// The least and the greatest `spec.priority` of the band.
     pub const fn range(self) -> (i32, i32) {
         match self {
@@ -186,12 +144,6 @@ impl Band {
             Class::Lse | Class::Lsr => matches!(self, Self::Prod),
             Class::Ls | Class::System => true,
         }
-    }
-}
-
-impl fmt::Display for Band {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -267,13 +267,11 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     if let Some(scope) = before.scopes.iter().find(same) {
         return Some(Arc::clone(scope));
     }
-    // The kernel gives notices of cgroups, and the node is none.
-    let of_node = name == ScopeName::Node;
-    let memory = match of_node {
-        true => MemoryReader::open_node(inputs.tree.hierarchies()),
-        false => MemoryReader::open(inputs.tree, &path),
+    let memory = match name {
+        ScopeName::Node => MemoryReader::open_node(inputs.tree.hierarchies()),
+        _ => MemoryReader::open(inputs.tree, &path),
     };
-    let cgroup = (!of_node).then_some(&path);
+    let cgroup = name.is_cgroup().then_some(&path);
     match memory {
         Ok(memory) => Some(Arc::new(Scope {
             name,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use clap::ValueEnum;
 use jiff::Timestamp;
+use podwarden_policy::QosClass;
 use serde::Serialize;
 
 use crate::api::types::{ExitStats, NodeStats, PodRef, PodStats};
@@ -53,42 +54,18 @@ pub(super) struct PodRow {
     pub(super) containers: usize,
 }
 
-/// QoS classes from the one protected most to the one evicted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Tier {
-    Guaranteed,
-    Burstable,
-    BestEffort,
-}
-
-impl Tier {
-    pub(super) const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        }
-    }
-
-    /// The tier's own cgroup in `/v1/node`; Guaranteed pods stand below kubepods itself.
-    pub(super) fn cgroup(self) -> Option<&'static str> {
-        match self {
-            Self::Guaranteed => None,
-            Self::Burstable => Some("burstable"),
-            Self::BestEffort => Some("besteffort"),
-        }
-    }
-}
+/// From the one protected most to the one evicted first.
+pub(super) const TIERS: [QosClass; 3] = [
+    QosClass::Guaranteed,
+    QosClass::Burstable,
+    QosClass::BestEffort,
+];
 
 impl PodRow {
-    pub(super) fn tier(&self) -> Tier {
-        match self.qos_class.as_str() {
-            "Guaranteed" => Tier::Guaranteed,
-            "Burstable" => Tier::Burstable,
-            _ => Tier::BestEffort,
-        }
+    pub(super) fn tier(&self) -> QosClass {
+        let mut classes = TIERS.into_iter();
+        let class = classes.find(|class| class.as_str() == self.qos_class);
+        class.unwrap_or(QosClass::BestEffort)
     }
 
     pub(super) fn evicted(&self) -> bool {
@@ -217,8 +194,8 @@ pub(super) fn p99(before: &[u64], now: &[u64]) -> Option<u64> {
 /// By tier, within a tier by `key`, ties by name.
 pub(super) fn sort(rows: &mut [PodRow], key: SortKey) {
     rows.sort_by(|a, b| {
-        a.tier()
-            .cmp(&b.tier())
+        b.tier()
+            .cmp(&a.tier())
             .then_with(|| by(key, a, b))
             .then_with(|| identity(a).cmp(&identity(b)))
     });

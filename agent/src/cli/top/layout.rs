@@ -1,8 +1,10 @@
 //! Which columns fit, and how a line of them reads.
 
+use podwarden_policy::QosClass;
+
 use super::{
     columns::{Column, Tone},
-    figures::{PodRow, Tier},
+    figures::PodRow,
 };
 use crate::{
     api::types::{NodeStats, TierStats},
@@ -77,9 +79,9 @@ impl Layout {
     }
 
     /// A tier's line: its own cgroup's figures where it has one, else the sum of its pods'.
-    pub(super) fn tier(&self, tier: Tier, rows: &[PodRow], node: &NodeStats) -> String {
+    pub(super) fn tier(&self, tier: QosClass, rows: &[PodRow], node: &NodeStats) -> String {
         let pods: Vec<_> = rows.iter().filter(|row| row.tier() == tier).collect();
-        let own = tier.cgroup().and_then(|name| find(node, name));
+        let own = tier.tier().and_then(|name| find(node, name));
         let sum = |of: fn(&PodRow) -> Option<u64>| {
             let known: Vec<u64> = pods.iter().filter_map(|row| of(row)).collect();
             (!known.is_empty()).then(|| known.iter().sum::<u64>())
@@ -113,7 +115,7 @@ impl Layout {
             .map(|c| format!(", {} above its reserve", output::bytes(c.gap_bytes)))
             .unwrap_or_default();
         let mut line = fit(
-            &format!("{} ({}){armed}{gap}", tier.name(), pods.len()),
+            &format!("{} ({}){armed}{gap}", tier.as_str(), pods.len()),
             self.name,
         );
         for column in &self.columns {

@@ -1,7 +1,7 @@
 //! The table as text, for `--once`.
 
 use super::{
-    figures::{PodRow, Tier},
+    figures::{PodRow, TIERS},
     layout::{self, Layout},
 };
 use crate::api::types::NodeStats;
@@ -15,7 +15,7 @@ pub(super) fn render(node: &NodeStats, rows: &[PodRow], layout: &Layout) -> Stri
     );
     lines.push(String::new());
     lines.push(layout.titles());
-    for tier in Tier::ALL {
+    for tier in TIERS {
         lines.push(layout.tier(tier, rows, node));
         for row in rows.iter().filter(|row| row.tier() == tier) {
             lines.push(layout.pod(row).into_iter().map(|(text, _)| text).collect());

@@ -10,7 +10,7 @@ use ratatui::{
 
 use super::{
     columns::Tone,
-    figures::Tier,
+    figures::TIERS,
     layout::{self, Layout},
     state::State,
 };
@@ -105,8 +105,8 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
 }
 
 fn table(state: &State, layout: &Layout) -> Vec<Line<'static>> {
-    let mut lines = Vec::with_capacity(state.rows.len() + Tier::ALL.len());
-    for tier in Tier::ALL {
+    let mut lines = Vec::with_capacity(state.rows.len() + TIERS.len());
+    for tier in TIERS {
         lines.push(Line::styled(
             layout.tier(tier, &state.rows, state.node()),
             Modifier::BOLD,

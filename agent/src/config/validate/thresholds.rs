@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use podwarden_policy::threshold::{Threshold, ThresholdConfig, ThresholdError};
+use podwarden_policy::{
+    signal::Signal,
+    threshold::{Threshold, ThresholdConfig, ThresholdError},
+};
 
 use super::File;
 use crate::config::{
@@ -20,7 +23,6 @@ const SOFT: &str = "evictionSoft";
 const GRACE: &str = "evictionSoftGracePeriod";
 const RECLAIM: &str = "evictionMinimumReclaim";
 
-const SIGNAL: &str = "write memory.available or pid.available, and leave what else the kubelet watches to the kubelet";
 const AMOUNT: &str = "write an amount such as 500Mi or a share such as 5%";
 const DURATION: &str = "write a duration of at most 24h, such as 30s or 1m30s";
 
@@ -78,7 +80,7 @@ impl File<'_> {
     }
 
     fn threshold_error(self, raw: &RawConfig, error: &ThresholdError) -> ConfigError {
-        let at = |field: &str, key: &str, problem: String, remedy| {
+        let at = |field: &str, key: &str, problem: String, remedy: &str| {
             let signals = match field {
                 HARD => raw.eviction_hard.as_ref(),
                 SOFT => Some(&raw.eviction_soft),
@@ -94,12 +96,15 @@ impl File<'_> {
             }
         };
         match error {
-            ThresholdError::Signal { field, name } => at(
-                field,
-                name,
-                "this agent does not watch this signal".to_owned(),
-                SIGNAL,
-            ),
+            ThresholdError::Signal { field, name } => {
+                let known: Vec<_> = Signal::ALL.iter().filter_map(|s| s.key()).collect();
+                let remedy = format!(
+                    "write {}, and leave what else the kubelet watches to the kubelet",
+                    known.join(" or ")
+                );
+                let problem = "this agent does not watch this signal".to_owned();
+                at(field, name, problem, &remedy)
+            }
             ThresholdError::Amount {
                 field,
                 signal,

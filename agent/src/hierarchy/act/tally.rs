@@ -10,54 +10,29 @@ use podwarden_cgroup::Error;
 
 use crate::api::types::{CgroupWrites, ReconcileStats};
 
-/// What is done to a cgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    /// A value is written.
-    Update,
-    /// It is removed.
-    Delete,
-    /// Page cache of it is dropped.
-    Reclaim,
-}
-
-impl Operation {
-    pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Reclaim];
-
-    /// The label's value.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Delete => "delete",
-            Self::Reclaim => "reclaim",
-        }
+podwarden_policy::names! {
+    /// What is done to a cgroup.
+    pub enum Operation {
+        Create = "create",
+        /// A value is written.
+        Update = "update",
+        /// It is removed.
+        Delete = "delete",
+        /// Page cache of it is dropped.
+        Reclaim = "reclaim",
     }
 }
 
-/// What became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Carried out.
-    Done,
-    /// Refused, or read back as something else.
-    Failed,
-    /// There was nothing to do, or not yet: a cgroup that is there already, or still in use, or without
-    /// page cache that could be dropped.
-    Unchanged,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Unchanged];
-
-    /// The label's value.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Unchanged => "unchanged",
-        }
+podwarden_policy::names! {
+    /// What became of it.
+    pub enum Outcome {
+        /// Carried out.
+        Done = "done",
+        /// Refused, or read back as something else.
+        Failed = "failed",
+        /// There was nothing to do, or not yet: a cgroup that is there already, or still in use, or without
+        /// page cache that could be dropped.
+        Unchanged = "unchanged",
     }
 }
 

@@ -326,7 +326,7 @@ fn cgroups(
 fn crossing(u: Choices<'_, '_>) -> Result<Crossing> {
     Ok(Crossing {
         threshold: Threshold {
-            signal: *u.choose(Signal::ALL)?,
+            signal: *u.choose(&Signal::ALL)?,
             grace: None,
             less_than: Amount::Quantity(amount(u)?),
             min_reclaim: None,
