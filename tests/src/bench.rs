@@ -13,6 +13,7 @@ use crate::cases::Context;
 use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
 
 mod converge;
+mod cpu;
 mod evict;
 mod isolate;
 mod plan;
@@ -33,6 +34,8 @@ enum What {
     Evict(evict::Evict),
     /// A tier above its reserve: podwarden beside a direct write of the target.
     Converge(converge::Converge),
+    /// A protected pod's latency beside best-effort work, by what keeps the two apart.
+    Cpu(cpu::Cpu),
     /// The reactor's system calls while it evicts, and where it sleeps.
     Syscalls(syscalls::Syscalls),
     /// The time that one plan takes, beside writing the same node as JSON.
@@ -60,6 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Switch(switch) => switch.run()?,
         What::Evict(evict) => evict.run()?,
         What::Converge(converge) => converge.run()?,
+        What::Cpu(cpu) => cpu.run()?,
         What::Syscalls(syscalls) => syscalls.run()?,
         What::Plan(plan) => plan.run()?,
     }

@@ -45,6 +45,13 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// A protected pod's latency beside best-effort work: weights alone, the koordlet's laws, podwarden.
+    Cpu {
+        /// Handed to the benchmark: --app probe,server,bursts, --load hogs,threads,forks, --keeper
+        /// alone,weights,koordlet,podwarden, --limit no,yes, --seconds N, --runs N, --json FILE.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// The reactor's system calls while it evicts, and where it sleeps.
     Syscalls {
         /// Handed to the benchmark: --processes N, --hogs N, --runs N, --json.
@@ -84,6 +91,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Converge { vm: None, args } => {
             e2e::become_with_agent(workspace, &["bench", "converge"], args)
         }
+        What::Cpu { args } => e2e::become_with_agent(workspace, &["bench", "cpu"], args),
         What::Syscalls { args } => e2e::become_with_agent(workspace, &["bench", "syscalls"], args),
         What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
         What::Fleet { args } => fleet(workspace, args),

@@ -9,6 +9,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 mod burn;
+pub(crate) mod latency;
 mod memory;
 mod processes;
 pub(crate) mod stamps;
@@ -44,6 +45,10 @@ pub(crate) enum Workload {
     },
     /// Fills memory from one or several processes once it may: the benchmark's victim.
     Victim(victim::Victim),
+    /// Does a piece of work at fixed times, and tells how late each was done.
+    Probe(latency::Probe),
+    /// Answers requests over loopback TCP.
+    Serve(latency::Serve),
     /// Two processes hand a byte to and fro.
     Pingpong(switches::Pingpong),
 }
@@ -60,6 +65,8 @@ impl Workload {
             Self::Sleep { .. } => c"sleep",
             Self::Pause { .. } => c"pause",
             Self::Victim(_) => victim::NAME,
+            Self::Probe(_) => c"probe",
+            Self::Serve(_) => c"serve",
             Self::Pingpong(_) => c"pingpong",
         }
     }
@@ -80,6 +87,8 @@ impl Workload {
                 Ok(())
             }
             Self::Victim(victim) => victim.run(),
+            Self::Probe(probe) => probe.run(),
+            Self::Serve(serve) => serve.run(),
             Self::Pingpong(pingpong) => pingpong.run(),
         }
     }

@@ -1,0 +1,130 @@
+//! The client of the protected pod's server: it sends each request when it is due, answered or not.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::workload::latency::{MESSAGE, exact_sleep, micros};
+
+/// Requests go round these.
+const CONNECTIONS: usize = 4;
+/// On average.
+const EVERY: Duration = Duration::from_millis(2);
+/// The same times in each run.
+const SEED: u64 = 18;
+/// After the last request was due its reply is waited for at most this long.
+const LATEST: Duration = Duration::from_secs(10);
+
+/// Sends `count` requests to a port of loopback; how long after each was due its reply was there, microseconds.
+pub(super) fn measure(port: u16, count: usize) -> Result<Vec<u64>> {
+    let due = times(count);
+    let mut streams = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let stream = TcpStream::connect(("127.0.0.1", port)).context("connect to the server")?;
+        stream.set_nodelay(true)?;
+        streams.push(stream);
+    }
+    let end = due.last().copied().unwrap_or_default() + LATEST;
+    let start = Instant::now() + Duration::from_millis(10);
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        for stream in &streams {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                make_fifo()?;
+                let mut reply = [0; MESSAGE];
+                let mut stream = stream;
+                // Closed by the other side, or from here in the end.
+                while stream.read_exact(&mut reply).is_ok() {
+                    // An error says that all has been measured.
+                    let _ = tell.send((u64::from_ne_bytes(reply), Instant::now()));
+                }
+                anyhow::Ok(())
+            });
+        }
+        let sent = scope.spawn(|| send(&streams, &due, start));
+        let replies = replies(&told, &due, start, end);
+        for stream in &streams {
+            // Ends its reader.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        sent.join()
+            .map_err(|_| anyhow::anyhow!("the client panicked"))??;
+        replies
+    })
+}
+
+fn send(streams: &[TcpStream], due: &[Duration], start: Instant) -> Result<()> {
+    make_fifo()?;
+    exact_sleep()?;
+    for (number, due) in (0u64..).zip(due) {
+        thread::sleep((start + *due).saturating_duration_since(Instant::now()));
+        let mut stream = &streams[usize::try_from(number)? % streams.len()];
+        stream
+            .write_all(&number.to_ne_bytes())
+            .context("send a request")?;
+    }
+    Ok(())
+}
+
+/// The client's own waits for a CPU are no latency of the server's.
+fn make_fifo() -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: 50 };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: affects the calling thread only; the pointer is to a live value.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()).context("SCHED_FIFO for the client"),
+    }
+}
+
+fn replies(
+    told: &std::sync::mpsc::Receiver<(u64, Instant)>,
+    due: &[Duration],
+    start: Instant,
+    end: Duration,
+) -> Result<Vec<u64>> {
+    let mut late = Vec::with_capacity(due.len());
+    while late.len() < due.len() {
+        let left = (start + end).saturating_duration_since(Instant::now());
+        let Ok((number, at)) = told.recv_timeout(left) else {
+            break;
+        };
+        let due = due.get(usize::try_from(number)?);
+        let due = start + *due.context("a reply to no request")?;
+        late.push(micros(at.saturating_duration_since(due)));
+    }
+    let lost = due.len() - late.len();
+    ensure!(lost == 0, "{lost} of {} requests got no reply", due.len());
+    Ok(late)
+}
+
+/// When requests are due: as of many clients that do not know of each other.
+fn times(count: usize) -> Vec<Duration> {
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut at = Duration::ZERO;
+    (0..count)
+        .map(|_| {
+            at += EVERY.mul_f64(-(1.0 - random.f64()).ln());
+            at
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_the_same_in_each_run_and_as_far_apart_as_they_are_to_be() {
+        let all = times(5000);
+        assert_eq!(all, times(5000));
+        assert!(all.is_sorted());
+        let seconds = all[4999].as_secs_f64();
+        assert!((9.0..11.0).contains(&seconds), "{seconds}");
+    }
+}

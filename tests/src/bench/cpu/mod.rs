@@ -1,0 +1,170 @@
+//! A protected pod's latency beside best-effort work, by what keeps the two apart, in one run.
+//!
+//! | keeper | what it is |
+//! |---|---|
+//! | `alone` | no best-effort work |
+//! | `weights` | the cgroups' weights as the kubelet sets them, and no agent |
+//! | `koordlet` | the same, with the koordlet's laws for suppression and burst carried out once a second, see [`laws`] |
+//! | `burst` | podwarden with `cpuBurstStrategy` |
+//!
+//! Latency is the time from when a piece of work was due until it was done. The free CPU is what the machine has
+//! without what the protected pod and everything outside the two pods use.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::cases::Context;
+use crate::harness::{catch_signals, check_interrupt};
+
+mod client;
+mod laws;
+mod report;
+mod scene;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Cpu {
+    /// The agent's program.
+    #[arg(long, value_name = "PATH")]
+    agent: PathBuf,
+    /// What the protected pod does.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = App::value_variants().to_vec())]
+    app: Vec<App>,
+    /// What the best-effort pod does.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Load::value_variants().to_vec())]
+    load: Vec<Load>,
+    /// What keeps the two apart.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Keeper::value_variants().to_vec())]
+    keeper: Vec<Keeper>,
+    /// Whether the protected pod has a CPU limit, of 500m.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Limit::value_variants().to_vec())]
+    limit: Vec<Limit>,
+    /// How long each run measures.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Runs of each kind, in turn; their figures are put together.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Also writes every figure to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What the protected pod does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
+enum App {
+    /// 0.5 ms of work every 2 ms.
+    Probe,
+    /// A server over loopback TCP: 500 requests a second at random times, 0.5 ms of work each.
+    Server,
+    /// 90 ms of work every 500 ms.
+    Bursts,
+}
+
+/// What the best-effort pod does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
+enum Load {
+    /// 6 threads that never rest.
+    Hogs,
+    /// 64 threads that never rest.
+    Threads,
+    /// Processes that live for 2 ms, 32 at a time.
+    Forks,
+}
+
+/// What keeps the two apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
+enum Keeper {
+    /// There is no best-effort work.
+    Alone,
+    /// Weights as the kubelet sets them.
+    Weights,
+    /// These and the koordlet's laws, once a second.
+    Koordlet,
+    /// podwarden with burst.
+    Burst,
+}
+
+/// Whether the protected pod has a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
+enum Limit {
+    /// None.
+    None,
+    /// 500m.
+    #[value(name = "500m")]
+    #[serde(rename = "500m")]
+    Half,
+}
+
+/// The name on the command line.
+fn name(value: impl ValueEnum + Copy) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Setting {
+    app: App,
+    limit: Limit,
+    load: Load,
+    keeper: Keeper,
+}
+
+impl Cpu {
+    pub(super) fn run(&self) -> Result<()> {
+        catch_signals()?;
+        let agent = std::fs::canonicalize(&self.agent)
+            .with_context(|| format!("find {}", self.agent.display()))?;
+        let context = Context::new(&agent, true, None);
+        let mut rows: Vec<report::Row> = self.settings().map(report::Row::new).collect();
+        // In turn, so that the machine's drift meets all of them alike.
+        for run in 1..=self.runs {
+            for row in &mut rows {
+                check_interrupt()?;
+                let measured = scene::measure(&context, row.setting, self.seconds);
+                let measured = measured.with_context(|| format!("run {run} of {row}"))?;
+                row.add(measured);
+                eprintln!("{row}");
+            }
+        }
+        report::print(&rows, self.runs, self.seconds);
+        match &self.json {
+            Some(path) => report::write(path, &rows),
+            None => Ok(()),
+        }
+    }
+
+    /// Work that is alone is beside no load: one row for all of them.
+    fn settings(&self) -> impl Iterator<Item = Setting> {
+        let mut settings: Vec<Setting> = Vec::new();
+        for &app in &self.app {
+            for &limit in &self.limit {
+                for &load in &self.load {
+                    for &keeper in &self.keeper {
+                        let is_alone = |one: &Setting| {
+                            keeper == Keeper::Alone
+                                && (one.app, one.limit, one.keeper) == (app, limit, keeper)
+                        };
+                        if !settings.iter().any(is_alone) {
+                            settings.push(Setting {
+                                app,
+                                limit,
+                                load,
+                                keeper,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        settings.into_iter()
+    }
+}

@@ -1,0 +1,113 @@
+//! Work that is due at fixed times, and how long after that it is done.
+//!
+//! The times are set before the first piece of work. One that begins late is measured from when it was due, so
+//! that a stall counts for all the work that it delays (no coordinated omission).
+
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use super::burn::thread_cpu;
+
+/// A request, and its reply: the number of the request.
+pub(crate) const MESSAGE: usize = 8;
+
+#[derive(Debug, Args)]
+pub(crate) struct Probe {
+    /// Between two pieces of work, microseconds.
+    #[arg(long, default_value_t = 2000)]
+    every_us: u64,
+    /// CPU time of each, microseconds.
+    #[arg(long, default_value_t = 500)]
+    work_us: u64,
+    /// How many.
+    #[arg(long)]
+    count: u32,
+    /// Gets the time from when each was due until it was done, microseconds, as a JSON array.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+impl Probe {
+    pub(crate) fn run(&self) -> Result<()> {
+        exact_sleep()?;
+        let (every, work) = (self.every_us, Duration::from_micros(self.work_us));
+        let start = Instant::now() + Duration::from_millis(10);
+        let done: Vec<u64> = (0..u64::from(self.count))
+            .map(|number| {
+                let due = start + Duration::from_micros(every * number);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                use_cpu(work);
+                micros(due.elapsed())
+            })
+            .collect();
+        replace(&self.out, &serde_json::to_string(&done)?)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// CPU time of each request, microseconds.
+    #[arg(long, default_value_t = 500)]
+    work_us: u64,
+    /// Gets the port of loopback that it listens on.
+    #[arg(long)]
+    port_file: PathBuf,
+}
+
+impl Serve {
+    pub(crate) fn run(&self) -> Result<()> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("listen on loopback")?;
+        replace(&self.port_file, &listener.local_addr()?.port().to_string())?;
+        let work = Duration::from_micros(self.work_us);
+        std::thread::scope(|scope| {
+            for stream in listener.incoming() {
+                let mut stream = stream.context("accept")?;
+                scope.spawn(move || answer(&mut stream, work));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Answers until the other side has closed.
+fn answer(stream: &mut TcpStream, work: Duration) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = [0; MESSAGE];
+    loop {
+        match stream.read_exact(&mut request) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        use_cpu(work);
+        stream.write_all(&request)?;
+    }
+}
+
+/// A timer fires when it is due, not up to 50 us later.
+pub(crate) fn exact_sleep() -> Result<()> {
+    nix::sys::prctl::set_timerslack(1).context("set the timer slack")
+}
+
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn use_cpu(work: Duration) {
+    let end = thread_cpu() + work;
+    while thread_cpu() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// A reader never sees half of it.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;
+    fs::rename(&draft, path).with_context(|| format!("write {}", path.display()))
+}
