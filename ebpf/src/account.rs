@@ -10,6 +10,7 @@ use crate::{
     kernel::{self, STORAGE_RECURS, Task},
     level,
     maps::{ACCOUNTS, CONTROL, CPUS, TASKS, TRACKED, dropped},
+    objective,
 };
 pub(crate) use moved::moved;
 use wait::wait;
@@ -264,6 +265,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
     let left = CpuState::slot(state.current);
     let slot = slot_of(state, next.cgroup().id());
     enter(state, next, slot);
+    objective::check(slot, next);
     if left != NO_SLOT {
         // `next` is on this CPU's run queue; `prev` may have been moved on already.
         level::check_at_switch(state, prev, next.queue_clock());

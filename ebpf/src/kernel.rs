@@ -112,6 +112,13 @@ impl Task {
         member(self.0, OFF_TASK_RUN_DELAY.load())
     }
 
+    /// When the task came to the run queue that it is on, by that queue's clock; 0 for one that runs
+    /// (`sched_info_enqueue`, kernel/sched/stats.h).
+    #[inline(always)]
+    pub(crate) fn last_queued(self) -> u64 {
+        member(self.0, OFF_TASK_LAST_QUEUED.load())
+    }
+
     /// [`Task::runtime`] and [`Task::waited`].
     #[inline(always)]
     pub(crate) fn used(self) -> Used {

@@ -11,7 +11,7 @@ use crate::{
     account,
     kernel::{Cgroup, Task},
     maps::{FREE_SLOTS, TRACKED, dropped},
-    telemetry,
+    objective, telemetry,
 };
 
 /// What became of a new cgroup.
@@ -42,6 +42,7 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
     let depth = parent.depth.saturating_add(1);
     let wanted = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
     let own = if wanted { take_account() } else { NO_SLOT };
+    objective::forget(own);
     let id = cgroup.id();
     let tracked = Tracked {
         slot: if own == NO_SLOT { parent.slot } else { own },

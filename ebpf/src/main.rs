@@ -2,7 +2,7 @@
 //!
 //! | program | hook | effect |
 //! |---|---|---|
-//! | `sched_switch` | tp_btf | CPU time and run-queue wait per account; level check at most every 100 us per CPU |
+//! | `sched_switch` | tp_btf | CPU time and run-queue wait per account; waits beyond an objective; level check at most every 100 us per CPU |
 //! | `flush` | raw_tp, never attached | the same bookkeeping for what runs right now; the agent runs it on a CPU by `BPF_PROG_TEST_RUN` |
 //! | `task_newtask` | tp_btf | a new task in scope remembers up to where it has been accounted |
 //! | `sched_process_exit` | tp_btf | exits per account, one record each |
@@ -33,6 +33,7 @@ mod kernel;
 mod level;
 mod lifecycle;
 mod maps;
+mod objective;
 mod stall;
 mod task_storage;
 mod telemetry;

@@ -7,7 +7,9 @@ use aya_ebpf::{
     btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
-use podwarden_abi::{Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Tracked, Used};
+use podwarden_abi::{
+    Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective, Tracked, Used,
+};
 
 use crate::task_storage::TaskStorage;
 
@@ -64,6 +66,14 @@ pub(crate) static DROPS: PerCpuArray<u64, { DropCounter::COUNT as usize }> = Per
 /// Crossings of armed levels; its reader is woken by every record.
 #[btf_map]
 pub(crate) static DECISIONS: RingBuf<u64, 65536> = RingBuf::new();
+
+/// How long the tasks of an account may wait; resized with [`ACCOUNTS`].
+#[btf_map]
+pub(crate) static OBJECTIVES: Array<Objective, 4096> = Array::new();
+
+/// Waits that were longer; the reader is woken by every record.
+#[btf_map]
+pub(crate) static WAITS: RingBuf<u64, 65536> = RingBuf::new();
 
 /// Everything else; resized by the agent. See `telemetry` for when its reader is woken.
 #[btf_map]

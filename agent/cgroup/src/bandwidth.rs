@@ -1,9 +1,14 @@
 //! A cgroup's CPU bandwidth: how often it was throttled, its quota and its burst.
 
-use std::path::PathBuf;
+use std::{
+    io::Write as _,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use podwarden_policy::{
-    limits::CpuMax,
+    limits::{CpuMax, Limit},
     settings::{Controller, Setting, Value, Version, table::CPU_QUOTA},
 };
 
@@ -70,6 +75,98 @@ fn parse(text: &[u8], version: Version) -> Option<Throttling> {
         throttled_periods: field(b"nr_throttled")?,
         throttled_nanos,
     })
+}
+
+/// Sets a cgroup's quota again and again; a write that the kernel takes allocates nothing.
+#[derive(Debug)]
+pub struct QuotaWriter {
+    quota: OwnedFd,
+    path: Arc<Path>,
+    /// v1 has a file of its own for the period; `None` on v2.
+    period: Option<Period>,
+}
+
+#[derive(Debug)]
+struct Period {
+    file: OwnedFd,
+    path: Arc<Path>,
+    us: u64,
+}
+
+impl QuotaWriter {
+    /// Opens the files in the CPU controller's hierarchy.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`]; [`Error::InvalidName`].
+    pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
+        let directory = tree.path(Controller::Cpu, cgroup)?;
+        let open = |name: &str| -> Result<(OwnedFd, Arc<Path>)> {
+            let path = directory.join(name);
+            Ok((io::open_write(&path)?, path.into()))
+        };
+        let (name, period) = match tree.version_of(Controller::Cpu) {
+            Version::V2 => ("cpu.max", None),
+            Version::V1 => {
+                let (file, path) = open("cpu.cfs_period_us")?;
+                let us = tree.cpu_max(cgroup)?.period_us;
+                ("cpu.cfs_quota_us", Some(Period { file, path, us }))
+            }
+        };
+        let (quota, path) = open(name)?;
+        Ok(Self {
+            quota,
+            path,
+            period,
+        })
+    }
+
+    /// Sets quota and period.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when the cgroup was removed; what the kernel refuses: on v1 `EINVAL` for a quota below a
+    /// child's.
+    pub fn set(&mut self, max: CpuMax) -> Result<()> {
+        let mut buffer = [0_u8; 48];
+        let mut rest = &mut buffer[..];
+        // Two numbers of at most 20 digits fit.
+        let _ = match (&self.period, max.quota_us) {
+            (None, Limit::At(quota)) => write!(rest, "{quota} {}", max.period_us),
+            (None, Limit::Unlimited) => write!(rest, "max {}", max.period_us),
+            (Some(_), Limit::At(quota)) => write!(rest, "{quota}"),
+            (Some(_), Limit::Unlimited) => write!(rest, "-1"),
+        };
+        let left = rest.len();
+        let text = &buffer[..buffer.len() - left];
+        let quota = || {
+            io::write_fd(&self.quota, text)
+                .map_err(|e| Error::os("write", Arc::clone(&self.path), e))
+        };
+        let Some(period) = &mut self.period else {
+            return quota();
+        };
+        if period.us == max.period_us {
+            return quota();
+        }
+        // Of quota and period the one first that leaves the cgroup no less than before: none of its children's
+        // quotas is then above it meanwhile.
+        if period.us > max.period_us {
+            period.set(max.period_us)?;
+            return quota();
+        }
+        quota()?;
+        period.set(max.period_us)
+    }
+}
+
+impl Period {
+    fn set(&mut self, us: u64) -> Result<()> {
+        let mut buffer = [0_u8; 10];
+        let text = io::decimal(u32::try_from(us).unwrap_or(u32::MAX), &mut buffer);
+        io::write_fd(&self.file, text)
+            .map_err(|e| Error::os("write", Arc::clone(&self.path), e))?;
+        self.us = us;
+        Ok(())
+    }
 }
 
 impl Tree {

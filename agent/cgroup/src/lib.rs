@@ -51,7 +51,7 @@ mod tree;
 mod watch;
 mod writes;
 
-pub use bandwidth::{ThrottleReader, Throttling};
+pub use bandwidth::{QuotaWriter, ThrottleReader, Throttling};
 pub use cpu::KernelCpu;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};

@@ -7,6 +7,7 @@ mod colocation {
     mod burst;
     mod class;
     mod evict_cpu;
+    mod hold;
     mod suppress;
     mod vectors;
 }

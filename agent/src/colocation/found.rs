@@ -38,6 +38,12 @@ pub fn file(directory: &Path, root: &str) -> PathBuf {
     directory.join(format!("podwarden-{name}.cpu.json"))
 }
 
+/// The name of the file with the besteffort tier's quota for a cgroup root.
+pub fn hold_file(directory: &Path, root: &str) -> PathBuf {
+    let name = root_as_file_name(root);
+    directory.join(format!("podwarden-{name}.cpu-tier.json"))
+}
+
 impl Found {
     /// What a cgroup holds now.
     pub(super) fn read(tree: &Tree, path: &CgroupPath) -> Result<Self, Error> {

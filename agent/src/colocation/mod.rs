@@ -16,16 +16,20 @@
 //! | `container` | one cgroup: as it was found and as it was left, and its next quota |
 //! | `meter` | one container: usage over the last period, throttling, tokens |
 //! | `pool` | whether the node has CPU to give |
+//! | `hold` | best effort gets less CPU while a protected pod waits: a thread of its own |
+//! | `undo` | puts everything back when the agent is killed |
 //! | `found` | what the cgroups held before podwarden wrote to them, kept past a kill |
 //! | `ours` | podwarden's quotas, so that they do not count as foreign |
 
 mod container;
 mod found;
+pub mod hold;
 mod meter;
 mod ours;
 mod pod;
 mod pool;
 mod thread;
+mod undo;
 
 use std::{
     io,
@@ -42,7 +46,7 @@ use podwarden_policy::{MilliCpu, colocation::burst::BurstConfig};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub use self::{
-    found::{file as found_file, left, restore},
+    found::{file as found_file, hold_file, left, restore},
     ours::Ours,
 };
 use crate::api::types::PodRef;

@@ -8,11 +8,8 @@ use std::{
 use podwarden_policy::colocation::burst::NodeState;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Message, Parts, Protected, Report, found::Originals, pod::Pod, pool::Pool};
-use crate::{
-    hierarchy::converge::guard::{Guard, Place},
-    kernel::realtime,
-};
+use super::{Aim, Message, Parts, Protected, Report, found::Originals, pod::Pod, pool::Pool, undo};
+use crate::{hierarchy::converge::guard::Guard, kernel::realtime};
 
 /// See the module's text.
 pub(super) struct Thread {
@@ -100,7 +97,7 @@ impl Thread {
             }
         }
         if parts.enforce && !pods.is_empty() && self.guard.is_none() {
-            self.guard = guard(parts);
+            self.guard = undo::guard(&parts.cgroup_root, &parts.found);
         }
         self.aim = aim;
     }
@@ -162,26 +159,4 @@ impl Thread {
             guard.dismiss();
         }
     }
-}
-
-/// A process of its own that outlives the agent.
-fn guard(parts: &Parts) -> Option<Guard> {
-    let place = Place {
-        cgroup_root: parts.cgroup_root.clone(),
-        found: None,
-        frozen: None,
-        quotas: Some(parts.found.clone()),
-        systemd: false,
-    };
-    let guard = match Guard::start(&place) {
-        Ok(guard) => guard,
-        Err(error) => {
-            tracing::warn!(%error, "after a kill only the next agent restores CPU quotas: no process to be had");
-            return None;
-        }
-    };
-    if let Err(error) = guard.leave() {
-        tracing::warn!(%error, "what ends the agent's cgroup ends the guard of CPU quotas, too");
-    }
-    Some(guard)
 }

@@ -1,13 +1,16 @@
 //! The keys of `colocation`, named as in Koordinator's NodeSLO.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use podwarden_policy::colocation::burst::{BurstConfig, Policy};
 use serde::Deserialize;
 
 use super::{
     reclaimed::{RawReclaimed, ReclaimedConfig},
-    values::{BurstPercent, BurstSeconds, QuotaBurstPercent, SharePoolPercent},
+    values::{
+        BurstPercent, BurstSeconds, FloorPercent, QuotaBurstPercent, SharePoolPercent,
+        WaitObjective,
+    },
 };
 
 /// `colocation`. Every strategy is off until it is switched on.
@@ -15,8 +18,27 @@ use super::{
 pub struct ColocationConfig {
     /// `cpuBurstStrategy`. Default: policy `none`.
     pub burst: BurstConfig,
+    /// `cpuWaitStrategy`. Default: off.
+    pub wait: WaitConfig,
     /// `reclaimed`. Default: off.
     pub reclaimed: ReclaimedConfig,
+}
+
+/// `colocation.cpuWaitStrategy`: best effort gets less CPU while a protected pod waits for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitConfig {
+    /// `enable`. Default: false.
+    pub enable: bool,
+    /// `objective`: the wait of a protected pod that is too long, 100 us to 1 s. Default: 5 ms.
+    pub objective: Duration,
+    /// `minPercent`: what best effort keeps in any case, percent of the node's CPUs, 1 to 100. Default: 5.
+    pub min_percent: u64,
+}
+
+impl Default for WaitConfig {
+    fn default() -> Self {
+        RawWait::default().into()
+    }
 }
 
 /// `colocation`, as it is written.
@@ -25,6 +47,8 @@ pub struct ColocationConfig {
 pub(super) struct RawColocation {
     #[serde(default)]
     cpu_burst_strategy: RawBurst,
+    #[serde(default)]
+    cpu_wait_strategy: RawWait,
     #[serde(default)]
     reclaimed: RawReclaimed,
 }
@@ -42,10 +66,30 @@ struct RawBurst {
     share_pool_threshold_percent: Option<SharePoolPercent>,
 }
 
+/// `colocation.cpuWaitStrategy`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawWait {
+    enable: Option<bool>,
+    objective: Option<WaitObjective>,
+    min_percent: Option<FloorPercent>,
+}
+
+impl From<RawWait> for WaitConfig {
+    fn from(raw: RawWait) -> Self {
+        Self {
+            enable: raw.enable.unwrap_or_default(),
+            objective: raw.objective.unwrap_or_default().0,
+            min_percent: raw.min_percent.unwrap_or_default().0,
+        }
+    }
+}
+
 impl From<RawColocation> for ColocationConfig {
     fn from(raw: RawColocation) -> Self {
         Self {
             burst: raw.cpu_burst_strategy.into(),
+            wait: raw.cpu_wait_strategy.into(),
             reclaimed: raw.reclaimed.into(),
         }
     }

@@ -49,7 +49,7 @@ pub use raw::Overrides;
 pub(crate) use raw::{RawConfig, Text};
 pub use reclaimed::ReclaimedConfig;
 pub(crate) use url::without_secrets;
-pub(crate) use values::{CgroupRoot, Cpu, Memory, is_loopback};
+pub(crate) use values::{CgroupRoot, Cpu, Memory, WaitObjective, is_loopback};
 pub(crate) use yaml::from_yaml;
 
 /// `apiVersion` of the file.

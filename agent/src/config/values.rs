@@ -174,6 +174,10 @@ values! {
     BurstSeconds(Option<u64>) = seconds, "write a whole number of seconds from 1 to 86400, or -1", None;
     /// At this usage of the share pool the node is busy.
     SharePoolPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 50;
+    /// The wait for a CPU that is too long. The kernel programs look at none below 100 us.
+    WaitObjective(Duration) = |text| within(text, 100 * US..=SECOND), DURATION, 5 * MS;
+    /// What best effort keeps of the node's CPUs, percent.
+    FloorPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 5;
     /// Where manifests are.
     ManifestUrl(Uri) = manifest_url, "write a whole URL, such as https://pods.example/node-1.yaml";
     /// Where the kubelet is.

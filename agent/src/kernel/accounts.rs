@@ -11,7 +11,7 @@ use aya::{
     maps::{Array, MapData, MapError, MapType, PerCpuArray},
 };
 use podwarden_abi::{
-    Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Tracked,
+    Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Objective, Tracked,
 };
 
 use super::{
@@ -38,7 +38,9 @@ macro_rules! wire {
         unsafe impl Pod for Wire<$t> {}
     )* };
 }
-wire!(Account, Control, CpuState, Level, Tracked, Record);
+wire!(
+    Account, Control, CpuState, Level, Objective, Tracked, Record
+);
 
 /// A map operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -306,6 +308,7 @@ impl Accounts {
             accounts: sum(DropCounter::Accounts)?,
             stalls: sum(DropCounter::Stalls)?,
             untraced_switches: sum(DropCounter::Untraced)?,
+            waits: sum(DropCounter::Waits)?,
         })
     }
 }

@@ -1,7 +1,9 @@
 //! Records of the rings -> typed events. Anything malformed is an error, never a panic.
 
 use bytes::Buf as _;
-use podwarden_abi::{CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent};
+use podwarden_abi::{
+    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, LongWait, NAME_LEN, OomEvent,
+};
 
 /// A record of the telemetry ring.
 #[derive(Debug, Clone)]
@@ -103,6 +105,20 @@ pub fn crossing(bytes: &[u8]) -> Result<Crossing, DecodeError> {
         usage_pages: record.get_u64_ne(),
         level_pages: record.get_u64_ne(),
         source: record.get_u32_ne(),
+        pad: record.get_u32_ne(),
+    })
+}
+
+/// Reads a record of the ring of waits; allocates nothing.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn long_wait(bytes: &[u8]) -> Result<LongWait, DecodeError> {
+    let mut record = record::<LongWait>(bytes)?;
+    Ok(LongWait {
+        time_ns: record.get_u64_ne(),
+        wait_ns: record.get_u64_ne(),
+        slot: record.get_u32_ne(),
         pad: record.get_u32_ne(),
     })
 }
@@ -242,6 +258,8 @@ mod tests {
             panic!("not a kill");
         };
         assert_eq!(bytes_of(&event), oom_bytes);
+        let wait = &bytes[..size_of::<LongWait>()];
+        assert_eq!(bytes_of(&long_wait(wait).unwrap()), wait);
         let bytes = &bytes[..size_of::<Crossing>()];
         assert_eq!(bytes_of(&crossing(bytes).unwrap()), bytes);
     }
@@ -251,6 +269,7 @@ mod tests {
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
             let _ = telemetry(&bytes);
             let _ = crossing(&bytes);
+            let _ = long_wait(&bytes);
         }
     }
 }

@@ -157,6 +157,10 @@ pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
             "details of exits",
             Some("exits have no command, CPU time and largest resident set"),
         ),
+        Figure::LongWaits => (
+            "waits that are too long",
+            Some("best-effort CPU is not held back when a protected pod waits"),
+        ),
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
     hooks::{self, CHARGE, Hook, Member},
     levels::Levels,
     pins::{PinError, Place},
+    waits::Waits,
 };
 use crate::{base::error::chain, config::KernelLog};
 use maps::Made;
@@ -37,6 +38,8 @@ pub struct LoadOptions {
     pub max_accounts: u32,
     /// Size of the telemetry ring, bytes; a power of two and at least a page.
     pub telemetry_bytes: u32,
+    /// Whether waits beyond an objective are reported.
+    pub waits: bool,
     /// Whether to try the fentry programs.
     pub fentry: bool,
     /// Where accounts that outlive the agent are pinned; `None` where they end with it.
@@ -129,6 +132,8 @@ pub struct Loaded {
     pub decisions: RingBuf<MapData>,
     /// The telemetry ring, for the reconciler.
     pub telemetry: RingBuf<MapData>,
+    /// Objectives of waits and the ring of those that were longer; `None` where none is reported.
+    pub waits: Option<Waits>,
     /// Why the accounts end with the agent although there is a place for pins.
     pub unpinned: Option<PinError>,
 }
@@ -169,6 +174,11 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     let levels = Levels::new(&mut ebpf)?;
     let decisions = ring(&mut ebpf, "DECISIONS")?;
     let telemetry = ring(&mut ebpf, "TELEMETRY")?;
+    let seen = |member: &&Member| matches!(member.figure, Figure::LongWaits | Figure::Shortcuts);
+    let waits = match options.waits && lacking.iter().filter(seen).count() == 0 {
+        true => Some(Waits::new(&mut ebpf)?),
+        false => None,
+    };
     let mut programs = Programs {
         ebpf,
         missing: Vec::new(),
@@ -181,6 +191,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
         levels,
         decisions,
         telemetry,
+        waits,
         unpinned,
     })
 }
@@ -213,7 +224,7 @@ where
     })
 }
 
-fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
+pub(super) fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
     take(ebpf, name)
 }
 

@@ -9,3 +9,4 @@ pub(crate) mod loader;
 pub mod pins;
 pub(crate) mod realtime;
 pub(crate) mod support;
+pub(crate) mod waits;

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use podwarden_policy::{
     Bytes, Container, ContainerKind, MilliCpu, Pod, PodUid, Reclaimed, Resources,
-    colocation::class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL},
+    colocation::class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL, WAIT_OBJECTIVE_ANNOTATION},
     model::{Overhead, ReclaimedTier, SYSTEM_CRITICAL_PRIORITY},
     quantity::{self, QuantityError},
     validate,
@@ -64,7 +64,7 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str, checked: Checked) -> Result<Pod, 
         containers: containers(spec, checked)?,
         pod_resources: None,
         overhead: None,
-        colocation: colocation_labels(meta.labels.as_ref()),
+        colocation: colocation_labels(meta.labels.as_ref(), meta.annotations.as_ref()),
     };
     if let Some(requirements) = &spec.resources {
         pod.pod_resources = Some(resources("spec.resources", requirements, checked)?);
@@ -82,11 +82,16 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str, checked: Checked) -> Result<Pod, 
     }
 }
 
-fn colocation_labels(labels: Option<&BTreeMap<String, String>>) -> Labels {
+fn colocation_labels(
+    labels: Option<&BTreeMap<String, String>>,
+    annotations: Option<&BTreeMap<String, String>>,
+) -> Labels {
     let label = |name| labels.and_then(|labels| labels.get(name)).cloned();
+    let annotation = |name| annotations.and_then(|all| all.get(name)).cloned();
     Labels {
         qos_class: label(QOS_CLASS_LABEL),
         priority_class: label(PRIORITY_CLASS_LABEL),
+        wait_objective: annotation(WAIT_OBJECTIVE_ANNOTATION),
     }
 }
 

@@ -23,11 +23,13 @@ pub enum Figure {
     Exits = 5,
     /// Command, CPU time and largest resident set in the record of an exit.
     ExitDetails = 6,
+    /// Waits that are longer than their objective, when they end.
+    LongWaits = 7,
 }
 
 impl Figure {
     /// Every one.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Accounts,
         Self::Wait,
         Self::Untraced,
@@ -35,6 +37,7 @@ impl Figure {
         Self::Levels,
         Self::Exits,
         Self::ExitDetails,
+        Self::LongWaits,
     ];
 
     /// Its bit in the global `LOST_FIGURES`.
@@ -61,6 +64,7 @@ macro_rules! for_each_offset {
             OFF_TASK_PRIO: Untraced, "task_struct", "prio";
             OFF_TASK_CFS_RQ: Shortcuts, "task_struct", "se.cfs_rq";
             OFF_TASK_RUN_DELAY: Wait, "task_struct", "sched_info.run_delay";
+            OFF_TASK_LAST_QUEUED: LongWaits, "task_struct", "sched_info.last_queued";
             OFF_TASK_BPF_STORAGE: Shortcuts, "task_struct", "bpf_storage";
             OFF_CFS_RQ_RQ: Shortcuts, "cfs_rq", "rq";
             OFF_RQ_CLOCK: Shortcuts, "rq", "clock";

@@ -60,9 +60,11 @@ pub enum DropCounter {
     Stalls = 3,
     /// Context switches that the kernel did not trace; their CPU time is found by other means.
     Untraced = 4,
+    /// Waits that found their ring full.
+    Waits = 5,
 }
 
 impl DropCounter {
     /// How many there are.
-    pub const COUNT: u32 = 5;
+    pub const COUNT: u32 = 6;
 }

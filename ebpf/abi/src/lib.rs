@@ -9,6 +9,7 @@ mod account;
 mod event;
 mod layout;
 mod level;
+mod wait;
 
 pub use account::{Account, CacheLine, CpuState, Split, Tracked, Used, WAIT_BUCKETS};
 pub use event::{
@@ -16,6 +17,7 @@ pub use event::{
 };
 pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};
+pub use wait::{LongWait, Objective};
 
 /// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count
 /// to their nearest ancestor that has one. 3 reaches the containers of Burstable and BestEffort pods;

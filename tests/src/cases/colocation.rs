@@ -69,8 +69,24 @@ fn bandwidth(cgroup: &Cgroup) -> Result<(u64, u64)> {
     ))
 }
 
+/// The quota, microseconds; `None` for none.
+pub(super) fn quota(cgroup: &Cgroup) -> Result<Option<u64>> {
+    let mounts = cgroup.mounts();
+    let mount = mounts.of(Controller::Cpu).context("no cpu controller")?;
+    let name = match mounts.is_on_v2(Controller::Cpu) {
+        true => "cpu.max",
+        false => "cpu.cfs_quota_us",
+    };
+    let path = mount.join(cgroup.path()).join(name);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    match text.split_ascii_whitespace().next() {
+        Some("max" | "-1") => Ok(None),
+        first => Ok(Some(first.unwrap_or_default().parse()?)),
+    }
+}
+
 /// Sets a quota as a runtime does.
-fn limit(cgroup: &Cgroup, quota_us: u64) -> Result<()> {
+pub(super) fn limit(cgroup: &Cgroup, quota_us: u64) -> Result<()> {
     let mounts = cgroup.mounts();
     let mount = mounts.of(Controller::Cpu).context("no cpu controller")?;
     let dir = mount.join(cgroup.path());

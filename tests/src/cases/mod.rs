@@ -53,6 +53,7 @@ mod stuck;
 mod systemd;
 mod undo;
 mod victims;
+mod wait;
 mod workloads;
 mod worth;
 
@@ -122,6 +123,7 @@ pub(crate) fn all() -> Vec<Case> {
         workloads::CASES,
         cpu::CASES,
         colocation::CASES,
+        wait::CASES,
         memory::CASES,
         exits::CASES,
         lifecycle::CASES,

@@ -51,6 +51,8 @@ pub(crate) struct PodSpec {
     resources: Value,
     /// `metadata.labels`.
     labels: Value,
+    /// `metadata.annotations`.
+    annotations: Value,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -72,6 +74,7 @@ impl PodSpec {
             priority: 0,
             resources,
             labels: json!({}),
+            annotations: json!({}),
         }
     }
 
@@ -124,6 +127,12 @@ impl PodSpec {
         self
     }
 
+    /// The same with an annotation.
+    pub(crate) fn annotated(mut self, name: &str, value: &str) -> Self {
+        self.annotations[name] = json!(value);
+        self
+    }
+
     /// The same in another namespace.
     pub(crate) fn in_namespace(self, namespace: &'static str) -> Self {
         Self { namespace, ..self }
@@ -136,6 +145,7 @@ impl PodSpec {
             "kind": "Pod",
             "metadata": {
                 "name": self.name, "namespace": self.namespace, "uid": self.uid, "labels": self.labels,
+                "annotations": self.annotations,
             },
             "spec": {"priority": self.priority, "containers": [
                 {"name": "main", "image": "none", "resources": self.resources}

@@ -23,7 +23,10 @@ pub const QOS_CLASS_LABEL: &str = "koordinator.sh/qosClass";
 /// The label of a pod that names its priority band.
 pub const PRIORITY_CLASS_LABEL: &str = "koordinator.sh/priority-class";
 
-/// What a pod's labels say about co-location, as written.
+/// The annotation of a pod that says how long it may wait for a CPU, a duration such as `2ms`.
+pub const WAIT_OBJECTIVE_ANNOTATION: &str = "podwarden.io/cpu-wait-objective";
+
+/// What a pod's labels and annotations say about co-location, as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
@@ -34,6 +37,9 @@ pub struct Labels {
     /// [`PRIORITY_CLASS_LABEL`].
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub priority_class: Option<String>,
+    /// [`WAIT_OBJECTIVE_ANNOTATION`].
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub wait_objective: Option<String>,
 }
 
 impl Labels {

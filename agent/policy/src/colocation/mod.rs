@@ -7,6 +7,7 @@ pub mod batch_pod;
 pub mod burst;
 pub mod class;
 pub mod evict_cpu;
+pub mod hold;
 pub mod memory_evict;
 pub mod predict;
 pub mod reclaimed;

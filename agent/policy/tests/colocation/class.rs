@@ -18,6 +18,7 @@ fn labelled(resources: [&str; 4], qos_class: &str, priority_class: &str, priorit
         colocation: Labels {
             qos_class: text(qos_class),
             priority_class: text(priority_class),
+            ..Labels::default()
         },
         priority,
         ..pod("a", &[resources])

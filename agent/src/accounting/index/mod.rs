@@ -6,6 +6,7 @@
 
 mod former;
 mod role;
+mod slots;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},

@@ -1,10 +1,11 @@
 //! Part: CPU of co-located pods. Which pods may exceed their limits, and what came of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{
     MilliCpu, QosClass,
-    colocation::class::{self, Class, Classified, Contradiction},
+    colocation::class::{self, Class, Classified, WAIT_OBJECTIVE_ANNOTATION},
     limits::pod_requests,
     name::CgroupName,
     settings::Observed,
@@ -12,27 +13,47 @@ use podwarden_policy::{
 
 use super::{Context, Environment, Fact, pods::Known};
 use crate::{
-    accounting::index::PodEntry,
+    accounting::index::{CgroupIndex, PodEntry},
     api::types::{EventKind, PodRef},
     base::clock,
-    colocation::{Aim, Burster, Ours, Protected, Report, Why},
+    colocation::{
+        Aim, Burster, Ours, Protected, Report, Why,
+        hold::{self, Holder, What},
+    },
+    config::WaitObjective,
     pods::SourcedPod,
 };
 
+/// What a thread has reported.
+pub(super) enum Told {
+    Quota(Report),
+    Hold(hold::Report),
+}
+
 pub(in crate::agent) struct Colocation {
-    /// `None` where no strategy is on, and without a thread for it.
+    /// `None` where the strategy is off, and without a thread for it.
     burster: Option<Burster>,
+    /// The same.
+    holder: Option<Holder>,
+    /// What the holder goes by.
+    watched: Vec<hold::Protected>,
     ours: Arc<Ours>,
     /// What the thread goes by.
     aim: Aim,
-    /// What was reported of pods' labels.
-    reported: Vec<(PodRef, Contradiction)>,
+    /// What was reported of pods' labels and annotations.
+    reported: Vec<(PodRef, String)>,
 }
 
 impl Colocation {
-    pub(in crate::agent) fn new(burster: Option<Burster>, ours: Arc<Ours>) -> Self {
+    pub(in crate::agent) fn new(
+        burster: Option<Burster>,
+        holder: Option<Holder>,
+        ours: Arc<Ours>,
+    ) -> Self {
         Self {
             burster,
+            holder,
+            watched: Vec::new(),
             ours,
             aim: Aim::default(),
             reported: Vec::new(),
@@ -41,59 +62,50 @@ impl Colocation {
 
     /// True where a strategy is on.
     pub(super) fn is_on(&self) -> bool {
-        self.burster.is_some()
+        self.burster.is_some() || self.holder.is_some()
     }
 
-    /// Completes when the thread has reported. Cancel-safe.
-    pub(super) async fn ready(&mut self) -> Report {
-        let report = match &mut self.burster {
-            Some(burster) => burster.report().await,
-            None => None,
+    /// Completes when a thread has reported. Cancel-safe.
+    pub(super) async fn ready(&mut self) -> Told {
+        let quota = async {
+            match &mut self.burster {
+                Some(burster) => burster.report().await,
+                None => None,
+            }
         };
-        match report {
-            Some(report) => report,
-            // There is no thread, or it has ended.
-            None => std::future::pending().await,
+        let hold = async {
+            match &mut self.holder {
+                Some(holder) => holder.report().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            Some(report) = quota => Told::Quota(report),
+            Some(report) = hold => Told::Hold(report),
+            // There are no threads, or they have ended.
+            else => std::future::pending().await,
         }
     }
 
     /// Publishes a report.
-    pub(super) fn step(&mut self, report: Report, env: &Environment) -> Vec<Fact> {
-        let Report {
-            pod,
-            container,
-            at,
-            step,
-            dry_run,
-        } = report;
-        let kind = EventKind::CpuQuota {
-            container,
-            throttled_nanos: step.throttled_nanos,
-            from_us: step.from_us,
-            to_us: step.to_us,
-            period_us: step.period_us,
-            reason: match step.why {
-                Why::Throttled => "throttled",
-                Why::NodeBusy => "nodeBusy",
-                Why::NoTokens => "noTokens",
-            }
-            .to_owned(),
-            dry_run,
-        };
-        env.published.event(clock::text_of(at), Some(pod), kind);
+    pub(super) fn step(&mut self, told: Told, env: &Environment) -> Vec<Fact> {
+        match told {
+            Told::Quota(report) => publish_quota(report, env),
+            Told::Hold(report) => return publish_hold(report, env),
+        }
         Vec::new()
     }
 
-    /// Hands the thread the pods as they are now; returns what is new of labels without effect.
-    pub(super) fn aim(&mut self, cx: Context<'_>) -> Vec<Fact> {
+    /// Hands the threads the pods as they are now; returns what is new of labels without effect.
+    pub(super) fn aim(&mut self, cx: Context<'_>, index: &CgroupIndex) -> Vec<Fact> {
         let Context {
             env,
             known,
             entries,
         } = cx;
-        let Some(burster) = &self.burster else {
+        if !self.is_on() {
             return Vec::new();
-        };
+        }
         let set = known.set();
         let classified: Vec<(&SourcedPod, Classified)> = set
             .pods
@@ -101,6 +113,7 @@ impl Colocation {
             .map(|sourced| (sourced, class::classify(&sourced.pod)))
             .collect();
         let mut aim = Aim::default();
+        let mut watched = Vec::new();
         let layout = &env.layout;
         let tier = layout.path(&layout.kubepods.tier(QosClass::BestEffort));
         aim.outside_pool.push(tier);
@@ -114,34 +127,53 @@ impl Colocation {
                 aim.outside_pool.push(entry.path.clone());
             }
             if classified.class.is_latency_sensitive() && classified.contradictions.is_empty() {
-                aim.protected.push(protected(sourced, entry, &known));
+                let pod = protected(sourced, entry, &known);
+                watched.push(hold::Protected {
+                    pod: pod.pod.clone(),
+                    objective: objective(sourced)
+                        .unwrap_or_default()
+                        .unwrap_or(env.config.colocation.wait.objective),
+                    slots: index.slots(entry),
+                    cgroups: cgroups(&pod),
+                });
+                aim.protected.push(pod);
             }
         }
-        if aim != self.aim {
+        if let Some(burster) = &self.burster
+            && aim != self.aim
+        {
             self.aim = aim.clone();
             burster.aim(aim);
+        }
+        if let Some(holder) = &self.holder
+            && watched != self.watched
+        {
+            self.watched.clone_from(&watched);
+            holder.aim(watched);
         }
         self.report(&classified, &known)
     }
 
     fn report(&mut self, classified: &[(&SourcedPod, Classified)], known: &Known<'_>) -> Vec<Fact> {
-        let found: Vec<(PodRef, Contradiction)> = classified
+        let found: Vec<(PodRef, String)> = classified
             .iter()
             .flat_map(|(sourced, classified)| {
                 let pod = known.identities.get(&sourced.pod.uid).pod;
-                let all = classified.contradictions.iter().cloned();
-                all.map(move |one| (pod.clone(), one))
+                let all = classified
+                    .contradictions
+                    .iter()
+                    .map(|one| format!("exceeds no CPU limit: {one}"))
+                    .chain(objective(sourced).err());
+                all.map(move |one| (pod.clone(), one)).collect::<Vec<_>>()
             })
             .collect();
         let reported = std::mem::replace(&mut self.reported, found);
         let new = self.reported.iter().filter(|one| !reported.contains(one));
-        new.map(|(pod, contradiction)| {
+        new.map(|(pod, problem)| {
             let PodRef {
                 namespace, name, ..
             } = pod;
-            Fact::Degraded(format!(
-                "{namespace}/{name} exceeds no CPU limit: {contradiction}"
-            ))
+            Fact::Degraded(format!("{namespace}/{name} {problem}"))
         })
         .collect()
     }
@@ -161,7 +193,91 @@ impl Colocation {
     /// Puts everything back that was found.
     pub(super) fn end(&mut self) {
         self.burster = None;
+        self.holder = None;
     }
+}
+
+fn publish_quota(report: Report, env: &Environment) {
+    let Report {
+        pod,
+        container,
+        at,
+        step,
+        dry_run,
+    } = report;
+    let kind = EventKind::CpuQuota {
+        container,
+        throttled_nanos: step.throttled_nanos,
+        from_us: step.from_us,
+        to_us: step.to_us,
+        period_us: step.period_us,
+        reason: match step.why {
+            Why::Throttled => "throttled",
+            Why::NodeBusy => "nodeBusy",
+            Why::NoTokens => "noTokens",
+        }
+        .to_owned(),
+        dry_run,
+    };
+    env.published.event(clock::text_of(at), Some(pod), kind);
+}
+
+fn publish_hold(report: hold::Report, env: &Environment) -> Vec<Fact> {
+    let dry_run = report.dry_run;
+    let (pod, kind) = match report.what {
+        What::Held {
+            pod,
+            waited_nanos,
+            delay_nanos,
+            from,
+            to,
+        } => {
+            let kind = EventKind::BestEffortHeld {
+                from_milli: from.0,
+                to_milli: to.0,
+                waited_nanos,
+                delay_nanos,
+                dry_run,
+            };
+            (Some(pod), kind)
+        }
+        What::Freed { held, waits } => {
+            let kind = EventKind::BestEffortFreed {
+                held_nanos: clock::nanos(held),
+                waits,
+                dry_run,
+            };
+            (None, kind)
+        }
+        What::Refused(error) => {
+            return vec![Fact::Degraded(format!(
+                "best-effort CPU cannot be held back: {error}"
+            ))];
+        }
+    };
+    env.published.event(clock::text_of(report.at), pod, kind);
+    Vec::new()
+}
+
+/// The wait that is too long for a pod by its annotation, `None` without one; or why it has no effect.
+fn objective(sourced: &SourcedPod) -> Result<Option<Duration>, String> {
+    let Some(text) = &sourced.pod.colocation.wait_objective else {
+        return Ok(None);
+    };
+    let read = text.parse::<WaitObjective>();
+    read.map(|objective| Some(objective.0)).map_err(|error| {
+        let shown: String = text.chars().take(32).collect();
+        format!(
+            "may wait as long as pods without metadata.annotations[{WAIT_OBJECTIVE_ANNOTATION}]: it is \
+             `{shown}`: {error}"
+        )
+    })
+}
+
+/// A pod's cgroups: its own and its containers'.
+fn cgroups(pod: &Protected) -> Vec<CgroupPath> {
+    let containers = pod.containers.iter().map(|(_, path)| path.clone());
+    [pod.path.clone()].into_iter().chain(containers).collect()
 }
 
 fn protected(sourced: &SourcedPod, entry: &PodEntry, known: &Known<'_>) -> Protected {

@@ -134,7 +134,7 @@ enum Wake {
     Figures,
     Hierarchy(hierarchy::Wake),
     Kubelet,
-    Colocation(crate::colocation::Report),
+    Colocation(colocation::Told),
     Pods(pods::Wake),
     Time,
 }
@@ -338,7 +338,7 @@ impl Reconciler {
         let cx = Context::of(&self.env, &self.pods, &self.figures);
         let levels = self.eviction.arm(cx);
         self.hierarchy.aim(&self.env, levels, &cx.known.set());
-        let facts = self.colocation.aim(cx);
+        let facts = self.colocation.aim(cx, self.figures.index());
         self.apply(facts);
     }
 

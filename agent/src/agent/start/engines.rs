@@ -3,12 +3,18 @@
 use podwarden_cgroup::{MemoryReader, Tree};
 use podwarden_policy::{plan::Ownership, signal::Signal};
 
-use super::{Site, StartError, process, programs};
+use super::{
+    Site, StartError, process,
+    programs::{self, Programs},
+};
 use crate::{
     accounting::{Accounting, index::Change},
     agent::arm::{self, Levels},
     config::Config,
-    kernel::support::{self, Profile},
+    kernel::{
+        support::{self, Profile},
+        waits::Waits,
+    },
     pods::PodSet,
     reactor::{self, Reactor},
 };
@@ -17,6 +23,8 @@ use crate::{
 pub(super) struct Engines {
     pub(super) accounting: Accounting,
     pub(super) reactor: Reactor,
+    /// Waits of protected pods that are too long, where they are reported.
+    pub(super) waits: Option<Waits>,
     pub(super) profile: Profile,
     /// The degradations of this node, one sentence each.
     pub(super) degradations: Vec<String>,
@@ -33,7 +41,12 @@ impl Engines {
     ) -> Result<Self, StartError> {
         let decision = support::decide(&support::probe(&config.cgroup_root));
         let mut degradations: Vec<_> = decision.degradations().collect();
-        let (kernel, levels, profile) = programs::load(config, tree, &decision, &mut degradations)?;
+        let Programs {
+            accounts: kernel,
+            levels,
+            waits,
+            profile,
+        } = programs::load(config, tree, &decision, &mut degradations)?;
         let any_level = !config.thresholds.is_empty()
             // A kubelet may limit the tiers at any time.
             || config.ownership == Ownership::Assist
@@ -49,6 +62,7 @@ impl Engines {
         Ok(Self {
             accounting,
             reactor,
+            waits,
             profile,
             degradations,
             changes,

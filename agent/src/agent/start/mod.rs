@@ -139,7 +139,7 @@ pub(super) async fn reconciler(
         frozen,
         published,
     };
-    let (colocation, without_burst) = bandwidth::start(&env);
+    let (colocation, without_burst) = bandwidth::start(&env, engines.waits);
     stats.degradations.extend(without_burst);
     let eviction = EvictionManager::new(&env, engines.reactor, status);
     Ok(Reconciler::new(

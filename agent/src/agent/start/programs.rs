@@ -14,6 +14,7 @@ use crate::{
         loader::{self, LoadOptions},
         pins::{self, Place},
         support::{Decision, Profile},
+        waits::Waits,
     },
     reactor::KernelLevels,
 };
@@ -24,7 +25,7 @@ const MAX_ACCOUNTS: u32 = 4096;
 /// Telemetry that can wait for the agent: about 6,000 exits.
 const TELEMETRY_BYTES: u32 = 1 << 20;
 
-/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, and structure
+/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, `waits`, and structure
 /// members such as `task_struct.sched_info.run_delay`.
 const DISABLE: &str = "PODWARDEN_DISABLE";
 
@@ -34,13 +35,21 @@ const RING: &str = "PODWARDEN_TELEMETRY_BYTES";
 /// The BPF file system, for tests.
 const BPF_FS: &str = "PODWARDEN_BPF_FS";
 
+/// What the kernel programs give; nothing where they do not run.
+pub(super) struct Programs {
+    pub(super) accounts: Option<KernelSide>,
+    pub(super) levels: Option<KernelLevels>,
+    pub(super) waits: Option<Waits>,
+    pub(super) profile: Profile,
+}
+
 /// Loads the kernel programs; without them the agent still runs, from the files alone.
 pub(super) fn load(
     config: &Config,
     tree: &Tree,
     decision: &Decision,
     degradations: &mut Vec<String>,
-) -> Result<(Option<KernelSide>, Option<KernelLevels>, Profile), StartError> {
+) -> Result<Programs, StartError> {
     let disabled = std::env::var(DISABLE).unwrap_or_default();
     let disabled: Vec<_> = disabled.split(',').map(|d| d.trim().to_owned()).collect();
     let without = |what: &str| disabled.iter().any(|d| d == what);
@@ -52,6 +61,7 @@ pub(super) fn load(
             .ok()
             .and_then(|n| n.parse().ok())
             .unwrap_or(TELEMETRY_BYTES),
+        waits: config.colocation.wait.enable && !without("waits"),
         fentry: !without("fentry"),
         pins: config.state_dir.is_some().then(|| Place {
             bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
@@ -73,7 +83,12 @@ pub(super) fn load(
                 "no kernel programs: CPU and memory come from the cgroup files, pods are looked for every \
                  second, and run-queue wait, stalls and exits are unknown ({why})"
             ));
-            return Ok((None, None, Profile::Sampling));
+            return Ok(Programs {
+                accounts: None,
+                levels: None,
+                waits: None,
+                profile: Profile::Sampling,
+            });
         }
     };
     let missing = loaded.programs.missing.iter();
@@ -100,7 +115,12 @@ pub(super) fn load(
     };
     let kernel = KernelSide::new(loaded.programs, loaded.accounts, loaded.telemetry)
         .map_err(StartError::Accounting)?;
-    Ok((Some(kernel), Some(levels), profile))
+    Ok(Programs {
+        accounts: Some(kernel),
+        levels: Some(levels),
+        waits: loaded.waits,
+        profile,
+    })
 }
 
 fn try_load(options: &LoadOptions) -> Result<loader::Loaded, String> {

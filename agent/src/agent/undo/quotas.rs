@@ -1,20 +1,29 @@
-//! CPU quotas and bursts of pods, where an agent and its guard were both killed.
+//! CPU quotas and bursts of pods and of the besteffort tier, where an agent and its guards were killed.
+
+use std::path::Path;
 
 use super::{Item, Place, Step, put_back};
-use crate::colocation::{found_file, left, restore};
+use crate::colocation::{found_file, hold_file, left, restore};
 
 pub(super) const STEP: Step = Step {
     name: "quotas",
-    about: "CPU quotas and bursts of pods that are not what the agent found",
+    about: "CPU quotas and bursts that are not what the agent found",
     run,
 };
 
 fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
-    let found = found_file(&place.run_dir, &place.cgroup_root);
-    let cgroups = left(found.clone());
+    let files = [found_file, hold_file].map(|file| file(&place.run_dir, &place.cgroup_root));
+    Ok(files
+        .into_iter()
+        .flat_map(|file| undo(place, &file))
+        .collect())
+}
+
+fn undo(place: &Place, found: &Path) -> Vec<Item> {
+    let cgroups = left(found.to_owned());
     if !place.dry_run && !cgroups.is_empty() {
-        restore(&place.tree, found.clone());
+        restore(&place.tree, found.to_owned());
     }
     let refused = "the kernel refused a quota, see the log";
-    Ok(put_back(place, &found, &cgroups, refused))
+    put_back(place, found, &cgroups, refused)
 }

@@ -48,7 +48,9 @@ impl Group {
             | EventKind::ForeignWrite { .. }
             | EventKind::ForeignWriteContested { .. }
             | EventKind::ForeignWriteSettled { .. }
-            | EventKind::CpuQuota { .. } => Self::Changes,
+            | EventKind::CpuQuota { .. }
+            | EventKind::BestEffortHeld { .. }
+            | EventKind::BestEffortFreed { .. } => Self::Changes,
             EventKind::ProcessExit { .. } | EventKind::ExitsDropped { .. } => Self::Exits,
         }
     }

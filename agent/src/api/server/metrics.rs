@@ -103,6 +103,7 @@ fn drops(text: &mut String, drops: &DropStats) {
         ("telemetry", drops.telemetry),
         ("account", drops.accounts),
         ("stall", drops.stalls),
+        ("wait", drops.waits),
     ] {
         family.add(&labels([("kind", kind)]), count);
     }

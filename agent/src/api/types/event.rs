@@ -262,6 +262,29 @@ pub enum EventKind {
         /// True in observe mode: nothing was written.
         dry_run: bool,
     },
+    /// The besteffort tier may use less CPU, because the event's pod waited for a CPU for longer than its
+    /// objective; in observe mode, would have been.
+    BestEffortHeld {
+        /// What it used, or could use, before, thousandths of a CPU.
+        from_milli: u64,
+        /// What it may use now, thousandths of a CPU.
+        to_milli: u64,
+        /// How long the pod had waited, nanoseconds.
+        waited_nanos: u64,
+        /// From the end of the wait to the write, nanoseconds.
+        delay_nanos: u64,
+        /// True in observe mode: nothing was written.
+        dry_run: bool,
+    },
+    /// The besteffort tier may use all CPU again: no protected pod waited.
+    BestEffortFreed {
+        /// For how long it was held back, nanoseconds.
+        held_nanos: u64,
+        /// How many waits were too long meanwhile.
+        waits: u64,
+        /// True in observe mode: nothing was written.
+        dry_run: bool,
+    },
     /// Something is not as it should be; the text says what and what is lost.
     Degraded {
         /// One sentence.

@@ -93,6 +93,8 @@ pub struct DropStats {
     pub stalls: u64,
     /// Context switches that the kernel did not trace; their CPU time is found by other means.
     pub untraced_switches: u64,
+    /// Waits beyond their objective that found their ring full.
+    pub waits: u64,
 }
 
 /// What the agent did to cgroups since it started.

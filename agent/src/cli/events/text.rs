@@ -87,6 +87,7 @@ pub(crate) fn sentence(event: &Event) -> String {
         | EventKind::ForeignWriteContested { .. }
         | EventKind::ForeignWriteSettled { .. } => drift(&event.kind),
         EventKind::CpuQuota { .. } => quota(&event.kind),
+        EventKind::BestEffortHeld { .. } | EventKind::BestEffortFreed { .. } => held(&event.kind),
         EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
 }
@@ -181,6 +182,38 @@ fn quota(kind: &EventKind) -> String {
     };
     let would = if *dry_run { "would be " } else { "" };
     format!("{container} {why}: quota {would}{from} -> {to} ms")
+}
+
+fn held(kind: &EventKind) -> String {
+    let would = |dry_run: &bool| if *dry_run { "would be " } else { "" };
+    match kind {
+        EventKind::BestEffortHeld {
+            from_milli,
+            to_milli,
+            waited_nanos,
+            dry_run,
+            ..
+        } => {
+            let cpus = |milli: &u64| *milli as f64 / 1000.0;
+            format!(
+                "waited {} for a CPU: best-effort {}held from {:.1} to {:.1} CPUs",
+                output::nanos(*waited_nanos),
+                would(dry_run),
+                cpus(from_milli),
+                cpus(to_milli)
+            )
+        }
+        EventKind::BestEffortFreed {
+            held_nanos,
+            waits,
+            dry_run,
+        } => format!(
+            "best-effort {}free again after {}: {waits} waits were too long",
+            would(dry_run),
+            output::nanos(*held_nanos)
+        ),
+        _ => String::new(),
+    }
 }
 
 fn drift(kind: &EventKind) -> String {

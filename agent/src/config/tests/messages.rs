@@ -90,6 +90,22 @@ fn errors_name_file_line_field_value_and_remedy() {
                 "1 to 10000",
             ],
         ),
+        (
+            "colocation: {cpuWaitStrategy: {objective: 0}}",
+            &["colocation.cpuWaitStrategy.objective", "`0`"],
+        ),
+        (
+            "colocation: {cpuWaitStrategy: {objective: 2s}}",
+            &[
+                "colocation.cpuWaitStrategy.objective",
+                "`2s`",
+                "within 100µs and 1s",
+            ],
+        ),
+        (
+            "colocation: {cpuWaitStrategy: {minPercent: 0}}",
+            &["colocation.cpuWaitStrategy.minPercent", "`0`", "1 to 100"],
+        ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
         ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
         ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),

@@ -453,6 +453,21 @@ const KEYS: &[(&str, &[Key])] = &[
                 "50; 1 to 100",
                 "no quota rises from nine tenths of this usage of the share pool on, and from this usage on they fall",
             ),
+            (
+                "colocation.cpuWaitStrategy.enable",
+                "false",
+                "whether best effort gets less CPU at once when an LSE, LSR or LS pod has waited too long for a CPU; with `ownership: own` and kernel programs",
+            ),
+            (
+                "colocation.cpuWaitStrategy.objective",
+                "5ms; 100us to 1s",
+                "the wait that is too long",
+            ),
+            (
+                "colocation.cpuWaitStrategy.minPercent",
+                "5; 1 to 100",
+                "what best effort keeps in any case, percent of the node's CPUs",
+            ),
         ],
     ),
     (

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap as StdHashMap;
 
-use podwarden_abi::Figure;
+use podwarden_abi::{Figure, Objective};
 
 use super::{LoadError, LoadOptions};
 use crate::kernel::{
@@ -59,6 +59,12 @@ pub(super) fn globals(
         })?;
     globals.insert("MEMORY_CGRP_ID", memory);
     globals.insert("IDENTITY_HIERARCHY", u64::from(options.identity_hierarchy));
+    let least = if options.waits {
+        Objective::LEAST_NS
+    } else {
+        0
+    };
+    globals.insert("LEAST_OBJECTIVE", least);
     let cpus = aya::util::nr_cpus().unwrap_or(1);
     globals.insert("POSSIBLE_CPUS", cpus as u64);
     Ok(globals)

@@ -84,6 +84,14 @@ fn object(
         .map_max_entries("ACCOUNTS", options.max_accounts)
         .map_max_entries("FREE_SLOTS", options.max_accounts)
         .map_max_entries("TRACKED", accounts::max_tracked(options.max_accounts))
+        .map_max_entries(
+            "OBJECTIVES",
+            if options.waits {
+                options.max_accounts
+            } else {
+                1
+            },
+        )
         .map_max_entries("TELEMETRY", options.telemetry_bytes);
     let log = aya_log_level(options.log);
     loader.override_global(aya_log::LEVEL, &log, true);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{self, ResourceRequirements};
 use podwarden_policy::{
-    colocation::class::{PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL},
+    colocation::class::{PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL, WAIT_OBJECTIVE_ANNOTATION},
     qos,
 };
 use serde::{Deserialize, Deserializer, de};
@@ -141,7 +141,7 @@ struct Meta {
     resource_version: Option<String>,
     generation: Option<i64>,
     deletion_timestamp: Option<String>,
-    #[serde(default, deserialize_with = "the_kubelets")]
+    #[serde(default, deserialize_with = "annotations")]
     annotations: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "of_colocation")]
     labels: BTreeMap<String, String>,
@@ -198,9 +198,9 @@ impl PodStatus {
     }
 }
 
-/// The annotations that the kubelet writes; what others write is not kept.
-fn the_kubelets<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    from.deserialize_any(Kept(&[MIRROR, SOURCE]))
+/// The annotations that the kubelet writes, and the one that co-location goes by; others are not kept.
+fn annotations<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    from.deserialize_any(Kept(&[MIRROR, SOURCE, WAIT_OBJECTIVE_ANNOTATION]))
 }
 
 /// The labels that co-location goes by; others are not kept.
@@ -287,6 +287,9 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
     typed.metadata.name.clone_from(&meta.name);
     typed.metadata.namespace.clone_from(&meta.namespace);
     typed.metadata.labels = Some(meta.labels.clone());
+    let objective = meta.annotations.get_key_value(WAIT_OBJECTIVE_ANNOTATION);
+    typed.metadata.annotations =
+        objective.map(|(name, value)| BTreeMap::from([(name.clone(), value.clone())]));
     typed.spec = object.spec.map(spec).transpose()?;
     let node = typed
         .spec

@@ -243,6 +243,7 @@ fn labels(u: Choices<'_, '_>) -> Result<Labels> {
     Ok(Labels {
         qos_class: option(u, |u| Ok(u.choose(&classes)?.to_string()))?,
         priority_class: option(u, |u| Ok(u.choose(&bands)?.to_string()))?,
+        wait_objective: option(u, |u| Ok(u.choose(&["2ms", "0", ""])?.to_string()))?,
     })
 }
 

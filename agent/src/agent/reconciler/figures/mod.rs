@@ -17,7 +17,7 @@ use crate::{
     accounting::{
         Accounting,
         figures::{Named, Names, Sampler, TierInfo},
-        index::PodEntry,
+        index::{CgroupIndex, PodEntry},
     },
     api::{
         published::Figures,
@@ -120,6 +120,11 @@ impl FiguresPublisher {
     /// The pods' cgroups, by uid.
     pub(super) fn pods(&self) -> &BTreeMap<PodUid, PodEntry> {
         self.accounting.index.pods()
+    }
+
+    /// The pods' cgroups and their accounts.
+    pub(super) fn index(&self) -> &CgroupIndex {
+        &self.accounting.index
     }
 
     /// A cgroup is gone: closes its files.

@@ -233,6 +233,24 @@ fn every_other_event_is_one_sentence() {
             "web throttled 41.0 ms of 100 ms: quota 50 -> 60 ms",
         ),
         (
+            EventKind::BestEffortHeld {
+                from_milli: 1_800,
+                to_milli: 600,
+                waited_nanos: 3_100_000,
+                delay_nanos: 90_000,
+                dry_run: false,
+            },
+            "waited 3.10 ms for a CPU: best-effort held from 1.8 to 0.6 CPUs",
+        ),
+        (
+            EventKind::BestEffortFreed {
+                held_nanos: 1_200_000_000,
+                waits: 4,
+                dry_run: true,
+            },
+            "best-effort would be free again after 1.20 s: 4 waits were too long",
+        ),
+        (
             EventKind::GapOpened {
                 tier: "besteffort".to_owned(),
                 target_bytes: 256 << 20,

@@ -1,0 +1,168 @@
+//! Best effort gets less CPU while a protected pod waits for one.
+//!
+//! ```text
+//!  context switch: waited too long ── record ──> thread ── quota ──> besteffort tier
+//! ```
+//!
+//! The kernel programs report a wait when it ends, at most one of an account in each window. The thread sleeps until
+//! then; it writes to a file that is open, and allocates nothing before that is written. What the tier may use is the
+//! law of [`podwarden_policy::colocation::hold`].
+//!
+//! A pod that its own limit stopped waited for no other pod: what its cgroups were throttled counts against the wait.
+
+mod thread;
+mod tier;
+mod watched;
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use podwarden_cgroup::{CgroupPath, Tree};
+use podwarden_policy::{MilliCpu, colocation::hold::Bounds};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::{api::types::PodRef, kernel::waits::Waits};
+
+/// A pod that is not to wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Protected {
+    /// Which pod.
+    pub pod: PodRef,
+    /// The wait that is too long.
+    pub objective: Duration,
+    /// The accounts that its tasks count to.
+    pub slots: Vec<u32>,
+    /// Its cgroup and its containers', of which any may have a limit.
+    pub cgroups: Vec<CgroupPath>,
+}
+
+/// What the reconciler is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// When, `CLOCK_MONOTONIC` nanoseconds.
+    pub at: u64,
+    /// What was done.
+    pub what: What,
+    /// True in observe mode: nothing was written.
+    pub dry_run: bool,
+}
+
+/// A change of what best effort may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// It may use less.
+    Held {
+        /// The pod that waited.
+        pod: PodRef,
+        /// For how long, nanoseconds.
+        waited_nanos: u64,
+        /// From the end of the wait to the write, nanoseconds.
+        delay_nanos: u64,
+        /// What best effort used, or could use, before.
+        from: MilliCpu,
+        /// What it may use now.
+        to: MilliCpu,
+    },
+    /// It may use all again.
+    Freed {
+        /// For how long it was held back.
+        held: Duration,
+        /// Waits that were too long meanwhile.
+        waits: u64,
+    },
+    /// The kernel refused a quota.
+    Refused(String),
+}
+
+enum Message {
+    Aim(Vec<Protected>),
+    End,
+}
+
+/// What the thread works on.
+pub struct Parts {
+    /// The tree.
+    pub tree: Tree,
+    /// The besteffort tier's cgroup.
+    pub tier: CgroupPath,
+    /// What it may use.
+    pub bounds: Bounds,
+    /// False in observe mode: nothing is written.
+    pub enforce: bool,
+    /// The file in which it is kept what was found, see [`super::hold_file`].
+    pub found: PathBuf,
+    /// Parent of kubepods, relative to each controller's mount point.
+    pub cgroup_root: String,
+    /// Whether the thread may be SCHED_FIFO: an ordinary one can wait for hundreds of milliseconds.
+    pub real_time: bool,
+}
+
+/// The reconciler's end of the thread.
+#[derive(Debug)]
+pub struct Holder {
+    messages: Sender<Message>,
+    /// Rung after a message.
+    bell: Arc<EventFd>,
+    reports: UnboundedReceiver<Report>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Holder {
+    /// Starts the thread, with no pod to look after.
+    ///
+    /// # Errors
+    /// When there is no thread or no eventfd to be had.
+    pub fn start(parts: Parts, waits: Waits) -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let (messages, waiting) = channel();
+        let (tell, reports) = unbounded_channel();
+        let thread = thread::Thread::new(parts, waits, Arc::clone(&bell), waiting, tell);
+        let thread = std::thread::Builder::new()
+            .name("cpu-hold".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            messages,
+            bell,
+            reports,
+            thread: Some(thread),
+        })
+    }
+
+    /// The protected pods from now on.
+    pub fn aim(&self, protected: Vec<Protected>) {
+        self.tell(Message::Aim(protected));
+    }
+
+    fn tell(&self, message: Message) {
+        // An error says that the thread has ended, which it does last of all.
+        let _ = self.messages.send(message);
+        // A full eventfd is rung already.
+        let _ = self.bell.write(1);
+    }
+
+    /// The next report. Cancel-safe.
+    pub async fn report(&mut self) -> Option<Report> {
+        self.reports.recv().await
+    }
+}
+
+/// Ends the thread; the tier is as it was found by then.
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.tell(Message::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The thread: waits for the kernel's records, and lowers and raises what the tier may use.
+
+use std::{
+    os::fd::AsFd as _,
+    sync::{
+        Arc,
+        mpsc::{Receiver, TryRecvError},
+    },
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::EventFd,
+};
+use podwarden_abi::LongWait;
+use podwarden_policy::colocation::hold::Hold;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Message, Parts, Protected, Report, What, tier::Tier, watched::Watched};
+use crate::{
+    base::clock,
+    colocation::{found::Originals, undo},
+    hierarchy::converge::guard::Guard,
+    kernel::{realtime, waits::Waits},
+};
+
+/// Between two looks at what best effort uses, while there is a protected pod.
+const LOOK: Duration = Duration::from_millis(250);
+/// Between two looks at a quota that another may have written.
+const ADOPT: Duration = Duration::from_secs(5);
+/// Between two reports of a lower limit.
+const REPORTS_EACH: Duration = Duration::from_secs(1);
+/// How long the tier is left alone after the kernel refused a write.
+const REFUSED: Duration = Duration::from_secs(10);
+
+/// See the module's text.
+pub(super) struct Thread {
+    parts: Parts,
+    waits: Waits,
+    bell: Arc<EventFd>,
+    messages: Receiver<Message>,
+    tell: UnboundedSender<Report>,
+    originals: Originals,
+    watched: Watched,
+    tier: Option<Tier>,
+    hold: Hold,
+    /// Since when the tier is held back, and the waits since then.
+    held: Option<(Instant, u64)>,
+    reported: Option<Instant>,
+    adopted: Instant,
+    refused: Option<Instant>,
+    /// Puts the quota back when the agent is killed.
+    guard: Option<Guard>,
+}
+
+impl Thread {
+    pub(super) fn new(
+        parts: Parts,
+        waits: Waits,
+        bell: Arc<EventFd>,
+        messages: Receiver<Message>,
+        tell: UnboundedSender<Report>,
+    ) -> Self {
+        Self {
+            originals: Originals::open(parts.found.clone()),
+            parts,
+            waits,
+            bell,
+            messages,
+            tell,
+            watched: Watched::default(),
+            tier: None,
+            hold: Hold::default(),
+            held: None,
+            reported: None,
+            adopted: Instant::now(),
+            refused: None,
+            guard: None,
+        }
+    }
+
+    /// Runs until it is told to end, or the reconciler is gone; then puts everything back.
+    pub(super) fn run(mut self) {
+        if self.parts.real_time && !realtime::make_fifo() {
+            tracing::info!("SCHED_FIFO was refused: on a busy node best effort is held back late");
+        }
+        loop {
+            self.sleep();
+            // Nothing to read is as good.
+            let _ = self.bell.read();
+            while let Some(wait) = self.waits.next() {
+                self.waited(wait);
+            }
+            if !self.take_messages() {
+                break;
+            }
+            self.look();
+        }
+        self.end();
+    }
+
+    /// False once there is nothing more to do.
+    fn take_messages(&mut self) -> bool {
+        loop {
+            match self.messages.try_recv() {
+                Ok(Message::Aim(protected)) => self.take(protected),
+                Err(TryRecvError::Empty) => return true,
+                Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn sleep(&self) {
+        let due = self.hold.due().map(|at| {
+            Duration::from_nanos(at.saturating_sub(clock::monotonic())) + Duration::from_millis(1)
+        });
+        let look = (!self.watched.is_empty()).then_some(LOOK);
+        let timeout = due.into_iter().chain(look).min();
+        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)
+        });
+        let mut ready = [
+            PollFd::new(self.waits.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+        ];
+        // A signal is as good as a look.
+        let _ = poll(&mut ready, timeout);
+    }
+
+    /// A task of a protected pod waited too long.
+    fn waited(&mut self, wait: LongWait) {
+        let Some((pod, waited_nanos)) = self.watched.waited(wait.slot, wait.wait_ns) else {
+            return;
+        };
+        let now = Instant::now();
+        let refused = |at: &Instant| now.duration_since(*at) < REFUSED;
+        if self.refused.as_ref().is_some_and(refused) {
+            return;
+        }
+        let Some(tier) = &mut self.tier else { return };
+        let used = tier.used(now);
+        let from = self.hold.limit().map_or(used, |limit| limit.min(used));
+        let lowered = self
+            .hold
+            .waited(clock::monotonic(), used, &self.parts.bounds);
+        if let Some((_, waits)) = &mut self.held {
+            *waits += 1;
+        }
+        if !lowered || !self.write(now) {
+            return;
+        }
+        let at = clock::monotonic();
+        let Some(to) = self.hold.limit() else { return };
+        let begins = self.held.is_none();
+        self.held.get_or_insert((now, 1));
+        let due = self
+            .reported
+            .is_none_or(|at| now.duration_since(at) >= REPORTS_EACH);
+        if (begins || due)
+            && let Some(pod) = self.watched.pod(pod).cloned()
+        {
+            self.reported = Some(now);
+            self.report(
+                at,
+                What::Held {
+                    pod,
+                    waited_nanos,
+                    delay_nanos: at.saturating_sub(wait.time_ns),
+                    from,
+                    to,
+                },
+            );
+        }
+    }
+
+    /// Lets the tier use what the law says. False where the kernel refused.
+    fn write(&mut self, now: Instant) -> bool {
+        let Some(tier) = &mut self.tier else {
+            return false;
+        };
+        if !self.parts.enforce {
+            return true;
+        }
+        let Err(error) = tier.limit(self.hold.limit()) else {
+            return true;
+        };
+        if error.is_gone() {
+            self.tier = None;
+        } else {
+            self.refused = Some(now);
+            self.report(clock::monotonic(), What::Refused(error.to_string()));
+        }
+        self.hold = Hold::default();
+        self.held = None;
+        false
+    }
+
+    /// What comes with time: steps back, and what others have done.
+    fn look(&mut self) {
+        let now = Instant::now();
+        let rises = self.hold.rises(clock::monotonic(), &self.parts.bounds);
+        if rises && self.write(now) && self.hold.limit().is_none() {
+            self.freed(now);
+        }
+        if self.tier.is_none() && !self.watched.is_empty() {
+            self.open_tier();
+        }
+        if let Some(tier) = &mut self.tier
+            && self.hold.limit().is_none()
+        {
+            tier.used(now);
+            if now.duration_since(self.adopted) >= ADOPT {
+                self.adopted = now;
+                let originals = self.parts.enforce.then_some(&mut self.originals);
+                tier.adopt(&self.parts.tree, originals);
+            }
+        }
+    }
+
+    fn freed(&mut self, now: Instant) {
+        if let Some((since, waits)) = self.held.take() {
+            let held = now.duration_since(since);
+            self.report(clock::monotonic(), What::Freed { held, waits });
+        }
+    }
+
+    /// Another list of pods.
+    fn take(&mut self, protected: Vec<Protected>) {
+        let tree = &self.parts.tree;
+        self.watched.set(tree, &mut self.waits, protected);
+        if self.watched.is_empty() {
+            self.free();
+        }
+    }
+
+    /// Opens the tier's files. It may come after the protected pods, with its first pod.
+    fn open_tier(&mut self) {
+        let parts = &self.parts;
+        // Kept before anything is written.
+        let originals = parts.enforce.then_some(&mut self.originals);
+        match Tier::open(&parts.tree, &parts.tier, originals) {
+            Ok(tier) => self.tier = Some(tier),
+            Err(error) if error.is_gone() => return,
+            Err(error) => {
+                tracing::warn!(%error, "best effort cannot be held back");
+                return;
+            }
+        }
+        if parts.enforce && self.guard.is_none() {
+            self.guard = undo::guard(&parts.cgroup_root, &parts.found);
+        }
+    }
+
+    /// The tier may use what it could when it was found. True once it may, or is gone.
+    fn free(&mut self) -> bool {
+        self.hold = Hold::default();
+        let now = Instant::now();
+        let held = self.tier.as_ref().is_some_and(Tier::is_held);
+        let freed = !held || self.write(now);
+        self.freed(now);
+        freed || self.tier.is_none()
+    }
+
+    fn end(mut self) {
+        if self.free() && self.parts.enforce {
+            self.originals.close();
+        }
+        if let Some(guard) = self.guard {
+            guard.dismiss();
+        }
+    }
+
+    fn report(&self, at: u64, what: What) {
+        // An error says that the reconciler has ended.
+        let _ = self.tell.send(Report {
+            at,
+            what,
+            dry_run: !self.parts.enforce,
+        });
+    }
+}
