@@ -33,7 +33,7 @@ pub(super) struct Tier {
 }
 
 impl Tier {
-    /// Opens the tier's files, and keeps what its quota is in the originals.
+    /// Opens the tier's files, and keeps its quota among the originals.
     pub(super) fn open(
         tree: &Tree,
         path: &CgroupPath,

@@ -6,6 +6,7 @@
 //! | `weights` | the cgroups' weights as the kubelet sets them, and no agent |
 //! | `koordlet` | the same, with the koordlet's laws for suppression and burst carried out once a second, see [`laws`] |
 //! | `burst` | podwarden with `cpuBurstStrategy` |
+//! | `wait` | podwarden with `cpuBurstStrategy`, and with `cpuWaitStrategy` at an objective of 1 ms |
 //!
 //! Latency is the time from when a piece of work was due until it was done. The free CPU is what the machine has
 //! without what the protected pod and everything outside the two pods use.
@@ -88,6 +89,8 @@ enum Keeper {
     Koordlet,
     /// podwarden with burst.
     Burst,
+    /// podwarden with burst, and holding best effort back when the protected pod waits.
+    Wait,
 }
 
 /// Whether the protected pod has a limit.

@@ -53,7 +53,7 @@ pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Resu
             Ok(())
         })?;
     }
-    let without_agent = setting.keeper != Keeper::Burst;
+    let without_agent = !matches!(setting.keeper, Keeper::Burst | Keeper::Wait);
     if without_agent {
         let limit = node.limit();
         node.agent.stop(Signal::SIGTERM, limit)?;
@@ -81,6 +81,10 @@ pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Resu
 fn options(setting: Setting) -> Options {
     let config = match setting.keeper {
         Keeper::Burst => "colocation:\n  cpuBurstStrategy: {policy: auto}\n",
+        Keeper::Wait => {
+            "colocation:\n  cpuBurstStrategy: {policy: auto}\n  \
+             cpuWaitStrategy: {enable: true, objective: 1ms}\n"
+        }
         Keeper::Alone | Keeper::Weights | Keeper::Koordlet => "",
     };
     Options {
