@@ -228,6 +228,7 @@ impl Scene {
             feed: feed.clone(),
             recorded: Vec::new(),
             teardown: Some(teardown(server, &ended)),
+            pressure: podwarden::eviction::status::NodePressure::default(),
             on_degraded: Arc::new(|_| ()),
         });
         let pods = feed.pods.clone();

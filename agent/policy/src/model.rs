@@ -190,6 +190,13 @@ pub struct Pod {
     /// `spec.overhead`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub overhead: Option<Overhead>,
+    /// `spec.terminationGracePeriodSeconds`, or `metadata.deletionGracePeriodSeconds` of one that is deleted; `None` when
+    /// not written.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
+    pub grace_seconds: Option<u32>,
     /// Its labels about co-location.
     #[cfg_attr(
         feature = "serde",

@@ -27,8 +27,7 @@ use crate::{
         server::{self, Serving},
     },
     config::Config,
-    eviction::{recorder::log::Log, status::Condition},
-    reclaimed::Publisher,
+    eviction::{recorder::log::Log, status::NodePartTask},
 };
 
 pub(crate) use start::StartError;
@@ -59,8 +58,7 @@ pub(crate) async fn run(
     let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
         api: api.serve(Arc::clone(&published)),
-        condition: start::status::condition(&config, &published),
-        reclaimed: start::status::reclaimed(&config, &published),
+        node_parts: start::status::node_parts(&config, &published),
         published: Arc::clone(&published),
         log,
         lock,
@@ -86,8 +84,7 @@ pub(crate) async fn run(
 struct Surroundings {
     published: Arc<Published>,
     api: Serving,
-    condition: Option<Condition>,
-    reclaimed: Option<Publisher>,
+    node_parts: Vec<NodePartTask>,
     log: Option<Log>,
     lock: AgentLock,
 }
@@ -97,21 +94,14 @@ impl Surroundings {
         tracing::info!("shutting down");
         self.published.set_ready(false);
         // The API server hears of it while the rest is taken down.
-        let condition = self
-            .condition
-            .map(|condition| tokio::spawn(condition.end()));
-        let reclaimed = self
-            .reclaimed
-            .map(|publisher| tokio::spawn(publisher.end()));
+        let node_parts = self.node_parts.into_iter();
+        let node_parts: Vec<_> = node_parts.map(|part| tokio::spawn(part.end())).collect();
         if let Some(reconciler) = reconciler {
             reconciler.finish();
         }
-        if let Some(condition) = condition {
+        for part in node_parts {
             // Its panic has been printed.
-            let _ = condition.await;
-        }
-        if let Some(reclaimed) = reclaimed {
-            let _ = reclaimed.await;
+            let _ = part.await;
         }
         if let Err(error) = self.api.end().await {
             tracing::warn!(%error, "the API ended badly");

@@ -37,7 +37,7 @@ use crate::{
             RecentIncidents,
             log::{self, Begun, Logger},
         },
-        status::{DeliveryCounts, Health},
+        status::{DeliveryCounts, Health, NodePressure},
     },
     hierarchy::{
         act::{Counters, Tally},
@@ -65,6 +65,7 @@ pub struct Published {
     trouble: ArcSwapOption<&'static str>,
     standing: Standing,
     reactor_down: AtomicBool,
+    pressure: NodePressure,
     epoch: Instant,
     last_demand_ms: AtomicU64,
     demand: Notify,
@@ -90,6 +91,7 @@ impl Default for Published {
             trouble: ArcSwapOption::empty(),
             standing: Standing::default(),
             reactor_down: AtomicBool::new(false),
+            pressure: NodePressure::default(),
             epoch: Instant::now(),
             last_demand_ms: AtomicU64::new(0),
             demand: Notify::new(),
@@ -333,6 +335,11 @@ impl Published {
     /// See [`Published::set_trouble`].
     pub fn trouble(&self) -> Option<&'static str> {
         self.trouble.load().as_deref().copied()
+    }
+
+    /// Whether the node is short of memory, for its taint.
+    pub fn pressure(&self) -> &NodePressure {
+        &self.pressure
     }
 
     /// What the Node's condition is made from.

@@ -155,7 +155,8 @@ pub struct Config {
     pub colocation: ColocationConfig,
     /// `evictionStatus`. Default: `status`.
     pub eviction_status: EvictionStatusConfig,
-    /// `nodeCondition`: whether the Node's status says how this agent is. Default: false.
+    /// `nodeCondition`: whether the Node's status says how this agent is, and a taint while memory is short. Default:
+    /// false.
     pub node_condition: bool,
 }
 

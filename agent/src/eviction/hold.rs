@@ -30,7 +30,7 @@ const SLOW: Duration = Duration::from_millis(100);
 const AFTER: Duration = Duration::from_secs(90);
 
 enum Message {
-    Hold(String, Arc<VictimFiles>),
+    Hold(String, Arc<VictimFiles>, Option<Instant>),
     Stir(String),
     Written(String),
     Contested(String),
@@ -43,9 +43,10 @@ enum Message {
 pub(crate) struct Holder(Sender<Message>);
 
 impl Holder {
-    /// A pod was evicted: what appears in its cgroup dies from now on.
-    pub(crate) fn hold(&self, uid: &str, files: Arc<VictimFiles>) {
-        self.send(Message::Hold(uid.to_owned(), files));
+    /// A pod was evicted: what appears in its cgroup dies from now on. With a time `until` its status counts for
+    /// nothing: it is held until then.
+    pub(crate) fn hold(&self, uid: &str, files: Arc<VictimFiles>, until: Option<Instant>) {
+        self.send(Message::Hold(uid.to_owned(), files, until));
     }
 
     /// A container was made in a pod, which may be a held one.
@@ -122,6 +123,8 @@ struct Held<K> {
     lately: Instant,
     /// `None` until its status is written.
     until: Option<Instant>,
+    /// Its status moves that.
+    follows_status: bool,
     /// Who was killed before: the dying are found again and again.
     killed: BTreeSet<u32>,
 }
@@ -148,12 +151,13 @@ fn look(handle: &KillHandle) -> Looked {
 struct Pods<K>(BTreeMap<String, Held<K>>);
 
 impl<K> Pods<K> {
-    fn hold(&mut self, uid: String, kill: K, now: Instant) {
+    fn hold(&mut self, uid: String, kill: K, until: Option<Instant>, now: Instant) {
         let held = Held {
             kill,
             look: now,
             lately: now + LATELY,
-            until: None,
+            until,
+            follows_status: until.is_none(),
             killed: BTreeSet::new(),
         };
         self.0.insert(uid, held);
@@ -166,9 +170,14 @@ impl<K> Pods<K> {
     }
 
     fn until(&mut self, uid: &str, until: Option<Instant>) {
-        if let Some(held) = self.0.get_mut(uid) {
+        if let Some(held) = self.0.get_mut(uid).filter(|held| held.follows_status) {
             held.until = until;
         }
+    }
+
+    fn release(&mut self, uid: &str) {
+        self.0
+            .retain(|held, pod| held != uid || !pod.follows_status);
     }
 
     /// When the next look is due.
@@ -211,11 +220,11 @@ fn run(messages: &Receiver<Message>) {
         };
         let now = Instant::now();
         match message {
-            Ok(Message::Hold(uid, files)) => pods.hold(uid, files, now),
+            Ok(Message::Hold(uid, files, until)) => pods.hold(uid, files, until, now),
             Ok(Message::Stir(uid)) => pods.stir(&uid, now),
             Ok(Message::Written(uid)) => pods.until(&uid, Some(now + AFTER)),
             Ok(Message::Contested(uid)) => pods.until(&uid, None),
-            Ok(Message::Release(uid)) => drop(pods.0.remove(&uid)),
+            Ok(Message::Release(uid)) => pods.release(&uid),
             Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -239,7 +248,7 @@ mod tests {
 
     fn holding(now: Instant) -> Pods<()> {
         let mut pods = Pods(BTreeMap::new());
-        pods.hold("a".to_owned(), (), now);
+        pods.hold("a".to_owned(), (), None, now);
         pods
     }
 
@@ -282,6 +291,27 @@ mod tests {
         assert_eq!(pods.look(late, |()| killed(&[3])), [("a".to_owned(), 1)]);
         pods.until("a", Some(late + AFTER));
         assert_eq!(pods.look(late + AFTER, |()| unreachable!("it is over")), []);
+        assert_eq!(pods.due(), None);
+    }
+
+    #[test]
+    fn a_pod_with_a_time_is_held_until_then_whatever_becomes_of_its_status() {
+        let start = Instant::now();
+        let mut pods = holding(start);
+        let until = start + 2 * AFTER;
+        pods.hold("static".to_owned(), (), Some(until), start);
+        for uid in ["a", "static"] {
+            pods.until(uid, Some(start));
+            pods.until(uid, None);
+            pods.release(uid);
+        }
+        assert_eq!(pods.0.keys().collect::<Vec<_>>(), ["static"]);
+        let late = until - SLOW;
+        assert_eq!(
+            pods.look(late, |()| killed(&[3])),
+            [("static".to_owned(), 1)]
+        );
+        assert_eq!(pods.look(until, |()| unreachable!("it is over")), []);
         assert_eq!(pods.due(), None);
     }
 

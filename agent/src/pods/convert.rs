@@ -64,6 +64,9 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str, checked: Checked) -> Result<Pod, 
         containers: containers(spec, checked)?,
         pod_resources: None,
         overhead: None,
+        grace_seconds: grace(
+            (meta.deletion_grace_period_seconds).or(spec.termination_grace_period_seconds),
+        ),
         colocation: colocation_labels(meta.labels.as_ref(), meta.annotations.as_ref()),
     };
     if let Some(requirements) = &spec.resources {
@@ -80,6 +83,11 @@ pub fn pod(from: &v1::Pod, fallback_uid: &str, checked: Checked) -> Result<Pod, 
         Some(error) => Err(Problem::Refused(error)),
         None => Ok(pod),
     }
+}
+
+/// A negative period is the shortest.
+fn grace(seconds: Option<i64>) -> Option<u32> {
+    seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX))
 }
 
 fn colocation_labels(

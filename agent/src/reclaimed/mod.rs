@@ -12,7 +12,5 @@ mod pace;
 mod publish;
 mod window;
 
-pub use self::{
-    figures::Reclaimer,
-    publish::{Offer, Publisher},
-};
+pub(crate) use self::publish::Publisher;
+pub use self::{figures::Reclaimer, publish::Offer};

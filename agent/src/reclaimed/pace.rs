@@ -1,43 +1,34 @@
-//! When the offer is published. Values only: time is an argument.
+//! When the offer is published, apart from pauses between writes. Values only: time is an argument.
 
 use std::time::{Duration, Instant};
-
-use crate::base::backoff::Backoff;
-
-/// Shortest time between two writes.
-const LEAST: Duration = Duration::from_secs(10);
 
 /// Amounts by resource, in the order of [`super::publish::RESOURCES`].
 pub(super) type Amounts = [u64; 4];
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Pace {
-    /// What the Node's status has, and since when; `None` inside for nothing.
-    said: Option<(Option<Amounts>, Instant)>,
-    not_before: Option<Instant>,
-    failures: Backoff,
+pub(super) struct When {
     diff_percent: u32,
     update: Duration,
 }
 
-impl Pace {
-    pub(super) fn new(diff_percent: u32, update: Duration) -> Self {
+impl When {
+    pub(super) const fn new(diff_percent: u32, update: Duration) -> Self {
         Self {
-            said: None,
-            not_before: None,
-            failures: Backoff::default(),
             diff_percent,
             update,
         }
     }
 
-    /// True where `offer` is to be published now; `None` withdraws it.
-    pub(super) fn is_due(&self, offer: Option<Amounts>, now: Instant) -> bool {
-        if self.not_before.is_some_and(|at| now < at) {
-            return false;
-        }
-        match (&self.said, offer) {
+    /// True where `offer` is to be published now; `None` withdraws it. `written` is what the Node's status has, and
+    /// since when; `None` inside for nothing.
+    pub(super) fn is_due(
+        &self,
+        written: Option<&(Option<Amounts>, Instant)>,
+        offer: Option<Amounts>,
+        now: Instant,
+    ) -> bool {
+        match (written, offer) {
             // What an agent before this one published stays until there are figures.
             (None, None) => false,
             (None, Some(_)) | (Some((None, _)), Some(_)) => true,
@@ -55,23 +46,6 @@ impl Pace {
             by > u128::from(*said) * u128::from(self.diff_percent)
         })
     }
-
-    pub(super) fn said(&mut self, offer: Option<Amounts>, now: Instant) {
-        self.said = Some((offer, now));
-        self.not_before = Some(now + LEAST);
-        self.failures = Backoff::default();
-    }
-
-    /// Not before `wait` where the server names a time.
-    pub(super) fn failed(&mut self, wait: Option<Duration>, now: Instant, spread: f64) {
-        let pause = self.failures.next(spread);
-        self.not_before = Some(now + wait.unwrap_or_default().max(pause));
-    }
-
-    /// True where the Node's status has an offer of this agent.
-    pub(super) fn offers(&self) -> bool {
-        matches!(self.said, Some((Some(_), _)))
-    }
 }
 
 #[cfg(test)]
@@ -84,41 +58,29 @@ mod tests {
     #[test]
     fn an_offer_is_published_where_it_differs_or_is_old() {
         let start = Instant::now();
-        let later = start + LEAST;
-        let mut pace = Pace::new(10, UPDATE);
-        assert!(!pace.is_due(None, start), "what another published stays");
-        assert!(pace.is_due(Some(OFFER), start));
-        pace.said(Some(OFFER), start);
-        assert!(pace.offers());
-        assert!(!pace.is_due(Some([1100, 1 << 30, 0, 0]), later));
-        assert!(pace.is_due(Some([1101, 1 << 30, 0, 0]), later));
-        assert!(pace.is_due(Some([899, 1 << 30, 0, 0]), later));
-        assert!(pace.is_due(Some([1000, 1 << 30, 1, 0]), later), "from zero");
-        assert!(!pace.is_due(Some([0; 4]), start), "too soon");
-        assert!(!pace.is_due(Some(OFFER), start + UPDATE - LEAST));
-        assert!(pace.is_due(Some(OFFER), start + UPDATE));
+        let when = When::new(10, UPDATE);
+        assert!(
+            !when.is_due(None, None, start),
+            "what another published stays"
+        );
+        assert!(when.is_due(None, Some(OFFER), start));
+        let due = |offer, at| when.is_due(Some(&(Some(OFFER), start)), Some(offer), at);
+        let later = start + Duration::from_secs(10);
+        assert!(!due([1100, 1 << 30, 0, 0], later));
+        assert!(due([1101, 1 << 30, 0, 0], later));
+        assert!(due([899, 1 << 30, 0, 0], later));
+        assert!(due([1000, 1 << 30, 1, 0], later), "from zero");
+        assert!(!due(OFFER, start + UPDATE - Duration::from_secs(1)));
+        assert!(due(OFFER, start + UPDATE));
     }
 
     #[test]
     fn it_is_withdrawn_once_and_offered_again() {
         let start = Instant::now();
-        let mut pace = Pace::new(10, UPDATE);
-        pace.said(Some(OFFER), start);
-        assert!(pace.is_due(None, start + LEAST));
-        pace.said(None, start + LEAST);
-        assert!(!pace.offers());
-        assert!(!pace.is_due(None, start + UPDATE * 2));
-        assert!(pace.is_due(Some(OFFER), start + LEAST * 2));
-    }
-
-    #[test]
-    fn what_fails_waits_ever_longer_and_as_long_as_the_server_says() {
-        let start = Instant::now();
-        let mut pace = Pace::new(10, UPDATE);
-        pace.failed(None, start, 0.0);
-        assert!(!pace.is_due(Some(OFFER), start));
-        pace.failed(Some(Duration::from_secs(60)), start, 0.0);
-        assert!(!pace.is_due(Some(OFFER), start + Duration::from_secs(59)));
-        assert!(pace.is_due(Some(OFFER), start + Duration::from_secs(120)));
+        let when = When::new(10, UPDATE);
+        assert!(when.is_due(Some(&(Some(OFFER), start)), None, start));
+        let withdrawn = Some(&(None, start));
+        assert!(!when.is_due(withdrawn, None, start + UPDATE * 2));
+        assert!(when.is_due(withdrawn, Some(OFFER), start));
     }
 }

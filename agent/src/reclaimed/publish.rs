@@ -9,23 +9,20 @@ use std::time::{Duration, Instant};
 
 use podwarden_policy::model::ReclaimedTier;
 use serde_json::{Map, Value, json};
-use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::pace::{Amounts, Pace};
+use super::pace::{Amounts, When};
 use crate::{
     api::types::ReclaimedStats,
     base::clock,
     config::ReclaimedConfig,
-    eviction::status::{OnDegraded, PATCH_NODE, Server},
-    pods::Apiserver,
+    eviction::{
+        pod_workers::JobError,
+        status::{NodePart, PATCH_NODE, Pace, Server},
+    },
 };
 
-/// Between two looks at the offer.
-const LOOK: Duration = Duration::from_secs(1);
 /// An offer that is older is stale: the figures are read every 10 s at least.
 const STALE: Duration = Duration::from_secs(60);
-/// An agent that ends waits so long for its last word.
-const LAST: Duration = Duration::from_secs(2);
 
 /// The names of the resources.
 fn resources() -> [&'static str; 4] {
@@ -68,110 +65,77 @@ fn patch(offer: Option<Amounts>) -> Value {
 }
 
 /// See the module's text.
-pub struct Publisher {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+pub(crate) struct Publisher {
+    offer: Box<dyn Fn() -> Option<Option<Offer>> + Send + Sync>,
+    when: When,
 }
 
 impl Publisher {
-    /// Keeps the offer in the Node's status from now on; ends once `offer` has gone (the outer `None`).
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn start(
-        apiserver: Apiserver,
-        node_name: &str,
+    /// Of what `offer` finds; the outer `None` ends it.
+    pub(crate) fn new(
         config: &ReclaimedConfig,
         offer: impl Fn() -> Option<Option<Offer>> + Send + Sync + 'static,
-        on_degraded: OnDegraded,
     ) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let teller = Teller {
-            server: Server::new(apiserver),
-            node_name: node_name.to_owned(),
-            offer: Box::new(offer),
-            on_degraded,
-            pace: Pace::new(config.diff_percent, config.update),
-            problem: None,
-        };
         Self {
-            stop,
-            task: tokio::spawn(teller.run(stopped)),
+            offer: Box::new(offer),
+            when: When::new(config.diff_percent, config.update),
         }
-    }
-
-    /// The agent ends: withdraws the offer, if that can be done at once.
-    pub async fn end(self) {
-        // An error says that it has ended.
-        let _ = self.stop.send(());
-        let _ = self.task.await;
     }
 }
 
-struct Teller {
-    server: Server,
-    node_name: String,
-    offer: Box<dyn Fn() -> Option<Option<Offer>> + Send + Sync>,
-    on_degraded: OnDegraded,
-    pace: Pace,
-    /// What kept it from being published, so that this is said once.
-    problem: Option<String>,
-}
+impl NodePart for Publisher {
+    /// `None` withdraws.
+    type Value = Option<Amounts>;
 
-impl Teller {
-    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
-        loop {
-            tokio::select! {
-                _ = &mut stopped => break,
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            let Some(offer) = (self.offer)() else {
-                return;
-            };
-            let now = clock::of_timers();
-            let fresh = offer.filter(|o| now.saturating_duration_since(o.at) < STALE);
-            let amounts = fresh.map(|offer| offer.amounts);
-            if self.pace.is_due(amounts, now) {
-                tokio::select! {
-                    _ = &mut stopped => break,
-                    () = self.tell(amounts) => {}
-                }
-            }
-        }
-        if self.pace.offers() {
-            let _ = tokio::time::timeout(LAST, self.tell(None)).await;
-        }
+    const LEAST: Duration = Duration::from_secs(10);
+    const FAILURE: &'static str = "reclaimed resources are not published";
+
+    fn value(&self) -> Option<Option<Amounts>> {
+        let offer = (self.offer)()?;
+        let now = clock::of_timers();
+        let fresh = offer.filter(|o| now.saturating_duration_since(o.at) < STALE);
+        Some(fresh.map(|offer| offer.amounts))
     }
 
-    async fn tell(&mut self, offer: Option<Amounts>) {
-        let patch = patch(offer);
-        let answer = self.server.patch_node_status(&self.node_name, &patch);
-        let failure = match answer.await {
-            Ok(Ok(_)) => {
-                if self.problem.take().is_some() {
-                    tracing::info!("reclaimed resources are published again");
-                }
-                tracing::debug!(?offer, "published reclaimed resources");
-                self.pace.said(offer, clock::of_timers());
-                return;
-            }
-            Ok(Err(refusal)) => refusal.failure(PATCH_NODE),
-            Err(failure) => failure,
-        };
-        self.pace
-            .failed(failure.wait, clock::of_timers(), fastrand::f64());
-        if self.problem.as_ref() != Some(&failure.problem) {
-            let message = format!("reclaimed resources are not published: {}", failure.problem);
-            tracing::warn!("{message}");
-            (self.on_degraded)(message);
-            self.problem = Some(failure.problem);
-        }
+    fn is_due(&self, offer: &Option<Amounts>, pace: &Pace<Option<Amounts>>, now: Instant) -> bool {
+        self.when.is_due(pace.written(), *offer, now)
+    }
+
+    async fn write(
+        &mut self,
+        server: &Server,
+        node: &str,
+        offer: &Option<Amounts>,
+    ) -> Result<(), JobError> {
+        let answer = server.patch_node_status(node, &patch(*offer)).await?;
+        answer.map_err(|refusal| refusal.failure(PATCH_NODE))?;
+        Ok(())
+    }
+
+    /// What this agent offers goes with it.
+    fn last(&self, offer: &Option<Amounts>, _reachable: bool) -> Option<Option<Amounts>> {
+        offer.is_some().then_some(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_offered_is_withdrawn_at_the_end() {
+        let publisher = Publisher {
+            offer: Box::new(|| None),
+            when: When::new(10, Duration::from_secs(300)),
+        };
+        assert_eq!(publisher.last(&Some([1; 4]), false), Some(None));
+        assert_eq!(publisher.last(&None, true), None);
+        // Two writes are 10 s apart, whatever changes.
+        let now = Instant::now();
+        let mut pace = Pace::new(Publisher::LEAST);
+        pace.wrote(Some([1; 4]), now);
+        assert!(!pace.allows(now) && pace.allows(now + Publisher::LEAST));
+    }
 
     #[test]
     fn the_patch_names_four_resources_twice_and_nothing_else() {

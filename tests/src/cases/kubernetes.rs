@@ -12,6 +12,8 @@ use crate::kubernetes::{Pod, condition};
 
 pub(super) mod eviction;
 pub(super) mod exempt;
+pub(super) mod held;
+pub(super) mod pressure;
 
 pub(super) const CASES: &[Case] = &[
     case("kubernetes_as_shipped", kubernetes_as_shipped),

@@ -167,6 +167,8 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::CASES,
         kubernetes::exempt::CASES,
         kubernetes::eviction::CASES,
+        kubernetes::held::CASES,
+        kubernetes::pressure::CASES,
         kubernetes::END,
     ]
     .concat()

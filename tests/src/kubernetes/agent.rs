@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::{Event, EventKind, Eviction, NodeStats, PodStats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,6 +59,21 @@ impl Cluster {
             Ok(())
         })
         .context("the agent does not become ready")
+    }
+
+    /// Kills the agent of the pod with this uid as a crash would, whatever the API server says.
+    pub(crate) fn kill_agent(&self, uid: &str) -> Result<()> {
+        let kubepods = self.kubepods();
+        let places = [kubepods.child("burstable"), kubepods];
+        let pods = places.iter().map(|place| place.child(&format!("pod{uid}")));
+        let containers = pods.flat_map(|pod| pod.children());
+        let processes: Vec<_> = containers.flat_map(|container| container.procs()).collect();
+        let of_agent = processes.into_iter().find(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.trim() == "podwarden")
+        });
+        let pid = Pid::from_raw(of_agent.context("the agent does not run")?.cast_signed());
+        kill(pid, Signal::SIGKILL).context("kill the agent")
     }
 
     /// Its pod.

@@ -226,7 +226,7 @@ impl Cluster {
 
     /// Makes a pod; the answer is its uid.
     pub(crate) fn run(&self, pod: &Pod) -> Result<String> {
-        let manifest = pod.manifest(&self.enclosure.dir().join("go"))?;
+        let manifest = self.manifest(pod)?;
         let made = self.api.create(PODS, &manifest)?;
         let uid = made["metadata"]["uid"].as_str();
         uid.map(str::to_owned).context("the pod has no uid")
@@ -255,11 +255,6 @@ impl Cluster {
     /// A pod of the cases as the server has it.
     pub(crate) fn pod(&self, name: &str) -> Result<Value> {
         self.api.get(&format!("{PODS}/{name}"))
-    }
-
-    /// Has the pod's filler begin.
-    pub(crate) fn go(&self, name: &str) -> Result<()> {
-        fs::write(self.enclosure.dir().join("go").join(name), "").context("let the pod go on")
     }
 
     /// How often the kubelet has started a container of a pod, by its Events.

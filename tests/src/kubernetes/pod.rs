@@ -3,7 +3,27 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use super::Cluster;
 use crate::containerd::BUSYBOX;
+
+impl Cluster {
+    /// Has the pod's filler begin.
+    pub(crate) fn go(&self, name: &str) -> Result<()> {
+        let signal = self.enclosure.dir().join("go").join(name);
+        std::fs::write(signal, "").context("let the pod go on")
+    }
+
+    /// A filler that is started again does not begin.
+    pub(crate) fn stay(&self, name: &str) -> Result<()> {
+        let signal = self.enclosure.dir().join("go").join(name);
+        std::fs::remove_file(signal).context("have the pod wait")
+    }
+
+    /// The pod as it is made.
+    pub(crate) fn manifest(&self, pod: &Pod) -> Result<Value> {
+        pod.manifest(&self.enclosure.dir().join("go"))
+    }
+}
 
 /// What the one container is called.
 const MAIN: &str = "main";
@@ -41,6 +61,15 @@ impl Pod {
     /// One that holds memory.
     pub(crate) fn holding(name: &str, mib: u64) -> Self {
         Self::new(name, &format!("/e2e workload anon --mib {mib}; true"))
+    }
+
+    /// Writes a file first, which leaves so much page cache that no process uses.
+    pub(crate) fn caching(mut self, mib: u64) -> Self {
+        self.script = format!(
+            "busybox dd if=/dev/zero of=/cached bs=1M count={mib} 2>/dev/null; {}",
+            self.script
+        );
+        self
     }
 
     /// Requests this memory, and has it as its limit if it is Guaranteed.

@@ -117,6 +117,9 @@ pub(super) async fn reconciler(
     site::announce(&stats);
 
     let pods = feed.pods.clone();
+    let own_pod = own_pod::find();
+    let client = runtime.as_ref().map(Follower::client);
+    let pod_killer = status::pod_killer(&config, feed.clone(), client, own_pod.clone());
     let status = match config.mode {
         Mode::Observe => None,
         Mode::Enforce => {
@@ -128,7 +131,7 @@ pub(super) async fn reconciler(
     let env = Environment {
         node_level: config.node_level(&site.machine),
         exemptions: Exemptions {
-            own_pod: own_pod::find(),
+            own_pod,
             ..config.exemptions()
         },
         config,
@@ -141,7 +144,7 @@ pub(super) async fn reconciler(
     };
     let (colocation, without_burst) = bandwidth::start(&env, engines.waits);
     stats.degradations.extend(without_burst);
-    let eviction = EvictionManager::new(&env, engines.reactor, status);
+    let eviction = EvictionManager::new(&env, engines.reactor, status, pod_killer);
     Ok(Reconciler::new(
         env,
         Pods::new(pods, runtime),

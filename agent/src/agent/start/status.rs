@@ -3,69 +3,75 @@
 
 use std::{sync::Arc, time::Duration};
 
-use podwarden_policy::plan::Ownership;
+use podwarden_policy::{PodUid, plan::Ownership};
 
 use crate::{
-    api::{published::Published, types::Eviction},
+    api::{
+        published::Published,
+        types::{Eviction, PodRef},
+    },
     base::error,
     config::{Config, EvictionStatusConfig, Mode},
     eviction::{
+        pod_killer::{PodKiller, TakeDown},
         pod_workers::JobError,
-        status::{Condition, EvictionStatus, OnDegraded, Parts, Sizes, Teardown},
+        status::{
+            Condition, EvictionStatus, MemoryTaint, NodePartTask, OnDegraded, Parts, Sizes,
+            Teardown,
+        },
     },
     pods::{Apiserver, Feed},
     reclaimed::{Offer, Publisher},
-    runtime::{self, Client},
+    runtime::{self, Client, RuntimeError, TornDown},
 };
 
-/// Begins to keep the agent's condition in the Node's status, where that is configured.
-pub(in crate::agent) fn condition(
+/// Begins to keep what this agent says in the Node object, as far as that is configured.
+pub(in crate::agent) fn node_parts(
     config: &Config,
     published: &Arc<Published>,
-) -> Option<Condition> {
-    if !config.node_condition {
-        return None;
-    }
-    let Some(apiserver) = Apiserver::of(&config.apiserver) else {
-        tracing::warn!("nodeCondition has no effect: there is no API server");
-        return None;
-    };
-    let weak = Arc::downgrade(published);
-    let health = move || weak.upgrade().map(|published| published.health());
-    Some(Condition::start(
-        apiserver,
-        &config.node_name,
-        health,
-        on_degraded(published),
-    ))
-}
-
-/// Begins to keep what the node has to spare in the Node's status, where that is configured and the agent acts.
-pub(in crate::agent) fn reclaimed(
-    config: &Config,
-    published: &Arc<Published>,
-) -> Option<Publisher> {
+) -> Vec<NodePartTask> {
+    let enforces = config.mode == Mode::Enforce;
     let reclaimed = &config.colocation.reclaimed;
-    if !reclaimed.publish || config.mode != Mode::Enforce {
-        return None;
-    }
+    let publishes = reclaimed.publish && enforces;
     let Some(apiserver) = Apiserver::of(&config.apiserver) else {
-        tracing::warn!("colocation.reclaimed.publish has no effect: there is no API server");
-        return None;
+        let keys = [
+            ("nodeCondition", config.node_condition),
+            ("colocation.reclaimed.publish", publishes),
+        ];
+        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+            tracing::warn!("{key} has no effect: there is no API server");
+        }
+        return Vec::new();
     };
-    let weak = Arc::downgrade(published);
-    let offer = move || {
-        let figures = weak.upgrade()?.figures();
-        let stats = figures.node.reclaimed.as_ref();
-        Some(stats.map(|stats| Offer::new(stats, figures.read_at)))
-    };
-    Some(Publisher::start(
-        apiserver,
-        &config.node_name,
-        reclaimed,
-        offer,
-        on_degraded(published),
-    ))
+    let node = &config.node_name;
+    let mut tasks = Vec::new();
+    let (of, said) = (|| Arc::downgrade(published), || on_degraded(published));
+    if config.node_condition {
+        let published = of();
+        let health = move || published.upgrade().map(|published| published.health());
+        let condition = Condition::new(health);
+        tasks.push(NodePartTask::start(
+            apiserver.clone(),
+            node,
+            condition,
+            said(),
+        ));
+    }
+    if config.node_condition && enforces {
+        let taint = MemoryTaint::new(published.pressure());
+        tasks.push(NodePartTask::start(apiserver.clone(), node, taint, said()));
+    }
+    if publishes {
+        let published = of();
+        let offer = move || {
+            let figures = published.upgrade()?.figures();
+            let stats = figures.node.reclaimed.as_ref();
+            Some(stats.map(|stats| Offer::new(stats, figures.read_at)))
+        };
+        let publisher = Publisher::new(reclaimed, offer);
+        tasks.push(NodePartTask::start(apiserver, node, publisher, said()));
+    }
+    tasks
 }
 
 /// Publishes a problem while the published state is there.
@@ -108,6 +114,7 @@ pub(super) fn start(
         teardown: runtime
             .filter(|_| is_final)
             .map(|client| teardown(client.clone(), kubelet)),
+        pressure: published.pressure().clone(),
         on_degraded: on_degraded(published),
     });
     let started = started.unwrap_or_else(|error| {
@@ -120,6 +127,46 @@ pub(super) fn start(
         published.set_eviction_status(status.deliveries());
     }
     started
+}
+
+/// Begins to take down pods that are gone from every source, where no kubelet does so.
+pub(super) fn pod_killer(
+    config: &Config,
+    feed: Feed,
+    runtime: Option<&Client>,
+    own: Option<PodUid>,
+) -> Option<PodKiller> {
+    if config.ownership != Ownership::Own || config.mode != Mode::Enforce {
+        return None;
+    }
+    let client = runtime?.clone();
+    let take_down: TakeDown = Arc::new(move |gone| {
+        let client = client.clone();
+        Box::pin(async move {
+            let done = runtime::teardown(&client, &gone.pod.uid, gone.grace).await;
+            said(&gone.pod, done)
+        })
+    });
+    Some(PodKiller::start(feed, own, take_down))
+}
+
+/// Logs a pod that was torn down.
+fn said(pod: &PodRef, done: Result<TornDown, RuntimeError>) -> Result<(), JobError> {
+    let done = done.map_err(|error| {
+        JobError::new(format!(
+            "the pod is not torn down yet: {}",
+            error::chain(&error)
+        ))
+    })?;
+    tracing::info!(
+        pod = pod.name,
+        namespace = pod.namespace,
+        uid = %pod.uid,
+        containers = done.containers,
+        sandboxes = done.ready + done.not_ready,
+        "torn down"
+    );
+    Ok(())
 }
 
 /// A kubelet has this long to see an eviction status and to end the pod itself.
@@ -136,21 +183,7 @@ fn teardown(client: Client, kubelet: Option<Duration>) -> Teardown {
                 }
                 runtime::teardown(&client, &pod.uid, Duration::ZERO).await
             };
-            let done = done.await.map_err(|error| {
-                JobError::new(format!(
-                    "the pod is not torn down yet: {}",
-                    error::chain(&error)
-                ))
-            })?;
-            tracing::info!(
-                pod = pod.name,
-                namespace = pod.namespace,
-                uid = %pod.uid,
-                containers = done.containers,
-                sandboxes = done.ready + done.not_ready,
-                "torn down"
-            );
-            Ok(())
+            said(&pod, done.await)
         })
     })
 }

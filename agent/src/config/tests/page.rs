@@ -161,7 +161,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "nodeCondition",
                 "false",
-                "whether the Node's status has the condition `PodwardenReady`",
+                "whether the Node has the condition `PodwardenReady` and, with `mode: enforce`, the taint `podwarden.io/memory-pressure` while memory is short",
             ),
         ],
     ),

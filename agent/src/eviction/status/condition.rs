@@ -2,31 +2,22 @@
 //!
 //! Delivery by a strategic patch of that one condition, which leaves those of the kubelet alone as theirs leave
 //! it, when it changes and as often as a kubelet says that nothing has (as node-problem-detector does it,
-//! `pkg/exporters/k8sexporter/condition/manager.go`). Nothing waits for it, and nothing is kept on disk: only
-//! what is so now counts.
+//! `pkg/exporters/k8sexporter/condition/manager.go`).
 
 use std::time::{Duration, Instant};
 
-use tokio::{sync::oneshot, task::JoinHandle};
-
-use super::{OnDegraded, say, server::Server, wording};
-use crate::{
-    base::{backoff::Backoff, clock},
-    eviction::pod_workers::JobError,
-    pods::Apiserver,
+use super::{
+    node_part::{NodePart, Pace},
+    server::{PATCH_NODE, Server},
+    wording,
 };
+use crate::{base::clock, eviction::pod_workers::JobError};
 
-/// Between two looks at the agent.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// Shortest time between two writes of the condition.
-const LEAST: Duration = Duration::from_secs(10);
+/// A new agent has so long to become ready.
+const FIRST: Duration = Duration::from_secs(10);
 
 /// Heartbeat, as often as a kubelet's (`nodeStatusReportFrequency`).
 const HEARTBEAT: Duration = Duration::from_secs(300);
-
-/// An agent that ends waits so long for its last word.
-const LAST: Duration = Duration::from_secs(2);
 
 /// What the condition is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +36,7 @@ pub struct Health {
 
 /// What the condition says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct State {
+pub(crate) struct State {
     /// `True` or `False`.
     pub(super) status: &'static str,
     /// One word for programs.
@@ -90,172 +81,69 @@ impl State {
     }
 }
 
-/// When to say what. Values only.
-#[derive(Debug)]
-struct Pace {
-    /// What was said last, and when.
-    said: Option<(State, Instant)>,
-    /// When `status` became what it is, RFC 3339.
-    since: String,
-    not_before: Instant,
-    failures: Backoff,
-}
-
-impl Pace {
-    /// A new agent is given a moment to become ready.
-    fn new(now: Instant) -> Self {
-        Self {
-            said: None,
-            since: String::new(),
-            not_before: now + LEAST,
-            failures: Backoff::default(),
-        }
-    }
-
-    /// True where `state` is to be said now.
-    fn is_due(&self, state: &State, now: Instant) -> bool {
-        match &self.said {
-            None => now >= self.not_before || (state.status == "True" && self.is_fresh()),
-            Some((said, at)) => {
-                let news = said != state;
-                now >= self.not_before && (news || now >= *at + HEARTBEAT)
-            }
-        }
-    }
-
-    /// Nothing was tried yet.
-    fn is_fresh(&self) -> bool {
-        self.failures == Backoff::default()
-    }
-
-    /// Since when `state` has its status, should it be said at `time`.
-    fn since(&self, state: &State, time: &str) -> String {
-        match &self.said {
-            Some((said, _)) if said.status == state.status => self.since.clone(),
-            _ => time.to_owned(),
-        }
-    }
-
-    fn said(&mut self, state: State, since: String, now: Instant) {
-        self.said = Some((state, now));
-        self.since = since;
-        self.not_before = now + LEAST;
-        self.failures = Backoff::default();
-    }
-
-    /// Not before `wait` where the server names a time.
-    fn failed(&mut self, wait: Option<Duration>, now: Instant, spread: f64) {
-        let pause = self.failures.next(spread);
-        self.not_before = now + wait.unwrap_or_default().max(pause);
-    }
-}
-
 /// See the module's text.
-pub struct Condition {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+pub(crate) struct Condition {
+    health: Box<dyn Fn() -> Option<Health> + Send + Sync>,
+    started: Instant,
+    /// The status that was written last, and since when it is that, RFC 3339.
+    since: Option<(&'static str, String)>,
 }
 
 impl Condition {
-    /// Keeps the condition in the Node's status from now on; ends once `health` has gone.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn start(
-        apiserver: Apiserver,
-        node_name: &str,
-        health: impl Fn() -> Option<Health> + Send + Sync + 'static,
-        on_degraded: OnDegraded,
-    ) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let teller = Teller {
-            server: Server::new(apiserver),
-            node_name: node_name.to_owned(),
-            health: Box::new(health),
-            on_degraded,
-            pace: Pace::new(clock::of_timers()),
-            problem: None,
-        };
+    /// Of what `health` finds; the outer `None` ends it.
+    pub(crate) fn new(health: impl Fn() -> Option<Health> + Send + Sync + 'static) -> Self {
         Self {
-            stop,
-            task: tokio::spawn(teller.run(stopped)),
+            health: Box::new(health),
+            started: clock::of_timers(),
+            since: None,
         }
     }
 
-    /// The agent ends: says so, if that can be said at once.
-    pub async fn end(self) {
-        // An error says that it has ended.
-        let _ = self.stop.send(());
-        let _ = self.task.await;
+    /// Since when `state` has its status, should it be written at `time`.
+    fn since(&self, state: &State, time: &str) -> String {
+        match &self.since {
+            Some((status, since)) if *status == state.status => since.clone(),
+            _ => time.to_owned(),
+        }
     }
 }
 
-struct Teller {
-    server: Server,
-    node_name: String,
-    health: Box<dyn Fn() -> Option<Health> + Send + Sync>,
-    on_degraded: OnDegraded,
-    pace: Pace,
-    /// What kept it from being said, so that this is said once.
-    problem: Option<String>,
-}
+impl NodePart for Condition {
+    type Value = State;
 
-impl Teller {
-    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
-        loop {
-            tokio::select! {
-                _ = &mut stopped => break,
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            let Some(health) = (self.health)() else {
-                return;
-            };
-            let state = State::of(health);
-            if self.pace.is_due(&state, clock::of_timers()) {
-                tokio::select! {
-                    _ = &mut stopped => break,
-                    () = self.tell(state) => {}
-                }
-            }
-        }
-        // A server that was not there just now will not be at once.
-        if self.pace.said.is_some() && self.problem.is_none() {
-            let last = self.tell(State::stopped());
-            let _ = tokio::time::timeout(LAST, last).await;
+    const LEAST: Duration = Duration::from_secs(10);
+    const FAILURE: &'static str = "the Node's condition PodwardenReady is not written";
+
+    fn value(&self) -> Option<State> {
+        (self.health)().map(State::of)
+    }
+
+    fn is_due(&self, state: &State, pace: &Pace<State>, now: Instant) -> bool {
+        match pace.written() {
+            None => state.status == "True" || now >= self.started + FIRST,
+            Some((written, at)) => written != state || now >= *at + HEARTBEAT,
         }
     }
 
-    async fn tell(&mut self, state: State) {
+    async fn write(&mut self, server: &Server, node: &str, state: &State) -> Result<(), JobError> {
         let time = clock::now_text();
-        let since = self.pace.since(&state, &time);
-        let patch = wording::condition(&state, &time, &since);
-        let answer = self.server.patch_node_status(&self.node_name, &patch).await;
-        let now = clock::of_timers();
-        let failure = match answer {
-            Ok(Ok(_)) => {
-                if self.problem.take().is_some() {
-                    tracing::info!("the Node's condition is told again");
-                }
-                self.pace.said(state, since, now);
-                return;
-            }
-            Ok(Err(refusal)) => refusal.failure(super::server::PATCH_NODE),
-            Err(failure) => failure,
-        };
-        let JobError { problem, wait } = failure;
-        self.pace.failed(wait, now, fastrand::f64());
-        if self.problem.as_ref() != Some(&problem) {
-            let message = format!("the Node's condition PodwardenReady is not told: {problem}");
-            say(&self.on_degraded, message);
-            self.problem = Some(problem);
-        }
+        let since = self.since(state, &time);
+        let patch = wording::condition(state, &time, &since);
+        let answer = server.patch_node_status(node, &patch).await?;
+        answer.map_err(|refusal| refusal.failure(PATCH_NODE))?;
+        self.since = Some((state.status, since));
+        Ok(())
+    }
+
+    /// A server that was not there just now will not be at once.
+    fn last(&self, _written: &State, reachable: bool) -> Option<State> {
+        reachable.then(State::stopped)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
     fn health(mode: &str, degradations: &[&str]) -> Health {
         Health {
             trouble: None,
@@ -293,33 +181,45 @@ mod tests {
 
     #[test]
     fn changes_are_told_soon_and_nothing_else_before_the_heartbeat() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
+        let mut condition = Condition::new(|| None);
+        let start = condition.started;
+        let mut pace = Pace::new(Condition::LEAST);
+        let due = |condition: &Condition, pace: &Pace<State>, state: &State, at| {
+            pace.allows(at) && condition.is_due(state, pace, at)
+        };
         let (well, ill) = (of("enforce", &[]), State::stopped());
-        assert!(!pace.is_due(&ill, start), "it may become ready");
-        assert!(pace.is_due(&well, start));
-        assert!(pace.is_due(&ill, start + LEAST));
-        pace.said(well.clone(), "then".to_owned(), start);
-        assert!(!pace.is_due(&well, start + HEARTBEAT - LOOK));
-        assert!(pace.is_due(&well, start + HEARTBEAT));
-        assert!(!pace.is_due(&ill, start + LEAST - LOOK));
-        assert!(pace.is_due(&ill, start + LEAST));
-        assert_eq!(pace.since(&of("enforce", &["less"]), "now"), "then");
-        assert_eq!(pace.since(&ill, "now"), "now");
+        assert!(!due(&condition, &pace, &ill, start), "it may become ready");
+        assert!(due(&condition, &pace, &well, start));
+        assert!(due(&condition, &pace, &ill, start + FIRST));
+        pace.wrote(well.clone(), start);
+        condition.since = Some((well.status, "then".to_owned()));
+        let look = super::super::node_part::LOOK;
+        assert!(!due(&condition, &pace, &well, start + HEARTBEAT - look));
+        assert!(due(&condition, &pace, &well, start + HEARTBEAT));
+        let least = Condition::LEAST;
+        assert!(!due(&condition, &pace, &ill, start + least - look));
+        assert!(due(&condition, &pace, &ill, start + least));
+        assert_eq!(condition.since(&of("enforce", &["less"]), "now"), "then");
+        assert_eq!(condition.since(&ill, "now"), "now");
     }
 
     #[test]
-    fn what_fails_is_tried_again_ever_later_and_not_before_the_time_that_is_named() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
+    fn what_fails_is_tried_again_and_not_before_the_time_that_is_named() {
+        let condition = Condition::new(|| None);
+        let start = condition.started;
+        let mut pace = Pace::new(Condition::LEAST);
         let well = of("enforce", &[]);
-        pace.failed(None, start, 0.0);
-        assert!(!pace.is_due(&well, start));
-        let first = pace.not_before;
-        assert!(pace.is_due(&well, first));
-        pace.failed(None, first, 0.0);
-        assert!(pace.not_before - first > first - start);
         pace.failed(Some(Duration::from_secs(60)), start, 0.0);
-        assert!(!pace.is_due(&well, start + Duration::from_secs(59)));
+        let due = |at| pace.allows(at) && condition.is_due(&well, &pace, at);
+        assert!(!due(start + Duration::from_secs(59)));
+        assert!(due(start + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn the_end_is_told_where_the_server_is_there() {
+        let condition = Condition::new(|| None);
+        let well = of("enforce", &[]);
+        assert_eq!(condition.last(&well, true), Some(State::stopped()));
+        assert_eq!(condition.last(&well, false), None);
     }
 }

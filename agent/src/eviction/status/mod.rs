@@ -20,7 +20,9 @@
 //! | `recent` | statuses that a kubelet may still overwrite; values only |
 //! | `deliveries` | how many wait, and what became of the others |
 //! | `writer` | the thread that waits for the disk |
-//! | `condition` | the agent's state as the Node's condition; independent of the above |
+//! | `node_part` | keeps a part of the Node object up to date; independent of the above, as are its parts: |
+//! | `condition` | the agent's state as the Node's condition |
+//! | `taint` | the Node's taint while memory is short |
 
 mod condition;
 mod deliveries;
@@ -28,12 +30,14 @@ mod ending;
 mod entry;
 mod follow;
 mod held_back;
+mod node_part;
 mod object;
 mod pressure_period;
 mod queue;
 mod recent;
 mod server;
 mod steps;
+mod taint;
 mod wording;
 mod writer;
 
@@ -77,17 +81,17 @@ const MOST: usize = 4;
 /// Publishes a sentence about a problem as an event.
 pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
 
+pub(crate) use self::{
+    condition::Condition,
+    held_back::HeldBack,
+    node_part::{NodePart, NodePartTask, Pace},
+    server::{PATCH_NODE, Server},
+    taint::MemoryTaint,
+};
 pub use self::{
-    condition::{Condition, Health},
-    deliveries::DeliveryCounts,
-    ending::Teardown,
+    condition::Health, deliveries::DeliveryCounts, ending::Teardown, taint::NodePressure,
     wording::Sizes,
 };
-pub(crate) use self::{
-    held_back::HeldBack,
-    server::{PATCH_NODE, Server},
-};
-
 /// What eviction statuses are made with.
 pub struct Parts {
     pub how: EvictionStatusConfig,
@@ -107,6 +111,8 @@ pub struct Parts {
     pub recorded: Vec<(String, Eviction)>,
     /// `None` without a container runtime.
     pub teardown: Option<Teardown>,
+    /// Whether the node is short of memory, and whether the Node object says so.
+    pub pressure: NodePressure,
     /// What publishes a problem.
     pub on_degraded: OnDegraded,
 }
@@ -195,6 +201,7 @@ impl EvictionStatus {
             how: parts.how,
             node_name: parts.node_name.clone(),
             pods: parts.feed.pods.clone(),
+            pressure: parts.pressure,
             ending,
             holder: holder.clone(),
             on_degraded: parts.on_degraded.clone(),
@@ -237,11 +244,11 @@ impl EvictionStatus {
         self.unwritten.contains(uid)
     }
 
-    /// A pod was evicted: it is held dead until its kubelet has ended it.
-    pub(crate) fn hold(&mut self, uid: &str, files: Arc<VictimFiles>) {
+    /// A pod was evicted: it is held dead until its kubelet has ended it, or until a time.
+    pub(crate) fn hold(&mut self, uid: &str, files: Arc<VictimFiles>, until: Option<Instant>) {
         self.unwritten.remove(uid);
         if let Some(holding) = &self.holding {
-            holding.holder().hold(uid, files);
+            holding.holder().hold(uid, files, until);
         }
     }
 

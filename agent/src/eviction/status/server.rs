@@ -81,7 +81,9 @@ impl Refusal {
         let remedy = match code {
             401 => "; the token or certificate is not known there or has expired; renew it",
             403 => "; grant it to this user (deploy/kubernetes.yaml has all that is needed)",
-            404 if asked == PATCH_NODE => "; set nodeName to what this node is called there",
+            404 if asked == PATCH_NODE || asked == GET_NODE => {
+                "; set nodeName to what this node is called there"
+            }
             _ => "",
         };
         format!("the API server answered {code} to {asked} ({said}){remedy}")
@@ -132,9 +134,21 @@ impl Server {
     pub(crate) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
         let params = patched();
         let patch = Patch::Strategic(patch);
-        let request =
-            Request::new("/api/v1/nodes").patch_subresource("status", name, &params, &patch);
+        let request = Request::new(NODES).patch_subresource("status", name, &params, &patch);
         self.ask(request, PATCH_NODE).await
+    }
+
+    /// One node.
+    pub(super) async fn node(&self, name: &str) -> Answer {
+        let request = Request::new(NODES).get(name, &GetParams::default());
+        self.ask(request, GET_NODE).await
+    }
+
+    /// A merge patch of a node.
+    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Answer {
+        let patch = Patch::Merge(patch);
+        let request = Request::new(NODES).patch(name, &patched(), &patch);
+        self.ask(request, PATCH_TAINTS).await
     }
 
     /// An eviction of a pod.
@@ -197,9 +211,15 @@ pub(super) const PATCH: &str = "a patch of the pod's status";
 /// As above.
 pub(crate) const PATCH_NODE: &str = "a patch of the node's status";
 /// As above.
+pub(super) const GET_NODE: &str = "a get of the node";
+/// As above.
+pub(super) const PATCH_TAINTS: &str = "a patch of the node's taints";
+/// As above.
 pub(super) const EVICT: &str = "an eviction of the pod";
 /// As above.
 pub(super) const TELL: &str = "a new Event";
+
+const NODES: &str = "/api/v1/nodes";
 
 /// Whose writes they are, in the objects' `managedFields`.
 const MANAGER: &str = "podwarden";

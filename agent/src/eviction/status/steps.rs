@@ -17,6 +17,7 @@ use super::{
     queue::Shared,
     say,
     server::{EVICT, PATCH, Refusal, Server, TELL},
+    taint::NodePressure,
     wording,
 };
 use crate::{
@@ -44,6 +45,8 @@ pub(super) struct Steps {
     pub(super) how: EvictionStatusConfig,
     pub(super) node_name: String,
     pub(super) pods: watch::Receiver<Arc<PodSet>>,
+    /// What a status waits for.
+    pub(super) pressure: NodePressure,
     /// Who ends the pods in the runtime; `None` without one.
     pub(super) ending: Option<Offers<PodRef>>,
     /// Who holds the pods dead; `None` where their status is not written.
@@ -191,7 +194,8 @@ impl Steps {
             if !entry.status_written {
                 match self.mark(server, entry, pod, &object).await? {
                     Marked::Is => self.stands(number, entry, false),
-                    Marked::Written => self.stands(number, entry, true),
+                    // A kubelet heeds nothing that is written to a mirror, and writes over it.
+                    Marked::Written => self.stands(number, entry, *object.uid == *pod.uid),
                     Marked::Not(why) => return Ok(Delivery::Moot(why)),
                     Marked::Changed if clock::of_timers() < until => {
                         tokio::time::sleep(PAUSE).await;
@@ -233,6 +237,7 @@ impl Steps {
             // It is not started again, and what it ended with is its own affair.
             _ if object.has_ended => return Ok(Marked::Is),
             EvictionStatusConfig::Status => {
+                self.pressure.settled().await;
                 let patch = wording::status(entry, object, &clock::now_text());
                 let answer = server
                     .patch_status(&pod.namespace, &pod.name, &patch)

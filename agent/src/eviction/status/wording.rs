@@ -288,7 +288,7 @@ fn event_name(id: &str, whose: &str) -> String {
 }
 
 /// `metav1.Time` has whole seconds.
-fn seconds(time: &str) -> String {
+pub(super) fn seconds(time: &str) -> String {
     match time.parse::<jiff::Timestamp>() {
         Ok(time) => format!("{time:.0}"),
         // An entry that was written by hand: the server's answer names the error.

@@ -1,6 +1,7 @@
 //! What follows a kill, beside a real kubelet: the pod is marked, and it does not run again.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use podwarden_policy::quantity::parse_memory;
 use serde_json::json;
 
 use super::{LIMIT, enforcing};
@@ -25,26 +27,30 @@ pub(in crate::cases) const CASES: &[Case] = &[
 /// over it every 10 s (`syncPeriod` of `pkg/kubelet/status/status_manager.go`).
 const WATCHED: Duration = Duration::from_secs(11);
 /// How long the API server is away: the kubelet starts a container again at once, and 10 s later.
-const AWAY: Duration = Duration::from_secs(12);
+pub(super) const AWAY: Duration = Duration::from_secs(12);
 /// How long a kubelet and the agent may take to find an API server that is back.
-const BACK: Duration = Duration::from_secs(150);
+pub(super) const BACK: Duration = Duration::from_secs(150);
 /// No container of an evicted pod may come to do anything. What it takes to find one is measured, not asserted:
 /// this is a hundred times that.
 const LIVED: Duration = Duration::from_secs(3);
+const MIB: u64 = 1 << 20;
+/// Page cache beside the filler. It counts as usage, and for nothing when it comes to evicting.
+const CACHED: u64 = 96 * MIB;
 
 /// A node with a pod that fills memory when it is told, and one beside it.
-struct Scene {
-    cluster: Rc<Cluster>,
+pub(super) struct Scene {
+    pub(super) cluster: Rc<Cluster>,
     filler: String,
     calm: String,
 }
 
 impl Scene {
-    fn new(context: &Context) -> Result<Self> {
+    pub(super) fn new(context: &Context) -> Result<Self> {
         let cluster = context.kubernetes()?;
         cluster.clear()?;
         cluster.agent_with(enforcing)?;
-        let calm = cluster.run_now(&Pod::holding("calm", 64).requesting("96Mi", false))?;
+        let calm = Pod::holding("calm", 64).caching(CACHED / MIB);
+        let calm = cluster.run_now(&calm.requesting("96Mi", false))?;
         let filler = cluster.run_now(&Pod::filler("filler", 1200, 500))?;
         eventually(LIMIT, || {
             cluster.pod_stats(&filler)?;
@@ -57,13 +63,13 @@ impl Scene {
         })
     }
 
-    fn cgroup(&self) -> Cgroup {
+    pub(super) fn cgroup(&self) -> Cgroup {
         let tier = self.cluster.kubepods().child("besteffort");
         tier.child(&format!("pod{}", self.filler))
     }
 
     /// Has it fill memory and waits until it is killed.
-    fn evict(&self) -> Result<()> {
+    pub(super) fn evict(&self) -> Result<()> {
         self.cluster.go("filler")?;
         eventually(LIMIT, || self.evicted_once())
     }
@@ -95,13 +101,47 @@ impl Scene {
         Ok(())
     }
 
+    /// The figures in its status are those that decided: less was available than the threshold, or it says why that was
+    /// enough, and the page cache is not among what was used.
+    fn says_what_decided(&self) -> Result<()> {
+        let evictions = self.cluster.evictions()?;
+        let eviction = evictions.iter().find(|one| *one.pod.uid == *self.filler);
+        let eviction = eviction.context("it was not evicted")?;
+        let used = eviction.working_set_bytes.context("no working set")?;
+        ensure!(
+            eviction.usage_bytes >= used + CACHED / 2 && used >= eviction.level_bytes,
+            "{eviction:?}"
+        );
+        let pod = self.cluster.pod("filler")?;
+        let message = pod["status"]["message"].as_str().context("no message")?;
+        let quantity = |before: &str| {
+            let (_, rest) = message.split_once(before)?;
+            parse_memory(rest.split([',', '.']).next()?).ok()
+        };
+        let (threshold, available) = quantity("Threshold quantity: ")
+            .zip(quantity("available: "))
+            .with_context(|| format!("it has no quantities: {message}"))?;
+        let limit = fs::read_to_string(self.cluster.kubepods().memory_limit_file())?;
+        let limit: u64 = limit.trim().parse()?;
+        ensure!(
+            available.as_u64() == limit - used,
+            "of {limit} bytes {used} were used: {message}"
+        );
+        ensure!(
+            available < threshold || message.contains("a headroom of"),
+            "nothing was short: {message}"
+        );
+        Ok(())
+    }
+
     /// Waits until it is marked and its kubelet has ended it, then looks that it stays so.
-    fn stays_marked(&self, limit: Duration) -> Result<()> {
+    pub(super) fn stays_evicted(&self, limit: Duration) -> Result<()> {
         eventually(limit, || {
             self.marked()?;
             ensure!(!self.cgroup().exists(), "its kubelet has not ended it");
             Ok(())
         })?;
+        self.says_what_decided()?;
         sleep(WATCHED)?;
         self.marked().context("the mark did not stay")?;
         self.evicted_once()?;
@@ -117,10 +157,10 @@ impl Scene {
 fn kubernetes_eviction(context: &Context) -> Result<()> {
     for run in 1..=context.repetitions(1) {
         let scene = Scene::new(context)?;
-        let lives = Lives::watch(&scene);
+        let lives = Lives::watch(scene.cgroup());
         let evicted = || {
             scene.evict()?;
-            scene.stays_marked(LIMIT)
+            scene.stays_evicted(LIMIT)
         };
         evicted().with_context(|| format!("run {run}"))?;
         lives.end(context)?;
@@ -134,11 +174,11 @@ fn kubernetes_eviction(context: &Context) -> Result<()> {
 fn kubernetes_eviction_cut_off(context: &Context) -> Result<()> {
     for run in 1..=context.repetitions(1) {
         let scene = Scene::new(context)?;
-        let lives = Lives::watch(&scene);
+        let lives = Lives::watch(scene.cgroup());
         scene.cluster.kill_apiserver();
         let cut_off = scene.evict().and_then(|()| sleep(AWAY));
         scene.cluster.start_apiserver()?;
-        let evicted = cut_off.and_then(|()| scene.stays_marked(BACK));
+        let evicted = cut_off.and_then(|()| scene.stays_evicted(BACK));
         evicted.with_context(|| format!("run {run}"))?;
         lives.end(context)?;
         let log = scene.cluster.agent_log()?;
@@ -159,7 +199,7 @@ fn kubernetes_event_forbidden(context: &Context) -> Result<()> {
     let rules = fewer.as_array_mut().context("it has no rules")?;
     rules.retain(|rule| rule["resources"] != json!(["events"]));
     cluster.api.patch(role, &json!({"rules": fewer}))?;
-    let marked = scene.evict().and_then(|()| scene.stays_marked(LIMIT));
+    let marked = scene.evict().and_then(|()| scene.stays_evicted(LIMIT));
     cluster.api.patch(role, &json!({"rules": granted}))?;
     marked?;
     let path = format!(
@@ -179,14 +219,13 @@ fn kubernetes_event_forbidden(context: &Context) -> Result<()> {
 }
 
 /// Watches the containers that come to be in a pod's cgroup, and for how long processes are in them.
-struct Lives {
+pub(super) struct Lives {
     ended: Arc<AtomicBool>,
     watching: JoinHandle<BTreeMap<String, Duration>>,
 }
 
 impl Lives {
-    fn watch(scene: &Scene) -> Self {
-        let pod = scene.cgroup();
+    pub(super) fn watch(pod: Cgroup) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&ended);
         Self {
@@ -195,7 +234,7 @@ impl Lives {
         }
     }
 
-    fn end(self, context: &Context) -> Result<()> {
+    pub(super) fn end(self, context: &Context) -> Result<()> {
         self.ended.store(true, Ordering::Relaxed);
         let lives = self.watching.join();
         let lives = lives.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -222,6 +222,7 @@ fn pod(u: Choices<'_, '_>) -> Result<Pod> {
                 memory: option(u, bytes)?,
             })
         })?,
+        grace_seconds: option(u, |u| Ok(u.arbitrary()?))?,
         colocation: labels(u)?,
     };
     if u.arbitrary()? {

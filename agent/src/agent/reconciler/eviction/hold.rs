@@ -1,15 +1,75 @@
 //! Evicted pods -> what holds them dead.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use podwarden_policy::PodUid;
 
 use super::EvictionManager;
-use crate::pods::PodSet;
+use crate::{api::types::Eviction, base::clock::monotonic, pods::PodSet};
+
+/// An evicted pod that is to be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ToHold {
+    /// When it was killed, `CLOCK_MONOTONIC` nanoseconds.
+    pub(super) killed: u64,
+    /// Its status was written by an agent before this one.
+    pub(super) is_written: bool,
+}
+
+impl ToHold {
+    /// One that was killed just now.
+    pub(super) const fn killed(at: u64) -> Self {
+        Self {
+            killed: at,
+            is_written: false,
+        }
+    }
+
+    /// How a pod is held at `at`; `None` where it is not.
+    ///
+    /// A static pod has no status that would end it: its kubelet starts it again as long as its manifest is there. It
+    /// is held as long as the pressure counts that it was evicted for, `calm`.
+    fn bound(self, is_static: bool, calm: Duration, at: u64) -> Option<Bound> {
+        if !is_static {
+            return (!self.is_written).then_some(Bound::ByStatus);
+        }
+        let since = Duration::from_nanos(at.saturating_sub(self.killed));
+        let left = calm.saturating_sub(since);
+        (!left.is_zero()).then_some(Bound::For(left))
+    }
+}
+
+/// Until when a pod is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    /// Until its kubelet follows the status.
+    ByStatus,
+    /// For so long.
+    For(Duration),
+}
 
 impl EvictionManager {
-    /// Holds evicted pods whose files are open. A static pod has no status that would end it: its kubelet
-    /// starts it again.
+    /// Takes the evictions of agents before this one, as far as their pods are still dead.
+    pub(super) fn recall_dead(&mut self, recorded: &[(String, Eviction)]) {
+        let Some(status) = &self.status else { return };
+        for (_, eviction) in recorded {
+            let uid = &eviction.pod.uid;
+            if !self.evictions.evicted.contains(uid) {
+                continue;
+            }
+            let to_hold = ToHold {
+                killed: eviction.timeline.killed_nanos.unwrap_or_default(),
+                is_written: !status.is_unwritten(uid),
+            };
+            // Of several evictions of a pod the last one counts.
+            self.to_hold.insert(uid.clone(), to_hold);
+        }
+    }
+
+    /// Holds evicted pods whose files are open.
     pub(super) fn hold_dead(&mut self, set: &PodSet) {
         let Some(status) = self.status.as_mut().filter(|_| !self.to_hold.is_empty()) else {
             self.to_hold.clear();
@@ -20,14 +80,19 @@ impl EvictionManager {
             let found = set.pods.iter().find(|known| known.pod.uid == *uid);
             found.is_some_and(|known| known.pod.static_pod)
         };
-        self.to_hold.retain(|uid| {
+        let calm = self.pressed.calm;
+        self.to_hold.retain(|uid, to_hold| {
             let victim = armed
                 .victims
                 .iter()
                 .find(|victim| *victim.uid == *uid.as_str());
             let Some(victim) = victim else { return true };
-            if !is_static(uid) {
-                status.hold(uid.as_str(), Arc::clone(&victim.files));
+            if let Some(bound) = to_hold.bound(is_static(uid), calm, monotonic()) {
+                let until = match bound {
+                    Bound::ByStatus => None,
+                    Bound::For(left) => Some(Instant::now() + left),
+                };
+                status.hold(uid.as_str(), Arc::clone(&victim.files), until);
             }
             false
         });
@@ -38,5 +103,29 @@ impl EvictionManager {
         if let Some(status) = &self.status {
             status.container_appeared(uid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_held_until_its_status_counts_and_a_static_one_for_a_time() {
+        const SECOND: u64 = 1_000_000_000;
+        let calm = Duration::from_secs(300);
+        let killed = ToHold::killed(5 * SECOND);
+        let written = ToHold {
+            is_written: true,
+            ..killed
+        };
+        let at = 105 * SECOND;
+        assert_eq!(killed.bound(false, calm, at), Some(Bound::ByStatus));
+        assert_eq!(written.bound(false, calm, at), None);
+        let left = Bound::For(Duration::from_secs(200));
+        // What is written to its mirror is not heeded, and an agent that was restarted holds it for what is left.
+        assert_eq!(killed.bound(true, calm, at), Some(left));
+        assert_eq!(written.bound(true, calm, at), Some(left));
+        assert_eq!(written.bound(true, calm, 305 * SECOND), None);
     }
 }

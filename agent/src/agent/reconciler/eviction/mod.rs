@@ -4,6 +4,7 @@
 mod fall;
 mod hold;
 mod outside;
+mod pressed;
 mod reports;
 
 use std::{
@@ -18,7 +19,9 @@ use podwarden_policy::{PodUid, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::{
+    hold::ToHold,
     outside::Outside,
+    pressed::Pressed,
     reports::{Evictions, Listeners},
 };
 use super::{Context, Environment, Fact};
@@ -32,8 +35,9 @@ use crate::{
         },
         soft::Soft,
     },
-    api::types::{Eviction, Exit, PodRef, TierStats},
+    api::types::{Eviction, Exit, PodRef},
     eviction::{
+        pod_killer::PodKiller,
         recorder::{Incident, Recorder, Wanted},
         status::EvictionStatus,
     },
@@ -59,12 +63,15 @@ pub(in crate::agent) struct EvictionManager {
     /// `None` in observe mode, and without a receiver of evictions.
     status: Option<EvictionStatus>,
     soft: Option<Soft>,
+    pressed: Pressed,
     /// What the reactor is armed with.
     levels: Levels,
     unexplained: Unexplained,
     reports_lost: u64,
     /// Evicted pods that are to be held dead once their files are open.
-    to_hold: BTreeSet<PodUid>,
+    to_hold: BTreeMap<PodUid, ToHold>,
+    /// `None` beside a kubelet, in observe mode, and without a container runtime.
+    _pod_killer: Option<PodKiller>,
 }
 
 impl EvictionManager {
@@ -73,6 +80,7 @@ impl EvictionManager {
         env: &Environment,
         reactor: Reactor,
         status: Option<EvictionStatus>,
+        pod_killer: Option<PodKiller>,
     ) -> Self {
         let bell = reactor.bell().try_clone_to_owned();
         // SAFETY: an `OwnedFd` names the same open file for as long as it lives.
@@ -86,10 +94,15 @@ impl EvictionManager {
             recorder: start_recorder(env, &reactor),
             status,
             soft: Soft::new(&env.config, &env.node, Instant::now()),
+            pressed: Pressed::new(
+                env.config.eviction_pressure_transition_period,
+                env.published.pressure().clone(),
+            ),
             levels: Levels::default(),
             unexplained: Unexplained::default(),
             reports_lost: 0,
-            to_hold: BTreeSet::new(),
+            to_hold: BTreeMap::new(),
+            _pod_killer: pod_killer,
             reactor,
         }
     }
@@ -101,10 +114,7 @@ impl EvictionManager {
         pods: &BTreeMap<PodUid, PodEntry>,
     ) {
         self.evictions.recall(recorded, pods);
-        let Some(status) = &self.status else { return };
-        let unwritten = self.evictions.evicted.iter();
-        let unwritten = unwritten.filter(|uid| status.is_unwritten(uid));
-        self.to_hold.extend(unwritten.cloned());
+        self.recall_dead(recorded);
     }
 
     /// Completes when the reactor has reported. Cancel-safe.
@@ -136,10 +146,14 @@ impl EvictionManager {
         let mut facts = Vec::new();
         while let Some(report) = reactor.next_report() {
             if let Report::Chosen(chosen) = &report
-                && chosen.outcome.is_some()
+                && let Some(outcome) = chosen.outcome
                 && let Some(uid) = tokens.uid(chosen.token)
             {
-                self.to_hold.insert(uid.clone());
+                self.to_hold
+                    .insert(uid.clone(), ToHold::killed(outcome.killed));
+            }
+            if let Some(scope) = pressed::scope_of(&report) {
+                self.pressed.sign(scope, Instant::now());
             }
             let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
             let mut listeners = Listeners {
@@ -170,6 +184,7 @@ impl EvictionManager {
         soft.into_iter()
             .chain(status)
             .chain(self.unexplained.due(now))
+            .chain(self.pressed.due(now))
             .min()
             .unwrap_or(Duration::MAX)
     }
@@ -184,15 +199,21 @@ impl EvictionManager {
             let kubepods = env.layout.path(&env.layout.kubepods);
             changed = soft.look(&env.tree, &kubepods, now);
         }
+        // The reactor does not report pressure that goes on without a candidate.
+        let is_due = |due: Option<Duration>| due.is_some_and(|due| due.is_zero());
         if let Some(status) = &mut self.status
-            && status.due(now).is_some_and(|due| due.is_zero())
+            && is_due(status.due(now))
         {
-            // The reactor does not report pressure that goes on without a candidate.
             let figures = env.published.latest();
-            if figures.node.tiers.iter().any(is_at_level) {
+            if figures.node.tiers.iter().any(pressed::is_at_level) {
                 status.pressed(now);
             }
             status.look(now);
+        }
+        if is_due(self.pressed.due(now)) {
+            let figures = env.published.latest();
+            self.pressed
+                .look(now, pressed::pods_are_at_level(&figures.node.tiers));
         }
         changed |= self.unexplained.due(now).is_some_and(|due| due.is_zero());
         changed.then_some(Fact::Reconcile)
@@ -363,10 +384,4 @@ fn start_recorder(env: &Environment, reactor: &Reactor) -> Option<Recorder> {
             tracing::warn!(%error, "no thread for the flight recorder: evictions have no curves");
         })
         .ok()
-}
-
-fn is_at_level(tier: &TierStats) -> bool {
-    let used = tier.memory.as_ref().map(|memory| memory.working_set_bytes);
-    used.zip(tier.armed_level_bytes)
-        .is_some_and(|(used, level)| used >= level)
 }

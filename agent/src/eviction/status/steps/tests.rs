@@ -149,6 +149,7 @@ fn steps(how: EvictionStatusConfig, server: Option<Server>) -> Steps {
         how,
         node_name: "n1".to_owned(),
         pods: watch::channel(Arc::default()).1,
+        pressure: NodePressure::default(),
         ending: None,
         holder: None,
         on_degraded: Arc::new(|_| ()),
