@@ -16,6 +16,7 @@ mod converge;
 mod cpu;
 mod evict;
 mod isolate;
+mod kubelet;
 mod plan;
 mod syscalls;
 mod trace;
@@ -32,6 +33,8 @@ enum What {
     Switch(Switch),
     /// From a level crossed to the memory back, beside other OOM daemons.
     Evict(evict::Evict),
+    /// A filler on a real kubelet's node, with podwarden and without.
+    Kubelet(kubelet::Kubelet),
     /// A tier above its reserve: podwarden beside a direct write of the target.
     Converge(converge::Converge),
     /// A protected pod's latency beside best-effort work, by what keeps the two apart.
@@ -62,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Switch(switch) => switch.run()?,
         What::Evict(evict) => evict.run()?,
+        What::Kubelet(kubelet) => kubelet.run()?,
         What::Converge(converge) => converge.run()?,
         What::Cpu(cpu) => cpu.run()?,
         What::Syscalls(syscalls) => syscalls.run()?,

@@ -30,6 +30,10 @@ enum What {
         /// emulated CPU's; given first.
         #[arg(long)]
         vm: bool,
+        /// On the node of a real kubelet, with podwarden and without; given first, with --runs N, --rate N and
+        /// --json FILE alone.
+        #[arg(long, conflicts_with = "vm")]
+        kubelet: bool,
         /// Handed to the benchmark: --peers earlyoom,nohang, --rate 100,500,full, --hogs 0,6,
         /// --processes 1,16, --runs N, --json FILE, --svg FILE, --show FILE,FILE.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -76,10 +80,15 @@ enum What {
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.what {
         What::Switch { args } => e2e::become_with_agent(workspace, &["bench", "switch"], args),
-        What::Evict { vm: true, args } => {
+        What::Evict {
+            kubelet: true,
+            args,
+            ..
+        } => e2e::become_with_agent(workspace, &["bench", "kubelet"], args),
+        What::Evict { vm: true, args, .. } => {
             e2e::become_it(workspace, &["machine", "bench", "evict"], args)
         }
-        What::Evict { vm: false, args } => {
+        What::Evict { args, .. } => {
             let root = peers::fetch(workspace)?.into_os_string();
             let args = [&["--peers-root".into(), root], &args[..]].concat();
             e2e::become_with_agent(workspace, &["bench", "evict"], &args)

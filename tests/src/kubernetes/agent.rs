@@ -61,6 +61,17 @@ impl Cluster {
         .context("the agent does not become ready")
     }
 
+    /// Removes it, and waits until it has ended.
+    pub(crate) fn without_agent(&self) -> Result<()> {
+        let path = "/apis/apps/v1/namespaces/podwarden/daemonsets/podwarden";
+        self.api.delete(path)?;
+        eventually(READY, || {
+            let pods = self.api.list(&format!("{NAMESPACE}/pods"))?;
+            ensure!(pods.is_empty(), "{} pods of the agent are left", pods.len());
+            Ok(())
+        })
+    }
+
     /// Kills the agent of the pod with this uid as a crash would, whatever the API server says.
     pub(crate) fn kill_agent(&self, uid: &str) -> Result<()> {
         let kubepods = self.kubepods();
