@@ -1,24 +1,33 @@
 //! Ends every process below a cgroup, from a thread that must not allocate.
 //!
-//! On v2 the kernel does it: `cgroup.kill` (since 5.14) also catches what is being forked. On v1
-//! every process found is sent SIGKILL, and found again until there is no new one. What goes on
+//! Every process listed is sent SIGKILL first: listing and signalling take no lock that a cgroup's making,
+//! removal or migration holds for long. Each is checked to be listed still after its pidfd was opened, so that a
+//! process that took over an id, or left the cgroup, is spared (`listed`).
+//!
+//! On v2 `cgroup.kill` (since 5.14) follows for what was forked meanwhile. Its write takes `cgroup_mutex`
+//! (`cgroup_kill_write`, `kernel/cgroup/cgroup.c`), which the attachment of a process holds for a grace period:
+//! a thread that must not wait leaves it to another ([`KillHandle::signal_workload`],
+//! [`KillHandle::kill_forked`]).
+//!
+//! On v1 processes are found again until there is no new one. What goes on
 //! forking meanwhile is frozen for that: nothing in a frozen cgroup can fork or move on. It is thawed
 //! to die; v1 delivers no signal to a frozen task. To freeze first would be simpler, but an agent that
-//! dies in between leaves a pod that can neither run nor end.
+//! dies in between leaves a pod that can neither run nor end. The freezer has a lock of its own.
 //!
 //! A fork that is under way at the last look may still come to light: the caller looks again
 //! ([`KillHandle::processes`]) until no process is left.
 
 mod freezer;
+mod kernel;
+mod listed;
 mod pids;
 mod record;
 mod sandbox;
-mod signal;
 mod spared;
 mod walk;
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::Arc,
 };
@@ -27,10 +36,10 @@ use rustix::{fs::OFlags, io::Errno, process::getpid};
 
 use crate::{CgroupPath, Controller, Error, Result, Tree, io, memory};
 use freezer::Freezer;
+use listed::{Recipients, Signalled, signal_listed};
 use pids::PidSet;
 pub use record::{FreezeRecord, LeftFrozen, freeze_record_file};
 pub use sandbox::ChildKinds;
-use signal::{Signalled, signal};
 use spared::Spared;
 
 /// Passes over the processes at most: two without forks, one that finds them and one that finds
@@ -43,7 +52,7 @@ const PASSES_UNFROZEN: u32 = 2;
 /// What one [`KillHandle::kill`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Killed {
-    /// Processes that were sent SIGKILL. With `cgroup.kill` those found just before it.
+    /// Processes that were sent SIGKILL. With `cgroup.kill` those listed just before it.
     pub processes: u32,
     /// Passes over the cgroup and all below it.
     pub passes: u32,
@@ -59,8 +68,8 @@ pub struct Killed {
 }
 
 /// A cgroup whose processes can be killed at once. It holds open files and works without
-/// allocating; it uses up to 128 KiB of stack. The system calls take the kernel's cgroup locks,
-/// for microseconds unless a cgroup is being made or removed at that moment.
+/// allocating; it uses up to 128 KiB of stack and 64 file descriptors. Its methods take the kernel's cgroup locks
+/// for microseconds, but for those that say that they wait.
 ///
 /// Killed is not freed: the processes die, and give their memory back, after `kill` returns.
 #[derive(Debug)]
@@ -171,7 +180,8 @@ impl KillHandle {
         std::iter::once(&self.directory).chain(freezer)
     }
 
-    /// Sends SIGKILL to every process in the cgroup and below it. Allocates nothing.
+    /// Sends SIGKILL to every process in the cgroup and below it. Allocates nothing. On v2 it waits for
+    /// `cgroup_mutex` once those listed are signalled.
     ///
     /// # Errors
     /// [`Error::Gone`] when the cgroup was removed; what the kernel refuses. What this call froze
@@ -183,13 +193,42 @@ impl KillHandle {
     /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child that
     /// the runtime told of ([`ChildKinds`]), else the one with one process, called `pause`, and next to no
     /// memory. Without it the runtime could not take the pod's network down any more. CRI-O's monitors
-    /// (`crio-conmon-*`) stay as well: they end with their containers. `found` gets every process, before or right after it is
-    /// killed.
+    /// (`crio-conmon-*`) stay as well: they end with their containers. `found` gets every process that is killed.
     ///
     /// # Errors
     /// As [`KillHandle::kill`].
     pub fn kill_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         self.kill_but(self.spared().as_ref(), found)
+    }
+
+    /// As [`KillHandle::kill_workload`], for a thread that must not wait for `cgroup_mutex`: on v2 every process
+    /// listed is signalled, and [`KillHandle::kill_forked`] is left to another thread. Where a process listed
+    /// cannot be signalled, or none can be listed, `cgroup.kill` is written all the same.
+    ///
+    /// # Errors
+    /// As [`KillHandle::kill`].
+    pub fn signal_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
+        let spared = self.spared();
+        let spared = spared.as_ref();
+        match &self.method {
+            Method::Kernel(file) => {
+                let killed = self.signal_first(file, spared, found)?;
+                self.finished(spared, killed)
+            }
+            Method::Freeze(_) | Method::Chase => self.kill_but(spared, found),
+        }
+    }
+
+    /// Kills what was forked since [`KillHandle::signal_workload`]. Waits for `cgroup_mutex`. Does nothing without
+    /// `cgroup.kill`, where that method has found all.
+    ///
+    /// # Errors
+    /// As [`KillHandle::kill`].
+    pub fn kill_forked(&self) -> Result<()> {
+        match &self.method {
+            Method::Kernel(file) => self.write_kill(file, self.spared().as_ref()).map(|_| ()),
+            Method::Freeze(_) | Method::Chase => Ok(()),
+        }
     }
 
     /// Calls `found` with every process that [`KillHandle::kill_workload`] would kill. Those that are
@@ -253,7 +292,7 @@ impl KillHandle {
 
     fn kill_but(&self, spared: Option<&Spared>, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         let killed = match &self.method {
-            Method::Kernel(file) => self.kill_by_kernel(file, spared, found),
+            Method::Kernel(file) => self.kill_by_kernel(file, spared, found)?,
             Method::Freeze(freezer) => {
                 let mut chase = Chase::new(found);
                 let mut freeze = freezer.thawed_at_the_end();
@@ -261,15 +300,18 @@ impl KillHandle {
                     freeze.begin().map_err(|e| self.error("freeze", e))?;
                     self.chase(&mut chase, spared, MAX_PASSES)?;
                 }
-                Ok(chase.killed)
+                chase.killed
             }
             Method::Chase => {
                 let mut chase = Chase::new(found);
                 self.chase(&mut chase, spared, MAX_PASSES)?;
-                Ok(chase.killed)
+                chase.killed
             }
         };
-        let killed = killed?;
+        self.finished(spared, killed)
+    }
+
+    fn finished(&self, spared: Option<&Spared>, killed: Killed) -> Result<Killed> {
         let dying = killed.processes == 0 && self.holds_somebody(spared)? == Some(true);
         Ok(Killed {
             spared: spared.is_some_and(|spared| spared.sandbox.is_some()),
@@ -278,77 +320,25 @@ impl KillHandle {
         })
     }
 
-    fn kill_by_kernel(
-        &self,
-        file: &OwnedFd,
-        spared: Option<&Spared>,
-        found: &mut dyn FnMut(u32),
-    ) -> Result<Killed> {
-        let mut processes = 0;
-        // The list is for others: failing at it must not save the victim.
-        let _ = walk::processes(self.directory.as_fd(), spared, &mut |pid| {
-            processes += 1;
-            found(pid);
-        });
-        let mut complete = true;
-        if spared.is_none() {
-            self.write(file, "kill", b"1")?;
-        } else {
-            walk::children(self.directory.as_fd(), spared, &mut |child| {
-                let file = walk::open(child, "cgroup.kill", OFlags::WRONLY)?;
-                io::write_fd(&file, b"1")
-            })
-            .map_err(|e| self.error("kill", e))?;
-            // Where the pod's cgroup is a leaf to the kernel it may hold processes itself.
-            walk::own_processes(self.directory.as_fd(), &mut |pid| {
-                complete &= !matches!(signal(pid), Signalled::Refused);
-            })
-            .map_err(|e| self.error("list the processes of", e))?;
-        }
-        Ok(Killed {
-            processes,
-            passes: 1,
-            complete,
-            ..Killed::default()
-        })
-    }
-
     /// Signals until a pass finds no process that was not signalled before; those that were stay
     /// listed while they die. False when there were new ones up to pass `passes`.
     fn chase(&self, chase: &mut Chase<'_>, spared: Option<&Spared>, passes: u32) -> Result<bool> {
         while chase.killed.passes < passes {
-            let mut fresh = 0;
-            let mut refused = false;
-            let mut found = |pid| {
-                if chase.seen.insert(pid) {
-                    match signal(pid) {
-                        Signalled::Sent => {
-                            fresh += 1;
-                            (chase.found)(pid);
-                        }
-                        Signalled::Exited => {}
-                        Signalled::Refused => refused = true,
-                    }
-                }
-            };
+            chase.fresh = 0;
             let mut whole = true;
             for directory in self.listed() {
-                whole &= walk::processes(directory.as_fd(), spared, &mut found)
+                let mut visit = |cgroup: BorrowedFd<'_>| signal_listed(cgroup, chase);
+                whole &= walk::each(directory.as_fd(), spared, &mut visit)
                     .map_err(|e| self.error("list the processes of", e))?;
             }
-            chase.refused |= refused;
             chase.killed.passes += 1;
-            chase.killed.processes += fresh;
-            if fresh == 0 {
+            chase.killed.processes += chase.fresh;
+            if chase.fresh == 0 {
                 chase.killed.complete = whole && !chase.refused;
                 return Ok(true);
             }
         }
         Ok(false)
-    }
-
-    fn write(&self, file: &OwnedFd, operation: &'static str, value: &[u8]) -> Result<()> {
-        io::write_fd(file, value).map_err(|e| self.error(operation, e))
     }
 
     /// What was open here can only be missing because it was removed.
@@ -365,6 +355,8 @@ impl KillHandle {
 struct Chase<'a> {
     seen: PidSet,
     killed: Killed,
+    /// Signalled in this pass.
+    fresh: u32,
     refused: bool,
     found: &'a mut dyn FnMut(u32),
 }
@@ -374,8 +366,33 @@ impl<'a> Chase<'a> {
         Self {
             seen: PidSet::new(),
             killed: Killed::default(),
+            fresh: 0,
             refused: false,
             found,
         }
     }
 }
+
+impl Recipients for Chase<'_> {
+    /// The plain id is all that is left: there is no `cgroup.kill` to follow.
+    const BY_ID: bool = true;
+
+    fn wants(&self, pid: u32) -> bool {
+        !self.seen.contains(pid)
+    }
+
+    fn signalled(&mut self, pid: u32, signalled: Signalled) {
+        self.seen.insert(pid);
+        match signalled {
+            Signalled::Sent => {
+                self.fresh += 1;
+                (self.found)(pid);
+            }
+            Signalled::Exited => {}
+            Signalled::Refused => self.refused = true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

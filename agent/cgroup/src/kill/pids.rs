@@ -23,24 +23,33 @@ impl PidSet {
     /// True when `pid` was not in the set; always when it cannot be remembered (the set is full,
     /// or it is 0, which stands for any number of processes outside our pid namespace).
     pub(super) fn insert(&mut self, pid: u32) -> bool {
-        if pid == 0 {
-            return true;
+        let Err(free) = self.find(pid) else {
+            return false;
+        };
+        if pid != 0 && self.len < CAPACITY {
+            self.slots[free] = pid;
+            self.len += 1;
         }
+        true
+    }
+
+    /// False also for what cannot be remembered.
+    pub(super) fn contains(&self, pid: u32) -> bool {
+        pid != 0 && self.find(pid).is_ok()
+    }
+
+    /// Its slot, or the free one where it belongs.
+    fn find(&self, pid: u32) -> Result<usize, usize> {
         // Multiplicative hashing (Knuth, volume 3, 6.4): the upper bits of the product.
         let hash = pid.wrapping_mul(0x9E37_79B1) >> (u32::BITS - SLOTS.trailing_zeros());
         let mut at = hash as usize;
         loop {
             match self.slots[at] {
-                0 => break,
-                held if held == pid => return false,
+                0 => return Err(at),
+                held if held == pid => return Ok(at),
                 _ => at = (at + 1) % SLOTS,
             }
         }
-        if self.len < CAPACITY {
-            self.slots[at] = pid;
-            self.len += 1;
-        }
-        true
     }
 }
 
@@ -58,6 +67,7 @@ mod tests {
             let mut ours = PidSet::new();
             let mut theirs = BTreeSet::new();
             for pid in pids {
+                prop_assert_eq!(ours.contains(pid), theirs.contains(&pid));
                 prop_assert_eq!(ours.insert(pid), theirs.insert(pid));
             }
         }

@@ -32,7 +32,7 @@ pub(super) fn processes(
     spared: Option<&Spared>,
     found: &mut dyn FnMut(u32),
 ) -> Result<bool, Errno> {
-    each(directory, 0, spared, &mut |cgroup| {
+    each(directory, spared, &mut |cgroup| {
         own_processes(cgroup, found)
     })
 }
@@ -90,7 +90,7 @@ pub(super) fn freezer_states(
     directory: BorrowedFd<'_>,
     found: &mut dyn FnMut(BorrowedFd<'_>),
 ) -> Result<bool, Errno> {
-    each(directory, 0, None, &mut |cgroup| {
+    each(directory, None, &mut |cgroup| {
         let file = open(cgroup, FREEZER_STATE, OFlags::WRONLY)?;
         found(file.as_fd());
         Ok(())
@@ -101,8 +101,16 @@ pub(super) fn open(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> Resu
     retry_on_intr(|| openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Visits a cgroup, then those below it. That a nested one vanishes meanwhile is no error.
-fn each(
+/// Visits a cgroup, then those below it but the child `spared`. That a nested one vanishes meanwhile is no error.
+pub(super) fn each(
+    directory: BorrowedFd<'_>,
+    spared: Option<&Spared>,
+    visit: &mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<bool, Errno> {
+    each_from(directory, 0, spared, visit)
+}
+
+fn each_from(
     directory: BorrowedFd<'_>,
     depth: usize,
     spared: Option<&Spared>,
@@ -113,7 +121,7 @@ fn each(
         if depth == MAX_DEPTH {
             return Ok(false);
         }
-        each(nested, depth + 1, None, visit)
+        each_from(nested, depth + 1, None, visit)
     })
 }
 

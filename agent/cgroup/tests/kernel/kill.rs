@@ -434,6 +434,7 @@ fn what_is_in_the_record_is_thawed_and_nothing_else() {
     fs::write(&file, id.to_ne_bytes()).unwrap();
     assert!(left.thaw(tree).unwrap().is_empty(), "it is not frozen");
     fs::write(&nested, "FROZEN").unwrap();
+    eventually("the container is frozen", || is_frozen(&nested));
     fs::write(&pod, "FROZEN").unwrap();
     assert_eq!(left.thaw(tree).unwrap(), std::slice::from_ref(&freezer));
     eventually("the pod is thawed", || {
