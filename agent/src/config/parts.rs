@@ -12,7 +12,7 @@ use serde::Deserialize;
 /// How the reactor is allowed to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReactorConfig {
-    /// Try SCHED_FIFO and `mlockall`. Default: true.
+    /// Try SCHED_FIFO, `mlockall` with the program's code read in, and `PR_SET_IO_FLUSHER`. Default: true.
     pub real_time: bool,
     /// Shortest sleep between two readings of the sampler, 100 us to 1 s. Default: 1 ms.
     pub min_interval: Duration,

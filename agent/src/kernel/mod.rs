@@ -8,5 +8,6 @@ pub(crate) mod levels;
 pub(crate) mod loader;
 pub mod pins;
 pub(crate) mod realtime;
+mod resident;
 pub(crate) mod support;
 pub(crate) mod waits;

@@ -4,12 +4,18 @@ use std::{fs, io};
 
 use podwarden_cgroup::{Controller, Hierarchies};
 
+use super::resident;
+
 /// How the reactor's thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Realtime {
     pub scheduling: Scheduling,
     /// True when its memory cannot be paged out.
     pub locked: bool,
+    /// True when the program's code is in memory and stays there.
+    pub resident: bool,
+    /// True when its allocations in the kernel do not wait for a disk.
+    pub io_flusher: bool,
 }
 
 /// How a thread is scheduled.
@@ -29,18 +35,22 @@ pub enum Scheduling {
 const PRIORITY: i32 = 49;
 
 impl Realtime {
-    /// Tries SCHED_FIFO, then nice -20, and locks memory as it is touched.
+    /// Tries SCHED_FIFO, then nice -20, locks the program's code, and other memory as it is touched.
     pub fn of_this_thread(wanted: bool) -> Self {
         if !wanted {
             return Self::default();
         }
         use rustix::mm::MlockAllFlags as Lock;
         touch_stack();
+        // Refused, they stay.
+        let _ = resident::give_back_tables();
         // On fault: only pages in use, so that untouched stacks and heaps stay unlocked.
         let locked = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT).is_ok();
         Self {
+            resident: locked && resident::lock_program().is_ok(),
             scheduling: schedule(),
             locked,
+            io_flusher: be_io_flusher(),
         }
     }
 
@@ -66,9 +76,36 @@ impl Realtime {
                  may have to wait for its pages"
                     .to_owned(),
             );
+        } else if !self.resident {
+            lost.push(
+                "the program's code could not be locked in memory: under memory pressure the reactor may have \
+                 to wait for a disk"
+                    .to_owned(),
+            );
+        }
+        if !self.io_flusher {
+            lost.push(
+                "PR_SET_IO_FLUSHER was refused (CAP_SYS_RESOURCE, or Linux before 5.6): on a node without free \
+                 memory the reactor's system calls may wait until pages are written to a disk"
+                    .to_owned(),
+            );
         }
         lost
     }
+}
+
+/// What a thread that helps the reactor needs of this: its stack, and no wait for a disk. What is refused here was
+/// refused to the reactor as well.
+pub(crate) fn prepare_helper() {
+    touch_stack();
+    be_io_flusher();
+}
+
+/// Has the kernel serve this thread's allocations without starting to write pages, and keep it out of the throttling
+/// of those that do (`PR_SET_IO_FLUSHER` of prctl(2), since Linux 5.6); false where it refuses. What waits
+/// for pages to be written cannot free memory.
+fn be_io_flusher() -> bool {
+    rustix::process::configure_io_flusher_behavior(true).is_ok()
 }
 
 /// Touches the stack that a kill needs (`KillHandle::kill`, 128 KiB): under memory pressure the kernel would be slow
@@ -117,5 +154,55 @@ fn schedule() -> Scheduling {
     match rustix::process::setpriority_process(None, -20) {
         Ok(()) => Scheduling::Nice,
         Err(_) => Scheduling::Ordinary,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_said() {
+        let all = Realtime {
+            scheduling: Scheduling::Fifo,
+            locked: true,
+            resident: true,
+            io_flusher: true,
+        };
+        assert_eq!(all.degradations(), [""; 0]);
+        let of = |realtime: Realtime| {
+            let said = realtime.degradations();
+            assert_eq!(said.len(), 1, "{said:?}");
+            said[0].clone()
+        };
+        let said = of(Realtime {
+            io_flusher: false,
+            ..all
+        });
+        assert!(said.contains("CAP_SYS_RESOURCE"), "{said}");
+        let said = of(Realtime {
+            resident: false,
+            ..all
+        });
+        assert!(said.contains("code"), "{said}");
+        let said = of(Realtime {
+            resident: false,
+            locked: false,
+            ..all
+        });
+        assert!(said.contains("CAP_IPC_LOCK"), "{said}");
+    }
+
+    #[test]
+    fn a_thread_becomes_an_io_flusher_and_no_other_does() {
+        let thread = std::thread::spawn(|| {
+            if !be_io_flusher() {
+                println!("skipped: PR_SET_IO_FLUSHER is refused here");
+                return;
+            }
+            assert!(rustix::process::is_io_flusher().unwrap());
+        });
+        thread.join().unwrap();
+        assert!(!rustix::process::is_io_flusher().unwrap_or(false));
     }
 }

@@ -11,6 +11,7 @@ use podwarden_policy::{
 use super::{
     growth::Candidates,
     plan::{ArmedPlan, ScopeName, Victim},
+    room::touch,
     trace::Trace,
 };
 use crate::base::clock::monotonic as now;
@@ -122,9 +123,9 @@ pub(super) struct Order {
 
 impl Default for Order {
     fn default() -> Self {
-        Self {
-            heap: Vec::with_capacity(MOST),
-        }
+        let mut heap = Vec::with_capacity(MOST);
+        touch(heap.spare_capacity_mut());
+        Self { heap }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The fast loop: usage reaches a level -> verify -> choose -> kill -> wait until it is freed.
 //!
-//! A plain thread of its own (SCHED_FIFO, locked memory). It works from an [`plan::ArmedPlan`] that the
+//! A plain thread of its own (SCHED_FIFO, locked memory, code read in before it is needed). It works from an [`plan::ArmedPlan`] that the
 //! reconciler hands over whole by an atomic swap, shares no lock with anything, and allocates
 //! nothing once it runs: its reports go through a wait-free queue.
 //!
@@ -13,10 +13,12 @@
 //!
 //! Its system calls once it runs: it sleeps in `epoll_wait`. To look: `pread` of open
 //! memory files. To kill: `openat`, `getdents64`, `read` and `close` in the victim's cgroup and of
-//! `/proc/PID/comm`, then `write` of `cgroup.kill`, or `pidfd_open` and `pidfd_send_signal`, and
+//! `/proc/PID/comm`, then `pidfd_open` and `pidfd_send_signal`, and on v1
 //! `write` of `freezer.state` for what goes on forking. To tell: `write` of an eventfd, `futex` to wake
 //! the reaper. To arm: `epoll_ctl`, `timerfd_settime`, `bpf` (map updates). None of these waits for
-//! another process; those on cgroups take the kernel's cgroup locks, `memory.stat` may flush counters.
+//! another process, nor for `cgroup_mutex`, which the attachment of a process holds for a grace period; those on
+//! cgroups take the kernel's other cgroup locks, `memory.stat` may flush counters. `write` of `cgroup.kill` waits for
+//! that mutex: a reaper does it.
 
 mod choose;
 mod core;
@@ -32,6 +34,7 @@ mod poll;
 mod reap;
 pub mod report;
 mod restraint;
+mod room;
 mod sampler;
 mod stalls;
 pub(crate) mod trace;
@@ -136,7 +139,8 @@ impl Reactor {
             beat: 0.into(),
             ended: false.into(),
         });
-        let (producer, reports) = rtrb::RingBuffer::new(REPORTS);
+        let (mut producer, reports) = rtrb::RingBuffer::new(REPORTS);
+        room::touch_queue(&mut producer);
         let (reaper, reaping) = reap::start(config.real_time).map_err(|source| StartError {
             operation: "the reaper's threads",
             source,

@@ -47,6 +47,8 @@ pub struct Chosen {
     pub usage: u64,
     /// What of that is its working set.
     pub working_set: u64,
+    /// What of that is shared memory, bytes: right after the kill, before any of it can be free.
+    pub shared: u64,
     /// What led to it.
     pub crossing: Crossing,
     /// When the choice stood.

@@ -228,7 +228,7 @@ impl Core {
         let verified = now();
         let mut attempt = self.reaper.attempt();
         let mut found = |pid| attempt.found(pid);
-        match victim.files.kill.kill_workload(&mut found) {
+        match victim.files.kill.signal_workload(&mut found) {
             // Also who is dying already, of an agent's hand that is no more: what comes next is theirs.
             Ok(killed) if killed.processes > 0 || killed.dying => {
                 let outcome = Outcome {
@@ -237,8 +237,10 @@ impl Core {
                     spared: killed.spared,
                     complete: killed.complete,
                 };
-                // With the queue full they die by themselves.
-                attempt.hand_over(&victim.files, self.evictions + 1);
+                // With the queue full they die by themselves, and what they forked is killed from here.
+                if !attempt.hand_over(&victim.files, self.evictions + 1) {
+                    let _ = victim.files.kill.kill_forked();
+                }
                 self.pace.note(outcome.killed);
                 self.evicted(plan, choice, crossing, Some((verified, outcome)));
                 true
@@ -264,6 +266,7 @@ impl Core {
         done: Option<(u64, Outcome)>,
     ) {
         let victim = &plan.victims[choice.position];
+        let shared = victim.files.memory.stat().map_or(0, |stat| stat.shmem);
         self.evictions += 1;
         let number = self.evictions;
         if let Some((verified, _)) = done {
@@ -278,6 +281,7 @@ impl Core {
             place: choice.place,
             usage: choice.usage,
             working_set: choice.working_set,
+            shared,
             crossing,
             verified: done.map_or_else(now, |(verified, _)| verified),
             outcome: done.map(|(_, outcome)| outcome),

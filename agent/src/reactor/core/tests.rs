@@ -44,7 +44,7 @@ struct Fake {
     reports: rtrb::Consumer<Report>,
     /// What each pod requests, bytes.
     request: u64,
-    _handed: reap::Idle,
+    handed: reap::Idle,
 }
 
 fn config(per_minute: u32) -> ReactorConfig {
@@ -93,7 +93,7 @@ impl Fake {
             shared,
             reports,
             request: 0,
-            _handed: handed,
+            handed,
         }
     }
 
@@ -218,15 +218,16 @@ impl Fake {
 
     fn step(&mut self) -> Vec<Report> {
         self.core.step(now());
+        self.handed.kill_forked();
         std::iter::from_fn(|| self.reports.pop().ok()).collect()
     }
 
     fn empty(&self, number: u64) {
-        self._handed.empty(number);
+        self.handed.empty(number);
     }
 
     fn swept(&self, number: u64) {
-        self._handed.swept(number);
+        self.handed.swept(number);
     }
 }
 

@@ -1,5 +1,6 @@
-//! Lists a victim's processes for the workers, and goes on looking until no process is left: a fork that
-//! was under way at the kill comes to light only here.
+//! Lists a victim's processes for the workers, has the kernel kill what they forked since the reactor signalled
+//! them, and goes on looking until no process is left: a fork that was under way at the kill comes to light only
+//! here.
 
 use std::{
     collections::HashSet,
@@ -34,6 +35,8 @@ struct Watched {
     dying: HashSet<u32>,
     /// Listed or dying at the last look.
     seen: HashSet<u32>,
+    /// What they forked was killed.
+    forked: bool,
 }
 
 /// What a look found.
@@ -87,6 +90,7 @@ impl Lead {
                     due: now,
                     pause: FIRST,
                     seen: HashSet::new(),
+                    forked: false,
                 });
             }
             for mut watched in std::mem::take(&mut self.watched) {
@@ -94,7 +98,10 @@ impl Lead {
                     self.watched.push(watched);
                     continue;
                 }
-                match watched.look(now, &self.work) {
+                let left = watched.look(now, &self.work);
+                // The workers have begun: this may wait for `cgroup_mutex`.
+                watched.kill_forked();
+                match left {
                     Left::Alive => self.watched.push(watched),
                     Left::Ended => self.ended(watched.handed),
                     Left::Unknown => {}
@@ -174,6 +181,16 @@ impl Watched {
         self.due = now + self.pause;
         self.pause = (2 * self.pause).min(SLOWEST);
         Left::Alive
+    }
+
+    /// Kills what they forked before they died, once.
+    fn kill_forked(&mut self) {
+        if !std::mem::replace(&mut self.forked, true)
+            && let Err(error) = self.handed.files.kill.kill_forked()
+            && !error.is_gone()
+        {
+            tracing::warn!(%error, "what an evicted pod forked cannot be killed");
+        }
     }
 
     fn is_given_up(&self, now: Instant) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  reactor ──(queue)──> lead ──(largest first)──> workers: process_mrelease(2)
+//!                         ├──(at once)────────────────> cgroup.kill: what was forked meanwhile
 //!                         └──(once none is left)────> sweeper: page cache
 //! ```
 //!
@@ -28,7 +29,8 @@ use std::{
     thread::{Builder, JoinHandle, Thread},
 };
 
-use super::plan::VictimFiles;
+use super::{plan::VictimFiles, room::touch_queue};
+use crate::kernel::realtime;
 use lead::Lead;
 pub(super) use release::is_supported;
 use worker::WorkList;
@@ -191,13 +193,15 @@ impl Drop for Threads {
 
 /// Starts the threads. With `urgent` they come before ordinary work (nice -20, where that is
 /// allowed): what they do is as much as the victim would have done, and it is the node's way out of
-/// pressure.
+/// pressure. They do not wait for a disk then either, but for the sweeper, which is there to have pages written.
 ///
 /// # Errors
 /// When a thread cannot be made.
 pub(super) fn start(urgent: bool) -> std::io::Result<(Reaper, Threads)> {
-    let (producer, queue) = rtrb::RingBuffer::new(QUEUE);
-    let (finder, found) = rtrb::RingBuffer::new(FOUND);
+    let (mut producer, queue) = rtrb::RingBuffer::new(QUEUE);
+    let (mut finder, found) = rtrb::RingBuffer::new(FOUND);
+    touch_queue(&mut producer);
+    touch_queue(&mut finder);
     let progress = Arc::new(Progress::default());
     let work = Arc::new(WorkList::default());
     let stop = Arc::new(AtomicBool::new(false));
@@ -242,6 +246,7 @@ fn prioritised(urgent: bool, run: impl FnOnce()) {
     if urgent {
         // SAFETY: plain numbers; 0 is the calling thread. Refused, the thread is an ordinary one.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        realtime::prepare_helper();
     }
     run();
 }
@@ -249,7 +254,7 @@ fn prioritised(urgent: bool, run: impl FnOnce()) {
 /// The other end of a [`Reaper`] without threads, for tests of the reactor.
 #[cfg(test)]
 pub(super) struct Idle {
-    _queue: rtrb::Consumer<Handed>,
+    queue: rtrb::Consumer<Handed>,
     _found: rtrb::Consumer<Found>,
     progress: Arc<Progress>,
 }
@@ -258,6 +263,13 @@ pub(super) struct Idle {
 impl Idle {
     pub(super) fn empty(&self, number: u64) {
         self.progress.emptied(number);
+    }
+
+    /// What the lead does of what it is handed.
+    pub(super) fn kill_forked(&mut self) {
+        while let Ok(handed) = self.queue.pop() {
+            handed.files.kill.kill_forked().unwrap();
+        }
     }
 
     pub(super) fn swept(&self, number: u64) {
@@ -278,7 +290,7 @@ pub(super) fn idle() -> (Reaper, Idle) {
         progress: Arc::clone(&progress),
     };
     let idle = Idle {
-        _queue: queue,
+        queue,
         _found: found,
         progress,
     };
