@@ -275,7 +275,7 @@ impl Scene {
 
 fn teardown(server: &Server, ended: &Arc<Mutex<Vec<(String, bool)>>>) -> Teardown {
     let (server, ended) = (server.clone(), Arc::clone(ended));
-    Arc::new(move |pod| {
+    Arc::new(move |pod, _| {
         let is_marked = server.is_marked(&pod.name);
         ended.lock().unwrap().push((pod.uid.to_string(), is_marked));
         Box::pin(async { Ok(()) })

@@ -49,6 +49,13 @@ const WRITTEN_NS: u64 = SECOND_NS / 4;
 /// A rate is measured over at least this long.
 const SHORTEST_NS: u64 = 5_000_000;
 
+/// Whether teardown decides when a victim's memory comes back: more than half of its `usage` is `shared`, bytes. Memory
+/// that processes share among themselves counts here as well: it comes back with them, and an early teardown costs
+/// nothing then.
+pub const fn is_mostly_shared(shared: u64, usage: u64) -> bool {
+    shared > usage / 2
+}
+
 /// One victim's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {

@@ -271,3 +271,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn memory_is_mostly_shared_where_more_than_half_of_it_is() {
+    let of = podwarden_policy::promise::is_mostly_shared;
+    assert!(of(51, 100) && of(100, 100) && of(u64::MAX, u64::MAX));
+    assert!(!of(50, 100) && !of(0, 100) && !of(0, 0));
+}

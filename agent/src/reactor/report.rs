@@ -47,7 +47,7 @@ pub struct Chosen {
     pub usage: u64,
     /// What of that is its working set.
     pub working_set: u64,
-    /// What of that is shared memory, bytes: right after the kill, before any of it can be free.
+    /// What of its usage is shared memory, bytes: right after the kill, before any of it can be free.
     pub shared: u64,
     /// What led to it.
     pub crossing: Crossing,

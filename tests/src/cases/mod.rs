@@ -44,6 +44,7 @@ mod reaping;
 mod reclaimed;
 mod recorder;
 mod relief;
+mod resident;
 mod restarts;
 mod scale;
 mod shutdown;
@@ -134,6 +135,7 @@ pub(crate) fn all() -> Vec<Case> {
         full_speed::CASES,
         observe::CASES,
         reaping::CASES,
+        resident::CASES,
         undo::CASES,
         victims::CASES,
         worth::CASES,

@@ -276,6 +276,10 @@ fn shared_memory_once(context: &Context) -> Result<()> {
     let filler = scene.fill()?;
     let eviction = scene.evictions(1)?.remove(0);
     ensure!(eviction.pod.uid == scene.victim.uid(), "{eviction:?}");
+    ensure!(
+        eviction.victim_shared_bytes >= 80 * MIB,
+        "the volume is no shared memory: {eviction:?}"
+    );
     sleep(Duration::from_secs(2))?;
     let left = scene.victim.cgroup.memory()?.usage;
     ensure!(left >= 80 * MIB, "the volume holds {left} bytes");

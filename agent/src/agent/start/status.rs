@@ -16,7 +16,7 @@ use crate::{
         pod_killer::{PodKiller, TakeDown},
         pod_workers::JobError,
         status::{
-            Condition, EvictionStatus, MemoryTaint, NodePartTask, OnDegraded, Parts, Sizes,
+            Condition, EvictionStatus, MemoryTaint, NodePartTask, OnDegraded, Parts, Sizes, Start,
             Teardown,
         },
     },
@@ -172,10 +172,12 @@ fn said(pod: &PodRef, done: Result<TornDown, RuntimeError>) -> Result<(), JobErr
 /// A kubelet has this long to see an eviction status and to end the pod itself.
 const SEEN: Duration = Duration::from_secs(30);
 
-/// Takes a pod down whose processes were killed; where there is a kubelet, after it had that long to do so.
+/// Takes a pod down whose processes were killed; where there is a kubelet, after it had that long to do so, unless the
+/// pod's memory waits for that.
 fn teardown(client: Client, kubelet: Option<Duration>) -> Teardown {
-    Arc::new(move |pod| {
+    Arc::new(move |pod, start| {
         let client = client.clone();
+        let kubelet = kubelet.filter(|_| start == Start::AfterKubelet);
         Box::pin(async move {
             let done = async {
                 if let Some(longest) = kubelet {

@@ -66,6 +66,9 @@ pub struct Eviction {
     /// What of it is the victim's working set, by which pods are ranked. Absent in event logs of version 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim_working_set_bytes: Option<u64>,
+    /// What of its usage was shared memory (`/dev/shm`, volumes in memory, what its processes shared), bytes.
+    #[serde(default)]
+    pub victim_shared_bytes: u64,
     /// Processes that were sent SIGKILL; 0 in observe mode. On v2 `cgroup.kill` does it and the
     /// count is that of the processes found just before.
     pub processes: u32,

@@ -1,5 +1,6 @@
 //! The pod's end in the container runtime, by workers of its own: a runtime that hangs keeps no status from
-//! being written.
+//! being written. Where teardown alone frees the pod's memory it waits for no kubelet: that one would stop the same
+//! containers and unmount the same volumes, once it has seen the status.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -11,8 +12,20 @@ use crate::{
 
 /// Ends in the container runtime what is left of a pod, its sandbox last. Called again until it has done
 /// so; a pod that is unknown to the runtime is success.
-pub type Teardown =
-    Arc<dyn Fn(PodRef) -> Pin<Box<dyn Future<Output = Result<(), JobError>> + Send>> + Send + Sync>;
+pub type Teardown = Arc<
+    dyn Fn(PodRef, Start) -> Pin<Box<dyn Future<Output = Result<(), JobError>> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// When a teardown begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Where there is a kubelet, once that had time to end the pod itself.
+    AfterKubelet,
+    /// The pod's memory comes back with it.
+    AtOnce,
+}
 
 /// Pods at a time: each may wait for its kubelet.
 pub(super) const MOST: usize = 16;
@@ -29,7 +42,12 @@ impl Job for Ending {
 
     async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
         let (Work::Update(pod) | Work::Delete(pod)) = work;
-        (self.teardown)(pod).await?;
+        let own = self.queue.with(|queue| queue.of(uid));
+        let start = match own.iter().any(|(_, entry)| entry.frees_by_teardown) {
+            true => Start::AtOnce,
+            false => Start::AfterKubelet,
+        };
+        (self.teardown)(pod, start).await?;
         let own = self.queue.with(|queue| queue.of(uid));
         for (number, _) in own.into_iter().filter(|(_, entry)| entry.is_whole()) {
             if let Err(error) = self.queue.with(|queue| queue.done(number)) {

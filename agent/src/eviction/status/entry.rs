@@ -1,5 +1,6 @@
 //! What the API server is to be told. Values only.
 
+use podwarden_policy::promise;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -35,6 +36,10 @@ pub(super) struct Entry {
     /// The API server has the pod's status. Version 0.1.0 wrote `marked`.
     #[serde(default, alias = "marked")]
     pub(super) status_written: bool,
+    /// The pod's memory comes back with its teardown rather than with its processes. Version 0.1.0 does not read an
+    /// entry that has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) frees_by_teardown: bool,
 }
 
 /// The object: a pod or the Node.
@@ -88,6 +93,10 @@ impl Entry {
             message: wording::eviction(eviction, sizes),
             event_sent: false,
             status_written: false,
+            frees_by_teardown: promise::is_mostly_shared(
+                eviction.victim_shared_bytes,
+                eviction.victim_usage_bytes,
+            ),
         }
     }
 
@@ -105,6 +114,7 @@ impl Entry {
             message,
             event_sent: false,
             status_written: true,
+            frees_by_teardown: false,
         }
     }
 
@@ -140,6 +150,7 @@ impl Entry {
             message: wording::relief(period),
             event_sent: false,
             status_written: true,
+            frees_by_teardown: false,
         }
     }
 

@@ -92,6 +92,7 @@ pub use self::{
     condition::Health, deliveries::DeliveryCounts, ending::Teardown, taint::NodePressure,
     wording::Sizes,
 };
+pub use ending::Start;
 /// What eviction statuses are made with.
 pub struct Parts {
     pub how: EvictionStatusConfig,

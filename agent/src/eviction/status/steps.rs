@@ -1,5 +1,7 @@
 //! What the API server is told after an eviction, in this order: the Event and the status. The pod's end in the
-//! container runtime follows (`ending`), or the kubelet would start again what the runtime has stopped.
+//! container runtime follows (`ending`), or the kubelet would start again what the runtime has stopped. A pod whose
+//! memory comes back with its end is ended at once, beside them, where it is held dead: an API server that is away must
+//! not cost the next pod its life.
 //!
 //! Every step bears being repeated: the Event's name is the entry's, a status is written only to the
 //! object that was looked at just before, in the version that it had then, and not if it says already that
@@ -69,6 +71,11 @@ impl Job for Steps {
     type Update = PodRef;
 
     async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
+        if self.is_ended_first(uid)
+            && let Some(ending) = &self.ending
+        {
+            ending.offer(uid, work.clone());
+        }
         let told = match &work {
             Work::Update(_) => self.deliver_all(uid).await,
             Work::Delete(_) => {
@@ -106,6 +113,13 @@ impl Steps {
     fn next(&self, uid: &str) -> Option<(u64, Entry)> {
         let own = self.queue.with(|queue| queue.of(uid));
         own.into_iter().find(|(_, entry)| !entry.is_whole())
+    }
+
+    /// Whether the pod's end waits for no status.
+    fn is_ended_first(&self, uid: &str) -> bool {
+        let own = self.queue.with(|queue| queue.of(uid));
+        let waits = |(_, entry): &(u64, Entry)| entry.frees_by_teardown && !entry.status_written;
+        self.holder.is_some() && own.iter().any(waits)
     }
 
     async fn deliver_all(&self, uid: &str) -> Result<(), JobError> {

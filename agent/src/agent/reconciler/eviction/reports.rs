@@ -268,6 +268,7 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         target_bytes: (crossing.target < crossing.level).then_some(crossing.target),
         victim_usage_bytes: chosen.usage,
         victim_working_set_bytes: Some(chosen.working_set),
+        victim_shared_bytes: chosen.shared,
         processes: chosen.outcome.map_or(0, |o| o.processes),
         dry_run: killed.is_none(),
         reason: chosen.place.to_string(),

@@ -60,6 +60,7 @@ pub(crate) fn example() -> EventRecord {
                 target_bytes: None,
                 victim_usage_bytes: 577 * MIB,
                 victim_working_set_bytes: None,
+                victim_shared_bytes: 0,
                 processes: 1,
                 dry_run: false,
                 reason: "BestEffort, 577Mi over its memory request, priority 0".to_owned(),

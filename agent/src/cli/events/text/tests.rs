@@ -31,6 +31,7 @@ fn eviction() -> Eviction {
         target_bytes: None,
         victim_usage_bytes: 600 << 20,
         victim_working_set_bytes: None,
+        victim_shared_bytes: 0,
         processes: 3,
         dry_run: false,
         reason: "lowest class, largest usage".to_owned(),

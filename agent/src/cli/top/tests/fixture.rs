@@ -176,6 +176,7 @@ fn events() -> Vec<Event> {
         target_bytes: None,
         victim_usage_bytes: 700 * MI,
         victim_working_set_bytes: None,
+        victim_shared_bytes: 0,
         processes: 3,
         dry_run: false,
         reason: "lowest class".to_owned(),

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::eviction::{
+    hold::Holding,
     pod_workers::PodWorkers,
-    status::ending::{Ending, Teardown},
+    status::ending::{Ending, Start, Teardown},
 };
 
 /// Has the pod of the steps ended by workers of this teardown.
@@ -36,8 +37,8 @@ async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
     .await;
     let calls = Arc::new(AtomicU32::new(0));
     let (counted, script) = (Arc::clone(&calls), Arc::clone(&scene.script));
-    let teardown: Teardown = Arc::new(move |pod| {
-        assert_eq!(pod.uid, "u1");
+    let teardown: Teardown = Arc::new(move |pod, start| {
+        assert_eq!((pod.uid.as_str(), start), ("u1", Start::AfterKubelet));
         assert_eq!(script.lock().unwrap().asked.len(), 3, "before the mark");
         let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
         Box::pin(async move {
@@ -74,7 +75,7 @@ async fn a_mark_does_not_wait_for_a_runtime_that_hangs() {
         ]
     };
     let scene = Scene::new(EvictionStatusConfig::Status, &round()).await;
-    let hangs: Teardown = Arc::new(|_| Box::pin(std::future::pending()));
+    let hangs: Teardown = Arc::new(|_, _| Box::pin(std::future::pending()));
     let (_workers, _ending, steps) = ended_by(scene.steps, hangs);
     let scene = Scene { steps, ..scene };
     scene.run().await.unwrap();
@@ -84,4 +85,50 @@ async fn a_mark_does_not_wait_for_a_runtime_that_hangs() {
     scene.script.lock().unwrap().answers = VecDeque::from(round());
     scene.run().await.unwrap();
     assert!(scene.waiting().iter().all(Entry::is_whole));
+}
+
+/// Where teardown frees the pod's memory, neither an API server that is away nor a kubelet is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_memory_is_mostly_shared_is_torn_down_beside_the_mark() {
+    for (shared, start) in [(600, Some(Start::AtOnce)), (400, None)] {
+        let away = [(POD, 500, json!({}))];
+        let scene = Scene::new(EvictionStatusConfig::Status, &away).await;
+        let mut eviction = Eviction {
+            victim_usage_bytes: 1000,
+            victim_shared_bytes: shared,
+            pod: pod(),
+            ..Eviction::default()
+        };
+        eviction.timeline.killed_nanos = Some(2);
+        scene.steps.queue.with(|queue| {
+            let (number, _) = queue.of("u1").remove(0);
+            queue.done(number).unwrap();
+            queue.add(Entry::of_eviction(
+                "now",
+                &eviction,
+                None,
+                &Sizes::default(),
+            ));
+        });
+        let (began, begins) = std::sync::mpsc::channel();
+        let teardown: Teardown = Arc::new(move |_, start| {
+            began.send(start).unwrap();
+            Box::pin(async { Ok(()) })
+        });
+        let (_workers, _ending, steps) = ended_by(scene.steps, teardown);
+        let holding = Holding::start().unwrap();
+        let steps = Steps {
+            holder: Some(holding.holder()),
+            ..steps
+        };
+        let scene = Scene { steps, ..scene };
+        assert!(scene.run().await.is_err(), "the server is away");
+        let wait = match start {
+            Some(_) => Duration::from_secs(20),
+            None => Duration::from_millis(50),
+        };
+        assert_eq!(begins.recv_timeout(wait).ok(), start, "{shared}");
+        // The mark is still to be written.
+        assert!(scene.waiting().iter().any(|entry| !entry.status_written));
+    }
 }
