@@ -55,6 +55,7 @@ pub(crate) async fn run(
         evictions,
     } = event_log::open(config.event_log.as_ref());
     published.set_presenter(presenter);
+    published.set_pod_series(config.pod_series);
     let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
         api: api.serve(Arc::clone(&published)),

@@ -3,6 +3,7 @@
 //! Written by the sampler and the reconciler, read by `http`. Readers never block writers: figures
 //! are swapped whole, events go to a bounded log and to the subscribers.
 
+mod counts;
 mod events;
 mod figures;
 mod presenter;
@@ -21,17 +22,20 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use metrics::counter;
 use tokio::sync::{Notify, broadcast, watch};
 
-pub use self::{events::EVENTS_KEPT, figures::Figures, presenter::Presenter};
+pub(crate) use self::counts::{CROSSING_TO_KILL, KILL_TO_FREED, OVERSHOOT};
 use self::{
-    events::{Admitted, Rings, count},
+    counts::count,
+    events::{Admitted, Rings},
     standing::Standing,
 };
+pub use self::{events::EVENTS_KEPT, figures::Figures, presenter::Presenter};
 use crate::{
     api::types::{
         Event, EventKind, EventLogStats, EventRecord, Eviction, EvictionStatusStats, FlightRecord,
         PodRef, SourceStats,
     },
     base::clock,
+    config::PodSeries,
     eviction::{
         recorder::{
             RecentIncidents,
@@ -51,6 +55,8 @@ pub struct Published {
     figures: ArcSwap<Figures>,
     passes: watch::Sender<()>,
     presenter: OnceLock<Presenter>,
+    pod_series: OnceLock<PodSeries>,
+    recorded: AtomicBool,
     planned: ArcSwapOption<Recorded>,
     done: OnceLock<Arc<Counters>>,
     events: Mutex<Rings>,
@@ -77,6 +83,8 @@ impl Default for Published {
             figures: ArcSwap::default(),
             passes: watch::channel(()).0,
             presenter: OnceLock::new(),
+            pod_series: OnceLock::new(),
+            recorded: AtomicBool::new(false),
             planned: ArcSwapOption::empty(),
             done: OnceLock::new(),
             events: Mutex::default(),

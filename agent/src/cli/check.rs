@@ -1,10 +1,16 @@
 //! `podwarden check`: what this node supports, and what is lost.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use podwarden_policy::plan::Ownership;
 
 use super::output::{self, Format};
 use crate::{
-    config::CgroupRoot,
+    config::{CgroupRoot, Config, Overrides},
     kernel::support::{self, Decision, Level, Profile},
 };
 
@@ -13,9 +19,10 @@ Examples:
   podwarden check                     every fact, what it enables, what is lost without it
   podwarden check -o json | jq '.facts[] | select(.level != \"ok\")'
   podwarden check --cgroup-root /sandbox
+  podwarden check --config /etc/podwarden/config.yaml   the configuration alone, on any machine
 
 Exit code: 0 everything works, 1 something is lost, 2 podwarden cannot run here, 3 not looked at
-(a wrong argument).
+(a wrong argument). With --config: 0 valid, 1 valid and a key changes nothing, 3 not valid.
 JSON: {profile, facts: [{fact, found, enables, lostWithout, level}]}.
 Loads and attaches programs that do nothing, for an instant, to see whether they are taken; nothing
 is left behind. Works without root: what cannot be told is `unknown`.";
@@ -29,15 +36,37 @@ pub struct Args {
     /// Parent of kubepods, relative to each controller's mount point
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: CgroupRoot,
+    /// Check this configuration instead of the node; runs anywhere
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cgroup_root", "output"])]
+    config: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &args.config {
+        return configuration(file);
+    }
     let decision = support::decide(&support::probe(&args.cgroup_root.0));
     match args.output {
         Format::Table => output::print(&table(&decision))?,
         Format::Json => output::print_json(&decision)?,
     }
     Ok(ExitCode::from(exit_code(&decision)))
+}
+
+/// 0 valid, 1 valid with keys that change nothing; an error ends with 3.
+fn configuration(file: &Path) -> anyhow::Result<ExitCode> {
+    let config = Config::load(Some(file), Overrides::default())?;
+    let ownership = match config.ownership {
+        Ownership::Own => "own",
+        Ownership::Assist => "assist",
+    };
+    output::print(&format!(
+        "{}: valid: mode {}, ownership {ownership}\n",
+        file.display(),
+        config.mode.as_str()
+    ))?;
+    // `load` has logged each.
+    Ok(ExitCode::from(u8::from(!config.not_acted_on().is_empty())))
 }
 
 /// 0 usable, 1 degraded, 2 unusable.

@@ -1,6 +1,6 @@
 //! `podwarden explain`: every value of one pod, its tier and its containers, and what would change it.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
@@ -101,6 +101,16 @@ pub(super) fn of_recorded(recorded: &Recorded, uid: &str) -> Result<Vec<u8>, Str
         anyhow::Ok(serde_json::to_vec(&explain(&input, uid)?)?)
     };
     explained().map_err(|error| format!("{error:#}"))
+}
+
+/// Explains every pod of a recorded snapshot, in JSON by uid.
+pub(super) fn all(recorded: &str) -> anyhow::Result<Vec<u8>> {
+    let input = Input::parse("(the agent's)", recorded, &NodeArgs::default())?;
+    let pods = input.snapshot.pods.iter();
+    let explained: BTreeMap<_, _> = pods
+        .map(|pod| (&pod.uid, Explanation::of(&input, pod)))
+        .collect();
+    Ok(serde_json::to_vec(&explained)?)
 }
 
 /// A pod of a source, or one with a cgroup only.

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+pub(crate) mod bundle;
 pub mod chart;
 pub(crate) mod check;
 mod connect;
@@ -22,6 +23,7 @@ pub(crate) mod guard;
 pub(crate) mod health;
 pub(crate) mod output;
 pub(crate) mod plan;
+pub(crate) mod replay;
 pub(crate) mod run;
 mod select;
 pub(crate) mod top;
@@ -83,6 +85,10 @@ enum Command {
     Check(check::Args),
     /// Ask the running agent whether it does its work
     Health(health::Args),
+    /// Write all that a report of a fault needs into one file
+    Bundle(bundle::Args),
+    /// Serve a bundle as its agent did
+    Replay(replay::Args),
     /// Remove what agents have left on this node, when none runs
     Undo(undo::Args),
     /// Take the agent's limits back when it is killed; the agent starts it
@@ -105,6 +111,8 @@ impl Cli {
             Command::Events(args) => block_on(events::run(args)),
             Command::Check(args) => check::run(&args),
             Command::Health(args) => block_on(health::run(args)),
+            Command::Bundle(args) => block_on(bundle::run(args)),
+            Command::Replay(args) => block_on(replay::run(args)),
             Command::Undo(args) => undo::run(&args),
             Command::Guard(args) => guard::run(args),
         }

@@ -38,7 +38,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Completes at the first SIGTERM or SIGINT.
-fn shutdown_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+pub(super) fn shutdown_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -43,7 +43,7 @@ pub(crate) use machine::meminfo;
 pub use machine::{Machine, MachineError};
 pub use parts::{
     ApiserverConfig, ConvergenceConfig, Enforce, EnforceOn, EventLogConfig, EvictionStatusConfig,
-    KubeletConfig, OnExit, PressureConfig, ReactorConfig, Stall, StaticPodUrl,
+    KubeletConfig, OnExit, PodSeries, PressureConfig, ReactorConfig, Stall, StaticPodUrl,
 };
 pub use raw::Overrides;
 pub(crate) use raw::{RawConfig, Text};
@@ -147,6 +147,8 @@ pub struct Config {
     pub reactor: ReactorConfig,
     /// Time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,
+    /// `metrics.pods`: which series a pod has on `/metrics`. Default: `basic`.
+    pub pod_series: PodSeries,
     /// `eventLog`. Default: none, an agent writes no file unasked.
     pub event_log: Option<EventLogConfig>,
     /// `convergence`.

@@ -9,6 +9,19 @@ use podwarden_policy::{
 };
 use serde::Deserialize;
 
+/// `metrics.pods`: which series a pod has on `/metrics`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodSeries {
+    /// None: tiers and node alone.
+    None,
+    /// At most twelve: CPU time and throttling, waits without their distribution, memory, stalls, OOM kills.
+    #[default]
+    Basic,
+    /// Also the distribution of waits, context switches, quota periods and exits: some forty.
+    Full,
+}
+
 /// How the reactor is allowed to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReactorConfig {

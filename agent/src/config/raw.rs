@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::Spanned;
 
 use super::{
-    ConfigError, EvictionStatusConfig, KernelLog, Mode, OnExit,
+    ConfigError, EvictionStatusConfig, KernelLog, Mode, OnExit, PodSeries,
     colocation::RawColocation,
     values::{
         CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, HostName, InputFile,
@@ -148,6 +148,9 @@ pub(crate) struct RawConfig {
     pub(super) sampling: RawSampling,
     #[arg(skip)]
     #[serde(default)]
+    pub(super) metrics: RawMetrics,
+    #[arg(skip)]
+    #[serde(default)]
     pub(super) event_log: RawEventLog,
     #[arg(skip)]
     #[serde(default)]
@@ -276,6 +279,13 @@ pub(super) struct RawReactor {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSampling {
     pub(super) interval: Option<SamplingInterval>,
+}
+
+/// `metrics`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMetrics {
+    pub(super) pods: Option<PodSeries>,
 }
 
 /// `kubelet`.

@@ -1,5 +1,6 @@
 //! What is shipped for Kubernetes, against the API's own types and the agent's own parsers.
 
+mod chart;
 mod colocation;
 
 use std::collections::BTreeSet;

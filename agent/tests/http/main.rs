@@ -18,10 +18,12 @@ use podwarden::{
 
 use support::{Api, node, pod};
 
+mod bundle;
 mod chromium;
 mod events;
 mod limits;
 mod listen;
+mod monitoring;
 mod page;
 mod plan;
 mod support;

@@ -8,7 +8,7 @@ use serde_json::json;
 use self::fixture::{eviction, figures, pod, record, victim};
 use crate::{chromium::Page, plan, support::Api};
 
-mod fixture;
+pub(crate) mod fixture;
 
 /// Contrast of text against what is below it, the least of all (WCAG 2.2, 1.4.3 asks for 4.5).
 const LEAST_CONTRAST: &str = r"(() => {

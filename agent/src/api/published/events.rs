@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::counter;
 use podwarden_policy::PodUid;
 use tokio::sync::broadcast;
 
@@ -222,28 +221,6 @@ impl Rate {
         }
         self.tokens -= 1;
         Admitted::after(std::mem::take(&mut self.dropped))
-    }
-}
-
-/// Counts what the bounded list of events forgets.
-pub(super) fn count(kind: &EventKind) {
-    match kind {
-        EventKind::Eviction(eviction) => counter!(
-            "podwarden_evictions_total",
-            "qos_class" => eviction.qos_class.clone(),
-            "scope" => eviction.scope.as_str(),
-            "dry_run" => eviction.dry_run.to_string(),
-        )
-        .increment(1),
-        EventKind::LevelCrossed {
-            scope, detected_by, ..
-        } => counter!(
-            "podwarden_level_crossings_total",
-            "scope" => scope.as_str(),
-            "detected_by" => detected_by.as_str(),
-        )
-        .increment(1),
-        _ => {}
     }
 }
 

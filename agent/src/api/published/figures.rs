@@ -19,6 +19,7 @@ pub struct Figures {
     pub read_at: Instant,
     listed: serde_json::Result<Bytes>,
     rows: OnceLock<serde_json::Result<String>>,
+    series: OnceLock<String>,
 }
 
 impl Figures {
@@ -37,6 +38,7 @@ impl Figures {
             read_at: Instant::now(),
             listed,
             rows: OnceLock::new(),
+            series: OnceLock::new(),
         }
     }
 
@@ -46,6 +48,11 @@ impl Figures {
     /// What was wrong when it was written.
     pub fn listed(&self) -> Result<Bytes, &serde_json::Error> {
         self.listed.as_ref().cloned()
+    }
+
+    /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass.
+    pub(crate) fn series(&self, write: impl FnOnce(&Self) -> String) -> &str {
+        self.series.get_or_init(|| write(self))
     }
 
     /// What `GET /v1/live` sends of the pods: a [`rows::Pass`] in JSON, written for the first reader of this pass.

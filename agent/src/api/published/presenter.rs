@@ -1,10 +1,12 @@
 //! What the API says in words. The command line has these words; it is above the API in the order of imports and
 //! hands them down.
 
+use std::sync::atomic::Ordering;
+
 use tokio::sync::watch;
 
 use super::Published;
-use crate::{api::types::Event, hierarchy::recorded::Recorded};
+use crate::{api::types::Event, config::PodSeries, hierarchy::recorded::Recorded};
 
 /// Words for what the API serves, so that the page and the terminal say the same.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +18,26 @@ pub struct Presenter {
 }
 
 impl Published {
+    /// What is published is a recording: the node's figures are shown as they are.
+    pub fn set_recorded(&self) {
+        self.recorded.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`Published::set_recorded`].
+    pub fn is_recorded(&self) -> bool {
+        self.recorded.load(Ordering::Relaxed)
+    }
+
+    /// Which series pods have on `/metrics`; only the first call counts.
+    pub fn set_pod_series(&self, detail: PodSeries) {
+        let _ = self.pod_series.set(detail);
+    }
+
+    /// See [`Published::set_pod_series`]; all of them until it is called.
+    pub(in crate::api) fn pod_series(&self) -> PodSeries {
+        self.pod_series.get().copied().unwrap_or(PodSeries::Full)
+    }
+
     /// Changes with each sampling pass.
     pub fn passes(&self) -> watch::Receiver<()> {
         self.passes.subscribe()

@@ -33,6 +33,9 @@ pub(super) async fn node(State(shared): State<Shared>) -> Response {
 
 /// The node's figures with what is counted as it happens.
 pub(super) fn node_of(shared: &Shared, node: &NodeStats) -> NodeStats {
+    if shared.published.is_recorded() {
+        return node.clone();
+    }
     let done = shared.published.done();
     let event_log = shared.published.event_log();
     let mut degradations = node.degradations.clone();

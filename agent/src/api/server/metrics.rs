@@ -1,16 +1,17 @@
 //! `/metrics`, in Prometheus text.
 //!
 //! What the agent counts and times itself comes from the process's recorder. The series of pods and tiers are
-//! written from the figures when they are asked for: they agree with `/v1/pods`, and a pod that is gone has no
-//! series.
+//! written from the figures: they agree with `/v1/pods`, and a pod that is gone has no series. Those of pods are
+//! most of the text; they are written once for a sampling pass, whatever the number of scrapes.
 
 use axum::{
     extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
-use metrics_exporter_prometheus::LabelSet;
 
+mod pods;
+mod process;
 mod recorder;
 mod text;
 
@@ -18,10 +19,8 @@ pub use self::recorder::recorder;
 use self::text::{Family, labels};
 use super::Shared;
 use crate::api::{
-    published::{Figures, Published},
-    types::{
-        DropStats, NodeStats, PodStats, ReclaimedStats, SourceStats, ThrottlingStats, TierStats,
-    },
+    published::Published,
+    types::{DropStats, NodeStats, ReclaimedStats, SourceStats, TierStats},
 };
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,7 +34,9 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
     node(&mut text, &figures.node, &shared.published);
     sources(&mut text, &shared.published.sources());
     tiers(&mut text, &figures.node.tiers);
-    pods(&mut text, &figures);
+    process::write(&mut text, &figures.node.start_time);
+    let detail = shared.published.pod_series();
+    text.push_str(figures.series(|figures| pods::write(figures, detail)));
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
 }
 
@@ -173,122 +174,6 @@ fn tiers(text: &mut String, tiers: &[TierStats]) {
         "Page cache that was dropped to bring the tier to its target");
     for (labels, convergence) in converging() {
         family.add(labels, convergence.reclaimed_bytes);
-    }
-}
-
-/// A pod with the labels of its series, which are made once.
-type Labelled<'a> = (LabelSet, &'a PodStats);
-
-fn pods(text: &mut String, figures: &Figures) {
-    let labelled = |pod: &PodStats| {
-        let pod_ref = &pod.pod_ref;
-        labels([
-            ("namespace", &pod_ref.namespace),
-            ("pod", &pod_ref.name),
-            ("uid", pod_ref.uid.as_str()),
-            ("qos_class", &pod.qos_class),
-        ])
-    };
-    let pods: Vec<Labelled<'_>> = figures
-        .pods
-        .iter()
-        .map(|pod| (labelled(pod), pod))
-        .collect();
-    pod_cpu(text, &pods);
-    pod_memory(text, &pods);
-    pod_exits(text, &pods);
-}
-
-#[rustfmt::skip]
-fn pod_cpu(text: &mut String, pods: &[Labelled<'_>]) {
-    let mut family = Family::counter(text, "podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod");
-    for (labels, pod) in pods {
-        family.add(labels, pod.cpu.usage_core_nano_seconds as f64 / NANOS);
-    }
-    let mut family = Family::counter(text, "podwarden_pod_context_switches_total",
-        "Context switches into tasks of the pod");
-    for (labels, pod) in pods {
-        family.add(labels, pod.cpu.context_switches);
-    }
-    type Figure = fn(ThrottlingStats) -> f64;
-    let counters: [(_, _, Figure); 3] = [
-        ("podwarden_pod_cpu_periods_total", "Periods of CPU quotas in which the pod ran",
-            |throttling| throttling.periods as f64),
-        ("podwarden_pod_cpu_throttled_periods_total", "Periods at whose end the pod was throttled by its CPU quota",
-            |throttling| throttling.throttled_periods as f64),
-        ("podwarden_pod_cpu_throttled_seconds_total", "Time that the pod was throttled by its CPU quota, summed over CPUs",
-            |throttling| throttling.throttled_nano_seconds as f64 / NANOS),
-    ];
-    for (name, help, of) in counters {
-        let mut family = Family::counter(text, name, help);
-        for (labels, pod) in pods {
-            if let Some(throttling) = pod.cpu.throttling {
-                family.add(labels, of(throttling));
-            }
-        }
-    }
-    let mut family = Family::histogram(text, "podwarden_pod_run_queue_wait_seconds",
-        "How long runnable tasks of the pod waited for a CPU");
-    for (labels, pod) in pods {
-        let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
-        let counts = &pod.cpu.run_queue_wait_histogram;
-        let last = counts.len().saturating_sub(1);
-        let bounds = log2_bounds().take(last).map(Some).chain([None]);
-        family.add_buckets(labels, sum, bounds.zip(counts.iter().copied()));
-    }
-}
-
-#[rustfmt::skip]
-fn pod_memory(text: &mut String, pods: &[Labelled<'_>]) {
-    type Figure = fn(&PodStats) -> Option<u64>;
-    let gauges: [(_, _, Figure); 4] = [
-        ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
-            |pod| Some(pod.memory.as_ref()?.usage_bytes)),
-        ("podwarden_pod_memory_working_set_bytes", "Usage without inactive page cache, as cAdvisor computes it",
-            |pod| Some(pod.memory.as_ref()?.working_set_bytes)),
-        ("podwarden_pod_memory_rss_bytes", "Anonymous memory of the pod",
-            |pod| Some(pod.memory.as_ref()?.rss_bytes)),
-        ("podwarden_pod_memory_limit_bytes", "Memory limit in force on the pod's cgroup; no series when there is none",
-            |pod| pod.memory.as_ref()?.limit_bytes),
-    ];
-    for (name, help, of) in gauges {
-        let mut family = Family::gauge(text, name, help);
-        for (labels, pod) in pods {
-            if let Some(value) = of(pod) {
-                family.add(labels, value);
-            }
-        }
-    }
-    let mut family = Family::counter(text, "podwarden_pod_reclaim_stall_seconds_total",
-        "Time that tasks of the pod reclaimed memory instead of running, by kind of reclaim");
-    for (labels, pod) in pods {
-        for (kind, nanos) in [
-            ("direct_reclaim", pod.stall.direct_reclaim_nano_seconds),
-            ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
-        ] {
-            family.add_with(labels, ("kind", kind), nanos as f64 / NANOS);
-        }
-    }
-}
-
-#[rustfmt::skip]
-fn pod_exits(text: &mut String, pods: &[Labelled<'_>]) {
-    let mut family = Family::counter(text, "podwarden_pod_process_exits_total",
-        "Processes of the pod that ended, by outcome");
-    for (labels, PodStats { exits, .. }) in pods {
-        let succeeded = exits.total.saturating_sub(exits.failed + exits.signaled);
-        for (outcome, count) in [
-            ("succeeded", succeeded),
-            ("failed", exits.failed),
-            ("signaled", exits.signaled),
-        ] {
-            family.add_with(labels, ("outcome", outcome), count);
-        }
-    }
-    let mut family = Family::counter(text, "podwarden_pod_oom_kills_total",
-        "Processes of the pod that the kernel's OOM killer chose");
-    for (labels, pod) in pods {
-        family.add(labels, pod.exits.oom_killed);
     }
 }
 

@@ -126,7 +126,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "listenApi",
                 "false",
-                "whether `listen` answers `/v1`, too, to every process of this machine",
+                "whether `listen` answers `/v1` and the page, too, to every process of this machine",
             ),
             (
                 "listenHosts",
@@ -147,6 +147,11 @@ const KEYS: &[(&str, &[Key])] = &[
                 "sampling.interval",
                 "1s; 100ms to 1m",
                 "the time between two sampling passes while a client reads figures",
+            ),
+            (
+                "metrics.pods",
+                "`basic`; or `none`, `full`",
+                "the series of a pod on `/metrics`: at most 12, none, or also the distribution of waits, switches, periods and exits",
             ),
         ],
     ),

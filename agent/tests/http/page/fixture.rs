@@ -13,7 +13,7 @@ const GIB: u64 = 1 << 30;
 /// A pod's author chooses its name; the API server would refuse this one.
 const HOSTILE: &str = "<img src=x onerror=document.title='caught'>";
 
-pub(super) fn pod(i: usize, pass: u64) -> PodStats {
+pub(crate) fn pod(i: usize, pass: u64) -> PodStats {
     let mut pod = crate::support::pod(i);
     pod.qos_class = ["BestEffort", "Burstable", "Guaranteed"][i % 3].to_owned();
     if i == 4 {
@@ -31,7 +31,7 @@ pub(super) fn pod(i: usize, pass: u64) -> PodStats {
     pod
 }
 
-pub(super) fn figures(pods: usize, pass: u64) -> Figures {
+pub(crate) fn figures(pods: usize, pass: u64) -> Figures {
     let tier = |name: &str, used: u64| TierStats {
         name: name.to_owned(),
         armed_level_bytes: (name == "kubepods").then_some(15 * GIB),
@@ -59,14 +59,15 @@ pub(super) fn figures(pods: usize, pass: u64) -> Figures {
     Figures::new(node, (0..pods).map(|i| pod(i, pass)).collect())
 }
 
-pub(super) fn victim() -> PodRef {
+pub(crate) fn victim() -> PodRef {
     pod(0, 0).pod_ref
 }
 
-pub(super) fn eviction() -> EventKind {
+pub(crate) fn eviction() -> EventKind {
     EventKind::Eviction(Box::new(Eviction {
         pod: victim(),
-        qos_class: "BestEffort".to_owned(),
+        // All tests of this process share one recorder, and another one counts BestEffort.
+        qos_class: "Burstable".to_owned(),
         scope: ScopeName::Kubepods,
         level_bytes: 15 * GIB,
         usage_bytes: 15 * GIB + (1 << 20),
@@ -85,7 +86,7 @@ pub(super) fn eviction() -> EventKind {
     }))
 }
 
-pub(super) fn record() -> FlightRecord {
+pub(crate) fn record() -> FlightRecord {
     let curve = |scope, pod, bytes: [u64; 4]| Curve {
         scope,
         pod,

@@ -10,19 +10,55 @@ use ::metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::hierarchy::act::{Operation, Outcome};
+use podwarden_policy::{
+    QosClass,
+    signal::{Detector, ScopeName},
+};
+
+use crate::{
+    api::published::{CROSSING_TO_KILL, KILL_TO_FREED, OVERSHOOT},
+    hierarchy::act::{Operation, Outcome},
+};
 
 /// How long operations on cgroups take, as they are counted.
 const OPERATION_DURATION: &str = "podwarden_cgroup_operation_duration_seconds";
+
+/// Upper bounds of times of evictions, seconds: from a tenth of a millisecond to the longest wait for memory.
+const SECONDS: [f64; 16] = [
+    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+    30.0,
+];
+
+/// Upper bounds of amounts of memory, bytes: none, then 1 MiB to 4 GiB.
+const AMOUNTS: [f64; 8] = [
+    0.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+    268_435_456.0,
+    1_073_741_824.0,
+    4_294_967_296.0,
+];
 
 /// The handle on the process's recorder, which is installed with the first call.
 pub fn recorder() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
         let bounds: Vec<_> = super::log2_bounds().take(19).collect();
-        let name = Matcher::Full(OPERATION_DURATION.to_owned());
-        let builder = PrometheusBuilder::new().set_buckets_for_metric(name, &bounds);
+        let buckets = [
+            (OPERATION_DURATION, bounds.as_slice()),
+            (CROSSING_TO_KILL, &SECONDS),
+            (KILL_TO_FREED, &SECONDS),
+            (OVERSHOOT, &AMOUNTS),
+        ];
         // Refused for an empty list of bounds alone.
+        let builder =
+            buckets
+                .into_iter()
+                .try_fold(PrometheusBuilder::new(), |builder, (name, bounds)| {
+                    builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
+                });
         let recorder = builder.unwrap_or_default().build_recorder();
         with_local_recorder(&recorder, describe);
         let handle = recorder.handle();
@@ -79,10 +115,45 @@ fn describe() {
         "podwarden_level_crossings_total",
         "Armed levels that were crossed, by scope and by what noticed it first"
     );
+    for scope in ScopeName::ALL {
+        for class in QosClass::ALL {
+            for dry_run in ["false", "true"] {
+                counter!("podwarden_evictions_total",
+                    "qos_class" => class.as_str(), "scope" => scope.as_str(), "dry_run" => dry_run)
+                .absolute(0);
+            }
+        }
+        for detector in Detector::ALL {
+            counter!("podwarden_level_crossings_total",
+                "scope" => scope.as_str(), "detected_by" => detector.as_str())
+            .absolute(0);
+        }
+    }
+    describe_histogram!(
+        CROSSING_TO_KILL,
+        "From a crossed level to the last SIGKILL, by scope"
+    );
+    describe_histogram!(
+        KILL_TO_FREED,
+        "From the last SIGKILL until the victim's memory was free, by scope; without evictions whose memory was not \
+         seen free"
+    );
+    describe_histogram!(
+        OVERSHOOT,
+        "Memory in use above the configured level when the victim was chosen, by scope"
+    );
+    for scope in ScopeName::ALL.iter().map(|scope| scope.as_str()) {
+        drop(histogram!(CROSSING_TO_KILL, "scope" => scope));
+        drop(histogram!(KILL_TO_FREED, "scope" => scope));
+        if scope != ScopeName::Pids.as_str() {
+            drop(histogram!(OVERSHOOT, "scope" => scope));
+        }
+    }
     describe_counter!(
         "podwarden_events_dropped_total",
         "Events that /v1/events does not have because their pod has too many of this type"
     );
+    counter!("podwarden_events_dropped_total", "type" => "processExit").absolute(0);
     describe_counter!(
         "podwarden_event_log_lines_total",
         "Lines for the event log, by result (written, dropped); no series without one"

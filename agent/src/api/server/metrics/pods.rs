@@ -1,0 +1,164 @@
+//! The series of pods.
+
+use metrics_exporter_prometheus::LabelSet;
+
+use super::{
+    NANOS, log2_bounds,
+    text::{Family, labels},
+};
+use crate::{
+    api::{
+        published::Figures,
+        types::{PodStats, ThrottlingStats},
+    },
+    config::PodSeries,
+};
+
+/// A pod with the labels of its series, which are made once.
+type Labelled<'a> = (LabelSet, &'a PodStats);
+
+/// Series of every pod; [`PodSeries::Basic`] has at most twelve of one.
+pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
+    let mut text = String::new();
+    if detail == PodSeries::None {
+        return text;
+    }
+    let labelled = |pod: &PodStats| {
+        let pod_ref = &pod.pod_ref;
+        labels([
+            ("namespace", &pod_ref.namespace),
+            ("pod", &pod_ref.name),
+            ("uid", pod_ref.uid.as_str()),
+            ("qos_class", &pod.qos_class),
+        ])
+    };
+    let pods: Vec<Labelled<'_>> = figures
+        .pods
+        .iter()
+        .map(|pod| (labelled(pod), pod))
+        .collect();
+    cpu(&mut text, &pods);
+    waits(&mut text, &pods, detail);
+    memory(&mut text, &pods);
+    oom_kills(&mut text, &pods);
+    if detail == PodSeries::Full {
+        switches_and_periods(&mut text, &pods);
+        exits(&mut text, &pods);
+    }
+    text
+}
+
+#[rustfmt::skip]
+fn cpu(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod");
+    for (labels, pod) in pods {
+        family.add(labels, pod.cpu.usage_core_nano_seconds as f64 / NANOS);
+    }
+    let mut family = Family::counter(text, "podwarden_pod_cpu_throttled_seconds_total",
+        "Time that the pod was throttled by its CPU quota, summed over CPUs");
+    for (labels, pod) in pods {
+        if let Some(throttling) = pod.cpu.throttling {
+            family.add(labels, throttling.throttled_nano_seconds as f64 / NANOS);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn switches_and_periods(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_context_switches_total",
+        "Context switches into tasks of the pod");
+    for (labels, pod) in pods {
+        family.add(labels, pod.cpu.context_switches);
+    }
+    type Figure = fn(ThrottlingStats) -> u64;
+    let counters: [(_, _, Figure); 2] = [
+        ("podwarden_pod_cpu_periods_total", "Periods of CPU quotas in which the pod ran",
+            |throttling| throttling.periods),
+        ("podwarden_pod_cpu_throttled_periods_total", "Periods at whose end the pod was throttled by its CPU quota",
+            |throttling| throttling.throttled_periods),
+    ];
+    for (name, help, of) in counters {
+        let mut family = Family::counter(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(throttling) = pod.cpu.throttling {
+                family.add(labels, of(throttling));
+            }
+        }
+    }
+}
+
+/// Without detail the histogram has one bucket: count and sum stay what they are.
+#[rustfmt::skip]
+fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
+    let mut family = Family::histogram(text, "podwarden_pod_run_queue_wait_seconds",
+        "How long runnable tasks of the pod waited for a CPU");
+    for (labels, pod) in pods {
+        let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
+        let counts = &pod.cpu.run_queue_wait_histogram;
+        if detail == PodSeries::Full {
+            let last = counts.len().saturating_sub(1);
+            let bounds = log2_bounds().take(last).map(Some).chain([None]);
+            family.add_buckets(labels, sum, bounds.zip(counts.iter().copied()));
+        } else {
+            family.add_buckets(labels, sum, [(None, counts.iter().sum())].into_iter());
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn memory(text: &mut String, pods: &[Labelled<'_>]) {
+    type Figure = fn(&PodStats) -> Option<u64>;
+    let gauges: [(_, _, Figure); 4] = [
+        ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
+            |pod| Some(pod.memory.as_ref()?.usage_bytes)),
+        ("podwarden_pod_memory_working_set_bytes", "Usage without inactive page cache, as cAdvisor computes it",
+            |pod| Some(pod.memory.as_ref()?.working_set_bytes)),
+        ("podwarden_pod_memory_rss_bytes", "Anonymous memory of the pod",
+            |pod| Some(pod.memory.as_ref()?.rss_bytes)),
+        ("podwarden_pod_memory_limit_bytes", "Memory limit in force on the pod's cgroup; no series when there is none",
+            |pod| pod.memory.as_ref()?.limit_bytes),
+    ];
+    for (name, help, of) in gauges {
+        let mut family = Family::gauge(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(value) = of(pod) {
+                family.add(labels, value);
+            }
+        }
+    }
+    let mut family = Family::counter(text, "podwarden_pod_reclaim_stall_seconds_total",
+        "Time that tasks of the pod reclaimed memory instead of running, by kind of reclaim");
+    for (labels, pod) in pods {
+        for (kind, nanos) in [
+            ("direct_reclaim", pod.stall.direct_reclaim_nano_seconds),
+            ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
+        ] {
+            family.add_with(labels, ("kind", kind), nanos as f64 / NANOS);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn exits(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_process_exits_total",
+        "Processes of the pod that ended, by outcome");
+    for (labels, PodStats { exits, .. }) in pods {
+        let succeeded = exits.total.saturating_sub(exits.failed + exits.signaled);
+        for (outcome, count) in [
+            ("succeeded", succeeded),
+            ("failed", exits.failed),
+            ("signaled", exits.signaled),
+        ] {
+            family.add_with(labels, ("outcome", outcome), count);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn oom_kills(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_oom_kills_total",
+        "Processes of the pod that the kernel's OOM killer chose");
+    for (labels, pod) in pods {
+        family.add(labels, pod.exits.oom_killed);
+    }
+}
