@@ -18,6 +18,7 @@ mod change;
 mod class;
 mod explanation;
 mod found;
+mod node;
 mod text;
 
 const EXAMPLES: &str = "\
@@ -26,6 +27,7 @@ Examples:
   podwarden explain shop/web                   by namespace and name
   podwarden explain 6f1c0e4a-5b7e-4c0e-9d53-0f4f7c1d2a3b
   podwarden explain web -f node.json           from a snapshot, see `podwarden plan --help`
+  podwarden explain node                       what the node offers a second time, and what that is from
   podwarden explain web -o json | jq '.cgroups[].values[] | select(.pending)'
 
 A pod that no manifest names, and that is known from its cgroup alone, goes by its uid.
@@ -37,7 +39,7 @@ agent.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// NAME, NAMESPACE/NAME or uid
+    /// NAME, NAMESPACE/NAME or uid of a pod; or `node`, unless a pod has that name
     pod: String,
     /// Snapshot, v1 Pod manifests or PodList instead of the running agent; `-` for standard input
     #[arg(short, long, value_name = "SNAPSHOT")]
@@ -78,12 +80,15 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         for error in &input.errors {
             eprintln!("podwarden: {error}");
         }
-        explain(&input, &args.pod)
+        if args.pod == node::NAME && select::pod(&input.snapshot.pods, node::NAME).is_err() {
+            return Ok(Explained::Node(node::Explanation::of(&input)));
+        }
+        explain(&input, &args.pod).map(|pod| Explained::Pod(Box::new(pod)))
     });
     match explained {
-        Ok(explanation) => match args.output {
-            Output::Text => output::print(&explanation.text())?,
-            Output::Json => output::print_json(&explanation)?,
+        Ok(explained) => match args.output {
+            Output::Text => output::print(&explained.text())?,
+            Output::Json => output::print_json(&explained)?,
         },
         Err(error) => {
             eprintln!("podwarden: {error:#}");
@@ -111,6 +116,23 @@ pub(super) fn all(recorded: &str) -> anyhow::Result<Vec<u8>> {
         .map(|pod| (&pod.uid, Explanation::of(&input, pod)))
         .collect();
     Ok(serde_json::to_vec(&explained)?)
+}
+
+/// What was asked for.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Explained {
+    Pod(Box<Explanation>),
+    Node(node::Explanation),
+}
+
+impl Explained {
+    fn text(&self) -> String {
+        match self {
+            Self::Pod(pod) => pod.text(),
+            Self::Node(node) => node.text(),
+        }
+    }
 }
 
 /// A pod of a source, or one with a cgroup only.

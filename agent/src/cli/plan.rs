@@ -13,6 +13,7 @@ use super::{connect::Connect, output};
 pub(super) mod files;
 pub(super) mod input;
 mod objects;
+pub(crate) mod reclaimed;
 pub(super) mod report;
 mod schema;
 mod usage;
@@ -37,7 +38,8 @@ A snapshot (YAML or JSON); every key but the first two may be left out:
   usage: {default/web: {memory: 200Mi}} # working set by NAME, NAMESPACE/NAME or uid
   memoryAvailable: 100Mi                # left on the node; below evictionHard a pod is evicted
   cgroups: {}                           # what the cgroups hold, as --record writes it
-  recorded: {}                          # everything, as --record writes it; then nothing else
+  recorded: {}                          # everything, as --record writes it; then nothing else but:
+  reclaimed: {}                         # what the node's reclaimed resources are from, as --record writes it
 
 Exit code: 0 all is planned, 1 something is left out (standard error says what), 2 nothing could be
 planned, 3 a wrong argument or no answer from the agent.";

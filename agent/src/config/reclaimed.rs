@@ -6,8 +6,8 @@ use podwarden_policy::colocation::reclaimed::{Percents, Policy, Strategy};
 use serde::Deserialize;
 
 use super::values::{
-    CeilingPercent, CpuReclaimPercent, MemoryReclaimPercent, UnallocatedPercent, UpdateDiff,
-    UpdateTime, UsageWindow,
+    CeilingPercent, ColdStart, CpuReclaimPercent, MemoryReclaimPercent, SafetyMargin,
+    UnallocatedPercent, UpdateDiff, UpdateTime, UsageWindow,
 };
 
 /// `colocation.reclaimed`.
@@ -21,6 +21,11 @@ pub struct ReclaimedConfig {
     pub enforce: bool,
     /// What is offered.
     pub strategy: Strategy,
+    /// `predictionColdStartSeconds`: nothing is predicted of a pod that was measured for less, 0 s to 30 days.
+    /// Default: 24 h.
+    pub cold_start: Duration,
+    /// `predictionSafetyMarginPercent`: what is added to a predicted peak, percent, 0 to 100. Default: 10.
+    pub safety_margin_percent: u32,
     /// `metricAggregateDurationSeconds`: usage counts as its mean over this time, 10 s to 1 h. Default: 300 s.
     pub window: Duration,
     /// `resourceDiffThresholdPercent`: what is published follows at once where it differs by more, percent, 1 to 100.
@@ -48,6 +53,8 @@ pub(super) struct RawReclaimed {
     mid_cpu: Option<CeilingPercent>,
     mid_memory_threshold_percent: Option<CeilingPercent>,
     mid_unallocated_percent: Option<UnallocatedPercent>,
+    prediction_cold_start_seconds: Option<ColdStart>,
+    prediction_safety_margin_percent: Option<SafetyMargin>,
     metric_aggregate_duration_seconds: Option<UsageWindow>,
     resource_diff_threshold_percent: Option<UpdateDiff>,
     update_time_threshold_seconds: Option<UpdateTime>,
@@ -79,6 +86,8 @@ impl From<RawReclaimed> for ReclaimedConfig {
                 mid_unallocated: raw.mid_unallocated_percent.unwrap_or_default().0,
                 mid_static: None,
             },
+            cold_start: seconds(raw.prediction_cold_start_seconds.unwrap_or_default().0),
+            safety_margin_percent: raw.prediction_safety_margin_percent.unwrap_or_default().0,
             window: seconds(raw.metric_aggregate_duration_seconds.unwrap_or_default().0),
             diff_percent: raw.resource_diff_threshold_percent.unwrap_or_default().0,
             update: seconds(raw.update_time_threshold_seconds.unwrap_or_default().0),

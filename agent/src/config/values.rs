@@ -1,5 +1,7 @@
 //! The values of the configuration that are more than a word or a number: how each is read from its text, its
 //! range, its default, and what to write instead. Keys and flags read them alike.
+//!
+//! More than 400 lines: the table of all values.
 
 use std::{
     fmt::Display,
@@ -11,7 +13,9 @@ use std::{
 };
 
 use axum::http::Uri;
-use podwarden_policy::{Bytes, MilliCpu, container, quantity, threshold::Amount};
+use podwarden_policy::{
+    Bytes, MilliCpu, colocation::predict, container, quantity, threshold::Amount,
+};
 use serde::{Deserialize, Deserializer, de::Error};
 
 use super::{
@@ -160,6 +164,11 @@ values! {
     CeilingPercent(u32) = |text| whole(text, 0..=100), PERCENT;
     /// How much of what no pod asked for is offered, percent.
     UnallocatedPercent(u32) = |text| whole(text, 0..=100), PERCENT, 0;
+    /// Nothing is predicted of what was measured for less, seconds.
+    ColdStart(u64) = |text| whole(text, 0..=2_592_000), "write a whole number of seconds from 0 to 2592000",
+        predict::COLD_START_S;
+    /// What is added to a predicted peak, percent.
+    SafetyMargin(u32) = |text| whole(text, 0..=100), PERCENT, predict::MARGIN_PERCENT;
     /// The time that usage is the mean of, seconds.
     UsageWindow(u64) = |text| whole(text, 10..=3600), "write a whole number of seconds from 10 to 3600", 300;
     /// The difference that is published at once, percent.

@@ -1,23 +1,31 @@
 //! From the figures of a sampling pass to what the node offers. Pods and usage are of one moment: a pod without
 //! figures counts with its request, a cgroup without a pod with its usage.
 
-use std::{collections::HashMap, fs, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    path::Path,
+    time::Instant,
+};
 
 use podwarden_policy::{
     Node, Pod, PodUid,
     colocation::{
         batch_pod,
         class::{self, Band, Class},
-        reclaimed::{self, Amounts, Facts, Workload},
+        reclaimed::{self, Amounts, Facts, Inputs, Workload},
     },
     limits,
     model::ReclaimedTier,
     reserve,
 };
 
-use super::window::Window;
+use super::{
+    prediction::{PodReading, Prediction},
+    window::Window,
+};
 use crate::{
-    api::types::{PodStats, ReclaimedOffer, ReclaimedStats},
+    api::types::{PodStats, PredictionStats, ReclaimedOffer, ReclaimedStats},
     config::{ReclaimedConfig, meminfo},
     pods::PodSet,
 };
@@ -28,6 +36,7 @@ pub struct Reclaimer {
     config: ReclaimedConfig,
     pods: HashMap<PodUid, Window>,
     node: Window,
+    prediction: Prediction,
 }
 
 /// What all of the machine uses.
@@ -67,17 +76,23 @@ fn busy_ns(stat: &str) -> Option<u64> {
 }
 
 impl Reclaimer {
-    /// `None` where it is switched off.
-    pub fn new(config: ReclaimedConfig) -> Option<Self> {
+    /// `None` where it is switched off. Predictions are kept below `state_dir`, for the node of this name.
+    pub fn new(config: ReclaimedConfig, state_dir: Option<&Path>, node: &str) -> Option<Self> {
         config.enable.then(|| Self {
             config,
             pods: HashMap::new(),
             node: Window::default(),
+            prediction: Prediction::new(&config, state_dir, node),
         })
     }
 
-    /// Takes a pass's figures; `None` before the second.
-    pub fn pass(&mut self, node: &Node, set: &PodSet, pods: &[PodStats]) -> Option<ReclaimedStats> {
+    /// Takes a pass's figures; `None` before the second. Beside what is offered it returns what that is from.
+    pub fn pass(
+        &mut self,
+        node: &Node,
+        set: &PodSet,
+        pods: &[PodStats],
+    ) -> Option<(ReclaimedStats, Inputs)> {
         self.take(Instant::now(), MachineUse::read()?, node, set, pods)
     }
 
@@ -88,7 +103,7 @@ impl Reclaimer {
         node: &Node,
         set: &PodSet,
         pods: &[PodStats],
-    ) -> Option<ReclaimedStats> {
+    ) -> Option<(ReclaimedStats, Inputs)> {
         let span = self.config.window;
         self.node.add(now, machine.cpu_ns, machine.memory, span);
         let mut used = HashMap::with_capacity(pods.len());
@@ -106,12 +121,44 @@ impl Reclaimer {
         }
         // The windows of pods that are gone go with them.
         self.pods = windows;
+        self.learn(now, machine, set, pods);
         let all = self.node.mean()?;
-        let facts = facts(node, set, pods, &used, all);
-        Some(self.offer(&facts))
+        let mut facts = facts(node, set, pods, &used, all);
+        let prediction = self.predict(&facts, set);
+        facts.reclaimable = prediction.reclaimable.map(Into::into);
+        let stats = self.offer(&facts, prediction);
+        let strategy = self.config.strategy;
+        Some((stats, Inputs { facts, strategy }))
     }
 
-    fn offer(&self, facts: &Facts) -> ReclaimedStats {
+    /// Trains the models with what was read of every pod that has figures.
+    fn learn(&mut self, now: Instant, machine: MachineUse, set: &PodSet, pods: &[PodStats]) {
+        let of_prod: HashSet<_> = prod(set).map(|pod| &pod.uid).collect();
+        let readings: Vec<_> = pods
+            .iter()
+            .filter_map(|stats| {
+                let uid = &stats.pod_ref.uid;
+                Some(PodReading {
+                    uid,
+                    cpu_ns: stats.cpu.usage_core_nano_seconds,
+                    memory: stats.memory.as_ref()?.rss_bytes,
+                    prod: of_prod.contains(uid),
+                })
+            })
+            .collect();
+        self.prediction
+            .learn(now, machine.cpu_ns, machine.memory, &readings);
+    }
+
+    fn predict(&self, facts: &Facts, set: &PodSet) -> PredictionStats {
+        let requests = prod(set).map(|pod| {
+            let requests = limits::pod_requests(pod);
+            (&pod.uid, Amounts::new(requests.cpu, requests.memory))
+        });
+        self.prediction.predict(facts.capacity, requests)
+    }
+
+    fn offer(&self, facts: &Facts, prediction: PredictionStats) -> ReclaimedStats {
         let strategy = &self.config.strategy;
         let batch = reclaimed::batch(facts, strategy);
         let mid = reclaimed::mid(facts, strategy);
@@ -124,12 +171,21 @@ impl Reclaimer {
         ReclaimedStats {
             batch: of(batch.offered, batch.held),
             mid: of(mid.offered, mid.held),
-            margin: of(batch.margin, Amounts::default()).into(),
-            system: of(batch.system, Amounts::default()).into(),
-            pods: of(batch.pods, Amounts::default()).into(),
+            margin: batch.margin.into(),
+            system: batch.system.into(),
+            pods: batch.pods.into(),
+            unused: mid.unused.into(),
+            unallocated: mid.unallocated.into(),
+            prediction,
             window_seconds: self.config.window.as_secs(),
         }
     }
+}
+
+/// The pods that leave something of their requests to mid pods.
+fn prod(set: &PodSet) -> impl Iterator<Item = &Pod> {
+    let pods = set.pods.iter().map(|p| &p.pod);
+    pods.filter(|pod| class::classify(pod).band == Band::Prod)
 }
 
 fn facts(
@@ -226,7 +282,7 @@ mod tests {
             enable: true,
             ..ReclaimedConfig::default()
         };
-        let mut reclaimer = Reclaimer::new(config).unwrap();
+        let mut reclaimer = Reclaimer::new(config, None, "n").unwrap();
         let node = Node {
             cpu_capacity: MilliCpu(10_000),
             memory_capacity: Bytes::gibi(100),
@@ -248,13 +304,15 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             reclaimer.take(now, machine, &node, &set, &pods)
         };
-        assert_eq!(take(&mut reclaimer, 0), None);
-        let got = take(&mut reclaimer, 30).unwrap();
+        assert!(take(&mut reclaimer, 0).is_none());
+        let (got, inputs) = take(&mut reclaimer, 30).unwrap();
         // 60 % of 10 CPUs less 0.5 less 2; 65 % of 100 GiB less 2 less 10.
         assert_eq!(got.batch.cpu_milli, 3_500);
         assert_eq!(got.batch.memory_bytes, 53 * GI);
         assert_eq!(got.mid, ReclaimedOffer::default());
         assert_eq!(got.system.cpu_milli, 500);
+        let batch = reclaimed::batch(&inputs.facts, &inputs.strategy);
+        assert_eq!(batch.offered.cpu.0, 3_500);
         // A pod that is gone leaves no window behind.
         let machine = MachineUse {
             cpu_ns: 1 << 50,

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `figures` | figures of a sampling pass -> what is offered |
 //! | `window` | usage over a time; values only |
+//! | `prediction` | what pods and system will use at their peak |
 //! | `publish` | the offer in the Node's status |
 //! | `pace` | when it is published; values only |
 
 mod figures;
 mod pace;
+mod prediction;
 mod publish;
 mod window;
 

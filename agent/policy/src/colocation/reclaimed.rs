@@ -203,6 +203,17 @@ pub struct Facts {
     pub workloads: alloc::vec::Vec<Workload>,
 }
 
+/// Everything that an offer depends on, as an agent records it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Inputs {
+    /// What the node has and uses.
+    pub facts: Facts,
+    /// What the operator decides.
+    pub strategy: Strategy,
+}
+
 /// The parts of a sum, and the sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -127,7 +127,11 @@ pub(super) async fn reconciler(
             status::start(&config, feed, client, &published, site.sizes(), &recorded)
         }
     };
-    let reclaimer = Reclaimer::new(config.colocation.reclaimed);
+    let reclaimer = Reclaimer::new(
+        config.colocation.reclaimed,
+        config.state_dir.as_deref(),
+        &config.node_name,
+    );
     let env = Environment {
         node_level: config.node_level(&site.machine),
         exemptions: Exemptions {

@@ -3,6 +3,7 @@
 use std::{sync::OnceLock, time::Instant};
 
 use bytes::Bytes;
+use podwarden_policy::colocation::reclaimed::Inputs;
 use serde::Serialize;
 
 use super::rows;
@@ -17,6 +18,8 @@ pub struct Figures {
     pub pods: Vec<PodStats>,
     /// When they were read.
     pub read_at: Instant,
+    /// What the node's reclaimed resources are from; `None` where they are not computed.
+    pub reclaimed: Option<Inputs>,
     listed: serde_json::Result<Bytes>,
     rows: OnceLock<serde_json::Result<String>>,
     series: OnceLock<String>,
@@ -36,10 +39,17 @@ impl Figures {
             node,
             pods,
             read_at: Instant::now(),
+            reclaimed: None,
             listed,
             rows: OnceLock::new(),
             series: OnceLock::new(),
         }
+    }
+
+    /// The same with what the node's reclaimed resources are from.
+    #[must_use]
+    pub fn with_reclaimed(self, reclaimed: Option<Inputs>) -> Self {
+        Self { reclaimed, ..self }
     }
 
     /// What `GET /v1/pods` answers: a `PodList` in JSON.

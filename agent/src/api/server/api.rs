@@ -6,10 +6,14 @@ use axum::{
     http::{Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use podwarden_policy::colocation::reclaimed::Inputs;
 use tokio::sync::Semaphore;
 
 use super::Shared;
-use crate::api::types::{ErrorBody, NodeStats};
+use crate::{
+    api::types::{ErrorBody, NodeStats},
+    hierarchy::recorded::Recorded,
+};
 
 /// An answer with a status of 400 or above.
 #[derive(Debug)]
@@ -104,10 +108,24 @@ fn nothing_planned() -> ErrorResponse {
     )
 }
 
+/// What a plan is made from, and beside it what the node offers.
+#[derive(serde::Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    planned: &'a Recorded,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reclaimed: Option<&'a Inputs>,
+}
+
 pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let planned = shared.published.planned();
+    let figures = shared.published.latest();
+    let reclaimed = figures.reclaimed.as_ref();
     planned
-        .map(|plan| Json(&*plan).into_response())
+        .map(|planned| {
+            let planned = &planned;
+            Json(Answer { planned, reclaimed }).into_response()
+        })
         .ok_or_else(nothing_planned)
 }
 

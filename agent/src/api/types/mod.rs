@@ -15,8 +15,8 @@ pub use event::{Event, EventKind, Eviction, EvictionTimeline};
 pub use flight_record::{Curve, EventLogStats, EventRecord, Exit, FlightRecord, Level, Ranked};
 pub use node::{
     Amount, CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats, ForeignWriteCount,
-    ForeignWriteStats, NodeStats, ReclaimedOffer, ReclaimedStats, ReconcileStats, RuntimeStats,
-    SourceStats, TierConvergence, TierStats,
+    ForeignWriteStats, NodeStats, PredictionStats, ReclaimedOffer, ReclaimedStats, ReconcileStats,
+    RuntimeStats, SourceStats, TierConvergence, TierStats,
 };
 pub use pod::{
     ContainerStats, CpuStats, ExitStats, MemoryStats, PodList, PodRef, PodStats, StallStats,

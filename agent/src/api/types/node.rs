@@ -1,5 +1,6 @@
 //! The node, its tiers and the agent's own state: `GET /v1/node`.
 
+use podwarden_policy::{Bytes, colocation::reclaimed::Amounts};
 use serde::{Deserialize, Serialize};
 
 use super::{CpuStats, EventLogStats, MemoryStats};
@@ -135,12 +136,18 @@ pub struct Amount {
     pub memory_bytes: u64,
 }
 
-impl From<ReclaimedOffer> for Amount {
-    fn from(offer: ReclaimedOffer) -> Self {
+impl From<Amounts> for Amount {
+    fn from(amounts: Amounts) -> Self {
         Self {
-            cpu_milli: offer.cpu_milli,
-            memory_bytes: offer.memory_bytes,
+            cpu_milli: amounts.cpu.0,
+            memory_bytes: amounts.memory.0,
         }
+    }
+}
+
+impl From<Amount> for Amounts {
+    fn from(amount: Amount) -> Self {
+        Self::new(amount.cpu_milli.into(), Bytes(amount.memory_bytes))
     }
 }
 
@@ -157,6 +164,25 @@ pub struct ReclaimedOffer {
     pub held_memory_bytes: u64,
 }
 
+/// What is predicted from what was measured, margin included. What is not known yet is absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PredictionStats {
+    /// What prod pods will leave of their requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaimable: Option<Amount>,
+    /// What all prod pods together will use at their peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prod_peak: Option<Amount>,
+    /// What runs outside pods will use at its peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_peak: Option<Amount>,
+    /// Prod pods with a prediction.
+    pub predicted_pods: u64,
+    /// Prod pods that were not measured for long enough: they leave nothing.
+    pub cold_pods: u64,
+}
+
 /// What the node has to spare: `batch = capacity - margin - system - pods`, or what is held if that is more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -171,6 +197,15 @@ pub struct ReclaimedStats {
     pub system: Amount,
     /// What counts for prod and mid pods.
     pub pods: Amount,
+    /// Capacity less what is used: the most of `reclaimable` that mid pods are offered.
+    #[serde(default)]
+    pub unused: Amount,
+    /// What no prod pod asked for; `midUnallocatedPercent` of it is offered to mid pods.
+    #[serde(default)]
+    pub unallocated: Amount,
+    /// What mid pods are offered of prod pods' requests, and what it is from.
+    #[serde(default)]
+    pub prediction: PredictionStats,
     /// Usage is the mean of this time.
     pub window_seconds: u64,
 }

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use podwarden_cgroup::{CgroupLayout, Driver};
 use podwarden_policy::{
     Bytes, MilliCpu, Node, PodUid,
+    colocation::reclaimed::Inputs,
     name::{self, CgroupName},
     plan::{Ownership, Snapshot},
     reserve,
@@ -64,6 +65,8 @@ pub(crate) struct Input {
     pub(crate) snapshot: Snapshot,
     pub(crate) version: Version,
     pub(crate) layout: CgroupLayout,
+    /// What the node's reclaimed resources are from, where they are recorded.
+    pub(crate) reclaimed: Option<Inputs>,
     /// One sentence each: a pod that is left out, and why.
     pub(crate) errors: Vec<String>,
 }
@@ -151,14 +154,17 @@ impl Reader<'_> {
     }
 
     fn snapshot(self, document: &str) -> anyhow::Result<Input> {
-        let raw: RawSnapshot = from_yaml(self.name, document)?;
+        let mut raw: RawSnapshot = from_yaml(self.name, document)?;
         if raw.api_version.value != API_VERSION {
             let wrong = format!("this version reads {API_VERSION}");
             return Err(
                 ConfigError::value(self.name, "apiVersion", &raw.api_version, wrong).into(),
             );
         }
-        match raw.recorded {
+        let reclaimed = raw.reclaimed.take();
+        let reclaimed = reclaimed.map(|found| decode(self.name, "reclaimed", found));
+        let reclaimed = reclaimed.transpose()?;
+        let input = match raw.recorded {
             Some(_) if raw.is_written_by_hand() => anyhow::bail!(
                 "snapshot {}: `recorded` says everything; remove the keys beside it, or change \
                  the values inside it",
@@ -167,10 +173,11 @@ impl Reader<'_> {
             Some(recorded) => {
                 let snapshot = decode::<Snapshot>(self.name, "recorded", recorded)?;
                 let snapshot = self.changed(snapshot, self.driver(raw.cgroup_driver));
-                Ok(self.input(snapshot, raw.cgroup_version, raw.cgroup_driver, Vec::new()))
+                self.input(snapshot, raw.cgroup_version, raw.cgroup_driver, Vec::new())
             }
-            None => self.written(raw),
-        }
+            None => self.written(raw)?,
+        };
+        Ok(Input { reclaimed, ..input })
     }
 
     /// A snapshot written by hand.
@@ -291,12 +298,11 @@ impl Reader<'_> {
             version: version.unwrap_or_else(|| seen_version(&snapshot)),
             layout: CgroupLayout::of(self.driver(driver), snapshot.kubepods.clone()),
             snapshot,
+            reclaimed: None,
             errors,
         }
     }
-}
 
-impl Reader<'_> {
     /// What is wrong with the reserves; a cgroup is missing only where others are known to exist.
     fn reserves(&self, snapshot: &Snapshot) -> Vec<String> {
         let mut found: Vec<_> = reserve::validate(&snapshot.node)

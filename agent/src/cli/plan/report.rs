@@ -10,7 +10,7 @@ use podwarden_policy::{
 };
 use serde::Serialize;
 
-use super::{files::files, input::Input};
+use super::{files::files, input::Input, reclaimed};
 use crate::{api::types::PodRef, cli::output};
 
 /// What `-o json` prints.
@@ -25,6 +25,9 @@ pub(crate) struct Report {
     pub(crate) protected: Vec<Protected>,
     /// What the agent would do, in order.
     pub(crate) actions: Vec<Step>,
+    /// What the node offers a second time, and where each figure comes from; empty where that is not recorded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) reclaimed: Vec<reclaimed::Row>,
     /// What is left out, and why.
     pub(crate) errors: Vec<String>,
 }
@@ -86,6 +89,10 @@ impl Report {
                 .iter()
                 .flat_map(|action| steps(input, action))
                 .collect(),
+            reclaimed: input
+                .reclaimed
+                .as_ref()
+                .map_or_else(Vec::new, reclaimed::rows),
             errors: input.errors.clone(),
         }
     }
@@ -133,6 +140,10 @@ impl Report {
         for step in &self.actions {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{}", step.line());
+        }
+        if !self.reclaimed.is_empty() {
+            text.push_str("\nReclaimed resources\n");
+            text.push_str(&reclaimed::table(&self.reclaimed));
         }
         text
     }

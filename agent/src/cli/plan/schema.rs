@@ -34,6 +34,8 @@ pub(super) struct RawSnapshot {
     pub(super) memory_available: Option<Memory>,
     pub(super) cgroups: Option<Value>,
     pub(super) recorded: Option<Value>,
+    /// What the node's reclaimed resources are from.
+    pub(super) reclaimed: Option<Value>,
 }
 
 impl RawSnapshot {

@@ -106,7 +106,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "stateDir",
                 "none",
-                "the directory that keeps the last list of pods and undelivered eviction statuses; it also pins the accounts",
+                "the directory that keeps the last list of pods, undelivered eviction statuses and predictions; it also pins the accounts",
             ),
             (
                 "eventLog.path",
@@ -412,6 +412,16 @@ const KEYS: &[(&str, &[Key])] = &[
                 "colocation.reclaimed.midUnallocatedPercent",
                 "0; 0 to 100",
                 "how much of what no prod pod asked for is offered to mid pods",
+            ),
+            (
+                "colocation.reclaimed.predictionColdStartSeconds",
+                "86400; 0 to 2592000",
+                "the time that a pod is measured before its peak is predicted",
+            ),
+            (
+                "colocation.reclaimed.predictionSafetyMarginPercent",
+                "10; 0 to 100",
+                "what is added to a predicted peak",
             ),
             (
                 "colocation.reclaimed.metricAggregateDurationSeconds",

@@ -144,6 +144,7 @@ impl FiguresPublisher {
         );
         let reclaimer = self.reclaimer.as_mut();
         let reclaimed = reclaimer.and_then(|r| r.pass(&env.node, &others.set, &sample.pods));
+        let (reclaimed, inputs) = reclaimed.unzip();
         let mut tiers = sample.tiers;
         add_convergence(others.convergence, &mut tiers);
         let mut stats = self.stats.clone();
@@ -163,7 +164,8 @@ impl FiguresPublisher {
             unexplained_cgroups: others.unexplained as u64,
             ..stats
         };
-        env.published.publish(Figures::new(node, sample.pods));
+        let figures = Figures::new(node, sample.pods).with_reclaimed(inputs);
+        env.published.publish(figures);
         self.sampled = Some(Instant::now());
         env.published.set_ready(true);
     }

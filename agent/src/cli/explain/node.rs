@@ -1,0 +1,63 @@
+//! `podwarden explain node`: what is allocatable, what is offered a second time, and where each figure comes from.
+
+use podwarden_policy::reserve;
+use serde::Serialize;
+
+use crate::cli::{
+    output,
+    plan::{
+        input::Input,
+        reclaimed::{self, Row},
+    },
+};
+
+/// What the node is called on the command line.
+pub(super) const NAME: &str = "node";
+
+/// What `-o json` prints.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explanation {
+    /// Thousandths of a CPU, and bytes.
+    cpu_milli: u64,
+    memory_bytes: u64,
+    allocatable_cpu_milli: u64,
+    allocatable_memory_bytes: u64,
+    /// The sums of batch and mid resources; empty where they are not computed.
+    reclaimed: Vec<Row>,
+}
+
+impl Explanation {
+    pub(super) fn of(input: &Input) -> Self {
+        let node = &input.snapshot.node;
+        let allocatable = reserve::allocatable(node);
+        Self {
+            cpu_milli: node.cpu_capacity.0,
+            memory_bytes: node.memory_capacity.0,
+            allocatable_cpu_milli: allocatable.cpu.0,
+            allocatable_memory_bytes: allocatable.memory.0,
+            reclaimed: input
+                .reclaimed
+                .as_ref()
+                .map_or_else(Vec::new, reclaimed::rows),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "the node: {}m of CPU, {} of memory; {}m and {} allocatable\n\n",
+            self.cpu_milli,
+            output::bytes(self.memory_bytes),
+            self.allocatable_cpu_milli,
+            output::bytes(self.allocatable_memory_bytes),
+        );
+        if self.reclaimed.is_empty() {
+            text.push_str(
+                "no reclaimed resources: colocation.reclaimed.enable is off, or no two sampling passes were made\n",
+            );
+        } else {
+            text.push_str(&reclaimed::table(&self.reclaimed));
+        }
+        text
+    }
+}
