@@ -165,14 +165,12 @@ impl Used {
     fn between(before: &Self, after: &Self, late_us: Vec<u64>) -> Measured {
         let all = after.at.duration_since(before.at) * u32::try_from(cpus()).unwrap_or(1);
         let best_effort = after.best_effort.saturating_sub(before.best_effort);
-        let others = after
-            .node
-            .saturating_sub(before.node)
-            .saturating_sub(best_effort);
+        // More than there is where the host took time: nothing was idle then.
+        let idle = all.saturating_sub(after.node.saturating_sub(before.node));
         Measured {
             late_us,
             best_effort: best_effort.as_secs_f64(),
-            free: all.saturating_sub(others).as_secs_f64(),
+            free: (idle + best_effort).as_secs_f64(),
         }
     }
 }
