@@ -9,6 +9,10 @@ use podwarden_abi::{Figure, Used};
 
 use crate::telemetry::now;
 
+mod controllers;
+
+pub(crate) use controllers::WalkMeta;
+
 macro_rules! offsets {
     ($($name:ident: $figure:ident, $structure:literal, $path:literal;)*) => {
         $(

@@ -9,6 +9,7 @@
 //! | `mark_victim_task`, `mark_victim_pid` | tp_btf `mark_victim` | victims of the kernel's OOM killer; which of the two loads depends on the kernel |
 //! | `cgroup_mkdir`, `cgroup_rmdir`, `cgroup_release`, `cgroup_attach_task` | tp_btf | what is in scope, and which account a task counts to |
 //! | `direct_reclaim_begin`/`_end`, `memcg_reclaim_begin`/`_end` | tp_btf | stall time per account |
+//! | `walk` | iter `cgroup` | a record for each cgroup below kubepods when the agent asks |
 //! | `charge` | fentry `page_counter_try_charge` | armed levels, at the charge that reaches them |
 //!
 //! The programs decide nothing: they count and report, the agent acts. A task outside the
@@ -37,6 +38,7 @@ mod objective;
 mod stall;
 mod task_storage;
 mod telemetry;
+mod walk;
 
 use aya_ebpf::{
     macros::{btf_tracepoint, fentry, raw_tracepoint},

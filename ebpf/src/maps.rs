@@ -8,7 +8,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use podwarden_abi::{
-    Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective, Tracked, Used,
+    Account, CgroupRecord, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective,
+    Tracked, Used, WalkPlan,
 };
 
 use crate::task_storage::TaskStorage;
@@ -78,6 +79,17 @@ pub(crate) static WAITS: RingBuf<u64, 65536> = RingBuf::new();
 /// Everything else; resized by the agent. See `telemetry` for when its reader is woken.
 #[btf_map]
 pub(crate) static TELEMETRY: RingBuf<u64, 1048576> = RingBuf::new();
+
+/// `BPF_F_MMAPABLE` of include/uapi/linux/bpf.h.
+const MAPPED: usize = aya_ebpf::bindings::BPF_F_MMAPABLE as usize;
+
+/// The records of the last pass over the cgroups, which the agent reads in place; resized by the agent.
+#[btf_map]
+pub(crate) static RECORDS: Array<CgroupRecord, 4096, MAPPED> = Array::new();
+
+/// What a pass over the cgroups needs to be given.
+#[btf_map]
+pub(crate) static WALK: Array<WalkPlan, 1> = Array::new();
 
 /// Counts one loss.
 #[inline(always)]

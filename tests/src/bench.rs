@@ -18,6 +18,7 @@ mod evict;
 mod isolate;
 mod kubelet;
 mod plan;
+mod sample;
 mod syscalls;
 mod trace;
 
@@ -43,6 +44,8 @@ enum What {
     Syscalls(syscalls::Syscalls),
     /// The time that one plan takes, beside writing the same node as JSON.
     Plan(plan::Plan),
+    /// The CPU time that the figures of all pods take: the kernel's iterator beside the files.
+    Sample(sample::Sample),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -70,6 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Cpu(cpu) => cpu.run()?,
         What::Syscalls(syscalls) => syscalls.run()?,
         What::Plan(plan) => plan.run()?,
+        What::Sample(sample) => sample.run()?,
     }
     Ok(ExitCode::SUCCESS)
 }

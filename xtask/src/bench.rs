@@ -74,6 +74,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// The CPU time that the figures of all pods take: the kernel's iterator beside the files.
+    Sample {
+        /// Handed to the benchmark: --pods N, --containers N, --runs N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// Builds all it takes and becomes the benchmark; returns only when that fails.
@@ -104,6 +110,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Syscalls { args } => e2e::become_with_agent(workspace, &["bench", "syscalls"], args),
         What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
         What::Fleet { args } => fleet(workspace, args),
+        What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
     }
 }
 

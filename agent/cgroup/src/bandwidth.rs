@@ -15,6 +15,7 @@ use podwarden_policy::{
 use crate::{
     CgroupPath, Error, Result, Tree,
     io::{self, Reread, parse_u64},
+    tree::directory_id,
 };
 
 /// How often a cgroup reached its quota, since it was made.
@@ -170,6 +171,14 @@ impl Period {
 }
 
 impl Tree {
+    /// The kernel's id of a cgroup in the CPU controller's hierarchy; on v2 the same as [`Tree::id`].
+    ///
+    /// # Errors
+    /// As [`Tree::memory_id`].
+    pub fn cpu_id(&self, cgroup: &CgroupPath) -> Result<u64> {
+        directory_id(&self.path(Controller::Cpu, cgroup)?)
+    }
+
     /// The quota and period of a cgroup.
     ///
     /// # Errors

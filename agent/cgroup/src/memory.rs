@@ -14,7 +14,7 @@ use crate::{
 const STAT_BUFFER: usize = 8192;
 
 /// What `memory.stat` says of a cgroup and all below it, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStat {
     /// File pages on the inactive list: `inactive_file` (v2), `total_inactive_file` (v1).
     pub inactive_file: u64,

@@ -269,7 +269,7 @@ fn attach_error(path: &Arc<Path>, source: Errno) -> Error {
     }
 }
 
-fn directory_id(path: &Path) -> Result<u64> {
+pub(crate) fn directory_id(path: &Path) -> Result<u64> {
     rustix::fs::stat(path)
         .map(|stat| stat.st_ino)
         .map_err(|e| Error::os("look up", path, e))

@@ -1,5 +1,7 @@
 //! One sampling pass: the cgroup index and the memory controller's files -> the figures of the API.
 
+mod parts;
+
 use std::{collections::HashMap, time::Instant};
 
 use podwarden_abi::Account;
@@ -7,13 +9,16 @@ use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, ThrottleReader, Tree
 use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
 
 use crate::{
-    accounting::index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
-    api::types::{
-        ContainerStats, CpuStats, ExitStats, MemoryStats, PodRef, PodStats, StallStats,
-        ThrottlingStats, TierStats,
+    accounting::{
+        index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
+        walked::{PassStats, Walked},
     },
-    kernel::accounts::add,
+    api::types::{
+        ContainerStats, CpuStats, MemoryStats, PodRef, PodStats, ThrottlingStats, TierStats,
+    },
+    kernel::{accounts::add, walk::Walker},
 };
+use parts::{below_mount, exits, memory_stats, stall, throttling, walked_memory};
 
 /// What pods and containers are called, where a source says so.
 pub trait Names {
@@ -44,6 +49,8 @@ pub struct Sampler {
     throttle: HashMap<CgroupPath, ThrottleReader>,
     /// CPU time by the kernel's files; only where there are no kernel programs.
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
+    /// What one pass of the kernel's iterator found; files are read where it has nothing.
+    walked: Walked,
     last: HashMap<String, (Instant, u64)>,
     seen: HashMap<String, (Instant, u64)>,
 }
@@ -89,6 +96,17 @@ impl Sampler {
         used
     }
 
+    /// Lets the kernel gather memory and throttling of every cgroup below `root`. Call before [`Sampler::sample`].
+    /// The message says that this ends here, and why.
+    pub fn walk(&mut self, tree: &Tree, walker: &Walker, root: &CgroupPath) -> Option<String> {
+        self.walked.pass(tree, walker, root)
+    }
+
+    /// The kernel's last pass; `None` where files are read.
+    pub fn last_walk(&self) -> Option<PassStats> {
+        self.walked.last()
+    }
+
     /// Reads everything once.
     pub fn sample(
         &mut self,
@@ -117,6 +135,7 @@ impl Sampler {
 
     /// A cgroup is gone: close its files, which hold its memory in the kernel.
     pub fn close(&mut self, path: &CgroupPath) {
+        self.walked.close(path);
         self.readers.remove(path);
         self.throttle.remove(path);
         if let Some(cpu) = &mut self.cpu {
@@ -274,6 +293,9 @@ impl Sampler {
 
     /// How often a cgroup reached its quota; `None` where it has had none, or is gone.
     fn throttling(&mut self, tree: &Tree, path: &CgroupPath) -> Option<ThrottlingStats> {
+        if let Some(figures) = self.walked.throttling(tree, path) {
+            return throttling(figures);
+        }
         if !self.throttle.contains_key(path) {
             let reader = ThrottleReader::open(tree, path).ok()?;
             self.throttle.insert(path.to_owned(), reader);
@@ -282,17 +304,16 @@ impl Sampler {
             self.throttle.remove(path);
             return None;
         };
-        (figures.periods > 0).then_some(ThrottlingStats {
-            periods: figures.periods,
-            throttled_periods: figures.throttled_periods,
-            throttled_nano_seconds: figures.throttled_nanos,
-        })
+        throttling(figures)
     }
 
     /// Memory figures; `None` when the cgroup is gone.
     fn memory(&mut self, pass: &Pass, tree: &Tree, path: &CgroupPath) -> Option<MemoryStats> {
         if path.is_root() {
             return None;
+        }
+        if let Some(walked) = self.walked.memory(tree, path) {
+            return Some(walked_memory(&pass.time, walked));
         }
         if !self.readers.contains_key(path) {
             let reader = MemoryReader::open(tree, path).ok()?;
@@ -314,37 +335,7 @@ struct Pass {
 
 fn read(pass: &Pass, reader: &MemoryReader) -> Option<MemoryStats> {
     let (usage, stat) = (reader.usage().ok()?, reader.stat().ok()?);
-    Some(MemoryStats {
-        time: pass.time.clone(),
-        usage_bytes: usage,
-        working_set_bytes: stat.working_set(usage),
-        rss_bytes: stat.rss,
-        limit_bytes: reader.limit().ok()?,
-    })
-}
-
-/// A cgroup's path below the controllers' mount points.
-fn below_mount(tree: &Tree, path: &CgroupPath) -> String {
-    match tree.root() {
-        "" => format!("/{path}"),
-        root => format!("/{root}/{path}"),
-    }
-}
-
-fn stall(account: &Account) -> StallStats {
-    StallStats {
-        direct_reclaim_nano_seconds: account.direct_stall_ns,
-        memcg_reclaim_nano_seconds: account.memcg_stall_ns,
-    }
-}
-
-fn exits(account: &Account) -> ExitStats {
-    ExitStats {
-        total: account.exits,
-        failed: account.exits_failed,
-        signaled: account.exits_signaled,
-        oom_killed: account.exits_oom,
-    }
+    Some(memory_stats(&pass.time, usage, stat, reader.limit().ok()?))
 }
 
 /// Guaranteed, Burstable, BestEffort; then by name.

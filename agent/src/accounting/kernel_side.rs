@@ -10,6 +10,7 @@ use crate::{
     kernel::{
         accounts::{AccountError, Accounts, FoldTarget, Parent},
         loader::Programs,
+        walk::Walker,
     },
 };
 
@@ -18,6 +19,7 @@ pub struct KernelSide {
     programs: Programs,
     pub(super) accounts: Accounts,
     pub(super) telemetry: AsyncFd<RingBuf<MapData>>,
+    walker: Option<Walker>,
 }
 
 /// Without kernel programs there are no figures, only a tree.
@@ -47,6 +49,7 @@ impl KernelSide {
         programs: Programs,
         accounts: Accounts,
         telemetry: RingBuf<MapData>,
+        walker: Option<Walker>,
     ) -> Result<Self, AccountingError> {
         // SAFETY: the map's descriptor is owned by the ring and stays the same.
         let telemetry = unsafe { AsyncFd::register_with_interest(telemetry, Interest::READABLE) };
@@ -54,7 +57,13 @@ impl KernelSide {
             programs,
             accounts,
             telemetry: telemetry.map_err(|e| AccountingError::Ring(e.into()))?,
+            walker,
         })
+    }
+
+    /// Reads every cgroup in one pass, where this kernel can.
+    pub fn walker(&self) -> Option<&Walker> {
+        self.walker.as_ref()
     }
 
     pub(super) fn flush_cpu(&mut self, cpu: u32) {

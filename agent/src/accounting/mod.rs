@@ -7,6 +7,7 @@ mod gone;
 pub mod index;
 mod kernel_side;
 mod orphans;
+pub mod walked;
 
 use std::{
     collections::{HashSet, VecDeque},

@@ -12,6 +12,7 @@ use aya::{
 };
 use podwarden_abi::{
     Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Objective, Tracked,
+    WalkPlan,
 };
 
 use super::{
@@ -39,7 +40,7 @@ macro_rules! wire {
     )* };
 }
 wire!(
-    Account, Control, CpuState, Level, Objective, Tracked, Record
+    Account, Control, CpuState, Level, Objective, Tracked, WalkPlan, Record
 );
 
 /// A map operation failed.

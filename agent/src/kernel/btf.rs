@@ -142,6 +142,18 @@ impl KernelBtf {
         None
     }
 
+    /// How many elements the array has that is a member, such as `("memcg_vmstats", "state")`. `None` when there is
+    /// no such member, or it is no array.
+    pub fn array_len(&self, structure: &str, member: &str) -> Option<usize> {
+        self.types(structure).find_map(|t| {
+            let (_, ty) = self.member(&as_struct(t)?, member)?;
+            match ty {
+                Type::Array(array) => Some(array.len()),
+                _ => None,
+            }
+        })
+    }
+
     /// A type without typedefs and qualifiers.
     fn stripped(&self, mut ty: Type) -> Option<Type> {
         while matches!(

@@ -132,6 +132,17 @@ pub const CHARGE: Hook = Hook {
     ),
 };
 
+/// The iterator over cgroups (kernel `kernel/bpf/cgroup_iter.c`, 6.1).
+pub const WALK: Hook = Hook {
+    program: "walk",
+    tracepoint: "bpf_iter_cgroup",
+    arguments: &["bpf_iter_meta *", "cgroup *"],
+    enables: "memory and throttling of every pod in one pass",
+    lost_without: Some(
+        "memory and throttling of pods are read file by file, without peaks and page faults",
+    ),
+};
+
 /// A figure's purpose, and the loss where this kernel lacks a structure member that it needs; `None`
 /// where no program works without it.
 pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
@@ -160,6 +171,19 @@ pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
         Figure::LongWaits => (
             "waits that are too long",
             Some("best-effort CPU is not held back when a protected pod waits"),
+        ),
+        Figure::Walk => ("figures of every cgroup in one pass", WALK.lost_without),
+        Figure::WalkPids => (
+            "tasks of every cgroup in one pass",
+            Some("the number of tasks of pods is unknown"),
+        ),
+        Figure::WalkBandwidth => (
+            "throttling of every cgroup in one pass",
+            Some("throttling of pods is read file by file"),
+        ),
+        Figure::WalkPressure => (
+            "pressure of every cgroup in one pass",
+            Some("the pressure of pods is unknown"),
         ),
     }
 }

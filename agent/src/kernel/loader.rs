@@ -5,6 +5,7 @@
 
 mod globals;
 mod maps;
+mod walk;
 
 use aya::{
     Btf, Ebpf,
@@ -21,9 +22,11 @@ use super::{
     levels::Levels,
     pins::{PinError, Place},
     waits::Waits,
+    walk::Walker,
 };
 use crate::{base::error::chain, config::KernelLog};
 use maps::Made;
+pub(super) use walk::alone as walker_alone;
 
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
@@ -42,6 +45,8 @@ pub struct LoadOptions {
     pub waits: bool,
     /// Whether to try the fentry programs.
     pub fentry: bool,
+    /// Whether to try the iterator over cgroups.
+    pub walk: bool,
     /// Where accounts that outlive the agent are pinned; `None` where they end with it.
     pub pins: Option<Place>,
     /// The least severe lines that the programs write.
@@ -134,6 +139,8 @@ pub struct Loaded {
     pub telemetry: RingBuf<MapData>,
     /// Objectives of waits and the ring of those that were longer; `None` where none is reported.
     pub waits: Option<Waits>,
+    /// Reads the figures of every cgroup in one pass; `None` where the kernel has no such iterator.
+    pub walker: Option<Walker>,
     /// Why the accounts end with the agent although there is a place for pins.
     pub unpinned: Option<PinError>,
 }
@@ -162,13 +169,14 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
         (&hooks[0], hooks::choose(hooks, arguments.as_deref()))
     });
     let choices: Choices = choices.collect();
+    let items = walk::items(&btf, options, &lacking);
     drop(btf);
     let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
     let Made {
         mut ebpf,
         accounts,
         unpinned,
-    } = maps::make(options, &globals, &aya_btf)?;
+    } = maps::make(options, &globals, &aya_btf, items.is_ok())?;
 
     follow_log(&mut ebpf);
     let levels = Levels::new(&mut ebpf)?;
@@ -185,6 +193,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     };
     programs.lose_figures(&lacking);
     programs.attach_all(choices, &aya_btf, options.fentry)?;
+    let walker = programs.walker(items, &aya_btf);
     Ok(Loaded {
         programs,
         accounts,
@@ -192,6 +201,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
         decisions,
         telemetry,
         waits,
+        walker,
         unpinned,
     })
 }

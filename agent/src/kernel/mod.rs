@@ -10,4 +10,6 @@ pub mod pins;
 pub(crate) mod realtime;
 mod resident;
 pub(crate) mod support;
+mod sys;
 pub(crate) mod waits;
+pub mod walk;

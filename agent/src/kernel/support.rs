@@ -133,6 +133,8 @@ pub struct KernelSupport {
     pub tp_btf: Option<Trial>,
     /// An fentry program on the function of [`CHARGE`]; not tried without BTF or without the function.
     pub fentry: Option<Trial>,
+    /// An iterator over cgroups; not tried without BTF, refused before 6.1.
+    pub iterator: Option<Trial>,
     /// The cgroup file systems; `None` where none is mounted or can be read.
     pub cgroup: Option<CgroupFacts>,
     /// `/proc/pressure/memory` is there.

@@ -25,11 +25,19 @@ pub enum Figure {
     ExitDetails = 6,
     /// Waits that are longer than their objective, when they end.
     LongWaits = 7,
+    /// Memory of every cgroup in one pass.
+    Walk = 8,
+    /// Tasks of every cgroup in that pass.
+    WalkPids = 9,
+    /// CPU bandwidth of every cgroup in that pass.
+    WalkBandwidth = 10,
+    /// Pressure of every cgroup in that pass.
+    WalkPressure = 11,
 }
 
 impl Figure {
     /// Every one.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Accounts,
         Self::Wait,
         Self::Untraced,
@@ -38,6 +46,10 @@ impl Figure {
         Self::Exits,
         Self::ExitDetails,
         Self::LongWaits,
+        Self::Walk,
+        Self::WalkPids,
+        Self::WalkBandwidth,
+        Self::WalkPressure,
     ];
 
     /// Its bit in the global `LOST_FIGURES`.
@@ -86,6 +98,21 @@ macro_rules! for_each_offset {
             OFF_MEMCG_MEMORY: Levels, "mem_cgroup", "memory";
             OFF_COUNTER_USAGE: Levels, "page_counter", "usage";
             OFF_COUNTER_PARENT: Levels, "page_counter", "parent";
+            OFF_META_SEQ: Walk, "bpf_iter_meta", "seq";
+            OFF_META_SESSION: Walk, "bpf_iter_meta", "session_id";
+            OFF_META_NUMBER: Walk, "bpf_iter_meta", "seq_num";
+            OFF_CGROUP_LEVEL: Walk, "cgroup", "level";
+            OFF_CGROUP_SUBSYS: Walk, "cgroup", "subsys";
+            OFF_MEMCG_VMSTATS: Walk, "mem_cgroup", "vmstats";
+            OFF_COUNTER_MAX: Walk, "page_counter", "max";
+            OFF_COUNTER_WATERMARK: Walk, "page_counter", "watermark";
+            OFF_COUNTER_FAILCNT: Walk, "page_counter", "failcnt";
+            OFF_PIDS_COUNTER: WalkPids, "pids_cgroup", "counter";
+            OFF_GROUP_PERIODS: WalkBandwidth, "task_group", "cfs_bandwidth.nr_periods";
+            OFF_GROUP_THROTTLED: WalkBandwidth, "task_group", "cfs_bandwidth.nr_throttled";
+            OFF_GROUP_THROTTLED_TIME: WalkBandwidth, "task_group", "cfs_bandwidth.throttled_time";
+            OFF_CGROUP_PSI: WalkPressure, "cgroup", "psi";
+            OFF_PSI_TOTAL: WalkPressure, "psi_group", "total";
         }
     };
 }

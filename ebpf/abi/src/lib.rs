@@ -10,6 +10,7 @@ mod event;
 mod layout;
 mod level;
 mod wait;
+mod walk;
 
 pub use account::{Account, CacheLine, CpuState, Split, Tracked, Used, WAIT_BUCKETS};
 pub use event::{
@@ -18,6 +19,7 @@ pub use event::{
 pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};
 pub use wait::{LongWait, Objective};
+pub use walk::{CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, WalkEnd, WalkPlan, part};
 
 /// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count
 /// to their nearest ancestor that has one. 3 reaches the containers of Burstable and BestEffort pods;

@@ -27,6 +27,7 @@ mod faults;
 mod full_speed;
 mod guard;
 mod hierarchy;
+mod iterator;
 mod killed;
 mod kubelet;
 mod kubernetes;
@@ -125,6 +126,7 @@ pub(crate) fn all() -> Vec<Case> {
         cpu::CASES,
         colocation::CASES,
         wait::CASES,
+        iterator::CASES,
         memory::CASES,
         exits::CASES,
         lifecycle::CASES,

@@ -25,8 +25,8 @@ const MAX_ACCOUNTS: u32 = 4096;
 /// Telemetry that can wait for the agent: about 6,000 exits.
 const TELEMETRY_BYTES: u32 = 1 << 20;
 
-/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, `waits`, and structure
-/// members such as `task_struct.sched_info.run_delay`.
+/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, `iterator`, `waits`,
+/// and structure members such as `task_struct.sched_info.run_delay`.
 const DISABLE: &str = "PODWARDEN_DISABLE";
 
 /// Size of the telemetry ring in bytes, for tests.
@@ -63,6 +63,7 @@ pub(super) fn load(
             .unwrap_or(TELEMETRY_BYTES),
         waits: config.colocation.wait.enable && !without("waits"),
         fentry: !without("fentry"),
+        walk: !without("iterator"),
         pins: config.state_dir.is_some().then(|| Place {
             bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
             cgroup_root: config.cgroup_root.clone(),
@@ -113,8 +114,13 @@ pub(super) fn load(
         levels: loaded.levels,
         decisions: loaded.decisions,
     };
-    let kernel = KernelSide::new(loaded.programs, loaded.accounts, loaded.telemetry)
-        .map_err(StartError::Accounting)?;
+    let kernel = KernelSide::new(
+        loaded.programs,
+        loaded.accounts,
+        loaded.telemetry,
+        loaded.walker,
+    )
+    .map_err(StartError::Accounting)?;
     Ok(Programs {
         accounts: Some(kernel),
         levels: Some(levels),

@@ -16,7 +16,7 @@ pub use flight_record::{Curve, EventLogStats, EventRecord, Exit, FlightRecord, L
 pub use node::{
     Amount, CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats, ForeignWriteCount,
     ForeignWriteStats, NodeStats, PredictionStats, ReclaimedOffer, ReclaimedStats, ReconcileStats,
-    RuntimeStats, SourceStats, TierConvergence, TierStats,
+    RuntimeStats, SamplingStats, SourceStats, TierConvergence, TierStats,
 };
 pub use pod::{
     ContainerStats, CpuStats, ExitStats, MemoryStats, PodList, PodRef, PodStats, StallStats,

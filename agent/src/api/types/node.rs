@@ -257,6 +257,9 @@ pub struct NodeStats {
     /// tier that ask for nothing.
     #[serde(default)]
     pub unexplained_cgroups: u64,
+    /// How memory and throttling of pods were read last.
+    #[serde(default)]
+    pub sampling: SamplingStats,
     /// The event log; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<EventLogStats>,
@@ -269,6 +272,21 @@ pub struct NodeStats {
     /// The container runtime; absent where none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeStats>,
+}
+
+/// How memory and throttling of pods were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SamplingStats {
+    /// `iterator`: the kernel gathered every cgroup in one pass; `files`: cgroup by cgroup.
+    pub source: String,
+    /// Records that the pass wrote; 0 with `files`.
+    pub cgroups: u64,
+    /// Cgroups that found no room for a record; their files were read.
+    pub without_room: u64,
+    /// How long the pass took; absent with `files`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_nano_seconds: Option<u64>,
 }
 
 /// The container runtime, and how the agent gets on with it.

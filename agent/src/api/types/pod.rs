@@ -65,6 +65,16 @@ pub struct MemoryStats {
     /// The limit in force on this cgroup; absent when there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
+    /// Highest usage since the cgroup was made, as the kernel saw it at every charge: `memory.peak` (v2) or
+    /// `memory.max_usage_in_bytes` (v1, which another program may have reset). Absent where files are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
+    /// Page faults since the cgroup was made: `pgfault` (v2) or `total_pgfault` (v1). Absent where files are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_faults: Option<u64>,
+    /// Of these the ones that waited for a disk: `pgmajfault` (v2) or `total_pgmajfault` (v1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub major_page_faults: Option<u64>,
 }
 
 /// Time that tasks spent reclaiming memory instead of running their program.

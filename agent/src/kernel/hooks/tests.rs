@@ -22,7 +22,7 @@ programs on one tracepoint it attaches the one that fits.
 "
     .to_owned();
     let rows = HOOKS.iter().map(|hook| (hook, "tp_btf"));
-    for (hook, kind) in rows.chain([(&CHARGE, "fentry")]) {
+    for (hook, kind) in rows.chain([(&CHARGE, "fentry"), (&WALK, "iter")]) {
         let arguments: Vec<_> = hook.arguments.iter().map(|a| format!("`{a}`")).collect();
         let _ = writeln!(
             text,

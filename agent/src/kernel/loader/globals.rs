@@ -50,14 +50,22 @@ pub(super) fn globals(
         "STORAGE_RECURS",
         u64::from(btf.func_exists("bpf_task_storage_get_recur")),
     );
-    let memory = btf
-        .enum_value("cgroup_subsys_id", "memory_cgrp_id")
-        .and_then(|v| u64::try_from(v).ok())
-        .ok_or(LoadError::NoMember {
-            structure: "cgroup_subsys_id",
-            path: "memory_cgrp_id",
-        })?;
+    let controller = |name| {
+        let value = btf.enum_value("cgroup_subsys_id", name);
+        value.and_then(|v| u64::try_from(v).ok())
+    };
+    let memory = controller("memory_cgrp_id").ok_or(LoadError::NoMember {
+        structure: "cgroup_subsys_id",
+        path: "memory_cgrp_id",
+    })?;
     globals.insert("MEMORY_CGRP_ID", memory);
+    for (global, name) in [
+        ("CPU_CGRP_ID", "cpu_cgrp_id"),
+        ("PIDS_CGRP_ID", "pids_cgrp_id"),
+    ] {
+        // A kernel without the controller lacks its structure, too, and the programs do not look then.
+        globals.insert(global, controller(name).unwrap_or_default());
+    }
     globals.insert("IDENTITY_HIERARCHY", u64::from(options.identity_hierarchy));
     let least = if options.waits {
         Objective::LEAST_NS

@@ -26,17 +26,19 @@ pub(super) fn make(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
+    walk: bool,
 ) -> Result<Made, LoadError> {
+    let with = |pins: Option<&Pins>| with(options, globals, btf, walk, pins);
     let Some(place) = &options.pins else {
-        return with(options, globals, btf, None);
+        return with(None);
     };
     let pinned = Pins::prepare(place, &accounts::shapes(options.max_accounts))
         .map_err(LoadError::Pins)
-        .and_then(|pins| with(options, globals, btf, Some(&pins)));
+        .and_then(|pins| with(Some(&pins)));
     match pinned {
         Err(LoadError::Pins(error)) => Ok(Made {
             unpinned: Some(error),
-            ..with(options, globals, btf, None)?
+            ..with(None)?
         }),
         made => made,
     }
@@ -46,9 +48,10 @@ fn with(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
+    walk: bool,
     pins: Option<&Pins>,
 ) -> Result<Made, LoadError> {
-    let mut ebpf = object(options, globals, btf, pins)?;
+    let mut ebpf = object(options, globals, btf, walk, pins)?;
     // The maps before the programs: cgroups that appear from the first moment need free accounts.
     let accounts = Accounts::new(&mut ebpf, options.max_accounts, pins)?;
     Ok(Made {
@@ -74,8 +77,11 @@ fn object(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
+    walk: bool,
     pins: Option<&Pins>,
 ) -> Result<Ebpf, LoadError> {
+    // Without the iterator nothing writes records.
+    let records = if walk { options.max_accounts } else { 1 };
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(btf))
@@ -92,6 +98,7 @@ fn object(
                 1
             },
         )
+        .map_max_entries("RECORDS", records)
         .map_max_entries("TELEMETRY", options.telemetry_bytes);
     let log = aya_log_level(options.log);
     loader.override_global(aya_log::LEVEL, &log, true);

@@ -19,10 +19,10 @@ use nix::{
 use podwarden_cgroup::{Controller, DriverFacts, Hierarchies, Systemd};
 use rustix::thread::CapabilitySet;
 
-use super::{CgroupFacts, KernelSupport, Lockdown, Release, trial};
+use super::{CgroupFacts, KernelSupport, Lockdown, Release, Trial, trial};
 use crate::kernel::{
     btf::{KernelBtf, VMLINUX},
-    hooks::{self, CHARGE},
+    hooks::{self, CHARGE, WALK},
     pins, realtime,
 };
 
@@ -45,6 +45,7 @@ pub fn probe(cgroup_root: &str) -> KernelSupport {
         ring_buffer: Some(trial::ring_buffer()),
         tp_btf: None,
         fentry: None,
+        iterator: None,
         cgroup: cgroup(cgroup_root),
         psi: Path::new("/proc/pressure/memory").try_exists().ok(),
         real_time: real_time(),
@@ -69,6 +70,10 @@ fn ask_btf(support: &mut KernelSupport, btf: &KernelBtf) {
     support.charge_function = Some(btf.func_exists(CHARGE.tracepoint));
     support.tp_btf = btf.tracepoint_id("cgroup_mkdir").map(trial::tracepoint);
     support.fentry = btf.func_id(CHARGE.tracepoint).map(trial::fentry);
+    support.iterator = Some(match btf.func_id(WALK.tracepoint) {
+        Some(id) => trial::iterator(id),
+        None => Trial::Refused("this kernel has none".to_owned()),
+    });
 }
 
 /// `[none] integrity confidentiality`, the one in force in brackets (kernel_lockdown(7)).

@@ -21,6 +21,7 @@ fn capable_host() -> KernelSupport {
         ring_buffer: Some(Trial::Works),
         tp_btf: Some(Trial::Works),
         fentry: Some(Trial::Works),
+        iterator: Some(Trial::Works),
         cgroup: Some(capable_cgroup()),
         psi: Some(true),
         real_time: Some(true),
@@ -87,6 +88,15 @@ fn one_fact_flipped() {
             Standard,
             Degraded,
             "fentry program",
+        ),
+        (
+            KernelSupport {
+                iterator: refused(),
+                ..host()
+            },
+            Full,
+            Degraded,
+            "cgroup iterator (6.1)",
         ),
         (
             KernelSupport {

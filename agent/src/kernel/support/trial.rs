@@ -5,15 +5,13 @@
 
 use std::{
     io,
-    mem::size_of_val,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
 };
 
-use aya_obj::generated::{
-    bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_map_type, bpf_prog_type,
-};
+use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_map_type, bpf_prog_type};
 
 use super::Trial;
+use crate::kernel::sys::{bpf, empty};
 
 const PAGE: u32 = 4096;
 
@@ -48,6 +46,14 @@ pub(super) fn fentry(btf_id: u32) -> Trial {
     Trial::of("attach an fentry program", link)
 }
 
+/// An iterator with this type id (`bpf_iter_cgroup`); loaded, not attached.
+pub(super) fn iterator(btf_id: u32) -> Trial {
+    Trial::of(
+        "load an iterator",
+        load(bpf_attach_type::BPF_TRACE_ITER, btf_id),
+    )
+}
+
 fn load(attach: bpf_attach_type, btf_id: u32) -> io::Result<OwnedFd> {
     // Opcodes of include/uapi/linux/bpf.h and bpf_common.h.
     const MOV64_IMMEDIATE: u8 = 0xb7;
@@ -69,29 +75,4 @@ fn load(attach: bpf_attach_type, btf_id: u32) -> io::Result<OwnedFd> {
     attr.__bindgen_anon_3.expected_attach_type = attach as u32;
     attr.__bindgen_anon_3.attach_btf_id = btf_id;
     bpf(bpf_cmd::BPF_PROG_LOAD, &attr)
-}
-
-/// Zeroes: what the kernel takes for "not given", also in fields that it does not know.
-fn empty() -> bpf_attr {
-    // SAFETY: a union of structures of integers; zeroes are a value of each.
-    unsafe { std::mem::zeroed() }
-}
-
-/// bpf(2), for commands that return a descriptor.
-fn bpf(command: bpf_cmd, attr: &bpf_attr) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads `attr`, and what it points to, during the call only; the callers keep
-    // both alive.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command as libc::c_uint,
-            &raw const *attr,
-            size_of_val(attr),
-        )
-    };
-    let Ok(fd @ 0..) = i32::try_from(fd) else {
-        return Err(io::Error::last_os_error());
-    };
-    // SAFETY: a descriptor that the kernel has just given to this call.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

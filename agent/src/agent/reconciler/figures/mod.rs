@@ -15,13 +15,16 @@ use self::notices::Notices;
 use super::{Environment, Fact};
 use crate::{
     accounting::{
-        Accounting,
+        Accounting, KernelSide,
         figures::{Named, Names, Sampler, TierInfo},
         index::{CgroupIndex, PodEntry},
+        walked::PassStats,
     },
     api::{
         published::Figures,
-        types::{ForeignWriteStats, NodeStats, RuntimeStats, TierConvergence, TierStats},
+        types::{
+            ForeignWriteStats, NodeStats, RuntimeStats, SamplingStats, TierConvergence, TierStats,
+        },
     },
     base::{clock, cpus},
     pods::{Identities, PodSet},
@@ -135,6 +138,14 @@ impl FiguresPublisher {
     /// Reads all figures and publishes them.
     pub(super) fn sample(&mut self, env: &Environment, others: OfOthers<'_>) {
         self.accounting.flush();
+        let kernel = self.accounting.kernel.as_ref();
+        if let (Some(walker), Some(root)) = (
+            kernel.and_then(KernelSide::walker),
+            others.tiers.iter().find(|t| t.name == ScopeName::Kubepods),
+        ) && let Some(message) = self.sampler.walk(&env.tree, walker, &root.path)
+        {
+            self.degraded(message, env);
+        }
         let sample = self.sampler.sample(
             &env.tree,
             &self.accounting.index,
@@ -162,12 +173,29 @@ impl FiguresPublisher {
             kernel_drops: self.accounting.drops(),
             foreign_writes: others.drift,
             unexplained_cgroups: others.unexplained as u64,
+            sampling: sampling(self.sampler.last_walk()),
             ..stats
         };
         let figures = Figures::new(node, sample.pods).with_reclaimed(inputs);
         env.published.publish(figures);
         self.sampled = Some(Instant::now());
         env.published.set_ready(true);
+    }
+}
+
+/// Where the pods' memory came from.
+fn sampling(walk: Option<PassStats>) -> SamplingStats {
+    match walk {
+        Some(pass) => SamplingStats {
+            source: "iterator".to_owned(),
+            cgroups: pass.cgroups,
+            without_room: pass.lost,
+            duration_nano_seconds: u64::try_from(pass.duration.as_nanos()).ok(),
+        },
+        None => SamplingStats {
+            source: "files".to_owned(),
+            ..SamplingStats::default()
+        },
     }
 }
 

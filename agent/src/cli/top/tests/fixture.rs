@@ -24,6 +24,7 @@ fn memory(usage: u64, limit: Option<u64>) -> Option<MemoryStats> {
         working_set_bytes: usage - usage / 8,
         rss_bytes: usage / 2,
         limit_bytes: limit,
+        ..MemoryStats::default()
     })
 }
 

@@ -6,7 +6,7 @@ use super::{
     super::{KernelSupport, Lockdown, Trial},
     Level, Row, row,
 };
-use crate::kernel::hooks::{self, CHARGE, Hook, Member};
+use crate::kernel::hooks::{self, CHARGE, Hook, Member, WALK};
 
 const NO_PROGRAM: &str = "no kernel programs: figures and levels come from the cgroup files, \
                           short processes go unseen";
@@ -114,6 +114,15 @@ pub(super) fn load(support: &KernelSupport) -> Vec<Row> {
                 support.fentry.as_ref(),
                 CHARGE.enables,
                 no_charge,
+            )
+        },
+        Row {
+            part: Some(WALK.tracepoint),
+            ..tried(
+                "cgroup iterator (6.1)",
+                support.iterator.as_ref(),
+                WALK.enables,
+                WALK.lost_without.unwrap_or_default(),
             )
         },
     ]

@@ -1,0 +1,71 @@
+//! Figures in the API's types.
+
+use podwarden_abi::{Account, MemoryItem};
+use podwarden_cgroup::{CgroupPath, MemoryStat, Throttling, Tree};
+
+use crate::{
+    accounting::walked::{self, WalkedMemory},
+    api::types::{ExitStats, MemoryStats, StallStats, ThrottlingStats},
+};
+
+pub(super) fn memory_stats(
+    time: &str,
+    usage: u64,
+    stat: MemoryStat,
+    limit: Option<u64>,
+) -> MemoryStats {
+    MemoryStats {
+        time: time.to_owned(),
+        usage_bytes: usage,
+        working_set_bytes: stat.working_set(usage),
+        rss_bytes: stat.rss,
+        limit_bytes: limit,
+        ..MemoryStats::default()
+    }
+}
+
+/// From a record of the kernel's pass.
+pub(super) fn walked_memory(time: &str, walked: WalkedMemory<'_>) -> MemoryStats {
+    let record = walked.record;
+    let (usage, stat) = (walked::bytes(record.usage_pages), walked::stat(record));
+    let faults = |item: MemoryItem| walked.faults.then_some(record.items[item as usize]);
+    MemoryStats {
+        peak_bytes: Some(walked::bytes(record.peak_pages)),
+        page_faults: faults(MemoryItem::Faults),
+        major_page_faults: faults(MemoryItem::MajorFaults),
+        ..memory_stats(time, usage, stat, walked::limit(record))
+    }
+}
+
+/// `None` where no quota has had a period.
+pub(super) fn throttling(figures: Throttling) -> Option<ThrottlingStats> {
+    (figures.periods > 0).then_some(ThrottlingStats {
+        periods: figures.periods,
+        throttled_periods: figures.throttled_periods,
+        throttled_nano_seconds: figures.throttled_nanos,
+    })
+}
+
+/// A cgroup's path below the controllers' mount points.
+pub(super) fn below_mount(tree: &Tree, path: &CgroupPath) -> String {
+    match tree.root() {
+        "" => format!("/{path}"),
+        root => format!("/{root}/{path}"),
+    }
+}
+
+pub(super) fn stall(account: &Account) -> StallStats {
+    StallStats {
+        direct_reclaim_nano_seconds: account.direct_stall_ns,
+        memcg_reclaim_nano_seconds: account.memcg_stall_ns,
+    }
+}
+
+pub(super) fn exits(account: &Account) -> ExitStats {
+    ExitStats {
+        total: account.exits,
+        failed: account.exits_failed,
+        signaled: account.exits_signaled,
+        oom_killed: account.exits_oom,
+    }
+}

@@ -1,0 +1,371 @@
+//! Figures of every cgroup from one pass of the kernel's iterator, by path.
+//!
+//! Controllers may be on hierarchies of their own (v1): each such hierarchy has a pass, and a cgroup an id in each.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use podwarden_abi::{CgroupRecord, MemoryItem, part};
+use podwarden_cgroup::{CgroupPath, Controller, MemoryReader, MemoryStat, Throttling, Tree};
+
+use crate::{
+    base::{cpus, error},
+    kernel::walk::{WalkError, Walker},
+};
+
+/// Passes between two comparisons with the kernel's file.
+const COMPARE_EVERY: u32 = 60;
+
+/// Passes in a row that fail, or disagree with the kernel's file, before files are read for good.
+const TOLERATED: u32 = 3;
+
+/// How far a figure may lie outside what the file said before and after, bytes for each CPU: what changes
+/// meanwhile, and the kernel's parts for each CPU that are not added up yet.
+const SLACK: u64 = 1 << 20;
+
+/// What one pass took and found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PassStats {
+    /// Records of cgroups.
+    pub cgroups: u64,
+    /// Cgroups without room for a record; their files are read.
+    pub lost: u64,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// The records of one hierarchy.
+#[derive(Debug, Default)]
+struct Hierarchy {
+    records: Vec<CgroupRecord>,
+    /// Index in `records` by the cgroup's id.
+    by_id: HashMap<u64, u32>,
+    /// Known ids of cgroups; a cgroup that was made anew has another.
+    ids: HashMap<CgroupPath, u64>,
+}
+
+impl Hierarchy {
+    fn clear(&mut self) {
+        self.records.clear();
+        self.by_id.clear();
+    }
+
+    fn walk(
+        &mut self,
+        walker: &Walker,
+        root: &Path,
+        took: &mut PassStats,
+    ) -> Result<(), WalkError> {
+        self.clear();
+        let found = walker.pass(root, |record| {
+            // No more than the map has places, which u32 counts.
+            self.by_id.insert(record.id, self.records.len() as u32);
+            self.records.push(*record);
+        })?;
+        took.cgroups += found.cgroups;
+        took.lost += found.lost;
+        Ok(())
+    }
+
+    /// The record of the cgroup; `id` looks its id up.
+    fn record(
+        &mut self,
+        path: &CgroupPath,
+        id: impl FnOnce() -> Option<u64>,
+    ) -> Option<&CgroupRecord> {
+        if self.records.is_empty() {
+            return None;
+        }
+        let known = match self.ids.get(path) {
+            Some(id) => *id,
+            None => {
+                let id = id()?;
+                self.ids.insert(path.to_owned(), id);
+                id
+            }
+        };
+        match self.by_id.get(&known) {
+            Some(index) => self.records.get(*index as usize),
+            None => {
+                self.ids.remove(path);
+                None
+            }
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Walked {
+    memory: Hierarchy,
+    /// Of the CPU controller, where it is on another hierarchy than memory.
+    cpu: Option<Hierarchy>,
+    /// Whose reading makes the kernel add up what its CPUs have counted.
+    root: Option<MemoryReader>,
+    passes: u32,
+    failures: u32,
+    given_up: bool,
+    last: Option<PassStats>,
+    /// Whether this kernel's records have page faults.
+    faults: bool,
+}
+
+/// What a record says of memory.
+#[derive(Debug, Clone, Copy)]
+pub struct WalkedMemory<'a> {
+    /// The record; it has memory and its items.
+    pub record: &'a CgroupRecord,
+    /// Its page faults are known.
+    pub faults: bool,
+}
+
+impl Walked {
+    /// Reads everything below `root` in one pass. The message says why it will not be tried again.
+    pub fn pass(&mut self, tree: &Tree, walker: &Walker, root: &CgroupPath) -> Option<String> {
+        self.forget();
+        if self.given_up {
+            return None;
+        }
+        match self.try_pass(tree, walker, root) {
+            Ok(stats) => {
+                self.failures = 0;
+                self.last = Some(stats);
+                None
+            }
+            Err(why) => {
+                self.forget();
+                self.root = None;
+                self.failures += 1;
+                tracing::debug!(why, "a pass over the cgroups");
+                self.given_up = self.failures >= TOLERATED;
+                self.given_up.then(|| {
+                    format!(
+                        "memory and throttling of pods are read file by file from now on ({why})"
+                    )
+                })
+            }
+        }
+    }
+
+    /// Drops what the last pass found, so that files are read.
+    fn forget(&mut self) {
+        self.memory.clear();
+        if let Some(cpu) = &mut self.cpu {
+            cpu.clear();
+        }
+        self.last = None;
+    }
+
+    fn try_pass(
+        &mut self,
+        tree: &Tree,
+        walker: &Walker,
+        root: &CgroupPath,
+    ) -> Result<PassStats, String> {
+        let start = Instant::now();
+        self.faults = walker.has(MemoryItem::Faults);
+        let path = |controller| tree.path(controller, root);
+        let directory = path(Controller::Memory).map_err(|e| error::chain(&e))?;
+        let mut stats = PassStats::default();
+        let before = self.file(tree, root)?;
+        let walked = self.memory.walk(walker, &directory, &mut stats);
+        walked.map_err(|e| error::chain(&e))?;
+        if self.passes.is_multiple_of(COMPARE_EVERY) || self.failures > 0 {
+            let after = self.file(tree, root)?;
+            let id = tree.memory_id(root).ok();
+            let record = self.memory.record(root, || id);
+            compare(
+                record.ok_or("no record of the topmost cgroup")?,
+                before,
+                after,
+            )?;
+        }
+        if let Ok(cpu) = path(Controller::Cpu)
+            && cpu != directory
+        {
+            let hierarchy = self.cpu.get_or_insert_default();
+            let walked = hierarchy.walk(walker, &cpu, &mut stats);
+            walked.map_err(|e| error::chain(&e))?;
+        }
+        self.passes = self.passes.wrapping_add(1);
+        stats.duration = start.elapsed();
+        Ok(stats)
+    }
+
+    /// The topmost cgroup's statistics by its file.
+    fn file(&mut self, tree: &Tree, root: &CgroupPath) -> Result<MemoryStat, String> {
+        let reader = match self.root.take() {
+            Some(reader) => reader,
+            None => MemoryReader::open(tree, root).map_err(|e| error::chain(&e))?,
+        };
+        let stat = reader.stat().map_err(|e| error::chain(&e))?;
+        self.root = Some(reader);
+        Ok(stat)
+    }
+
+    /// What the last pass took and found; `None` where files are read.
+    pub fn last(&self) -> Option<PassStats> {
+        self.last
+    }
+
+    /// A cgroup's record in the memory controller's hierarchy.
+    pub fn memory(&mut self, tree: &Tree, path: &CgroupPath) -> Option<WalkedMemory<'_>> {
+        let record = self.memory.record(path, || tree.memory_id(path).ok())?;
+        let whole = part::MEMORY | part::ITEMS;
+        (record.parts & whole == whole).then_some(WalkedMemory {
+            record,
+            faults: self.faults,
+        })
+    }
+
+    /// How often a cgroup reached its CPU quota.
+    pub fn throttling(&mut self, tree: &Tree, path: &CgroupPath) -> Option<Throttling> {
+        let hierarchy = self.cpu.as_mut().unwrap_or(&mut self.memory);
+        let record = hierarchy.record(path, || tree.cpu_id(path).ok())?;
+        (record.parts & part::BANDWIDTH != 0).then_some(Throttling {
+            periods: record.periods,
+            throttled_periods: record.throttled_periods,
+            throttled_nanos: record.throttled_ns,
+        })
+    }
+
+    /// A cgroup is gone.
+    pub fn close(&mut self, path: &CgroupPath) {
+        self.memory.ids.remove(path);
+        if let Some(cpu) = &mut self.cpu {
+            cpu.ids.remove(path);
+        }
+    }
+}
+
+/// Bytes of pages.
+pub fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
+
+/// An item of a record, bytes.
+pub fn item(record: &CgroupRecord, item: MemoryItem) -> u64 {
+    bytes(record.items[item as usize])
+}
+
+/// A cgroup's own limit, bytes; `None` for none (`PAGE_COUNTER_MAX` of include/linux/page_counter.h).
+pub fn limit(record: &CgroupRecord) -> Option<u64> {
+    let none = i64::MAX as u64 / rustix::param::page_size() as u64;
+    (record.limit_pages < none).then(|| bytes(record.limit_pages))
+}
+
+/// The record's statistics as the file has them.
+pub fn stat(record: &CgroupRecord) -> MemoryStat {
+    MemoryStat {
+        inactive_file: item(record, MemoryItem::InactiveFile),
+        active_file: item(record, MemoryItem::ActiveFile),
+        rss: item(record, MemoryItem::Anon),
+        shmem: item(record, MemoryItem::Shmem),
+    }
+}
+
+/// A name in `memory.stat`, and its value.
+type Figure = (&'static str, fn(&MemoryStat) -> u64);
+
+/// Whether a record fits what the file said before and after.
+fn compare(record: &CgroupRecord, before: MemoryStat, after: MemoryStat) -> Result<(), String> {
+    let slack = SLACK * u64::from(cpus::online());
+    let found = stat(record);
+    let figures: [Figure; 4] = [
+        ("inactive_file", |s| s.inactive_file),
+        ("active_file", |s| s.active_file),
+        ("anon", |s| s.rss),
+        ("shmem", |s| s.shmem),
+    ];
+    for (name, of) in figures {
+        let (value, one, other) = (of(&found), of(&before), of(&after));
+        let least = one.min(other).saturating_sub(slack);
+        let most = one.max(other).saturating_add(slack);
+        if !(least..=most).contains(&value) {
+            return Err(format!(
+                "{name} is {value} in the pass, {one} to {other} in memory.stat"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(anon_pages: u64) -> CgroupRecord {
+        let mut items = [0; MemoryItem::COUNT];
+        items[MemoryItem::Anon as usize] = anon_pages;
+        CgroupRecord {
+            session: 1,
+            id: 7,
+            parts: part::MEMORY | part::ITEMS,
+            level: 1,
+            usage_pages: anon_pages,
+            peak_pages: anon_pages,
+            limit_pages: u64::MAX,
+            limit_hits: 0,
+            items,
+            pids: 0,
+            periods: 0,
+            throttled_periods: 0,
+            throttled_ns: 0,
+            pressure_ns: [0; podwarden_abi::PRESSURES],
+        }
+    }
+
+    fn anon(bytes: u64) -> MemoryStat {
+        MemoryStat {
+            rss: bytes,
+            ..MemoryStat::default()
+        }
+    }
+
+    #[test]
+    fn a_record_lies_between_two_readings_of_the_file() {
+        let page = bytes(1);
+        let slack = SLACK * u64::from(cpus::online()) / page;
+        let (one, two) = (anon(1000 * page), anon(9000 * page));
+        for pages in [1000, 5000, 9000, 9000 + slack] {
+            assert_eq!(compare(&record(pages), one, two), Ok(()));
+            assert_eq!(compare(&record(pages), two, one), Ok(()));
+        }
+        let why = compare(&record(9001 + slack), one, two).unwrap_err();
+        assert!(why.starts_with("anon is "), "{why}");
+        assert!(
+            compare(
+                &record(0),
+                anon((slack + 1) * page),
+                anon((slack + 1) * page)
+            )
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn no_limit_is_none() {
+        let mut record = record(0);
+        assert_eq!(limit(&record), None);
+        record.limit_pages = i64::MAX as u64 / bytes(1);
+        assert_eq!(limit(&record), None);
+        record.limit_pages = 256;
+        assert_eq!(limit(&record), Some(bytes(256)));
+    }
+
+    #[test]
+    fn a_cgroup_made_anew_has_another_id() {
+        let mut hierarchy = Hierarchy::default();
+        let path = CgroupPath::from("kubepods/pod1");
+        hierarchy.records.push(record(1));
+        hierarchy.by_id.insert(7, 0);
+        assert!(hierarchy.record(&path, || Some(7)).is_some());
+        assert!(hierarchy.record(&path, || unreachable!()).is_some());
+        hierarchy.by_id = HashMap::from([(8, 0)]);
+        assert!(hierarchy.record(&path, || unreachable!()).is_none());
+        assert!(hierarchy.record(&path, || Some(8)).is_some());
+    }
+}

@@ -1,0 +1,68 @@
+//! Loads the iterator over cgroups.
+
+use aya::Btf;
+use podwarden_abi::Figure;
+
+use super::{LoadOptions, Programs, globals, maps};
+use crate::{
+    base::error::chain,
+    config::KernelLog,
+    kernel::{
+        btf::KernelBtf,
+        hooks::{self, Member, WALK},
+        walk::{self, Offsets, Walker},
+    },
+};
+
+/// The iterator over cgroups without any other program, with room for `places` records.
+pub(in crate::kernel) fn alone(btf: KernelBtf, places: u32) -> Result<Walker, String> {
+    let options = LoadOptions {
+        identity_hierarchy: 0,
+        max_accounts: places,
+        telemetry_bytes: 4096,
+        waits: false,
+        fentry: false,
+        walk: true,
+        pins: None,
+        log: KernelLog::Off,
+        without_members: Vec::new(),
+    };
+    let lacking = hooks::lacking(&btf);
+    let offsets = items(&btf, &options, &lacking)?;
+    let globals = globals::globals(&btf, &options, &lacking).map_err(|e| chain(&e))?;
+    drop(btf);
+    let btf = Btf::from_sys_fs().map_err(|e| chain(&e))?;
+    let mut made = maps::make(&options, &globals, &btf, true).map_err(|e| chain(&e))?;
+    Walker::new(&mut made.ebpf, &btf, &offsets)
+}
+
+/// Where a pass over the cgroups finds the statistics of each, or why there is to be no pass.
+pub(super) fn items(
+    btf: &KernelBtf,
+    options: &LoadOptions,
+    lacking: &[Member],
+) -> Result<Offsets, String> {
+    if !options.walk {
+        return Err("switched off".to_owned());
+    }
+    let needed = [Figure::Walk, Figure::Levels];
+    if lacking.iter().any(|member| needed.contains(&member.figure)) {
+        return Err("it lacks structure members".to_owned());
+    }
+    walk::offsets(btf)
+}
+
+impl Programs {
+    /// Loads the iterator over cgroups, or notes why there is none.
+    pub(super) fn walker(&mut self, items: Result<Offsets, String>, btf: &Btf) -> Option<Walker> {
+        let walker = items.and_then(|items| Walker::new(&mut self.ebpf, btf, &items));
+        match (walker, WALK.lost_without) {
+            (Ok(walker), _) => Some(walker),
+            (Err(why), Some(lost)) => {
+                self.miss(WALK.tracepoint, lost, why);
+                None
+            }
+            (Err(_), None) => None,
+        }
+    }
+}

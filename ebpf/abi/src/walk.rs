@@ -1,0 +1,116 @@
+//! One pass over the cgroups below kubepods: what the program writes for each, and what it is given.
+
+use core::mem::size_of;
+
+/// A figure of a memory cgroup's own statistics (`struct memcg_vmstats`), of the cgroup and all below it.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryItem {
+    /// Anonymous memory, pages.
+    Anon = 0,
+    /// Page cache, pages.
+    File = 1,
+    /// Shared memory and tmpfs, pages; part of [`MemoryItem::File`].
+    Shmem = 2,
+    /// Page cache on the inactive list, pages.
+    InactiveFile = 3,
+    /// Page cache on the active list, pages.
+    ActiveFile = 4,
+    /// The kernel's own memory, pages.
+    Kernel = 5,
+    /// Anonymous pages read back soon after they were reclaimed.
+    RefaultAnon = 6,
+    /// Pages of files read back soon after they were reclaimed.
+    RefaultFile = 7,
+    /// Page faults.
+    Faults = 8,
+    /// Page faults that waited for a disk.
+    MajorFaults = 9,
+}
+
+impl MemoryItem {
+    /// How many there are.
+    pub const COUNT: usize = 10;
+}
+
+/// The place of an item that this kernel does not have.
+pub const NO_ITEM: u32 = u32::MAX;
+
+/// Handed over before a pass.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalkPlan {
+    /// The depth of the cgroup that the pass starts with; the program writes it.
+    pub root_level: u32,
+    /// Places of records that the pass has used; the program counts.
+    pub used: u32,
+    /// Cgroups that lie more levels below the first get no record.
+    pub depth: u32,
+    /// Where in `struct memcg_vmstats` each [`MemoryItem`] is, bytes; [`NO_ITEM`] where it is not.
+    pub item_at: [u32; MemoryItem::COUNT],
+}
+const _: () = assert!(size_of::<WalkPlan>() == 12 + 4 * MemoryItem::COUNT);
+
+/// What a cgroup's record has.
+pub mod part {
+    /// Usage, peak, limit and its hits.
+    pub const MEMORY: u32 = 1;
+    /// [`super::CgroupRecord::items`].
+    pub const ITEMS: u32 = 2;
+    /// The number of tasks.
+    pub const PIDS: u32 = 4;
+    /// CPU bandwidth.
+    pub const BANDWIDTH: u32 = 8;
+    /// Time lost to pressure.
+    pub const PRESSURE: u32 = 16;
+}
+
+/// The kinds of time in [`CgroupRecord::pressure_ns`], in the kernel's order (`enum psi_states`).
+pub const PRESSURES: usize = 6;
+
+/// One cgroup.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CgroupRecord {
+    /// The pass that wrote it; another number than the pass's own means that it is older.
+    pub session: u64,
+    /// Kernel id of the cgroup in the hierarchy that the pass was in.
+    pub id: u64,
+    /// Bits of [`part`].
+    pub parts: u32,
+    /// Levels below the hierarchy's root.
+    pub level: u32,
+    /// Usage of the memory controller, pages.
+    pub usage_pages: u64,
+    /// Highest usage since the cgroup was made or the kernel's own mark was reset, pages.
+    pub peak_pages: u64,
+    /// The hard limit, pages; `i64::MAX` divided by the page size for none.
+    pub limit_pages: u64,
+    /// How often usage reached the limit (v1; v2 counts in `memory.events`).
+    pub limit_hits: u64,
+    /// By [`MemoryItem`]; 0 for an item that this kernel does not have.
+    pub items: [u64; MemoryItem::COUNT],
+    /// Tasks of the cgroup and all below it.
+    pub pids: u64,
+    /// Periods of the CPU quota in which its tasks ran.
+    pub periods: u64,
+    /// Of these the periods in which they were throttled.
+    pub throttled_periods: u64,
+    /// How long they were throttled, summed over CPUs, nanoseconds.
+    pub throttled_ns: u64,
+    /// Time in which some (even) and all (odd) tasks waited: for IO, memory and CPU, nanoseconds; as old as
+    /// the kernel's last average (2 s while anything waits).
+    pub pressure_ns: [u64; PRESSURES],
+}
+const _: () = assert!(size_of::<CgroupRecord>() == 24 + 32 + 8 * MemoryItem::COUNT + 32 + 48);
+
+/// What a pass writes at its end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalkEnd {
+    /// The pass.
+    pub session: u64,
+    /// Places of records used; more than there are where the last cgroups found no room.
+    pub places: u64,
+}
+const _: () = assert!(size_of::<WalkEnd>() == 16);
