@@ -6,10 +6,12 @@
 //! | `reconciler` | pods, hierarchy, eviction and figures, and the facts that pass between them |
 //! | `arm` | the reactor's plan: levels, victims, open files |
 //! | `watchdog` | judges every loop from outside, tells the service manager |
+//! | `best_effort` | what best-effort pods may use of the node's memory |
 //! | `soft` | `evictionSoft`: when the lower level is in force |
 //! | `undo` | removes what agents have left, when none runs |
 
 mod arm;
+mod best_effort;
 mod reconciler;
 mod soft;
 mod start;

@@ -2,14 +2,18 @@
 
 use std::{str::FromStr, time::Duration};
 
-use podwarden_policy::colocation::burst::{BurstConfig, Policy};
+use podwarden_policy::colocation::{
+    burst::{BurstConfig, Policy},
+    memory_evict::Levels,
+};
 use serde::Deserialize;
+use serde_saphyr::Spanned;
 
 use super::{
     reclaimed::{RawReclaimed, ReclaimedConfig},
     values::{
-        BurstPercent, BurstSeconds, FloorPercent, QuotaBurstPercent, SharePoolPercent,
-        WaitObjective,
+        BurstPercent, BurstSeconds, FloorPercent, MemoryEvictLower, MemoryEvictPercent,
+        QuotaBurstPercent, SharePoolPercent, WaitObjective,
     },
 };
 
@@ -20,6 +24,8 @@ pub struct ColocationConfig {
     pub burst: BurstConfig,
     /// `cpuWaitStrategy`. Default: off.
     pub wait: WaitConfig,
+    /// `memoryEvictThresholdPercent` and `memoryEvictLowerPercent`. Default: off.
+    pub memory_evict: Option<Levels>,
     /// `reclaimed`. Default: off.
     pub reclaimed: ReclaimedConfig,
 }
@@ -47,6 +53,8 @@ impl Default for WaitConfig {
 pub(super) struct RawColocation {
     #[serde(default)]
     cpu_burst_strategy: RawBurst,
+    pub(super) memory_evict_threshold_percent: Option<MemoryEvictPercent>,
+    pub(super) memory_evict_lower_percent: Option<Spanned<MemoryEvictLower>>,
     #[serde(default)]
     cpu_wait_strategy: RawWait,
     #[serde(default)]
@@ -85,12 +93,14 @@ impl From<RawWait> for WaitConfig {
     }
 }
 
-impl From<RawColocation> for ColocationConfig {
-    fn from(raw: RawColocation) -> Self {
-        Self {
-            burst: raw.cpu_burst_strategy.into(),
-            wait: raw.cpu_wait_strategy.into(),
-            reclaimed: raw.reclaimed.into(),
+impl RawColocation {
+    /// With the levels of memory, which depend on more than one key.
+    pub(super) fn with(self, memory_evict: Option<Levels>) -> ColocationConfig {
+        ColocationConfig {
+            burst: self.cpu_burst_strategy.into(),
+            wait: self.cpu_wait_strategy.into(),
+            memory_evict,
+            reclaimed: self.reclaimed.into(),
         }
     }
 }

@@ -6,11 +6,15 @@ mod thresholds;
 
 use std::{path::PathBuf, time::Duration};
 
-use podwarden_policy::{converge::Steps, limits::LimitOptions, model::Reserved, plan::Ownership};
+use podwarden_policy::{
+    colocation::memory_evict::Levels, converge::Steps, limits::LimitOptions, model::Reserved,
+    plan::Ownership,
+};
 
 use super::{
     ApiserverConfig, Config, ConfigError, ConvergenceConfig, DEFAULT_API_SOCKET, EventLogConfig,
     PressureConfig, ReactorConfig,
+    colocation::RawColocation,
     raw::{
         MemoryReservationPolicy, RawConfig, RawConvergence, RawEventLog, RawReactor, RawReserved,
         SwapBehavior,
@@ -58,6 +62,30 @@ impl File<'_> {
         })
     }
 
+    /// `colocation.memoryEvictThresholdPercent` and its companion.
+    fn memory_evict(self, raw: &RawColocation) -> Result<Option<Levels>, ConfigError> {
+        let lower = raw.memory_evict_lower_percent.as_ref();
+        let Some(threshold) = &raw.memory_evict_threshold_percent else {
+            return match lower {
+                None => Ok(None),
+                Some(_) => Err(self.incomplete(
+                    "colocation.memoryEvictThresholdPercent",
+                    "colocation.memoryEvictLowerPercent",
+                )),
+            };
+        };
+        let written = lower.map(|lower| lower.value.0.into());
+        let levels = Levels::new(threshold.0.into(), written);
+        levels.map(Some).map_err(|error| ConfigError::Value {
+            origin: lower.map_or_else(
+                || self.0.to_owned(),
+                |lower| origin(self.0, lower.referenced.line()),
+            ),
+            field: "colocation.memoryEvictLowerPercent".to_owned(),
+            problem: format!("{error}; write a lower level below the threshold"),
+        })
+    }
+
     fn event_log(self, raw: RawEventLog) -> Result<Option<EventLogConfig>, ConfigError> {
         match (raw.path, raw.max_size) {
             (None, None) => Ok(None),
@@ -86,6 +114,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
     }
     let thresholds = file.thresholds(&raw, enforce.pods)?;
     let limits = limits(&raw);
+    let memory_evict = file.memory_evict(&raw.colocation)?;
     let static_pod_url = file.static_pod_url(&raw)?;
     let ownership = raw.ownership.unwrap_or_default();
     let node_name = raw.node_name.map_or_else(host_name, |name| name.0);
@@ -127,7 +156,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         pod_series: raw.metrics.pods.unwrap_or_default(),
         event_log: file.event_log(raw.event_log)?,
         convergence: raw.convergence.into(),
-        colocation: raw.colocation.into(),
+        colocation: raw.colocation.with(memory_evict),
         eviction_status: raw.eviction_status.how.unwrap_or_default(),
         node_condition: raw.node_condition.unwrap_or_default(),
         pods_dir: raw.pods_dir,

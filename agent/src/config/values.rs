@@ -175,6 +175,10 @@ values! {
     UpdateDiff(u32) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 10;
     /// The time after which it is published anew, seconds.
     UpdateTime(u64) = |text| whole(text, 30..=3600), "write a whole number of seconds from 30 to 3600", 300;
+    /// At this part of the node's memory in use, best-effort pods are evicted, percent.
+    MemoryEvictPercent(u32) = |text| whole(text, 1..=100), "write a whole percentage from 1 to 100";
+    /// Down to this, percent.
+    MemoryEvictLower(u32) = |text| whole(text, 0..=99), "write a whole percentage from 0 to 99";
     /// The burst of a container, percent of its limit. The kernel keeps it at the quota.
     BurstPercent(u64) = |text| whole(text, 1..=10_000), "write a whole number from 1 to 10000", 1000;
     /// The highest quota of a container, percent of its limit.

@@ -2,14 +2,16 @@
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::EventKind;
+use podwarden_policy::signal::ScopeName;
 
-use super::{Case, Context, case, eviction::small, reaping::Scene};
+use super::{Case, Context, case, eviction::small, portable, reaping::Scene, worth::meminfo};
 use crate::harness::{Options, Pod, PodSpec, Workload, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
     case("relief_minimum_reclaim", relief_minimum_reclaim),
     case("relief_soft", relief_soft),
     case("relief_limit", relief_limit),
+    portable("relief_best_effort", relief_best_effort),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -113,5 +115,38 @@ fn relief_limit(context: &Context) -> Result<()> {
     ensure!(alive == 1, "{alive} are alive");
     ensure!(scene.evictions(1)?.len() == 1);
     drop((filler, workloads));
+    scene.node.finish()
+}
+
+/// The node's memory comes to `memoryEvictThresholdPercent`: the best-effort pod that fills it goes, and no other. What
+/// other work on the machine takes or gives meanwhile moves the moment, not the victim.
+fn relief_best_effort(context: &Context) -> Result<()> {
+    let used = meminfo("MemTotal:")?.saturating_sub(meminfo("MemAvailable:")?);
+    // 70 % of this is 384 MiB above what is used now.
+    let capacity = (used + 384 * MIB) * 100 / 70;
+    let options = Options {
+        memory: capacity.to_string(),
+        config: "colocation: {memoryEvictThresholdPercent: 70}\n".to_owned(),
+        ..Options::default()
+    };
+    let scene = Scene::new(context, &options)?;
+    let other = scene.node.pod(PodSpec::best_effort("other"))?;
+    let mut small = other.start(&["anon", "--mib", "16"])?;
+    let mut guaranteed = scene.guaranteed.start(&["anon", "--mib", "64"])?;
+    let mut filler = scene
+        .victim
+        .start(&["fill", "--mib", "3072", "--rate", "100"])?;
+    let eviction = scene.evictions(1)?.remove(0);
+    ensure!(
+        eviction.pod.uid == scene.victim.uid() && eviction.scope == ScopeName::BestEffort,
+        "{eviction:?}"
+    );
+    let ended = filler.wait(scene.node.limit())?;
+    ensure!(!ended.success(), "the filler ended by itself");
+    ensure!(small.is_alive(), "the small pod was killed");
+    ensure!(guaranteed.is_alive(), "the Guaranteed pod was killed");
+    let count = scene.node.agent.evictions()?.len();
+    ensure!(count == 1, "{count} evictions");
+    drop((small, guaranteed));
     scene.node.finish()
 }

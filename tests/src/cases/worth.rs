@@ -83,22 +83,24 @@ fn ensure_paced(node: &Node, small: &mut Small) -> Result<()> {
     Ok(())
 }
 
+/// A line of `/proc/meminfo`, bytes; `name` ends with its colon.
+pub(super) fn meminfo(name: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10)
+        .with_context(|| format!("{name} of /proc/meminfo"))
+}
+
 /// A daemon outside the pods fills the node past its own level.
 fn worth_outside(context: &Context) -> Result<()> {
     if !context.emulated() {
         return skip("other work on this machine moves the node's memory; it runs in a machine");
     }
-    let meminfo = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let bytes = |name: &str| {
-        let line = meminfo.lines().find(|line| line.starts_with(name));
-        let kib = line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
-        kib.map(|kib| kib << 10)
-            .with_context(|| format!("{name} of /proc/meminfo"))
-    };
     // 256 MiB from now the node is at its level, which takes the small pods' 80 MiB and more.
-    let threshold = bytes("MemAvailable:")?.saturating_sub(256 * MIB);
+    let threshold = meminfo("MemAvailable:")?.saturating_sub(256 * MIB);
     let options = Options {
-        memory: bytes("MemTotal:")?.to_string(),
+        memory: meminfo("MemTotal:")?.to_string(),
         eviction_hard: Some(threshold.to_string()),
         ..Options::default()
     };

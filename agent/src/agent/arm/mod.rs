@@ -209,6 +209,8 @@ pub(super) struct Inputs<'a> {
     /// Once kubepods is at its level, how much below it usage is brought, bytes
     /// (`evictionMinimumReclaim`).
     pub minimum_reclaim: u64,
+    /// Once the besteffort tier is at its level, to where usage is brought, bytes; `None` for its level.
+    pub best_effort_target: Option<u64>,
     /// The pods of the sources.
     pub pods: &'a [&'a Pod],
     /// Pods that only their cgroups show, by uid, see [`unexplained`].
@@ -256,6 +258,9 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
     // The kubelet's thresholds are about all pods; those of the tiers are ours.
     let target = match name.tier() {
         None => level.saturating_sub(inputs.minimum_reclaim),
+        Some(QosClass::BestEffort) => inputs
+            .best_effort_target
+            .map_or(level, |target| target.min(level)),
         Some(_) => level,
     };
     let path = scope_path(inputs.layout, name);

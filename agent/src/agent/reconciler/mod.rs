@@ -351,7 +351,7 @@ impl Reconciler {
                 identities: known.identities,
                 set: known.set(),
                 evicted: self.eviction.evicted(),
-                tiers: self.eviction.levels().tiers(&self.env.layout),
+                tiers: self.eviction.armed().tiers(&self.env.layout),
                 convergence: self.hierarchy.convergence(),
                 drift: self.hierarchy.drift_stats(),
                 runtime: self.pods.runtime_stats(),

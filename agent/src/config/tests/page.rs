@@ -354,6 +354,16 @@ const KEYS: &[(&str, &[Key])] = &[
         "Co-location: reclaimed resources",
         &[
             (
+                "colocation.memoryEvictThresholdPercent",
+                "none, off; 1 to 100",
+                "the part of the node's memory in use from which best-effort pods are evicted; page cache that can be dropped is not in use",
+            ),
+            (
+                "colocation.memoryEvictLowerPercent",
+                "2 below the threshold; 0 to 99",
+                "down to which they are evicted",
+            ),
+            (
                 "colocation.reclaimed.enable",
                 "false; true with `publish`",
                 "whether the agent computes and shows what the node has to spare",

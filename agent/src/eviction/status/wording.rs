@@ -72,7 +72,7 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
             scope.signal().amount(used),
         ),
         Signal::QosReservedMemory | Signal::MemoryLimit => format!(
-            "The {scope} tier was low on resource: memory. qosReserved leaves it {}, it used {}. {}",
+            "The {scope} tier was low on resource: memory. Its level is {}, it used {}. {}",
             Bytes(level),
             Bytes(used),
             lower(eviction, used, Bytes),

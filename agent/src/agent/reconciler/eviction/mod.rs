@@ -5,23 +5,23 @@ mod fall;
 mod hold;
 mod outside;
 mod pressed;
+mod recording;
 mod reports;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::OwnedFd,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use podwarden_abi::ExitEvent;
-use podwarden_policy::{PodUid, reserve};
+use podwarden_policy::{PodUid, QosClass, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::{
     hold::ToHold,
     outside::Outside,
     pressed::Pressed,
+    recording::start_recorder,
     reports::{Evictions, Listeners},
 };
 use super::{Context, Environment, Fact};
@@ -33,18 +33,17 @@ use crate::{
             pids::PidThreshold,
             unexplained::{Explainers, Unexplained},
         },
+        best_effort::BestEffortMemory,
         soft::Soft,
     },
-    api::types::{Eviction, Exit, PodRef},
+    api::types::Eviction,
     eviction::{
         pod_killer::PodKiller,
-        recorder::{Incident, Recorder, Wanted},
+        recorder::{Incident, Recorder},
         status::EvictionStatus,
     },
-    kernel::events,
     reactor::{
         Pulse, Reactor,
-        plan::ScopeName,
         report::{Chosen, Report},
     },
 };
@@ -64,8 +63,11 @@ pub(in crate::agent) struct EvictionManager {
     status: Option<EvictionStatus>,
     soft: Option<Soft>,
     pressed: Pressed,
-    /// What the reactor is armed with.
+    best_effort: Option<BestEffortMemory>,
+    /// By the tiers' limits and the thresholds.
     levels: Levels,
+    /// What the reactor is armed with.
+    armed: Levels,
     unexplained: Unexplained,
     reports_lost: u64,
     /// Evicted pods that are to be held dead once their files are open.
@@ -93,12 +95,14 @@ impl EvictionManager {
             evictions: Evictions::default(),
             recorder: start_recorder(env, &reactor),
             status,
+            best_effort: BestEffortMemory::new(env.config.colocation.memory_evict),
             soft: Soft::new(&env.config, &env.node, Instant::now()),
             pressed: Pressed::new(
                 env.config.eviction_pressure_transition_period,
                 env.published.pressure().clone(),
             ),
             levels: Levels::default(),
+            armed: Levels::default(),
             unexplained: Unexplained::default(),
             reports_lost: 0,
             to_hold: BTreeMap::new(),
@@ -181,7 +185,9 @@ impl EvictionManager {
     pub(super) fn due(&self, now: Instant) -> Duration {
         let soft = self.soft.as_ref().map(|soft| soft.due(now));
         let status = self.status.as_ref().and_then(|status| status.due(now));
+        let best_effort = self.best_effort.as_ref().map(|memory| memory.due(now));
         soft.into_iter()
+            .chain(best_effort)
             .chain(status)
             .chain(self.unexplained.due(now))
             .chain(self.pressed.due(now))
@@ -190,8 +196,19 @@ impl EvictionManager {
     }
 
     /// Looks at the soft threshold, and whether pressure is over.
-    pub(super) fn on_time(&mut self, now: Instant, env: &Environment) -> Option<Fact> {
+    pub(super) fn on_time(&mut self, now: Instant, env: &Environment) -> Vec<Fact> {
         self.reactor.tidy();
+        let mut facts = Vec::new();
+        if let Some(memory) = &mut self.best_effort
+            && memory.due(now).is_zero()
+        {
+            let tier = env
+                .layout
+                .path(&env.layout.kubepods.tier(QosClass::BestEffort));
+            if memory.look(&env.tree, &tier, env.node.memory_capacity, now) {
+                facts.push(Fact::Arm);
+            }
+        }
         let mut changed = false;
         if let Some(soft) = &mut self.soft
             && soft.due(now).is_zero()
@@ -216,7 +233,8 @@ impl EvictionManager {
                 .look(now, pressed::pods_are_at_level(&figures.node.tiers));
         }
         changed |= self.unexplained.due(now).is_some_and(|due| due.is_zero());
-        changed.then_some(Fact::Reconcile)
+        facts.extend(changed.then_some(Fact::Reconcile));
+        facts
     }
 
     /// Looks for pods' cgroups that no source explains; returns the degradation.
@@ -267,6 +285,9 @@ impl EvictionManager {
         // Limits that others write wait for no tier to shrink.
         let levels = levels.within(env.tier_bounds);
         self.levels = levels;
+        // What the node's memory leaves the tier is the reactor's alone: no tier is limited by it.
+        let (armed, best_effort_target) = self.with_best_effort(levels);
+        self.armed = armed;
         let unexplained: Vec<_> = (self.unexplained.settled(Instant::now()))
             .filter(|uid| !set.mentions(uid))
             .collect();
@@ -275,8 +296,9 @@ impl EvictionManager {
             entries,
             runtime: &known.identities.runtime().state,
             layout: &env.layout,
-            levels,
+            levels: armed,
             minimum_reclaim: config.minimum_reclaim(&env.node),
+            best_effort_target,
             pods: &specs,
             unexplained: &unexplained,
             pressure: config.pressure,
@@ -294,9 +316,32 @@ impl EvictionManager {
         levels
     }
 
-    /// The levels in force.
+    /// The besteffort tier's level by the node's memory, where that is lower than its own, and its target.
+    fn with_best_effort(&self, levels: Levels) -> (Levels, Option<u64>) {
+        let by_node = self.best_effort.as_ref().and_then(BestEffortMemory::level);
+        match by_node {
+            Some(by_node) if levels.besteffort.is_none_or(|own| by_node.level < own) => {
+                let besteffort = Some(by_node.level);
+                (
+                    Levels {
+                        besteffort,
+                        ..levels
+                    },
+                    Some(by_node.target),
+                )
+            }
+            Some(_) | None => (levels, None),
+        }
+    }
+
+    /// The levels by the tiers' limits and the thresholds.
     pub(super) fn levels(&self) -> Levels {
         self.levels
+    }
+
+    /// The levels in force.
+    pub(super) fn armed(&self) -> Levels {
+        self.armed
     }
 
     /// The pods that were evicted and whose cgroup is still there.
@@ -316,72 +361,10 @@ impl EvictionManager {
         self.reactor.pulse()
     }
 
-    pub(super) fn record_exit(&mut self, uid: &PodUid, event: &ExitEvent) {
-        let signal = (event.status & 0x7f).cast_signed();
-        if let Some(recorder) = &mut self.recorder {
-            let exit = Exit {
-                at_nanos: event.header.time_ns,
-                pid: event.tgid,
-                command: events::command(event),
-                signal: (signal != 0).then_some(signal),
-            };
-            recorder.exited(uid, exit);
-        }
-    }
-
-    /// The kernel's OOM killer chose a process of `pod`: event `id`, at `at`.
-    pub(super) fn record_oom(&mut self, id: u64, pod: Option<PodRef>, at: u64) {
-        if let (Some(recorder), Some(pod)) = (&mut self.recorder, pod) {
-            let incident = Incident::of_oom(at, &self.reactor.armed(), self.reactor.trace().read());
-            recorder.incident(id, pod, incident);
-        }
-    }
-
-    /// The gap of a tier opened or closed: event `id`, at `at`.
-    pub(super) fn record_gap(&mut self, scope: ScopeName, id: u64, at: u64) {
-        if let Some(recorder) = &mut self.recorder {
-            let readings = self.reactor.trace().read();
-            let incident = Incident::of_gap(scope, at, &self.reactor.armed(), readings);
-            recorder.incident(id, PodRef::default(), incident);
-        }
-    }
-
-    /// Has the recorder follow the cgroups of the tiers and of every pod there is now.
-    fn follow_usage(&self, env: &Environment, pods: &BTreeMap<PodUid, PodEntry>) {
-        let Some(recorder) = &self.recorder else {
-            return;
-        };
-        let scopes = self.levels.tiers(&env.layout).into_iter().zip([
-            ScopeName::Kubepods,
-            ScopeName::Burstable,
-            ScopeName::BestEffort,
-        ]);
-        let scopes = scopes.map(|(tier, scope)| Wanted::Scope(scope, tier.path));
-        let pods = pods
-            .iter()
-            .map(|(uid, entry)| Wanted::Pod(uid.clone(), entry.path.clone()));
-        recorder.follow(scopes.chain(pods).collect());
-    }
-
     /// Ends the recorder and the reactor; the status is returned to end last.
     pub(super) fn finish(self) -> Option<EvictionStatus> {
         drop(self.recorder);
         drop(self.reactor);
         self.status
     }
-}
-
-/// Starts the recorder; evictions go on without it, and what led to them stays unknown.
-fn start_recorder(env: &Environment, reactor: &Reactor) -> Option<Recorder> {
-    let published = Arc::downgrade(&env.published);
-    let publish = move |id, record| {
-        if let Some(published) = published.upgrade() {
-            published.publish_flight_record(id, record);
-        }
-    };
-    Recorder::start(env.tree.clone(), reactor.trace(), publish)
-        .inspect_err(|error| {
-            tracing::warn!(%error, "no thread for the flight recorder: evictions have no curves");
-        })
-        .ok()
 }

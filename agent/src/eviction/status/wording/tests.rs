@@ -46,7 +46,7 @@ fn the_message_has_the_signal_and_the_figures() {
         ),
         (
             "besteffort",
-            "The besteffort tier was low on resource: memory. qosReserved leaves it 384Mi, it used 400Mi. ",
+            "The besteffort tier was low on resource: memory. Its level is 384Mi, it used 400Mi. ",
         ),
         (
             "pressure",
@@ -101,7 +101,7 @@ fn what_is_above_the_threshold_is_told_with_the_reason() {
         ),
         (
             of("besteffort", 371, None),
-            "qosReserved leaves it 384Mi, it used 371Mi. \
+            "Its level is 384Mi, it used 371Mi. \
              At 1Gi a second pods are evicted from 370Mi on, a headroom of 14Mi. Pod",
         ),
     ] {

@@ -1,0 +1,180 @@
+//! `colocation.memoryEvictThresholdPercent`: what best-effort pods may use of the node's memory while the others use
+//! what they use.
+//!
+//! ```text
+//! level  = capacity x threshold % - (used - best effort)      at least LEAST
+//! target = capacity x lower %     - (used - best effort)
+//! ```
+//!
+//! The reactor has the besteffort tier's level, so that growth of the tier is answered as it happens, and evicts
+//! within the tier by priority and usage. This part follows what the rest of the node uses, once a second. Memory in
+//! use is what is not available: page cache that can be dropped is not in use, of the node and of the tier.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::{CgroupPath, MemoryReader, Tree};
+use podwarden_policy::{Bytes, colocation::memory_evict::Levels};
+
+use crate::config::meminfo;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// A tier that uses less gives nothing worth an eviction.
+const LEAST: u64 = 64 << 20;
+/// Levels are rounded down to this, so that not every page of another process arms the reactor anew.
+const GRAIN: u64 = 8 << 20;
+
+/// Of the besteffort tier, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Level {
+    /// At this and above, pods of the tier are evicted.
+    pub(super) level: u64,
+    /// Down to this, at most `level`.
+    pub(super) target: u64,
+}
+
+impl Level {
+    /// Where `used` of `capacity` is not available, `best_effort` of that held by the tier.
+    fn of(capacity: Bytes, used: u64, best_effort: u64, levels: Levels) -> Self {
+        let others = used.saturating_sub(best_effort);
+        let at = |percent: u32| {
+            let of_node = capacity.percent(percent.into()).0;
+            let left = of_node.saturating_sub(others) / GRAIN * GRAIN;
+            left.max(LEAST)
+        };
+        Self {
+            level: at(levels.threshold()),
+            target: at(levels.lower()),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct BestEffortMemory {
+    levels: Levels,
+    looked: Option<Instant>,
+    memory: Option<MemoryReader>,
+    level: Option<Level>,
+}
+
+impl BestEffortMemory {
+    /// `None` where it is not configured.
+    pub(super) fn new(levels: Option<Levels>) -> Option<Self> {
+        levels.map(|levels| Self {
+            levels,
+            looked: None,
+            memory: None,
+            level: None,
+        })
+    }
+
+    /// How long until the next look.
+    pub(super) fn due(&self, now: Instant) -> Duration {
+        self.looked.map_or(Duration::ZERO, |looked| {
+            LOOK.saturating_sub(now.saturating_duration_since(looked))
+        })
+    }
+
+    /// The level in force; `None` while a figure is not known, which evicts nothing.
+    pub(super) fn level(&self) -> Option<Level> {
+        self.level
+    }
+
+    /// Reads the node and the tier; true where the level has changed.
+    pub(super) fn look(
+        &mut self,
+        tree: &Tree,
+        tier: &CgroupPath,
+        capacity: Bytes,
+        now: Instant,
+    ) -> bool {
+        self.looked = Some(now);
+        let level = self.read(tree, tier, capacity);
+        std::mem::replace(&mut self.level, level) != level
+    }
+
+    fn read(&mut self, tree: &Tree, tier: &CgroupPath, capacity: Bytes) -> Option<Level> {
+        if capacity.is_zero() {
+            return None;
+        }
+        // The tier first: what it takes meanwhile counts as others', which lowers the level for a second.
+        let best_effort = self.of_tier(tree, tier)?;
+        let text = fs::read_to_string("/proc/meminfo").ok()?;
+        let of = |key| meminfo(&text, key);
+        let used = of("MemTotal")?.saturating_sub(of("MemAvailable")?);
+        Some(Level::of(capacity, used.0, best_effort, self.levels))
+    }
+
+    fn of_tier(&mut self, tree: &Tree, tier: &CgroupPath) -> Option<u64> {
+        let read = |memory: &MemoryReader| -> podwarden_cgroup::Result<u64> {
+            let usage = memory.usage()?;
+            Ok(memory.stat()?.without_cache(usage))
+        };
+        if self.memory.is_none() {
+            self.memory = MemoryReader::open(tree, tier).ok();
+        }
+        let used = self.memory.as_ref().and_then(|memory| read(memory).ok());
+        if used.is_none() {
+            // Gone, or made anew.
+            self.memory = None;
+        }
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_tier_may_use_what_the_others_leave_below_the_threshold() {
+        let levels = Levels::new(70, None).unwrap();
+        let of = |used, best_effort| {
+            let level = Level::of(Bytes(100 * GIB), used * GIB, best_effort * GIB, levels);
+            (level.level / GIB, level.target / GIB)
+        };
+        assert_eq!(of(30, 0), (40, 38));
+        assert_eq!(of(60, 30), (40, 38), "its own usage changes nothing");
+        assert_eq!(of(60, 0), (10, 8));
+        let least = Level {
+            level: LEAST,
+            target: LEAST,
+        };
+        assert_eq!(Level::of(Bytes(100 * GIB), 90 * GIB, 0, levels), least);
+        // Read a moment apart, the tier may seem to use more than the node.
+        assert_eq!(of(1, 2), (70, 68));
+    }
+
+    proptest! {
+        #[test]
+        fn an_eviction_begins_where_the_node_is_at_the_threshold(
+            capacity in 1u64..1 << 44,
+            used in 0u64..1 << 44,
+            part in 0u64..=100,
+            threshold in 1i64..=100,
+        ) {
+            let levels = Levels::new(threshold, None).unwrap();
+            let best_effort = Bytes(used).percent(part).0;
+            let level = Level::of(Bytes(capacity), used, best_effort, levels);
+            prop_assert!(level.target <= level.level && level.level >= LEAST);
+            let at = Bytes(capacity).percent(threshold.unsigned_abs()).0;
+            if best_effort >= level.level {
+                // Never while the node is below its threshold by more than the grain.
+                prop_assert!(used.saturating_add(GRAIN) > at);
+            } else if best_effort >= LEAST {
+                prop_assert!(used < at.saturating_add(GRAIN));
+            }
+            // More use by others never raises it.
+            let more = Level::of(Bytes(capacity), used.saturating_add(GIB), best_effort, levels);
+            prop_assert!(more.level <= level.level && more.target <= level.target);
+        }
+    }
+}
