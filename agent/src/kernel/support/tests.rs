@@ -1,3 +1,5 @@
+//! More than 400 lines: one test for each fact that a kernel may lack.
+
 mod programs;
 
 use super::*;
