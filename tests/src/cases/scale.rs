@@ -52,19 +52,22 @@ fn many_pods_110_idle(context: &Context) -> Result<()> {
     let (cpu, time) = (node.agent.cpu_ns()?, monotonic());
     sleep(Duration::from_secs(10))?;
     let (cpu, time) = (node.agent.cpu_ns()? - cpu, monotonic() - time);
-    let rss = node.agent.rss()? as f64 / f64::from(1 << 20);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let (rss, anonymous) = (mib(node.agent.rss()?), mib(node.agent.anonymous()?));
     context.figure(
         "agent_cpu_idle",
         100.0 * cpu as f64 / time as f64,
         "% of a core",
     );
     context.figure("agent_rss", rss, "MiB");
+    context.figure("agent_anonymous", anonymous, "MiB");
     let (median, longest) = latency(&node, PODS)?;
     context.figure("get_pods_median", median, "ms");
     context.figure("get_pods_longest", longest, "ms");
+    // Its code and constants are locked: 22 MiB where they are built without link-time optimisation.
     ensure!(
-        rss <= 32.0,
-        "the agent has {rss:.1} MiB resident, not at most 32"
+        rss <= 40.0 && anonymous <= 14.0,
+        "the agent has {rss:.1} MiB resident, {anonymous:.1} of them of its own, not at most 40 and 14"
     );
     drop(sleepers);
     node.finish()

@@ -319,20 +319,20 @@ impl Agent {
 
     /// Resident memory, bytes.
     pub(crate) fn rss(&self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// Resident memory that no file stands behind, bytes.
+    pub(crate) fn anonymous(&self) -> Result<u64> {
+        self.memory("RssAnon:")
+    }
+
+    fn memory(&self, field: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let kib = text
-            .lines()
-            .find_map(|line| {
-                line.strip_prefix("VmRSS:")?
-                    .trim()
-                    .strip_suffix(" kB")?
-                    .parse()
-                    .ok()
-            })
-            .with_context(|| format!("no VmRSS in {path}"))?;
-        let kib: u64 = kib;
-        Ok(kib * 1024)
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("no {field} in {path}"))? * 1024)
     }
 
     /// CPU time of all its threads, nanoseconds.
