@@ -113,6 +113,7 @@ impl CgroupLayout {
     pub fn path(&self, name: &CgroupName) -> CgroupPath {
         // Below a pod the runtime's names stand as they are.
         if let (Some(parent), Some(last)) = (name.parent(), name.last())
+            && parent.is_within(&self.kubepods)
             && parent.last().and_then(name::parse_pod).is_some()
         {
             return self.path(&parent).child(last);
@@ -215,6 +216,12 @@ mod tests {
                 "/a_b.slice",
                 "a_b-kubepods.slice",
                 "a_b-kubepods.slice/a_b-kubepods-burstable.slice",
+            ),
+            // It is no pod: no pod is above kubepods.
+            (
+                "/pod_x.slice",
+                "pod_x-kubepods.slice",
+                "pod_x-kubepods.slice/pod_x-kubepods-burstable.slice",
             ),
             // Not systemd's: the tree was made in a container that sees another root.
             (
