@@ -67,16 +67,17 @@ fn kubernetes_accounts(context: &Context) -> Result<()> {
     cluster.agent_with(enforcing)?;
     let pod = Pod::new(
         "busy",
-        "while [ ! -e /go/busy ]; do usleep 10000; done; \
+        "while [ ! -e /go/busy ]; do usleep 300000; done; \
          i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; /e2e workload anon --mib 48; true",
     );
     let uid = cluster.run_now(&pod)?;
     let cgroup = cluster.kubepods().child(&format!("besteffort/pod{uid}"));
+    // Both at one moment: the pod used no CPU between the two readings of the kernel's.
     let used = || {
-        Ok((
-            cluster.pod_stats(&uid)?.cpu.usage_core_nano_seconds,
-            cgroup.cpu_ns()?,
-        ))
+        let kernel = cgroup.cpu_ns()?;
+        let told = cluster.pod_stats(&uid)?.cpu.usage_core_nano_seconds;
+        ensure!(cgroup.cpu_ns()? == kernel, "it uses CPU");
+        Ok((told, kernel))
     };
     // What the runtime did in the pod before the agent heard of it is left out.
     let (told_before, before): (u64, u64) = eventually(LIMIT, used)?;
@@ -87,7 +88,8 @@ fn kubernetes_accounts(context: &Context) -> Result<()> {
         let told = stats.memory.context("no memory is told")?;
         ensure!(memory.rss > 48 << 20, "it holds {} bytes", memory.rss);
         let (told_now, now) = used()?;
-        close_cpu(told_now - told_before, now - before)?;
+        let found = told_now.checked_sub(told_before).context("it is less")?;
+        close_cpu(found, now - before)?;
         let apart = told.working_set_bytes.abs_diff(memory.working_set());
         ensure!(apart < 1 << 20, "{told:?} and {memory:?}");
         let names: Vec<_> = stats

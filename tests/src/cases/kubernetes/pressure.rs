@@ -1,6 +1,6 @@
 //! A node that is short of memory takes no new pods.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -21,6 +21,8 @@ pub(in crate::cases) const CASES: &[Case] = &[
 const TAINT: &str = "podwarden.io/memory-pressure";
 /// What the node controller puts on a Node for the kubelet's condition.
 const KUBERNETES_TAINT: &str = "node.kubernetes.io/memory-pressure";
+/// Longest pause after refusals, 60 s (`agent/src/base/backoff.rs`), and some.
+const REFUSED: Duration = Duration::from_secs(90);
 /// How long pressure counts.
 const CALM: &str = "evictionPressureTransitionPeriod: 8s";
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/podwarden";
@@ -102,7 +104,7 @@ fn kubernetes_pressure_taint(context: &Context) -> Result<()> {
 
 fn replacement_waits(cluster: &Cluster, context: &Context) -> Result<()> {
     // It may: the agent tries again what was refused before.
-    eventually(LIMIT, || {
+    eventually(REFUSED, || {
         let node = cluster.api.get(&path())?;
         condition(&node, "PodwardenReady").context("it has no condition")?;
         Ok(())
