@@ -6,6 +6,7 @@
 //!  limits  typed values with their file names for v1 and v2
 //!  largest which cgroups outside the pods hold most memory
 //!  memory, cpu   readers with open files, for loops that must not allocate
+//!  cpuset        the CPUs that a cgroup may run on
 //!  bandwidth     CPU quota and burst, and how often a cgroup was throttled
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  leave   a process to the hierarchies' roots, past the end of its cgroup
@@ -33,6 +34,7 @@
 
 mod bandwidth;
 mod cpu;
+mod cpuset;
 mod detect;
 mod error;
 mod event;
@@ -53,6 +55,7 @@ mod writes;
 
 pub use bandwidth::{QuotaWriter, ThrottleReader, Throttling};
 pub use cpu::KernelCpu;
+pub use cpuset::CpuList;
 pub use detect::{Controller, Driver, DriverFacts, Hierarchies, Version};
 pub use error::{Error, Result};
 pub use event::{MemoryEvents, MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger};

@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::durable;
 
 /// Values of one cgroup.
-pub trait Found: Copy + Serialize + DeserializeOwned {
+pub trait Found: Clone + Serialize + DeserializeOwned {
     /// The cgroup's id: another cgroup of the same name has another one.
     fn id(&self) -> u64;
 }
@@ -47,9 +47,9 @@ impl<F: Found> Originals<F> {
             .get(path.as_str())
             .filter(|found| found.id() == now.id())
         {
-            return (*found, true);
+            return (found.clone(), true);
         }
-        self.set(path, now);
+        self.set(path, now.clone());
         (now, false)
     }
 

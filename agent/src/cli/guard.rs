@@ -54,6 +54,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         systemd: args.systemd,
     };
     if let (Some(tree), Some(quotas)) = (guard::run(place, std::io::stdin())?, args.quotas) {
+        if let Some(cpus) = colocation::cpus_beside(&quotas) {
+            colocation::restore_cpus(&tree, cpus);
+        }
         colocation::restore(&tree, quotas);
     }
     Ok(ExitCode::SUCCESS)

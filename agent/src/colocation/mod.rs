@@ -16,7 +16,7 @@
 //! | `container` | one cgroup: as it was found and as it was left, and its next quota |
 //! | `meter` | one container: usage over the last period, throttling, tokens |
 //! | `pool` | whether the node has CPU to give |
-//! | `hold` | best effort gets less CPU while a protected pod waits: a thread of its own |
+//! | `hold` | best effort gets less CPU while a protected pod waits, and by the koordlet's formula: a thread of its own |
 //! | `undo` | puts everything back when the agent is killed |
 //! | `found` | what the cgroups held before podwarden wrote to them, kept past a kill |
 //! | `ours` | podwarden's quotas, so that they do not count as foreign |
@@ -47,6 +47,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub use self::{
     found::{file as found_file, hold_file, left, restore},
+    hold::cpus::{
+        beside as cpus_beside, file as cpus_file, left as cpus_left, restore as restore_cpus,
+    },
     ours::Ours,
 };
 use crate::api::types::PodRef;

@@ -88,14 +88,14 @@ impl Pool {
     }
 }
 
-fn milli(used: Duration, window: Duration) -> MilliCpu {
+pub(super) fn milli(used: Duration, window: Duration) -> MilliCpu {
     let milli = (used.as_nanos() * 1000).checked_div(window.as_nanos());
     MilliCpu(u64::try_from(milli.unwrap_or(0)).unwrap_or(u64::MAX))
 }
 
 /// How long the machine's CPUs were busy since it started, in all: user, nice, system, irq, softirq and steal of
 /// `/proc/stat` (`proc_stat(5)`).
-fn busy() -> Option<Duration> {
+pub(super) fn busy() -> Option<Duration> {
     parse(&fs::read_to_string("/proc/stat").ok()?)
 }
 

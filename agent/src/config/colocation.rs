@@ -5,6 +5,7 @@ use std::{str::FromStr, time::Duration};
 use podwarden_policy::colocation::{
     burst::{BurstConfig, Policy},
     memory_evict::Levels,
+    suppress::{self, Threshold},
 };
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -13,7 +14,7 @@ use super::{
     reclaimed::{RawReclaimed, ReclaimedConfig},
     values::{
         BurstPercent, BurstSeconds, FloorPercent, MemoryEvictLower, MemoryEvictPercent,
-        QuotaBurstPercent, SharePoolPercent, WaitObjective,
+        QuotaBurstPercent, SharePoolPercent, SuppressPercent, WaitObjective,
     },
 };
 
@@ -26,6 +27,8 @@ pub struct ColocationConfig {
     pub wait: WaitConfig,
     /// `memoryEvictThresholdPercent` and `memoryEvictLowerPercent`. Default: off.
     pub memory_evict: Option<Levels>,
+    /// `cpuSuppressThresholdPercent` and its companions; `None` where it is off. Default: off.
+    pub suppress: Option<SuppressConfig>,
     /// `reclaimed`. Default: off.
     pub reclaimed: ReclaimedConfig,
 }
@@ -39,6 +42,15 @@ pub struct WaitConfig {
     pub objective: Duration,
     /// `minPercent`: what best effort keeps in any case, percent of the node's CPUs, 1 to 100. Default: 5.
     pub min_percent: u64,
+}
+
+/// `colocation.cpuSuppressThresholdPercent`: best effort is held to the koordlet's formula.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuppressConfig {
+    /// `cpuSuppressThresholdPercent`, 1 to 100, and `cpuSuppressMinPercent`, 1 to 100. Default of the latter: none.
+    pub threshold: Threshold,
+    /// `cpuSuppressPolicy`. Default: `cpuset`.
+    pub policy: suppress::Policy,
 }
 
 impl Default for WaitConfig {
@@ -55,6 +67,9 @@ pub(super) struct RawColocation {
     cpu_burst_strategy: RawBurst,
     pub(super) memory_evict_threshold_percent: Option<MemoryEvictPercent>,
     pub(super) memory_evict_lower_percent: Option<Spanned<MemoryEvictLower>>,
+    pub(super) cpu_suppress_threshold_percent: Option<SuppressPercent>,
+    pub(super) cpu_suppress_min_percent: Option<FloorPercent>,
+    pub(super) cpu_suppress_policy: Option<suppress::Policy>,
     #[serde(default)]
     cpu_wait_strategy: RawWait,
     #[serde(default)]
@@ -94,9 +109,22 @@ impl From<RawWait> for WaitConfig {
 }
 
 impl RawColocation {
+    fn suppress(&self) -> Option<SuppressConfig> {
+        let threshold = self.cpu_suppress_threshold_percent.as_ref()?;
+        let floor = self.cpu_suppress_min_percent.as_ref();
+        Some(SuppressConfig {
+            threshold: Threshold {
+                percent: threshold.0,
+                min_percent: floor.map(|floor| floor.0),
+            },
+            policy: self.cpu_suppress_policy.unwrap_or_default(),
+        })
+    }
+
     /// With the levels of memory, which depend on more than one key.
     pub(super) fn with(self, memory_evict: Option<Levels>) -> ColocationConfig {
         ColocationConfig {
+            suppress: self.suppress(),
             burst: self.cpu_burst_strategy.into(),
             wait: self.cpu_wait_strategy.into(),
             memory_evict,

@@ -36,7 +36,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use colocation::ColocationConfig;
+pub use colocation::{ColocationConfig, SuppressConfig};
 pub use error::ConfigError;
 pub use kernel_log::KernelLog;
 pub(crate) use machine::meminfo;

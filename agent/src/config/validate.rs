@@ -86,6 +86,26 @@ impl File<'_> {
         })
     }
 
+    /// What has no effect without `colocation.cpuSuppressThresholdPercent`.
+    fn suppress(self, raw: &RawColocation) -> Result<(), ConfigError> {
+        let companions = [
+            (
+                "colocation.cpuSuppressMinPercent",
+                raw.cpu_suppress_min_percent.is_some(),
+            ),
+            (
+                "colocation.cpuSuppressPolicy",
+                raw.cpu_suppress_policy.is_some(),
+            ),
+        ];
+        match companions.into_iter().find(|(_, is_set)| *is_set) {
+            Some((because, _)) if raw.cpu_suppress_threshold_percent.is_none() => {
+                Err(self.incomplete("colocation.cpuSuppressThresholdPercent", because))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn event_log(self, raw: RawEventLog) -> Result<Option<EventLogConfig>, ConfigError> {
         match (raw.path, raw.max_size) {
             (None, None) => Ok(None),
@@ -115,6 +135,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
     let thresholds = file.thresholds(&raw, enforce.pods)?;
     let limits = limits(&raw);
     let memory_evict = file.memory_evict(&raw.colocation)?;
+    file.suppress(&raw.colocation)?;
     let static_pod_url = file.static_pod_url(&raw)?;
     let ownership = raw.ownership.unwrap_or_default();
     let node_name = raw.node_name.map_or_else(host_name, |name| name.0);

@@ -191,6 +191,8 @@ values! {
     WaitObjective(Duration) = |text| within(text, 100 * US..=SECOND), DURATION, 5 * MS;
     /// What best effort keeps of the node's CPUs, percent.
     FloorPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 5;
+    /// How much of the node's CPUs all pods and the system may use before best effort gets less, percent.
+    SuppressPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100";
     /// Where manifests are.
     ManifestUrl(Uri) = manifest_url, "write a whole URL, such as https://pods.example/node-1.yaml";
     /// Where the kubelet is.

@@ -52,6 +52,7 @@ mod shutdown;
 mod stalls;
 mod static_url;
 mod stuck;
+mod suppress;
 mod systemd;
 mod undo;
 mod victims;
@@ -162,6 +163,7 @@ pub(crate) fn all() -> Vec<Case> {
         scale::CASES,
         faults::CASES,
         stuck::CASES,
+        suppress::CASES,
         killed::CASES,
         guard::CASES,
         shutdown::CASES,

@@ -18,7 +18,7 @@ use crate::{
     base::clock,
     colocation::{
         Aim, Burster, Ours, Protected, Report, Why,
-        hold::{self, Holder, What},
+        hold::{self, Holder, Suppressed, What},
     },
     config::WaitObjective,
     pods::SourcedPod,
@@ -36,7 +36,7 @@ pub(in crate::agent) struct Colocation {
     /// The same.
     holder: Option<Holder>,
     /// What the holder goes by.
-    watched: Vec<hold::Protected>,
+    watched: hold::Aim,
     ours: Arc<Ours>,
     /// What the thread goes by.
     aim: Aim,
@@ -53,7 +53,7 @@ impl Colocation {
         Self {
             burster,
             holder,
-            watched: Vec::new(),
+            watched: hold::Aim::default(),
             ours,
             aim: Aim::default(),
             reported: Vec::new(),
@@ -113,7 +113,7 @@ impl Colocation {
             .map(|sourced| (sourced, class::classify(&sourced.pod)))
             .collect();
         let mut aim = Aim::default();
-        let mut watched = Vec::new();
+        let mut watched = hold::Aim::default();
         let layout = &env.layout;
         let tier = layout.path(&layout.kubepods.tier(QosClass::BestEffort));
         aim.outside_pool.push(tier);
@@ -126,9 +126,16 @@ impl Colocation {
                 aim.reserved = MilliCpu::saturating_add(aim.reserved, requests);
                 aim.outside_pool.push(entry.path.clone());
             }
+            let containers = || entry.containers.values().filter(|one| one.live);
+            let paths = containers().map(|one| one.path.clone());
+            match classified.class {
+                Class::Lse | Class::System => watched.pinned.exclusive.extend(paths),
+                Class::Lsr => watched.pinned.reserved.extend(paths),
+                Class::Ls | Class::Be => {}
+            }
             if classified.class.is_latency_sensitive() && classified.contradictions.is_empty() {
                 let pod = protected(sourced, entry, &known);
-                watched.push(hold::Protected {
+                watched.protected.push(hold::Protected {
                     pod: pod.pod.clone(),
                     objective: objective(sourced)
                         .unwrap_or_default()
@@ -249,6 +256,7 @@ fn publish_hold(report: hold::Report, env: &Environment) -> Vec<Fact> {
             };
             (None, kind)
         }
+        What::Suppressed(step) => (None, suppressed(step, dry_run, env)),
         What::Refused(error) => {
             return vec![Fact::Degraded(format!(
                 "best-effort CPU cannot be held back: {error}"
@@ -257,6 +265,19 @@ fn publish_hold(report: hold::Report, env: &Environment) -> Vec<Fact> {
     };
     env.published.event(clock::text_of(report.at), pod, kind);
     Vec::new()
+}
+
+fn suppressed(step: Suppressed, dry_run: bool, env: &Environment) -> EventKind {
+    let config = env.config.colocation.suppress;
+    EventKind::BestEffortSuppressed {
+        from_milli: step.from.map(|from| from.0),
+        to_milli: step.to.0,
+        cpus: step.cpus.map(|cpus| cpus.to_string()),
+        others_milli: step.others.0,
+        capacity_milli: env.node.cpu_capacity.0,
+        threshold_percent: config.map_or(0, |config| config.threshold.percent),
+        dry_run,
+    }
 }
 
 /// The wait that is too long for a pod by its annotation, `None` without one; or why it has no effect.

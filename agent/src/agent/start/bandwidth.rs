@@ -9,8 +9,9 @@ use nix::unistd::{SysconfVar, sysconf};
 use podwarden_cgroup::Tree;
 use podwarden_policy::{
     MilliCpu, QosClass,
-    colocation::{burst::Policy, hold::Bounds},
+    colocation::{burst::Policy, hold::Bounds, suppress::Capacity},
     plan::Ownership,
+    reserve,
 };
 
 use super::{Environment, LOCK_DIR};
@@ -34,6 +35,12 @@ fn hold_file(config: &Config) -> PathBuf {
 
 /// Puts back what an agent before this one left, whatever this one's mode and strategies.
 pub(super) fn restore(config: &Config, tree: &Tree) {
+    let cpus = colocation::cpus_file(Path::new(LOCK_DIR), &config.cgroup_root);
+    if colocation::restore_cpus(tree, cpus) {
+        tracing::info!(
+            "the besteffort tier's CPUs that an agent before this one left: as it found them again"
+        );
+    }
     for (file, what) in [
         (found_file(config), "CPU quotas of pods"),
         (hold_file(config), "the besteffort tier's CPU quota"),
@@ -52,12 +59,7 @@ pub(super) fn start(env: &Environment, waits: Option<Waits>) -> (Colocation, Vec
         lost.push(format!("no pod exceeds its CPU limit: no thread ({error})"));
         None
     });
-    let holder = holder(env, waits).unwrap_or_else(|why| {
-        lost.push(format!(
-            "best-effort CPU is not held back when a protected pod waits: {why}"
-        ));
-        None
-    });
+    let holder = holder(env, waits, &mut lost);
     (Colocation::new(burster, holder, ours), lost)
 }
 
@@ -80,33 +82,68 @@ fn burster(env: &Environment, ours: &Arc<Ours>) -> std::io::Result<Option<Burste
     .map(Some)
 }
 
-fn holder(env: &Environment, waits: Option<Waits>) -> Result<Option<Holder>, String> {
-    let config = env.config.colocation.wait;
-    if !config.enable {
-        return Ok(None);
-    }
+const NOT_HELD: &str = "best-effort CPU is not held back when a protected pod waits";
+const NOT_SUPPRESSED: &str = "best-effort CPU is not held to cpuSuppressThresholdPercent";
+
+/// The thread that holds best effort back, where a strategy needs it; what is lost goes to `lost`.
+fn holder(env: &Environment, waits: Option<Waits>, lost: &mut Vec<String>) -> Option<Holder> {
+    let config = &env.config.colocation;
+    let (holds, suppresses) = (config.wait.enable, config.suppress);
+    let strategies = [
+        holds.then_some(NOT_HELD),
+        suppresses.and(Some(NOT_SUPPRESSED)),
+    ];
+    let mut lose = |what: &str, why: &str| lost.push(format!("{what}: {why}"));
     if env.config.ownership == Ownership::Assist {
-        return Err("a kubelet owns the tier's cgroup (ownership: assist)".to_owned());
+        for what in strategies.into_iter().flatten() {
+            lose(what, "a kubelet owns the tier's cgroup (ownership: assist)");
+        }
+        return None;
     }
-    let waits = waits.ok_or("the kernel programs do not report waits")?;
-    let layout = &env.layout;
+    let waits = waits.filter(|_| holds);
+    if holds && waits.is_none() {
+        lose(NOT_HELD, "the kernel programs do not report waits");
+    }
+    if waits.is_none() && suppresses.is_none() {
+        return None;
+    }
+    match Holder::start(parts(env), waits) {
+        Ok(holder) => Some(holder),
+        Err(error) => {
+            for what in strategies.into_iter().flatten() {
+                lose(what, &format!("no thread ({error})"));
+            }
+            None
+        }
+    }
+}
+
+fn parts(env: &Environment) -> hold::Parts {
+    let (layout, config) = (&env.layout, &env.config.colocation);
     let cpus = env.node.cpu_capacity;
-    let parts = hold::Parts {
+    let reserved = cpus.saturating_sub(reserve::allocatable(&env.node).cpu);
+    hold::Parts {
         tree: env.tree.clone(),
         tier: layout.path(&layout.kubepods.tier(QosClass::BestEffort)),
         bounds: Bounds {
             cpus,
-            floor: MilliCpu(cpus.0.saturating_mul(config.min_percent) / 100),
+            floor: MilliCpu(cpus.0.saturating_mul(config.wait.min_percent) / 100),
         },
+        suppress: config.suppress.map(|suppress| hold::Strategy {
+            node: Capacity {
+                capacity: cpus,
+                reserved,
+            },
+            threshold: suppress.threshold,
+            policy: suppress.policy,
+            kubepods: layout.path(&layout.kubepods),
+        }),
         enforce: env.config.mode == Mode::Enforce,
         found: hold_file(&env.config),
+        found_cpus: colocation::cpus_file(Path::new(LOCK_DIR), &env.config.cgroup_root),
         cgroup_root: env.config.cgroup_root.clone(),
         real_time: env.config.reactor.real_time,
-    };
-    let started = Holder::start(parts, waits);
-    started
-        .map(Some)
-        .map_err(|error| format!("no thread ({error})"))
+    }
 }
 
 fn online() -> u64 {

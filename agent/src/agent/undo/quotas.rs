@@ -1,29 +1,37 @@
-//! CPU quotas and bursts of pods and of the besteffort tier, where an agent and its guards were killed.
+//! CPU quotas and bursts of pods and of the besteffort tier, and the tier's CPUs, where an agent and its guards were
+//! killed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use podwarden_cgroup::{CgroupPath, Tree};
 
 use super::{Item, Place, Step, put_back};
-use crate::colocation::{found_file, hold_file, left, restore};
+use crate::colocation::{cpus_file, cpus_left, found_file, hold_file, left, restore, restore_cpus};
 
 pub(super) const STEP: Step = Step {
     name: "quotas",
-    about: "CPU quotas and bursts that are not what the agent found",
+    about: "CPU quotas, bursts and CPUs that are not what the agent found",
     run,
 };
 
 fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
-    let files = [found_file, hold_file].map(|file| file(&place.run_dir, &place.cgroup_root));
-    Ok(files
-        .into_iter()
-        .flat_map(|file| undo(place, &file))
-        .collect())
+    let of = |file: fn(&Path, &str) -> PathBuf| file(&place.run_dir, &place.cgroup_root);
+    let mut items = undo(place, &of(found_file), left, restore);
+    items.extend(undo(place, &of(hold_file), left, restore));
+    items.extend(undo(place, &of(cpus_file), cpus_left, restore_cpus));
+    Ok(items)
 }
 
-fn undo(place: &Place, found: &Path) -> Vec<Item> {
+fn undo(
+    place: &Place,
+    found: &Path,
+    left: fn(PathBuf) -> Vec<CgroupPath>,
+    restore: fn(&Tree, PathBuf) -> bool,
+) -> Vec<Item> {
     let cgroups = left(found.to_owned());
     if !place.dry_run && !cgroups.is_empty() {
         restore(&place.tree, found.to_owned());
     }
-    let refused = "the kernel refused a quota, see the log";
+    let refused = "the kernel refused a value, see the log";
     put_back(place, found, &cgroups, refused)
 }

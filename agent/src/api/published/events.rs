@@ -49,7 +49,8 @@ impl Group {
             | EventKind::ForeignWriteSettled { .. }
             | EventKind::CpuQuota { .. }
             | EventKind::BestEffortHeld { .. }
-            | EventKind::BestEffortFreed { .. } => Self::Changes,
+            | EventKind::BestEffortFreed { .. }
+            | EventKind::BestEffortSuppressed { .. } => Self::Changes,
             EventKind::ProcessExit { .. } | EventKind::ExitsDropped { .. } => Self::Exits,
         }
     }

@@ -279,6 +279,25 @@ pub enum EventKind {
         /// True in observe mode: nothing was written.
         dry_run: bool,
     },
+    /// The besteffort tier may use more or less CPU by `cpuSuppressThresholdPercent`; in observe mode, would.
+    BestEffortSuppressed {
+        /// What was reported before, thousandths of a CPU; absent the first time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from_milli: Option<u64>,
+        /// What it may use now, thousandths of a CPU.
+        to_milli: u64,
+        /// Its CPUs as a list, where `cpuSuppressPolicy` is `cpuset`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cpus: Option<String>,
+        /// What other pods and the system used, thousandths of a CPU.
+        others_milli: u64,
+        /// Of this many all pods and the system may use `threshold_percent`, thousandths of a CPU.
+        capacity_milli: u64,
+        /// `cpuSuppressThresholdPercent`.
+        threshold_percent: u64,
+        /// True in observe mode: nothing was written.
+        dry_run: bool,
+    },
     /// The besteffort tier may use all CPU again: no protected pod waited.
     BestEffortFreed {
         /// For how long it was held back, nanoseconds.

@@ -1,5 +1,7 @@
 //! An event as text.
 
+mod cpu;
+
 use podwarden_policy::signal::{Amount, ScopeName};
 
 use crate::{
@@ -86,8 +88,10 @@ pub(crate) fn sentence(event: &Event) -> String {
         EventKind::ForeignWrite { .. }
         | EventKind::ForeignWriteContested { .. }
         | EventKind::ForeignWriteSettled { .. } => drift(&event.kind),
-        EventKind::CpuQuota { .. } => quota(&event.kind),
-        EventKind::BestEffortHeld { .. } | EventKind::BestEffortFreed { .. } => held(&event.kind),
+        EventKind::CpuQuota { .. } => cpu::quota(&event.kind),
+        EventKind::BestEffortHeld { .. }
+        | EventKind::BestEffortFreed { .. }
+        | EventKind::BestEffortSuppressed { .. } => cpu::held(&event.kind),
         EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
 }
@@ -152,66 +156,6 @@ fn gap(kind: &EventKind) -> String {
                 output::bytes(*usage_bytes),
             )
         }
-        _ => String::new(),
-    }
-}
-
-fn quota(kind: &EventKind) -> String {
-    let EventKind::CpuQuota {
-        container,
-        throttled_nanos,
-        from_us,
-        to_us,
-        period_us,
-        reason,
-        dry_run,
-    } = kind
-    else {
-        return String::new();
-    };
-    let (from, to) = (from_us / 1000, to_us / 1000);
-    let container = output::printable(container);
-    let why = match reason.as_str() {
-        "throttled" => format!(
-            "throttled {} of {} ms",
-            output::nanos(*throttled_nanos),
-            period_us / 1000
-        ),
-        "nodeBusy" => "no free CPU left".to_owned(),
-        _ => "its tokens are used up".to_owned(),
-    };
-    let would = if *dry_run { "would be " } else { "" };
-    format!("{container} {why}: quota {would}{from} -> {to} ms")
-}
-
-fn held(kind: &EventKind) -> String {
-    let would = |dry_run: &bool| if *dry_run { "would be " } else { "" };
-    match kind {
-        EventKind::BestEffortHeld {
-            from_milli,
-            to_milli,
-            waited_nanos,
-            dry_run,
-            ..
-        } => {
-            let cpus = |milli: &u64| *milli as f64 / 1000.0;
-            format!(
-                "waited {} for a CPU: best-effort {}held from {:.1} to {:.1} CPUs",
-                output::nanos(*waited_nanos),
-                would(dry_run),
-                cpus(from_milli),
-                cpus(to_milli)
-            )
-        }
-        EventKind::BestEffortFreed {
-            held_nanos,
-            waits,
-            dry_run,
-        } => format!(
-            "best-effort {}free again after {}: {waits} waits were too long",
-            would(dry_run),
-            output::nanos(*held_nanos)
-        ),
         _ => String::new(),
     }
 }

@@ -1,4 +1,5 @@
-//! Best effort gets less CPU while a protected pod waits for one.
+//! What best effort may use of the CPU: less while a protected pod waits for one, and by the koordlet's formula. Of
+//! two quotas the smaller one is written.
 //!
 //! ```text
 //!  context switch: waited too long ── record ──> thread ── quota ──> besteffort tier
@@ -10,8 +11,12 @@
 //!
 //! A pod that its own limit stopped waited for no other pod: what its cgroups were throttled counts against the wait.
 
+pub(super) mod cpus;
+mod rounds;
+mod suppress;
 mod thread;
 mod tier;
+mod topology;
 mod watched;
 
 use std::{
@@ -26,10 +31,11 @@ use std::{
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use podwarden_cgroup::{CgroupPath, Tree};
+use podwarden_cgroup::{CgroupPath, CpuList, Tree};
 use podwarden_policy::{MilliCpu, colocation::hold::Bounds};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+pub use self::suppress::{Pinned, Strategy};
 use crate::{api::types::PodRef, kernel::waits::Waits};
 
 /// A pod that is not to wait.
@@ -79,12 +85,36 @@ pub enum What {
         /// Waits that were too long meanwhile.
         waits: u64,
     },
-    /// The kernel refused a quota.
+    /// It may use more or less by the formula.
+    Suppressed(Suppressed),
+    /// The kernel refused a quota, or a list of CPUs.
     Refused(String),
 }
 
+/// A step of what best effort may use by the formula.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suppressed {
+    /// What was reported before, `None` for the first time.
+    pub from: Option<MilliCpu>,
+    /// What it may use now.
+    pub to: MilliCpu,
+    /// Its CPUs, where `cpuSuppressPolicy` is `cpuset`.
+    pub cpus: Option<CpuList>,
+    /// What other pods and the system used.
+    pub others: MilliCpu,
+}
+
+/// The pods as they are now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Aim {
+    /// The protected ones.
+    pub protected: Vec<Protected>,
+    /// Those with CPUs of their own.
+    pub pinned: Pinned,
+}
+
 enum Message {
-    Aim(Vec<Protected>),
+    Aim(Aim),
     End,
 }
 
@@ -94,12 +124,16 @@ pub struct Parts {
     pub tree: Tree,
     /// The besteffort tier's cgroup.
     pub tier: CgroupPath,
-    /// What it may use.
+    /// What it may use while a protected pod waits.
     pub bounds: Bounds,
+    /// What it may use by the formula; `None` where that is off.
+    pub suppress: Option<Strategy>,
     /// False in observe mode: nothing is written.
     pub enforce: bool,
     /// The file in which it is kept what was found, see [`super::hold_file`].
     pub found: PathBuf,
+    /// The same for its CPUs, see [`super::cpus_file`].
+    pub found_cpus: PathBuf,
     /// Parent of kubepods, relative to each controller's mount point.
     pub cgroup_root: String,
     /// Whether the thread may be SCHED_FIFO: an ordinary one can wait for hundreds of milliseconds.
@@ -117,11 +151,11 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Starts the thread, with no pod to look after.
+    /// Starts the thread, with no pod to look after; without `waits` no wait is relieved.
     ///
     /// # Errors
     /// When there is no thread or no eventfd to be had.
-    pub fn start(parts: Parts, waits: Waits) -> io::Result<Self> {
+    pub fn start(parts: Parts, waits: Option<Waits>) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let (messages, waiting) = channel();
@@ -138,9 +172,9 @@ impl Holder {
         })
     }
 
-    /// The protected pods from now on.
-    pub fn aim(&self, protected: Vec<Protected>) {
-        self.tell(Message::Aim(protected));
+    /// The pods from now on.
+    pub fn aim(&self, aim: Aim) {
+        self.tell(Message::Aim(aim));
     }
 
     fn tell(&self, message: Message) {

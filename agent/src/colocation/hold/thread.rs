@@ -1,4 +1,5 @@
-//! The thread: waits for the kernel's records, and lowers and raises what the tier may use.
+//! The thread: waits for the kernel's records, and lowers and raises what the tier may use. The rounds of suppression
+//! are in [`super::rounds`].
 
 use std::{
     os::fd::AsFd as _,
@@ -14,12 +15,12 @@ use nix::{
     sys::eventfd::EventFd,
 };
 use podwarden_abi::LongWait;
-use podwarden_policy::colocation::hold::Hold;
+use podwarden_policy::{MilliCpu, colocation::hold::Hold};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Message, Parts, Protected, Report, What, tier::Tier, watched::Watched};
+use super::{Aim, Message, Parts, Report, What, rounds::Rounds, tier::Tier, watched::Watched};
 use crate::{
-    base::clock,
+    base::{clock, error::chain},
     colocation::{found::Originals, undo},
     hierarchy::converge::guard::Guard,
     kernel::{realtime, waits::Waits},
@@ -36,20 +37,21 @@ const REFUSED: Duration = Duration::from_secs(10);
 
 /// See the module's text.
 pub(super) struct Thread {
-    parts: Parts,
-    waits: Waits,
+    pub(super) parts: Parts,
+    waits: Option<Waits>,
     bell: Arc<EventFd>,
     messages: Receiver<Message>,
     tell: UnboundedSender<Report>,
     originals: Originals,
     watched: Watched,
-    tier: Option<Tier>,
-    hold: Hold,
+    pub(super) tier: Option<Tier>,
+    pub(super) hold: Hold,
+    pub(super) rounds: Rounds,
     /// Since when the tier is held back, and the waits since then.
     held: Option<(Instant, u64)>,
     reported: Option<Instant>,
     adopted: Instant,
-    refused: Option<Instant>,
+    pub(super) refused: Option<Instant>,
     /// Puts the quota back when the agent is killed.
     guard: Option<Guard>,
 }
@@ -57,7 +59,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         parts: Parts,
-        waits: Waits,
+        waits: Option<Waits>,
         bell: Arc<EventFd>,
         messages: Receiver<Message>,
         tell: UnboundedSender<Report>,
@@ -72,6 +74,7 @@ impl Thread {
             watched: Watched::default(),
             tier: None,
             hold: Hold::default(),
+            rounds: Rounds::default(),
             held: None,
             reported: None,
             adopted: Instant::now(),
@@ -89,7 +92,7 @@ impl Thread {
             self.sleep();
             // Nothing to read is as good.
             let _ = self.bell.read();
-            while let Some(wait) = self.waits.next() {
+            while let Some(wait) = self.waits.as_mut().and_then(Waits::next) {
                 self.waited(wait);
             }
             if !self.take_messages() {
@@ -104,7 +107,7 @@ impl Thread {
     fn take_messages(&mut self) -> bool {
         loop {
             match self.messages.try_recv() {
-                Ok(Message::Aim(protected)) => self.take(protected),
+                Ok(Message::Aim(aim)) => self.take(aim),
                 Err(TryRecvError::Empty) => return true,
                 Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
             }
@@ -115,17 +118,35 @@ impl Thread {
         let due = self.hold.due().map(|at| {
             Duration::from_nanos(at.saturating_sub(clock::monotonic())) + Duration::from_millis(1)
         });
-        let look = (!self.watched.is_empty()).then_some(LOOK);
+        let look = self.is_needed().then_some(LOOK);
         let timeout = due.into_iter().chain(look).min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)
         });
-        let mut ready = [
-            PollFd::new(self.waits.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
-        ];
+        let bell = self.bell.as_fd();
+        let waits = self.waits.as_ref().map_or(bell, Waits::as_fd);
+        let mut ready = [waits, bell].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         // A signal is as good as a look.
         let _ = poll(&mut ready, timeout);
+    }
+
+    /// True while there is something to look at.
+    fn is_needed(&self) -> bool {
+        !self.watched.is_empty() || self.parts.suppress.is_some()
+    }
+
+    /// True for a while after the kernel refused a write.
+    pub(super) fn is_refused(&self, now: Instant) -> bool {
+        (self.refused).is_some_and(|at| now.duration_since(at) < REFUSED)
+    }
+
+    /// The tier's quota; `None` for what was found.
+    fn limit(&self) -> Option<MilliCpu> {
+        self.hold
+            .limit()
+            .into_iter()
+            .chain(self.rounds.quota())
+            .min()
     }
 
     /// A task of a protected pod waited too long.
@@ -134,8 +155,7 @@ impl Thread {
             return;
         };
         let now = Instant::now();
-        let refused = |at: &Instant| now.duration_since(*at) < REFUSED;
-        if self.refused.as_ref().is_some_and(refused) {
+        if self.is_refused(now) {
             return;
         }
         let Some(tier) = &mut self.tier else { return };
@@ -175,25 +195,32 @@ impl Thread {
     }
 
     /// Lets the tier use what the law says. False where the kernel refused.
-    fn write(&mut self, now: Instant) -> bool {
+    pub(super) fn write(&mut self, now: Instant) -> bool {
+        let limit = self.limit();
         let Some(tier) = &mut self.tier else {
             return false;
         };
         if !self.parts.enforce {
             return true;
         }
-        let Err(error) = tier.limit(self.hold.limit()) else {
+        let Err(error) = tier.limit(limit) else {
             return true;
         };
         if error.is_gone() {
             self.tier = None;
         } else {
-            self.refused = Some(now);
-            self.report(clock::monotonic(), What::Refused(error.to_string()));
+            self.refuse(now, &error);
         }
         self.hold = Hold::default();
         self.held = None;
+        self.rounds.forget();
         false
+    }
+
+    /// The kernel refused a write.
+    pub(super) fn refuse(&mut self, now: Instant, error: &podwarden_cgroup::Error) {
+        self.refused = Some(now);
+        self.report(clock::monotonic(), What::Refused(chain(error)));
     }
 
     /// What comes with time: steps back, and what others have done.
@@ -203,12 +230,14 @@ impl Thread {
         if rises && self.write(now) && self.hold.limit().is_none() {
             self.freed(now);
         }
-        if self.tier.is_none() && !self.watched.is_empty() {
+        if self.tier.is_none() && self.is_needed() {
             self.open_tier();
         }
+        self.suppress(now);
         if let Some(tier) = &mut self.tier
             && self.hold.limit().is_none()
         {
+            // What a wait is to be judged by.
             tier.used(now);
             if now.duration_since(self.adopted) >= ADOPT {
                 self.adopted = now;
@@ -226,9 +255,10 @@ impl Thread {
     }
 
     /// Another list of pods.
-    fn take(&mut self, protected: Vec<Protected>) {
+    fn take(&mut self, aim: Aim) {
         let tree = &self.parts.tree;
-        self.watched.set(tree, &mut self.waits, protected);
+        self.watched.set(tree, self.waits.as_mut(), aim.protected);
+        self.rounds.pinned = aim.pinned;
         if self.watched.is_empty() {
             self.free();
         }
@@ -263,15 +293,19 @@ impl Thread {
     }
 
     fn end(mut self) {
+        let cpus = self.rounds.end(&self.parts.tree);
         if self.free() && self.parts.enforce {
             self.originals.close();
+        }
+        if let Some(cpus) = cpus {
+            cpus.close();
         }
         if let Some(guard) = self.guard {
             guard.dismiss();
         }
     }
 
-    fn report(&self, at: u64, what: What) {
+    pub(super) fn report(&self, at: u64, what: What) {
         // An error says that the reconciler has ended.
         let _ = self.tell.send(Report {
             at,

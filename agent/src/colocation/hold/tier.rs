@@ -53,6 +53,11 @@ impl Tier {
         })
     }
 
+    /// What the tier has used of the CPU so far, nanoseconds.
+    pub(super) fn used_nanos(&self) -> Option<u64> {
+        self.cpu.usage_nanos().ok()
+    }
+
     /// What the tier has used of the CPU lately.
     pub(super) fn used(&mut self, now: Instant) -> MilliCpu {
         let (at, before) = self.last;

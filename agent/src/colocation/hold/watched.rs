@@ -26,7 +26,13 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Another list of pods.
-    pub(super) fn set(&mut self, tree: &Tree, waits: &mut Waits, protected: Vec<Protected>) {
+    pub(super) fn set(
+        &mut self,
+        tree: &Tree,
+        waits: Option<&mut Waits>,
+        protected: Vec<Protected>,
+    ) {
+        let Some(waits) = waits else { return };
         let mut before = std::mem::take(&mut self.pods);
         let slots = |protected: &Protected| protected.slots.clone();
         let gone: HashSet<u32> = before

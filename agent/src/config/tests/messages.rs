@@ -91,6 +91,29 @@ fn errors_name_file_line_field_value_and_remedy() {
             ],
         ),
         (
+            "colocation: {cpuSuppressThresholdPercent: 101}",
+            &[
+                "colocation.cpuSuppressThresholdPercent",
+                "`101`",
+                "1 to 100",
+            ],
+        ),
+        (
+            "colocation: {cpuSuppressThresholdPercent: 0}",
+            &["colocation.cpuSuppressThresholdPercent", "`0`", "1 to 100"],
+        ),
+        (
+            "colocation: {cpuSuppressMinPercent: 5}",
+            &[
+                "colocation.cpuSuppressThresholdPercent",
+                "colocation.cpuSuppressMinPercent",
+            ],
+        ),
+        (
+            "colocation: {cpuSuppressThresholdPercent: 65, cpuSuppressPolicy: quota}",
+            &["colocation.cpuSuppressPolicy", "cpuset", "cfsQuota"],
+        ),
+        (
             "colocation: {cpuWaitStrategy: {objective: 0}}",
             &["colocation.cpuWaitStrategy.objective", "`0`"],
         ),

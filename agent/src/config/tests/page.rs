@@ -479,6 +479,21 @@ const KEYS: &[(&str, &[Key])] = &[
                 "no quota rises from nine tenths of this usage of the share pool on, and from this usage on they fall",
             ),
             (
+                "colocation.cpuSuppressThresholdPercent",
+                "none, off; 1 to 100",
+                "how much of the node's CPUs all pods and the system may use: best effort is held to what the others leave of it, by Koordinator's formula; with `ownership: own`",
+            ),
+            (
+                "colocation.cpuSuppressMinPercent",
+                "none; 1 to 100",
+                "what the formula leaves best effort in any case, percent of the node's CPUs",
+            ),
+            (
+                "colocation.cpuSuppressPolicy",
+                "`cpuset`; or `cfsQuota`",
+                "what holds best effort: CPUs of its own, two at least, or a quota",
+            ),
+            (
                 "colocation.cpuWaitStrategy.enable",
                 "false",
                 "whether best effort gets less CPU at once when an LSE, LSR or LS pod has waited too long for a CPU; with `ownership: own` and kernel programs",

@@ -244,6 +244,30 @@ fn every_other_event_is_one_sentence() {
             "waited 3.10 ms for a CPU: best-effort held from 1.8 to 0.6 CPUs",
         ),
         (
+            EventKind::BestEffortSuppressed {
+                from_milli: Some(1_800),
+                to_milli: 600,
+                cpus: None,
+                others_milli: 700,
+                capacity_milli: 2000,
+                threshold_percent: 65,
+                dry_run: false,
+            },
+            "best-effort held from 1.8 to 0.6 CPUs: others use 0.7, all may use 65 % of 2.0",
+        ),
+        (
+            EventKind::BestEffortSuppressed {
+                from_milli: None,
+                to_milli: 2_000,
+                cpus: Some("0-1".to_owned()),
+                others_milli: 0,
+                capacity_milli: 4000,
+                threshold_percent: 50,
+                dry_run: true,
+            },
+            "best-effort would be held to 2.0 CPUs (0-1): others use 0.0, all may use 50 % of 4.0",
+        ),
+        (
             EventKind::BestEffortFreed {
                 held_nanos: 1_200_000_000,
                 waits: 4,

@@ -1,0 +1,351 @@
+//! The CPUs of the besteffort tier, as they were found and as suppression sets them.
+//!
+//! On v1 a cgroup's CPUs have to be among its parent's, so that every cgroup of the tier is written: first all that
+//! it has and is to have, from the tier down, then what it is to have, from below up to the tier. On v2 the tier
+//! alone is written, and its pods take what it leaves them.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use podwarden_cgroup::{CgroupPath, CpuList, Errno, Error, Tree, root_as_file_name};
+use serde::{Deserialize, Serialize};
+
+use crate::base::found;
+
+/// What a cgroup's list held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FoundCpus {
+    /// The cgroup's id, see [`Tree::id`].
+    id: u64,
+    cpus: String,
+}
+
+impl found::Found for FoundCpus {
+    fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+type Originals = found::Originals<FoundCpus>;
+
+/// The name of the file with the besteffort tier's CPUs for a cgroup root.
+pub fn file(directory: &Path, root: &str) -> PathBuf {
+    directory.join(format!("podwarden-{}.cpuset.json", root_as_file_name(root)))
+}
+
+/// The same beside the file with the tier's quota.
+pub fn beside(hold: &Path) -> Option<PathBuf> {
+    let name = hold.file_name()?.to_str()?;
+    let root = name.strip_suffix(".cpu-tier.json")?;
+    Some(hold.with_file_name(format!("{root}.cpuset.json")))
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Cpus {
+    tier: CgroupPath,
+    originals: Originals,
+    written: bool,
+}
+
+impl Cpus {
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// Where the tier has no list of CPUs: no cpuset controller, or it is not delegated.
+    pub(super) fn open(tree: &Tree, tier: &CgroupPath, file: PathBuf) -> Result<Self, Error> {
+        tree.cpus(tier)?;
+        Ok(Self {
+            tier: tier.clone(),
+            originals: Originals::open(file),
+            written: false,
+        })
+    }
+
+    /// The CPUs that the tier's tasks may run on.
+    pub(super) fn present(&self, tree: &Tree) -> Result<BTreeSet<u32>, Error> {
+        Ok(tree.effective_cpus(&self.tier)?.0)
+    }
+
+    /// Lets the tier run on these alone.
+    pub(super) fn set(&mut self, tree: &Tree, cpus: &BTreeSet<u32>) -> Result<(), Error> {
+        self.written = true;
+        let originals = &mut self.originals;
+        let mut wanted = Vec::new();
+        gather(tree, &self.tier, &mut wanted, &mut |path, now, parent| {
+            let id = tree.id(path)?;
+            let now = FoundCpus {
+                id,
+                cpus: now.to_string(),
+            };
+            // Kept before anything is written. One that was made meanwhile has what its parent was left.
+            let (found, _) = originals.of(path, now);
+            let found = CpuList::parse(&found.cpus).unwrap_or_default().0;
+            let bound = parent.unwrap_or(cpus);
+            let both: BTreeSet<u32> = found.intersection(bound).copied().collect();
+            // Tasks may not be in a cgroup without CPUs.
+            Ok(if both.is_empty() { bound.clone() } else { both })
+        })?;
+        apply(tree, &wanted)
+    }
+
+    /// Puts back what was found. True once all of it is.
+    pub(super) fn restore(&mut self, tree: &Tree) -> bool {
+        if !self.written {
+            return true;
+        }
+        let restored = put_back(tree, &self.originals);
+        if restored {
+            let all: Vec<CgroupPath> = self.originals.all().map(|(path, _)| path).collect();
+            self.originals.forget(&all);
+            self.written = false;
+        }
+        restored
+    }
+
+    /// All is as it was found: the file goes.
+    pub(super) fn close(self) {
+        self.originals.close();
+    }
+}
+
+/// The cgroups whose CPUs an agent has left otherwise than it found them.
+pub fn left(file: PathBuf) -> Vec<CgroupPath> {
+    Originals::open(file).all().map(|(path, _)| path).collect()
+}
+
+/// Puts everything back that an agent has left in the file, and removes the file once all of that is done.
+/// True when there was something.
+pub fn restore(tree: &Tree, file: PathBuf) -> bool {
+    let originals = Originals::open(file);
+    let any = originals.all().next().is_some();
+    if put_back(tree, &originals) {
+        originals.close();
+    }
+    any
+}
+
+fn put_back(tree: &Tree, originals: &Originals) -> bool {
+    let all: Vec<CgroupPath> = originals.all().map(|(path, _)| path).collect();
+    let below = |path: &CgroupPath, other: &CgroupPath| {
+        let rest = path.as_str().strip_prefix(other.as_str());
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    let tops = all
+        .iter()
+        .filter(|path| !all.iter().any(|other| below(path, other)));
+    let mut whole = true;
+    for top in tops {
+        if let Err(error) = put_back_tier(tree, originals, top)
+            && !error.is_gone()
+        {
+            tracing::warn!(%error, cgroup = %top, "its CPUs are not what was found");
+            whole = false;
+        }
+    }
+    whole
+}
+
+fn put_back_tier(tree: &Tree, originals: &Originals, tier: &CgroupPath) -> Result<(), Error> {
+    let left = tree.cpus(tier)?.0;
+    let mut wanted = Vec::new();
+    gather(tree, tier, &mut wanted, &mut |path, now, parent| {
+        let id = tree.id(path)?;
+        let found = originals
+            .all()
+            .find(|(of, found)| of == path && found.id == id);
+        match found {
+            Some((_, found)) => Ok(CpuList::parse(&found.cpus).unwrap_or_default().0),
+            // Made while the tier was held: it took what its parent had then.
+            None if now.0 == left => Ok(parent.unwrap_or(&now.0).clone()),
+            None => Ok(now.0.clone()),
+        }
+    })?;
+    match apply(tree, &wanted) {
+        // On v1 a CPU that has gone offline since is refused.
+        Err(error) if error.errno() == Some(Errno::INVAL) => {
+            let online = tree.effective_cpus(&CgroupPath::ROOT)?.0;
+            let there = |cpus: &BTreeSet<u32>| cpus.intersection(&online).copied().collect();
+            let wanted: Vec<_> = wanted
+                .iter()
+                .map(|(path, cpus)| (path.clone(), there(cpus)))
+                .collect();
+            apply(tree, &wanted)
+        }
+        applied => applied,
+    }
+}
+
+/// What a cgroup is to have, from its path, what is written to it now and what its parent is to have.
+type Wanted<'a> =
+    dyn FnMut(&CgroupPath, &CpuList, Option<&BTreeSet<u32>>) -> Result<BTreeSet<u32>, Error> + 'a;
+
+/// The tier, and on v1 all below it, a parent before its children.
+fn gather(
+    tree: &Tree,
+    tier: &CgroupPath,
+    all: &mut Vec<(CgroupPath, BTreeSet<u32>)>,
+    wanted: &mut Wanted<'_>,
+) -> Result<(), Error> {
+    let mut next = vec![(tier.clone(), None)];
+    while let Some((path, parent)) = next.pop() {
+        let of = |wanted: &mut Wanted<'_>| wanted(&path, &tree.cpus(&path)?, parent.as_ref());
+        let cpus = match of(wanted) {
+            Ok(cpus) => cpus,
+            Err(error) if error.is_gone() && path != *tier => continue,
+            Err(error) => return Err(error),
+        };
+        if tree.cpus_are_nested() {
+            let children = tree.cpuset_children(&path)?;
+            next.extend(
+                children
+                    .into_iter()
+                    .map(|child| (child, Some(cpus.clone()))),
+            );
+        }
+        all.push((path, cpus));
+    }
+    Ok(())
+}
+
+/// Writes what is wanted, a parent before its children in the list.
+fn apply(tree: &Tree, wanted: &[(CgroupPath, BTreeSet<u32>)]) -> Result<(), Error> {
+    let write = |path: &CgroupPath, cpus: BTreeSet<u32>| -> Result<(), Error> {
+        if tree.cpus(path)?.0 == cpus {
+            return Ok(());
+        }
+        tree.set_cpus(path, &CpuList(cpus))
+    };
+    let top = wanted.first().map(|(path, _)| path);
+    let there = |path: &CgroupPath, written: Result<(), Error>| match written {
+        // A pod may end meanwhile.
+        Err(error) if error.is_gone() && Some(path) != top => Ok(()),
+        written => written,
+    };
+    if tree.cpus_are_nested() {
+        for (path, cpus) in wanted {
+            let both = |now: CpuList| now.0.union(cpus).copied().collect();
+            let written = tree.cpus(path).and_then(|now| write(path, both(now)));
+            there(path, written)?;
+        }
+    }
+    for (path, cpus) in wanted.iter().rev() {
+        there(path, write(path, cpus.clone()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use podwarden_cgroup::Hierarchies;
+
+    use super::*;
+
+    /// A tier with a pod and its container on the real cgroups; removed at the end.
+    struct Scene {
+        outer: Tree,
+        root: String,
+        tree: Tree,
+        directory: tempfile::TempDir,
+    }
+
+    impl Scene {
+        /// `None`, with the reason printed, where that is not allowed.
+        fn start(name: &str) -> Option<Self> {
+            let hierarchies = Hierarchies::detect().ok()?;
+            let root = format!("podwarden-cpus-{name}-{}", std::process::id());
+            let tree = Tree::new(hierarchies.clone(), &root).unwrap();
+            let scene = Self {
+                outer: Tree::new(hierarchies, "").unwrap(),
+                root,
+                tree,
+                directory: tempfile::tempdir().unwrap(),
+            };
+            let made = scene.tree.create(&"tier/pod/main".into());
+            let all = scene.tree.effective_cpus(&"tier".into());
+            match (made, all) {
+                (Ok(_), Ok(cpus)) if cpus.0.len() > 1 => Some(scene),
+                (made, cpus) => {
+                    println!("skipped: {made:?}, {cpus:?}");
+                    None
+                }
+            }
+        }
+
+        fn file(&self) -> PathBuf {
+            self.directory.path().join("cpuset.json")
+        }
+
+        fn cpus(&self, path: &str) -> BTreeSet<u32> {
+            self.tree.effective_cpus(&path.into()).unwrap().0
+        }
+
+        fn written(&self) -> Vec<String> {
+            let paths = ["tier", "tier/pod", "tier/pod/main"];
+            let of = |path: &str| self.tree.cpus(&path.into()).unwrap().to_string();
+            paths.map(of).to_vec()
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            for path in ["tier/pod/late", "tier/pod/main", "tier/pod", "tier", ""] {
+                let path: CgroupPath = format!("{}/{path}", self.root).trim_matches('/').into();
+                let _ = self.outer.remove(&path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_tier_gets_fewer_cpus_and_then_those_that_were_found() {
+        let Some(scene) = Scene::start("set") else {
+            return;
+        };
+        let before = scene.written();
+        let all = scene.cpus("tier");
+        let one: BTreeSet<u32> = all.iter().take(1).copied().collect();
+        let mut cpus = Cpus::open(&scene.tree, &"tier".into(), scene.file()).unwrap();
+        for _ in 0..2 {
+            cpus.set(&scene.tree, &one).unwrap();
+            for path in ["tier", "tier/pod", "tier/pod/main"] {
+                assert_eq!(scene.cpus(path), one, "{path}");
+            }
+            cpus.set(&scene.tree, &all).unwrap();
+            assert_eq!(scene.cpus("tier/pod/main"), all);
+        }
+        cpus.set(&scene.tree, &one).unwrap();
+        assert!(cpus.restore(&scene.tree));
+        assert_eq!(scene.written(), before);
+    }
+
+    #[test]
+    fn what_a_killed_agent_left_is_put_back_also_for_a_container_made_since() {
+        let Some(scene) = Scene::start("left") else {
+            return;
+        };
+        let before = scene.written();
+        let all = scene.cpus("tier");
+        let one: BTreeSet<u32> = all.iter().take(1).copied().collect();
+        let mut cpus = Cpus::open(&scene.tree, &"tier".into(), scene.file()).unwrap();
+        cpus.set(&scene.tree, &one).unwrap();
+        drop(cpus);
+        let _removed_at_the_end = scene.tree.create(&"tier/pod/late".into()).unwrap();
+        assert_eq!(left(scene.file())[0], "tier".into());
+        assert!(restore(&scene.tree, scene.file()));
+        assert_eq!(scene.written(), before);
+        assert_eq!(scene.cpus("tier/pod/late"), all);
+        assert!(!scene.file().exists());
+        assert!(!restore(&scene.tree, scene.file()));
+    }
+
+    #[test]
+    fn the_files_of_one_root_lie_side_by_side() {
+        let (run, root) = (Path::new("/run/x"), "/a/b");
+        let hold = crate::colocation::hold_file(run, root);
+        assert_eq!(beside(&hold), Some(file(run, root)));
+        assert_eq!(beside(&crate::colocation::found_file(run, root)), None);
+    }
+}

@@ -1,0 +1,296 @@
+//! Suppression by the koordlet's formula: what best effort may use, from the figures of the last second.
+//!
+//! Figures are read four times a second, and what is less counts at once; a step up comes once a second, as long as
+//! the koordlet's round, so that best effort gains no faster than there.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use podwarden_cgroup::{CgroupPath, Error, KernelCpu, Tree};
+use podwarden_policy::{
+    MilliCpu,
+    colocation::suppress::{self, Capacity, Policy, Step, Threshold, Usage, cpuset},
+    convert::{DEFAULT_PERIOD_US, quota_to_milli},
+    limits::Limit,
+};
+
+use super::topology;
+use crate::colocation::pool::{busy, milli};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+/// What the figures cover, and the time between two steps up.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// What the strategy goes by.
+#[derive(Debug, Clone)]
+pub struct Strategy {
+    /// The node.
+    pub node: Capacity,
+    /// How much of it may be used.
+    pub threshold: Threshold,
+    /// What holds best effort.
+    pub policy: Policy,
+    /// The cgroup of all pods.
+    pub kubepods: CgroupPath,
+}
+
+/// Cgroups whose CPUs are not, or not wholly, best effort's, where they are pinned to some.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// Containers of LSE and SYSTEM pods.
+    pub exclusive: Vec<CgroupPath>,
+    /// Containers of LSR pods.
+    pub reserved: Vec<CgroupPath>,
+}
+
+/// What best effort may use by the formula.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// The tier's quota; `None` for what was found.
+    pub(super) quota: Option<MilliCpu>,
+    /// The tier's CPUs; the same.
+    pub(super) cpus: Option<BTreeSet<u32>>,
+}
+
+impl Share {
+    /// In CPUs.
+    pub(super) fn cpu(&self) -> Option<MilliCpu> {
+        let whole = |cpus: &BTreeSet<u32>| MilliCpu(cpus.len() as u64 * 1000);
+        self.quota.or_else(|| self.cpus.as_ref().map(whole))
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Suppress {
+    strategy: Strategy,
+    pods: KernelCpu,
+    /// Those of the last second, the oldest first.
+    looks: VecDeque<Look>,
+    usage: Usage,
+    law: Law,
+}
+
+/// Where the law stands.
+#[derive(Debug, Default)]
+struct Law {
+    raised: Option<Instant>,
+    /// Microseconds in a period of 100 ms.
+    quota: Option<u64>,
+    cpus: Option<BTreeSet<u32>>,
+}
+
+/// CPU time so far, nanoseconds; `node` is `None` where the machine's figures cannot be read.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: Instant,
+    node: Option<Duration>,
+    pods: u64,
+    best_effort: u64,
+}
+
+impl Suppress {
+    pub(super) fn open(tree: &Tree, strategy: Strategy) -> Result<Self, Error> {
+        Ok(Self {
+            pods: KernelCpu::open(tree, &strategy.kubepods)?,
+            strategy,
+            looks: VecDeque::new(),
+            usage: Usage::default(),
+            law: Law::default(),
+        })
+    }
+
+    /// What best effort may use.
+    pub(super) fn share(&self) -> Share {
+        let milli = |quota| quota_to_milli(Some(quota), DEFAULT_PERIOD_US);
+        Share {
+            quota: self.law.quota.map(milli),
+            cpus: self.law.cpus.clone(),
+        }
+    }
+
+    /// What the others used: other pods and the system.
+    pub(super) fn others(&self) -> MilliCpu {
+        let node = self.usage.node.max(self.usage.pods);
+        node.saturating_sub(self.usage.best_effort_pods)
+    }
+
+    /// Whether it is time for [`Suppress::look`].
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let last = self.looks.back();
+        last.is_none_or(|last| now.duration_since(last.at) >= LOOK)
+    }
+
+    /// Reads the figures; `best_effort` is what the tier has used so far, nanoseconds, and `present` the CPUs that
+    /// it has. True where its share changed. Without figures nothing changes.
+    pub(super) fn look(
+        &mut self,
+        tree: &Tree,
+        now: Instant,
+        best_effort: u64,
+        present: Option<&BTreeSet<u32>>,
+        pinned: &Pinned,
+    ) -> bool {
+        let Ok(pods) = self.pods.usage_nanos() else {
+            return false;
+        };
+        self.looks.push_back(Look {
+            at: now,
+            node: busy(),
+            pods,
+            best_effort,
+        });
+        let covered = |look: &Look| now.duration_since(look.at) >= ROUND;
+        while self.looks.get(1).is_some_and(covered) {
+            self.looks.pop_front();
+        }
+        let Some(usage) = self.measured().filter(|_| self.looks.len() > 1) else {
+            return false;
+        };
+        self.usage = usage;
+        let Strategy {
+            node,
+            threshold,
+            policy,
+            ..
+        } = self.strategy;
+        let quantity = suppress::quantity(node, usage, threshold);
+        let sets = match policy {
+            Policy::CfsQuota => Some(CpuSets::default()),
+            Policy::Cpuset => CpuSets::read(tree, present, pinned),
+        };
+        sets.is_some_and(|sets| self.law.step((policy, node.capacity), quantity, now, &sets))
+    }
+
+    /// What was used between the oldest look and the latest; `None` where the machine's figures are not known.
+    fn measured(&self) -> Option<Usage> {
+        let (first, last) = (self.looks.front()?, self.looks.back()?);
+        let window = last.at.duration_since(first.at);
+        let since =
+            |now: u64, before: u64| milli(Duration::from_nanos(now.saturating_sub(before)), window);
+        Some(Usage {
+            node: milli(last.node?.saturating_sub(first.node?), window),
+            pods: since(last.pods, first.pods),
+            best_effort_pods: since(last.best_effort, first.best_effort),
+            ..Usage::default()
+        })
+    }
+}
+
+impl Law {
+    /// A round. What is more waits until a step up is due. True where something changed.
+    fn step(
+        &mut self,
+        (policy, capacity): (Policy, MilliCpu),
+        quantity: i64,
+        now: Instant,
+        sets: &CpuSets,
+    ) -> bool {
+        // The law sets nothing where it wants more CPUs than are free.
+        let quantity = match policy {
+            Policy::Cpuset => quantity.min(sets.free()),
+            Policy::CfsQuota => quantity,
+        };
+        let round = suppress::round(
+            Some(policy),
+            Some(quantity),
+            capacity,
+            Limit::from(self.quota),
+            &sets.node(self.cpus.as_ref()),
+        );
+        let may_rise = (self.raised).is_none_or(|raised| now.duration_since(raised) >= ROUND);
+        let quota = match round.quota {
+            Step::Keep => self.quota,
+            Step::Restore => None,
+            Step::Set(quota) => match self.quota {
+                Some(now) if quota > now && !may_rise => Some(now),
+                _ => Some(quota),
+            },
+        };
+        let cpus = match round.cpus {
+            Step::Keep => self.cpus.clone(),
+            Step::Restore => None,
+            Step::Set(cpus) => Some(self.next_cpus(cpus.into_iter().collect(), may_rise, sets)),
+        };
+        let count = |cpus: &Option<BTreeSet<u32>>| cpus.as_ref().map(BTreeSet::len);
+        if quota > self.quota || count(&cpus) > count(&self.cpus) {
+            self.raised = Some(now);
+        }
+        let changed = (quota, &cpus) != (self.quota, &self.cpus);
+        (self.quota, self.cpus) = (quota, cpus);
+        changed
+    }
+
+    /// The present CPUs where they are as many: no task moves for nothing.
+    fn next_cpus(&self, next: BTreeSet<u32>, may_rise: bool, sets: &CpuSets) -> BTreeSet<u32> {
+        match &self.cpus {
+            Some(now) if !sets.allow(now) || next.len() < now.len() => next,
+            Some(now) if next.len() > now.len() && may_rise => next,
+            Some(now) => now.clone(),
+            None => next,
+        }
+    }
+}
+
+/// The node's CPUs, and who has them.
+#[derive(Debug, Default)]
+struct CpuSets {
+    cpus: Vec<cpuset::Cpu>,
+    present: BTreeSet<u32>,
+    excluded: BTreeSet<u32>,
+    lsr: BTreeSet<u32>,
+}
+
+impl CpuSets {
+    /// `None` where the node's CPUs, or the tier's, are not known.
+    fn read(tree: &Tree, present: Option<&BTreeSet<u32>>, pinned: &Pinned) -> Option<Self> {
+        let cpus = topology::online()?;
+        // A container that may run on all CPUs is pinned to none.
+        let of = |paths: &[CgroupPath]| -> BTreeSet<u32> {
+            let sets = paths
+                .iter()
+                .filter_map(|path| tree.effective_cpus(path).ok());
+            sets.filter(|set| set.0.len() < cpus.len())
+                .flat_map(|set| set.0)
+                .collect()
+        };
+        Some(Self {
+            present: present?.clone(),
+            excluded: of(&pinned.exclusive),
+            lsr: of(&pinned.reserved),
+            cpus,
+        })
+    }
+
+    /// As the law takes them; `ours` is what was set last.
+    fn node<'a>(&'a self, ours: Option<&'a BTreeSet<u32>>) -> cpuset::Node<'a> {
+        cpuset::Node {
+            cpus: &self.cpus,
+            present: ours.unwrap_or(&self.present),
+            excluded: &self.excluded,
+            lsr: &self.lsr,
+        }
+    }
+
+    /// What the CPUs come to that are no other pod's alone, thousandths.
+    fn free(&self) -> i64 {
+        let free = self
+            .cpus
+            .iter()
+            .filter(|cpu| !self.excluded.contains(&cpu.id));
+        i64::try_from(free.count() * 1000).unwrap_or(i64::MAX)
+    }
+
+    /// True where none of these is offline or another pod's alone.
+    fn allow(&self, set: &BTreeSet<u32>) -> bool {
+        let is_free =
+            |id: &u32| !self.excluded.contains(id) && self.cpus.iter().any(|cpu| cpu.id == *id);
+        set.iter().all(is_free)
+    }
+}
+
+#[cfg(test)]
+mod tests;
