@@ -4,11 +4,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
 
 use super::{Case, Context, case, close_cpu};
 use crate::harness::eventually;
-use crate::kubernetes::{Pod, condition};
+use crate::kubernetes::{Pod, condition, uid};
 
 pub(super) mod eviction;
 pub(super) mod exempt;
@@ -53,11 +52,6 @@ fn kubernetes_as_shipped(context: &Context) -> Result<()> {
     let log = cluster.agent_log()?;
     ensure!(!log.contains("orbidden"), "a request is refused: {log}");
     Ok(())
-}
-
-fn uid(object: &Value) -> Result<String> {
-    let uid = object["metadata"]["uid"].as_str();
-    uid.map(str::to_owned).context("it has no uid")
 }
 
 /// The accounts of a pod are those of the kernel, containers by their names.

@@ -1,17 +1,18 @@
 //! The agent in the pod of the shipped DaemonSet.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use podwarden::api::types::{Event, EventKind, Eviction, NodeStats, PodStats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Cluster;
+use super::{Cluster, uid};
 use crate::harness::{Shipped, eventually, http_get};
 
 const NAMESPACE: &str = "/api/v1/namespaces/podwarden";
@@ -35,23 +36,31 @@ impl Cluster {
         let text = change(text.context("the ConfigMap has no config.yaml")?);
         self.deploy()?;
         let path = format!("{NAMESPACE}/configmaps/podwarden");
+        let before = self.api.get(&path)?["data"]["config.yaml"].take();
         self.api
             .patch(&path, &json!({"data": {"config.yaml": text}}))?;
-        // The kubelet may start a pod with the configuration that it has kept from before.
+        let mut unfit = HashSet::new();
+        if before != text.as_str() {
+            unfit.extend(self.agent_pod().and_then(|pod| uid(&pod)));
+        }
         eventually(READY, || {
             let pod = self.agent_pod()?;
-            let uid = pod["metadata"]["uid"].as_str().context("it has no uid")?;
+            let uid = uid(&pod)?;
             let file = self.enclosure.path(&format!(
                 "/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~configmap/config/config.yaml"
             ));
-            // Not there yet.
-            let found = fs::read_to_string(file)?;
-            if found != text || pod["metadata"]["deletionTimestamp"].is_string() {
+            // The kubelet may start a pod with the configuration that it has kept from before, and changes the file
+            // later: the agent has read what was there first.
+            if !unfit.contains(&uid) && fs::read_to_string(file)? != text {
+                unfit.insert(uid.clone());
+            }
+            if unfit.contains(&uid) {
                 let name = pod["metadata"]["name"].as_str().context("it has no name")?;
                 self.api
                     .delete(&format!("{NAMESPACE}/pods/{name}?gracePeriodSeconds=2"))?;
+                bail!("it has another configuration");
             }
-            ensure!(found == text, "it has another configuration");
+            ensure!(!pod["metadata"]["deletionTimestamp"].is_string(), "it ends");
             let answer = http_get(&self.socket(), "/readyz")?;
             ensure!(answer.status == 200, "/readyz answers {}", answer.status);
             let container = &pod["status"]["containerStatuses"][0];

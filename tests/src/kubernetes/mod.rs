@@ -357,6 +357,12 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
         .find(|condition| condition["type"] == json!(kind))
 }
 
+/// An object's uid.
+pub(crate) fn uid(object: &Value) -> Result<String> {
+    let uid = object["metadata"]["uid"].as_str();
+    uid.map(str::to_owned).context("it has no uid")
+}
+
 /// Imports an image, as soon as the runtime answers.
 fn import(enclosure: &Enclosure, image: &Path) -> Result<()> {
     let socket = enclosure.path(CONTAINERD);
