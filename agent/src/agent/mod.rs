@@ -5,6 +5,7 @@
 //! | `start` | every step from the configuration to a reconciler |
 //! | `reconciler` | pods, hierarchy, eviction and figures, and the facts that pass between them |
 //! | `arm` | the reactor's plan: levels, victims, open files |
+//! | `reload` | takes over what changes in the configuration's file |
 //! | `watchdog` | judges every loop from outside, tells the service manager |
 //! | `best_effort` | what best-effort pods may use of the node's memory |
 //! | `soft` | `evictionSoft`: when the lower level is in force |
@@ -13,6 +14,7 @@
 mod arm;
 mod best_effort;
 mod reconciler;
+mod reload;
 mod soft;
 mod start;
 pub(crate) mod undo;
@@ -28,19 +30,20 @@ use crate::{
         published::{Presenter, Published},
         server::{self, Serving},
     },
-    config::Config,
+    config::{Config, ConfigFile, ReadConfig},
     eviction::{recorder::log::Log, status::NodePartTask},
 };
 
 pub(crate) use start::StartError;
 
-/// Runs the agent until `shutdown` completes. On return nothing of it is attached or listening, and
+/// Runs the agent until `shutdown` completes; `file` is where the configuration was read. On return nothing of it is attached or listening, and
 /// cgroups that it made and that are not in use are gone.
 ///
 /// # Errors
 /// [`StartError`]; nothing is left attached or created then either.
 pub(crate) async fn run(
     config: Config,
+    file: Option<(ConfigFile, ReadConfig)>,
     presenter: Presenter,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
@@ -57,7 +60,8 @@ pub(crate) async fn run(
         evictions,
     } = event_log::open(config.event_log.as_ref());
     published.set_presenter(presenter);
-    published.set_pod_series(config.pod_series);
+    published.set_live(config.live());
+    let _reload = file.map(|(file, read)| reload::start(file, read, &published));
     let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
         api: api.serve(Arc::clone(&published)),

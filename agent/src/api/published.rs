@@ -8,6 +8,7 @@ mod events;
 mod figures;
 mod presenter;
 mod rows;
+mod settings;
 mod standing;
 
 use std::{
@@ -28,14 +29,16 @@ use self::{
     events::{Admitted, Rings},
     standing::Standing,
 };
-pub use self::{events::EVENTS_KEPT, figures::Figures, presenter::Presenter};
+pub use self::{
+    events::EVENTS_KEPT, figures::Figures, presenter::Presenter, settings::ConfigState,
+};
 use crate::{
     api::types::{
         Event, EventKind, EventLogStats, EventRecord, Eviction, EvictionStatusStats, FlightRecord,
         PodRef, SourceStats,
     },
     base::clock,
-    config::PodSeries,
+    config::Live,
     eviction::{
         recorder::{
             RecentIncidents,
@@ -55,7 +58,8 @@ pub struct Published {
     figures: ArcSwap<Figures>,
     passes: watch::Sender<()>,
     presenter: OnceLock<Presenter>,
-    pod_series: OnceLock<PodSeries>,
+    live: ArcSwapOption<Live>,
+    config_state: ArcSwapOption<ConfigState>,
     recorded: AtomicBool,
     planned: ArcSwapOption<Recorded>,
     done: OnceLock<Arc<Counters>>,
@@ -83,7 +87,8 @@ impl Default for Published {
             figures: ArcSwap::default(),
             passes: watch::channel(()).0,
             presenter: OnceLock::new(),
-            pod_series: OnceLock::new(),
+            live: ArcSwapOption::empty(),
+            config_state: ArcSwapOption::empty(),
             recorded: AtomicBool::new(false),
             planned: ArcSwapOption::empty(),
             done: OnceLock::new(),

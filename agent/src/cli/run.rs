@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use super::words::PRESENTER;
-use crate::config::{Config, Overrides};
+use crate::config::{Config, ConfigFile, Overrides};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,8 +32,15 @@ pub struct Args {
 /// # Errors
 /// An invalid configuration, or a failed start.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = Config::load(args.config.as_deref(), args.overrides)?;
-    crate::agent::run(config, PRESENTER, shutdown_signal()?).await?;
+    let (config, file) = match args.config {
+        None => (Config::load(None, args.overrides)?, None),
+        Some(path) => {
+            let file = ConfigFile::new(path, args.overrides);
+            let read = file.read()?;
+            (read.config.clone(), Some((file, read)))
+        }
+    };
+    crate::agent::run(config, file, PRESENTER, shutdown_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

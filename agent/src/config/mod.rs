@@ -23,6 +23,7 @@ use podwarden_policy::{
 
 mod colocation;
 mod error;
+mod file;
 mod kernel_log;
 mod machine;
 mod parts;
@@ -38,12 +39,14 @@ mod tests;
 
 pub use colocation::{ColocationConfig, SuppressConfig};
 pub use error::ConfigError;
+pub use file::{ConfigFile, Live, ReadConfig};
 pub use kernel_log::KernelLog;
 pub(crate) use machine::meminfo;
 pub use machine::{Machine, MachineError};
 pub use parts::{
     ApiserverConfig, ConvergenceConfig, Enforce, EnforceOn, EventLogConfig, EvictionStatusConfig,
-    KubeletConfig, OnExit, PodSeries, PressureConfig, ReactorConfig, Stall, StaticPodUrl,
+    KubeletConfig, OnExit, PodSeries, PressureConfig, ReactorConfig, SecureListenConfig, Stall,
+    StaticPodUrl, TlsFiles,
 };
 pub use raw::Overrides;
 pub(crate) use raw::{RawConfig, Text};
@@ -99,7 +102,9 @@ pub struct Config {
     pub container_runtime_endpoint: Option<PathBuf>,
     /// Address of the HTTP API. Default: none, the unix socket alone.
     pub listen: Option<SocketAddr>,
-    /// `listen` answers `/v1`, too. Default: false, `/metrics`, `/healthz` and `/readyz` alone.
+    /// Address of the HTTP API for other machines. Default: none.
+    pub secure_listen: Option<SecureListenConfig>,
+    /// `listen` and `secure_listen` answer `/v1`, too. Default: false, `/metrics`, `/healthz` and `/readyz` alone.
     pub listen_api: bool,
     /// Names in the `Host` header that `listen` takes beside `localhost` and loopback addresses. Default: none.
     pub listen_hosts: Vec<String>,

@@ -1,6 +1,6 @@
 //! The checked values of the configuration's sections.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use axum::http::{HeaderName, HeaderValue, Uri};
 use podwarden_cgroup::{Driver, PsiKind};
@@ -175,6 +175,24 @@ pub enum EvictionStatusConfig {
     EvictionApi,
     /// It does not, nor by an Event.
     None,
+}
+
+/// `secureListen` with its companions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecureListenConfig {
+    /// Any address of this machine.
+    pub address: SocketAddr,
+    /// `tlsCertFile` and `tlsPrivateKeyFile`. Default: none, the agent signs a certificate itself at each start.
+    pub files: Option<TlsFiles>,
+}
+
+/// `tlsCertFile` and `tlsPrivateKeyFile`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and those that signed it, in this order, PEM.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
 }
 
 /// Where evictions and OOM kills are kept past the agent's end.

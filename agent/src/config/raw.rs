@@ -15,8 +15,8 @@ use super::{
         CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, HostName, InputFile,
         KubeletUrl, Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, Memory,
         MemoryCapacity, MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval,
-        QuotaPeriod, ReclaimStep, RuntimeSocket, SamplingInterval, StallLevel, StateDir,
-        ThrottlingFactor, TransitionPeriod,
+        QuotaPeriod, ReclaimStep, RuntimeSocket, SamplingInterval, SecureListen, StallLevel,
+        StateDir, ThrottlingFactor, TransitionPeriod,
     },
 };
 
@@ -79,6 +79,14 @@ pub(crate) struct RawConfig {
     /// Address of the HTTP API, beside its unix socket [default: none]
     #[arg(long, value_name = "ADDR")]
     pub(super) listen: Option<Listen>,
+    /// Address of the HTTP API for other machines, over TLS and for users that the API server lets in
+    /// [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) secure_listen: Option<SecureListen>,
+    #[arg(skip)]
+    pub(super) tls_cert_file: Option<InputFile>,
+    #[arg(skip)]
+    pub(super) tls_private_key_file: Option<InputFile>,
     #[arg(skip)]
     pub(super) listen_api: Option<bool>,
     #[arg(skip)]

@@ -1,6 +1,7 @@
 //! [`RawConfig`] -> [`Config`]: the defaults, and the rules about more than one key.
 
 mod enforce;
+mod listeners;
 mod sources;
 mod thresholds;
 
@@ -123,15 +124,7 @@ impl File<'_> {
 pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
     let file = File(name);
     let enforce = file.enforce(&raw)?;
-    if raw.listen.is_none() {
-        let others = [
-            ("listenApi", raw.listen_api.is_some()),
-            ("listenHosts", !raw.listen_hosts.is_empty()),
-        ];
-        if let Some((because, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
-            return Err(file.incomplete("listen", because));
-        }
-    }
+    let secure_listen = file.listeners(&raw)?;
     let thresholds = file.thresholds(&raw, enforce.pods)?;
     let limits = limits(&raw);
     let memory_evict = file.memory_evict(&raw.colocation)?;
@@ -148,6 +141,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         node_name,
         container_runtime_endpoint: raw.container_runtime_endpoint.map(|socket| socket.0),
         listen: raw.listen.map(|listen| listen.0),
+        secure_listen,
         listen_api: raw.listen_api.unwrap_or_default(),
         listen_hosts: raw.listen_hosts.into_iter().map(|host| host.0).collect(),
         cgroup_root: raw.cgroup_root.unwrap_or_default().0,

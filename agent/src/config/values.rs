@@ -92,6 +92,9 @@ values! {
     NodeName(String) = subdomain, "write the name of the Node object, such as node-1.example.org";
     /// An address of the HTTP API.
     Listen(SocketAddr) = str::parse::<SocketAddr>, "write an address and a port such as 127.0.0.1:9595";
+    /// The same for other machines.
+    SecureListen(SocketAddr) = str::parse::<SocketAddr>,
+        "write an address and a port such as 0.0.0.0:9596";
     /// A name in the `Host` header, without a port.
     HostName(String) = host_name, "write a name or an address without a port, such as node-1.example";
     /// A kubelet's `--container-runtime-endpoint`.

@@ -4,29 +4,19 @@ use std::{
     collections::BTreeSet,
     fs::{File, Metadata},
     io::{self, Read as _},
-    os::{
-        fd::{AsFd as _, AsRawFd, RawFd},
-        unix::fs::OpenOptionsExt as _,
-    },
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use nix::{
-    errno::Errno,
-    sys::inotify::{AddWatchFlags as On, InitFlags, Inotify},
-};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::watch,
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     Manifests, Problem,
     manifests::{MOST, Reading},
 };
+use crate::base::directory::{Changes, DirectoryWatch};
 
 /// Writers rarely touch one file only: wait this long for the rest. A file that is put there whole does not
 /// wait unless the last reading was no longer ago: its pods may need room at once.
@@ -106,7 +96,7 @@ impl ManifestDir {
 
     /// Starts to watch, then reads, so that no change in between is missed.
     pub fn watch(self) -> Result<(Watcher, watch::Receiver<Arc<Manifests>>), DirError> {
-        let inotify = subscribe(&self.0).map_err(|source| DirError::Watch {
+        let inotify = DirectoryWatch::new(&self.0).map_err(|source| DirError::Watch {
             dir: self.0.clone(),
             source,
         })?;
@@ -157,31 +147,11 @@ fn regular(found: &Metadata) -> io::Result<()> {
     }
 }
 
-fn subscribe(dir: &Path) -> io::Result<AsyncFd<Events>> {
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    let content =
-        On::IN_CLOSE_WRITE | On::IN_CREATE | On::IN_DELETE | On::IN_MOVED_FROM | On::IN_MOVED_TO;
-    let itself = On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_ONLYDIR;
-    inotify.add_watch(dir, content | itself)?;
-    // SAFETY: `Events` names the same open file for as long as it lives.
-    Ok(unsafe { AsyncFd::register_with_interest(Events(inotify), Interest::READABLE) }?)
-}
-
-/// An inotify instance that tokio can wait for.
-#[derive(Debug)]
-struct Events(Inotify);
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 /// Keeps the receivers of [`ManifestDir::watch`] up to date while it runs.
 #[derive(Debug)]
 pub struct Watcher {
     dir: ManifestDir,
-    inotify: AsyncFd<Events>,
+    inotify: DirectoryWatch,
     sender: watch::Sender<Arc<Manifests>>,
 }
 
@@ -193,7 +163,7 @@ impl Watcher {
             if self.sender.is_closed() {
                 return;
             }
-            if let Ok(inotify) = subscribe(&self.dir.0) {
+            if let Ok(inotify) = DirectoryWatch::new(&self.dir.0) {
                 self.inotify = inotify;
                 if self.read().await.is_ok() {
                     return;
@@ -256,67 +226,10 @@ impl Watcher {
 
     /// Waits for a change.
     async fn changed(&self) -> Result<Changes, DirError> {
-        let drain = async {
-            loop {
-                let mut ready = self.inotify.readable().await?;
-                if let Ok(result) = ready.try_io(|fd| drain(&fd.get_ref().0)) {
-                    return result;
-                }
-            }
-        };
-        drain.await.map_err(|source| DirError::Watch {
+        let changed = self.inotify.changed().await;
+        changed.map_err(|source| DirError::Watch {
             dir: self.dir.0.clone(),
             source,
         })
-    }
-}
-
-/// Changes of the directory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Changes {
-    /// The directory itself went away.
-    gone: bool,
-    /// A file is there, and its writer has closed it.
-    put: bool,
-    /// A file went away, which may come again under this or another name.
-    taken: bool,
-}
-
-impl Changes {
-    fn add(&mut self, more: Self) {
-        self.gone |= more.gone;
-        self.put |= more.put;
-        self.taken |= more.taken;
-    }
-
-    /// The change of one file is complete.
-    const fn are_whole(self) -> bool {
-        self.put && !self.taken
-    }
-}
-
-/// Takes everything that is queued. An overflow of the queue is a change as any other: the
-/// directory is read whole.
-fn drain(inotify: &Inotify) -> io::Result<Changes> {
-    let mut changes = None;
-    loop {
-        match inotify.read_events() {
-            Ok(events) => {
-                let changes = changes.get_or_insert_with(Changes::default);
-                for event in events {
-                    let has = |flags| event.mask.intersects(flags);
-                    changes.add(Changes {
-                        gone: has(On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_IGNORED),
-                        put: has(On::IN_CLOSE_WRITE | On::IN_MOVED_TO),
-                        taken: has(On::IN_DELETE | On::IN_MOVED_FROM),
-                    });
-                }
-            }
-            Err(Errno::EINTR) => {}
-            Err(error) => match changes {
-                Some(changes) if error == Errno::EAGAIN => return Ok(changes),
-                _ => return Err(error.into()),
-            },
-        }
     }
 }

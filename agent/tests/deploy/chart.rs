@@ -216,37 +216,31 @@ fn each_preset_has_the_rights_of_its_mode_and_a_configuration_that_the_agent_tak
 }
 
 #[test]
-fn monitoring_adds_a_proxy_that_asks_who_scrapes() {
+fn monitoring_serves_metrics_to_those_whom_the_api_server_lets_in() {
     let objects = rendered(&["enforce", "monitoring"]);
     let set = object(&objects, "DaemonSet", "podwarden").clone();
     let typed: DaemonSet = serde_json::from_value(set.clone()).unwrap();
     assert_eq!(serde_json::to_value(&typed).unwrap(), set);
     let containers = typed.spec.unwrap().template.spec.unwrap().containers;
-    assert_eq!(containers.len(), 2);
-    let proxy = containers[1].args.clone().unwrap();
-    assert!(
-        proxy.contains(&"--allow-paths=/metrics".to_owned()),
-        "{proxy:?}"
-    );
-    let agent = containers[0].args.clone().unwrap();
+    let [agent] = &containers[..] else {
+        panic!("{} containers", containers.len());
+    };
     let listen = agent
+        .args
         .iter()
-        .find_map(|arg| arg.strip_prefix("--listen="))
-        .unwrap();
-    assert!(
-        proxy.contains(&format!("--upstream=http://{listen}/")),
-        "{proxy:?}"
-    );
-    let port =
-        &object(&objects, "PodMonitor", "podwarden")["spec"]["podMetricsEndpoints"][0]["port"];
-    assert_eq!(
-        *port,
-        *containers[1].ports.as_ref().unwrap()[0]
-            .name
-            .as_ref()
-            .unwrap()
-    );
-    assert!(writes(&objects).contains(&"subjectaccessreviews".to_owned()));
+        .flatten()
+        .find_map(|arg| arg.strip_prefix("--secure-listen="));
+    let listen: std::net::SocketAddr = listen.unwrap().parse().unwrap();
+    let port = &agent.ports.as_ref().unwrap()[0];
+    assert_eq!(i32::from(listen.port()), port.container_port);
+    let endpoint = &object(&objects, "PodMonitor", "podwarden")["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["port"], *port.name.as_ref().unwrap());
+    assert_eq!(endpoint["scheme"], "https");
+    for review in ["tokenreviews", "subjectaccessreviews"] {
+        assert!(writes(&objects).contains(&review.to_owned()), "{review}");
+        let without = rendered(&["enforce"]);
+        assert!(!writes(&without).contains(&review.to_owned()), "{review}");
+    }
     object(&objects, "PrometheusRule", "podwarden");
     let boards = object(&objects, "ConfigMap", "podwarden-dashboards");
     for board in ["podwarden-node.json", "podwarden-fleet.json"] {

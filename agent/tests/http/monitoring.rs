@@ -6,17 +6,18 @@ use std::{
     io::ErrorKind,
     path::Path,
     process::Command,
+    time::Duration,
 };
 
 use podwarden::{
     api::{
-        published::Figures,
+        published::{Figures, Published},
         types::{
             EventKind, Eviction, EvictionTimeline, MemoryStats, NodeStats, PodStats,
             ReclaimedStats, RuntimeStats, SourceStats, ThrottlingStats, TierConvergence, TierStats,
         },
     },
-    config::PodSeries,
+    config::{Live, PodSeries},
 };
 use podwarden_policy::signal::ScopeName;
 use serde_json::Value;
@@ -210,6 +211,13 @@ fn run(program: &str, arguments: &[&str], dir: &Path) -> Option<(bool, String)> 
     }
 }
 
+fn set_series(published: &Published, pod_series: PodSeries) {
+    published.set_live(Live {
+        sampling_interval: Duration::from_secs(1),
+        pod_series,
+    });
+}
+
 #[tokio::test]
 async fn a_pod_has_as_many_series_as_configured() {
     for (detail, most) in [
@@ -218,7 +226,7 @@ async fn a_pod_has_as_many_series_as_configured() {
         (PodSeries::Full, 60),
     ] {
         let api = Api::start().await;
-        api.published.set_pod_series(detail);
+        set_series(&api.published, detail);
         api.published.publish(whole(3));
         let text = api.metrics().await;
         let mut series: BTreeMap<&str, usize> = BTreeMap::new();
@@ -242,7 +250,7 @@ async fn a_pod_has_as_many_series_as_configured() {
 #[tokio::test]
 async fn pods_are_written_once_for_a_pass() {
     let api = Api::start().await;
-    api.published.set_pod_series(PodSeries::Basic);
+    set_series(&api.published, PodSeries::Basic);
     api.published.publish(whole(1000));
     let first = api.metrics().await;
     println!("1,000 pods, basic: {} bytes", first.len());

@@ -8,6 +8,7 @@
 //! | `check` | objects that are refused; values only |
 //! | `route` | paths and verbs -> what is asked for |
 //! | `serve` | answers, watches, and their faults |
+//! | `review` | who clients are and what they may; values only |
 //! | `outage` | ways of not answering at all |
 //!
 //! Left out: TLS, discovery, server-side apply, admission.
@@ -16,6 +17,7 @@ mod check;
 mod outage;
 mod patch;
 mod refusal;
+mod review;
 mod route;
 mod serve;
 mod store;
@@ -38,6 +40,7 @@ use crate::harness::Server;
 
 pub(crate) use self::outage::Outage;
 pub(crate) use self::refusal::Refusal;
+pub(crate) use self::review::Clients;
 
 /// How the server is unpleasant.
 #[derive(Debug, Clone)]
@@ -57,6 +60,8 @@ pub(crate) struct Manners {
     /// Evictions are refused with 429 while this is set, as by a disruption budget, until so many seconds
     /// have passed.
     pub(crate) budget_spent: Option<u32>,
+    /// What TokenReviews and SubjectAccessReviews go by.
+    pub(crate) clients: Clients,
     /// It is away.
     outage: Option<Outage>,
 }
@@ -71,6 +76,7 @@ impl Default for Manners {
             late: Duration::ZERO,
             refuse: VecDeque::new(),
             budget_spent: None,
+            clients: Clients::default(),
             outage: None,
         }
     }
@@ -81,7 +87,8 @@ impl Default for Manners {
 pub(crate) struct Seen {
     /// `get`, `list`, `watch`, `create`, `patch`, `delete`.
     pub(crate) verb: &'static str,
-    /// `pods`, `pods/status`, `pods/eviction`, `nodes`, `nodes/status`, `events`.
+    /// `pods`, `pods/status`, `pods/eviction`, `nodes`, `nodes/status`, `events`, `tokenreviews`,
+    /// `subjectaccessreviews`.
     pub(crate) resource: &'static str,
 }
 

@@ -75,6 +75,10 @@ pub(super) enum Route {
     Delete(Key),
     /// The end of a pod, if its disruption budget allows it.
     Evict(Key),
+    /// Who has a token.
+    TokenReview,
+    /// What a user may get.
+    AccessReview,
 }
 
 /// The verb and the resource, for the record, and what to do.
@@ -91,6 +95,15 @@ pub(super) fn route(method: &Method, uri: &Uri) -> Result<Routed, Refusal> {
         )
     };
     let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    match (method.as_str(), path.as_slice()) {
+        ("POST", ["apis", "authentication.k8s.io", "v1", "tokenreviews"]) => {
+            return Ok(("create", "tokenreviews", Route::TokenReview, query));
+        }
+        ("POST", ["apis", "authorization.k8s.io", "v1", "subjectaccessreviews"]) => {
+            return Ok(("create", "subjectaccessreviews", Route::AccessReview, query));
+        }
+        _ => {}
+    }
     let (namespace, rest) = match path.as_slice() {
         ["api", "v1", "namespaces", namespace, rest @ ..] if !rest.is_empty() => {
             (Some(*namespace), rest)

@@ -115,6 +115,14 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
             shared.wrote(verb, resource, &deleted);
             ok(&deleted)
         }
+        Route::TokenReview => {
+            let review = locked(&shared.manners).clients.token(body()?)?;
+            Ok(json_of(StatusCode::CREATED, &review))
+        }
+        Route::AccessReview => {
+            let review = locked(&shared.manners).clients.access(body()?)?;
+            Ok(json_of(StatusCode::CREATED, &review))
+        }
         Route::Evict(key) => {
             if let Some(seconds) = locked(&shared.manners).budget_spent {
                 let message = "Cannot evict pod as it would violate the pod's disruption budget.";

@@ -45,9 +45,11 @@ mod reaping;
 mod reclaimed;
 mod recorder;
 mod relief;
+mod reload;
 mod resident;
 mod restarts;
 mod scale;
+mod secure;
 mod shutdown;
 mod stalls;
 mod static_url;
@@ -151,6 +153,8 @@ pub(crate) fn all() -> Vec<Case> {
         profile::CASES,
         pure_v1::CASES,
         api::CASES,
+        secure::CASES,
+        reload::CASES,
         apiserver::CASES,
         eviction_status::CASES,
         outage::CASES,
@@ -171,6 +175,7 @@ pub(crate) fn all() -> Vec<Case> {
         systemd::CASES,
         // Last: the cluster that they share goes when the run ends.
         kubernetes::CASES,
+        kubernetes::secure::CASES,
         kubernetes::exempt::CASES,
         kubernetes::eviction::CASES,
         kubernetes::held::CASES,

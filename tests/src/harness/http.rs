@@ -47,7 +47,8 @@ pub(crate) fn request(socket: &Path, method: &str, path: &str) -> Result<Answer>
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Result<Answer> {
+/// An answer, taken apart.
+pub(super) fn parse(bytes: &[u8]) -> Result<Answer> {
     let end = bytes
         .windows(4)
         .position(|window| window == b"\r\n\r\n")

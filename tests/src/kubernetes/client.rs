@@ -1,6 +1,7 @@
 //! The API server, asked by the administrator from a thread in the enclosure's network namespace.
 
 use std::fs::File;
+use std::net::Ipv4Addr;
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use kube::{Client as Kube, Config};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 use tokio::runtime::Runtime;
+
+use crate::harness::{Answer, https_get};
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(20);
@@ -108,14 +111,31 @@ impl Client {
             request = request.header("content-type", content);
         }
         let request = request.body(body).map_err(kube::Error::HttpError)?;
+        let asked = self.within(|| self.runtime.block_on(self.kube.request(request)));
+        asked.unwrap_or_else(|errno| Err(kube::Error::Service(Box::new(errno))))
+    }
+
+    /// `GET path` over TLS from a port of the node, with a bearer token where one is given.
+    pub(crate) fn get_from_node(
+        &self,
+        port: u16,
+        path: &str,
+        token: Option<&str>,
+    ) -> Result<Answer> {
+        let address = (Ipv4Addr::LOCALHOST, port).into();
+        let (answer, _) = self.within(|| https_get(address, path, token))??;
+        Ok(answer)
+    }
+
+    /// Does it in the enclosure's network namespace.
+    fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> nix::Result<T> {
         // A thread's network namespace is its own.
         thread::scope(|scope| {
-            let asked = scope.spawn(|| {
-                setns(&self.network, CloneFlags::CLONE_NEWNET)
-                    .map_err(|errno| kube::Error::Service(Box::new(errno)))?;
-                self.runtime.block_on(self.kube.request(request))
+            let acted = scope.spawn(|| {
+                setns(&self.network, CloneFlags::CLONE_NEWNET)?;
+                Ok(act())
             });
-            asked
+            acted
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

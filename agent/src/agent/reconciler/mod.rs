@@ -243,7 +243,7 @@ impl Reconciler {
         let due = [self.hierarchy.due(now), self.eviction.due(now)];
         let due = due.into_iter().fold(sampling.min(BEAT), Duration::min);
         // A request ends an idle pause; it changes nothing once sampling is at its full pace.
-        let idle = sampling > self.env.config.sampling_interval;
+        let idle = sampling > self.env.published.sampling_interval();
         tokio::select! {
             biased;
             () = self.eviction.ready() => Wake::Eviction,

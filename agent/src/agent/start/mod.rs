@@ -43,7 +43,7 @@ use super::reconciler::{
 use crate::{
     api::{published::Published, server, types::Eviction},
     config::{Config, Mode},
-    pods::{Feed, feed},
+    pods::{Apiserver, Feed, feed},
     reclaimed::Reclaimer,
     runtime::{Client, Follower},
 };
@@ -67,6 +67,15 @@ pub(super) async fn api(config: &Config) -> Result<server::Server, StartError> {
             api: config.listen_api,
             hosts: config.listen_hosts.clone(),
         },
+        secure: config
+            .secure_listen
+            .clone()
+            .map(|secure| server::SecureListen {
+                address: secure.address,
+                files: secure.files,
+                node_name: config.node_name.clone(),
+                apiserver: Apiserver::of(&config.apiserver),
+            }),
         limits: server::Limits::default(),
     };
     let server = server::Server::open(listen).await;

@@ -36,6 +36,7 @@ impl Group {
         match kind {
             EventKind::Eviction(_)
             | EventKind::Degraded { .. }
+            | EventKind::ConfigChanged { .. }
             | EventKind::KernelOom { .. }
             | EventKind::LevelCrossed { .. }
             | EventKind::GapOpened { .. }

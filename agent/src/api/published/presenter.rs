@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 
 use super::Published;
-use crate::{api::types::Event, config::PodSeries, hierarchy::recorded::Recorded};
+use crate::{api::types::Event, hierarchy::recorded::Recorded};
 
 /// Words for what the API serves, so that the page and the terminal say the same.
 #[derive(Debug, Clone, Copy)]
@@ -26,16 +26,6 @@ impl Published {
     /// See [`Published::set_recorded`].
     pub fn is_recorded(&self) -> bool {
         self.recorded.load(Ordering::Relaxed)
-    }
-
-    /// Which series pods have on `/metrics`; only the first call counts.
-    pub fn set_pod_series(&self, detail: PodSeries) {
-        let _ = self.pod_series.set(detail);
-    }
-
-    /// See [`Published::set_pod_series`]; all of them until it is called.
-    pub(in crate::api) fn pod_series(&self) -> PodSeries {
-        self.pod_series.get().copied().unwrap_or(PodSeries::Full)
     }
 
     /// Changes with each sampling pass.

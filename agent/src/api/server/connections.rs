@@ -26,7 +26,7 @@ use tokio::{
 };
 use tokio_io_timeout::TimeoutWriter;
 
-use super::closed;
+use super::{closed, secure::Tls};
 
 /// What the server grants its clients. The default is for production.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,9 +77,11 @@ impl Progress {
     }
 }
 
-/// Accepts until the server is to end, then lets requests in flight finish.
+/// Accepts until the server is to end, then lets requests in flight finish. With `tls`, a connection begins with a
+/// handshake, which has the time of a head.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
+    tls: Option<Tls>,
     app: Router,
     limits: Limits,
     closing: watch::Receiver<bool>,
@@ -94,7 +96,18 @@ pub(super) async fn serve<L: Listener>(
                     open.drop_longest_waiting();
                 }
                 let progress = Arc::new(Progress::default());
-                let answering = answer(io, app.clone(), limits, Arc::clone(&progress), closing.clone());
+                let (tls, app) = (tls.clone(), app.clone());
+                let (of_connection, closing) = (Arc::clone(&progress), closing.clone());
+                let answering = async move {
+                    match tls {
+                        None => answer(io, app, limits, of_connection, closing).await,
+                        Some(tls) => {
+                            if let Some(io) = tls.accept(io, limits.head).await {
+                                answer(io, app, limits, of_connection, closing).await;
+                            }
+                        }
+                    }
+                };
                 open.add(progress, answering);
                 // A new connection is looked at before further ones could take its place.
                 tokio::task::yield_now().await;

@@ -8,8 +8,8 @@ use std::{io, net::SocketAddr, path::PathBuf};
 pub enum HttpError {
     /// The API has no authentication, so it stays on this machine by default.
     #[error(
-        "listen {addr}: not a loopback address, and the API has no authentication; use \
-         127.0.0.1:{port} or the unix socket, or allow remote listening explicitly",
+        "listen {addr}: not a loopback address, and this listener has no authentication; use \
+         127.0.0.1:{port}, or secureListen for other machines",
         port = addr.port()
     )]
     NotLoopback {
@@ -45,6 +45,12 @@ pub enum HttpError {
         #[source]
         source: io::Error,
     },
+    /// The agent can make no certificate of its own.
+    #[error("secureListen: make a certificate; or set tlsCertFile and tlsPrivateKeyFile")]
+    SelfSigned(#[source] rcgen::Error),
+    /// TLS takes no certificate of the agent's own.
+    #[error("secureListen: set up TLS")]
+    Tls(#[source] tokio_rustls::rustls::Error),
     /// There is no thread or runtime for the server.
     #[error("start the API's thread")]
     Thread(#[source] io::Error),

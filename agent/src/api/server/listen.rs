@@ -16,7 +16,10 @@ use nix::sys::{
 };
 use tokio::net::{TcpListener, UnixListener};
 
-use super::{HttpError, Limits, Reach};
+use super::{
+    HttpError, Limits, Reach,
+    secure::{Secure, SecureListen},
+};
 use crate::api::published::Published;
 
 /// Connections that may wait to be accepted.
@@ -37,6 +40,8 @@ pub struct Listen {
     pub allow_remote: bool,
     /// What `tcp` answers.
     pub reach: Reach,
+    /// Where other machines reach it.
+    pub secure: Option<SecureListen>,
     /// What clients are granted.
     pub limits: Limits,
 }
@@ -45,6 +50,7 @@ pub struct Listen {
 #[derive(Debug)]
 pub struct Listeners {
     pub(super) tcp: Option<Tcp>,
+    pub(super) secure: Option<Secure>,
     pub(super) unix: Option<UnixListener>,
     pub(super) file: Option<SocketFile>,
     pub(super) reach: Reach,
@@ -65,10 +71,11 @@ impl Listeners {
             Some(addr) if !addr.ip().is_loopback() && !listen.allow_remote => {
                 return Err(HttpError::NotLoopback { addr });
             }
-            Some(addr) => Some(match Bound::bind(addr).await {
-                Ok(bound) => Tcp::Bound(bound),
-                Err(why) => Tcp::Taken(addr, why),
-            }),
+            Some(addr) => Some(Tcp::bind(addr).await),
+        };
+        let secure = match &listen.secure {
+            None => None,
+            Some(secure) => Some(Secure::open(secure).await?),
         };
         let (unix, file) = match &listen.unix {
             None => (None, None),
@@ -79,6 +86,7 @@ impl Listeners {
         };
         Ok(Self {
             tcp,
+            secure,
             unix,
             file,
             reach: listen.reach.clone(),
@@ -119,24 +127,30 @@ pub(super) enum Tcp {
 }
 
 impl Tcp {
-    /// Waits for the address, and says so for as long as it lasts.
-    pub(super) async fn open(self, published: &Published) -> Bound {
-        const TCP: &str = "listen";
+    pub(super) async fn bind(address: SocketAddr) -> Self {
+        match Bound::bind(address).await {
+            Ok(bound) => Self::Bound(bound),
+            Err(why) => Self::Taken(address, why),
+        }
+    }
+
+    /// Waits for the address of the configuration's `key`, and says what is `lost` for as long as it lasts.
+    pub(super) async fn open(self, published: &Published, key: &'static str, lost: &str) -> Bound {
         let (address, mut why) = match self {
             Self::Bound(bound) => return bound,
             Self::Taken(address, why) => (address, why),
         };
         loop {
             let problem = format!(
-                "listen {address}: {why}; /metrics, /healthz and /readyz are on the unix socket alone until the \
-                 address is free (it is tried again every {} s), or choose another address",
+                "{key} {address}: {why}; {lost} until the address is free (it is tried again every {} s), or choose \
+                 another address",
                 TRY_AGAIN.as_secs()
             );
-            published.set_standing(TCP, Some(problem));
+            published.set_standing(key, Some(problem));
             tokio::time::sleep(TRY_AGAIN).await;
             match Bound::bind(address).await {
                 Ok(bound) => {
-                    published.set_standing(TCP, None);
+                    published.set_standing(key, None);
                     return bound;
                 }
                 Err(error) => why = error,

@@ -34,6 +34,7 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
     node(&mut text, &figures.node, &shared.published);
     sources(&mut text, &shared.published.sources());
     tiers(&mut text, &figures.node.tiers);
+    config(&mut text, &shared.published);
     process::write(&mut text, &figures.node.start_time);
     let detail = shared.published.pod_series();
     text.push_str(figures.series(|figures| pods::write(figures, detail)));
@@ -76,6 +77,22 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
     Family::gauge(text, "podwarden_unexplained_cgroups",
         "Pods' cgroups that no source explains, though every source has reported: victims that ask for nothing")
         .add(&none, node.unexplained_cgroups);
+}
+
+#[rustfmt::skip]
+fn config(text: &mut String, published: &Published) {
+    let Some(state) = published.config_state() else {
+        return;
+    };
+    Family::gauge(text, "podwarden_config_info",
+        "Always 1; the label is the start of the SHA-256 of the configuration file that is wholly in force")
+        .add(&labels([("hash", &state.hash)]), 1);
+    Family::gauge(text, "podwarden_config_last_reload_successful",
+        "1 while the configuration file as it is now can be used, 0 while an older one stays in force")
+        .add(&labels([]), u64::from(state.is_valid));
+    Family::gauge(text, "podwarden_config_pending_keys",
+        "Changed keys of the configuration file that take effect at the agent's next start")
+        .add(&labels([]), state.pending.len());
 }
 
 #[rustfmt::skip]

@@ -1,13 +1,15 @@
 //! The agent's HTTP API: the page at `/`, `/v1`, `/metrics`, `/healthz`, `/readyz`.
 //!
 //! Reads [`Published`] and nothing else, so a request can slow neither the sampler nor the reactor.
-//! Read-only, without authentication, and therefore on loopback and a unix socket of mode 0600.
+//! Read-only. On loopback and a unix socket of mode 0600 it has no authentication; other machines reach it by TLS, with
+//! a token that the API server reviews.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `listen` | opens the listeners; a taken port is tried again |
 //! | `connections` | bounds connections in number and time |
 //! | `reach` | what a TCP listener answers, and under which names |
+//! | `secure` | the listener for other machines: TLS, and who is let in |
 //! | `thread` | the server's own thread and runtime |
 //! | `page` | the page at `/`, static files |
 //! | `api`, `events`, `live`, `metrics` | the handlers |
@@ -21,6 +23,7 @@ mod live;
 mod metrics;
 mod page;
 mod reach;
+mod secure;
 mod thread;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -38,6 +41,7 @@ pub use self::{
     listen::{Listen, Listeners},
     metrics::recorder,
     reach::Reach,
+    secure::SecureListen,
     thread::{Server, Serving},
 };
 use crate::api::published::Published;
@@ -47,6 +51,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Durations that were recorded since are folded this often, so that they do not pile up between scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// What is missing while the address of `listen` is taken.
+const LOST: &str = "/metrics, /healthz and /readyz are on the unix socket alone";
 
 /// What every handler gets.
 #[derive(Debug, Clone)]
@@ -90,6 +97,7 @@ pub async fn serve_on(
     // Removes the socket file at the end of this function, whichever way it is left.
     let Listeners {
         tcp,
+        secure,
         unix,
         file: _file,
         reach,
@@ -108,10 +116,15 @@ pub async fn serve_on(
     if let Some(unix) = unix {
         servers.spawn(connections::serve(
             unix,
+            None,
             app.clone(),
             limits,
             closing.clone(),
         ));
+    }
+    if let Some(secure) = secure {
+        let published = Arc::clone(&shared.published);
+        servers.spawn(secure.serve(app.clone(), reach.api, limits, published, closing.clone()));
     }
     if let Some(tcp) = tcp {
         let published = Arc::clone(&shared.published);
@@ -119,11 +132,11 @@ pub async fn serve_on(
         servers.spawn(async move {
             let opened = tokio::select! {
                 () = closed(closing.clone()) => return,
-                opened = tcp.open(&published) => opened,
+                opened = tcp.open(&published, "listen", LOST) => opened,
             };
             let state = (Arc::new(reach), opened.address.ip());
             let app = app.layer(middleware::from_fn_with_state(state, reach::check_tcp));
-            connections::serve(opened.listener, app, limits, closing).await;
+            connections::serve(opened.listener, None, app, limits, closing).await;
         });
     }
 

@@ -307,6 +307,13 @@ pub enum EventKind {
         /// True in observe mode: nothing was written.
         dry_run: bool,
     },
+    /// The configuration's file was changed, and the agent has taken over what it can.
+    ConfigChanged {
+        /// Keys that are in force as the file has them now.
+        applied: Vec<String>,
+        /// Keys that the agent takes over at its next start.
+        pending: Vec<String>,
+    },
     /// Something is not as it should be; the text says what and what is lost.
     Degraded {
         /// One sentence.

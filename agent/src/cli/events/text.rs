@@ -92,8 +92,16 @@ pub(crate) fn sentence(event: &Event) -> String {
         EventKind::BestEffortHeld { .. }
         | EventKind::BestEffortFreed { .. }
         | EventKind::BestEffortSuppressed { .. } => cpu::held(&event.kind),
+        EventKind::ConfigChanged { applied, pending } => config_changed(applied, pending),
         EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
+}
+
+fn config_changed(applied: &[String], pending: &[String]) -> String {
+    let (applied, pending) = (applied.join(", "), pending.join(", "));
+    let text =
+        format!("configuration changed; in force: [{applied}]; at the next start: [{pending}]");
+    output::printable(&text)
 }
 
 fn exit(kind: &EventKind) -> String {

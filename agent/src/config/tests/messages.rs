@@ -172,6 +172,23 @@ fn errors_name_file_line_field_value_and_remedy() {
         ),
         ("nodeName: Node_1", &["nodeName", "`Node_1`"]),
         ("listen: localhost", &["listen", "127.0.0.1:9595"]),
+        ("listenApi: true", &["listen", "listenApi"]),
+        (
+            "secureListen: 10250",
+            &["secureListen", "`10250`", "0.0.0.0:9596"],
+        ),
+        (
+            "secureListen: 0.0.0.0:9596\ntlsCertFile: /tls.crt",
+            &["tlsPrivateKeyFile", "tlsCertFile"],
+        ),
+        (
+            "secureListen: 0.0.0.0:9596\ntlsPrivateKeyFile: /tls.key",
+            &["tlsPrivateKeyFile", "tlsCertFile"],
+        ),
+        (
+            "tlsCertFile: /tls.crt\ntlsPrivateKeyFile: /tls.key",
+            &["secureListen", "tlsCertFile"],
+        ),
         (
             "evictionSoft: {memory.available: 1Gi}",
             &["evictionSoftGracePeriod.memory.available"],

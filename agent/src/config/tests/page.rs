@@ -124,9 +124,20 @@ const KEYS: &[(&str, &[Key])] = &[
                 "a loopback address of the HTTP API: `/metrics`, `/healthz` and `/readyz`",
             ),
             (
+                "secureListen [--secure-listen]",
+                "none",
+                "an address of the HTTP API for other machines: TLS, and tokens that the API server reviews",
+            ),
+            (
+                "tlsCertFile",
+                "none: the agent signs one itself at each start",
+                "the certificate of `secureListen` and those that signed it, PEM; read again within 5 s of a change",
+            ),
+            ("tlsPrivateKeyFile", "none", "its private key, PEM"),
+            (
                 "listenApi",
                 "false",
-                "whether `listen` answers `/v1` and the page, too, to every process of this machine",
+                "whether `listen` answers `/v1` and the page, too, to every process of this machine, and `secureListen` to users who may get the path",
             ),
             (
                 "listenHosts",

@@ -168,6 +168,13 @@ impl Server {
         self.ask(request, TELL).await
     }
 
+    /// An object that the server answers and does not keep, such as a review.
+    pub(crate) async fn create(&self, path: &str, object: &Value, asked: &str) -> Answer {
+        let text = object.to_string().into_bytes();
+        let request = Request::new(path).create(&PostParams::default(), text);
+        self.ask(request, asked).await
+    }
+
     async fn ask(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,

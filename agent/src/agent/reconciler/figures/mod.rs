@@ -97,7 +97,7 @@ impl FiguresPublisher {
         };
         let since = env.published.since_demand();
         let interval = if since.is_some_and(|since| since < READER_STAYS) {
-            env.config.sampling_interval
+            env.published.sampling_interval()
         } else {
             IDLE_SAMPLING
         };
