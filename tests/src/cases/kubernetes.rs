@@ -13,6 +13,7 @@ pub(super) mod eviction;
 pub(super) mod exempt;
 pub(super) mod held;
 pub(super) mod pressure;
+pub(super) mod reclaimed;
 pub(super) mod secure;
 
 pub(super) const CASES: &[Case] = &[

@@ -180,6 +180,7 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::eviction::CASES,
         kubernetes::held::CASES,
         kubernetes::pressure::CASES,
+        kubernetes::reclaimed::CASES,
         kubernetes::END,
     ]
     .concat()

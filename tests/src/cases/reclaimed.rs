@@ -44,7 +44,7 @@ fn wanted(cgroup: &Cgroup) -> Vec<(PathBuf, &'static str)> {
         .collect()
 }
 
-fn holds(cgroup: &Cgroup) -> Result<()> {
+pub(super) fn holds(cgroup: &Cgroup) -> Result<()> {
     let files = wanted(cgroup);
     ensure!(files.len() == 3, "{files:?}");
     for (path, text) in files {
@@ -141,8 +141,8 @@ fn batch_pod(context: &Context, assist: bool) -> Result<()> {
     node.finish()
 }
 
-const BATCH_CPU: &str = "kubernetes.io/batch-cpu";
-const BATCH_MEMORY: &str = "kubernetes.io/batch-memory";
+pub(super) const BATCH_CPU: &str = "kubernetes.io/batch-cpu";
+pub(super) const BATCH_MEMORY: &str = "kubernetes.io/batch-memory";
 
 /// The Node's status, where it has the kubelet's resources as they were.
 fn status(world: &World) -> Result<Value> {

@@ -35,6 +35,7 @@ pub(crate) struct Pod {
     script: String,
     resources: Value,
     critical: bool,
+    labels: Value,
 }
 
 impl Pod {
@@ -45,6 +46,7 @@ impl Pod {
             script: script.to_owned(),
             resources: json!({}),
             critical: false,
+            labels: json!({}),
         }
     }
 
@@ -79,6 +81,17 @@ impl Pod {
             true => json!({"requests": amounts, "limits": amounts}),
             false => json!({"requests": amounts}),
         };
+        self
+    }
+
+    /// Its container's `resources`.
+    pub(crate) fn with_resources(self, resources: Value) -> Self {
+        Self { resources, ..self }
+    }
+
+    /// With one more label.
+    pub(crate) fn labelled(mut self, key: &str, value: &str) -> Self {
+        self.labels[key] = value.into();
         self
     }
 
@@ -130,7 +143,7 @@ impl Pod {
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": self.name, "namespace": "default"},
+            "metadata": {"name": self.name, "namespace": "default", "labels": self.labels},
             "spec": spec,
         }))
     }
