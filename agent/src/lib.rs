@@ -17,7 +17,7 @@
 //! | `api` | published state, server, client | sockets |
 //! | `reclaimed` | what the node has to spare: figures, and the Node's status | the API server, /proc/stat |
 //! | `eviction` | what follows a kill: recorder, teardown, status in the API | the state directory, the API server, the event log |
-//! | `colocation` | CPU limits exceeded while the node has free CPU | CPU quota and burst files, `/proc/stat` |
+//! | `colocation` | CPU limits exceeded while the node has free CPU; unused page cache given back | CPU quota and burst files, `memory.reclaim`, `/proc` |
 //! | `hierarchy` | what cgroups hold: sense, act, drift, converge, oom_score | cgroup files, /proc |
 //! | `reactor` | the fast loop: watch, choose, kill, reap | usage files, SIGKILL, `process_mrelease` |
 //! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files |

@@ -64,7 +64,7 @@ pub use largest::{Large, largest_outside};
 pub use leave::leave_every_cgroup;
 pub use limits::Reclaims;
 pub use lock::{AgentLock, TreeLock};
-pub use memory::{MemoryReader, MemoryStat, PageCache, UsageReader};
+pub use memory::{ColdReader, ColdReading, MemoryReader, MemoryStat, PageCache, UsageReader};
 pub use name::{CgroupLayout, CgroupPath, root_as_file_name};
 pub use podwarden_policy::settings::table::is_setting;
 pub use rustix::io::Errno;

@@ -1,9 +1,13 @@
 //! Reading a cgroup's memory again and again, from open files and without allocating.
 
+mod cold;
+
 use podwarden_policy::{
     Bytes,
     settings::{table, value},
 };
+
+pub use self::cold::{ColdReader, ColdReading};
 
 use crate::{
     CgroupPath, Controller, Error, Hierarchies, Result, Tree,

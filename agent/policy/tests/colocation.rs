@@ -8,6 +8,7 @@ mod colocation {
     mod class;
     mod evict_cpu;
     mod hold;
+    mod proactive;
     mod suppress;
     mod vectors;
 }

@@ -192,6 +192,7 @@ impl Sampler {
             memory: self.memory(pass, tree, &entry.path),
             stall: stall(&total),
             exits: exits(&total),
+            proactive_reclaim: None,
             containers,
         };
         (stats, total)

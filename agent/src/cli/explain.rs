@@ -12,7 +12,10 @@ use super::{
     plan::input::{Input, NodeArgs},
     select,
 };
-use crate::hierarchy::recorded::Recorded;
+use crate::{
+    api::types::{PodStats, ProactiveReclaimStats},
+    hierarchy::recorded::Recorded,
+};
 
 mod change;
 mod class;
@@ -85,6 +88,17 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         explain(&input, &args.pod).map(|pod| Explained::Pod(Box::new(pod)))
     });
+    let explained = match explained {
+        Ok(Explained::Pod(mut pod)) if args.file.is_none() => {
+            // The snapshot has no figures; without them the rest is as it is.
+            let path = format!("/v1/pods/{}", pod.pod_ref.uid);
+            if let Ok(stats) = args.connect.client().get::<PodStats>(&path).await {
+                pod.notes.extend(stats.proactive_reclaim.map(given));
+            }
+            Ok(Explained::Pod(pod))
+        }
+        explained => explained,
+    };
     match explained {
         Ok(explained) => match args.output {
             Output::Text => output::print(&explained.text())?,
@@ -96,6 +110,28 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a pod gave back of its page cache.
+fn given(given: ProactiveReclaimStats) -> String {
+    let ProactiveReclaimStats {
+        reclaimed_bytes,
+        steps,
+        refaults,
+        last,
+    } = given;
+    let now = match last.as_str() {
+        "taken" => "it gives more now",
+        "refaulted" | "resting" => "it rests, since it read pages back",
+        "pressure" => "nothing now: its tasks wait for memory",
+        "nothing" => "nothing now: what is left is in use, dirty or protected",
+        _ => "nothing now: it is looked at for the first time",
+    };
+    format!(
+        "Page cache given back: {} in {steps} steps, {refaults} pages read back; {now}\n  \
+         changes with colocation.memoryReclaimStrategy",
+        output::bytes(reclaimed_bytes)
+    )
 }
 
 /// Explains the pod of this uid in the snapshot that the agent last planned from, in JSON.

@@ -30,6 +30,9 @@ pub struct Args {
     /// CPU quotas as they were found
     #[arg(long)]
     quotas: Option<PathBuf>,
+    /// Where groups of resctrl are
+    #[arg(long)]
+    resctrl: Option<PathBuf>,
     /// The cgroups are systemd's
     #[arg(long)]
     systemd: bool,
@@ -51,13 +54,18 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         found: args.found,
         frozen: args.frozen,
         quotas: None,
+        resctrl: None,
         systemd: args.systemd,
     };
-    if let (Some(tree), Some(quotas)) = (guard::run(place, std::io::stdin())?, args.quotas) {
+    let killed = guard::run(place, std::io::stdin())?;
+    if let (Some(tree), Some(quotas)) = (&killed, args.quotas) {
         if let Some(cpus) = colocation::cpus_beside(&quotas) {
-            colocation::restore_cpus(&tree, cpus);
+            colocation::restore_cpus(tree, cpus);
         }
-        colocation::restore(&tree, quotas);
+        colocation::restore(tree, quotas);
+    }
+    if let (Some(_), Some(dir)) = (&killed, args.resctrl) {
+        colocation::resctrl::remove_left(&dir);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,8 @@
 //! | `meter` | one container: usage over the last period, throttling, tokens |
 //! | `pool` | whether the node has CPU to give |
 //! | `hold` | best effort gets less CPU while a protected pod waits, and by the koordlet's formula: a thread of its own |
+//! | `proactive` | page cache that pods do not use: a thread of its own |
+//! | `resctrl` | cache and memory bandwidth by class: a thread of its own |
 //! | `undo` | puts everything back when the agent is killed |
 //! | `found` | what the cgroups held before podwarden wrote to them, kept past a kill |
 //! | `ours` | podwarden's quotas, so that they do not count as foreign |
@@ -28,6 +30,8 @@ mod meter;
 mod ours;
 mod pod;
 mod pool;
+pub mod proactive;
+pub mod resctrl;
 mod thread;
 mod undo;
 

@@ -11,6 +11,7 @@ pub(super) fn guard(cgroup_root: &str, found: &Path) -> Option<Guard> {
         found: None,
         frozen: None,
         quotas: Some(found.to_owned()),
+        resctrl: None,
         systemd: false,
     };
     let guard = match Guard::start(&place) {

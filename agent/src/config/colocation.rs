@@ -13,8 +13,9 @@ use serde_saphyr::Spanned;
 use super::{
     reclaimed::{RawReclaimed, ReclaimedConfig},
     values::{
-        BurstPercent, BurstSeconds, FloorPercent, MemoryEvictLower, MemoryEvictPercent,
-        QuotaBurstPercent, SharePoolPercent, SuppressPercent, WaitObjective,
+        BandwidthPercent, BurstPercent, BurstSeconds, CacheEnd, CacheStart, ColdSeconds,
+        FloorPercent, MemoryEvictLower, MemoryEvictPercent, QuotaBurstPercent, ReclaimInterval,
+        ReclaimStepPercent, SharePoolPercent, SuppressPercent, WaitObjective,
     },
 };
 
@@ -29,6 +30,10 @@ pub struct ColocationConfig {
     pub memory_evict: Option<Levels>,
     /// `cpuSuppressThresholdPercent` and its companions; `None` where it is off. Default: off.
     pub suppress: Option<SuppressConfig>,
+    /// `memoryReclaimStrategy`. Default: off.
+    pub proactive: ProactiveConfig,
+    /// `resctrlStrategy`. Default: off.
+    pub resctrl: ResctrlConfig,
     /// `reclaimed`. Default: off.
     pub reclaimed: ReclaimedConfig,
 }
@@ -53,6 +58,55 @@ pub struct SuppressConfig {
     pub policy: suppress::Policy,
 }
 
+/// `colocation.memoryReclaimStrategy`: best-effort and cold pods give back page cache that they do not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProactiveConfig {
+    /// `enable`. Default: false.
+    pub enable: bool,
+    /// `intervalSeconds`: between two steps of a pod, 1 s to 300 s. Default: 6 s.
+    pub interval: Duration,
+    /// `stepPercent`: what a pod without pressure gives in a step, percent of its usage, 1 to 10. Default: 1.
+    pub step_percent: u64,
+    /// `coldSeconds`: an LS pod gives once it has used less than 1 % of a CPU for so long, 10 s to 24 h. Default: 600 s.
+    pub cold: Duration,
+}
+
+/// `colocation.resctrlStrategy`: last-level cache and memory bandwidth by class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResctrlConfig {
+    /// `enable`. Default: false.
+    pub enable: bool,
+    /// `lsr`: of LSE and LSR pods. Default: all.
+    pub lsr: ResctrlClass,
+    /// `ls`: of LS pods. Default: all.
+    pub ls: ResctrlClass,
+    /// `be`: of BE pods. Default: 30 % of the cache, all of the bandwidth.
+    pub be: ResctrlClass,
+}
+
+/// What a class may use; percentages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResctrlClass {
+    /// `catRangeStartPercent`: where its part of the cache begins, 0 to 99. Default: 0.
+    pub start: i32,
+    /// `catRangeEndPercent`: where it ends, 1 to 100.
+    pub end: i32,
+    /// `mbaPercent`: of the memory bandwidth, 1 to 100. Default: 100.
+    pub bandwidth: Option<i32>,
+}
+
+impl Default for ResctrlConfig {
+    fn default() -> Self {
+        RawResctrl::default().into()
+    }
+}
+
+impl Default for ProactiveConfig {
+    fn default() -> Self {
+        RawProactive::default().into()
+    }
+}
+
 impl Default for WaitConfig {
     fn default() -> Self {
         RawWait::default().into()
@@ -72,6 +126,10 @@ pub(super) struct RawColocation {
     pub(super) cpu_suppress_policy: Option<suppress::Policy>,
     #[serde(default)]
     cpu_wait_strategy: RawWait,
+    #[serde(default)]
+    memory_reclaim_strategy: RawProactive,
+    #[serde(default)]
+    resctrl_strategy: RawResctrl,
     #[serde(default)]
     reclaimed: RawReclaimed,
 }
@@ -96,6 +154,79 @@ struct RawWait {
     enable: Option<bool>,
     objective: Option<WaitObjective>,
     min_percent: Option<FloorPercent>,
+}
+
+/// `colocation.memoryReclaimStrategy`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawProactive {
+    enable: Option<bool>,
+    interval_seconds: Option<ReclaimInterval>,
+    step_percent: Option<ReclaimStepPercent>,
+    cold_seconds: Option<ColdSeconds>,
+}
+
+/// `colocation.resctrlStrategy`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawResctrl {
+    enable: Option<bool>,
+    #[serde(default)]
+    lsr: RawResctrlClass,
+    #[serde(default)]
+    ls: RawResctrlClass,
+    #[serde(default)]
+    be: RawResctrlClass,
+}
+
+/// A class of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawResctrlClass {
+    cat_range_start_percent: Option<CacheStart>,
+    cat_range_end_percent: Option<CacheEnd>,
+    mba_percent: Option<BandwidthPercent>,
+}
+
+impl RawResctrlClass {
+    /// `end` where none is written.
+    fn with(self, end: i32) -> ResctrlClass {
+        ResctrlClass {
+            start: self.cat_range_start_percent.unwrap_or_default().0,
+            end: self.cat_range_end_percent.map_or(end, |end| end.0),
+            bandwidth: Some(self.mba_percent.unwrap_or_default().0),
+        }
+    }
+}
+
+impl From<RawResctrl> for ResctrlConfig {
+    /// The defaults of Koordinator's NodeSLO (`pkg/util/sloconfig/nodeslo_config.go`).
+    fn from(raw: RawResctrl) -> Self {
+        Self {
+            enable: raw.enable.unwrap_or_default(),
+            lsr: raw.lsr.with(100),
+            ls: raw.ls.with(100),
+            be: raw.be.with(30),
+        }
+    }
+}
+
+impl ResctrlConfig {
+    /// The classes by their keys.
+    pub(super) fn classes(&self) -> [(&'static str, ResctrlClass); 3] {
+        [("lsr", self.lsr), ("ls", self.ls), ("be", self.be)]
+    }
+}
+
+impl From<RawProactive> for ProactiveConfig {
+    fn from(raw: RawProactive) -> Self {
+        Self {
+            enable: raw.enable.unwrap_or_default(),
+            interval: Duration::from_secs(raw.interval_seconds.unwrap_or_default().0),
+            step_percent: raw.step_percent.unwrap_or_default().0,
+            cold: Duration::from_secs(raw.cold_seconds.unwrap_or_default().0),
+        }
+    }
 }
 
 impl From<RawWait> for WaitConfig {
@@ -127,6 +258,8 @@ impl RawColocation {
             suppress: self.suppress(),
             burst: self.cpu_burst_strategy.into(),
             wait: self.cpu_wait_strategy.into(),
+            proactive: self.memory_reclaim_strategy.into(),
+            resctrl: self.resctrl_strategy.into(),
             memory_evict,
             reclaimed: self.reclaimed.into(),
         }

@@ -37,7 +37,9 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use colocation::{ColocationConfig, SuppressConfig};
+pub use colocation::{
+    ColocationConfig, ProactiveConfig, ResctrlClass, ResctrlConfig, SuppressConfig,
+};
 pub use error::ConfigError;
 pub use file::{ConfigFile, Live, ReadConfig};
 pub use kernel_log::KernelLog;

@@ -15,7 +15,8 @@ use serde::Deserialize;
 pub enum PodSeries {
     /// None: tiers and node alone.
     None,
-    /// At most twelve: CPU time and throttling, waits without their distribution, memory, stalls, OOM kills.
+    /// At most twelve: CPU time and throttling, waits without their distribution, memory, stalls, OOM kills; and one
+    /// more of a pod that gives page cache back.
     #[default]
     Basic,
     /// Also the distribution of waits, context switches, quota periods and exits: some forty.

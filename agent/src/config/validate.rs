@@ -15,7 +15,7 @@ use podwarden_policy::{
 use super::{
     ApiserverConfig, Config, ConfigError, ConvergenceConfig, DEFAULT_API_SOCKET, EventLogConfig,
     PressureConfig, ReactorConfig,
-    colocation::RawColocation,
+    colocation::{ColocationConfig, RawColocation, ResctrlClass},
     raw::{
         MemoryReservationPolicy, RawConfig, RawConvergence, RawEventLog, RawReactor, RawReserved,
         SwapBehavior,
@@ -107,6 +107,22 @@ impl File<'_> {
         }
     }
 
+    /// What depends on more than one key of a class.
+    fn colocation(self, config: ColocationConfig) -> Result<ColocationConfig, ConfigError> {
+        let empty = |class: &ResctrlClass| class.start >= class.end;
+        let classes = config.resctrl.classes();
+        match classes.into_iter().find(|(_, class)| empty(class)) {
+            None => Ok(config),
+            Some((name, ResctrlClass { start, end, .. })) => Err(ConfigError::Value {
+                origin: self.0.to_owned(),
+                field: format!("colocation.resctrlStrategy.{name}.catRangeEndPercent"),
+                problem: format!(
+                    "a range from {start} % to {end} % is empty; write an end above the start"
+                ),
+            }),
+        }
+    }
+
     fn event_log(self, raw: RawEventLog) -> Result<Option<EventLogConfig>, ConfigError> {
         match (raw.path, raw.max_size) {
             (None, None) => Ok(None),
@@ -171,7 +187,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         pod_series: raw.metrics.pods.unwrap_or_default(),
         event_log: file.event_log(raw.event_log)?,
         convergence: raw.convergence.into(),
-        colocation: raw.colocation.with(memory_evict),
+        colocation: file.colocation(raw.colocation.with(memory_evict))?,
         eviction_status: raw.eviction_status.how.unwrap_or_default(),
         node_condition: raw.node_condition.unwrap_or_default(),
         pods_dir: raw.pods_dir,

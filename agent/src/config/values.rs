@@ -196,6 +196,18 @@ values! {
     FloorPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 5;
     /// How much of the node's CPUs all pods and the system may use before best effort gets less, percent.
     SuppressPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100";
+    /// Between two steps of a pod that gives page cache back, seconds.
+    ReclaimInterval(u64) = |text| whole(text, 1..=300), "write a whole number of seconds from 1 to 300", 6;
+    /// What it gives in a step, percent of its usage.
+    ReclaimStepPercent(u64) = |text| whole(text, 1..=10), "write a whole percentage from 1 to 10", 1;
+    /// An LS pod that does not work for so long is cold, seconds.
+    ColdSeconds(u64) = |text| whole(text, 10..=86_400), "write a whole number of seconds from 10 to 86400", 600;
+    /// Where a class's part of the cache begins, percent.
+    CacheStart(i32) = |text| whole(text, 0..=99), "write a whole percentage from 0 to 99", 0;
+    /// Where it ends, percent.
+    CacheEnd(i32) = |text| whole(text, 1..=100), "write a whole percentage from 1 to 100";
+    /// A class's part of the memory bandwidth, percent.
+    BandwidthPercent(i32) = |text| whole(text, 1..=100), "write a whole percentage from 1 to 100", 100;
     /// Where manifests are.
     ManifestUrl(Uri) = manifest_url, "write a whole URL, such as https://pods.example/node-1.yaml";
     /// Where the kubelet is.

@@ -10,6 +10,7 @@ pub mod evict_cpu;
 pub mod hold;
 pub mod memory_evict;
 pub mod predict;
+pub mod proactive;
 pub mod reclaimed;
 pub mod resctrl;
 pub mod suppress;

@@ -19,6 +19,8 @@ use crate::{
     colocation::{
         Aim, Burster, Ours, Protected, Report, Why,
         hold::{self, Holder, Suppressed, What},
+        proactive::{Given, Giver, Proactive},
+        resctrl::{Group, Member, Resctrl},
     },
     config::WaitObjective,
     pods::SourcedPod,
@@ -35,6 +37,12 @@ pub(in crate::agent) struct Colocation {
     burster: Option<Burster>,
     /// The same.
     holder: Option<Holder>,
+    /// The same.
+    proactive: Option<Proactive>,
+    givers: Vec<Giver>,
+    /// The same.
+    resctrl: Option<Resctrl>,
+    members: Vec<Member>,
     /// What the holder goes by.
     watched: hold::Aim,
     ours: Arc<Ours>,
@@ -48,11 +56,17 @@ impl Colocation {
     pub(in crate::agent) fn new(
         burster: Option<Burster>,
         holder: Option<Holder>,
+        proactive: Option<Proactive>,
+        resctrl: Option<Resctrl>,
         ours: Arc<Ours>,
     ) -> Self {
         Self {
             burster,
             holder,
+            proactive,
+            givers: Vec::new(),
+            resctrl,
+            members: Vec::new(),
             watched: hold::Aim::default(),
             ours,
             aim: Aim::default(),
@@ -62,7 +76,15 @@ impl Colocation {
 
     /// True where a strategy is on.
     pub(super) fn is_on(&self) -> bool {
-        self.burster.is_some() || self.holder.is_some()
+        self.burster.is_some()
+            || self.holder.is_some()
+            || self.proactive.is_some()
+            || self.resctrl.is_some()
+    }
+
+    /// What pods gave back; `None` where none is asked.
+    pub(super) fn given(&self) -> Option<&Given> {
+        self.proactive.as_ref().map(Proactive::given)
     }
 
     /// Completes when a thread has reported. Cancel-safe.
@@ -114,6 +136,7 @@ impl Colocation {
             .collect();
         let mut aim = Aim::default();
         let mut watched = hold::Aim::default();
+        let (mut givers, mut members) = (Vec::new(), Vec::new());
         let layout = &env.layout;
         let tier = layout.path(&layout.kubepods.tier(QosClass::BestEffort));
         aim.outside_pool.push(tier);
@@ -121,6 +144,8 @@ impl Colocation {
             let Some(entry) = entries.get(&sourced.pod.uid) else {
                 continue;
             };
+            givers.extend(giver(sourced, classified, entry, env));
+            members.extend(member(classified, entry));
             if matches!(classified.class, Class::Lse | Class::Lsr) {
                 let requests = pod_requests(&sourced.pod).cpu;
                 aim.reserved = MilliCpu::saturating_add(aim.reserved, requests);
@@ -157,6 +182,18 @@ impl Colocation {
         {
             self.watched.clone_from(&watched);
             holder.aim(watched);
+        }
+        if let Some(proactive) = &self.proactive
+            && givers != self.givers
+        {
+            self.givers.clone_from(&givers);
+            proactive.aim(givers);
+        }
+        if let Some(resctrl) = &self.resctrl
+            && members != self.members
+        {
+            self.members.clone_from(&members);
+            resctrl.aim(members);
         }
         self.report(&classified, &known)
     }
@@ -201,7 +238,44 @@ impl Colocation {
     pub(super) fn end(&mut self) {
         self.burster = None;
         self.holder = None;
+        self.proactive = None;
+        self.resctrl = None;
     }
+}
+
+/// A pod that may give page cache back: BE, and LS while it does not work.
+fn giver(
+    sourced: &SourcedPod,
+    classified: &Classified,
+    entry: &PodEntry,
+    env: &Environment,
+) -> Option<Giver> {
+    let uid = &sourced.pod.uid;
+    let only_cold = match classified.class {
+        Class::Be => false,
+        Class::Ls if classified.contradictions.is_empty() => true,
+        Class::Ls | Class::Lse | Class::Lsr | Class::System => return None,
+    };
+    (env.exemptions.own_pod.as_ref() != Some(uid)).then(|| Giver {
+        uid: uid.clone(),
+        path: entry.path.clone(),
+        only_cold,
+    })
+}
+
+/// A pod's group by its class; SYSTEM stays in the root group.
+fn member(classified: &Classified, entry: &PodEntry) -> Option<Member> {
+    let group = match classified.class {
+        Class::Lse | Class::Lsr => Group::Lsr,
+        Class::Ls => Group::Ls,
+        Class::Be => Group::Be,
+        Class::System => return None,
+    };
+    Some(Member {
+        path: entry.path.clone(),
+        containers: entry.containers.len(),
+        group,
+    })
 }
 
 fn publish_quota(report: Report, env: &Environment) {

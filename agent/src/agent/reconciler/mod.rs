@@ -356,6 +356,7 @@ impl Reconciler {
                 drift: self.hierarchy.drift_stats(),
                 runtime: self.pods.runtime_stats(),
                 unexplained: self.eviction.unexplained(),
+                given: self.colocation.given(),
             },
         );
     }

@@ -1,4 +1,4 @@
-//! CPU quotas: what an agent before this one left, and the threads that write them.
+//! Co-location: CPU quotas that an agent before this one left, and the threads of the strategies.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,6 +20,8 @@ use crate::{
     colocation::{
         self, Burster, Ours, Parts,
         hold::{self, Holder},
+        proactive::{Proactive, ProactiveError},
+        resctrl::{self, Resctrl, ResctrlError},
     },
     config::{Config, Mode},
     kernel::waits::Waits,
@@ -49,6 +51,9 @@ pub(super) fn restore(config: &Config, tree: &Tree) {
             tracing::info!("{what} that an agent before this one left: as it found it again");
         }
     }
+    if config.mode == Mode::Enforce {
+        resctrl::remove_left(Path::new(resctrl::DIRECTORY));
+    }
 }
 
 /// Starts the threads of the strategies that are on; besides, what is lost without one.
@@ -60,7 +65,20 @@ pub(super) fn start(env: &Environment, waits: Option<Waits>) -> (Colocation, Vec
         None
     });
     let holder = holder(env, waits, &mut lost);
-    (Colocation::new(burster, holder, ours), lost)
+    let proactive = proactive(env).unwrap_or_else(|error| {
+        lost.push(format!(
+            "no pod gives back page cache that it does not use: {error}"
+        ));
+        None
+    });
+    let resctrl = resctrl(env).unwrap_or_else(|error| {
+        lost.push(format!(
+            "classes have no part of cache and memory bandwidth of their own: {error}"
+        ));
+        None
+    });
+    let colocation = Colocation::new(burster, holder, proactive, resctrl, ours);
+    (colocation, lost)
 }
 
 fn burster(env: &Environment, ours: &Arc<Ours>) -> std::io::Result<Option<Burster>> {
@@ -144,6 +162,24 @@ fn parts(env: &Environment) -> hold::Parts {
         cgroup_root: env.config.cgroup_root.clone(),
         real_time: env.config.reactor.real_time,
     }
+}
+
+fn proactive(env: &Environment) -> Result<Option<Proactive>, ProactiveError> {
+    let config = env.config.colocation.proactive;
+    // Without a write there is nothing that a pod could miss.
+    if !config.enable || env.config.mode != Mode::Enforce {
+        return Ok(None);
+    }
+    let kubepods = env.layout.path(&env.layout.kubepods);
+    Proactive::start(env.tree.clone(), &kubepods, config).map(Some)
+}
+
+fn resctrl(env: &Environment) -> Result<Option<Resctrl>, ResctrlError> {
+    let config = env.config.colocation.resctrl;
+    if !config.enable || env.config.mode != Mode::Enforce {
+        return Ok(None);
+    }
+    Resctrl::start(env.tree.clone(), config, &env.config.cgroup_root).map(Some)
 }
 
 fn online() -> u64 {

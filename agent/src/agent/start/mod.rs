@@ -10,7 +10,7 @@
 //! | `tree` | the first pass over the cgroups, before the kernel programs, which need kubepods |
 //! | `programs` | the kernel programs |
 //! | `engines` | accounts and reactor |
-//! | `bandwidth` | CPU quotas: what an agent before this one left, and the thread that raises them |
+//! | `bandwidth` | co-location: quotas that an agent before this one left, and the threads of the strategies |
 //! | `status` | eviction status in the API, teardown in the runtime |
 //! | `own_pod` | the pod of this process |
 //! | `beside_kubelet` | a kubelet where podwarden is to own the tree |

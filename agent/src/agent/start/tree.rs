@@ -140,6 +140,7 @@ fn converger(
         config: config.convergence,
         guard: Some(converge::guard::Place {
             quotas: None,
+            resctrl: None,
             cgroup_root: config.cgroup_root.clone(),
             found: restores.then(|| found.clone()),
             frozen: writer.frozen,

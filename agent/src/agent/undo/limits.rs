@@ -20,6 +20,7 @@ fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
         found: Some(found.clone()),
         frozen: None,
         quotas: None,
+        resctrl: None,
         systemd: is_slices,
     };
     let left = guard::put_back(&of_guard, place.dry_run).context("put the tiers' limits back")?;

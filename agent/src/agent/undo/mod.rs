@@ -9,6 +9,7 @@ mod frozen;
 mod limits;
 mod pins;
 mod quotas;
+mod resctrl;
 mod state;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ const STEPS: &[Step] = &[
     frozen::STEP,
     limits::STEP,
     quotas::STEP,
+    resctrl::STEP,
     cgroups::STEP,
     pins::STEP,
     state::STEP,

@@ -120,6 +120,20 @@ pub struct ContainerStats {
     pub exits: ExitStats,
 }
 
+/// Page cache that a pod gave back before anything needed it, since the agent started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProactiveReclaimStats {
+    /// What its usage fell by in all steps.
+    pub reclaimed_bytes: u64,
+    /// Steps in which something was asked of the kernel.
+    pub steps: u64,
+    /// Pages that it read back, of those and of others.
+    pub refaults: u64,
+    /// What the last look found: `taken`, or why nothing was: `first`, `refaulted`, `resting`, `pressure`, `nothing`.
+    pub last: String,
+}
+
 /// One pod with all that is below it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -140,6 +154,9 @@ pub struct PodStats {
     /// Reclaim stalls.
     pub stall: StallStats,
     pub exits: ExitStats,
+    /// Page cache that it gave back; absent for a pod that is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proactive_reclaim: Option<ProactiveReclaimStats>,
     /// Its containers, by name.
     pub containers: Vec<ContainerStats>,
 }

@@ -129,6 +129,46 @@ fn errors_name_file_line_field_value_and_remedy() {
             "colocation: {cpuWaitStrategy: {minPercent: 0}}",
             &["colocation.cpuWaitStrategy.minPercent", "`0`", "1 to 100"],
         ),
+        (
+            "colocation: {memoryReclaimStrategy: {stepPercent: 11}}",
+            &[
+                "colocation.memoryReclaimStrategy.stepPercent",
+                "`11`",
+                "1 to 10",
+            ],
+        ),
+        (
+            "colocation: {memoryReclaimStrategy: {intervalSeconds: 0}}",
+            &[
+                "colocation.memoryReclaimStrategy.intervalSeconds",
+                "`0`",
+                "1 to 300",
+            ],
+        ),
+        (
+            "colocation: {memoryReclaimStrategy: {coldSeconds: 9}}",
+            &[
+                "colocation.memoryReclaimStrategy.coldSeconds",
+                "`9`",
+                "10 to 86400",
+            ],
+        ),
+        (
+            "colocation: {resctrlStrategy: {be: {catRangeStartPercent: 30}}}",
+            &[
+                "colocation.resctrlStrategy.be.catRangeEndPercent",
+                "30 % to 30 %",
+                "above the start",
+            ],
+        ),
+        (
+            "colocation: {resctrlStrategy: {ls: {mbaPercent: 0}}}",
+            &[
+                "colocation.resctrlStrategy.ls.mbaPercent",
+                "`0`",
+                "1 to 100",
+            ],
+        ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
         ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
         ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),

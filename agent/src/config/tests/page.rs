@@ -375,6 +375,26 @@ const KEYS: &[(&str, &[Key])] = &[
                 "down to which they are evicted",
             ),
             (
+                "colocation.memoryReclaimStrategy.enable",
+                "false",
+                "whether BE pods, and LS pods that do not work, give back page cache that they do not use; with `mode: enforce`, cgroup v2 and PSI",
+            ),
+            (
+                "colocation.memoryReclaimStrategy.intervalSeconds",
+                "6; 1 to 300",
+                "the time between two steps of a pod",
+            ),
+            (
+                "colocation.memoryReclaimStrategy.stepPercent",
+                "1; 1 to 10",
+                "what a pod without pressure gives in a step, percent of its usage",
+            ),
+            (
+                "colocation.memoryReclaimStrategy.coldSeconds",
+                "600; 10 to 86400",
+                "how long an LS pod has used less than 1 % of a CPU before it gives",
+            ),
+            (
                 "colocation.reclaimed.enable",
                 "false; true with `publish`",
                 "whether the agent computes and shows what the node has to spare",
@@ -518,6 +538,56 @@ const KEYS: &[(&str, &[Key])] = &[
                 "colocation.cpuWaitStrategy.minPercent",
                 "5; 1 to 100",
                 "what best effort keeps in any case, percent of the node's CPUs",
+            ),
+            (
+                "colocation.resctrlStrategy.enable",
+                "false",
+                "whether classes have parts of last-level cache and memory bandwidth of their own (`resctrl`); with `mode: enforce`",
+            ),
+            (
+                "colocation.resctrlStrategy.lsr.catRangeStartPercent",
+                "0; 0 to 99",
+                "where the part of the last-level cache begins that LSE and LSR pods fill",
+            ),
+            (
+                "colocation.resctrlStrategy.lsr.catRangeEndPercent",
+                "100; 1 to 100",
+                "where it ends",
+            ),
+            (
+                "colocation.resctrlStrategy.lsr.mbaPercent",
+                "100; 1 to 100",
+                "the memory bandwidth of LSE and LSR pods",
+            ),
+            (
+                "colocation.resctrlStrategy.ls.catRangeStartPercent",
+                "0; 0 to 99",
+                "where the part of the last-level cache begins that LS pods fill",
+            ),
+            (
+                "colocation.resctrlStrategy.ls.catRangeEndPercent",
+                "100; 1 to 100",
+                "where it ends",
+            ),
+            (
+                "colocation.resctrlStrategy.ls.mbaPercent",
+                "100; 1 to 100",
+                "the memory bandwidth of LS pods",
+            ),
+            (
+                "colocation.resctrlStrategy.be.catRangeStartPercent",
+                "0; 0 to 99",
+                "where the part of the last-level cache begins that BE pods fill",
+            ),
+            (
+                "colocation.resctrlStrategy.be.catRangeEndPercent",
+                "30; 1 to 100",
+                "where it ends",
+            ),
+            (
+                "colocation.resctrlStrategy.be.mbaPercent",
+                "100; 1 to 100",
+                "the memory bandwidth of BE pods",
             ),
         ],
     ),

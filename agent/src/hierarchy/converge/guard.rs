@@ -51,6 +51,8 @@ pub struct Place {
     pub frozen: Option<PathBuf>,
     /// The file of CPU quotas as they were found, which the subcommand puts back; `None` where none is raised.
     pub quotas: Option<PathBuf>,
+    /// Where groups of resctrl are, which the subcommand removes; `None` where none is made.
+    pub resctrl: Option<PathBuf>,
     /// Values are set through systemd.
     pub systemd: bool,
 }
@@ -72,6 +74,7 @@ impl Guard {
             ("--found", &place.found),
             ("--frozen", &place.frozen),
             ("--quotas", &place.quotas),
+            ("--resctrl", &place.resctrl),
         ] {
             if let Some(file) = file {
                 command.arg(name).arg(file);

@@ -27,6 +27,7 @@ use crate::{
         },
     },
     base::{clock, cpus},
+    colocation::proactive::Given,
     pods::{Identities, PodSet},
     reactor::plan::ScopeName,
     reclaimed::Reclaimer,
@@ -61,6 +62,8 @@ pub(super) struct OfOthers<'a> {
     pub(super) runtime: Option<RuntimeStats>,
     /// Pods' cgroups that no source explains.
     pub(super) unexplained: usize,
+    /// What pods gave back of their page cache.
+    pub(super) given: Option<&'a Given>,
 }
 
 impl FiguresPublisher {
@@ -146,13 +149,16 @@ impl FiguresPublisher {
         {
             self.degraded(message, env);
         }
-        let sample = self.sampler.sample(
+        let mut sample = self.sampler.sample(
             &env.tree,
             &self.accounting.index,
             &self.accounting.kernel,
             &others,
             &others.tiers,
         );
+        if let Some(given) = others.given {
+            given.put(&mut sample.pods);
+        }
         let reclaimer = self.reclaimer.as_mut();
         let reclaimed = reclaimer.and_then(|r| r.pass(&env.node, &others.set, &sample.pods));
         let (reclaimed, inputs) = reclaimed.unzip();

@@ -17,7 +17,7 @@ use crate::{
 /// A pod with the labels of its series, which are made once.
 type Labelled<'a> = (LabelSet, &'a PodStats);
 
-/// Series of every pod; [`PodSeries::Basic`] has at most twelve of one.
+/// Series of every pod; [`PodSeries::Basic`] has at most twelve of one, and one more of a pod that gives page cache back.
 pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
     let mut text = String::new();
     if detail == PodSeries::None {
@@ -41,6 +41,7 @@ pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
     waits(&mut text, &pods, detail);
     memory(&mut text, &pods);
     oom_kills(&mut text, &pods);
+    given(&mut text, &pods);
     if detail == PodSeries::Full {
         switches_and_periods(&mut text, &pods);
         exits(&mut text, &pods);
@@ -135,6 +136,20 @@ fn memory(text: &mut String, pods: &[Labelled<'_>]) {
         ] {
             family.add_with(labels, ("kind", kind), nanos as f64 / NANOS);
         }
+    }
+}
+
+/// Only of pods that are asked.
+#[rustfmt::skip]
+fn given(text: &mut String, pods: &[Labelled<'_>]) {
+    let asked = || pods.iter().filter_map(|(labels, pod)| Some((labels, pod.proactive_reclaim.as_ref()?)));
+    if asked().next().is_none() {
+        return;
+    }
+    let mut family = Family::counter(text, "podwarden_pod_memory_proactively_reclaimed_bytes_total",
+        "Page cache that the pod gave back before anything needed it");
+    for (labels, given) in asked() {
+        family.add(labels, given.reclaimed_bytes);
     }
 }
 

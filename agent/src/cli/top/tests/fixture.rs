@@ -67,6 +67,7 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
             memcg_reclaim_nano_seconds: load.stall_ms * 500_000 * second,
         },
         exits: ExitStats::default(),
+        proactive_reclaim: None,
         containers: vec![ContainerStats::default()],
     }
 }

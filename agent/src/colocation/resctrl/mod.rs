@@ -1,0 +1,155 @@
+//! Last-level cache and memory bandwidth by class, through the kernel's `resctrl`
+//! (`Documentation/filesystems/resctrl.rst`).
+//!
+//! ```text
+//!  reconciler ── pods ──> thread ── schemata, tasks ──> /sys/fs/resctrl/podwarden-{lsr,ls,be}
+//! ```
+//!
+//! A task inherits its group from its parent, so that a pod's first processes decide; each round finds what a runtime
+//! has added. Groups go with the agent: after a kill a process of its own removes them, or the next agent does.
+//!
+//! No machine with this hardware was at hand: the tests run on files that answer as the kernel documents it.
+
+mod files;
+mod groups;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::mpsc::{Sender, channel},
+    thread::JoinHandle,
+};
+
+use podwarden_cgroup::{CgroupPath, Tree};
+use podwarden_policy::colocation::resctrl::Vendor;
+
+use self::files::{Mount, mounted};
+pub use self::groups::{Group, ResctrlError};
+use crate::{
+    config::ResctrlConfig,
+    hierarchy::converge::guard::{Guard, Place},
+};
+
+/// Where it is mounted.
+pub const DIRECTORY: &str = "/sys/fs/resctrl";
+
+/// A pod with its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its cgroup below the tree's root.
+    pub path: CgroupPath,
+    /// A container that comes is a reason to look again.
+    pub containers: usize,
+    /// Where its tasks are to be.
+    pub group: Group,
+}
+
+enum Message {
+    Aim(Vec<Member>),
+    End,
+}
+
+/// The reconciler's end of the thread.
+#[derive(Debug)]
+pub struct Resctrl {
+    messages: Sender<Message>,
+    thread: Option<JoinHandle<()>>,
+    guard: Option<Guard>,
+}
+
+impl Resctrl {
+    /// Makes the groups and starts the thread, with no pod.
+    ///
+    /// # Errors
+    /// [`ResctrlError`]; no group is left then.
+    pub fn start(
+        tree: Tree,
+        config: ResctrlConfig,
+        cgroup_root: &str,
+    ) -> Result<Self, ResctrlError> {
+        let dir = Path::new(DIRECTORY);
+        if !mounted(dir) {
+            return Err(ResctrlError::Absent(dir.display().to_string()));
+        }
+        let files = Box::new(Mount(dir.to_owned()));
+        let groups = groups::Groups::new(files, config, vendor());
+        let guard = guard(cgroup_root, dir);
+        groups.settle().inspect_err(|_| groups.remove())?;
+        let (messages, waiting) = channel();
+        let thread = thread::Thread::new(tree, groups);
+        let thread = std::thread::Builder::new()
+            .name("resctrl".to_owned())
+            .spawn(move || thread.run(&waiting))
+            .map_err(ResctrlError::Thread)?;
+        Ok(Self {
+            messages,
+            thread: Some(thread),
+            guard,
+        })
+    }
+
+    /// The pods from now on.
+    pub fn aim(&self, members: Vec<Member>) {
+        // An error says that the thread has ended, which it does last of all.
+        let _ = self.messages.send(Message::Aim(members));
+    }
+}
+
+/// Ends the thread; the groups are gone by then.
+impl Drop for Resctrl {
+    fn drop(&mut self) {
+        let _ = self.messages.send(Message::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+    }
+}
+
+/// The groups that an agent has left.
+pub fn left(dir: &Path) -> Vec<PathBuf> {
+    let groups = Group::ALL.map(|group| dir.join(group.as_str()));
+    groups.into_iter().filter(|group| group.exists()).collect()
+}
+
+/// Removes the groups that an agent has left; returns those that stay.
+pub fn remove_left(dir: &Path) -> Vec<String> {
+    groups::remove(&Mount(dir.to_owned()))
+}
+
+/// Removes the groups after a kill of the agent: a process of its own.
+fn guard(cgroup_root: &str, dir: &Path) -> Option<Guard> {
+    let place = Place {
+        cgroup_root: cgroup_root.to_owned(),
+        found: None,
+        frozen: None,
+        quotas: None,
+        resctrl: Some(dir.to_owned()),
+        systemd: false,
+    };
+    let guard = Guard::start(&place).and_then(|guard| {
+        guard.leave().map_err(std::io::Error::other)?;
+        Ok(guard)
+    });
+    guard
+        .inspect_err(|error| {
+            tracing::warn!(%error, "after a kill only the next agent removes resctrl groups");
+        })
+        .ok()
+}
+
+/// By the first processor: memory bandwidth of others than AMD's is in percent.
+fn vendor() -> Vendor {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("vendor_id"));
+    match line.is_some_and(|line| line.ends_with("AuthenticAMD")) {
+        true => Vendor::Amd,
+        false => Vendor::Intel,
+    }
+}
