@@ -38,6 +38,7 @@ mod node_told;
 mod observe;
 mod outage;
 mod pids;
+mod proactive;
 mod profile;
 mod pure_v1;
 mod random_sources;
@@ -174,6 +175,7 @@ pub(crate) fn all() -> Vec<Case> {
         restarts::CASES,
         systemd::CASES,
         // Last: the cluster that they share goes when the run ends.
+        proactive::CASES,
         kubernetes::CASES,
         kubernetes::secure::CASES,
         kubernetes::exempt::CASES,

@@ -34,12 +34,16 @@ pub(crate) struct Cache {
     /// Pause between two passes, milliseconds.
     #[arg(long, default_value_t = 100)]
     pause_ms: u64,
+    /// How long the file stays afterwards without being read, milliseconds.
+    #[arg(long, default_value_t = 0)]
+    hold_ms: u64,
 }
 
 impl Cache {
     pub(crate) fn run(&self) -> Result<()> {
         let end = Instant::now() + Duration::from_millis(self.for_ms);
         let result = self.read_until(end);
+        sleep_ms(self.hold_ms);
         std::fs::remove_file(&self.file)
             .with_context(|| format!("remove {}", self.file.display()))?;
         result
