@@ -1,6 +1,6 @@
 //! CPU time and run-queue wait: which task runs, and which account it counts to.
 
-use podwarden_abi::{Account, CpuState, DropCounter, Figure, NO_SLOT, Used};
+use podwarden_abi::{CpuAccount, CpuState, DropCounter, Figure, NO_SLOT, SharedAccount, Used};
 
 mod moved;
 mod wait;
@@ -9,7 +9,7 @@ use crate::{
     atomic::{self, compare_and_swap},
     kernel::{self, STORAGE_RECURS, Task},
     level,
-    maps::{ACCOUNTS, CONTROL, CPUS, TASKS, TRACKED, dropped},
+    maps::{ACCOUNTS, CONTROL, CPUS, SHARED, TASKS, TRACKED, dropped},
     objective,
 };
 pub(crate) use moved::moved;
@@ -45,13 +45,18 @@ pub(crate) fn tracked_slot(id: u64) -> u32 {
 ///
 /// Where tracepoints can be preempted (7.0 and later) another program may run on this CPU between a
 /// load and a store here, so every field has one writer that is never preempted by another of its
-/// own: a context switch runs with interrupts off, reclaim is guarded by the kernel, which skips a
-/// program that is already running on the CPU. What exits write has two writers, which add
+/// own: a context switch runs with interrupts off. CPU time has a second writer, an exit, which adds
 /// atomically.
 #[inline(always)]
-pub(crate) fn account<'a>(slot: u32) -> Option<&'a mut Account> {
+fn account<'a>(slot: u32) -> Option<&'a mut CpuAccount> {
     // SAFETY: a per-CPU slot; see above.
     ACCOUNTS.get_ptr_mut(slot).map(|a| unsafe { &mut *a })
+}
+
+/// An account's figures of what is rare; every CPU adds to them atomically.
+#[inline(always)]
+pub(crate) fn shared(slot: u32) -> Option<*mut SharedAccount> {
+    SHARED.get_ptr_mut(slot)
 }
 
 #[inline(always)]
@@ -170,7 +175,7 @@ fn count(slot: u32, done: Used, used: Used) {
     {
         account.cpu_ns += used.runtime.saturating_sub(done.runtime);
         if used.waited > done.waited {
-            wait(account, used.waited - done.waited);
+            wait(slot, account, used.waited - done.waited);
         }
     }
 }

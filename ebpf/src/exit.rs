@@ -39,15 +39,15 @@ pub(crate) fn process(task: Task) {
     }
     let status = task.exit_status();
     let oom = status & 0x7f != 0 && OOM_VICTIMS.remove(tgid).is_ok();
-    if let Some(account) = account::account(slot) {
+    if let Some(shared) = account::shared(slot) {
         let signaled = status & 0x7f != 0;
         // SAFETY: aligned words of a map value.
         unsafe {
-            atomic::add(&raw mut account.exits, 1);
-            atomic::add(&raw mut account.exits_oom, u64::from(oom));
-            atomic::add(&raw mut account.exits_signaled, u64::from(signaled));
+            atomic::add(&raw mut (*shared).exits, 1);
+            atomic::add(&raw mut (*shared).exits_oom, u64::from(oom));
+            atomic::add(&raw mut (*shared).exits_signaled, u64::from(signaled));
             atomic::add(
-                &raw mut account.exits_failed,
+                &raw mut (*shared).exits_failed,
                 u64::from(!signaled && status != 0),
             );
         }

@@ -58,6 +58,18 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
         // SAFETY: only whether it is there.
         if unsafe { TRACKED.get(id) }.is_none() {
             dropped(DropCounter::Accounts);
+            // It has no entry, and the agent knows it all the same: its pod may be a victim.
+            let slot = parent.slot;
+            report(
+                cgroup,
+                EventKind::Mkdir,
+                id,
+                Tracked {
+                    slot,
+                    own: 0,
+                    ..tracked
+                },
+            );
             return Outcome::NoRoom;
         }
         return Outcome::Entered;

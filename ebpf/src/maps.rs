@@ -1,6 +1,6 @@
 //! The maps; every one is bounded, and the agent resizes those whose comment says so.
 //!
-//! [`ACCOUNTS`], [`TRACKED`] and [`ENDED`] may be those of an agent before this one. Programs never outlive
+//! [`ACCOUNTS`], [`SHARED`], [`TRACKED`] and [`ENDED`] may be those of an agent before this one. Programs never outlive
 //! theirs, so nothing else is kept.
 
 use aya_ebpf::{
@@ -8,15 +8,19 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use podwarden_abi::{
-    Account, CgroupRecord, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective,
-    Tracked, Used, WalkPlan,
+    CgroupRecord, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective,
+    SharedAccount, Tracked, Used, WalkPlan,
 };
 
 use crate::task_storage::TaskStorage;
 
 /// Figures by account; resized by the agent. Index 0 is "not accounted" and stays empty.
 #[btf_map]
-pub(crate) static ACCOUNTS: PerCpuArray<Account, 4096> = PerCpuArray::new();
+pub(crate) static ACCOUNTS: PerCpuArray<CpuAccount, 4096> = PerCpuArray::new();
+
+/// What of the figures is rare, by account; resized with [`ACCOUNTS`].
+#[btf_map]
+pub(crate) static SHARED: Array<SharedAccount, 4096> = Array::new();
 
 /// Free accounts, which the agent fills and refills; resized with [`ACCOUNTS`].
 #[btf_map]

@@ -4,7 +4,7 @@ use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use podwarden_abi::{DropCounter, NO_SLOT};
 
 use crate::{
-    account,
+    account, atomic,
     kernel::Task,
     maps::{STALLS, dropped},
     telemetry::now,
@@ -53,12 +53,15 @@ pub(crate) fn end(kind: Kind) {
         return;
     };
     let _ = STALLS.remove(key);
-    let Some(account) = account::account(slot) else {
+    let Some(shared) = account::shared(slot) else {
         return;
     };
     let ns = now().saturating_sub(begun);
-    match kind {
-        Kind::Direct => account.direct_stall_ns += ns,
-        Kind::Memcg => account.memcg_stall_ns += ns,
+    // SAFETY: aligned words of a map value.
+    unsafe {
+        match kind {
+            Kind::Direct => atomic::add(&raw mut (*shared).direct_stall_ns, ns),
+            Kind::Memcg => atomic::add(&raw mut (*shared).memcg_stall_ns, ns),
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::AccountingError;
 use crate::{
     accounting::index::AccountStore,
     kernel::{
-        accounts::{AccountError, Accounts, FoldTarget, Parent},
+        accounts::{Accounts, FoldTarget, Parent},
         loader::Programs,
         walk::Walker,
     },
@@ -80,14 +80,14 @@ pub(super) fn track(
     id: u64,
     parent: Parent,
     depth: u16,
-) -> Result<Tracked, AccountError> {
+) -> Tracked {
     let Some(kernel) = kernel else {
-        return Ok(Tracked {
+        return Tracked {
             slot: NO_SLOT,
             depth,
             own: 0,
             parent: parent.id,
-        });
+        };
     };
     let own = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
     kernel.accounts.track(id, parent, depth, own)

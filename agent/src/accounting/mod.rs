@@ -118,6 +118,8 @@ pub struct Accounting {
     /// True until the second walk of the tree: neither the first walk nor the kernel may have seen a cgroup that was
     /// made meanwhile below one that was not in scope yet.
     look_once_more: bool,
+    /// The last walk because the kernel's tables are full.
+    looked: Option<Instant>,
     orphans: Orphans,
     root: CgroupPath,
 }
@@ -134,7 +136,7 @@ impl Accounting {
         levels_armed: bool,
     ) -> Result<(Self, Vec<Change>), AccountingError> {
         let id = tree.id(path).map_err(AccountingError::Tree)?;
-        let slot = track(&mut kernel, id, NO_PARENT, 0)?.slot;
+        let slot = track(&mut kernel, id, NO_PARENT, 0).slot;
         let mut this = Self {
             come_back: Some(Instant::now() + COME_BACK),
             kernel,
@@ -142,6 +144,7 @@ impl Accounting {
             pending: VecDeque::new(),
             drops_seen: 0,
             look_once_more: true,
+            looked: None,
             orphans: Orphans::default(),
             root: path.to_owned(),
         };
@@ -163,7 +166,7 @@ impl Accounting {
         let mut present = HashSet::new();
         let id = tree.id(&self.root).map_err(AccountingError::Tree)?;
         present.insert(id);
-        let slot = track(&mut self.kernel, id, NO_PARENT, 0)?.slot;
+        let slot = track(&mut self.kernel, id, NO_PARENT, 0).slot;
         let mut stack = vec![(self.root.clone(), Parent { id, slot }, 0_u16)];
         while let Some((path, parent, depth)) = stack.pop() {
             // A child made after its parent came in scope is reported by the kernel; one made
@@ -171,7 +174,7 @@ impl Accounting {
             for (name, child) in children(tree, &path)? {
                 present.insert(child);
                 let depth = depth.saturating_add(1);
-                let slot = track(&mut self.kernel, child, parent, depth)?.slot;
+                let slot = track(&mut self.kernel, child, parent, depth).slot;
                 let change = CgroupChange {
                     time_ns: 0,
                     id: child,
@@ -248,6 +251,7 @@ impl Accounting {
         } else {
             self.come_back = come_back(self.come_back, any, now);
             self.resync_after_loss(tree, now, &mut occurrences);
+            self.look_where_full(tree, now, &mut occurrences);
             self.bury_orphans(now);
         }
         let expired = self.index.expire(now, &mut self.kernel);
@@ -317,6 +321,25 @@ impl Accounting {
             let unknown = unknown.filter(|id| !self.index.contains(*id)).collect();
             self.orphans.suspect(unknown, now);
         }
+    }
+
+    /// What has no entry in the kernel's table is reported when it is made, but not when it goes.
+    fn look_where_full(&mut self, tree: &Tree, now: Instant, out: &mut Vec<Occurrence>) {
+        if !self.is_full() {
+            return;
+        }
+        if self.looked.is_none_or(|looked| now >= looked + LOOK_AGAIN) {
+            self.looked = Some(now);
+            self.look(tree, out);
+        }
+        let again = self.looked.unwrap_or(now) + LOOK_AGAIN;
+        self.come_back = Some(self.come_back.map_or(again, |due| due.min(again)));
+    }
+
+    /// Whether a cgroup has found no account, or no room in the kernel's table, since the start.
+    pub fn is_full(&self) -> bool {
+        let kernel = self.kernel.as_ref();
+        kernel.is_some_and(|kernel| kernel.accounts.is_full()) || self.drops().accounts > 0
     }
 
     fn look(&mut self, tree: &Tree, out: &mut Vec<Occurrence>) {

@@ -106,6 +106,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Address of the HTTP API for other machines. Default: none.
     pub secure_listen: Option<SecureListenConfig>,
+    /// Pods that the accounts are made for, 1 to 10,000. Default: 250.
+    pub max_pods: u32,
     /// `listen` and `secure_listen` answer `/v1`, too. Default: false, `/metrics`, `/healthz` and `/readyz` alone.
     pub listen_api: bool,
     /// Names in the `Host` header that `listen` takes beside `localhost` and loopback addresses. Default: none.

@@ -13,8 +13,8 @@ use super::{
     colocation::RawColocation,
     values::{
         CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, HostName, InputFile,
-        KubeletUrl, Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, Memory,
-        MemoryCapacity, MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval,
+        KubeletUrl, Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, MaxPods,
+        Memory, MemoryCapacity, MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval,
         QuotaPeriod, ReclaimStep, RuntimeSocket, SamplingInterval, SecureListen, StallLevel,
         StateDir, ThrottlingFactor, TransitionPeriod,
     },
@@ -126,6 +126,8 @@ pub(crate) struct RawConfig {
     #[arg(skip)]
     #[serde(default)]
     pub(super) qos_reserved: RawQosReserved,
+    #[arg(skip)]
+    pub(super) max_pods: Option<MaxPods>,
     #[arg(skip)]
     pub(super) pod_pids_limit: Option<PidsLimit>,
     #[arg(skip)]

@@ -170,6 +170,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         limits,
         memory_throttling_factor: raw.memory_throttling_factor.map(|factor| factor.0),
         limited_swap: swap == Some(SwapBehavior::LimitedSwap),
+        max_pods: raw.max_pods.unwrap_or_default().0,
         thresholds,
         eviction_pressure_transition_period: raw
             .eviction_pressure_transition_period

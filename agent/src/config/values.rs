@@ -95,6 +95,8 @@ values! {
     /// The same for other machines.
     SecureListen(SocketAddr) = str::parse::<SocketAddr>,
         "write an address and a port such as 0.0.0.0:9596";
+    /// Pods that the node may have; the kubelet's default is 110.
+    MaxPods(u32) = |text| whole(text, 1..=10_000), "write a number of pods from 1 to 10000", 250;
     /// A name in the `Host` header, without a port.
     HostName(String) = host_name, "write a name or an address without a port, such as node-1.example";
     /// A kubelet's `--container-runtime-endpoint`.

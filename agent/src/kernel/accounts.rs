@@ -11,8 +11,8 @@ use aya::{
     maps::{Array, MapData, MapError, MapType, PerCpuArray},
 };
 use podwarden_abi::{
-    Account, Control, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Objective, Tracked,
-    WalkPlan,
+    Account, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Objective,
+    SharedAccount, Tracked, WalkPlan,
 };
 
 use super::{
@@ -40,7 +40,15 @@ macro_rules! wire {
     )* };
 }
 wire!(
-    Account, Control, CpuState, Level, Objective, Tracked, WalkPlan, Record
+    CpuAccount,
+    SharedAccount,
+    Control,
+    CpuState,
+    Level,
+    Objective,
+    Tracked,
+    WalkPlan,
+    Record
 );
 
 /// A map operation failed.
@@ -70,6 +78,8 @@ pub struct Accounts {
     cpus: PerCpuArray<MapData, Wire<CpuState>>,
     drops: PerCpuArray<MapData, u64>,
     state: Control,
+    /// A cgroup that was there already found no account, or no room in the table.
+    is_full: bool,
 }
 
 /// Cgroups in scope for one that has an account.
@@ -86,7 +96,7 @@ fn max_records(max_accounts: u32) -> u32 {
 }
 
 /// The shapes of the maps that may outlive the agent.
-pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 4] {
+pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 5] {
     let shape = |kind: MapType, key: usize, value: usize, entries, flags| Shape {
         kind: kind as u32,
         key: key as u32,
@@ -97,7 +107,14 @@ pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 4] {
     let accounts = shape(
         MapType::PerCpuArray,
         4,
-        size_of::<Account>(),
+        size_of::<CpuAccount>(),
+        max_accounts,
+        0,
+    );
+    let shared = shape(
+        MapType::Array,
+        4,
+        size_of::<SharedAccount>(),
         max_accounts,
         0,
     );
@@ -119,6 +136,7 @@ pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 4] {
     );
     [
         ("accounts", accounts),
+        ("shared", shared),
         ("tracked", tracked),
         ("ended", ended),
         ("retired", retired),
@@ -136,6 +154,7 @@ impl Accounts {
         };
         let mut maps = KernelMaps {
             accounts: loader::take(ebpf, "ACCOUNTS")?,
+            shared: loader::take(ebpf, "SHARED")?,
             free: loader::take(ebpf, "FREE_SLOTS")?,
             tracked: loader::take(ebpf, "TRACKED")?,
             records: None,
@@ -170,6 +189,7 @@ impl Accounts {
             cpus: loader::take(ebpf, "CPUS")?,
             drops: loader::take(ebpf, "DROPS")?,
             state: Control::default(),
+            is_full: false,
         })
     }
 
@@ -182,23 +202,17 @@ impl Accounts {
     /// `own` is set, otherwise with its parent's. Returns what it counts to now; the kernel side, or an
     /// agent before this one, may have put it in scope already.
     ///
-    /// # Errors
-    /// When the table is full or refuses.
-    pub fn track(
-        &mut self,
-        id: u64,
-        parent: Parent,
-        depth: u16,
-        own: bool,
-    ) -> Result<Tracked, AccountError> {
+    /// Where the table is full it gets no entry: its processes are not accounted, and the agent knows it all the same.
+    pub fn track(&mut self, id: u64, parent: Parent, depth: u16, own: bool) -> Tracked {
         if let Ok(Wire(tracked)) = self.maps.tracked.get(&id, 0) {
-            return Ok(tracked);
+            return tracked;
         }
         let fresh = if own {
             self.maps.free.pop(0).ok()
         } else {
             None
         };
+        self.is_full |= own && fresh.is_none();
         let tracked = Tracked {
             slot: fresh.unwrap_or(parent.slot),
             depth,
@@ -206,18 +220,28 @@ impl Accounts {
             parent: parent.id,
         };
         match self.maps.tracked.insert(id, Wire(tracked), NO_EXIST) {
-            Ok(()) => Ok(tracked),
-            Err(e) => {
+            Ok(()) => tracked,
+            Err(_) => {
                 if let Some(slot) = fresh {
                     self.maps.free(slot);
                 }
-                self.maps
-                    .tracked
-                    .get(&id, 0)
-                    .map(|Wire(t)| t)
-                    .map_err(|_| failed("inserting", "TRACKED")(e))
+                // The kernel side was faster, or there is no room.
+                if let Ok(Wire(tracked)) = self.maps.tracked.get(&id, 0) {
+                    return tracked;
+                }
+                self.is_full = true;
+                Tracked {
+                    slot: parent.slot,
+                    own: 0,
+                    ..tracked
+                }
             }
         }
+    }
+
+    /// Whether [`Accounts::track`] has found no account or no room since the start.
+    pub fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Tells whether levels are armed; otherwise as [`Accounts::invalidate`].

@@ -36,8 +36,7 @@ pub struct LoadOptions {
     /// Hierarchy whose cgroups identify pods: 0 is the unified one, otherwise the memory
     /// controller's `hierarchy` number in `/proc/cgroups`.
     pub identity_hierarchy: u32,
-    /// Accounts, one per cgroup down to [`podwarden_abi::MAX_ACCOUNT_DEPTH`]; about 240 bytes per CPU
-    /// each.
+    /// Accounts, one per cgroup down to [`podwarden_abi::MAX_ACCOUNT_DEPTH`]; see [`super::size`].
     pub max_accounts: u32,
     /// Size of the telemetry ring, bytes; a power of two and at least a page.
     pub telemetry_bytes: u32,

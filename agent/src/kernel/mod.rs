@@ -9,6 +9,7 @@ pub(crate) mod loader;
 pub mod pins;
 pub(crate) mod realtime;
 mod resident;
+pub mod size;
 pub(crate) mod support;
 mod sys;
 pub(crate) mod waits;

@@ -31,7 +31,7 @@ use crate::base::error::chain;
 pub const BPF_FS: &str = "/sys/fs/bpf";
 
 /// What is pinned, by its file's name.
-pub const NAMES: [&str; 4] = ["accounts", "tracked", "ended", "retired"];
+pub const NAMES: [&str; 5] = ["accounts", "shared", "tracked", "ended", "retired"];
 
 /// Whose maps.
 #[derive(Debug, Clone)]

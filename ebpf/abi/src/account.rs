@@ -6,8 +6,47 @@ use core::mem::{offset_of, size_of};
 /// bucket 0 also everything shorter, the last (from 0.52 s) also everything longer.
 pub const WAIT_BUCKETS: usize = 20;
 
-/// One cgroup's figures on one CPU; a reader adds up the CPUs. All only ever grow until the account
-/// is handed to another cgroup.
+/// One cgroup's figures on one CPU: what a context switch counts, in the bytes of one cache line. A reader adds up the
+/// CPUs and [`SharedAccount`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuAccount {
+    /// See [`Account::cpu_ns`].
+    pub cpu_ns: u64,
+    /// See [`Account::wait_ns`].
+    pub wait_ns: u64,
+    /// See [`Account::switches`].
+    pub switches: u64,
+    /// See [`WAIT_BUCKETS`]; a bucket that overflows adds 65,536 to [`SharedAccount::wait_carry`].
+    pub wait_hist: [u16; WAIT_BUCKETS],
+}
+const _: () = assert!(size_of::<CpuAccount>() == 64);
+
+/// One cgroup's figures of what is rare, which all CPUs add to atomically.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedAccount {
+    /// See [`Account::direct_stall_ns`].
+    pub direct_stall_ns: u64,
+    /// See [`Account::memcg_stall_ns`].
+    pub memcg_stall_ns: u64,
+    /// See [`Account::exits`].
+    pub exits: u64,
+    /// See [`Account::exits_failed`].
+    pub exits_failed: u64,
+    /// See [`Account::exits_signaled`].
+    pub exits_signaled: u64,
+    /// See [`Account::exits_oom`].
+    pub exits_oom: u64,
+    /// What the CPUs' buckets have no room for.
+    pub wait_carry: [u64; WAIT_BUCKETS],
+}
+const _: () = assert!(size_of::<SharedAccount>() == 6 * 8 + WAIT_BUCKETS * 8);
+
+/// What a bucket of [`CpuAccount::wait_hist`] has counted when it is 0 again.
+pub const WAIT_CARRY: u64 = 1 << 16;
+
+/// One cgroup's figures, the CPUs added up. All only ever grow until the account is handed to another cgroup.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -35,6 +74,29 @@ pub struct Account {
 const _: () = assert!(size_of::<Account>() == 9 * 8 + WAIT_BUCKETS * 8);
 
 impl Account {
+    /// Adds what one CPU has counted.
+    pub fn add_cpu(&mut self, of: &CpuAccount) {
+        self.cpu_ns += of.cpu_ns;
+        self.wait_ns += of.wait_ns;
+        self.switches += of.switches;
+        for (to, of) in self.wait_hist.iter_mut().zip(of.wait_hist) {
+            *to += u64::from(of);
+        }
+    }
+
+    /// Adds what the CPUs count together.
+    pub fn add_shared(&mut self, of: &SharedAccount) {
+        self.direct_stall_ns += of.direct_stall_ns;
+        self.memcg_stall_ns += of.memcg_stall_ns;
+        self.exits += of.exits;
+        self.exits_failed += of.exits_failed;
+        self.exits_signaled += of.exits_signaled;
+        self.exits_oom += of.exits_oom;
+        for (to, of) in self.wait_hist.iter_mut().zip(of.wait_carry) {
+            *to += of;
+        }
+    }
+
     /// Adds what another account has counted.
     pub fn accumulate(&mut self, of: &Self) {
         self.cpu_ns += of.cpu_ns;

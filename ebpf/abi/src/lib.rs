@@ -12,7 +12,10 @@ mod level;
 mod wait;
 mod walk;
 
-pub use account::{Account, CacheLine, CpuState, Split, Tracked, Used, WAIT_BUCKETS};
+pub use account::{
+    Account, CacheLine, CpuAccount, CpuState, SharedAccount, Split, Tracked, Used, WAIT_BUCKETS,
+    WAIT_CARRY,
+};
 pub use event::{
     CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent, TASK_COMM_LEN,
 };
@@ -29,9 +32,9 @@ pub const MAX_ACCOUNT_DEPTH: u32 = 3;
 /// How many ends of processes are remembered, so that none is counted twice.
 pub const ENDED_ENTRIES: usize = 8192;
 
-/// Version of what the maps that outlive the agent mean: [`Account`], [`Tracked`] and how the agent adds
+/// Version of what the maps that outlive the agent mean: [`CpuAccount`], [`SharedAccount`], [`Tracked`] and how the agent adds
 /// up what is gone. To be raised with each change of meaning; sizes are compared besides.
-pub const PINNED_LAYOUT: u32 = 1;
+pub const PINNED_LAYOUT: u32 = 2;
 
 /// The account that means "not accounted".
 pub const NO_SLOT: u32 = 0;

@@ -12,6 +12,7 @@ use crate::harness::Log;
 use crate::kubernetes::{Cluster, Shared};
 use crate::machine::message::Figure;
 
+mod accounts;
 mod api;
 mod apiserver;
 mod colocation;
@@ -153,6 +154,7 @@ pub(crate) fn all() -> Vec<Case> {
         recorder::CASES,
         profile::CASES,
         pure_v1::CASES,
+        accounts::CASES,
         api::CASES,
         secure::CASES,
         reload::CASES,

@@ -351,7 +351,7 @@ fn restarts_unseen(context: &Context) -> Result<()> {
     sleep(Duration::from_millis(2500))?;
     look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
     rig.end(Signal::SIGTERM)?;
-    ensure!(rig.pinned().len() == 4, "pinned: {:?}", rig.pinned());
+    ensure!(rig.pinned().len() == 5, "pinned: {:?}", rig.pinned());
     rig.start()?;
     look(&rig, &mut figures, &[("main", 17), ("third", 9)], 47)?;
     // A pod whose cgroup is made anew is the same pod, by its uid.

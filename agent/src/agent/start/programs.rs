@@ -13,14 +13,12 @@ use crate::{
         btf::KernelBtf,
         loader::{self, LoadOptions},
         pins::{self, Place},
+        size,
         support::{Decision, Profile},
         waits::Waits,
     },
     reactor::KernelLevels,
 };
-
-/// Accounts: cgroups down to containers. Enough for 1,000 pods of three containers.
-const MAX_ACCOUNTS: u32 = 4096;
 
 /// Telemetry that can wait for the agent: about 6,000 exits.
 const TELEMETRY_BYTES: u32 = 1 << 20;
@@ -28,6 +26,9 @@ const TELEMETRY_BYTES: u32 = 1 << 20;
 /// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, `iterator`, `waits`,
 /// and structure members such as `task_struct.sched_info.run_delay`.
 const DISABLE: &str = "PODWARDEN_DISABLE";
+
+/// Number of accounts, for tests.
+const ACCOUNTS: &str = "PODWARDEN_ACCOUNTS";
 
 /// Size of the telemetry ring in bytes, for tests.
 const RING: &str = "PODWARDEN_TELEMETRY_BYTES";
@@ -56,7 +57,7 @@ pub(super) fn load(
     let hierarchy = identity_hierarchy(tree);
     let options = LoadOptions {
         identity_hierarchy: hierarchy,
-        max_accounts: MAX_ACCOUNTS,
+        max_accounts: max_accounts(config),
         telemetry_bytes: std::env::var(RING)
             .ok()
             .and_then(|n| n.parse().ok())
@@ -126,6 +127,16 @@ pub(super) fn load(
         levels: Some(levels),
         waits: loaded.waits,
         profile,
+    })
+}
+
+fn max_accounts(config: &Config) -> u32 {
+    let given = std::env::var(ACCOUNTS).ok().and_then(|n| n.parse().ok());
+    given.unwrap_or_else(|| {
+        let cpus = aya::util::nr_cpus()
+            .ok()
+            .and_then(|n| u32::try_from(n).ok());
+        size::accounts(config.max_pods, cpus.unwrap_or(1))
     })
 }
 

@@ -594,6 +594,12 @@ const KEYS: &[(&str, &[Key])] = &[
     (
         "Limits of pods",
         &[
+            (
+                "maxPods",
+                "250; 1 to 10000",
+                "the pods that the kernel programs have accounts for: six cgroups each, 64 bytes a CPU and cgroup; at \
+                 least 4,096 cgroups where these take at most 16 MiB",
+            ),
             ("podPidsLimit", "-1, no limit", "processes of a pod at most"),
             ("cpuCFSQuota", "true", "whether CPU limits set a quota"),
             (

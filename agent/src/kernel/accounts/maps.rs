@@ -1,10 +1,10 @@
 //! The operations of [`super::fold`] on the kernel's maps.
 
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray, PerCpuValues, Queue};
-use podwarden_abi::{Account, Tracked};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, Queue};
+use podwarden_abi::{Account, CpuAccount, SharedAccount, Tracked};
 
 use super::{
-    Wire, add,
+    Wire,
     fold::{Maps, Record, Records},
 };
 use crate::{base::error::chain, kernel::pins::Pins};
@@ -14,7 +14,8 @@ pub(super) const NO_PREALLOC: u32 = 1;
 
 /// See the module.
 pub(super) struct KernelMaps {
-    pub(super) accounts: PerCpuArray<MapData, Wire<Account>>,
+    pub(super) accounts: PerCpuArray<MapData, Wire<CpuAccount>>,
+    pub(super) shared: Array<MapData, Wire<SharedAccount>>,
     pub(super) free: Queue<MapData, u32>,
     pub(super) tracked: HashMap<MapData, u64, Wire<Tracked>>,
     /// Where the records are kept for the next agent; `None` where nothing outlives this one.
@@ -26,12 +27,20 @@ pub(super) struct KernelMaps {
 
 impl Maps for KernelMaps {
     fn figures(&self, slot: u32) -> Option<Account> {
-        let values = self.accounts.get(&slot, 0).ok()?;
-        let mut sum = Account::default();
-        for Wire(one) in values.iter() {
-            add(&mut sum, one);
+        let mut shared = self.shared.get(&slot, 0).ok()?;
+        loop {
+            let values = self.accounts.get(&slot, 0).ok()?;
+            // A bucket that overflowed between the two reads would count in neither.
+            let after = self.shared.get(&slot, 0).ok()?;
+            if after.0.wait_carry != shared.0.wait_carry {
+                shared = after;
+                continue;
+            }
+            let mut sum = Account::default();
+            sum.add_shared(&after.0);
+            values.iter().for_each(|Wire(one)| sum.add_cpu(one));
+            return Some(sum);
         }
-        Some(sum)
     }
 
     fn write(&mut self, key: u64, record: &Record) {
@@ -61,10 +70,14 @@ impl Maps for KernelMaps {
     }
 
     fn clear(&mut self, slot: u32) {
-        let zero = PerCpuValues::try_from(vec![Wire(Account::default()); self.cpu_count]);
-        if let Ok(zero) = zero
-            && let Err(error) = self.accounts.set(slot, zero, 0)
-        {
+        let zero = PerCpuValues::try_from(vec![Wire(CpuAccount::default()); self.cpu_count]);
+        let Ok(zero) = zero else { return };
+        let cleared = self.accounts.set(slot, zero, 0);
+        let cleared = cleared.and_then(|()| {
+            let zero = Wire(SharedAccount::default());
+            self.shared.set(slot, zero, 0)
+        });
+        if let Err(error) = cleared {
             tracing::warn!(error = chain(&error), slot, "an account was not cleared");
         }
     }

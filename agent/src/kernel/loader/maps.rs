@@ -88,6 +88,7 @@ fn object(
         // Task storage, which only the programs use.
         .allow_unsupported_maps()
         .map_max_entries("ACCOUNTS", options.max_accounts)
+        .map_max_entries("SHARED", options.max_accounts)
         .map_max_entries("FREE_SLOTS", options.max_accounts)
         .map_max_entries("TRACKED", accounts::max_tracked(options.max_accounts))
         .map_max_entries(
@@ -109,6 +110,7 @@ fn object(
         // aya opens what is pinned there and looks at nothing; `Pins::prepare` has.
         for (map, file) in [
             ("ACCOUNTS", "accounts"),
+            ("SHARED", "shared"),
             ("TRACKED", "tracked"),
             ("ENDED", "ended"),
         ] {

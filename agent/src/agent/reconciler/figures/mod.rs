@@ -36,6 +36,10 @@ use crate::{
 /// Time between two sampling passes without a reader.
 const IDLE_SAMPLING: Duration = Duration::from_secs(10);
 
+/// Said until the agent ends: who has no account keeps none.
+const ACCOUNTS_FULL: &str = "the kernel programs have no account left: CPU time, waits and exits of some cgroups count \
+     to the one above them; every pod is seen and may be evicted all the same; raise maxPods and restart the agent";
+
 /// A request for figures keeps sampling at its full pace for this long.
 const READER_STAYS: Duration = Duration::from_secs(10);
 
@@ -90,6 +94,8 @@ impl FiguresPublisher {
     /// Takes every record of the kernel.
     pub(super) fn step(&mut self, env: &Environment) -> Vec<Fact> {
         let occurrences = self.accounting.drain(&env.tree);
+        let full = self.accounting.is_full().then(|| ACCOUNTS_FULL.to_owned());
+        env.published.set_standing("accounts", full);
         occurrences.into_iter().map(Fact::Occurred).collect()
     }
 

@@ -1,0 +1,96 @@
+//! The kernel programs' accounts: what they take of the kernel's memory, and what holds when there are too few.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podwarden::kernel::size;
+
+use super::eviction::small;
+use super::recorder::restart;
+use super::{Case, Context, case};
+use crate::harness::{Node, Options, PodSpec, eventually};
+
+pub(super) const CASES: &[Case] = &[
+    case("accounts_memory", accounts_memory),
+    case("accounts_full", accounts_full),
+];
+
+/// What the kernel says of each map of a process (`bpf_map_show_fdinfo` of kernel/bpf/syscall.c), bytes in all.
+fn memory_of_maps(pid: u32) -> Result<u64> {
+    let mut maps = std::collections::BTreeMap::new();
+    let dir = format!("/proc/{pid}/fdinfo");
+    for entry in fs::read_dir(&dir).with_context(|| dir.clone())? {
+        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+        let number = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name));
+            value.and_then(|value| value.trim().parse::<u64>().ok())
+        };
+        if let (Some(id), Some(bytes)) = (number("map_id:"), number("memlock:")) {
+            maps.insert(id, bytes);
+        }
+    }
+    ensure!(!maps.is_empty(), "the agent has no maps");
+    Ok(maps.values().sum())
+}
+
+fn possible_cpus() -> Result<u32> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit(['-', ',']).next();
+    Ok(last.context("no possible CPU")?.parse::<u32>()? + 1)
+}
+
+/// The maps take no more than the formula says that keeps large machines below 48 MiB.
+fn accounts_memory(context: &Context) -> Result<()> {
+    let node = Node::start(context, &Options::default())?;
+    let cpus = possible_cpus()?;
+    let formula = size::memory(size::accounts(250, cpus), cpus, 1 << 20);
+    let taken = memory_of_maps(node.agent.pid())?;
+    context.figure("maps", taken as f64 / 1e6, "MB");
+    ensure!(
+        taken <= formula + formula / 10,
+        "the maps take {taken} bytes, {formula} at most on {cpus} CPUs"
+    );
+    node.finish()
+}
+
+/// Far too few accounts: every pod is seen and may be evicted, before and after a restart.
+fn accounts_full(context: &Context) -> Result<()> {
+    const PODS: usize = 40;
+    let options = Options {
+        env: vec![("PODWARDEN_ACCOUNTS".to_owned(), "8".to_owned())],
+        ..small("enforce")
+    };
+    let mut node = Node::start(context, &options)?;
+    let specs = (0..PODS).map(|n| PodSpec::best_effort(&format!("pod-{n}")));
+    let pods = node.pods(specs.collect())?;
+    let all_are_seen = |node: &Node| {
+        eventually(node.limit(), || {
+            let seen = node.agent.pods()?.len();
+            ensure!(seen == PODS, "{seen} of {PODS} pods");
+            let degradations = node.agent.node()?.degradations;
+            let said = degradations.iter().any(|d| d.contains("no account left"));
+            ensure!(said, "{degradations:?}");
+            Ok(())
+        })
+    };
+    all_are_seen(&node)?;
+    node.agent.signal(Signal::SIGKILL)?;
+    node.agent.wait(node.limit())?;
+    restart(context, &mut node, &options)?;
+    all_are_seen(&node)?;
+    let hog = &pods[PODS - 1];
+    let mib = (node.level()? >> 20) + 64;
+    let mut fill = hog.start(&["fill", "--mib", &mib.to_string(), "--rate", "400"])?;
+    let ended = fill.wait(node.limit())?;
+    ensure!(!ended.success(), "the hog ended by itself");
+    eventually(node.limit(), || {
+        let evicted = node.agent.evictions()?;
+        ensure!(
+            evicted.iter().any(|e| e.pod.uid == hog.uid()),
+            "{evicted:?}"
+        );
+        Ok(())
+    })?;
+    node.finish()
+}
