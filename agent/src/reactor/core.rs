@@ -26,12 +26,12 @@ use super::{
     fill::{Costs, Fill},
     growth::{self, Growths},
     node::NodeRoom,
-    pids::PidWatch,
+    pids::{PidOrder, PidWatch},
     plan::{ArmedPlan, Scope, ScopeName, Victim},
     poll::{self, Poll},
     reap::Reaper,
     report::{Crossing, Report},
-    restraint::{Pace, PassedOver},
+    restraint::Pace,
     ring,
     stalls::{self, Stalls},
     watch::{Look, Next, Watch},
@@ -74,17 +74,19 @@ pub(super) struct Core {
     costs: Costs,
     dying: Victims,
     order: Order,
+    /// Of those alone whose death lasts.
+    lasting: Order,
     /// How fast the living fill each scope while victims of it die.
     living: [Living; SCOPES],
     reaper: Reaper,
     pace: Pace,
-    passed_over: PassedOver,
     stalls: Stalls,
     growths: Growths,
     /// What came of the evictions of each scope, by [`growth::index`].
     effects: [Effect; SCOPES],
     node: NodeRoom,
     pids: PidWatch,
+    pid_order: PidOrder,
     evictions: u64,
     cpus: u32,
     config: ReactorConfig,
@@ -117,15 +119,16 @@ impl Core {
             costs: Costs::new(config.max_headroom, cpus),
             dying: Victims::default(),
             order: Order::default(),
+            lasting: Order::default(),
             living: [Living::default(); SCOPES],
             reaper,
             pace: Pace::new(config.max_evictions_per_minute),
-            passed_over: PassedOver::default(),
             stalls: Stalls::default(),
             growths: Growths::default(),
             effects: growth::effects(),
             node: NodeRoom::default(),
             pids: PidWatch::default(),
+            pid_order: PidOrder::default(),
             evictions: 0,
             cpus,
             config,
@@ -247,7 +250,7 @@ impl Core {
     /// Looks at one scope, which settles the level that is in force.
     fn look(&mut self, plan: &ArmedPlan, index: usize) -> Option<Look> {
         let (scope, watch) = (&plan.scopes[index], &self.watches[index]);
-        let (passed_over, dying) = (&self.passed_over, &self.dying);
+        let dying = &self.dying;
         let order = &mut self.order;
         self.fills[index].look(
             scope,
@@ -255,7 +258,7 @@ impl Core {
             |level| watch.floor(level, scope.target),
             || {
                 let at = now();
-                let skip = |victim: &Victim, usage| skip(dying, passed_over, victim, usage, at);
+                let skip = |victim: &Victim, usage| skip(dying, victim, usage, at);
                 order.fill(plan, scope.name, None, skip, Least::Used(0));
                 order
                     .next(plan, None, Least::Used(0))
@@ -370,11 +373,10 @@ impl Core {
 }
 
 /// Whether a pod that uses `usage` is left out of the order at `at`, and why.
-fn skip(dying: &Victims, passed_over: &PassedOver, victim: &Victim, usage: u64, at: u64) -> Skip {
+fn skip(dying: &Victims, victim: &Victim, usage: u64, at: u64) -> Skip {
     match dying.promised_by(victim.token) {
         None => Skip::Dying,
-        Some(_) if passed_over.contains(victim.token, at) => Skip::PassedOver,
-        Some(_) if victim.files.seen.has_nothing_to_kill(usage, at) => Skip::PassedOver,
+        Some(_) if victim.files.seen.is_passed_over(usage, at) => Skip::PassedOver,
         Some(0) => Skip::No,
         Some(promised) => Skip::Promised(promised),
     }

@@ -23,7 +23,11 @@ const STARTED: u64 = 256 << 10;
 /// And after this long, nanoseconds.
 const TRIED_AGAIN_NS: u64 = KUBELET_PACE_NS;
 
-/// What a candidate used at the last two samples, bytes, and whether it had anything to kill.
+/// A pod is left out for this long after a try in vain, nanoseconds: by then there is another process in it, or rights
+/// were granted.
+const LEFT_OUT_NS: u64 = 60_000_000_000;
+
+/// What a candidate used at the last two samples, bytes, and whether a try to evict it was in vain.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// The older first.
@@ -32,6 +36,8 @@ pub struct Seen {
     empty: AtomicU64,
     /// When that was found.
     tried: AtomicU64,
+    /// Until when it is left out, nanoseconds.
+    left_out: AtomicU64,
 }
 
 impl Seen {
@@ -59,8 +65,19 @@ impl Seen {
         self.tried.store(now, Ordering::Relaxed);
     }
 
-    /// Whether that is still so at `now`, when it uses `usage`.
-    pub(super) fn has_nothing_to_kill(&self, usage: u64, now: u64) -> bool {
+    /// It could not be killed at `now`, or did not give its memory back: it is left out for a while.
+    pub(super) fn leave_out(&self, now: u64) {
+        let until = now.saturating_add(LEFT_OUT_NS);
+        self.left_out.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether it is left out at `now`, when it uses `usage`: it cannot be killed, or has nothing to kill.
+    pub(super) fn is_passed_over(&self, usage: u64, now: u64) -> bool {
+        now < self.left_out.load(Ordering::Relaxed) || self.has_nothing_to_kill(usage, now)
+    }
+
+    /// Whether nothing is still there to kill at `now`, when it uses `usage`.
+    fn has_nothing_to_kill(&self, usage: u64, now: u64) -> bool {
         let empty = self.empty.load(Ordering::Relaxed);
         let tried = self.tried.load(Ordering::Relaxed);
         if empty == 0 || now.saturating_sub(tried) >= TRIED_AGAIN_NS {
@@ -162,4 +179,18 @@ pub(super) fn effects() -> [Effect; SCOPES] {
 
 pub(super) fn index(scope: ScopeName) -> Option<usize> {
     ScopeName::LEVELS.iter().position(|name| *name == scope)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn left_out_for_a_while() {
+        let seen = Seen::new(5);
+        assert!(!seen.is_passed_over(5, 10));
+        seen.leave_out(10);
+        assert!(seen.is_passed_over(5, 10) && seen.is_passed_over(1 << 40, LEFT_OUT_NS));
+        assert!(!seen.is_passed_over(5, 10 + LEFT_OUT_NS));
+    }
 }

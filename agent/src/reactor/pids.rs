@@ -10,7 +10,7 @@ use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc, time::Duration};
 use podwarden_cgroup::UsageReader;
 use podwarden_policy::{evict::PidRank, worth::KUBELET_PACE_NS};
 
-use super::plan::Victim;
+use super::{plan::Victim, room::touch};
 use crate::base::clock::nanos;
 
 const LOADAVG: &str = "/proc/loadavg";
@@ -70,33 +70,84 @@ pub struct PidLevel {
 pub struct Pids {
     /// The node's level, and the pods' below their limit.
     pub levels: Vec<PidLevel>,
-    /// The processes of every candidate, by [`Victim::token`].
-    pub processes: Vec<(u64, Arc<UsageReader>)>,
+    /// The processes of every candidate, ordered by [`Victim::token`].
+    processes: Vec<(u64, Arc<UsageReader>)>,
 }
 
 impl Pids {
-    /// How many processes a pod has; `None` where it is gone.
-    pub(super) fn of(&self, token: u64) -> Option<u64> {
-        let mut all = self.processes.iter();
-        let (_, processes) = all.find(|(of, _)| *of == token)?;
-        processes.usage().ok()
+    /// The files of every candidate's processes, with [`Victim::token`].
+    pub fn processes(&self) -> &[(u64, Arc<UsageReader>)] {
+        &self.processes
     }
 
-    /// The first candidate in the kubelet's order among those with `least` processes.
-    pub(super) fn first(
-        &self,
+    /// Of candidates and the files of their processes.
+    pub fn new(levels: Vec<PidLevel>, mut processes: Vec<(u64, Arc<UsageReader>)>) -> Self {
+        processes.sort_by_key(|(token, _)| *token);
+        Self { levels, processes }
+    }
+
+    /// How many processes a pod has; `None` where it is gone.
+    pub(super) fn of(&self, token: u64) -> Option<u64> {
+        let place = self.processes.binary_search_by_key(&token, |(of, _)| *of);
+        self.processes[place.ok()?].1.usage().ok()
+    }
+}
+
+/// Candidates that are ordered; of more, the last ones are left out.
+const MOST: usize = 1024;
+
+/// The candidates in the kubelet's order, in an array that is there before.
+#[derive(Debug)]
+pub(super) struct PidOrder {
+    /// Never more than [`MOST`]; who goes first is the last.
+    order: Vec<(PidRank, usize)>,
+}
+
+impl Default for PidOrder {
+    fn default() -> Self {
+        let mut order = Vec::with_capacity(MOST);
+        touch(order.spare_capacity_mut());
+        Self { order }
+    }
+}
+
+impl PidOrder {
+    /// Takes the candidates that have `least` processes and that `skip` does not leave out.
+    pub(super) fn fill(
+        &mut self,
+        pids: &Pids,
         victims: &[Victim],
         least: u64,
         skip: impl Fn(&Victim) -> bool,
-    ) -> Option<(usize, PidRank)> {
-        let ranked = victims.iter().enumerate().filter_map(|(position, victim)| {
-            let processes = self
-                .of(victim.token)
-                .filter(|count| *count >= least.max(1))?;
-            let rank = PidRank::new(victim.candidate.priority, processes);
-            (!skip(victim)).then_some((position, rank))
-        });
-        ranked.min_by(|(a, x), (b, y)| (x, &victims[*a].uid).cmp(&(y, &victims[*b].uid)))
+    ) {
+        self.order.clear();
+        let key = |(rank, position): &(PidRank, usize)| (*rank, &*victims[*position].uid);
+        for (position, victim) in victims.iter().enumerate() {
+            let Some(processes) = pids.of(victim.token).filter(|n| *n >= least.max(1)) else {
+                continue;
+            };
+            if skip(victim) {
+                continue;
+            }
+            let entry = (PidRank::new(victim.candidate.priority, processes), position);
+            if self.order.len() < MOST {
+                self.order.push(entry);
+                continue;
+            }
+            let all = self.order.iter_mut();
+            if let Some(last) = all.max_by(|a, b| key(a).cmp(&key(b)))
+                && key(&entry) < key(last)
+            {
+                *last = entry;
+            }
+        }
+        self.order.sort_unstable_by(|a, b| key(b).cmp(&key(a)));
+    }
+
+    /// Takes out the one that goes first.
+    pub(super) fn next(&mut self) -> Option<(usize, PidRank)> {
+        let (rank, position) = self.order.pop()?;
+        Some((position, rank))
     }
 }
 
@@ -224,14 +275,12 @@ mod tests {
 
     /// The node at a level that its tasks make true or not.
     fn pids(level: u64, target: u64) -> Pids {
-        Pids {
-            levels: vec![PidLevel {
-                tasks: Tasks::of_node().unwrap(),
-                level,
-                target,
-            }],
-            processes: Vec::new(),
-        }
+        let level = PidLevel {
+            tasks: Tasks::of_node().unwrap(),
+            level,
+            target,
+        };
+        Pids::new(vec![level], Vec::new())
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Limits on the reactor's kills: their rate, and pods whose kill failed.
-//! Without IO or clock; allocates at construction only.
+//! The limit on the rate of the reactor's kills. Without IO or clock; allocates at construction only.
 
 use std::collections::VecDeque;
 
@@ -40,45 +39,6 @@ impl Pace {
     }
 }
 
-/// Pods left out for this long after a try in vain, nanoseconds: by then there is another process in
-/// them, or rights were granted.
-const PASSED_OVER_NS: u64 = MINUTE_NS;
-
-/// Pods that can be passed over at a time; beyond that the oldest is tried again.
-const MOST: usize = 64;
-
-/// Pods that could not be killed, or that did not give their memory back.
-#[derive(Debug)]
-pub(super) struct PassedOver {
-    /// Token and until when; 0 is no token.
-    entries: [(u64, u64); MOST],
-    next: usize,
-}
-
-impl Default for PassedOver {
-    fn default() -> Self {
-        Self {
-            entries: [(0, 0); MOST],
-            next: 0,
-        }
-    }
-}
-
-impl PassedOver {
-    /// Leaves a pod out from `now` on, for a while.
-    pub(super) fn add(&mut self, token: u64, now: u64) {
-        self.entries[self.next] = (token, now.saturating_add(PASSED_OVER_NS));
-        self.next = (self.next + 1) % MOST;
-    }
-
-    /// Whether it is left out at `now`.
-    pub(super) fn contains(&self, token: u64, now: u64) -> bool {
-        self.entries
-            .iter()
-            .any(|(entry, until)| *entry == token && now < *until)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -103,19 +63,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn passed_over_for_a_while() {
-        let mut passed = PassedOver::default();
-        assert!(!passed.contains(7, 10));
-        passed.add(7, 10);
-        assert!(passed.contains(7, 10) && !passed.contains(8, 10));
-        assert!(!passed.contains(7, 10 + PASSED_OVER_NS));
-        for token in 100..100 + MOST as u64 {
-            passed.add(token, 10);
-        }
-        assert!(!passed.contains(7, 11), "the oldest makes room");
-        assert!(passed.contains(100, 11));
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn arm(inputs: &Inputs<'_>, before: &ArmedPlan, victims: &[Victim]) -
     let open: HashMap<u64, &Arc<UsageReader>> = before
         .pids
         .iter()
-        .flat_map(|pids| &pids.processes)
+        .flat_map(Pids::processes)
         .map(|(token, processes)| (*token, processes))
         .collect();
     let processes = victims.iter().filter_map(|victim| {
@@ -77,5 +77,5 @@ pub(super) fn arm(inputs: &Inputs<'_>, before: &ArmedPlan, victims: &[Victim]) -
         Some((victim.token, processes))
     });
     let processes = processes.collect();
-    (!levels.is_empty()).then_some(Pids { levels, processes })
+    (!levels.is_empty()).then(|| Pids::new(levels, processes))
 }

@@ -67,11 +67,12 @@ impl Core {
         let scope = crossing.scope;
         let least = Least::Used(least);
         let survey = self.order(plan, scope, least);
+        let mut amount = None;
         // One that cannot be killed, or has nothing to kill, does not save the others.
         let mut next = self.order.next(plan, Some(&self.shared.trace), least);
         while let Some(first) = next {
             let at = now();
-            let choice = match self.weigh(plan, &crossing, excess, first, &survey) {
+            let choice = match self.weigh(plan, &crossing, excess, first, &survey, &mut amount) {
                 Ok(choice) => choice,
                 Err(growth) => return Evicted::None(Report::OthersGrow(crossing, growth)),
             };
@@ -100,14 +101,14 @@ impl Core {
 
     /// Orders the candidates that use `least` bytes.
     fn order(&mut self, plan: &ArmedPlan, scope: ScopeName, least: Least) -> Survey {
-        let (dying, passed_over, at) = (&self.dying, &self.passed_over, now());
-        let skip = |victim: &Victim, usage| skip(dying, passed_over, victim, usage, at);
+        let (dying, at) = (&self.dying, now());
+        let skip = |victim: &Victim, usage| skip(dying, victim, usage, at);
         let trace = Some(&*self.shared.trace);
         self.order.fill(plan, scope, trace, skip, least)
     }
 
     /// The candidate that is worth evicting: the first in the order, or one whose death lasts longer. An error
-    /// when the next eviction has to wait, with what grew.
+    /// when the next eviction has to wait, with what grew. `amount` is [`Core::lasting`]'s, `None` at first.
     fn weigh(
         &mut self,
         plan: &ArmedPlan,
@@ -115,6 +116,7 @@ impl Core {
         excess: u64,
         first: Choice,
         survey: &Survey,
+        amount: &mut Option<usize>,
     ) -> Result<Choice, Growth> {
         // Tasks that wait for memory have no level that anything could grow past.
         let Some(index) = index(crossing.scope) else {
@@ -143,7 +145,7 @@ impl Core {
                 }
             }
             Grower::Others => self
-                .lasting(plan, crossing.scope, &shortage, filler)
+                .lasting(plan, crossing.scope, &shortage, filler, amount)
                 .or((pause == 0).then_some(first))
                 .ok_or(shortage.growth),
         }
@@ -178,21 +180,33 @@ impl Core {
     }
 
     /// The candidate whose death keeps the scope below its level for the kubelet's pace, or else below its limit.
+    /// `amount` is which of the two the candidates are ordered by: once in a decision, however many cannot be killed.
     fn lasting(
         &mut self,
         plan: &ArmedPlan,
         scope: ScopeName,
         shortage: &Shortage,
         filler: Option<Choice>,
+        amount: &mut Option<usize>,
     ) -> Option<Choice> {
         let at_least = [
             Some(shortage.needed(KUBELET_PACE_NS)),
             shortage.needed_below_limit(KUBELET_PACE_NS),
         ];
-        at_least.into_iter().flatten().find_map(|least| {
-            self.order(plan, scope, Least::Lasting(least));
-            let first = self.order.next(plan, None, Least::Lasting(least));
-            first.or_else(|| filler.filter(|f| shortage.lasts(self.gain(plan, *f), least)))
+        let from = amount.unwrap_or(0);
+        let mut amounts = at_least.into_iter().enumerate().skip(from);
+        amounts.find_map(|(index, bytes)| {
+            let bytes = bytes?;
+            let least = Least::Lasting(bytes);
+            if *amount != Some(index) {
+                *amount = Some(index);
+                let (dying, at) = (&self.dying, now());
+                let skip = |victim: &Victim, usage| skip(dying, victim, usage, at);
+                let trace = Some(&*self.shared.trace);
+                self.lasting.fill(plan, scope, trace, skip, least);
+            }
+            let first = self.lasting.next(plan, None, least);
+            first.or_else(|| filler.filter(|f| shortage.lasts(self.gain(plan, *f), bytes)))
         })
     }
 
@@ -201,9 +215,7 @@ impl Core {
         let victim = plan.victims.get(position)?;
         let promised = self.dying.promised_by(victim.token)?;
         let choice = choice_of(plan, position, promised)?;
-        let at = now();
-        let passed_over = self.passed_over.contains(victim.token, at)
-            || victim.files.seen.has_nothing_to_kill(choice.usage, at);
+        let passed_over = victim.files.seen.is_passed_over(choice.usage, now());
         (!passed_over).then_some(choice)
     }
 
@@ -250,7 +262,7 @@ impl Core {
             Err(error) if error.is_gone() => remember(victim, choice.usage, verified),
             Ok(_) | Err(_) => {
                 let token = victim.token;
-                self.passed_over.add(token, verified);
+                victim.files.seen.leave_out(verified);
                 self.tell(Report::NotKilled { token, crossing });
                 false
             }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use podwarden_policy::evict::Place;
 
 use super::{
-    Core,
+    Core, Skip,
     evict::{Evicted, Taken},
+    skip,
 };
 use crate::{
     base::clock::monotonic as now,
     reactor::{
         pids::Pids,
-        plan::{ArmedPlan, ScopeName},
+        plan::{ArmedPlan, ScopeName, Victim},
         report::{Crossing, Detector, Report},
     },
 };
@@ -57,7 +58,7 @@ impl Core {
 
     /// Evicts the first pod in the kubelet's order whose end is enough, or one whose end is not, no faster than the
     /// kubelet does.
-    fn end_processes(
+    pub(super) fn end_processes(
         &mut self,
         plan: &Arc<ArmedPlan>,
         pids: &Pids,
@@ -67,34 +68,36 @@ impl Core {
         if plan.enforce && !self.pace.allows(now()) {
             return Evicted::None(Report::RateLimited(crossing));
         }
-        for _ in 0..plan.victims.len() {
-            let at = now();
-            let (dying, passed_over) = (&self.dying, &self.passed_over);
-            let skip = |victim: &crate::reactor::plan::Victim| {
-                dying.promised_by(victim.token).is_none() || passed_over.contains(victim.token, at)
+        let lesser = self.pids.may_take_less(now()).then_some(1);
+        for least in [Some(excess), lesser].into_iter().flatten() {
+            let (at, dying) = (now(), &self.dying);
+            let skip = |victim: &Victim| {
+                let usage = victim.files.memory.usage().unwrap_or(0);
+                matches!(
+                    skip(dying, victim, usage, at),
+                    Skip::Dying | Skip::PassedOver
+                )
             };
-            let first = pids.first(&plan.victims, excess, skip);
-            let lesser = || pids.first(&plan.victims, 1, skip);
-            let first = first.or_else(|| self.pids.may_take_less(at).then(lesser).flatten());
-            let Some((position, rank)) = first else { break };
-            let victim = &plan.victims[position];
-            let usage = victim.files.memory.usage().unwrap_or(0);
-            let stat = victim.files.memory.stat();
-            let taken = Taken {
-                position,
-                place: Place::Processes(rank),
-                usage,
-                working_set: stat.map_or(usage, |stat| stat.working_set(usage)),
-            };
-            if !plan.enforce {
-                self.evicted(plan, taken, crossing, None);
-                return Evicted::Told;
+            self.pid_order.fill(pids, &plan.victims, least, skip);
+            while let Some((position, rank)) = self.pid_order.next() {
+                let victim = &plan.victims[position];
+                let usage = victim.files.memory.usage().unwrap_or(0);
+                let stat = victim.files.memory.stat();
+                let taken = Taken {
+                    position,
+                    place: Place::Processes(rank),
+                    usage,
+                    working_set: stat.map_or(usage, |stat| stat.working_set(usage)),
+                };
+                if !plan.enforce {
+                    self.evicted(plan, taken, crossing, None);
+                    return Evicted::Told;
+                }
+                if self.kill(plan, taken, crossing) {
+                    self.pids.evicted(victim.token, at);
+                    return Evicted::Killed;
+                }
             }
-            if self.kill(plan, taken, crossing) {
-                self.pids.evicted(victim.token, at);
-                return Evicted::Killed;
-            }
-            self.passed_over.add(victim.token, at);
         }
         Evicted::None(Report::NoCandidate(crossing))
     }

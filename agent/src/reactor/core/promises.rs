@@ -20,7 +20,7 @@ impl Core {
     pub(super) fn check_dying(&mut self) {
         let at = now();
         let progress = self.reaper.progress();
-        let (mut reports, mut stuck, mut cost) = (None, None, None);
+        let (mut reports, mut cost) = (None, None);
         let forgotten = self.dying.look(|dying| {
             let left = dying.read();
             let token = dying.victim().token;
@@ -34,7 +34,10 @@ impl Core {
             }
             dying.told = true;
             let freed = freed == Freed::All;
-            (stuck, cost) = ((!freed).then_some(token), dying.promise.cost(at));
+            if !freed {
+                dying.victim().files.seen.leave_out(at);
+            }
+            cost = dying.promise.cost(at);
             reports = Some(Report::Freed {
                 number,
                 at: freed.then_some(at),
@@ -47,9 +50,6 @@ impl Core {
         let Some(report) = reports else { return };
         if let Some((bytes, took)) = cost {
             self.costs.reap.learn(bytes, took);
-        }
-        if let Some(token) = stuck {
-            self.passed_over.add(token, at);
         }
         if let Some(pressure) = &self.plan.pressure {
             self.stalls.relieved(at, stalls::window(pressure));

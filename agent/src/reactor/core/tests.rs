@@ -69,7 +69,9 @@ impl Fake {
         let hierarchies = Hierarchies {
             version: Version::V2,
             v2_mount: Some(mount.clone()),
-            controllers: [(Controller::Memory, mount)].into(),
+            controllers: [Controller::Memory, Controller::Pids]
+                .map(|controller| (controller, mount.clone()))
+                .into(),
         };
         let tree = Tree::new(hierarchies, "").unwrap();
         let shared = Arc::new(Shared {
