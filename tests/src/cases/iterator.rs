@@ -34,6 +34,7 @@ fn same_memory(found: Option<&MemoryStats>, cgroup: &Cgroup) -> Result<()> {
         file.working_set(),
     )?;
     ensure_same("rssBytes", found.rss_bytes, file.rss)?;
+    ensure_same("sharedBytes", found.shared_bytes, file.shared)?;
     let limit = fs::read_to_string(cgroup.memory_limit_file())?;
     // v1 has the largest number of pages for none.
     let limit = limit.trim().parse().ok().filter(|bytes| *bytes < 1 << 62);

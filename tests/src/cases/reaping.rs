@@ -280,6 +280,11 @@ fn shared_memory_once(context: &Context) -> Result<()> {
         eviction.victim_shared_bytes >= 80 * MIB,
         "the volume is no shared memory: {eviction:?}"
     );
+    ensure!(
+        eviction.reason.contains("of it in shared memory"),
+        "{}",
+        eviction.reason
+    );
     sleep(Duration::from_secs(2))?;
     let left = scene.victim.cgroup.memory()?.usage;
     ensure!(left >= 80 * MIB, "the volume holds {left} bytes");

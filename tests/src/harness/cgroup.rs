@@ -31,6 +31,8 @@ pub(crate) struct Memory {
     pub(crate) inactive_file: u64,
     /// `anon` or `total_rss`.
     pub(crate) rss: u64,
+    /// `shmem` or `total_shmem`.
+    pub(crate) shared: u64,
 }
 
 impl Memory {
@@ -156,15 +158,16 @@ impl Cgroup {
     /// Memory now.
     pub(crate) fn memory(&self) -> Result<Memory> {
         let stat = self.mounts.memory().join(&self.path).join("memory.stat");
-        let (inactive_file, rss) = if self.mounts.memory_on_v2() {
-            ("inactive_file", "anon")
+        let (inactive_file, rss, shared) = if self.mounts.memory_on_v2() {
+            ("inactive_file", "anon", "shmem")
         } else {
-            ("total_inactive_file", "total_rss")
+            ("total_inactive_file", "total_rss", "total_shmem")
         };
         Ok(Memory {
             usage: number(&self.memory_usage_file())?,
             inactive_file: field(&stat, inactive_file)?,
             rss: field(&stat, rss)?,
+            shared: field(&stat, shared)?,
         })
     }
 

@@ -19,6 +19,7 @@ pub(super) fn memory_stats(
         usage_bytes: usage,
         working_set_bytes: stat.working_set(usage),
         rss_bytes: stat.rss,
+        shared_bytes: stat.shmem,
         limit_bytes: limit,
         ..MemoryStats::default()
     }

@@ -62,6 +62,10 @@ pub struct MemoryStats {
     pub working_set_bytes: u64,
     /// Anonymous memory: `anon` (v2) or `total_rss` (v1).
     pub rss_bytes: u64,
+    /// Shared memory: volumes in memory, `/dev/shm` and what processes share, `shmem` (v2) or `total_shmem` (v1). That of
+    /// an evicted pod's volumes is free once they are unmounted.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// The limit in force on this cgroup; absent when there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,

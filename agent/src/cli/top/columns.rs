@@ -22,6 +22,7 @@ pub(super) enum Column {
     Usage,
     WorkingSet,
     Rss,
+    Shared,
     Limit,
     WaitP99,
     Wait,
@@ -52,11 +53,12 @@ impl Column {
         Self::Containers,
     ];
     /// With `-o wide`.
-    pub(super) const WIDE: [Self; 13] = [
+    pub(super) const WIDE: [Self; 14] = [
         Self::Cpu,
         Self::Usage,
         Self::WorkingSet,
         Self::Rss,
+        Self::Shared,
         Self::Limit,
         Self::WaitP99,
         Self::Wait,
@@ -68,10 +70,11 @@ impl Column {
         Self::Uid,
     ];
     /// Which go first on a narrow terminal.
-    pub(super) const LEAST_NEEDED: [Self; 10] = [
+    pub(super) const LEAST_NEEDED: [Self; 11] = [
         Self::Uid,
         Self::Switches,
         Self::Throttled,
+        Self::Shared,
         Self::Rss,
         Self::Containers,
         Self::WaitP99,
@@ -87,6 +90,7 @@ impl Column {
             Self::Usage => "MEM",
             Self::WorkingSet => "WS",
             Self::Rss => "RSS",
+            Self::Shared => "SHMEM",
             Self::Limit => "LIMIT",
             Self::WaitP99 => "P99",
             Self::Wait => "WAIT",
@@ -103,7 +107,12 @@ impl Column {
     pub(super) fn width(self) -> usize {
         match self {
             Self::Cpu | Self::Wait | Self::Throttled | Self::Stall => 6,
-            Self::Usage | Self::WorkingSet | Self::Rss | Self::Limit | Self::WaitP99 => 7,
+            Self::Usage
+            | Self::WorkingSet
+            | Self::Rss
+            | Self::Shared
+            | Self::Limit
+            | Self::WaitP99 => 7,
             Self::Exits => 11,
             Self::Containers => 3,
             Self::Switches => 8,
@@ -125,6 +134,7 @@ impl Column {
                 })
             }
             Self::Rss => bytes(row.rss_bytes),
+            Self::Shared => bytes(row.shared_bytes),
             Self::Limit => bytes(row.limit_bytes),
             Self::WaitP99 => known(row.run_queue_wait_p99_nano_seconds, bound, |nanos| {
                 above(nanos, LONG_WAIT)

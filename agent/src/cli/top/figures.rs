@@ -34,6 +34,8 @@ pub(super) struct PodRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rss_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shared_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit_bytes: Option<u64>,
     /// Upper bound of the bucket that holds the 99th percentile of the waits between the samples;
     /// absent when there was none.
@@ -138,6 +140,7 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
         usage_bytes: memory.map(|m| m.usage_bytes),
         working_set_bytes: memory.map(|m| m.working_set_bytes),
         rss_bytes: memory.map(|m| m.rss_bytes),
+        shared_bytes: memory.map(|m| m.shared_bytes),
         limit_bytes: memory.and_then(|m| m.limit_bytes),
         run_queue_wait_p99_nano_seconds: window.and_then(|(before, _)| {
             p99(

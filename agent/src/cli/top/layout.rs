@@ -98,6 +98,9 @@ impl Layout {
             rss_bytes: memory
                 .map(|m| m.rss_bytes)
                 .or_else(|| sum(|row| row.rss_bytes)),
+            shared_bytes: memory
+                .map(|m| m.shared_bytes)
+                .or_else(|| sum(|row| row.shared_bytes)),
             limit_bytes: memory.and_then(|m| m.limit_bytes),
             run_queue_wait_nanos_per_second: sum(|row| row.run_queue_wait_nanos_per_second),
             throttled_nanos_per_second: sum(|row| row.throttled_nanos_per_second),

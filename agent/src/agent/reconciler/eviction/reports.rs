@@ -271,7 +271,7 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         victim_shared_bytes: chosen.shared,
         processes: chosen.outcome.map_or(0, |o| o.processes),
         dry_run: killed.is_none(),
-        reason: chosen.place.to_string(),
+        reason: reason(chosen),
         interrupted: false,
         status_required: false,
         victim_cgroup_id: None,
@@ -283,6 +283,18 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
             killed_nanos: killed,
             freed_nanos: None,
         },
+    }
+}
+
+/// Shared memory of a victim below this is not worth a word, bytes.
+const WORTH_SAYING: u64 = 1 << 20;
+
+/// The victim's place in the order, and what of its memory outlives its processes.
+fn reason(chosen: &Chosen) -> String {
+    let place = chosen.place;
+    match chosen.shared {
+        0..WORTH_SAYING => place.to_string(),
+        shared => format!("{place}, {} of it in shared memory", Bytes(shared)),
     }
 }
 

@@ -109,13 +109,15 @@ fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
 #[rustfmt::skip]
 fn memory(text: &mut String, pods: &[Labelled<'_>]) {
     type Figure = fn(&PodStats) -> Option<u64>;
-    let gauges: [(_, _, Figure); 4] = [
+    let gauges: [(_, _, Figure); 5] = [
         ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
             |pod| Some(pod.memory.as_ref()?.usage_bytes)),
         ("podwarden_pod_memory_working_set_bytes", "Usage without inactive page cache, as cAdvisor computes it",
             |pod| Some(pod.memory.as_ref()?.working_set_bytes)),
         ("podwarden_pod_memory_rss_bytes", "Anonymous memory of the pod",
             |pod| Some(pod.memory.as_ref()?.rss_bytes)),
+        ("podwarden_pod_memory_shared_bytes", "Shared memory of the pod: volumes in memory, /dev/shm, what its processes share",
+            |pod| Some(pod.memory.as_ref()?.shared_bytes)),
         ("podwarden_pod_memory_limit_bytes", "Memory limit in force on the pod's cgroup; no series when there is none",
             |pod| pod.memory.as_ref()?.limit_bytes),
     ];

@@ -23,6 +23,7 @@ fn memory(usage: u64, limit: Option<u64>) -> Option<MemoryStats> {
         usage_bytes: usage,
         working_set_bytes: usage - usage / 8,
         rss_bytes: usage / 2,
+        shared_bytes: usage / 4,
         limit_bytes: limit,
         ..MemoryStats::default()
     })
