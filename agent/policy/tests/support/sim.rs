@@ -190,8 +190,9 @@ pub(crate) struct Sim {
     dying: Vec<(usize, Promise, bool)>,
     passed_over: Vec<usize>,
     pub(crate) evictions: Vec<Eviction>,
-    /// The node at the first crossing.
-    pub(crate) crossed: Option<Box<Sim>>,
+    /// The node each time it came to the level that was in force then.
+    pub(crate) crossings: Vec<Sim>,
+    is_crossed: bool,
     pub(crate) out_of_memory: Option<u64>,
 }
 
@@ -224,8 +225,18 @@ impl Sim {
             dying: Vec::new(),
             passed_over: Vec::new(),
             evictions: Vec::new(),
-            crossed: None,
+            crossings: Vec::new(),
+            is_crossed: false,
             out_of_memory: None,
+        }
+    }
+
+    /// The node as it is, without what it was before.
+    fn moment(&self) -> Self {
+        Self {
+            evictions: Vec::new(),
+            crossings: Vec::new(),
+            ..self.clone()
         }
     }
 
@@ -416,11 +427,12 @@ impl Sim {
         self.usage.observe(self.now, self.total(), self.ahead());
         let candidates = self.candidates();
         let level = self.level_in_force(&candidates);
-        if self.total() < level {
-            return false;
+        let is_below = self.total() < level;
+        if !std::mem::replace(&mut self.is_crossed, !is_below) && !is_below {
+            self.crossings.push(self.moment());
         }
-        if self.crossed.is_none() {
-            self.crossed = Some(Box::new(self.clone()));
+        if is_below {
+            return false;
         }
         let likely = candidates
             .first()
@@ -431,7 +443,7 @@ impl Sim {
         let Some(victim) = self.victim(&candidates, excess) else {
             return false;
         };
-        let before = Box::new(self.clone());
+        let before = Box::new(self.moment());
         self.advance(DETECTION);
         let at = self.now;
         self.effect.evicted(at);
