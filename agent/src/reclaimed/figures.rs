@@ -49,6 +49,11 @@ pub struct MachineUse {
 }
 
 impl MachineUse {
+    #[cfg(test)]
+    pub(super) const fn of(cpu_ns: u64, memory: u64) -> Self {
+        Self { cpu_ns, memory }
+    }
+
     /// Reads `/proc/stat` and `/proc/meminfo`; `None` where they are not as proc(5) has them.
     fn read() -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -96,7 +101,7 @@ impl Reclaimer {
         self.take(Instant::now(), MachineUse::read()?, node, set, pods)
     }
 
-    fn take(
+    pub(super) fn take(
         &mut self,
         now: Instant,
         machine: MachineUse,
@@ -203,9 +208,10 @@ fn facts(
     let reserved = capacity.minus(allocatable);
     let listed = set.pods.iter().map(|p| &p.pod);
     let known = listed.map(|pod| workload(pod, used.get(&pod.uid).copied().flatten()));
+    let of_sources: HashSet<_> = set.pods.iter().map(|p| &p.pod.uid).collect();
     let others = pods
         .iter()
-        .filter(|stats| set.pods.iter().all(|p| p.pod.uid != stats.pod_ref.uid))
+        .filter(|stats| !of_sources.contains(&stats.pod_ref.uid))
         .map(|stats| Workload {
             band: match stats.qos_class.as_str() {
                 "BestEffort" => Band::Batch,

@@ -8,6 +8,8 @@
 //! | `publish` | the offer in the Node's status |
 //! | `pace` | when it is published; values only |
 
+#[cfg(test)]
+mod cost;
 mod figures;
 mod pace;
 mod prediction;
