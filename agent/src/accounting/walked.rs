@@ -13,7 +13,7 @@ use podwarden_cgroup::{CgroupPath, Controller, MemoryReader, MemoryStat, Throttl
 
 use crate::{
     base::{cpus, error},
-    kernel::walk::{WalkError, Walker},
+    kernel::walk::{Gathered, WalkError, Walker},
 };
 
 /// Passes between two comparisons with the kernel's file.
@@ -40,31 +40,27 @@ pub struct PassStats {
 /// The records of one hierarchy.
 #[derive(Debug, Default)]
 struct Hierarchy {
-    records: Vec<CgroupRecord>,
-    /// Index in `records` by the cgroup's id.
-    by_id: HashMap<u64, u32>,
-    /// Known ids of cgroups; a cgroup that was made anew has another.
-    ids: HashMap<CgroupPath, u64>,
+    records: Gathered,
+    /// Cgroups that have been asked for; one that was made anew has another id.
+    known: HashMap<CgroupPath, Known>,
+}
+
+/// A cgroup in one hierarchy.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    id: u64,
+    /// Where its record was in the last pass.
+    place: u32,
 }
 
 impl Hierarchy {
-    fn clear(&mut self) {
-        self.records.clear();
-        self.by_id.clear();
-    }
-
     fn walk(
         &mut self,
         walker: &Walker,
         root: &Path,
         took: &mut PassStats,
     ) -> Result<(), WalkError> {
-        self.clear();
-        let found = walker.pass(root, |record| {
-            // No more than the map has places, which u32 counts.
-            self.by_id.insert(record.id, self.records.len() as u32);
-            self.records.push(*record);
-        })?;
+        let found = self.records.walk(walker, root)?;
         took.cgroups += found.cgroups;
         took.lost += found.lost;
         Ok(())
@@ -79,21 +75,19 @@ impl Hierarchy {
         if self.records.is_empty() {
             return None;
         }
-        let known = match self.ids.get(path) {
-            Some(id) => *id,
-            None => {
-                let id = id()?;
-                self.ids.insert(path.to_owned(), id);
-                id
-            }
-        };
-        match self.by_id.get(&known) {
-            Some(index) => self.records.get(*index as usize),
-            None => {
-                self.ids.remove(path);
-                None
-            }
+        if !self.known.contains_key(path) {
+            let known = Known {
+                id: id()?,
+                place: 0,
+            };
+            self.known.insert(path.to_owned(), known);
         }
+        let known = self.known.get_mut(path)?;
+        let found = self.records.find(known.id, &mut known.place);
+        if found.is_none() {
+            self.known.remove(path);
+        }
+        found
     }
 }
 
@@ -152,9 +146,9 @@ impl Walked {
 
     /// Drops what the last pass found, so that files are read.
     fn forget(&mut self) {
-        self.memory.clear();
+        self.memory.records.clear();
         if let Some(cpu) = &mut self.cpu {
-            cpu.clear();
+            cpu.records.clear();
         }
         self.last = None;
     }
@@ -234,9 +228,9 @@ impl Walked {
 
     /// A cgroup is gone.
     pub fn close(&mut self, path: &CgroupPath) {
-        self.memory.ids.remove(path);
+        self.memory.known.remove(path);
         if let Some(cpu) = &mut self.cpu {
-            cpu.ids.remove(path);
+            cpu.known.remove(path);
         }
     }
 }
@@ -318,6 +312,10 @@ mod tests {
         }
     }
 
+    fn with_id(id: u64) -> CgroupRecord {
+        CgroupRecord { id, ..record(1) }
+    }
+
     fn anon(bytes: u64) -> MemoryStat {
         MemoryStat {
             rss: bytes,
@@ -360,11 +358,14 @@ mod tests {
     fn a_cgroup_made_anew_has_another_id() {
         let mut hierarchy = Hierarchy::default();
         let path = CgroupPath::from("kubepods/pod1");
-        hierarchy.records.push(record(1));
-        hierarchy.by_id.insert(7, 0);
-        assert!(hierarchy.record(&path, || Some(7)).is_some());
-        assert!(hierarchy.record(&path, || unreachable!()).is_some());
-        hierarchy.by_id = HashMap::from([(8, 0)]);
+        hierarchy.records = Gathered::of(vec![with_id(5), with_id(7)]);
+        let found = hierarchy.record(&path, || Some(7)).map(|r| r.id);
+        assert_eq!(found, Some(7));
+        // Its record moves when another cgroup goes.
+        hierarchy.records = Gathered::of(vec![with_id(7), with_id(9)]);
+        let found = hierarchy.record(&path, || unreachable!()).map(|r| r.id);
+        assert_eq!(found, Some(7));
+        hierarchy.records = Gathered::of(vec![with_id(8)]);
         assert!(hierarchy.record(&path, || unreachable!()).is_none());
         assert!(hierarchy.record(&path, || Some(8)).is_some());
     }

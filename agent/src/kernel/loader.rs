@@ -147,6 +147,14 @@ pub struct Loaded {
 /// The hook to attach for each tracepoint by BTF, or why none fits.
 type Choices = Vec<(&'static Hook, Result<&'static Hook, String>)>;
 
+/// The members that this kernel lacks, and those to do without.
+fn lacking(btf: &KernelBtf, options: &LoadOptions) -> Vec<Member> {
+    let without = |m: &&Member| options.without_members.contains(&m.name());
+    let mut lacking = hooks::lacking(btf);
+    lacking.extend(hooks::MEMBERS.iter().filter(without));
+    lacking
+}
+
 /// Loads and attaches everything that this kernel takes. Consumes `btf`, which is not needed once the
 /// object's globals are known.
 ///
@@ -156,12 +164,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     if OBJECT.is_empty() {
         return Err(LoadError::NotBuilt);
     }
-    let mut lacking = hooks::lacking(&btf);
-    lacking.extend(
-        hooks::MEMBERS
-            .iter()
-            .filter(|m| options.without_members.contains(&m.name())),
-    );
+    let lacking = lacking(&btf, options);
     let globals = globals::globals(&btf, options, &lacking)?;
     let choices = hooks::by_tracepoint().map(|hooks| {
         let arguments = btf.tracepoint_args(hooks[0].tracepoint);

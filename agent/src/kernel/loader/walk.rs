@@ -1,7 +1,7 @@
 //! Loads the iterator over cgroups.
 
 use aya::Btf;
-use podwarden_abi::Figure;
+use podwarden_abi::{Figure, MemoryItem, NO_ITEM};
 
 use super::{LoadOptions, Programs, globals, maps};
 use crate::{
@@ -9,13 +9,17 @@ use crate::{
     config::KernelLog,
     kernel::{
         btf::KernelBtf,
-        hooks::{self, Member, WALK},
+        hooks::{Member, WALK},
         walk::{self, Offsets, Walker},
     },
 };
 
-/// The iterator over cgroups without any other program, with room for `places` records.
-pub(in crate::kernel) fn alone(btf: KernelBtf, places: u32) -> Result<Walker, String> {
+/// The iterator over cgroups without any other program, with room for `places` records, see [`Walker::alone`].
+pub(in crate::kernel) fn alone(
+    btf: KernelBtf,
+    places: u32,
+    without: &[&str],
+) -> Result<Walker, String> {
     let options = LoadOptions {
         identity_hierarchy: 0,
         max_accounts: places,
@@ -25,10 +29,13 @@ pub(in crate::kernel) fn alone(btf: KernelBtf, places: u32) -> Result<Walker, St
         walk: true,
         pins: None,
         log: KernelLog::Off,
-        without_members: Vec::new(),
+        without_members: without.iter().copied().map(str::to_owned).collect(),
     };
-    let lacking = hooks::lacking(&btf);
-    let offsets = items(&btf, &options, &lacking)?;
+    let lacking = super::lacking(&btf, &options);
+    let offsets = match without.contains(&walk::STATISTICS) {
+        true => [NO_ITEM; MemoryItem::COUNT],
+        false => items(&btf, &options, &lacking)?,
+    };
     let globals = globals::globals(&btf, &options, &lacking).map_err(|e| chain(&e))?;
     drop(btf);
     let btf = Btf::from_sys_fs().map_err(|e| chain(&e))?;

@@ -4,6 +4,7 @@
 //! aya loads the program; it cannot say where an iterator begins (`bpf_iter_link_info`), so the link and the
 //! iterator are made here.
 
+mod gathered;
 mod items;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ use aya::{
     programs::{Iter, ProgramFd},
 };
 use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
+pub use gathered::Gathered;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 pub use podwarden_abi::CgroupRecord;
 use podwarden_abi::{MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
@@ -34,7 +36,10 @@ use super::{
     sys::{bpf, empty},
 };
 
-/// Where in `struct memcg_vmstats` each item is.
+/// The structure that has a memory cgroup's statistics.
+pub const STATISTICS: &str = "memcg_vmstats";
+
+/// Where in [`STATISTICS`] each item is.
 pub(super) type Offsets = [u32; MemoryItem::COUNT];
 
 /// Looks the statistics up in this kernel's types.
@@ -119,13 +124,14 @@ impl Walker {
         self.items[item as usize] != NO_ITEM
     }
 
-    /// The iterator without any other program, with room for `places` records: to measure it.
+    /// The iterator without any other program, with room for `places` records, to measure it. It does without the
+    /// structure members `without` (as `structure.path`), and without all statistics where that has [`STATISTICS`].
     ///
     /// # Errors
     /// The kernel's reason, as text.
-    pub fn alone(places: u32) -> Result<Self, String> {
+    pub fn alone(places: u32, without: &[&str]) -> Result<Self, String> {
         let btf = KernelBtf::load().map_err(|e| crate::base::error::chain(&e))?;
-        super::loader::walker_alone(btf, places)
+        super::loader::walker_alone(btf, places, without)
     }
 
     /// Goes over the cgroup with the directory `path`, of v1 or v2, and those at most [`MAX_ACCOUNT_DEPTH`] levels
