@@ -348,9 +348,13 @@ impl Css {
     /// Usage of the memory cgroup, pages.
     #[inline(always)]
     pub(crate) fn memory_usage(self) -> Option<u64> {
-        let at = (self.memory_counter() + OFF_COUNTER_USAGE.load()) as *const u64;
-        // SAFETY: a bad address is an error, not a fault.
-        unsafe { helpers::bpf_probe_read_kernel(at) }.ok()
+        word_at(self.memory_counter() + OFF_COUNTER_USAGE.load())
+    }
+
+    /// Its own hard limit, pages.
+    #[inline(always)]
+    pub(crate) fn memory_limit(self) -> Option<u64> {
+        word_at(self.memory_counter() + OFF_COUNTER_MAX.load())
     }
 }
 

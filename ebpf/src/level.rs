@@ -7,12 +7,13 @@ use crate::{
     atomic::compare_and_swap,
     kernel::{self, Css, PageCounter, Task},
     maps::{CONTROL, COUNTERS, DECISIONS, LEVELS, dropped},
+    near,
     telemetry::now,
 };
 
 /// Memory cgroups between a task and the root that are looked at: kubepods, tier, pod, container and
 /// four nested ones.
-const MAX_CHAIN: usize = 8;
+pub(crate) const MAX_CHAIN: usize = 8;
 
 /// How often a CPU checks at context switches, nanoseconds of its run-queue clock.
 const CHECK_INTERVAL_NS: u64 = 100_000;
@@ -26,25 +27,29 @@ fn any_armed() -> bool {
 /// queue's.
 #[inline(always)]
 pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, clock: u64) {
-    if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS || !any_armed() {
+    if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS {
         return;
     }
     state.last_check = clock;
     check_chain(prev);
 }
 
-/// Checks the levels of a task's memory cgroup and of all above it.
+/// Checks the limits and the levels of a task's memory cgroup and of all above it.
 #[inline(always)]
 pub(crate) fn check_chain(task: Task) {
     if !kernel::has(Figure::Levels) {
         return;
     }
+    let armed = any_armed();
     let mut css = task.memory_css();
     for _ in 0..MAX_CHAIN {
         if css.is_null() {
             return;
         }
-        check(css);
+        near::check(css, task);
+        if armed {
+            check(css);
+        }
         css = css.parent();
     }
 }

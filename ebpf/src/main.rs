@@ -34,6 +34,7 @@ mod kernel;
 mod level;
 mod lifecycle;
 mod maps;
+mod near;
 mod objective;
 mod stall;
 mod task_storage;

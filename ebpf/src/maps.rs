@@ -8,8 +8,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use podwarden_abi::{
-    CgroupRecord, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective,
-    SharedAccount, Tracked, Used, WalkPlan,
+    CgroupRecord, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, NearLimitEvent,
+    Objective, SharedAccount, Tracked, Used, WalkPlan,
 };
 
 use crate::task_storage::TaskStorage;
@@ -63,6 +63,11 @@ pub(crate) static OOM_VICTIMS: HashMap<u32, u64, 1024> = HashMap::new();
 /// milliseconds apart.
 #[btf_map]
 pub(crate) static ENDED: LruHashMap<[u64; 2], u8, ENDED_ENTRIES> = LruHashMap::new();
+
+/// Memory cgroups that came near their limit, by kernel id: the limit, and in the low 8 bits the part of it that has
+/// been reported.
+#[btf_map]
+pub(crate) static NEAR: LruHashMap<u64, u64, { NearLimitEvent::REMEMBERED }> = LruHashMap::new();
 
 /// What was lost, by [`DropCounter`].
 #[btf_map]

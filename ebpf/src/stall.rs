@@ -7,6 +7,7 @@ use crate::{
     account, atomic,
     kernel::Task,
     maps::{STALLS, dropped},
+    near,
     telemetry::now,
 };
 
@@ -35,7 +36,13 @@ fn current_slot() -> u32 {
 /// The running task enters reclaim.
 #[inline(always)]
 pub(crate) fn begin(kind: Kind) {
-    if current_slot() != NO_SLOT && STALLS.insert(key(kind), now(), 0).is_err() {
+    if current_slot() == NO_SLOT {
+        return;
+    }
+    if kind == Kind::Memcg {
+        near::check_chain(Task::current());
+    }
+    if STALLS.insert(key(kind), now(), 0).is_err() {
         dropped(DropCounter::Stalls);
     }
 }

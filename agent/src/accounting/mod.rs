@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_abi::{ExitEvent, NO_SLOT, OomEvent, Tracked};
+use podwarden_abi::{ExitEvent, NO_SLOT, NearLimitEvent, OomEvent, Tracked};
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::PodUid;
 
@@ -94,16 +94,16 @@ pub enum Occurrence {
     Exit {
         /// The pod's uid.
         uid: PodUid,
-        /// The record.
         event: ExitEvent,
     },
     /// The OOM killer chose a process; the uid where it is known.
     Oom {
         /// The pod's uid.
         uid: Option<PodUid>,
-        /// The record.
         event: OomEvent,
     },
+    /// A memory cgroup came near its limit, see [`CgroupIndex::by_memory_id`].
+    NearLimit(NearLimitEvent),
 }
 
 /// See the module's text.
@@ -288,6 +288,7 @@ impl Accounting {
                 let uid = uid.map(|(uid, _)| uid.clone());
                 out.push(Occurrence::Oom { uid, event });
             }
+            Telemetry::NearLimit(event) => out.push(Occurrence::NearLimit(event)),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use bytes::Buf as _;
 use podwarden_abi::{
-    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, LongWait, NAME_LEN, OomEvent,
+    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, LongWait, NAME_LEN, NearLimitEvent,
+    OomEvent,
 };
 
 /// A record of the telemetry ring.
@@ -18,6 +19,8 @@ pub enum Telemetry {
     Exit(ExitEvent),
     /// The OOM killer chose a process.
     Oom(OomEvent),
+    /// A memory cgroup's usage came near its limit.
+    NearLimit(NearLimitEvent),
 }
 
 /// A cgroup in scope, as a record describes it.
@@ -89,6 +92,7 @@ pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
             EventKind::Release => Telemetry::Released(change(bytes)?),
             EventKind::Exit => Telemetry::Exit(exit(bytes)?),
             EventKind::Oom => Telemetry::Oom(oom(bytes)?),
+            EventKind::NearLimit => Telemetry::NearLimit(near_limit(bytes)?),
         },
     )
 }
@@ -119,6 +123,18 @@ pub fn long_wait(bytes: &[u8]) -> Result<LongWait, DecodeError> {
         time_ns: record.get_u64_ne(),
         wait_ns: record.get_u64_ne(),
         slot: record.get_u32_ne(),
+        pad: record.get_u32_ne(),
+    })
+}
+
+fn near_limit(bytes: &[u8]) -> Result<NearLimitEvent, DecodeError> {
+    let mut record = record::<NearLimitEvent>(bytes)?;
+    Ok(NearLimitEvent {
+        header: header(&mut record),
+        memory_cgroup: record.get_u64_ne(),
+        usage_pages: record.get_u64_ne(),
+        limit_pages: record.get_u64_ne(),
+        percent: record.get_u32_ne(),
         pad: record.get_u32_ne(),
     })
 }
@@ -258,6 +274,12 @@ mod tests {
             panic!("not a kill");
         };
         assert_eq!(bytes_of(&event), oom_bytes);
+        let mut near_bytes = bytes[..size_of::<NearLimitEvent>()].to_vec();
+        near_bytes[..4].copy_from_slice(&(EventKind::NearLimit as u32).to_ne_bytes());
+        let Telemetry::NearLimit(event) = telemetry(&near_bytes).unwrap() else {
+            panic!("not near a limit");
+        };
+        assert_eq!(bytes_of(&event), near_bytes);
         let wait = &bytes[..size_of::<LongWait>()];
         assert_eq!(bytes_of(&long_wait(wait).unwrap()), wait);
         let bytes = &bytes[..size_of::<Crossing>()];

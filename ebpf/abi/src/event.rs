@@ -23,6 +23,8 @@ pub enum EventKind {
     Exit = 4,
     /// [`OomEvent`].
     Oom = 5,
+    /// [`NearLimitEvent`].
+    NearLimit = 6,
 }
 
 impl EventKind {
@@ -34,6 +36,7 @@ impl EventKind {
             3 => Self::Release,
             4 => Self::Exit,
             5 => Self::Oom,
+            6 => Self::NearLimit,
             _ => return None,
         })
     }
@@ -41,7 +44,7 @@ impl EventKind {
 
 /// Starts every telemetry record.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventHeader {
     /// An [`EventKind`].
     pub kind: u32,
@@ -108,6 +111,33 @@ pub struct OomEvent {
     pub pad: u32,
 }
 const _: () = assert!(size_of::<OomEvent>() == 32);
+
+/// A memory cgroup's usage has come near its own limit for the first time.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NearLimitEvent {
+    /// Kind and time; account and id of the task by which it was seen, which is in the cgroup or below it.
+    pub header: EventHeader,
+    /// Kernel id of the cgroup in the memory controller's hierarchy.
+    pub memory_cgroup: u64,
+    /// Usage seen, pages; reads high by up to 64 pages per CPU (the kernel's charge stock).
+    pub usage_pages: u64,
+    /// The limit, pages.
+    pub limit_pages: u64,
+    /// Which of [`NearLimitEvent::PERCENT`] usage has reached.
+    pub percent: u32,
+    /// Unused.
+    pub pad: u32,
+}
+const _: () = assert!(size_of::<NearLimitEvent>() == 24 + 32);
+
+impl NearLimitEvent {
+    /// Parts of the limit that are reported, percent. A cgroup that is first seen above the second skips the first.
+    pub const PERCENT: [u32; 2] = [80, 95];
+
+    /// How many memory cgroups are remembered to have been reported.
+    pub const REMEMBERED: usize = 4096;
+}
 
 /// A record of the decisions ring: an armed level was reached.
 #[repr(C)]

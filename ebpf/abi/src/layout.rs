@@ -104,7 +104,7 @@ macro_rules! for_each_offset {
             OFF_CGROUP_LEVEL: Walk, "cgroup", "level";
             OFF_CGROUP_SUBSYS: Walk, "cgroup", "subsys";
             OFF_MEMCG_VMSTATS: Walk, "mem_cgroup", "vmstats";
-            OFF_COUNTER_MAX: Walk, "page_counter", "max";
+            OFF_COUNTER_MAX: Levels, "page_counter", "max";
             OFF_COUNTER_WATERMARK: Walk, "page_counter", "watermark";
             OFF_COUNTER_FAILCNT: Walk, "page_counter", "failcnt";
             OFF_PIDS_COUNTER: WalkPids, "pids_cgroup", "counter";

@@ -17,7 +17,8 @@ pub use account::{
     WAIT_CARRY,
 };
 pub use event::{
-    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, OomEvent, TASK_COMM_LEN,
+    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, NearLimitEvent, OomEvent,
+    TASK_COMM_LEN,
 };
 pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};

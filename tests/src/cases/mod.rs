@@ -35,6 +35,7 @@ mod kubernetes;
 mod levels;
 mod lifecycle;
 mod memory;
+mod near_limit;
 mod node_told;
 mod observe;
 mod outage;
@@ -132,6 +133,7 @@ pub(crate) fn all() -> Vec<Case> {
         colocation::CASES,
         wait::CASES,
         iterator::CASES,
+        near_limit::CASES,
         memory::CASES,
         exits::CASES,
         lifecycle::CASES,

@@ -5,6 +5,7 @@
 //! are gone had used ([`former`]), so it never goes backwards.
 
 mod former;
+mod memory_id;
 mod role;
 mod slots;
 

@@ -1,11 +1,11 @@
 //! The kernel's reports -> events, and work for each part.
 
-use podwarden_abi::ExitEvent;
+use podwarden_abi::{ExitEvent, NearLimitEvent};
 use podwarden_policy::PodUid;
 
 use super::{Context, Reconciler};
 use crate::{
-    accounting::{Occurrence, index::Change},
+    accounting::{Occurrence, index::Change, walked},
     api::types::EventKind,
     base::clock,
     kernel::events,
@@ -29,7 +29,28 @@ impl Reconciler {
                 let id = published.event(clock::text_of(at), pod.clone(), kind);
                 self.eviction.record_oom(id, pod, at);
             }
+            Occurrence::NearLimit(event) => self.near_limit(&event),
         }
+    }
+
+    /// Tiers and what is nested in containers have no event.
+    fn near_limit(&mut self, event: &NearLimitEvent) {
+        let Some((uid, container, percent)) = self.figures.near_limit(&self.env, event) else {
+            return;
+        };
+        let name = |id: String| match self.pods.container_name(&uid, &id) {
+            Some(name) => name.to_owned(),
+            None => id,
+        };
+        let kind = EventKind::MemoryNearLimit {
+            container: container.map(name),
+            percent,
+            usage_bytes: walked::bytes(event.usage_pages),
+            limit_bytes: walked::bytes(event.limit_pages),
+        };
+        let time = clock::text_of(event.header.time_ns);
+        let pod = self.pods.identity(&uid);
+        self.env.published.event(time, Some(pod), kind);
     }
 
     /// A cgroup of a pod or a container came or went.
@@ -53,12 +74,14 @@ impl Reconciler {
                 path,
             } => {
                 self.figures.close(&path);
+                self.figures.forget_limits(&uid, Some(&container));
                 self.hierarchy.container_gone(&path);
                 self.pod_event(&uid, EventKind::ContainerStopped { container });
             }
             Change::PodGone { uid, path, total } => {
                 self.reconcile_due = true;
                 self.figures.close(&path);
+                self.figures.forget_limits(&uid, None);
                 let kind = EventKind::PodRemoved {
                     usage_core_nano_seconds: total.cpu_ns,
                     exits: total.exits,

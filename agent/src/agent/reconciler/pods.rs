@@ -145,6 +145,11 @@ impl Pods {
         self.identities.get(uid).pod
     }
 
+    /// A container's name by its id, where a source or the runtime has it.
+    pub(super) fn container_name(&self, uid: &PodUid, id: &str) -> Option<&str> {
+        self.identities.container(uid, id)
+    }
+
     /// The runtime's problem, for the notices.
     pub(super) fn runtime_problem(&self) -> BTreeSet<String> {
         let problem = self.identities.runtime().problem.as_ref();

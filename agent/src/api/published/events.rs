@@ -45,6 +45,7 @@ impl Group {
             | EventKind::PodRemoved { .. }
             | EventKind::ContainerStarted { .. }
             | EventKind::ContainerStopped { .. }
+            | EventKind::MemoryNearLimit { .. }
             | EventKind::ForeignWrite { .. }
             | EventKind::ForeignWriteContested { .. }
             | EventKind::ForeignWriteSettled { .. }

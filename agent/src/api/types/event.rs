@@ -168,6 +168,19 @@ pub enum EventKind {
         /// Its process id.
         pid: u32,
     },
+    /// A pod's or container's usage reached a part of its own memory limit for the first time since its cgroup was
+    /// made or the limit was written.
+    MemoryNearLimit {
+        /// The container's name or id; absent for the pod's own limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        container: Option<String>,
+        /// Which part: 80 or 95 percent. Usage that is first seen above 95 has no event for 80.
+        percent: u32,
+        /// Usage seen, bytes; page cache counts.
+        usage_bytes: u64,
+        /// The limit, bytes.
+        limit_bytes: u64,
+    },
     /// A level was crossed.
     LevelCrossed {
         /// As in an eviction.

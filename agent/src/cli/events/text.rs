@@ -61,6 +61,20 @@ pub(crate) fn sentence(event: &Event) -> String {
             )
         }
         EventKind::KernelOom { pid } => format!("the kernel's OOM killer chose process {pid}"),
+        EventKind::MemoryNearLimit {
+            container,
+            percent,
+            usage_bytes,
+            limit_bytes,
+        } => format!(
+            "{} uses {}, {percent} % of its memory limit of {}",
+            container.as_ref().map_or_else(
+                || "pod".to_owned(),
+                |name| format!("container {}", output::printable(name))
+            ),
+            output::bytes(*usage_bytes),
+            output::bytes(*limit_bytes),
+        ),
         EventKind::LevelCrossed {
             scope,
             level_bytes,

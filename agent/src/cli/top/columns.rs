@@ -1,6 +1,6 @@
 //! The columns: title, width, cells.
 
-use super::figures::PodRow;
+use super::figures::{self, PodRow};
 use crate::cli::output;
 
 /// How a cell stands out.
@@ -125,11 +125,12 @@ impl Column {
             Self::Cpu => known(row.usage_nano_cores, output::cores, |_| Tone::Plain),
             Self::Usage => bytes(row.usage_bytes),
             Self::WorkingSet => {
-                let close = |used: u64| row.limit_bytes.is_some_and(|limit| used > limit / 10 * 9);
+                let own = |used| figures::percent(used, row.limit_bytes);
                 known(row.working_set_bytes, output::bytes, |used| {
-                    match close(used) {
-                        true => Tone::Warn,
-                        false => Tone::Plain,
+                    match own(used).max(row.percent_of_limit) {
+                        Some(96..) => Tone::Alert,
+                        Some(80..) => Tone::Warn,
+                        _ => Tone::Plain,
                     }
                 })
             }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use podwarden_policy::QosClass;
 use serde::Serialize;
 
-use crate::api::types::{ExitStats, NodeStats, PodRef, PodStats};
+use crate::api::types::{ExitStats, MemoryStats, NodeStats, PodRef, PodStats};
 
 /// The agent's figures at one moment.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +37,9 @@ pub(super) struct PodRow {
     pub(super) shared_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit_bytes: Option<u64>,
+    /// Working set in percent of its limit, the highest of the pod and its containers; absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) percent_of_limit: Option<u64>,
     /// Upper bound of the bucket that holds the 99th percentile of the waits between the samples;
     /// absent when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +145,7 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
         rss_bytes: memory.map(|m| m.rss_bytes),
         shared_bytes: memory.map(|m| m.shared_bytes),
         limit_bytes: memory.and_then(|m| m.limit_bytes),
+        percent_of_limit: percent_of_limit(now),
         run_queue_wait_p99_nano_seconds: window.and_then(|(before, _)| {
             p99(
                 &before.cpu.run_queue_wait_histogram,
@@ -164,6 +168,21 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
         exits: now.exits.clone(),
         containers: now.containers.iter().filter(|one| !one.sandbox).count(),
     }
+}
+
+/// See [`PodRow::percent_of_limit`].
+fn percent_of_limit(pod: &PodStats) -> Option<u64> {
+    let containers = pod.containers.iter().map(|one| one.memory.as_ref());
+    let all = containers.chain([pod.memory.as_ref()]).flatten();
+    let percent = |m: &MemoryStats| percent(m.working_set_bytes, m.limit_bytes);
+    all.filter_map(percent).max()
+}
+
+/// `used` in percent of `limit`, rounded up; `None` without a limit.
+pub(super) fn percent(used: u64, limit: Option<u64>) -> Option<u64> {
+    let limit = u128::from(limit?);
+    let percent = (u128::from(used) * 100).checked_next_multiple_of(limit)? / limit;
+    u64::try_from(percent).ok()
 }
 
 /// Nanoseconds between two readings of a pod; `None` when they are one and the same.

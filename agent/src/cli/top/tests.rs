@@ -8,7 +8,7 @@ use super::{
     state::{Command, State},
     view,
 };
-use crate::api::types::{ExitStats, PodRef};
+use crate::api::types::{ContainerStats, ExitStats, MemoryStats, PodRef, PodStats};
 
 use fixture::{MI, sample, state, time};
 
@@ -193,6 +193,14 @@ fn cells_stand_out_when_somebody_is_hurt() {
         Column::WorkingSet.cell(&row),
         ("95.0Mi".to_owned(), Tone::Warn)
     );
+    for (percent, tone) in [(79, Tone::Plain), (80, Tone::Warn), (96, Tone::Alert)] {
+        let of_container = PodRow {
+            percent_of_limit: Some(percent),
+            limit_bytes: None,
+            ..row.clone()
+        };
+        assert_eq!(Column::WorkingSet.cell(&of_container).1, tone, "{percent}");
+    }
     let row = PodRow {
         limit_bytes: None,
         ..row
@@ -207,6 +215,41 @@ fn cells_stand_out_when_somebody_is_hurt() {
     };
     let row = PodRow { exits, ..row };
     assert_eq!(Column::Exits.cell(&row), ("1/0/1".to_owned(), Tone::Alert));
+}
+
+#[test]
+fn a_pod_is_as_near_its_limit_as_its_nearest_container() {
+    let memory = |used, limit| {
+        Some(MemoryStats {
+            working_set_bytes: used,
+            limit_bytes: limit,
+            ..MemoryStats::default()
+        })
+    };
+    let container = |used, limit| ContainerStats {
+        memory: memory(used, limit),
+        ..ContainerStats::default()
+    };
+    let mut pod = PodStats {
+        memory: memory(100, None),
+        containers: vec![container(90, None)],
+        ..PodStats::default()
+    };
+    let of = |pod: &PodStats| {
+        let now = Sample {
+            pods: vec![pod.clone()],
+            ..Sample::default()
+        };
+        rows(None, &now)[0].percent_of_limit
+    };
+    assert_eq!(of(&pod), None);
+    pod.containers.push(container(951, Some(1000)));
+    pod.containers.push(container(1, Some(1000)));
+    assert_eq!(of(&pod), Some(96));
+    pod.memory = memory(1960, Some(2000));
+    assert_eq!(of(&pod), Some(98));
+    pod.memory = memory(1, Some(0));
+    assert_eq!(of(&pod), Some(96), "a limit of 0 says nothing");
 }
 
 #[test]

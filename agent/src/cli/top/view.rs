@@ -165,6 +165,7 @@ fn tone(event: &Event) -> Tone {
     match event.kind {
         EventKind::Eviction(_) | EventKind::KernelOom { .. } => Tone::Alert,
         EventKind::LevelCrossed { .. }
+        | EventKind::MemoryNearLimit { .. }
         | EventKind::Degraded { .. }
         | EventKind::GapOpened { .. }
         | EventKind::ForeignWrite { .. }

@@ -1,5 +1,6 @@
 //! Part: the accounts, the sampling passes, and the degradations of this agent and node.
 
+mod near_limit;
 mod notices;
 
 use std::{
@@ -8,17 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use podwarden_abi::NearLimitEvent;
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{PodUid, reserve};
 
-use self::notices::Notices;
+use self::{near_limit::NearLimits, notices::Notices};
 use super::{Environment, Fact};
 use crate::{
     accounting::{
         Accounting, KernelSide,
         figures::{Named, Names, Sampler, TierInfo},
         index::{CgroupIndex, PodEntry},
-        walked::PassStats,
+        walked::{self, PassStats},
     },
     api::{
         published::Figures,
@@ -48,6 +50,7 @@ pub(in crate::agent) struct FiguresPublisher {
     sampler: Sampler,
     sampled: Option<Instant>,
     notices: Notices,
+    near_limits: NearLimits,
     /// The node's figures that do not change, and the capabilities that are missing.
     stats: NodeStats,
     /// `None` where it is switched off.
@@ -81,6 +84,7 @@ impl FiguresPublisher {
             accounting,
             sampled: None,
             notices: Notices::default(),
+            near_limits: NearLimits::default(),
             stats,
             reclaimer,
         }
@@ -144,6 +148,26 @@ impl FiguresPublisher {
         self.sampler.close(path);
     }
 
+    /// The pod, or container by its id, that a kernel program has seen near its limit, and the percent of it, unless
+    /// that has been reported. Tiers and what is nested in containers are neither.
+    pub(super) fn near_limit(
+        &mut self,
+        env: &Environment,
+        event: &NearLimitEvent,
+    ) -> Option<(PodUid, Option<String>, u32)> {
+        let (below, id) = (event.header.cgroup, event.memory_cgroup);
+        let (uid, container) = self.accounting.index.by_memory_id(&env.tree, below, id)?;
+        let pages = [event.usage_pages, event.limit_pages];
+        let [usage, limit] = pages.map(walked::bytes);
+        let percent = self.near_limits.news(uid, container, usage, limit)?;
+        Some((uid.clone(), container.map(str::to_owned), percent))
+    }
+
+    /// A pod is gone, or one of its containers: what was reported of its limits is over.
+    pub(super) fn forget_limits(&mut self, uid: &PodUid, container: Option<&str>) {
+        self.near_limits.forget(uid, container);
+    }
+
     /// Reads all figures and publishes them.
     pub(super) fn sample(&mut self, env: &Environment, others: OfOthers<'_>) {
         self.accounting.flush();
@@ -164,6 +188,12 @@ impl FiguresPublisher {
         );
         if let Some(given) = others.given {
             given.put(&mut sample.pods);
+        }
+        for pod in &sample.pods {
+            for kind in self.near_limits.of_pod(pod) {
+                let time = clock::now_text();
+                env.published.event(time, Some(pod.pod_ref.clone()), kind);
+            }
         }
         let reclaimer = self.reclaimer.as_mut();
         let reclaimed = reclaimer.and_then(|r| r.pass(&env.node, &others.set, &sample.pods));

@@ -175,6 +175,24 @@ fn every_other_event_is_one_sentence() {
             "the kernel's OOM killer chose process 42",
         ),
         (
+            EventKind::MemoryNearLimit {
+                container: None,
+                percent: 80,
+                usage_bytes: 80 << 20,
+                limit_bytes: 100 << 20,
+            },
+            "pod uses 80.0Mi, 80 % of its memory limit of 100Mi",
+        ),
+        (
+            EventKind::MemoryNearLimit {
+                container: Some("web".to_owned()),
+                percent: 95,
+                usage_bytes: 96 << 20,
+                limit_bytes: 100 << 20,
+            },
+            "container web uses 96.0Mi, 95 % of its memory limit of 100Mi",
+        ),
+        (
             EventKind::LevelCrossed {
                 scope: ScopeName::Kubepods,
                 level_bytes: 1 << 30,
