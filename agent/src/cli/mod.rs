@@ -2,6 +2,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
+//! | `kubectl` | `kubectl podwarden`, for many agents |
 //! | `output` | formats, pipes, colours, figures in units |
 //! | `chart` | pictures as SVG |
 //! | `connect` | the address of the running agent |
@@ -21,6 +22,7 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod guard;
 pub(crate) mod health;
+pub mod kubectl;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod replay;

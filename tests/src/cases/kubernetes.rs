@@ -12,6 +12,7 @@ use crate::kubernetes::{Pod, condition, uid};
 pub(super) mod eviction;
 pub(super) mod exempt;
 pub(super) mod held;
+pub(super) mod plugin;
 pub(super) mod pressure;
 pub(super) mod reclaimed;
 pub(super) mod secure;

@@ -25,6 +25,7 @@ mod eviction;
 mod eviction_status;
 mod exits;
 mod faults;
+mod fleet;
 mod full_speed;
 mod guard;
 mod hierarchy;
@@ -160,6 +161,7 @@ pub(crate) fn all() -> Vec<Case> {
         api::CASES,
         secure::CASES,
         reload::CASES,
+        fleet::CASES,
         apiserver::CASES,
         eviction_status::CASES,
         outage::CASES,
@@ -182,6 +184,7 @@ pub(crate) fn all() -> Vec<Case> {
         proactive::CASES,
         kubernetes::CASES,
         kubernetes::secure::CASES,
+        kubernetes::plugin::CASES,
         kubernetes::exempt::CASES,
         kubernetes::eviction::CASES,
         kubernetes::held::CASES,

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -135,6 +137,27 @@ impl Cluster {
             _ => None,
         });
         Ok(evictions.collect())
+    }
+
+    /// Runs the agent's program as kubectl's plugin, by the administrator.
+    pub(crate) fn plugin(&self, program: &Path, args: &[&str]) -> Result<Output> {
+        let dir = self.enclosure.dir().join("plugin");
+        fs::create_dir_all(&dir)?;
+        let kubectl = self.programs.path("kubectl");
+        for (name, to) in [
+            ("kubectl", kubectl.as_path()),
+            ("kubectl-podwarden", program),
+        ] {
+            let link = dir.join(name);
+            if !link.exists() {
+                symlink(to.canonicalize()?, link)?;
+            }
+        }
+        let mut command = self.enclosure.command(&dir.join("kubectl-podwarden"))?;
+        let path = format!("{}:/usr/bin:/bin", dir.display());
+        command.args(args).env("PATH", path).env("HOME", &dir);
+        command.arg("--kubeconfig").arg(&self.admin);
+        command.output().context("start kubectl-podwarden")
     }
 
     /// What the agent's container wrote, of all its starts.

@@ -25,7 +25,13 @@ pub(super) type Answers = BTreeMap<String, Result<Vec<u8>, String>>;
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Agents {
     /// Namespace of the agents
-    #[arg(long, short, global = true, value_name = "NAME", default_value = "podwarden")]
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_name = "NAME",
+        default_value = "podwarden"
+    )]
     namespace: String,
     /// Context of the kubeconfig
     #[arg(long, global = true, value_name = "NAME")]
@@ -60,7 +66,14 @@ impl Agents {
         let turns = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
         for (node, pod) in self.pods().await? {
-            let exec = ["exec", "--namespace", &self.namespace, &pod, "--container", CONTAINER];
+            let exec = [
+                "exec",
+                "--namespace",
+                &self.namespace,
+                &pod,
+                "--container",
+                CONTAINER,
+            ];
             let mut command = self.kubectl();
             command.args(exec).args(["--", PROGRAM]).args(args);
             let turns = Arc::clone(&turns);
@@ -79,7 +92,11 @@ impl Agents {
     }
 
     /// The node of a pod; `None` before it has one.
-    pub(super) async fn node_of(&self, namespace: &str, name: &str) -> anyhow::Result<Option<String>> {
+    pub(super) async fn node_of(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> anyhow::Result<Option<String>> {
         let pod = self.get(&["pod", "--namespace", namespace, name]).await?;
         Ok(pod["spec"]["nodeName"].as_str().map(str::to_owned))
     }
@@ -132,9 +149,10 @@ fn agents_of(list: &Value) -> BTreeMap<String, String> {
             continue;
         };
         let conditions = pod["status"]["conditions"].as_array();
-        let is_ready = conditions.into_iter().flatten().any(|condition| {
-            condition["type"] == "Ready" && condition["status"] == "True"
-        });
+        let is_ready = conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
         if is_ready || !agents.contains_key(node) {
             agents.insert(node.to_owned(), name.to_owned());
         }
@@ -146,12 +164,17 @@ fn agents_of(list: &Value) -> BTreeMap<String, String> {
 async fn output(mut command: Command) -> Result<Vec<u8>, String> {
     let done = tokio::time::timeout(TIME, command.output()).await;
     let done = done.map_err(|_| format!("no answer within {} s", TIME.as_secs()))?;
-    let done = done.map_err(|error| format!("kubectl cannot be started ({error}); install it in PATH"))?;
+    let done =
+        done.map_err(|error| format!("kubectl cannot be started ({error}); install it in PATH"))?;
     if done.status.success() {
         return Ok(done.stdout);
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    let said: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let said: Vec<_> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     match said[..] {
         [] => Err(format!("kubectl ended with {}", done.status)),
         _ => Err(said.join("; ")),
@@ -177,7 +200,11 @@ mod tests {
             pod("old-2", Some("node-2"), "False"), pod("new-2", Some("node-2"), "True"),
             pod("stuck-3", Some("node-3"), "False"), pod("pending", None, "False"),
         ]});
-        let expected = [("node-1", "old-1"), ("node-2", "new-2"), ("node-3", "stuck-3")];
+        let expected = [
+            ("node-1", "old-1"),
+            ("node-2", "new-2"),
+            ("node-3", "stuck-3"),
+        ];
         let expected = expected.map(|(node, pod)| (node.to_owned(), pod.to_owned()));
         assert_eq!(agents_of(&list), expected.into());
         assert_eq!(agents_of(&json!({})), BTreeMap::new());

@@ -73,7 +73,7 @@ fn line(event: Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::types::{EventKind, Eviction};
+    use crate::api::types::EventKind;
 
     fn event(second: u32, kind: EventKind) -> String {
         let event = Event {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn answers() -> Answers {
-        let eviction = EventKind::Eviction(Box::new(Eviction::default()));
+        let eviction = EventKind::Eviction(Box::default());
         let first = event(1, degraded("first")) + &event(3, eviction);
         let newer = "{\"id\":9,\"time\":\"2026-11-23T10:00:04Z\",\"type\":\"unheardOf\"}\n";
         let second = event(2, degraded("second")) + newer;
@@ -108,9 +108,13 @@ mod tests {
     #[test]
     fn events_of_all_nodes_are_in_the_order_of_their_times() {
         let (text, failed) = text(answers(), Format::Table, None).unwrap();
-        let found = ["first", "second", "EVICT", "unheardOf"].map(|word| text.to_uppercase().find(&word.to_uppercase()));
+        let found = ["first", "second", "EVICT", "unheardOf"]
+            .map(|word| text.to_uppercase().find(&word.to_uppercase()));
         assert!(found.is_sorted() && found[0].is_some(), "{text}");
-        assert!(text.contains("\nb       2026") || text.contains("\nb       10:"), "{text}");
+        assert!(
+            text.contains("\nb       2026") || text.contains("\nb       10:"),
+            "{text}"
+        );
         assert_eq!(failed.len(), 1);
         assert_eq!(failed[0].0, "c");
     }
@@ -119,6 +123,9 @@ mod tests {
     fn evictions_are_picked_and_json_names_their_nodes() {
         let (text, _) = text(answers(), Format::Json, Some("eviction")).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((&value["node"], &value["type"]), (&"node-1".into(), &"eviction".into()));
+        assert_eq!(
+            (&value["node"], &value["type"]),
+            (&"node-1".into(), &"eviction".into())
+        );
     }
 }

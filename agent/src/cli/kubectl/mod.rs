@@ -23,7 +23,7 @@ use super::output::{self, Format};
 const EXAMPLES: &str = "\
 Examples:
   kubectl podwarden top --all                      every node, then every pod
-  kubectl podwarden top --node node-1
+  kubectl podwarden top --node node-1               one node
   kubectl podwarden evictions                      who was evicted in this cluster, when and why
   kubectl podwarden events --node node-1 -o json
   kubectl podwarden explain shop/web               why the pod's cgroup holds what it holds
@@ -110,7 +110,9 @@ impl Plugin {
         };
         let (text, failed) = match command {
             Command::Top(Printed { output }) => top::text(answers, output)?,
-            Command::Evictions(Printed { output }) => events::text(answers, output, Some("eviction"))?,
+            Command::Evictions(Printed { output }) => {
+                events::text(answers, output, Some("eviction"))?
+            }
             Command::Events(Printed { output }) => events::text(answers, output, None)?,
             Command::Explain { .. } => return Ok(ExitCode::SUCCESS),
         };
@@ -171,7 +173,9 @@ fn columns(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for row in rows {
         let cells = row.iter().zip(&widths);
-        let line: String = cells.map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        let line: String = cells
+            .map(|(cell, width)| format!("{cell:width$}  "))
+            .collect();
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -193,7 +197,9 @@ mod tests {
                 continue;
             };
             let command = line.split("  ").next().unwrap_or_default();
-            let words = ["kubectl-podwarden"].into_iter().chain(command.split_whitespace());
+            let words = ["kubectl-podwarden"]
+                .into_iter()
+                .chain(command.split_whitespace());
             if let Err(error) = Plugin::try_parse_from(words) {
                 panic!("{line}: {error}");
             }
@@ -201,7 +207,9 @@ mod tests {
         }
         assert_eq!(understood, 5);
         for refused in ["explain web", "explain /web", "top --all --node a"] {
-            let words = ["kubectl-podwarden"].into_iter().chain(refused.split_whitespace());
+            let words = ["kubectl-podwarden"]
+                .into_iter()
+                .chain(refused.split_whitespace());
             assert!(Plugin::try_parse_from(words).is_err(), "{refused}");
         }
     }

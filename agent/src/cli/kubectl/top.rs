@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::{agents::Answers, columns};
 use crate::{
     api::types::{NodeStats, PodRef},
-    cli::output::{self, Format},
+    cli::{
+        events::text::name,
+        output::{self, Format},
+    },
 };
 
 /// What `podwarden top -o json` prints, as far as it is shown here.
@@ -67,13 +70,20 @@ pub(super) fn text(
 fn table(answers: &[(String, Answer)]) -> String {
     let head = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let mut nodes: Vec<Vec<String>> = vec![head(&[
-        "NODE", "MODE", "PROFILE", "PODS", "CPU", "MEMORY", "ALLOCATABLE", "DEGRADATIONS",
+        "NODE",
+        "MODE",
+        "PROFILE",
+        "PODS",
+        "CPU",
+        "MEMORY",
+        "ALLOCATABLE",
+        "DEGRADATIONS",
     ])];
     let mut pods: Vec<(u64, Vec<String>)> = Vec::new();
-    for (name, Answer { node, pods: found }) in answers {
+    for (of, Answer { node, pods: found }) in answers {
         let sum = |of: fn(&Pod) -> Option<u64>| found.iter().filter_map(of).sum::<u64>();
         nodes.push(vec![
-            output::printable(name),
+            output::printable(of),
             node.mode.clone(),
             node.profile.clone(),
             found.len().to_string(),
@@ -82,28 +92,26 @@ fn table(answers: &[(String, Answer)]) -> String {
             output::bytes(node.allocatable_memory_bytes),
             node.degradations.len().to_string(),
         ]);
-        pods.extend(found.iter().map(|pod| (pod.usage_nano_cores.unwrap_or(0), row(name, pod))));
+        pods.extend(
+            found
+                .iter()
+                .map(|pod| (pod.usage_nano_cores.unwrap_or(0), row(of, pod))),
+        );
     }
     // The busiest first.
     pods.sort_by(|a, b| Reverse(a.0).cmp(&Reverse(b.0)).then_with(|| a.1.cmp(&b.1)));
-    let mut rows = vec![head(&["NODE", "POD", "TIER", "CPU", "MEMORY", "P99", "STALL"])];
+    let mut rows = vec![head(&[
+        "NODE", "POD", "TIER", "CPU", "MEMORY", "P99", "STALL",
+    ])];
     rows.extend(pods.into_iter().map(|(_, row)| row));
     format!("{}\n{}", columns(&nodes), columns(&rows))
 }
 
 fn row(node: &str, pod: &Pod) -> Vec<String> {
     let shown = |value: Option<u64>, text: fn(u64) -> String| value.map_or("-".to_owned(), text);
-    let PodRef {
-        namespace, name, uid, ..
-    } = &pod.pod_ref;
-    // A pod that no source names goes by its uid.
-    let name = match name.is_empty() {
-        true => uid.to_string(),
-        false => format!("{namespace}/{name}"),
-    };
     vec![
         output::printable(node),
-        output::printable(&name),
+        name(&pod.pod_ref),
         pod.qos_class.clone(),
         shown(pod.usage_nano_cores, output::cores),
         shown(pod.working_set_bytes, output::bytes),
@@ -127,7 +135,9 @@ mod tests {
             "podRef": {"namespace": "shop", "name": format!("web-{mode}"), "uid": "u"}, "qosClass": "Burstable",
             "usageNanoCores": cpu, "workingSetBytes": 64 << 20, "exits": {}, "containers": 1,
         });
-        json!({"node": node, "pods": [pod]}).to_string().into_bytes()
+        json!({"node": node, "pods": [pod]})
+            .to_string()
+            .into_bytes()
     }
 
     fn answers() -> Answers {
@@ -164,6 +174,9 @@ node-1  shop/web-observe  Burstable  5m    64.0Mi  -    -
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["nodes"][1]["name"], "node-2");
         assert_eq!(value["nodes"][1]["pods"][0]["containers"], 1);
-        assert_eq!(value["failed"][0], json!({"name": "node-3", "error": "refused"}));
+        assert_eq!(
+            value["failed"][0],
+            json!({"name": "node-3", "error": "refused"})
+        );
     }
 }
