@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::ErrorKind,
+    io::{ErrorKind, Read as _},
     path::Path,
     process::Command,
     time::Duration,
@@ -245,6 +245,40 @@ async fn a_pod_has_as_many_series_as_configured() {
         );
         assert_eq!(series.is_empty(), detail == PodSeries::None);
     }
+}
+
+/// 1,000 pods with twelve series each are under 1 MiB for a scraper that takes gzip, and say the same.
+#[tokio::test]
+async fn a_scraper_that_takes_gzip_gets_the_same_in_a_tenth() {
+    let api = Api::start().await;
+    set_series(&api.published, PodSeries::Basic);
+    api.published.publish(whole(1000));
+    let plain = api.metrics().await;
+    let request = "GET /metrics HTTP/1.0\r\naccept-encoding: gzip\r\n\r\n";
+    let (head, body) = api.raw_bytes(request).await;
+    assert!(head.contains("content-encoding: gzip"), "{head}");
+    assert!(head.contains("vary: accept-encoding"), "{head}");
+    println!(
+        "1,000 pods, basic: {} bytes, {} compressed",
+        plain.len(),
+        body.len()
+    );
+    assert!(
+        body.len() < 1 << 20 && body.len() < plain.len() / 5,
+        "{}",
+        body.len()
+    );
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&body[..])
+        .read_to_string(&mut text)
+        .unwrap();
+    let pods = |text: &str| {
+        text.lines()
+            .filter(|l| l.contains("uid="))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(pods(&text), pods(&plain));
 }
 
 #[tokio::test]

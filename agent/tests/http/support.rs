@@ -103,6 +103,20 @@ impl Api {
         (status, head.to_lowercase(), body.to_owned())
     }
 
+    /// Head and body, which is no text, of the answer to such a request.
+    pub(crate) async fn raw_bytes(&self, request: &str) -> (String, Vec<u8>) {
+        let mut stream = tokio::net::UnixStream::connect(&self.socket).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        let end = answer
+            .windows(4)
+            .position(|part| part == b"\r\n\r\n")
+            .unwrap();
+        let body = answer.split_off(end + 4);
+        (String::from_utf8(answer).unwrap().to_lowercase(), body)
+    }
+
     pub(crate) async fn status(&self, method: &str, path: &str) -> (u16, String) {
         let (status, _, body) = self.raw(&format!("{method} {path} HTTP/1.0\r\n\r\n")).await;
         (status, body)

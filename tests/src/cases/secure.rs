@@ -1,7 +1,8 @@
 //! The listener for other machines: TLS, and clients that the API server knows and lets in.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -121,9 +122,9 @@ fn secure_reviews(context: &Context) -> Result<()> {
         Ok(())
     })?;
     degraded(false)?;
+    crowd(&world, address)?;
     // In the clear there is nothing.
-    let plain = std::net::TcpStream::connect(address).and_then(|mut stream| {
-        use std::io::{Read as _, Write as _};
+    let plain = TcpStream::connect(address).and_then(|mut stream| {
         stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
         let mut bytes = Vec::new();
         // The end may be a reset.
@@ -132,6 +133,25 @@ fn secure_reviews(context: &Context) -> Result<()> {
     })?;
     ensure!(!plain.starts_with(b"HTTP"), "{plain:?}");
     world.node.finish()
+}
+
+/// Clients that begin no handshake, or stop in the middle of one, take no place for long and no memory.
+fn crowd(world: &World, address: SocketAddr) -> Result<()> {
+    let before = world.node.agent.rss()?;
+    let mut silent = Vec::new();
+    for number in 0..300 {
+        let mut stream = TcpStream::connect(address)?;
+        if number % 2 == 0 {
+            // The head of a handshake record of 16 KiB, and nothing of what it promises.
+            let _ = stream.write_all(&[0x16, 3, 1, 0x40, 0]);
+        }
+        silent.push(stream);
+    }
+    let (answer, _) = https_get(address, "/healthz", None)?;
+    ensure!(answer.status == 200, "/healthz: {}", answer.status);
+    let grown = world.node.agent.rss()?.saturating_sub(before);
+    ensure!(grown < 4 << 20, "300 silent clients took {grown} bytes");
+    Ok(())
 }
 
 /// The certificate of a mounted Secret is shown, and the next one once the kubelet has swapped the link.

@@ -6,10 +6,11 @@
 
 use axum::{
     extract::State,
-    http::header,
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 
+mod encoding;
 mod pods;
 mod process;
 mod recorder;
@@ -17,7 +18,7 @@ mod text;
 
 pub use self::recorder::recorder;
 use self::text::{Family, labels};
-use super::Shared;
+use super::{Shared, api::ErrorResponse};
 use crate::api::{
     published::Published,
     types::{DropStats, NodeStats, ReclaimedStats, SourceStats, TierStats},
@@ -28,7 +29,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Nanoseconds in a second.
 const NANOS: f64 = 1e9;
 
-pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
+pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     let mut text = recorder().render();
     let figures = shared.published.figures();
     node(&mut text, &figures.node, &shared.published);
@@ -38,7 +39,22 @@ pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
     process::write(&mut text, &figures.node.start_time);
     let detail = shared.published.pod_series();
     text.push_str(figures.series(|figures| pods::write(figures, detail)));
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
+    let plain = [
+        (header::CONTENT_TYPE, CONTENT_TYPE),
+        (header::VARY, "accept-encoding"),
+    ];
+    if !encoding::takes_gzip(&headers) {
+        return (plain, text).into_response();
+    }
+    // A thread of its own: other answers do not wait for it.
+    let compressed = tokio::task::spawn_blocking(move || encoding::gzip(&text)).await;
+    match compressed
+        .map_err(|e| e.to_string())
+        .and_then(|text| text.map_err(|e| e.to_string()))
+    {
+        Ok(text) => (plain, [(header::CONTENT_ENCODING, "gzip")], text).into_response(),
+        Err(why) => ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
+    }
 }
 
 #[rustfmt::skip]
