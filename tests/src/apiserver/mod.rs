@@ -23,6 +23,7 @@ mod serve;
 mod store;
 #[cfg(test)]
 mod tests;
+mod watcher;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;

@@ -63,6 +63,9 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if self.reason.is_empty() {
+            status["reason"].take();
+        }
         if let Some(seconds) = self.retry_after {
             status["details"] = json!({"retryAfterSeconds": seconds});
         }

@@ -1,33 +1,29 @@
-//! Answers, watches, and their faults.
+//! Answers, and their faults.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
 
 use super::check::{about_its_own, named_as};
-use super::outage::cut;
 use super::patch;
 use super::refusal::Refusal;
 use super::route::{Query, Route, route};
 use super::store::{Key, Store, Wanted};
+use super::watcher::watch;
 use super::{Seen, Shared, locked};
 
 /// The most that a request may carry, as the server's own limit (3 MiB).
 const MOST: usize = 3 << 20;
 
-/// A watch without `timeoutSeconds` takes half an hour to an hour; nothing here takes that long.
-const WATCH: Duration = Duration::from_secs(1800);
+/// What a `continue` begins with.
+const PAGE: &str = "page:";
 
 /// Serves until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
@@ -82,8 +78,11 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
         Route::Watch(wanted) => watch(shared, wanted, &query),
         Route::Get(key) => ok(locked(&shared.store).get(&key)?),
         Route::Create(resource, namespace) => {
-            let object = body()?;
+            let mut object = body()?;
             named_as(&object, &namespace, None)?;
+            if resource == "pods" {
+                object["status"] = json!({"phase": "Pending"});
+            }
             if resource == "events" {
                 about_its_own(&object, &namespace)?;
             }
@@ -110,7 +109,10 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
             ok(&after)
         }
         Route::Delete(key) => {
-            let options = body().unwrap_or_default();
+            let mut options = body().unwrap_or_default();
+            if !query.get("gracePeriodSeconds").is_empty() {
+                options["gracePeriodSeconds"] = query.number("gracePeriodSeconds")?.into();
+            }
             let deleted = shared.write(|store| delete(store, &key, &options))?;
             shared.wrote(verb, resource, &deleted);
             ok(&deleted)
@@ -178,23 +180,51 @@ fn list(store: &Store, wanted: &Wanted, query: &Query) -> Result<Value, Refusal>
     let limit = usize::try_from(query.number("limit")?).unwrap_or(usize::MAX);
     // What may be of any version comes from the cache, whole.
     let paged = limit > 0 && query.get("resourceVersion") != "0";
-    let start = query.get("continue");
+    let start = match query.get("continue") {
+        "" => "",
+        page => page
+            .strip_prefix(PAGE)
+            .ok_or_else(|| Refusal::new(400, "BadRequest", "continue key is not valid"))?,
+    };
     let after = all
         .into_iter()
         .skip_while(|(key, _)| paged && !start.is_empty() && place(key).as_str() <= start);
     let mut items: Vec<(Key, Value)> = after.collect();
     if paged && items.len() > limit {
-        let remaining = items.len() - limit;
+        // What a selector leaves out is not counted.
+        if query.get("fieldSelector").is_empty() {
+            metadata["remainingItemCount"] = (items.len() - limit).into();
+        }
         items.truncate(limit);
-        metadata["remainingItemCount"] = remaining.into();
-        metadata["continue"] = items.last().map(|(key, _)| place(key)).into();
+        let last = items.last().map(|(key, _)| place(key));
+        metadata["continue"] = last.map(|last| format!("{PAGE}{last}")).into();
     }
-    let items: Vec<Value> = items.into_iter().map(|(_, object)| object).collect();
-    Ok(json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}))
+    let bare = |(_, mut object): (Key, Value)| {
+        // The list says it for all.
+        if let Some(fields) = object.as_object_mut() {
+            fields.remove("kind");
+            fields.remove("apiVersion");
+        }
+        object
+    };
+    let items: Vec<Value> = items.into_iter().map(bare).collect();
+    let kind = wanted.list_kind();
+    Ok(json!({"kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items}))
 }
 
 fn place((_, namespace, name): &Key) -> String {
     format!("{namespace}/{name}")
+}
+
+/// A server keeps no empty map.
+fn without_empty(object: &mut Value) {
+    let Some(metadata) = object["metadata"].as_object_mut() else {
+        return;
+    };
+    metadata.retain(|field, value| {
+        let map = matches!(field.as_str(), "labels" | "annotations");
+        !(map && value.as_object().is_none_or(serde_json::Map::is_empty))
+    });
 }
 
 /// The status of an object and the rest of it are changed apart.
@@ -205,22 +235,31 @@ fn patched(
     status: bool,
     merge: fn(&mut Value, &Value),
 ) -> Result<Value, Refusal> {
-    let preconditions = json!({
-        "uid": patch["metadata"]["uid"],
-        "resourceVersion": patch["metadata"]["resourceVersion"],
-    });
+    let version = json!({"resourceVersion": patch["metadata"]["resourceVersion"]});
     shared.write(|store| {
-        store.update(key, &preconditions, |object| {
+        // A version is looked at first; a uid is a field that no patch changes.
+        let object = store.update(key, &version, |_| {})?;
+        let uid = &patch["metadata"]["uid"];
+        if !uid.is_null() && *uid != object["metadata"]["uid"] {
+            let message = format!("metadata.uid: Invalid value: {uid}: field is immutable");
+            return Err(Refusal::new(422, "Invalid", message));
+        }
+        store.update(key, &version, |object| {
             let before = object.clone();
             merge(object, patch);
             if status {
-                let changed = object["status"].take();
+                // Labels and annotations go with either.
+                let changed = object.clone();
                 *object = before;
-                object["status"] = changed;
+                object["status"] = changed["status"].clone();
+                for field in ["labels", "annotations"] {
+                    object["metadata"][field] = changed["metadata"][field].clone();
+                }
             } else {
                 object["status"] = before["status"].clone();
                 object["metadata"]["uid"] = before["metadata"]["uid"].clone();
             }
+            without_empty(object);
         })
     })
 }
@@ -236,151 +275,15 @@ fn delete(store: &mut Store, key: &Key, options: &Value) -> Result<Value, Refusa
     } else {
         0
     };
-    if seconds == 0 {
-        return store.remove(key);
-    }
-    store.update(key, &preconditions, |object| {
+    let marked = store.update(key, &preconditions, |object| {
         let metadata = &mut object["metadata"];
         if metadata["deletionTimestamp"].is_null() {
             metadata["deletionTimestamp"] = jiff::Timestamp::now().to_string().into();
         }
         metadata["deletionGracePeriodSeconds"] = seconds.into();
-    })
-}
-
-type Chunks = mpsc::Sender<Result<Bytes, io::Error>>;
-
-fn watch(shared: &Arc<Shared>, wanted: Wanted, query: &Query) -> Result<Response, Refusal> {
-    let from = query.number("resourceVersion")?;
-    let seconds = query.number("timeoutSeconds")?;
-    let time = if seconds == 0 {
-        WATCH
-    } else {
-        Duration::from_secs(seconds)
-    };
-    // A version of the future is refused at once; one that is compacted is said in the watch.
-    locked(&shared.store).has_seen(from)?;
-    let (chunks, mut receiver) = mpsc::channel(16);
-    let watcher = Watcher {
-        shared: Arc::clone(shared),
-        wanted,
-        from,
-        bookmarks: query.flag("allowWatchBookmarks"),
-        chunks,
-        left: locked(&shared.manners)
-            .cut_after
-            .map(|most| fastrand::u32(0..=most)),
-    };
-    tokio::spawn(async move {
-        // Whether the client is gone or the watch was cut, the watch is over.
-        let _ = tokio::time::timeout(time, watcher.run()).await;
     });
-    let stream = futures_util::stream::poll_fn(move |context| receiver.poll_recv(context));
-    let headers = [(header::CONTENT_TYPE, "application/json")];
-    Ok((headers, Body::from_stream(stream)).into_response())
-}
-
-struct Watcher {
-    shared: Arc<Shared>,
-    wanted: Wanted,
-    from: u64,
-    bookmarks: bool,
-    chunks: Chunks,
-    /// Events until it is cut.
-    left: Option<u32>,
-}
-
-/// The watch is over.
-struct Over;
-
-impl Watcher {
-    async fn run(mut self) -> Result<(), Over> {
-        let mut version = self.shared.version.subscribe();
-        if self.from == 0 {
-            self.all().await?;
-        }
-        let can_begin = locked(&self.shared.store).can_begin(self.from);
-        if let Err(refusal) = can_begin {
-            self.tell("ERROR", &refusal.status()).await?;
-            return Err(Over);
-        }
-        let every = locked(&self.shared.manners).bookmarks;
-        let mut next = Instant::now() + every;
-        loop {
-            version.borrow_and_update();
-            self.news().await?;
-            tokio::select! {
-                changed = version.changed() => changed.map_err(|_| Over)?,
-                () = sleep_until(next) => {
-                    next = Instant::now() + every;
-                    if self.bookmarks {
-                        let object = json!({
-                            "kind": "Pod", "apiVersion": "v1",
-                            "metadata": {"resourceVersion": self.from.to_string(), "creationTimestamp": null},
-                        });
-                        self.tell("BOOKMARK", &object).await?;
-                    }
-                }
-                () = self.chunks.closed() => return Err(Over),
-            }
-        }
+    if seconds == 0 {
+        return store.remove(key);
     }
-
-    /// From version 0 a watch begins with all that there is.
-    async fn all(&mut self) -> Result<(), Over> {
-        let (all, version) = {
-            let store = locked(&self.shared.store);
-            (store.list(&self.wanted, 0), store.version())
-        };
-        for (_, object) in all.unwrap_or_default() {
-            self.tell("ADDED", &object).await?;
-        }
-        self.from = version;
-        Ok(())
-    }
-
-    /// What happened since.
-    async fn news(&mut self) -> Result<(), Over> {
-        let (events, version) = {
-            let store = locked(&self.shared.store);
-            (store.since(&self.wanted, self.from), store.version())
-        };
-        for (kind, object) in events {
-            let (late, repeat) = {
-                let manners = locked(&self.shared.manners);
-                (manners.late, manners.repeat && fastrand::bool())
-            };
-            sleep(late).await;
-            self.tell(kind, &object).await?;
-            if repeat {
-                self.tell(kind, &object).await?;
-            }
-        }
-        self.from = version;
-        Ok(())
-    }
-
-    /// One line, in chunks of any size; or a part of it, and the end.
-    async fn tell(&mut self, kind: &str, object: &Value) -> Result<(), Over> {
-        let line = format!("{}\n", json!({"type": kind, "object": object}));
-        let mut bytes = Bytes::from(line);
-        let cut_here = self.left == Some(0);
-        self.left = self.left.map(|left| left.saturating_sub(1));
-        if cut_here {
-            // Before the line, or in the middle of it.
-            bytes.truncate(fastrand::usize(0..bytes.len()));
-        }
-        while !bytes.is_empty() {
-            let part = bytes.split_to(fastrand::usize(1..=bytes.len()));
-            self.chunks.send(Ok(part)).await.map_err(|_| Over)?;
-        }
-        if cut_here {
-            // The end of the answer, or that of the connection.
-            if fastrand::bool() {
-                let _ = self.chunks.send(Err(cut())).await;
-            }
-            return Err(Over);
-        }
-        Ok(())
-    }
+    marked
 }

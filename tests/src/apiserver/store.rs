@@ -229,6 +229,15 @@ impl Wanted {
         })
     }
 
+    /// The kind of a list of it.
+    pub(crate) fn list_kind(&self) -> &'static str {
+        match self.resource {
+            "pods" => "PodList",
+            "nodes" => "NodeList",
+            _ => "EventList",
+        }
+    }
+
     fn has(&self, key: &Key, object: &Value) -> bool {
         key.0 == self.resource
             && self

@@ -145,7 +145,7 @@ fn a_status_is_patched_apart_and_with_its_precondition() {
         });
         ask(&server, "PATCH", &path, merge, &body.to_string())
     };
-    assert_eq!(patch(&json!("another")).0, 409);
+    assert_eq!(patch(&json!("another")).0, 422);
     let (code, after) = patch(&made["metadata"]["uid"]);
     assert_eq!(code, 200);
     // The version that it had is not the one that it has, and a watch reports it.

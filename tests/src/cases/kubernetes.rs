@@ -16,6 +16,7 @@ pub(super) mod plugin;
 pub(super) mod pressure;
 pub(super) mod reclaimed;
 pub(super) mod secure;
+pub(super) mod stand_in;
 
 pub(super) const CASES: &[Case] = &[
     case("kubernetes_as_shipped", kubernetes_as_shipped),

@@ -190,6 +190,7 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::held::CASES,
         kubernetes::pressure::CASES,
         kubernetes::reclaimed::CASES,
+        kubernetes::stand_in::CASES,
         kubernetes::END,
     ]
     .concat()

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use axum::http::Request;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client as Kube, Config};
 use nix::sched::{CloneFlags, setns};
@@ -34,7 +36,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    pub(super) fn new(kubeconfig: &str, network: File) -> Result<Self> {
+    /// The server of a kubeconfig, in this network namespace.
+    pub(crate) fn new(kubeconfig: &str, network: File) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -97,6 +100,58 @@ impl Client {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             other => other.map(drop).with_context(|| format!("DELETE {path}")),
         }
+    }
+
+    /// The answer to a request, whatever it is: its HTTP status, and the objects in it, of a watch one an event.
+    pub(crate) fn answer(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: &Value,
+    ) -> Result<(u16, Vec<Value>)> {
+        let mut request = Request::builder().method(method).uri(path);
+        if !content.is_empty() {
+            request = request.header("content-type", content);
+        }
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        let request = request.body(Body::from(body))?;
+        let answer = self.inside(|| {
+            self.runtime.block_on(async {
+                let answer = async {
+                    let answer = self.kube.send(request).await?;
+                    let code = answer.status().as_u16();
+                    let body = answer.into_body().collect().await?.to_bytes();
+                    anyhow::Ok((code, body))
+                };
+                tokio::time::timeout(REQUEST, answer).await?
+            })
+        });
+        let (code, body) = answer
+            .and_then(|answer| answer)
+            .with_context(|| format!("{method} {path}"))?;
+        let said = serde_json::Deserializer::from_slice(&body).into_iter();
+        let said = said.collect::<Result<Vec<Value>, _>>();
+        Ok((
+            code,
+            said.unwrap_or_else(|_| vec![String::from_utf8_lossy(&body).into()]),
+        ))
+    }
+
+    /// Does something in the network namespace. A thread's is its own.
+    fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T> {
+        thread::scope(|scope| {
+            let acting = scope.spawn(|| {
+                setns(&self.network, CloneFlags::CLONE_NEWNET).context("enter the network")?;
+                Ok(act())
+            });
+            acting
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     fn send(

@@ -33,8 +33,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use self::client::Client;
-pub(crate) use self::client::PODS;
+pub(crate) use self::client::{Client, PODS};
 use self::daemons::{CONTAINERD, Daemon};
 use self::enclosure::Enclosure;
 use self::machine::Machine;
@@ -199,6 +198,17 @@ impl Cluster {
         })
         .context("the node does not become ready")?;
         Ok(())
+    }
+
+    /// The API server, asked with another token.
+    pub(crate) fn api_as(&self, token: &str) -> Result<Client> {
+        let text =
+            fs::read_to_string(&self.admin).context("read the administrator's kubeconfig")?;
+        let mut config: Value = serde_json::from_str(&text).context("it is no JSON")?;
+        config["users"][0]["user"] = json!({"token": token});
+        let file = self.enclosure.dir().join(format!("{token}.conf"));
+        fs::write(&file, config.to_string()).context("write another kubeconfig")?;
+        Client::new(&file.display().to_string(), self.enclosure.network()?)
     }
 
     /// Kills the API server.
