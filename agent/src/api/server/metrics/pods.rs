@@ -43,6 +43,7 @@ pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
     oom_kills(&mut text, &pods);
     given(&mut text, &pods);
     if detail == PodSeries::Full {
+        shared(&mut text, &pods);
         switches_and_periods(&mut text, &pods);
         exits(&mut text, &pods);
     }
@@ -109,15 +110,13 @@ fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
 #[rustfmt::skip]
 fn memory(text: &mut String, pods: &[Labelled<'_>]) {
     type Figure = fn(&PodStats) -> Option<u64>;
-    let gauges: [(_, _, Figure); 5] = [
+    let gauges: [(_, _, Figure); 4] = [
         ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
             |pod| Some(pod.memory.as_ref()?.usage_bytes)),
         ("podwarden_pod_memory_working_set_bytes", "Usage without inactive page cache, as cAdvisor computes it",
             |pod| Some(pod.memory.as_ref()?.working_set_bytes)),
         ("podwarden_pod_memory_rss_bytes", "Anonymous memory of the pod",
             |pod| Some(pod.memory.as_ref()?.rss_bytes)),
-        ("podwarden_pod_memory_shared_bytes", "Shared memory of the pod: volumes in memory, /dev/shm, what its processes share",
-            |pod| Some(pod.memory.as_ref()?.shared_bytes)),
         ("podwarden_pod_memory_limit_bytes", "Memory limit in force on the pod's cgroup; no series when there is none",
             |pod| pod.memory.as_ref()?.limit_bytes),
     ];
@@ -137,6 +136,17 @@ fn memory(text: &mut String, pods: &[Labelled<'_>]) {
             ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
         ] {
             family.add_with(labels, ("kind", kind), nanos as f64 / NANOS);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn shared(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::gauge(text, "podwarden_pod_memory_shared_bytes",
+        "Shared memory of the pod: volumes in memory, /dev/shm, what its processes share");
+    for (labels, pod) in pods {
+        if let Some(memory) = &pod.memory {
+            family.add(labels, memory.shared_bytes);
         }
     }
 }
