@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: builds the policy's fuzz targets and runs them.
+//! `cargo xtask fuzz`: builds the fuzz targets of the policy and of the agent's inputs, and runs them.
 //!
 //! cargo-fuzz builds; the programs are run from here, so that what they find stays below the target
-//! directory. The pinned stable takes the flags of coverage with `RUSTC_BOOTSTRAP`. No sanitizer: the
-//! policy forbids unsafe code, so one would find nothing and halve the rate.
+//! directory. The pinned stable takes the flags of coverage with `RUSTC_BOOTSTRAP`. No sanitizer: what is
+//! run here has no unsafe code, so one would find nothing and halve the rate.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,8 +17,19 @@ use xtask::step::step;
 
 /// The release of cargo-fuzz that the targets are built with.
 const CARGO_FUZZ: &str = "0.13.2";
-/// What there is, as `agent/policy/fuzz/Cargo.toml` lists it.
-const TARGETS: [&str; 4] = ["quantity", "name", "threshold", "snapshot"];
+/// The packages of targets.
+const PACKAGES: [&str; 2] = ["agent/policy/fuzz", "agent/fuzz"];
+/// What there is, each with its package, as `Cargo.toml` there lists it.
+const TARGETS: [(&str, &str); 8] = [
+    ("quantity", PACKAGES[0]),
+    ("name", PACKAGES[0]),
+    ("threshold", PACKAGES[0]),
+    ("snapshot", PACKAGES[0]),
+    ("manifest", PACKAGES[1]),
+    ("objects", PACKAGES[1]),
+    ("cri", PACKAGES[1]),
+    ("checkpoint", PACKAGES[1]),
+];
 /// How long each runs in `cargo xtask ci`, in seconds: enough to see that it runs.
 const SMOKE: u32 = 3;
 /// The host's target, which cargo-fuzz always names.
@@ -28,7 +39,7 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which target; all of them, one after the other, unless named.
-    #[arg(value_parser = TARGETS)]
+    #[arg(value_parser = TARGETS.map(|(name, _)| name))]
     target: Option<String>,
     /// How long each runs.
     #[arg(long, default_value_t = 60)]
@@ -38,12 +49,15 @@ pub(crate) struct Args {
 /// The command line's arguments.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     install(workspace)?;
-    step("fuzz targets", || build(workspace))?;
-    let targets = TARGETS
-        .into_iter()
-        .filter(|name| args.target.as_deref().is_none_or(|wanted| wanted == *name));
+    let wanted = |(name, _): &(&str, &str)| args.target.as_deref().is_none_or(|w| w == *name);
+    let targets: Vec<_> = TARGETS.into_iter().filter(wanted).collect();
+    let of = |package: &&str| targets.iter().any(|(_, of)| of == package);
+    step("fuzz targets", || {
+        let mut packages = PACKAGES.into_iter().filter(of);
+        packages.try_for_each(|package| build(workspace, package))
+    })?;
     for target in targets {
-        step(&format!("fuzz {target}"), || {
+        step(&format!("fuzz {}", target.0), || {
             run(workspace, target, args.seconds)
         })?;
     }
@@ -60,15 +74,16 @@ pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
         return;
     }
     report.check(NAME, || {
-        let manifest = workspace.fuzz().join("Cargo.toml");
-        let mut fmt = cmd::cargo();
-        fmt.args(["fmt", "--check", "--manifest-path"])
-            .arg(manifest);
-        cmd::run(&mut fmt)?;
-        build(workspace)?;
-        TARGETS
-            .iter()
-            .try_for_each(|target| run(workspace, target, SMOKE))
+        for package in PACKAGES {
+            let manifest = workspace.root().join(package).join("Cargo.toml");
+            let mut fmt = cmd::cargo();
+            fmt.args(["fmt", "--check", "--manifest-path"])
+                .arg(manifest);
+            cmd::run(&mut fmt)?;
+            build(workspace, package)?;
+        }
+        let mut targets = TARGETS.into_iter();
+        targets.try_for_each(|target| run(workspace, target, SMOKE))
     });
 }
 
@@ -102,10 +117,11 @@ fn version(workspace: &Workspace) -> Option<String> {
     text.trim().ends_with(CARGO_FUZZ).then_some(text)
 }
 
-fn build(workspace: &Workspace) -> Result<()> {
+fn build(workspace: &Workspace, package: &str) -> Result<()> {
+    let package = workspace.root().join(package);
     let mut cargo = Command::new(program(workspace));
     cargo
-        .current_dir(workspace.fuzz())
+        .current_dir(&package)
         .args([
             "build",
             "--sanitizer",
@@ -114,7 +130,7 @@ fn build(workspace: &Workspace) -> Result<()> {
             HOST,
             "--fuzz-dir",
         ])
-        .arg(workspace.fuzz())
+        .arg(&package)
         .arg("--target-dir")
         .arg(workspace.fuzz_build())
         .env("RUSTC_BOOTSTRAP", "1")
@@ -124,7 +140,7 @@ fn build(workspace: &Workspace) -> Result<()> {
 
 /// Runs one target; what it finds is an error that names the input. What it learnt stays for the
 /// next run.
-fn run(workspace: &Workspace, target: &str, seconds: u32) -> Result<()> {
+fn run(workspace: &Workspace, (target, package): (&str, &str), seconds: u32) -> Result<()> {
     let dir = workspace.fuzz_build();
     let corpus = dir.join("corpus").join(target);
     let findings = dir.join("findings").join(target);
@@ -135,7 +151,7 @@ fn run(workspace: &Workspace, target: &str, seconds: u32) -> Result<()> {
     let mut fuzzer = Command::new(dir.join(HOST).join("release").join(target));
     fuzzer
         .arg(corpus)
-        .arg(workspace.fuzz().join("seeds").join(target))
+        .arg(workspace.root().join(package).join("seeds").join(target))
         .arg(format!("-max_total_time={seconds}"))
         // A snapshot that takes longer than this to check is a finding.
         .args(["-timeout=10", "-print_final_stats=1"])

@@ -68,11 +68,6 @@ impl Workspace {
         self.target.join("bare-build")
     }
 
-    /// The fuzz targets' package.
-    pub fn fuzz(&self) -> PathBuf {
-        self.root.join("agent/policy/fuzz")
-    }
-
     /// What fuzzing leaves: the programs, what they learnt and what they found.
     pub fn fuzz_build(&self) -> PathBuf {
         self.target.join("fuzz")

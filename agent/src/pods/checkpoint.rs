@@ -83,9 +83,13 @@ impl Checkpoint {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(CheckpointError::Io(self.path.clone(), error)),
         };
+        self.parse(&text)
+    }
+
+    pub(super) fn parse(&self, text: &[u8]) -> Result<Vec<SourcedPod>, CheckpointError> {
         let form = |error| CheckpointError::Form(self.path.clone(), error);
         // Another version may have other pods.
-        let found: Form = serde_json::from_slice(&text).map_err(form)?;
+        let found: Form = serde_json::from_slice(text).map_err(form)?;
         let version = found.version;
         if version != VERSION {
             let path = self.path.clone();
@@ -102,7 +106,7 @@ impl Checkpoint {
         if let Some(time) = found.time {
             tracing::debug!(time, "the checkpoint's time");
         }
-        let restored: Restored = serde_json::from_slice(&text).map_err(form)?;
+        let restored: Restored = serde_json::from_slice(text).map_err(form)?;
         Ok(restored.pods)
     }
 
@@ -143,7 +147,7 @@ impl Checkpoint {
     }
 }
 
-fn text(set: &PodSet, node: &str, time: &str) -> Vec<u8> {
+pub(super) fn text(set: &PodSet, node: &str, time: &str) -> Vec<u8> {
     let kept = Kept {
         version: VERSION,
         node,

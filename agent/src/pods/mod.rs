@@ -23,6 +23,9 @@ mod convert;
 mod error;
 pub mod feed;
 mod file;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod kubelet;
 pub mod manifest;

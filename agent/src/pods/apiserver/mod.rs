@@ -51,6 +51,15 @@ pub(crate) fn object(object: &serde_json::Value) -> Result<podwarden_policy::Pod
     }
 }
 
+/// What a line of a watch says of a pod.
+#[cfg(feature = "fuzz")]
+pub(super) fn event(line: &str) -> Option<PodEvent> {
+    match object::line(line).ok()? {
+        Line::Pod { event, .. } => Some(event),
+        Line::Bookmark { .. } | Line::Refused(_) => None,
+    }
+}
+
 const PODS: &str = "/api/v1/pods";
 
 const LIST: Operation = Operation {

@@ -103,7 +103,7 @@ struct Status {
     allocatable: BTreeMap<String, String>,
 }
 
-fn advertised(text: &str) -> Result<Advertised, serde_json::Error> {
+pub(in crate::pods) fn advertised(text: &str) -> Result<Advertised, serde_json::Error> {
     let Node { status } = serde_json::from_str(text)?;
     Ok(Advertised {
         capacity: amounts("capacity", &status.capacity)?,
