@@ -64,8 +64,8 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds each target and runs it for a moment; skipped, with the reason, where cargo-fuzz cannot be
-/// had.
+/// Runs the policy's targets for a moment and compiles the agent's, whose build takes minutes; skipped, with the
+/// reason, where cargo-fuzz cannot be had.
 pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
     const NAME: &str = "fuzzing, for a moment";
     if let Err(error) = install(workspace) {
@@ -80,9 +80,13 @@ pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
             fmt.args(["fmt", "--check", "--manifest-path"])
                 .arg(manifest);
             cmd::run(&mut fmt)?;
-            build(workspace, package)?;
         }
-        let mut targets = TARGETS.into_iter();
+        let [policy, agent] = PACKAGES;
+        check(workspace, agent)?;
+        build(workspace, policy)?;
+        let mut targets = TARGETS
+            .into_iter()
+            .filter(|(_, package)| *package == policy);
         targets.try_for_each(|target| run(workspace, target, SMOKE))
     });
 }
@@ -115,6 +119,17 @@ fn program(workspace: &Workspace) -> PathBuf {
 fn version(workspace: &Workspace) -> Option<String> {
     let text = cmd::capture(Command::new(program(workspace)).arg("--version")).ok()?;
     text.trim().ends_with(CARGO_FUZZ).then_some(text)
+}
+
+/// Sees that a package's targets compile, beside what the workspace's own checks have built.
+fn check(workspace: &Workspace, package: &str) -> Result<()> {
+    let mut cargo = cmd::cargo();
+    cargo
+        .args(["check", "--locked", "--manifest-path"])
+        .arg(workspace.root().join(package).join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(workspace.fuzz_check());
+    cmd::run_logged(&mut cargo, &workspace.logs().join("fuzz-check.log"))
 }
 
 fn build(workspace: &Workspace, package: &str) -> Result<()> {

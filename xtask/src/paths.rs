@@ -73,6 +73,11 @@ impl Workspace {
         self.target.join("fuzz")
     }
 
+    /// Where fuzz targets are only compiled: beside what the workspace's own checks have built.
+    pub fn fuzz_check(&self) -> PathBuf {
+        self.target.clone()
+    }
+
     /// apt's package lists for setup.
     pub fn apt(&self) -> PathBuf {
         self.target.join("apt")
