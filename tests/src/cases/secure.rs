@@ -58,7 +58,7 @@ fn secure_reviews(context: &Context) -> Result<()> {
         ("/metrics", None, 401),
         ("/", None, 401),
         ("/v1/node", None, 401),
-        ("/metrics", Some("token-of-nobody"), 401),
+        ("/metrics", Some("token-of-none"), 401),
         ("/metrics", other, 403),
         // It may get the path, and the configuration does not offer it here.
         ("/v1/node", SCRAPER, 403),

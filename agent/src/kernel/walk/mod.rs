@@ -202,7 +202,7 @@ struct Records {
     _map: MapData,
 }
 
-// SAFETY: the memory is nobody's but this value's, and only read.
+// SAFETY: this value alone has the memory, and only reads it.
 unsafe impl Send for Records {}
 // SAFETY: only read; what the kernel writes meanwhile is read a word at a time.
 unsafe impl Sync for Records {}
