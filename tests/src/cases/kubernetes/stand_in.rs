@@ -41,6 +41,7 @@ fn kubernetes_stand_in(context: &Context) -> Result<()> {
         let object = answer.pointer("/said/0/object");
         object.is_some_and(|object| object["reason"] == "Expired")
     });
+    context.figure("versions_forgotten", f64::from(u8::from(forgets)), "");
     let forget = || {
         if forgets {
             server.compact();
