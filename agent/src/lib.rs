@@ -15,9 +15,8 @@
 //! | `cli` | one file per subcommand | terminal, files named on the command line |
 //! | `agent` | start, the reconciler, shutdown | all of the below |
 //! | `api` | published state, server, client | sockets |
-//! | `reclaimed` | what the node has to spare: figures, and the Node's status | the API server, /proc/stat |
+//! | `colocation` | CPU limits exceeded while the node has free CPU, best effort held back, unused page cache given back, what the node has to spare | CPU quota, burst and cpuset files, `memory.reclaim`, resctrl, `/proc`, the Node's status |
 //! | `eviction` | what follows a kill: recorder, teardown, status in the API | the state directory, the API server, the event log |
-//! | `colocation` | CPU limits exceeded while the node has free CPU; unused page cache given back | CPU quota and burst files, `memory.reclaim`, `/proc` |
 //! | `hierarchy` | what cgroups hold: sense, act, drift, converge, oom_score | cgroup files, /proc |
 //! | `reactor` | the fast loop: watch, choose, kill, reap | usage files, SIGKILL, `process_mrelease` |
 //! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files |
@@ -44,5 +43,4 @@ pub mod hierarchy;
 pub mod kernel;
 pub mod pods;
 pub mod reactor;
-mod reclaimed;
 pub mod runtime;

@@ -17,7 +17,8 @@ use crate::{
     api::types::{EventKind, PodRef},
     base::clock,
     colocation::{
-        Aim, Burster, Ours, Protected, Report, Why,
+        Ours,
+        burst::{Aim, Burster, Protected, Report, Why},
         hold::{self, Holder, Suppressed, What},
         proactive::{Given, Giver, Proactive},
         resctrl::{Group, Member, Resctrl},

@@ -18,7 +18,8 @@ use super::{Environment, LOCK_DIR};
 use crate::{
     agent::reconciler::colocation::Colocation,
     colocation::{
-        self, Burster, Ours, Parts,
+        self, Ours,
+        burst::{Burster, Parts},
         hold::{self, Holder},
         proactive::{Proactive, ProactiveError},
         resctrl::{self, Resctrl, ResctrlError},

@@ -42,9 +42,9 @@ use super::reconciler::{
 };
 use crate::{
     api::{published::Published, server, types::Eviction},
+    colocation::reclaimed::Reclaimer,
     config::{Config, Mode},
     pods::{Apiserver, Feed, feed},
-    reclaimed::Reclaimer,
     runtime::{Client, Follower},
 };
 

@@ -11,6 +11,7 @@ use crate::{
         types::{Eviction, PodRef},
     },
     base::error,
+    colocation::reclaimed::{Offer, Publisher},
     config::{Config, EvictionStatusConfig, Mode},
     eviction::{
         pod_killer::{PodKiller, TakeDown},
@@ -21,7 +22,6 @@ use crate::{
         },
     },
     pods::{Apiserver, Feed},
-    reclaimed::{Offer, Publisher},
     runtime::{self, Client, RuntimeError, TornDown},
 };
 

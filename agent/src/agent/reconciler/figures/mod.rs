@@ -29,10 +29,9 @@ use crate::{
         },
     },
     base::{clock, cpus},
-    colocation::proactive::Given,
+    colocation::{proactive::Given, reclaimed::Reclaimer},
     pods::{Identities, PodSet},
     reactor::plan::ScopeName,
-    reclaimed::Reclaimer,
 };
 
 /// Time between two sampling passes without a reader.

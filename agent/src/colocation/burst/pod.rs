@@ -11,10 +11,12 @@ use podwarden_policy::{
 use super::{
     Parts, Protected, Report, Step, Why,
     container::{Cgroup, PACE, Tracked, note},
-    found::{Found, Originals, carry_out},
     meter::Meter,
 };
-use crate::base::clock;
+use crate::{
+    base::clock,
+    colocation::found::{Found, Originals, carry_out},
+};
 
 /// Between two looks at the quotas that others may have set.
 const RESCAN: Duration = Duration::from_secs(5);

@@ -8,8 +8,12 @@ use std::{
 use podwarden_policy::colocation::burst::NodeState;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Message, Parts, Protected, Report, found::Originals, pod::Pod, pool::Pool, undo};
-use crate::{hierarchy::converge::guard::Guard, kernel::realtime};
+use super::{Aim, Message, Parts, Protected, Report, pod::Pod};
+use crate::{
+    colocation::{found::Originals, pool::Pool, undo},
+    hierarchy::converge::guard::Guard,
+    kernel::realtime,
+};
 
 /// See the module's text.
 pub(super) struct Thread {

@@ -15,9 +15,9 @@ use podwarden_policy::{
 
 use super::{
     Parts, Why,
-    found::{Found, Originals},
     meter::{Meter, Quota, Seen},
 };
+use crate::colocation::found::{Found, Originals};
 
 /// A quota falls by no more than a step in this time, and a container that cannot be helped is looked at no
 /// more often.
