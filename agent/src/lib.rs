@@ -21,7 +21,7 @@
 //! | `reactor` | the fast loop: watch, choose, kill, reap | usage files, SIGKILL, `process_mrelease` |
 //! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files |
 //! | `pods` | sources -> one set of pods | the manifest directory, the API server, the kubelet |
-//! | `runtime` | container state from the CRI; how a pod is taken down | the runtime's socket |
+//! | `pods::runtime` | container state from the CRI; how a pod is taken down | the runtime's socket |
 //! | `kernel` | what this kernel can do; hooks, loader, records | BPF, BTF, what it has pinned |
 //! | `config` | what the operator wrote -> checked values with units | the configuration file |
 //! | `api::types` | the data of `/v1` | nothing |
@@ -43,4 +43,3 @@ pub mod hierarchy;
 pub mod kernel;
 pub mod pods;
 pub mod reactor;
-pub mod runtime;

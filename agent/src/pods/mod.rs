@@ -6,6 +6,8 @@
 //!  file ───────┘
 //! ```
 //!
+//! [`runtime`] says what containers a pod has; no source of pods waits for it.
+//!
 //! [`Identities`] keeps the name of a uid for as long as its cgroup may still be seen.
 
 use std::{
@@ -15,7 +17,8 @@ use std::{
 
 use podwarden_policy::{PodUid, QosClass};
 
-use crate::{api::types::PodRef, runtime::Runtime};
+use self::runtime::Runtime;
+use crate::api::types::PodRef;
 
 pub(crate) mod apiserver;
 mod checkpoint;
@@ -31,6 +34,7 @@ mod kubelet;
 pub mod manifest;
 mod manifests;
 mod mux;
+pub mod runtime;
 mod source;
 mod url;
 

@@ -1,9 +1,9 @@
 //! The messages that start and remove pods, with the fields that the cases use; names and numbers as in
-//! `podwarden::runtime::cri`.
+//! `podwarden::pods::runtime::cri`.
 
 use std::collections::BTreeMap;
 
-use podwarden::runtime::cri::{ContainerMetadata, PodSandboxMetadata};
+use podwarden::pods::runtime::cri::{ContainerMetadata, PodSandboxMetadata};
 
 pub(super) mod method {
     pub(crate) const RUN_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/RunPodSandbox";

@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use podwarden::runtime::{Client, RuntimeError};
+use podwarden::pods::runtime::{Client, RuntimeError};
 use prost::Message;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::runtime::cri::{
+use podwarden::pods::runtime::cri::{
     Container, ContainerMetadata, ContainerState, Nothing, PodSandbox, PodSandboxMetadata,
     SandboxState,
 };

@@ -25,9 +25,9 @@ use crate::{
     accounting::{figures::TierInfo, index::PodEntry},
     base::cpus,
     config::{Mode, PressureConfig},
+    pods::runtime::RuntimeState,
     reactor::growth::Seen,
     reactor::plan::{ArmedPlan, Notice, Scope, ScopeName, Victim, VictimFiles},
-    runtime::RuntimeState,
 };
 
 /// The levels of a node, bytes; `None` where none is configured.

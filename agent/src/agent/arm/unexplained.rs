@@ -17,7 +17,11 @@ use std::{
 
 use podwarden_policy::{Bytes, PodUid, QosClass, evict::Candidate, plan::Ownership};
 
-use crate::{accounting::index::PodEntry, api::types::SourceStats, pods::PodSet, runtime::Runtime};
+use crate::{
+    accounting::index::PodEntry,
+    api::types::SourceStats,
+    pods::{PodSet, runtime::Runtime},
+};
 
 /// How long a cgroup stays unexplained before it counts.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -132,8 +136,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        pods::runtime::RuntimeState,
         pods::{Origin, Phase, Source, SourcedPod},
-        runtime::RuntimeState,
     };
 
     fn entries(uids: &[&str]) -> BTreeMap<PodUid, PodEntry> {
@@ -235,7 +239,7 @@ mod tests {
         assert!(world.found().is_empty(), "it has not answered");
         world.runtime = Some(Arc::new(Runtime {
             state: RuntimeState::of_sandboxes(&[("b", "file"), ("c", "api")]),
-            version: Some(crate::runtime::cri::VersionResponse::default()),
+            version: Some(crate::pods::runtime::cri::VersionResponse::default()),
             problem: None,
         }));
         assert_eq!(world.found(), ["c"]);

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use super::{Environment, Fact};
 use crate::{
     api::types::{PodRef, RuntimeStats},
+    pods::runtime::Follower,
     pods::{Identities, PodSet, SourceError},
-    runtime::Follower,
 };
 
 pub(in crate::agent) struct Pods {

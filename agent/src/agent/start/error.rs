@@ -5,7 +5,7 @@ use podwarden_policy::reserve;
 use super::LOCK_DIR;
 use crate::{
     accounting::AccountingError, api::server::HttpError, config::MachineError, pods::DirError,
-    reactor, runtime::RuntimeError,
+    pods::runtime::RuntimeError, reactor,
 };
 
 /// Each step of the start has its own.

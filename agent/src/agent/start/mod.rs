@@ -44,8 +44,8 @@ use crate::{
     api::{published::Published, server, types::Eviction},
     colocation::reclaimed::Reclaimer,
     config::{Config, Mode},
+    pods::runtime::{Client, Follower},
     pods::{Apiserver, Feed, feed},
-    runtime::{Client, Follower},
 };
 
 /// Where agents lock their root, so that two never share one.

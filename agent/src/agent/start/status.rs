@@ -21,8 +21,8 @@ use crate::{
             Teardown,
         },
     },
+    pods::runtime::{self, Client, RuntimeError, TornDown},
     pods::{Apiserver, Feed},
-    runtime::{self, Client, RuntimeError, TornDown},
 };
 
 /// Begins to keep what this agent says in the Node object, as far as that is configured.
