@@ -30,6 +30,17 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
     report.check("clippy", || {
         cargo(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"])
     });
+    // The kernel programs' crate builds for its own target alone.
+    report.check("links in the documentation", || {
+        cargo(&[
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--exclude=podwarden-ebpf",
+            "--no-deps",
+            "--document-private-items",
+        ])
+    });
     report.check("clippy for the kernel programs", || ebpf::clippy(workspace));
     report.check("the policy without an operating system", || {
         bare::build(workspace)

@@ -53,7 +53,7 @@ impl MemoryStat {
 /// buffer on the stack (8 KiB at most) and allocates nothing.
 ///
 /// The kernel keeps a removed cgroup's memory alive while these files are open; drop the reader
-/// when [`Error::Gone`](crate::Error::Gone) says so.
+/// when [`Error::Gone`] says so.
 #[derive(Debug)]
 pub struct MemoryReader {
     /// None for all of the node on v2: the topmost cgroup has no such file.
@@ -112,8 +112,8 @@ impl MemoryReader {
     /// Opens the files of a cgroup.
     ///
     /// # Errors
-    /// [`Error::NotFound`](crate::Error::NotFound) when it does not exist (also for the topmost cgroup of v2, which has no
-    /// such files); [`Error::NoController`](crate::Error::NoController); [`Error::InvalidName`](crate::Error::InvalidName).
+    /// [`Error::NotFound`] when it does not exist (also for the topmost cgroup of v2, which has no
+    /// such files); [`Error::NoController`]; [`Error::InvalidName`].
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Memory, cgroup)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
@@ -133,9 +133,9 @@ impl MemoryReader {
     /// (`rootStatsFromMeminfo` of opencontainers/cgroups `fs2/memory.go`).
     ///
     /// # Errors
-    /// [`Error::NoController`](crate::Error::NoController); [`Error::Unsupported`](crate::Error::Unsupported)
+    /// [`Error::NoController`]; [`Error::Unsupported`]
     /// where what is mounted is not the topmost cgroup (a cgroup namespace);
-    /// [`Error::NotFound`](crate::Error::NotFound).
+    /// [`Error::NotFound`].
     pub fn open_node(hierarchies: &Hierarchies) -> Result<Self> {
         let directory = hierarchies.mount_of(Controller::Memory)?;
         let is_v2 = hierarchies.is_on_v2(Controller::Memory);
@@ -166,7 +166,7 @@ impl MemoryReader {
     /// charged ahead of use (`MEMCG_CHARGE_BATCH`, `include/linux/memcontrol.h`).
     ///
     /// # Errors
-    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed.
+    /// [`Error::Gone`] when the cgroup was removed.
     pub fn usage(&self) -> Result<u64> {
         if let Some(usage) = &self.usage {
             return usage.number();
@@ -183,7 +183,7 @@ impl MemoryReader {
     /// every 2 s (`mem_cgroup_flush_stats`, `mm/memcontrol.c`).
     ///
     /// # Errors
-    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed; [`Error::Malformed`](crate::Error::Malformed) when a field is missing.
+    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`] when a field is missing.
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
@@ -221,7 +221,7 @@ impl MemoryReader {
     /// lower.
     ///
     /// # Errors
-    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed; [`Error::Malformed`](crate::Error::Malformed).
+    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`].
     pub fn limit(&self) -> Result<Option<u64>> {
         let Some(limit) = &self.limit else {
             return Ok(None);
@@ -261,7 +261,7 @@ impl UsageReader {
     /// As [`MemoryReader::usage`].
     ///
     /// # Errors
-    /// [`Error::Gone`](crate::Error::Gone) when the cgroup was removed.
+    /// [`Error::Gone`] when the cgroup was removed.
     pub fn usage(&self) -> Result<u64> {
         self.0.number()
     }

@@ -1,4 +1,4 @@
-//! The agent's configuration: as it is written ([`raw`]), and checked, with units ([`Config`]).
+//! The agent's configuration: as it is written (`raw`), and checked, with units ([`Config`]).
 //!
 //! Keys are KubeletConfiguration's wherever the kubelet has one
 //! (`staging/src/k8s.io/kubelet/config/v1beta1/types.go`). The command line overrides the file.

@@ -1,5 +1,5 @@
 //! What the cgroups below `kubepods` hold: read ([`sense`]), written ([`act`]), kept against other writers
-//! ([`drift`]), brought to the tiers' targets ([`converge`]).
+//! (`drift`), brought to the tiers' targets ([`converge`]).
 
 pub mod act;
 pub mod converge;

@@ -1,4 +1,4 @@
-//! What this kernel can do for podwarden: facts ([`probe`]) -> rules ([`decide`]) -> profile.
+//! What this kernel can do for podwarden: facts ([`mod@probe`]) -> rules ([`decide`]) -> profile.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd};
 

@@ -65,7 +65,7 @@ impl Figures {
         self.series.get_or_init(|| write(self))
     }
 
-    /// What `GET /v1/live` sends of the pods: a [`rows::Pass`] in JSON, written for the first reader of this pass.
+    /// What `GET /v1/live` sends of the pods: a `rows::Pass` in JSON, written for the first reader of this pass.
     ///
     /// # Errors
     /// What was wrong when it was written.

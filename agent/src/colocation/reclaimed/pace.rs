@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Amounts by resource, in the order of [`super::publish::RESOURCES`].
+/// Amounts by resource, CPU and memory of batch, then of mid.
 pub(super) type Amounts = [u64; 4];
 
 /// See the module's text.

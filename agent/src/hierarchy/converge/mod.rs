@@ -9,7 +9,7 @@
 //! reclaim. It alone writes these files of the tiers, counts that where all writes are counted, and reads
 //! them anew before each write. It sleeps
 //! until it is told something; only while a tier is above its target does it look by itself, at most
-//! [`thread::LONGEST`] apart.
+//! `thread::LONGEST` apart.
 //!
 //! | module | purpose |
 //! |---|---|

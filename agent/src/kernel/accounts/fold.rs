@@ -18,7 +18,7 @@ use podwarden_abi::{Account, NO_SLOT, Tracked};
 
 use super::add;
 
-/// A record of what is gone, by the id of a cgroup that is there or by a key of [`Key`].
+/// A record of what is gone, by the id of a cgroup that is there or by [`super::FoldTarget::key`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -26,9 +26,9 @@ pub(crate) struct Record {
     pub(crate) sum: Account,
     /// The cgroup whose figures were added last; 0 before the first.
     pub(crate) last: u64,
-    /// A pod's: [`crate::accounting::index::PodKey::uid_hash`].
+    /// A pod's: [`super::PodKey::uid_hash`].
     pub(crate) uid_hash: u64,
-    /// A pod's class, by [`class_number`]; 0 for what is no pod's.
+    /// A pod's class, by its number in `key`; 0 for what is no pod's.
     pub(crate) class: u32,
     /// Unused.
     pub(crate) pad: u32,

@@ -30,7 +30,7 @@ enum Line {
 }
 
 /// An eviction at the moment of the kill, before it is an event. One with an event, in a later line, is
-/// over; see [`Begun::is`].
+/// over; see `Begun::is`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Begun {
