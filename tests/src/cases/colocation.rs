@@ -4,14 +4,14 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind};
 use podwarden_policy::settings::Controller;
 
 use super::{Case, Context, case, portable};
-
 use crate::harness::{Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, sleep};
+
+pub(super) mod scene;
 
 pub(super) const CASES: &[Case] = &[
     portable("throttled_pod_is_relieved", throttled_pod_is_relieved),
@@ -233,13 +233,7 @@ fn burst_ends_with_the_next_agent(context: &Context) -> Result<()> {
     let mut burner = pod.start(&["burn"])?;
     raised(&node, &pod)?;
     let limit = node.limit();
-    // The guard as well, so that only the next agent is left to do it.
-    for guard in node.agent.children() {
-        let guard = Pid::from_raw(i32::try_from(guard)?);
-        kill(guard, Signal::SIGKILL)?;
-    }
-    node.agent.signal(Signal::SIGKILL)?;
-    node.agent.wait(limit)?;
+    node.kill_agent_and_guards()?;
     ensure!(
         bandwidth(&pod.main)?.0 > BASE_US,
         "the quota fell by itself"
@@ -265,10 +259,8 @@ fn burst_ends_with_a_killed_agent(context: &Context) -> Result<()> {
     let pod = limited(&node, spec("web"))?;
     let mut burner = pod.start(&["burn"])?;
     raised(&node, &pod)?;
-    let limit = node.limit();
-    node.agent.signal(Signal::SIGKILL)?;
-    node.agent.wait(limit)?;
-    eventually(limit, || at_its_limit(&pod))?;
+    node.kill_agent()?;
+    eventually(node.limit(), || at_its_limit(&pod))?;
     burner.kill();
     node.empty()?;
     remove(&node, &[&pod])

@@ -1,16 +1,16 @@
 //! Best effort is held to the koordlet's formula.
 
-use std::process::Command;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use podwarden::api::types::{Event, EventKind};
+use nix::sys::signal::Signal;
+use podwarden::api::types::EventKind;
 use podwarden_policy::settings::Controller;
 
 use super::colocation::quota;
+use super::colocation::scene::Scene;
 use super::{Case, Context, portable};
-use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually};
+use crate::harness::{Options, PodSpec, Qos, eventually};
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -44,107 +44,51 @@ fn options(policy: &str) -> Options {
 }
 
 /// The tier's quota while others use nothing, microseconds in a period of 10 ms.
-const WHOLE: std::ops::RangeInclusive<u64> = 14_000..=15_000;
+const WHOLE: RangeInclusive<u64> = 14_000..=15_000;
 
-/// A node with a best-effort pod that takes all CPUs, and a protected one.
-struct Scene {
-    node: Node,
-    web: Pod,
-    batch: Pod,
-    tier: Cgroup,
-    work: Vec<Workload>,
+/// The best-effort pod takes all CPUs.
+fn start(context: &Context, options: &Options) -> Result<Scene> {
+    let web = PodSpec::new("web", Qos::Burstable, "500m", "64Mi");
+    let mut scene = Scene::start(context, options, web)?;
+    scene
+        .work
+        .push(scene.batch.start(&["burn", "--threads", "2"])?);
+    Ok(scene)
 }
 
-impl Scene {
-    fn start(context: &Context, options: &Options) -> Result<Self> {
-        let node = Node::start(context, options)?;
-        let web = node.pod(PodSpec::new("web", Qos::Burstable, "500m", "64Mi"))?;
-        let batch = node.pod(PodSpec::best_effort("batch"))?;
-        let tier = node.tier("besteffort")?;
-        let work = vec![batch.start(&["burn", "--threads", "2"])?];
-        Ok(Self {
-            node,
-            web,
-            batch,
-            tier,
-            work,
-        })
-    }
+/// What the latest event lets best effort use, thousandths of a CPU.
+fn told(scene: &Scene, dry: bool) -> Result<u64> {
+    let events = scene.node.agent.events(0)?;
+    let mut steps = events.iter().rev().filter_map(|event| match event.kind {
+        EventKind::BestEffortSuppressed {
+            to_milli, dry_run, ..
+        } if dry_run == dry => Some(to_milli),
+        _ => None,
+    });
+    steps.next().context("no event of suppression")
+}
 
-    /// What the latest event lets best effort use, thousandths of a CPU.
-    fn told(&self, dry: bool) -> Result<u64> {
-        let events = self.node.agent.events(0)?;
-        let steps = events.iter().rev().filter_map(|event| match event.kind {
-            EventKind::BestEffortSuppressed {
-                to_milli, dry_run, ..
-            } if dry_run == dry => Some(to_milli),
-            _ => None,
-        });
-        steps.take(1).next().context("no event of suppression")
-    }
-
-    fn held(&self) -> Result<()> {
-        eventually(self.node.limit(), || {
-            ensure!(quota(&self.tier)?.is_some(), "best effort has no quota");
-            Ok(())
-        })
-    }
-
-    fn has(&self, expected: std::ops::RangeInclusive<u64>) -> Result<()> {
-        eventually(self.node.limit(), || {
-            let quota = quota(&self.tier)?;
-            let is_so = quota.is_some_and(|quota| expected.contains(&quota));
-            ensure!(is_so, "best effort has a quota of {quota:?} us");
-            Ok(())
-        })
-    }
-
-    fn free(&self) -> Result<()> {
-        eventually(self.node.limit(), || {
-            let quota = quota(&self.tier)?;
-            ensure!(quota.is_none(), "best effort has a quota of {quota:?} us");
-            Ok(())
-        })
-    }
-
-    fn empty(self) -> Result<()> {
-        drop(self.work);
-        self.node.empty()?;
-        for pod in [&self.web, &self.batch] {
-            if pod.cgroup.exists() {
-                eventually(self.node.limit(), || pod.cgroup.remove())?;
-            }
-        }
+fn has(scene: &Scene, expected: RangeInclusive<u64>) -> Result<()> {
+    eventually(scene.node.limit(), || {
+        let quota = quota(&scene.tier)?;
+        let is_so = quota.is_some_and(|quota| expected.contains(&quota));
+        ensure!(is_so, "best effort has a quota of {quota:?} us");
         Ok(())
-    }
-
-    fn finish(mut self) -> Result<()> {
-        let limit = self.node.limit();
-        self.node.agent.stop(Signal::SIGTERM, limit)?;
-        ensure!(quota(&self.tier)?.is_none(), "the agent left a quota");
-        self.empty()
-    }
+    })
 }
 
 fn suppressed_while_others_use_cpu(context: &Context) -> Result<()> {
-    let scene = Scene::start(context, &options("cfsQuota"))?;
-    scene.has(WHOLE)?;
-    ensure!(
-        (1400..=1500).contains(&scene.told(false)?),
-        "{}",
-        scene.told(false)?
-    );
+    let scene = start(context, &options("cfsQuota"))?;
+    has(&scene, WHOLE)?;
+    let may_use = told(&scene, false)?;
+    ensure!((1400..=1500).contains(&may_use), "{may_use}");
     // What the protected pod uses is taken from best effort, down to 320m.
     let work = scene.web.start(&["burn", "--threads", "2"])?;
-    scene.has(3_200..=13_000)?;
+    has(&scene, 3_200..=13_000)?;
     drop(work);
-    scene.has(WHOLE)?;
-    let events = scene.node.agent.events(0)?;
-    let foreign = |e: &&Event| matches!(e.kind, EventKind::ForeignWrite { .. });
-    ensure!(
-        !events.iter().any(|e| foreign(&e)),
-        "its own quota is a foreign write"
-    );
+    has(&scene, WHOLE)?;
+    let fights = scene.foreign_writes()?;
+    ensure!(fights == 0, "its own quota is a foreign write");
     scene.finish()
 }
 
@@ -153,46 +97,27 @@ fn observed_suppression_writes_nothing(context: &Context) -> Result<()> {
         mode: "observe",
         ..options("cfsQuota")
     };
-    let scene = Scene::start(context, &options)?;
-    eventually(scene.node.limit(), || scene.told(true).map(drop))?;
+    let scene = start(context, &options)?;
+    eventually(scene.node.limit(), || told(&scene, true).map(drop))?;
     ensure!(quota(&scene.tier)?.is_none(), "a quota was written");
     scene.finish()
 }
 
 fn suppression_ends_with_a_killed_agent(context: &Context) -> Result<()> {
-    let mut scene = Scene::start(context, &options("cfsQuota"))?;
+    let mut scene = start(context, &options("cfsQuota"))?;
     scene.held()?;
-    let limit = scene.node.limit();
-    scene.node.agent.signal(Signal::SIGKILL)?;
-    scene.node.agent.wait(limit)?;
+    scene.node.kill_agent()?;
     scene.free()?;
     scene.empty()
 }
 
 fn suppression_is_undone(context: &Context) -> Result<()> {
-    let mut scene = Scene::start(context, &options("cfsQuota"))?;
+    let mut scene = start(context, &options("cfsQuota"))?;
     scene.held()?;
-    let limit = scene.node.limit();
-    for guard in scene.node.agent.children() {
-        kill(Pid::from_raw(i32::try_from(guard)?), Signal::SIGKILL)?;
-    }
-    scene.node.agent.signal(Signal::SIGKILL)?;
-    scene.node.agent.wait(limit)?;
+    scene.node.kill_agent_and_guards()?;
     ensure!(quota(&scene.tier)?.is_some(), "there is nothing to undo");
-    let root = format!("/{}", scene.node.sandbox.root.path().trim_matches('/'));
-    let arguments = [
-        "undo",
-        "--cgroup-driver",
-        "cgroupfs",
-        "--cgroup-root",
-        &root,
-    ];
-    Command::new(context.agent())
-        .args(arguments)
-        .output()
-        .context("run podwarden undo")?;
-    ensure!(quota(&scene.tier)?.is_none(), "undo left a quota");
-    scene.empty()
+    scene.undo(context)?;
+    scene.finish_by_undo(context)
 }
 
 fn suppression_beside_a_kubelet(context: &Context) -> Result<()> {
@@ -200,7 +125,7 @@ fn suppression_beside_a_kubelet(context: &Context) -> Result<()> {
         assist: true,
         ..options("cfsQuota")
     };
-    let scene = Scene::start(context, &options)?;
+    let scene = start(context, &options)?;
     let degradations = scene.node.agent.node()?.degradations;
     ensure!(
         degradations
@@ -216,11 +141,11 @@ fn suppression_beside_a_kubelet(context: &Context) -> Result<()> {
 }
 
 fn suppression_by_cpus(context: &Context) -> Result<()> {
-    let mut scene = Scene::start(context, &options("cpuset"))?;
+    let mut scene = start(context, &options("cpuset"))?;
     let limit = scene.node.limit();
     // Two CPUs at least, which are all that a small machine has.
     eventually(limit, || {
-        let to = scene.told(false)?;
+        let to = told(&scene, false)?;
         ensure!(to == 2000, "best effort has {to}m");
         Ok(())
     })?;

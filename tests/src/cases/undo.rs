@@ -12,7 +12,7 @@ use crate::harness::{Node, Options, PodSpec};
 pub(super) const CASES: &[Case] = &[portable("undo_after_kill", undo_after_kill)];
 
 /// The exit code and the answer of `podwarden undo` below the node's root.
-fn undo(context: &Context, node: &Node, more: &[&str]) -> Result<(Option<i32>, Value)> {
+pub(super) fn undo(context: &Context, node: &Node, more: &[&str]) -> Result<(Option<i32>, Value)> {
     let root = format!("/{}", node.sandbox.root.path().trim_matches('/'));
     let output = Command::new(context.agent())
         .args(["undo", "-o", "json", "--cgroup-driver", "cgroupfs"])
@@ -24,13 +24,20 @@ fn undo(context: &Context, node: &Node, more: &[&str]) -> Result<(Option<i32>, V
     Ok((output.status.code(), answer))
 }
 
+/// The steps by name.
+pub(super) fn steps(answer: &Value) -> Result<Vec<&str>> {
+    let steps = answer["steps"].as_array().context("steps")?;
+    let names = steps.iter().map(|step| step["step"].as_str());
+    names.map(|name| name.context("the step's name")).collect()
+}
+
 /// What a step found: those that go, and those that stay.
-fn found(answer: &Value, step: &str) -> Result<(Vec<String>, Vec<String>)> {
+pub(super) fn found(answer: &Value, step: &str) -> Result<(Vec<String>, Vec<String>)> {
     let steps = answer["steps"].as_array().context("steps")?;
     let step = steps.iter().find(|found| found["step"] == step);
-    let items = step.context("the step")?["items"]
-        .as_array()
-        .context("items")?;
+    let step = step.context("the step")?;
+    ensure!(step["problem"].is_null(), "{step}");
+    let items = step["items"].as_array().context("items")?;
     let (gone, stays): (Vec<_>, Vec<_>) = items.iter().partition(|item| item["stays"].is_null());
     let what = |items: Vec<&Value>| {
         let text = |item: &&Value| item["what"].as_str().unwrap_or_default().to_owned();

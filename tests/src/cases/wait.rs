@@ -1,16 +1,14 @@
 //! Best effort gets less CPU while a protected pod waits for one.
 
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use podwarden::api::types::EventKind;
 
+use super::colocation::scene::Scene;
 use super::colocation::{limit, quota};
 use super::{Case, Context, case, portable};
-use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually, sleep};
+use crate::harness::{Node, Options, PodSpec, Qos, eventually, sleep};
 
 pub(super) const CASES: &[Case] = &[
     case("wait_holds_best_effort", wait_holds_best_effort),
@@ -27,9 +25,6 @@ pub(super) const CASES: &[Case] = &[
     portable("wait_beside_a_kubelet", wait_beside_a_kubelet),
 ];
 
-/// The kernel's `-1` or `max`.
-const NONE: Option<u64> = None;
-
 fn options(objective: &str) -> Options {
     Options {
         config: format!(
@@ -39,96 +34,37 @@ fn options(objective: &str) -> Options {
     }
 }
 
-/// A node whose protected pod does a little work and whose best-effort pod takes all CPUs. The pod's own objective
+/// The protected pod does a little work, and the best-effort pod takes all CPUs. The protected pod's own objective
 /// is so short that it is exceeded all the time; the node's is not.
-struct Scene {
-    node: Node,
-    web: Pod,
-    batch: Pod,
-    tier: Cgroup,
-    work: Vec<Workload>,
+fn start(context: &Context, options: &Options) -> Result<Scene> {
+    let web = PodSpec::new("web", Qos::Burstable, "500m", "64Mi");
+    let web = web.annotated("podwarden.io/cpu-wait-objective", "100us");
+    let mut scene = Scene::start(context, options, web)?;
+    scene.is_free()?;
+    scene.work = vec![
+        scene.batch.start(&["burn", "--threads", "16"])?,
+        scene
+            .web
+            .start(&["burn", "--threads", "2", "--duty", "20"])?,
+    ];
+    Ok(scene)
 }
 
-impl Scene {
-    fn start(context: &Context, options: &Options) -> Result<Self> {
-        let node = Node::start(context, options)?;
-        let web = PodSpec::new("web", Qos::Burstable, "500m", "64Mi");
-        let web = node.pod(web.annotated("podwarden.io/cpu-wait-objective", "100us"))?;
-        let batch = node.pod(PodSpec::best_effort("batch"))?;
-        let tier = node.tier("besteffort")?;
-        ensure!(quota(&tier)? == NONE, "the tier has a quota");
-        let work = vec![
-            batch.start(&["burn", "--threads", "16"])?,
-            web.start(&["burn", "--threads", "2", "--duty", "20"])?,
-        ];
-        Ok(Self {
-            node,
-            web,
-            batch,
-            tier,
-            work,
-        })
-    }
-
-    fn held(&self) -> Result<()> {
-        eventually(self.node.limit(), || {
-            let quota = quota(&self.tier)?;
-            ensure!(quota.is_some(), "best effort is not held back");
-            Ok(())
-        })
-    }
-
-    fn free(&self) -> Result<()> {
-        eventually(self.node.limit(), || {
-            let quota = quota(&self.tier)?;
-            ensure!(quota == NONE, "best effort has a quota of {quota:?} us");
-            Ok(())
-        })
-    }
-
-    /// Whether best effort was held back, or would have been, because the protected pod waited.
-    fn told(&self, dry: bool) -> Result<bool> {
-        let events = self.node.agent.events(0)?;
-        Ok(events.iter().any(|event| {
-            let of_web = event.pod.as_ref().is_some_and(|p| p.uid == self.web.uid());
-            matches!(event.kind, EventKind::BestEffortHeld { dry_run, to_milli, from_milli, .. }
-                if dry_run == dry && of_web && to_milli < from_milli)
-        }))
-    }
-
-    fn foreign_writes(&self) -> Result<usize> {
-        let events = self.node.agent.events(0)?;
-        let foreign = events
-            .iter()
-            .filter(|event| matches!(event.kind, EventKind::ForeignWrite { .. }));
-        Ok(foreign.count())
-    }
-
-    /// Ends the agent by SIGTERM: the tier has no quota by then.
-    fn finish(mut self) -> Result<()> {
-        let limit = self.node.limit();
-        self.node.agent.stop(Signal::SIGTERM, limit)?;
-        ensure!(quota(&self.tier)? == NONE, "the agent left a quota");
-        self.empty()
-    }
-
-    fn empty(self) -> Result<()> {
-        drop(self.work);
-        self.node.empty()?;
-        for pod in [&self.web, &self.batch] {
-            if pod.cgroup.exists() {
-                eventually(self.node.limit(), || pod.cgroup.remove())?;
-            }
-        }
-        Ok(())
-    }
+/// Whether best effort was held back, or would have been, because the protected pod waited.
+fn told(scene: &Scene, dry: bool) -> Result<bool> {
+    let events = scene.node.agent.events(0)?;
+    Ok(events.iter().any(|event| {
+        let of_web = event.pod.as_ref().is_some_and(|p| p.uid == scene.web.uid());
+        matches!(event.kind, EventKind::BestEffortHeld { dry_run, to_milli, from_milli, .. }
+            if dry_run == dry && of_web && to_milli < from_milli)
+    }))
 }
 
 fn wait_holds_best_effort(context: &Context) -> Result<()> {
-    let mut scene = Scene::start(context, &options("1s"))?;
+    let mut scene = start(context, &options("1s"))?;
     scene.held()?;
     eventually(scene.node.limit(), || {
-        ensure!(scene.told(false)?, "no event says so");
+        ensure!(told(&scene, false)?, "no event says so");
         Ok(())
     })?;
     // Its own quota is no foreign write to it.
@@ -169,7 +105,7 @@ fn wait_for_its_own_limit_holds_nothing(context: &Context) -> Result<()> {
         .filter(|event| matches!(event.kind, EventKind::BestEffortHeld { .. }));
     let held = held.count();
     ensure!(held == 0, "best effort was held back {held} times");
-    ensure!(quota(&tier)? == NONE, "best effort is held back");
+    ensure!(quota(&tier)?.is_none(), "best effort is held back");
     waited?;
     work.clear();
     node.finish()
@@ -180,51 +116,32 @@ fn observed_wait_writes_nothing(context: &Context) -> Result<()> {
         mode: "observe",
         ..options("1s")
     };
-    let scene = Scene::start(context, &options)?;
+    let scene = start(context, &options)?;
     eventually(scene.node.limit(), || {
-        ensure!(scene.told(true)?, "no event says what would be done");
+        ensure!(told(&scene, true)?, "no event says what would be done");
         Ok(())
     })?;
-    ensure!(quota(&scene.tier)? == NONE, "a quota was written");
+    scene.is_free().context("observe mode")?;
     scene.finish()
 }
 
 fn wait_hold_ends_with_a_killed_agent(context: &Context) -> Result<()> {
-    let mut scene = Scene::start(context, &options("1s"))?;
+    let mut scene = start(context, &options("1s"))?;
     scene.held()?;
-    let limit = scene.node.limit();
-    scene.node.agent.signal(Signal::SIGKILL)?;
-    scene.node.agent.wait(limit)?;
+    scene.node.kill_agent()?;
     scene.free()?;
     scene.empty()
 }
 
 fn wait_hold_is_undone(context: &Context) -> Result<()> {
-    let mut scene = Scene::start(context, &options("1s"))?;
+    let mut scene = start(context, &options("1s"))?;
     scene.held()?;
-    let limit = scene.node.limit();
-    // The guard as well.
-    for guard in scene.node.agent.children() {
-        kill(Pid::from_raw(i32::try_from(guard)?), Signal::SIGKILL)?;
-    }
-    scene.node.agent.signal(Signal::SIGKILL)?;
-    scene.node.agent.wait(limit)?;
-    let root = format!("/{}", scene.node.sandbox.root.path().trim_matches('/'));
+    scene.node.kill_agent_and_guards()?;
     // Killed between two steps it may have left none.
     let left = quota(&scene.tier)?;
     context.figure("left_us", left.unwrap_or(0) as f64, "us");
-    Command::new(context.agent())
-        .args([
-            "undo",
-            "--cgroup-driver",
-            "cgroupfs",
-            "--cgroup-root",
-            &root,
-        ])
-        .output()
-        .context("run podwarden undo")?;
-    ensure!(quota(&scene.tier)? == NONE, "undo left a quota");
-    scene.empty()
+    scene.undo(context)?;
+    scene.finish_by_undo(context)
 }
 
 fn wait_beside_a_kubelet(context: &Context) -> Result<()> {
@@ -232,9 +149,9 @@ fn wait_beside_a_kubelet(context: &Context) -> Result<()> {
         assist: true,
         ..options("1s")
     };
-    let scene = Scene::start(context, &options)?;
+    let scene = start(context, &options)?;
     sleep(Duration::from_secs(1))?;
-    ensure!(quota(&scene.tier)? == NONE, "a kubelet's tier has a quota");
+    scene.is_free().context("a kubelet's tier")?;
     let degradations = scene.node.agent.node()?.degradations;
     ensure!(
         degradations.iter().any(|one| one.contains("held back")),

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::{PodStats, SourceStats};
 use podwarden_policy::name::parse_pod;
 
@@ -227,6 +228,20 @@ impl Node {
     /// How long to wait for what takes a moment.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
+    }
+
+    /// Kills the agent, and leaves the rest to its guards.
+    pub(crate) fn kill_agent(&mut self) -> Result<()> {
+        self.agent.signal(Signal::SIGKILL)?;
+        self.agent.wait(self.limit).map(drop)
+    }
+
+    /// Kills the agent's guards first, so that only the next agent or `podwarden undo` puts anything back.
+    pub(crate) fn kill_agent_and_guards(&mut self) -> Result<()> {
+        for guard in self.agent.children() {
+            kill(Pid::from_raw(guard.cast_signed()), Signal::SIGKILL)?;
+        }
+        self.kill_agent()
     }
 
     /// Removes the containers' cgroups, ends the agent with SIGTERM and looks that it left nothing

@@ -1,0 +1,113 @@
+//! A node with a protected pod and a best-effort one, whose tier an agent holds, and every way in which that ends.
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podwarden::api::types::EventKind;
+
+use super::quota;
+use crate::cases::Context;
+use crate::cases::undo::{found, steps, undo};
+use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually};
+
+/// See the module.
+pub(in crate::cases) struct Scene {
+    pub(in crate::cases) node: Node,
+    /// The protected pod.
+    pub(in crate::cases) web: Pod,
+    /// The best-effort pod.
+    pub(in crate::cases) batch: Pod,
+    /// The besteffort tier.
+    pub(in crate::cases) tier: Cgroup,
+    /// What runs in the pods.
+    pub(in crate::cases) work: Vec<Workload>,
+}
+
+impl Scene {
+    /// Starts an agent, and makes both pods, in which nothing runs.
+    pub(in crate::cases) fn start(
+        context: &Context,
+        options: &Options,
+        web: PodSpec,
+    ) -> Result<Self> {
+        let node = Node::start(context, options)?;
+        let web = node.pod(web)?;
+        let batch = node.pod(PodSpec::best_effort("batch"))?;
+        Ok(Self {
+            tier: node.tier("besteffort")?,
+            node,
+            web,
+            batch,
+            work: Vec::new(),
+        })
+    }
+
+    /// Waits until best effort has a quota.
+    pub(in crate::cases) fn held(&self) -> Result<()> {
+        eventually(self.node.limit(), || {
+            ensure!(quota(&self.tier)?.is_some(), "best effort is not held back");
+            Ok(())
+        })
+    }
+
+    /// Waits until it has none.
+    pub(in crate::cases) fn free(&self) -> Result<()> {
+        eventually(self.node.limit(), || self.is_free())
+    }
+
+    /// An error where it has one.
+    pub(in crate::cases) fn is_free(&self) -> Result<()> {
+        let quota = quota(&self.tier)?;
+        ensure!(quota.is_none(), "best effort has a quota of {quota:?} us");
+        Ok(())
+    }
+
+    /// Writes that the agent takes for another program's.
+    pub(in crate::cases) fn foreign_writes(&self) -> Result<usize> {
+        let events = self.node.agent.events(0)?;
+        let foreign = events
+            .iter()
+            .filter(|event| matches!(event.kind, EventKind::ForeignWrite { .. }));
+        Ok(foreign.count())
+    }
+
+    /// Runs `podwarden undo` beside the pods, which run: it exits with 1, and nothing stays but the cgroups that they
+    /// are in.
+    pub(in crate::cases) fn undo(&self, context: &Context) -> Result<()> {
+        let (code, answer) = undo(context, &self.node, &[])?;
+        ensure!(code == Some(1), "beside pods that run: {code:?} {answer}");
+        for step in steps(&answer)? {
+            let (_, stays) = found(&answer, step)?;
+            ensure!(step == "cgroups" || stays.is_empty(), "{answer}");
+        }
+        self.is_free().context("podwarden undo ran")
+    }
+
+    /// Ends the pods. Then `podwarden undo` exits with 0, and leaves nothing.
+    pub(in crate::cases) fn finish_by_undo(self, context: &Context) -> Result<()> {
+        drop(self.work);
+        self.node.empty()?;
+        let (code, answer) = undo(context, &self.node, &[])?;
+        ensure!(code == Some(0), "without a pod: {code:?} {answer}");
+        self.node.ensure_nothing_left()
+    }
+
+    /// Ends the agent by SIGTERM: best effort has no quota by then.
+    pub(in crate::cases) fn finish(mut self) -> Result<()> {
+        let limit = self.node.limit();
+        self.node.agent.stop(Signal::SIGTERM, limit)?;
+        self.is_free().context("the agent has ended")?;
+        self.empty()
+    }
+
+    /// Ends the pods.
+    pub(in crate::cases) fn empty(self) -> Result<()> {
+        drop(self.work);
+        self.node.empty()?;
+        for pod in [&self.web, &self.batch] {
+            if pod.cgroup.exists() {
+                eventually(self.node.limit(), || pod.cgroup.remove())?;
+            }
+        }
+        Ok(())
+    }
+}
