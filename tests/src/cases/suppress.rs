@@ -45,6 +45,8 @@ fn options(policy: &str) -> Options {
 
 /// The tier's quota while others use nothing, microseconds in a period of 10 ms.
 const WHOLE: RangeInclusive<u64> = 14_000..=15_000;
+/// The same once others have used some: a rise below a hundredth of the node, 1,600 us, is not written.
+const WHOLE_AGAIN: RangeInclusive<u64> = 13_100..=15_000;
 
 /// The best-effort pod takes all CPUs.
 fn start(context: &Context, options: &Options) -> Result<Scene> {
@@ -86,7 +88,7 @@ fn suppressed_while_others_use_cpu(context: &Context) -> Result<()> {
     let work = scene.web.start(&["burn", "--threads", "2"])?;
     has(&scene, 3_200..=13_000)?;
     drop(work);
-    has(&scene, WHOLE)?;
+    has(&scene, WHOLE_AGAIN)?;
     let fights = scene.foreign_writes()?;
     ensure!(fights == 0, "its own quota is a foreign write");
     scene.finish()
