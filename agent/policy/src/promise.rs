@@ -49,6 +49,10 @@ const WRITTEN_NS: u64 = SECOND_NS / 4;
 /// A rate is measured over at least this long.
 const SHORTEST_NS: u64 = 5_000_000;
 
+/// The growth of the living is also measured over the last of this, up to twice as long: what begins to fill, or rests,
+/// is not averaged with the time before.
+const RECENT_NS: u64 = 50_000_000;
+
 /// Whether teardown decides when a victim's memory comes back: more than half of its `usage` is `shared`, bytes. Memory
 /// that processes share among themselves counts here as well: it comes back with them, and an early teardown costs
 /// nothing then.
@@ -188,6 +192,8 @@ impl Promise {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Living {
     from: Option<(u64, u64)>,
+    /// The last two marks, the younger first: when, and at what rest.
+    recent: [(u64, u64); 2],
     rate: u64,
 }
 
@@ -197,23 +203,47 @@ impl Living {
         self.from = None;
     }
 
+    fn begin(&mut self, now: u64, rest: u64) {
+        (self.from, self.recent) = (Some((now, rest)), [(now, rest); 2]);
+    }
+
     /// They use `rest` at `now`, of which `ahead` may be charged and not in use.
     pub fn observe(&mut self, now: u64, rest: u64, ahead: u64) {
         let Some((since, from)) = self.from else {
-            self.from = Some((now, rest));
-            return;
+            return self.begin(now, rest);
         };
         let elapsed = now.saturating_sub(since);
         if rest <= from {
             // Growth begins anew from here.
-            (self.from, self.rate) = (Some((now, rest)), 0);
+            self.rate = 0;
+            self.begin(now, rest);
         } else if elapsed >= SHORTEST_NS {
             let grown = (rest - from).saturating_sub(ahead);
-            self.rate = ratio(grown, SECOND_NS, elapsed);
+            let (least, most) = self.recent_rates(now, rest, ahead);
+            self.rate = ratio(grown, SECOND_NS, elapsed).min(most).max(least);
+            if now.saturating_sub(self.recent[0].0) >= RECENT_NS {
+                self.recent = [(now, rest), self.recent[0]];
+            }
             if elapsed >= SECOND_NS {
                 self.from = Some((now, rest));
             }
         }
+    }
+
+    /// The least and the most that they grew of late. A rest is a difference of two readings, each of which may be off
+    /// by `ahead`.
+    fn recent_rates(&self, now: u64, rest: u64, ahead: u64) -> (u64, u64) {
+        let (since, from) = self.recent[1];
+        let elapsed = now.saturating_sub(since);
+        if elapsed < RECENT_NS {
+            return (0, u64::MAX);
+        }
+        let (grown, unsure) = (rest.saturating_sub(from), ahead.saturating_mul(2));
+        let rate = |bytes| ratio(bytes, SECOND_NS, elapsed);
+        (
+            rate(grown.saturating_sub(unsure)),
+            rate(grown.saturating_add(unsure)),
+        )
     }
 
     /// The rate at the last look; 0 before it was measured.

@@ -12,7 +12,7 @@
 //! candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing. The pod is
 //! then the first in the order that keeps the scope below its level for that long, else the first that keeps it
 //! below its hard limit, else the first. Where the hard limit would be reached within the pause, a pod of the first two
-//! kinds does not wait for it.
+//! kinds does not wait for it, nor does one whose death lasts as long as the rest of the pause.
 //!
 //! Terms: the *excess* is what counts against the level less the target; the *grower* is what grew most over
 //! the last half second to second; the *gain* of a victim is its working set.
@@ -96,14 +96,14 @@ pub struct Shortage {
 
 impl Shortage {
     /// What has to be freed for the scope to stay below its level for `horizon` nanoseconds, bytes.
-    pub fn needed(&self, horizon: u64) -> u64 {
+    fn needed(&self, horizon: u64) -> u64 {
         let filled = part(self.rate, horizon, SECOND_NS);
         self.excess.saturating_add(filled)
     }
 
     /// What has to be freed for the scope to stay below its hard limit for `horizon` nanoseconds, bytes; `None`
     /// without a limit.
-    pub fn needed_below_limit(&self, horizon: u64) -> Option<u64> {
+    fn needed_below_limit(&self, horizon: u64) -> Option<u64> {
         let filled = part(self.rate, horizon, SECOND_NS);
         self.room.map(|room| filled.saturating_sub(room))
     }
@@ -115,10 +115,25 @@ impl Shortage {
         self.room.is_some_and(|room| filled >= room)
     }
 
-    /// Whether the death of `gain` comes to `least` bytes over [`KUBELET_PACE_NS`], with what it would have filled.
-    pub fn lasts(&self, gain: Gain, least: u64) -> bool {
-        let spared = part(self.rate_of(gain), KUBELET_PACE_NS, SECOND_NS);
-        gain.bytes.saturating_add(spared) >= least
+    /// What a death has to come to for growth that is no candidate's, the best first: the scope stays below its level
+    /// for [`KUBELET_PACE_NS`], or below its hard limit. With `pause` nanoseconds to wait, also: it makes up for what is
+    /// filled meanwhile.
+    pub fn lasting(&self, pause: u64) -> [Option<Lasting>; 3] {
+        let over = |horizon| move |bytes| Lasting { bytes, horizon };
+        let below_level = self.needed(KUBELET_PACE_NS);
+        let below_limit = self.needed_below_limit(KUBELET_PACE_NS);
+        let meanwhile = part(self.rate, pause, SECOND_NS);
+        [
+            Some(below_level).map(over(KUBELET_PACE_NS)),
+            below_limit.map(over(KUBELET_PACE_NS)),
+            (pause > 0).then_some(meanwhile).map(over(pause)),
+        ]
+    }
+
+    /// Whether the death of `gain` comes to `least`, with what it would have filled.
+    pub fn lasts(&self, gain: Gain, least: Lasting) -> bool {
+        let spared = part(self.rate_of(gain), least.horizon, SECOND_NS);
+        gain.bytes.saturating_add(spared) >= least.bytes
     }
 
     /// Whether the death of `gain` keeps the scope below its level for `horizon` nanoseconds: its memory is
@@ -145,6 +160,14 @@ impl Shortage {
     fn is_filled_by(&self, gain: Gain) -> bool {
         gain.growth > 0 && gain.growth >= self.growth.all() / 2
     }
+}
+
+/// So many bytes over so long a time: [`Shortage::lasting`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lasting {
+    bytes: u64,
+    /// Nanoseconds.
+    horizon: u64,
 }
 
 /// What a candidate's death gains.

@@ -89,6 +89,25 @@ fn a_victim_is_as_fast_as_others_until_it_is_seen_to_be_slow() {
     );
 }
 
+/// The rate at `at` milliseconds, where `first` mebibytes a second are filled for 300 ms and `then` so many.
+fn rate_after(first: u64, then: u64, at: u64) -> u64 {
+    let mut living = Living::default();
+    for millis in 0..=at {
+        let rest = 100_000 + first * millis.min(300) + then * millis.saturating_sub(300);
+        living.observe(millis * 1_000_000, rest * MIB / 1000, MIB);
+    }
+    living.rate() / MIB
+}
+
+#[test]
+fn what_begins_to_fill_or_rests_is_not_averaged_with_the_time_before() {
+    // Of the average it would be 667 and 286.
+    assert!((3_900..=4_000).contains(&rate_after(1, 4_000, 400)));
+    assert!(rate_after(400, 1, 420) <= 50);
+    // What goes on is measured as exactly as before.
+    assert!((396..=400).contains(&rate_after(400, 400, 420)));
+}
+
 #[test]
 fn the_rate_of_the_living_is_measured_from_the_kill_on() {
     let mut living = Living::default();
@@ -236,6 +255,18 @@ proptest! {
         let alone = Waiting { promised: 0, slow: 0, ..situation };
         if situation.used >= situation.floor {
             prop_assert_eq!(alone.shortfall(), Some(situation.used - situation.floor));
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_charges_ahead_is_no_growth(
+        looks in prop::collection::vec((1_u64..40_000_000, 0_u64..=96 * MIB), 1..200),
+    ) {
+        let (mut living, mut at) = (Living::default(), 0);
+        for (step, charged) in looks {
+            at += step;
+            living.observe(at, 1_000 * MIB + charged, 96 * MIB);
+            prop_assert_eq!(living.rate(), 0);
         }
     }
 

@@ -9,7 +9,7 @@
 //! - it acts at each crossing after which the hard limit is reached and one evictable pod could have prevented that, or
 //!   has acted within the pace before it;
 //! - the hard limit is not reached after a crossing at which one evictable pod that the rules let go first could have
-//!   prevented that, by what its processes held, freed as fast as victims are known to be, by what grew then: when
+//!   prevented that, or put it off for as long as the rest of the pause that it waits for, by what its processes held, freed as fast as victims are known to be, by what grew then: when
 //!   teardown gives back shared memory, whether a process ever ends, and what begins to grow later, no reactor can
 //!   foresee.
 //!
@@ -137,6 +137,20 @@ fn slept_through(end: &Sim, out_of_memory: u64) -> Vec<(u64, usize)> {
     found.collect()
 }
 
+/// The moments at which it waited for the end of a pause in which `out_of_memory` came, although the death of one pod
+/// that the rules let go first would have put that off for as long as the rest of the pause.
+fn waited_through(end: &Sim, out_of_memory: u64) -> Vec<(u64, usize)> {
+    let paused = end
+        .waits
+        .iter()
+        .filter(|moment| moment.now + moment.pause() > out_of_memory);
+    let found = paused.filter_map(|moment| {
+        let until = out_of_memory + moment.pause();
+        Some((moment.now, saviour(moment, until, Sim::may_go_first)?))
+    });
+    found.collect()
+}
+
 /// The same node, on which all that a dead pod holds comes back with its processes, at the usual rate, and nothing
 /// starts to grow later.
 fn without_leftovers(mut sim: Sim) -> Sim {
@@ -144,6 +158,78 @@ fn without_leftovers(mut sim: Sim) -> Sim {
         *pod = pod.clone().leaves_nothing();
     }
     sim
+}
+
+/// A pod that holds so much and does not grow.
+fn holds(class: u8, asked: u64, priority: i32, mib: u64) -> SimPod {
+    SimPod::new(class, asked * MIB, priority, false)
+        .holds(mib * MIB, 0)
+        .until(mib * MIB)
+}
+
+/// A daemon fills 64 MiB/s, and two pods 32 MiB/s each. The smaller one grows as much as the larger one, whose death
+/// lasts because it grows.
+#[test]
+fn a_pod_lasts_by_what_it_holds_and_what_it_would_fill() {
+    let grows =
+        |pod: SimPod, to: u64, after| pod.grows(32 * MIB, after * SECOND / 1000).until(to * MIB);
+    let pods = vec![
+        holds(1, 0, 0, 193),
+        grows(holds(1, 0, 3, 1), 490, 0),
+        holds(0, 0, -1, 73),
+        grows(holds(0, 0, 0, 314), 1305, 1067),
+        holds(0, 0, -2, 454)
+            .grows(256 * MIB, 2727 * SECOND / 1000)
+            .until(1720 * MIB),
+        grows(holds(1, 187, 3, 503), 1601, 1181),
+        holds(0, 0, -3, 169),
+        holds(1, 215, -3, 487),
+    ];
+    let sim = Sim::new(
+        pods,
+        64 * MIB,
+        1355 * MIB,
+        27 * MIB,
+        206 * MIB + (5 << 19),
+        5,
+    );
+    let end = without_leftovers(sim).run(20);
+    let at = end.out_of_memory;
+    assert!(
+        at.is_none_or(|at| missed(&end, at).is_empty()),
+        "{at:?} of {:?}",
+        end.history()
+    );
+}
+
+/// A pod fills 298 MiB in 70 ms and then rests. Of the larger victim half is shared memory: what its processes hold is
+/// free before the level is reached again.
+#[test]
+fn shared_memory_of_a_victim_does_not_lengthen_the_wait_for_its_processes() {
+    let pods = vec![
+        holds(0, 0, 0, 16).dies(3, 0, false),
+        holds(0, 0, 2, 1),
+        holds(2, 75, 0, 1).grows(4096 * MIB, 0).until(299 * MIB),
+        SimPod::new(0, 0, 2, false)
+            .holds(117_776_064, 108_716_352)
+            .dies(5, 26 * SECOND, false),
+        holds(0, 0, 2, 26).dies(7, 33 * SECOND, false),
+    ];
+    let end = Sim::new(
+        pods,
+        0,
+        463 * MIB,
+        382_730_240 - 339_738_624,
+        412_614_656,
+        219,
+    )
+    .run(20);
+    assert!(
+        needless(&end).len() <= 1,
+        "{:?} of {:?}",
+        needless(&end),
+        end.history()
+    );
 }
 
 proptest! {
@@ -170,6 +256,8 @@ proptest! {
         if let Some(at) = end.out_of_memory {
             let missed = missed(&end, at);
             prop_assert!(missed.is_empty(), "{at}: {missed:?} of {:?}", end.history());
+            let waited = waited_through(&end, at);
+            prop_assert!(waited.is_empty(), "{at}: {waited:?} of {:?}", end.history());
         }
     }
 }

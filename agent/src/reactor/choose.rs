@@ -6,6 +6,7 @@
 use podwarden_policy::{
     evict::{self, Candidate, Rank},
     units::Bytes,
+    worth::{Gain, Lasting, Shortage},
 };
 
 use super::{
@@ -91,18 +92,28 @@ fn rank(plan: &ArmedPlan, victim: &Victim, working_set: u64) -> Rank {
     evict::rank(plan.ranking, &candidate)
 }
 
-/// What a candidate has to use at least, bytes.
+/// What the death of a candidate has to give at least.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Least {
+    /// So many bytes.
     Used(u64),
-    /// Free within the kubelet's pace.
-    Lasting(u64),
+    /// So much of a shortage, with what the candidate would have filled.
+    Lasting(Shortage, Lasting),
 }
 
 impl Least {
-    const fn bytes(self) -> u64 {
+    /// Whether the death of one that uses `usage` and gives `bytes` suffices.
+    fn is_met(&self, victim: &Victim, usage: u64, bytes: u64) -> bool {
         match self {
-            Self::Used(bytes) | Self::Lasting(bytes) => bytes,
+            Self::Used(least) => bytes >= *least,
+            Self::Lasting(shortage, least) => {
+                let gain = Gain {
+                    bytes,
+                    growth: victim.files.seen.growth(usage),
+                    takes: 0,
+                };
+                shortage.lasts(gain, *least)
+            }
         }
     }
 }
@@ -130,8 +141,8 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Takes the candidates of a scope that use at least `least` bytes and that `skip` does not leave out. What is
-    /// read is noted in `trace`, for the record of an eviction.
+    /// Takes the candidates of a scope that may give `least` and that `skip` does not leave out. What is read is noted
+    /// in `trace`, for the record of an eviction.
     pub(super) fn fill(
         &mut self,
         plan: &ArmedPlan,
@@ -160,7 +171,7 @@ impl Order {
             if let Some(trace) = trace {
                 trace.pod(victim.token, now(), usage, None);
             }
-            if gain == 0 || gain < least.bytes() {
+            if gain == 0 || !least.is_met(victim, usage, gain) {
                 continue;
             }
             let choice = Choice {
@@ -197,8 +208,8 @@ impl Order {
         }
     }
 
-    /// Takes out the one that goes first by its working set read now, and at least `least` bytes of it. What is
-    /// read is noted in `trace` as well.
+    /// Takes out the one that goes first by its working set read now, where that gives `least`. What is read is noted
+    /// in `trace` as well.
     pub(super) fn next(
         &mut self,
         plan: &ArmedPlan,
@@ -229,9 +240,9 @@ impl Order {
             let gained = match least {
                 Least::Used(_) => counted,
                 // Shared memory is no gain then: teardown may take as long as the next eviction.
-                Least::Lasting(_) => counted.saturating_sub(stat.map_or(0, |stat| stat.shmem)),
+                Least::Lasting(..) => counted.saturating_sub(stat.map_or(0, |stat| stat.shmem)),
             };
-            if gained < least.bytes().max(1) {
+            if gained == 0 || !least.is_met(victim, usage, gained) {
                 self.drop_top(plan);
                 continue;
             }

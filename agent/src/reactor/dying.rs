@@ -52,15 +52,19 @@ impl Dying {
         self.left
     }
 
-    /// What of its promised memory counts in a scope that it is in.
-    fn counted(&self, scope: &Scope) -> u64 {
+    /// What of its promised memory counts in a scope that it is in, and what of what is left its processes give back:
+    /// shared memory waits for teardown.
+    fn counted(&self, scope: &Scope) -> (u64, u64) {
         let promised = self.promise.promised();
         if promised == 0 {
-            return 0;
+            return (0, self.left);
         }
         // Page cache that the scope does not count is not taken off either.
         let stat = self.victim().files.memory.stat();
-        stat.map_or(0, |stat| scope.used(&stat, self.left).min(promised))
+        stat.map_or((0, self.left), |stat| {
+            let counted = scope.used(&stat, self.left).min(promised);
+            (counted, self.left.saturating_sub(stat.shmem))
+        })
     }
 }
 
@@ -172,10 +176,10 @@ impl Victims {
     pub(super) fn held(&self, scope: &Scope, now: u64, usual: impl Fn(u64) -> u64) -> Held {
         let mut held = Held::default();
         for dying in self.of(scope.name) {
-            let promised = dying.counted(scope);
+            let (promised, of_processes) = dying.counted(scope);
             held.promised = held.promised.saturating_add(promised);
             held.freeing = held.freeing.saturating_add(dying.promise.rate());
-            match dying.promise.due(now, usual(dying.left)) {
+            match dying.promise.due(now, usual(of_processes)) {
                 u64::MAX => held.slow = held.slow.saturating_add(promised),
                 due => held.due = held.due.max(due),
             }

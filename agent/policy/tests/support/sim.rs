@@ -7,7 +7,7 @@ use podwarden_policy::{
     evict::{self, Candidate, Rank, Ranking},
     headroom::{self, FillRate, ReapCost},
     promise::{Freed, Living, Promise, Waiting},
-    worth::{self, Effect, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage},
+    worth::{self, Effect, Gain, Grower, Growth, Pick, Shortage},
 };
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -192,6 +192,8 @@ pub(crate) struct Sim {
     pub(crate) evictions: Vec<Eviction>,
     /// The node each time it came to the level that was in force then.
     pub(crate) crossings: Vec<Sim>,
+    /// The node where the next eviction waits for the end of the pause: the first such moment after each sample.
+    pub(crate) waits: Vec<Sim>,
     is_crossed: bool,
     pub(crate) out_of_memory: Option<u64>,
 }
@@ -226,6 +228,7 @@ impl Sim {
             passed_over: Vec::new(),
             evictions: Vec::new(),
             crossings: Vec::new(),
+            waits: Vec::new(),
             is_crossed: false,
             out_of_memory: None,
         }
@@ -236,6 +239,7 @@ impl Sim {
         Self {
             evictions: Vec::new(),
             crossings: Vec::new(),
+            waits: Vec::new(),
             ..self.clone()
         }
     }
@@ -414,7 +418,7 @@ impl Sim {
             let promised = promise.promised();
             waiting.promised += promised;
             waiting.freeing += promise.rate();
-            match promise.due(self.now, self.reap.of(self.pods[*index].usage())) {
+            match promise.due(self.now, self.reap.of(self.pods[*index].anon)) {
                 u64::MAX => waiting.slow += promised,
                 due => waiting.due = waiting.due.max(due),
             }
@@ -441,6 +445,13 @@ impl Sim {
             return false;
         };
         let Some(victim) = self.victim(&candidates, excess) else {
+            if self
+                .waits
+                .last()
+                .is_none_or(|last| last.sampled != self.sampled)
+            {
+                self.waits.push(self.moment());
+            }
             return false;
         };
         let before = Box::new(self.moment());
@@ -514,18 +525,26 @@ impl Sim {
                 if pause > 0 && !shortage.reaches_limit(pause) {
                     return None;
                 }
-                let at_least = [
-                    Some(shortage.needed(KUBELET_PACE_NS)),
-                    shortage.needed_below_limit(KUBELET_PACE_NS),
-                ];
-                let lasting = at_least.iter().flatten().find_map(|least| {
+                let amounts = shortage.lasting(pause);
+                let lasting = amounts.into_iter().flatten().find_map(|least| {
+                    // Shared memory is no gain: teardown may take as long as the next eviction.
+                    let of_processes = |index: &usize| Gain {
+                        bytes: self.pods[*index].anon,
+                        ..self.gain(*index)
+                    };
                     let mut all = candidates.iter().copied();
-                    all.find(|index| self.pods[*index].anon >= *least)
-                        .or(filler.filter(|index| shortage.lasts(self.gain(*index), *least)))
+                    all.find(|index| shortage.lasts(of_processes(index), least))
+                        .or(filler.filter(|index| shortage.lasts(self.gain(*index), least)))
                 });
                 lasting.or((pause == 0).then_some(first))
             }
         }
+    }
+
+    /// How long the next eviction waits where what grows is no candidate, nanoseconds.
+    pub(crate) fn pause(&self) -> u64 {
+        let until = self.effect.allowed_from(Grower::Others);
+        until.saturating_sub(self.now)
     }
 
     /// Whether what grows now, and goes on, has filled the node up to its level once the processes of all that died

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use podwarden_cgroup::Killed;
 use podwarden_policy::{
     evict::Place,
-    worth::{self, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage},
+    worth::{self, Gain, Grower, Growth, Pick, Shortage},
 };
 
 use super::{Choice, Core, Least, Survey, choice_of, skip};
@@ -145,7 +145,7 @@ impl Core {
                 }
             }
             Grower::Others => self
-                .lasting(plan, crossing.scope, &shortage, filler, amount)
+                .lasting(plan, crossing.scope, &shortage, pause, filler, amount)
                 .or((pause == 0).then_some(first))
                 .ok_or(shortage.growth),
         }
@@ -179,25 +179,22 @@ impl Core {
         }
     }
 
-    /// The candidate whose death keeps the scope below its level for the kubelet's pace, or else below its limit.
-    /// `amount` is which of the two the candidates are ordered by: once in a decision, however many cannot be killed.
+    /// The candidate whose death lasts ([`Shortage::lasting`]), with `pause` nanoseconds to wait. `amount` is which of
+    /// the amounts the candidates are ordered by: once in a decision, however many cannot be killed.
     fn lasting(
         &mut self,
         plan: &ArmedPlan,
         scope: ScopeName,
         shortage: &Shortage,
+        pause: u64,
         filler: Option<Choice>,
         amount: &mut Option<usize>,
     ) -> Option<Choice> {
-        let at_least = [
-            Some(shortage.needed(KUBELET_PACE_NS)),
-            shortage.needed_below_limit(KUBELET_PACE_NS),
-        ];
         let from = amount.unwrap_or(0);
-        let mut amounts = at_least.into_iter().enumerate().skip(from);
-        amounts.find_map(|(index, bytes)| {
-            let bytes = bytes?;
-            let least = Least::Lasting(bytes);
+        let mut amounts = shortage.lasting(pause).into_iter().enumerate().skip(from);
+        amounts.find_map(|(index, lasting)| {
+            let lasting = lasting?;
+            let least = Least::Lasting(*shortage, lasting);
             if *amount != Some(index) {
                 *amount = Some(index);
                 let (dying, at) = (&self.dying, now());
@@ -206,7 +203,7 @@ impl Core {
                 self.lasting.fill(plan, scope, trace, skip, least);
             }
             let first = self.lasting.next(plan, None, least);
-            first.or_else(|| filler.filter(|f| shortage.lasts(self.gain(plan, *f), bytes)))
+            first.or_else(|| filler.filter(|f| shortage.lasts(self.gain(plan, *f), lasting)))
         })
     }
 

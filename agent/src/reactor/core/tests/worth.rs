@@ -87,3 +87,32 @@ fn growth_of_a_candidate_keeps_no_pause() {
     fake.uses("a", 10_000_000);
     assert_eq!(chosen(&fake.step()), [(1, true)]);
 }
+
+#[test]
+fn a_candidate_that_grows_lasts_longer_than_a_larger_one_where_others_grow() {
+    const MB: u64 = 1_000_000;
+    let mut fake = Fake::new(60, 64);
+    let (before, now_used) = ([800, 590, 1], [800, 750, 181]);
+    let names = ["first", "lasts", "filler"];
+    for (name, usage) in names.iter().zip(before) {
+        fake.cgroup(name, usage * MB);
+    }
+    let level = 3000 * MB;
+    fake.cgroup("kubepods", 0);
+    fake.arm_at(level, &names, level, true);
+    let (plan, at) = (Arc::clone(&fake.core.plan), now());
+    fake.core
+        .growths
+        .looked(ScopeName::Kubepods, level - 740 * MB);
+    for seconds in [8, 7] {
+        fake.core
+            .growths
+            .sample(&plan, at - seconds * 1_000_000_000);
+    }
+    // 160 and 180 MB of the growth are theirs, 400 MB are not: 925 MB in ten seconds.
+    for (name, usage) in names.iter().zip(now_used) {
+        fake.uses(name, usage * MB);
+    }
+    fake.uses("kubepods", level + MB);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+}
