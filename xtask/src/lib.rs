@@ -4,6 +4,8 @@
 pub mod apt;
 pub mod cases;
 pub mod cmd;
+pub mod image;
+pub mod oci;
 pub mod paths;
 pub mod report;
 pub mod setup;

@@ -12,6 +12,7 @@ mod layers;
 mod lengths;
 mod licences;
 mod peers;
+mod release;
 mod sources;
 mod test;
 
@@ -42,6 +43,7 @@ Examples:
   cargo xtask bench evict --runs 5     time to the kill of podwarden, earlyoom and nohang (as root)
   cargo xtask fuzz snapshot --seconds 600
   cargo xtask bench plan               how long one plan takes
+  cargo xtask image                    the DaemonSet's image, for a registry or a node
   cargo xtask ci                       all checks and all tests";
 
 #[derive(Debug, Subcommand)]
@@ -58,6 +60,8 @@ enum Task {
     Bench(bench::Args),
     /// Tries what the policy reads with random inputs.
     Fuzz(fuzz::Args),
+    /// Writes the agent as it is shipped into a container image, without a daemon.
+    Image(release::Args),
     /// Formatting, lints, the order of imports, licences, then every test.
     Ci(ci::Args),
 }
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::main(&workspace, &args).map(|()| true),
         Task::Bench(args) => bench::main(&workspace, &args).map(|()| true),
         Task::Fuzz(args) => fuzz::main(&workspace, &args).map(|()| true),
+        Task::Image(args) => release::main(&workspace, &args).map(|()| true),
         Task::Test(args) => reported(&workspace, |report| test::run(&workspace, &args, report)),
         Task::Ci(args) => reported(&workspace, |report| ci::run(&workspace, &args, report)),
     };

@@ -78,6 +78,11 @@ impl Workspace {
         self.target.clone()
     }
 
+    /// Container images.
+    pub fn image(&self) -> PathBuf {
+        self.target.join("image")
+    }
+
     /// apt's package lists for setup.
     pub fn apt(&self) -> PathBuf {
         self.target.join("apt")
@@ -116,6 +121,11 @@ impl Workspace {
     /// The agent, release build.
     pub fn agent(&self) -> PathBuf {
         self.target.join("release/podwarden")
+    }
+
+    /// The agent as it is shipped.
+    pub fn shipped_agent(&self) -> PathBuf {
+        self.target.join("dist/podwarden")
     }
 
     /// The end-to-end cases and the demo, release build.

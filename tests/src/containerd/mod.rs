@@ -32,7 +32,7 @@ use crate::cases::{Context, skip};
 use crate::harness::{eventually, private_dir};
 
 pub(crate) use self::cni::{Asked, plugins};
-pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox, pack};
+pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox};
 pub(crate) use self::pods::{RunningPod, WORKLOAD};
 
 /// What has to be on the machine, besides the network plugins.
