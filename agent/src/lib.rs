@@ -19,7 +19,7 @@
 //! | `eviction` | what follows a kill: recorder, teardown, status in the API | the state directory, the API server, the event log |
 //! | `hierarchy` | what cgroups hold: sense, act, drift, converge, oom_score | cgroup files, /proc |
 //! | `reactor` | the fast loop: watch, choose, kill, reap | usage files, SIGKILL, `process_mrelease` |
-//! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files |
+//! | `accounting` | cgroup index and kernel accounts -> figures | `kernel`, cgroup directories, memory files, `/proc/PID/net` |
 //! | `pods` | sources -> one set of pods | the manifest directory, the API server, the kubelet |
 //! | `pods::runtime` | container state from the CRI; how a pod is taken down | the runtime's socket |
 //! | `kernel` | what this kernel can do; hooks, loader, records | BPF, BTF, what it has pinned |

@@ -10,8 +10,10 @@ use podwarden_abi::{Figure, Used};
 use crate::telemetry::now;
 
 mod controllers;
+mod traffic;
 
 pub(crate) use controllers::WalkMeta;
+pub(crate) use traffic::{Bio, Packet, Socket};
 
 macro_rules! offsets {
     ($($name:ident: $figure:ident, $structure:literal, $path:literal;)*) => {

@@ -9,6 +9,8 @@
 //! | `mark_victim_task`, `mark_victim_pid` | tp_btf `mark_victim` | victims of the kernel's OOM killer; which of the two loads depends on the kernel |
 //! | `cgroup_mkdir`, `cgroup_rmdir`, `cgroup_release`, `cgroup_attach_task` | tp_btf | what is in scope, and which account a task counts to |
 //! | `direct_reclaim_begin`/`_end`, `memcg_reclaim_begin`/`_end` | tp_btf | stall time per account |
+//! | `block_bio_queue` | tp_btf | bytes and operations of disks per account |
+//! | `tcp_retransmit_skb` | tp_btf | TCP segments sent again per account |
 //! | `walk` | iter `cgroup` | a record for each cgroup below kubepods when the agent asks |
 //! | `charge` | fentry `page_counter_try_charge` | armed levels, at the charge that reaches them |
 //!
@@ -29,12 +31,14 @@
 
 mod account;
 mod atomic;
+mod disk;
 mod exit;
 mod kernel;
 mod level;
 mod lifecycle;
 mod maps;
 mod near;
+mod network;
 mod objective;
 mod stall;
 mod task_storage;
@@ -47,7 +51,7 @@ use aya_ebpf::{
 };
 
 use aya_log_ebpf::{debug, warn};
-use kernel::{Cgroup, PageCounter, Task};
+use kernel::{Bio, Cgroup, Packet, PageCounter, Socket, Task};
 use lifecycle::Outcome;
 
 #[btf_tracepoint(function = "sched_switch")]
@@ -166,6 +170,18 @@ fn memcg_reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "mm_vmscan_memcg_reclaim_end")]
 fn memcg_reclaim_end(_ctx: BtfTracePointContext) -> i32 {
     stall::end(stall::Kind::Memcg);
+    0
+}
+
+#[btf_tracepoint(function = "block_bio_queue")]
+fn block_bio_queue(ctx: BtfTracePointContext) -> i32 {
+    disk::queued(Bio(ctx.arg(0)));
+    0
+}
+
+#[btf_tracepoint(function = "tcp_retransmit_skb")]
+fn tcp_retransmit_skb(ctx: BtfTracePointContext) -> i32 {
+    network::retransmitted(Socket(ctx.arg(0)), Packet(ctx.arg(1)));
     0
 }
 

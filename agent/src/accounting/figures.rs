@@ -4,21 +4,23 @@ mod parts;
 
 use std::{collections::HashMap, time::Instant};
 
-use podwarden_abi::Account;
+use podwarden_abi::{Account, Figure};
 use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, ThrottleReader, Tree};
 use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
 
 use crate::{
     accounting::{
+        KernelSide,
         index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
         walked::{PassStats, Walked},
     },
     api::types::{
-        ContainerStats, CpuStats, MemoryStats, PodRef, PodStats, ThrottlingStats, TierStats,
+        ContainerStats, CpuStats, MemoryStats, NetworkStats, PodRef, PodStats, ThrottlingStats,
+        TierStats,
     },
     kernel::{accounts::add, walk::Walker},
 };
-use parts::{below_mount, exits, memory_stats, stall, throttling, walked_memory};
+use parts::{below_mount, disk, exits, memory_stats, stall, throttling, walked_memory};
 
 /// What pods and containers are called, where a source says so.
 pub trait Names {
@@ -51,8 +53,17 @@ pub struct Sampler {
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     /// What one pass of the kernel's iterator found; files are read where it has nothing.
     walked: Walked,
+    /// The kernel programs count disk, and TCP segments that are sent again.
+    counted: Counted,
     last: HashMap<String, (Instant, u64)>,
     seen: HashMap<String, (Instant, u64)>,
+}
+
+/// What of the accounts means something.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counted {
+    disk: bool,
+    retransmits: bool,
 }
 
 /// The figures of one pass without the node's own.
@@ -76,9 +87,14 @@ pub struct TierInfo {
 
 impl Sampler {
     /// Without kernel programs CPU time is read from the cgroups' files.
-    pub fn new(cpu_from_files: bool) -> Self {
+    pub fn new(kernel: Option<&KernelSide>) -> Self {
+        let counts = |figure| kernel.is_some_and(|kernel| kernel.counts(figure));
         Self {
-            cpu: cpu_from_files.then(HashMap::new),
+            cpu: kernel.is_none().then(HashMap::new),
+            counted: Counted {
+                disk: counts(Figure::Disk),
+                retransmits: counts(Figure::Retransmits),
+            },
             ..Self::default()
         }
     }
@@ -192,10 +208,21 @@ impl Sampler {
             memory: self.memory(pass, tree, &entry.path),
             stall: stall(&total),
             exits: exits(&total),
+            disk: self.counted.disk.then(|| disk(&total)),
+            network: self.network(pass, &total),
             proactive_reclaim: None,
             containers,
         };
         (stats, total)
+    }
+
+    /// What the kernel programs count of the network.
+    fn network(&self, pass: &Pass, account: &Account) -> Option<NetworkStats> {
+        self.counted.retransmits.then(|| NetworkStats {
+            time: pass.time.clone(),
+            tcp_retransmitted_segments: Some(account.retransmits),
+            ..NetworkStats::default()
+        })
     }
 
     fn container(
@@ -222,6 +249,7 @@ impl Sampler {
             memory: self.memory(pass, tree, &entry.path),
             stall: stall(account),
             exits: exits(account),
+            disk: self.counted.disk.then(|| disk(account)),
         }
     }
 

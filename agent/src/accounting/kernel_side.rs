@@ -1,7 +1,7 @@
 //! The kernel programs with the maps that the accounts are read from.
 
 use aya::maps::{MapData, RingBuf};
-use podwarden_abi::{Account, MAX_ACCOUNT_DEPTH, NO_SLOT, Tracked};
+use podwarden_abi::{Account, Figure, MAX_ACCOUNT_DEPTH, NO_SLOT, Tracked};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::AccountingError;
@@ -64,6 +64,11 @@ impl KernelSide {
     /// Reads every cgroup in one pass, where this kernel can.
     pub fn walker(&self) -> Option<&Walker> {
         self.walker.as_ref()
+    }
+
+    /// Whether the programs count this figure.
+    pub fn counts(&self, figure: Figure) -> bool {
+        self.programs.counts(figure)
     }
 
     pub(super) fn flush_cpu(&mut self, cpu: u32) {

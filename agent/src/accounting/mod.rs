@@ -1,11 +1,11 @@
-//! The kernel's figures joined with the tree: walks the tree at the start, then follows the kernel's records, and keeps
-//! the cgroup index.
+//! The kernel's figures joined with the tree: walks it at the start, follows the kernel's records, keeps the index.
 
 mod children;
 pub mod figures;
 mod gone;
 pub mod index;
 mod kernel_side;
+pub mod network;
 mod orphans;
 pub mod walked;
 

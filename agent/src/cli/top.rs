@@ -39,7 +39,7 @@ Examples:
 
 CPU is in thousandths of a core, WAIT in milliseconds that tasks waited for a CPU per second,
 P99 the upper bound of the 99th percentile of one wait, STALL in milliseconds spent reclaiming
-memory per second, EXITS all/failed/by signal. NO_COLOR is respected.";
+memory per second, EXITS all/failed/by signal, DISK and NET bytes per second. NO_COLOR is respected.";
 
 /// The shortest time between two samples: shorter ones say little and cost the node.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -67,7 +67,7 @@ pub struct Args {
 enum Output {
     /// What fits
     Table,
-    /// With uid, resident memory and context switches
+    /// With uid, resident memory, context switches, disk and network
     Wide,
     /// One JSON object
     Json,

@@ -156,6 +156,10 @@ pub struct Config {
     pub reactor: ReactorConfig,
     /// Time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,
+    /// `sampling.disk`: whether a kernel program counts what pods read from and write to disks. Default: true.
+    pub sampling_disk: bool,
+    /// `sampling.network`: whether the pods' network is read. Default: true.
+    pub sampling_network: bool,
     /// `metrics.pods`: which series a pod has on `/metrics`. Default: `basic`.
     pub pod_series: PodSeries,
     /// `eventLog`. Default: none, an agent writes no file unasked.

@@ -19,7 +19,7 @@ pub enum PodSeries {
     /// more of a pod that gives page cache back.
     #[default]
     Basic,
-    /// Also the distribution of waits, context switches, quota periods and exits: some forty.
+    /// Also the distribution of waits, context switches, quota periods, exits, disk and network: some fifty.
     Full,
 }
 

@@ -289,6 +289,8 @@ pub(super) struct RawReactor {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSampling {
     pub(super) interval: Option<SamplingInterval>,
+    pub(super) disk: Option<bool>,
+    pub(super) network: Option<bool>,
 }
 
 /// `metrics`.

@@ -185,6 +185,8 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         },
         reactor: file.reactor(raw.reactor)?,
         sampling_interval: raw.sampling.interval.unwrap_or_default().0,
+        sampling_disk: raw.sampling.disk.unwrap_or(true),
+        sampling_network: raw.sampling.network.unwrap_or(true),
         pod_series: raw.metrics.pods.unwrap_or_default(),
         event_log: file.event_log(raw.event_log)?,
         convergence: raw.convergence.into(),

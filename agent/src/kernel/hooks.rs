@@ -21,7 +21,12 @@ pub struct Hook {
     pub enables: &'static str,
     /// The loss without it; `None` where no program works without it.
     pub lost_without: Option<&'static str>,
+    /// The figure that it is for alone: it is not loaded where that is switched off, or lacks members.
+    pub figure: Option<Figure>,
 }
+
+const NO_DISK: &str = "what pods read from and write to disks is unknown";
+const NO_RETRANSMITS: &str = "TCP segments that pods send again are unknown";
 
 /// Every tracepoint program, in the order in which they are attached: scope before accounting, so that
 /// nothing is missed. Programs on one tracepoint stand beside each other, and the first that fits is attached.
@@ -32,6 +37,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["cgroup *"],
         enables: "pods are seen when they appear",
         lost_without: None,
+        figure: None,
     },
     Hook {
         program: "cgroup_rmdir",
@@ -39,6 +45,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["cgroup *"],
         enables: "pods are seen when they go",
         lost_without: None,
+        figure: None,
     },
     Hook {
         program: "cgroup_release",
@@ -46,6 +53,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["cgroup *"],
         enables: "accounts are freed when the last task is gone",
         lost_without: None,
+        figure: None,
     },
     Hook {
         program: "cgroup_attach_task",
@@ -53,6 +61,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["cgroup *", "char *", "task_struct *", "bool"],
         enables: "a task that is moved counts to where it ran",
         lost_without: Some("CPU time of a running task that is moved counts to where it moved"),
+        figure: None,
     },
     Hook {
         program: "task_newtask",
@@ -60,6 +69,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["task_struct *"],
         enables: "CPU time is complete where the kernel leaves switches untraced",
         lost_without: Some("CPU time is lost where the kernel leaves context switches untraced"),
+        figure: None,
     },
     Hook {
         program: "sched_process_exit",
@@ -67,6 +77,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["task_struct *"],
         enables: "exits of every pod",
         lost_without: Some("exits are unknown"),
+        figure: None,
     },
     Hook {
         program: "sched_switch",
@@ -74,6 +85,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["bool", "task_struct *", "task_struct *", "unsigned int"],
         enables: "CPU time and run-queue wait of every pod",
         lost_without: None,
+        figure: None,
     },
     Hook {
         program: "direct_reclaim_begin",
@@ -81,6 +93,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &[],
         enables: "stall time of pods in reclaim for the node",
         lost_without: Some("no stall time for direct reclaim"),
+        figure: None,
     },
     Hook {
         program: "direct_reclaim_end",
@@ -88,6 +101,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &[],
         enables: "stall time of pods in reclaim for the node",
         lost_without: Some("no stall time for direct reclaim"),
+        figure: None,
     },
     Hook {
         program: "memcg_reclaim_begin",
@@ -95,6 +109,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &[],
         enables: "stall time of pods in reclaim for a limit",
         lost_without: Some("no stall time for memory cgroup reclaim"),
+        figure: None,
     },
     Hook {
         program: "memcg_reclaim_end",
@@ -102,6 +117,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &[],
         enables: "stall time of pods in reclaim for a limit",
         lost_without: Some("no stall time for memory cgroup reclaim"),
+        figure: None,
     },
     Hook {
         program: "mark_victim_task",
@@ -109,6 +125,7 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["task_struct *"],
         enables: "exits by the kernel's OOM killer are marked",
         lost_without: Some("kernel OOM kills look like any other SIGKILL"),
+        figure: None,
     },
     // Before 6.8 the kernel hands over the process id.
     Hook {
@@ -117,6 +134,23 @@ pub const HOOKS: &[Hook] = &[
         arguments: &["int"],
         enables: "exits by the kernel's OOM killer are marked",
         lost_without: Some("kernel OOM kills look like any other SIGKILL"),
+        figure: None,
+    },
+    Hook {
+        program: "block_bio_queue",
+        tracepoint: "block_bio_queue",
+        arguments: &["bio *"],
+        enables: "bytes and operations of disks of every pod",
+        lost_without: Some(NO_DISK),
+        figure: Some(Figure::Disk),
+    },
+    Hook {
+        program: "tcp_retransmit_skb",
+        tracepoint: "tcp_retransmit_skb",
+        arguments: &["sock *", "sk_buff *"],
+        enables: "TCP segments that every pod sends again",
+        lost_without: Some(NO_RETRANSMITS),
+        figure: Some(Figure::Retransmits),
     },
 ];
 
@@ -130,6 +164,7 @@ pub const CHARGE: Hook = Hook {
     lost_without: Some(
         "levels are seen at context switches, by eventfd and by the sampler, not at the charge itself",
     ),
+    figure: None,
 };
 
 /// The iterator over cgroups (kernel `kernel/bpf/cgroup_iter.c`, 6.1).
@@ -141,6 +176,7 @@ pub const WALK: Hook = Hook {
     lost_without: Some(
         "memory and throttling of pods are read file by file, without peaks and page faults",
     ),
+    figure: None,
 };
 
 /// A figure's purpose, and the loss where this kernel lacks a structure member that it needs; `None`
@@ -185,6 +221,8 @@ pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
             "pressure of every cgroup in one pass",
             Some("the pressure of pods is unknown"),
         ),
+        Figure::Disk => ("bytes and operations of disks", Some(NO_DISK)),
+        Figure::Retransmits => ("TCP segments sent again", Some(NO_RETRANSMITS)),
     }
 }
 

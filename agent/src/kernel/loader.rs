@@ -46,6 +46,8 @@ pub struct LoadOptions {
     pub fentry: bool,
     /// Whether to try the iterator over cgroups.
     pub walk: bool,
+    /// Figures that are not wanted: their programs are not loaded.
+    pub off: Vec<Figure>,
     /// Where accounts that outlive the agent are pinned; `None` where they end with it.
     pub pins: Option<Place>,
     /// The least severe lines that the programs write.
@@ -120,6 +122,8 @@ pub struct Missing {
 /// Everything in the kernel; detached on drop.
 pub struct Programs {
     ebpf: Ebpf,
+    /// Figures whose own programs are attached.
+    figures: Vec<Figure>,
     /// What this kernel refused.
     pub missing: Vec<Missing>,
 }
@@ -152,6 +156,7 @@ fn lacking(btf: &KernelBtf, options: &LoadOptions) -> Vec<Member> {
     let without = |m: &&Member| options.without_members.contains(&m.name());
     let mut lacking = hooks::lacking(btf);
     lacking.extend(hooks::MEMBERS.iter().filter(without));
+    lacking.retain(|member| !options.off.contains(&member.figure));
     lacking
 }
 
@@ -166,7 +171,12 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     }
     let lacking = lacking(&btf, options);
     let globals = globals::globals(&btf, options, &lacking)?;
-    let choices = hooks::by_tracepoint().map(|hooks| {
+    let wanted = |hooks: &&[Hook]| {
+        let figure = hooks[0].figure;
+        let lacks = |figure| lacking.iter().any(|member| member.figure == figure);
+        figure.is_none_or(|figure| !options.off.contains(&figure) && !lacks(figure))
+    };
+    let choices = hooks::by_tracepoint().filter(wanted).map(|hooks| {
         let arguments = btf.tracepoint_args(hooks[0].tracepoint);
         (&hooks[0], hooks::choose(hooks, arguments.as_deref()))
     });
@@ -191,6 +201,7 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     };
     let mut programs = Programs {
         ebpf,
+        figures: Vec::new(),
         missing: Vec::new(),
     };
     programs.lose_figures(&lacking);
@@ -313,7 +324,7 @@ impl Programs {
             .load(hook.tracepoint, btf)
             .and_then(|()| program.attach());
         match (attached, hook.lost_without) {
-            (Ok(_), _) => {}
+            (Ok(_), _) => self.figures.extend(hook.figure),
             (Err(e), Some(lost)) => self.miss(hook.tracepoint, lost, chain(&e)),
             (Err(e), None) => {
                 let source = Box::new(e);
@@ -338,6 +349,11 @@ impl Programs {
     fn miss(&mut self, part: &'static str, lost: &'static str, why: String) {
         tracing::debug!(part, lost, why, "kernel hook not available");
         self.missing.push(Missing { part, lost, why });
+    }
+
+    /// True when the figure's own program is attached.
+    pub fn counts(&self, figure: Figure) -> bool {
+        self.figures.contains(&figure)
     }
 
     /// True when levels are checked at the charge itself.

@@ -13,8 +13,9 @@ use podwarden::{
     api::{
         published::{Figures, Published},
         types::{
-            EventKind, Eviction, EvictionTimeline, MemoryStats, NodeStats, PodStats,
-            ReclaimedStats, RuntimeStats, SourceStats, ThrottlingStats, TierConvergence, TierStats,
+            DiskStats, EventKind, Eviction, EvictionTimeline, InterfaceStats, MemoryStats,
+            NetworkStats, NodeStats, PodStats, ReclaimedStats, RuntimeStats, SourceStats,
+            ThrottlingStats, TierConvergence, TierStats,
         },
     },
     config::{Live, PodSeries},
@@ -26,6 +27,8 @@ use crate::support::{Api, node, pod};
 
 const RULES: &str = include_str!("../../../deploy/monitoring/rules.yaml");
 const RULES_TEST: &str = include_str!("../../../deploy/monitoring/rules-test.yaml");
+const CADVISOR: &str = include_str!("../../../deploy/monitoring/cadvisor.yaml");
+const CADVISOR_TEST: &str = include_str!("../../../deploy/monitoring/cadvisor-test.yaml");
 const BOARDS: [&str; 2] = [
     include_str!("../../../deploy/monitoring/node.json"),
     include_str!("../../../deploy/monitoring/fleet.json"),
@@ -64,6 +67,12 @@ fn whole(pods: usize) -> Figures {
         };
         pod.cpu.throttling = Some(ThrottlingStats::default());
         pod.cpu.run_queue_wait_histogram = vec![1; 24];
+        pod.disk = Some(DiskStats::default());
+        pod.network = Some(NetworkStats {
+            interfaces: vec![InterfaceStats::default()],
+            tcp_retransmitted_segments: Some(0),
+            ..NetworkStats::default()
+        });
         pod
     };
     Figures::new(node, (0..pods).map(pod).collect())
@@ -174,14 +183,36 @@ fn every_alert_has_its_page_in_the_runbook() {
     assert_eq!(counted.as_u64(), Some(alerts.len() as u64));
 }
 
-/// `promtool test rules`, on the groups of the PrometheusRule.
 #[test]
 fn every_alert_fires_with_its_fault_and_not_without() {
+    test_rules(RULES, RULES_TEST);
+}
+
+#[tokio::test]
+async fn a_dashboard_of_cadvisor_has_podwarden_s_series() {
+    let api = Api::start().await;
+    set_series(&api.published, PodSeries::Full);
+    api.published.publish(whole(1));
+    let names = declared(&api).await;
+    let rules: Value = serde_saphyr::from_str(CADVISOR).unwrap();
+    let mut expressions = Vec::new();
+    strings(&rules, "expr", &mut expressions);
+    assert!(expressions.len() > 20, "{expressions:?}");
+    for expression in expressions {
+        for name in used(expression) {
+            assert!(names.contains(&name), "no metric {name}\n{names:?}");
+        }
+    }
+    test_rules(CADVISOR, CADVISOR_TEST);
+}
+
+/// `promtool test rules`, on the groups of a PrometheusRule.
+fn test_rules(rules: &str, tests: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let rules: Value = serde_saphyr::from_str(RULES).unwrap();
+    let rules: Value = serde_saphyr::from_str(rules).unwrap();
     // JSON is YAML.
     fs::write(dir.path().join("groups.yaml"), rules["spec"].to_string()).unwrap();
-    fs::write(dir.path().join("rules-test.yaml"), RULES_TEST).unwrap();
+    fs::write(dir.path().join("rules-test.yaml"), tests).unwrap();
     for arguments in [
         ["check", "rules", "groups.yaml"],
         ["test", "rules", "rules-test.yaml"],

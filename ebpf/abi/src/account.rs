@@ -22,6 +22,31 @@ pub struct CpuAccount {
 }
 const _: () = assert!(size_of::<CpuAccount>() == 64);
 
+/// What a cgroup's tasks asked of disks, and what was written back of theirs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskAccount {
+    /// Bytes of reads.
+    pub read_bytes: u64,
+    /// Bytes of writes.
+    pub written_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+const _: () = assert!(size_of::<DiskAccount>() == 4 * 8);
+
+impl DiskAccount {
+    /// Adds what another has counted.
+    pub fn accumulate(&mut self, of: &Self) {
+        self.read_bytes += of.read_bytes;
+        self.written_bytes += of.written_bytes;
+        self.reads += of.reads;
+        self.writes += of.writes;
+    }
+}
+
 /// One cgroup's figures of what is rare, which all CPUs add to atomically.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,10 +63,14 @@ pub struct SharedAccount {
     pub exits_signaled: u64,
     /// See [`Account::exits_oom`].
     pub exits_oom: u64,
+    /// See [`Account::disk`].
+    pub disk: DiskAccount,
+    /// See [`Account::retransmits`].
+    pub retransmits: u64,
     /// What the CPUs' buckets have no room for.
     pub wait_carry: [u64; WAIT_BUCKETS],
 }
-const _: () = assert!(size_of::<SharedAccount>() == 6 * 8 + WAIT_BUCKETS * 8);
+const _: () = assert!(size_of::<SharedAccount>() == 11 * 8 + WAIT_BUCKETS * 8);
 
 /// What a bucket of [`CpuAccount::wait_hist`] has counted when it is 0 again.
 pub const WAIT_CARRY: u64 = 1 << 16;
@@ -68,10 +97,14 @@ pub struct Account {
     pub exits_signaled: u64,
     /// Of these, chosen by the kernel's OOM killer.
     pub exits_oom: u64,
+    /// Disk.
+    pub disk: DiskAccount,
+    /// TCP segments that its sockets sent again.
+    pub retransmits: u64,
     /// See [`WAIT_BUCKETS`].
     pub wait_hist: [u64; WAIT_BUCKETS],
 }
-const _: () = assert!(size_of::<Account>() == 9 * 8 + WAIT_BUCKETS * 8);
+const _: () = assert!(size_of::<Account>() == 14 * 8 + WAIT_BUCKETS * 8);
 
 impl Account {
     /// Adds what one CPU has counted.
@@ -92,6 +125,8 @@ impl Account {
         self.exits_failed += of.exits_failed;
         self.exits_signaled += of.exits_signaled;
         self.exits_oom += of.exits_oom;
+        self.disk.accumulate(&of.disk);
+        self.retransmits += of.retransmits;
         for (to, of) in self.wait_hist.iter_mut().zip(of.wait_carry) {
             *to += of;
         }
@@ -108,6 +143,8 @@ impl Account {
         self.exits_failed += of.exits_failed;
         self.exits_signaled += of.exits_signaled;
         self.exits_oom += of.exits_oom;
+        self.disk.accumulate(&of.disk);
+        self.retransmits += of.retransmits;
         for (to, of) in self.wait_hist.iter_mut().zip(of.wait_hist) {
             *to += of;
         }

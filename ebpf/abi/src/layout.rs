@@ -33,11 +33,15 @@ pub enum Figure {
     WalkBandwidth = 10,
     /// Pressure of every cgroup in that pass.
     WalkPressure = 11,
+    /// Reads and writes of disks.
+    Disk = 12,
+    /// TCP segments that are sent again.
+    Retransmits = 13,
 }
 
 impl Figure {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Accounts,
         Self::Wait,
         Self::Untraced,
@@ -50,6 +54,8 @@ impl Figure {
         Self::WalkPids,
         Self::WalkBandwidth,
         Self::WalkPressure,
+        Self::Disk,
+        Self::Retransmits,
     ];
 
     /// Its bit in the global `LOST_FIGURES`.
@@ -113,6 +119,15 @@ macro_rules! for_each_offset {
             OFF_GROUP_THROTTLED_TIME: WalkBandwidth, "task_group", "cfs_bandwidth.throttled_time";
             OFF_CGROUP_PSI: WalkPressure, "cgroup", "psi";
             OFF_PSI_TOTAL: WalkPressure, "psi_group", "total";
+            OFF_BIO_OPF: Disk, "bio", "bi_opf";
+            OFF_BIO_FLAGS: Disk, "bio", "bi_flags";
+            OFF_BIO_SIZE: Disk, "bio", "bi_iter.bi_size";
+            OFF_BIO_BLKG: Disk, "bio", "bi_blkg";
+            OFF_BLKG_BLKCG: Disk, "blkcg_gq", "blkcg";
+            OFF_BLKCG_CSS: Disk, "blkcg", "css";
+            OFF_SOCK_CGROUP: Retransmits, "sock", "sk_cgrp_data.cgroup";
+            OFF_SKB_CB: Retransmits, "sk_buff", "cb";
+            OFF_CB_SEGMENTS: Retransmits, "tcp_skb_cb", "tcp_gso_segs";
         }
     };
 }

@@ -60,6 +60,7 @@ mod static_url;
 mod stuck;
 mod suppress;
 mod systemd;
+mod traffic;
 mod undo;
 mod victims;
 mod wait;
@@ -134,6 +135,7 @@ pub(crate) fn all() -> Vec<Case> {
         colocation::CASES,
         wait::CASES,
         iterator::CASES,
+        traffic::CASES,
         near_limit::CASES,
         memory::CASES,
         exits::CASES,

@@ -54,6 +54,14 @@ impl Objects {
         self
     }
 
+    /// The programs' names, of which the kernel keeps 15 characters.
+    pub(crate) fn program_names(&self) -> BTreeSet<String> {
+        let programs = loaded_programs().filter_map(Result::ok);
+        let own = programs.filter(|info| self.programs.contains(&info.id()));
+        own.filter_map(|info| info.name_as_str().map(str::to_owned))
+            .collect()
+    }
+
     /// How many programs.
     pub(crate) fn programs(&self) -> usize {
         self.programs.len()

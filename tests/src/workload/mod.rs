@@ -14,6 +14,7 @@ mod memory;
 mod processes;
 pub(crate) mod stamps;
 mod switches;
+mod traffic;
 mod victim;
 
 /// See the module.
@@ -51,6 +52,12 @@ pub(crate) enum Workload {
     Serve(latency::Serve),
     /// Two processes hand a byte to and fro.
     Pingpong(switches::Pingpong),
+    /// Writes and reads files.
+    Disk(traffic::Disk),
+    /// Sleeps in a network of its own.
+    Network(traffic::Network),
+    /// Repeats the first packet of a connection.
+    Unanswered(traffic::Unanswered),
 }
 
 impl Workload {
@@ -68,6 +75,9 @@ impl Workload {
             Self::Probe(_) => c"probe",
             Self::Serve(_) => c"serve",
             Self::Pingpong(_) => c"pingpong",
+            Self::Disk(_) => c"disk",
+            Self::Network(_) => c"network",
+            Self::Unanswered(_) => c"unanswered",
         }
     }
 
@@ -90,6 +100,9 @@ impl Workload {
             Self::Probe(probe) => probe.run(),
             Self::Serve(serve) => serve.run(),
             Self::Pingpong(pingpong) => pingpong.run(),
+            Self::Disk(disk) => disk.run(),
+            Self::Network(network) => network.run(),
+            Self::Unanswered(unanswered) => unanswered.run(),
         }
     }
 }

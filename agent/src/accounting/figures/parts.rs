@@ -5,7 +5,7 @@ use podwarden_cgroup::{CgroupPath, MemoryStat, Throttling, Tree};
 
 use crate::{
     accounting::walked::{self, WalkedMemory},
-    api::types::{ExitStats, MemoryStats, StallStats, ThrottlingStats},
+    api::types::{DiskStats, ExitStats, MemoryStats, StallStats, ThrottlingStats},
 };
 
 pub(super) fn memory_stats(
@@ -59,6 +59,16 @@ pub(super) fn stall(account: &Account) -> StallStats {
     StallStats {
         direct_reclaim_nano_seconds: account.direct_stall_ns,
         memcg_reclaim_nano_seconds: account.memcg_stall_ns,
+    }
+}
+
+pub(super) fn disk(account: &Account) -> DiskStats {
+    let disk = account.disk;
+    DiskStats {
+        read_bytes: disk.read_bytes,
+        written_bytes: disk.written_bytes,
+        reads: disk.reads,
+        writes: disk.writes,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use podwarden_abi::Figure;
 use podwarden_cgroup::{Identity, Tree};
 
 use super::StartError;
@@ -65,6 +66,7 @@ pub(super) fn load(
         waits: config.colocation.wait.enable && !without("waits"),
         fentry: !without("fentry"),
         walk: !without("iterator"),
+        off: off(config, hierarchy),
         pins: config.state_dir.is_some().then(|| Place {
             bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
             cgroup_root: config.cgroup_root.clone(),
@@ -128,6 +130,20 @@ pub(super) fn load(
         waits: loaded.waits,
         profile,
     })
+}
+
+/// Figures without which the programs are loaded.
+fn off(config: &Config, hierarchy: u32) -> Vec<Figure> {
+    let wanted = [
+        (Figure::Disk, config.sampling_disk),
+        // Sockets know their cgroup in the unified hierarchy alone.
+        (
+            Figure::Retransmits,
+            config.sampling_network && hierarchy == 0,
+        ),
+    ];
+    let off = wanted.into_iter().filter(|(_, wanted)| !wanted);
+    off.map(|(figure, _)| figure).collect()
 }
 
 fn max_accounts(config: &Config) -> u32 {

@@ -19,8 +19,8 @@ pub use node::{
     RuntimeStats, SamplingStats, SourceStats, TierConvergence, TierStats,
 };
 pub use pod::{
-    ContainerStats, CpuStats, ExitStats, MemoryStats, PodList, PodRef, PodStats,
-    ProactiveReclaimStats, StallStats, ThrottlingStats,
+    ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats,
+    PodList, PodRef, PodStats, ProactiveReclaimStats, StallStats, ThrottlingStats,
 };
 
 /// Body of every answer with a status of 400 or above.

@@ -104,6 +104,52 @@ pub struct ExitStats {
     pub oom_killed: u64,
 }
 
+/// What was read from and written to disks, as handed to the topmost device, since the cgroup was first seen. Page cache
+/// counts when it is read in and written back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskStats {
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// Read operations, before the kernel splits and merges them.
+    pub reads: u64,
+    /// Write operations, flushes of a disk's own cache included.
+    pub writes: u64,
+}
+
+/// Counters of a network interface (`/proc/net/dev`); names as in the kubelet's Summary API, and packets and drops.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InterfaceStats {
+    pub name: String,
+    pub rx_bytes: u64,
+    pub rx_packets: u64,
+    pub rx_errors: u64,
+    pub rx_dropped: u64,
+    pub tx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_errors: u64,
+    pub tx_dropped: u64,
+}
+
+/// Network of a pod. `eth0` stands in the object itself, too, as in the kubelet's Summary API.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkStats {
+    /// When the interfaces were read.
+    pub time: String,
+    #[serde(flatten)]
+    pub default: Option<InterfaceStats>,
+    /// The pod is in the node's network, whose interfaces count the whole node and are not listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
+    /// Every interface but `lo`, since it was made.
+    pub interfaces: Vec<InterfaceStats>,
+    /// TCP segments that the pod's sockets sent again; absent without a v2 mount, where sockets do not know their pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_retransmitted_segments: Option<u64>,
+}
+
 /// One container: a cgroup directly below its pod's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -122,6 +168,9 @@ pub struct ContainerStats {
     /// Reclaim stalls.
     pub stall: StallStats,
     pub exits: ExitStats,
+    /// Disk; absent where no kernel program counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskStats>,
 }
 
 /// Page cache that a pod gave back before anything needed it, since the agent started.
@@ -158,6 +207,12 @@ pub struct PodStats {
     /// Reclaim stalls.
     pub stall: StallStats,
     pub exits: ExitStats,
+    /// Disk; absent where no kernel program counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskStats>,
+    /// Network; absent where it is switched off, and until a process of the pod has been found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkStats>,
     /// Page cache that it gave back; absent for a pod that is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proactive_reclaim: Option<ProactiveReclaimStats>,

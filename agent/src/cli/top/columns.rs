@@ -31,6 +31,10 @@ pub(super) enum Column {
     Exits,
     Containers,
     Switches,
+    DiskRead,
+    DiskWritten,
+    Received,
+    Sent,
     Uid,
 }
 
@@ -53,7 +57,7 @@ impl Column {
         Self::Containers,
     ];
     /// With `-o wide`.
-    pub(super) const WIDE: [Self; 14] = [
+    pub(super) const WIDE: [Self; 18] = [
         Self::Cpu,
         Self::Usage,
         Self::WorkingSet,
@@ -65,13 +69,21 @@ impl Column {
         Self::Throttled,
         Self::Stall,
         Self::Switches,
+        Self::DiskRead,
+        Self::DiskWritten,
+        Self::Received,
+        Self::Sent,
         Self::Exits,
         Self::Containers,
         Self::Uid,
     ];
     /// Which go first on a narrow terminal.
-    pub(super) const LEAST_NEEDED: [Self; 11] = [
+    pub(super) const LEAST_NEEDED: [Self; 15] = [
         Self::Uid,
+        Self::DiskRead,
+        Self::DiskWritten,
+        Self::Received,
+        Self::Sent,
         Self::Switches,
         Self::Throttled,
         Self::Shared,
@@ -99,6 +111,10 @@ impl Column {
             Self::Exits => "EXITS",
             Self::Containers => "CT",
             Self::Switches => "CSW/s",
+            Self::DiskRead => "DISK-R",
+            Self::DiskWritten => "DISK-W",
+            Self::Received => "NET-RX",
+            Self::Sent => "NET-TX",
             Self::Uid => "UID",
         }
     }
@@ -112,7 +128,11 @@ impl Column {
             | Self::Rss
             | Self::Shared
             | Self::Limit
-            | Self::WaitP99 => 7,
+            | Self::WaitP99
+            | Self::DiskRead
+            | Self::DiskWritten
+            | Self::Received
+            | Self::Sent => 7,
             Self::Exits => 11,
             Self::Containers => 3,
             Self::Switches => 8,
@@ -162,6 +182,10 @@ impl Column {
                 |n| n.to_string(),
                 |_| Tone::Plain,
             ),
+            Self::DiskRead => bytes(row.disk_read_bytes_per_second),
+            Self::DiskWritten => bytes(row.disk_written_bytes_per_second),
+            Self::Received => bytes(row.network_rx_bytes_per_second),
+            Self::Sent => bytes(row.network_tx_bytes_per_second),
             Self::Uid => (output::printable(&row.pod_ref.uid), Tone::Dim),
         }
     }

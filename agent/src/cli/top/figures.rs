@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use podwarden_policy::QosClass;
 use serde::Serialize;
 
-use crate::api::types::{ExitStats, MemoryStats, NodeStats, PodRef, PodStats};
+use crate::api::types::{
+    DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef, PodStats,
+};
 
 /// The agent's figures at one moment.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +57,16 @@ pub(super) struct PodRow {
     pub(super) stall_nanos_per_second: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) context_switches_per_second: Option<u64>,
+    /// Absent where disk is not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) disk_read_bytes_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) disk_written_bytes_per_second: Option<u64>,
+    /// All interfaces together; absent for a pod in the node's network, and between two readings of its interfaces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network_rx_bytes_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network_tx_bytes_per_second: Option<u64>,
     pub(super) exits: ExitStats,
     pub(super) containers: usize,
 }
@@ -127,13 +139,19 @@ pub(super) fn rows(before: Option<&Sample>, now: &Sample) -> Vec<PodRow> {
 }
 
 fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
-    let window = before.and_then(|before| Some((before, elapsed(before, now)?)));
+    let window = before.and_then(|before| {
+        let nanos = elapsed(&before.cpu.time, &now.cpu.time)?;
+        Some((before, nanos))
+    });
     let rate = |of: fn(&PodStats) -> u64| {
         let (before, nanos) = window?;
-        let delta = of(now).checked_sub(of(before))?;
-        let per_second = u128::from(delta) * 1_000_000_000 / u128::from(nanos);
-        u64::try_from(per_second).ok()
+        per_second(of(before), of(now), nanos)
     };
+    let disk = |of: fn(DiskStats) -> u64| {
+        let (before, nanos) = window?;
+        per_second(of(before.disk?), of(now.disk?), nanos)
+    };
+    let network = |of: fn(&InterfaceStats) -> u64| network_rate(before?, now, of);
     let memory = now.memory.as_ref();
     PodRow {
         pod_ref: now.pod_ref.clone(),
@@ -165,6 +183,10 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
             pod.stall.direct_reclaim_nano_seconds + pod.stall.memcg_reclaim_nano_seconds
         }),
         context_switches_per_second: rate(|pod| pod.cpu.context_switches),
+        disk_read_bytes_per_second: disk(|disk| disk.read_bytes),
+        disk_written_bytes_per_second: disk(|disk| disk.written_bytes),
+        network_rx_bytes_per_second: network(|of| of.rx_bytes),
+        network_tx_bytes_per_second: network(|of| of.tx_bytes),
         exits: now.exits.clone(),
         containers: now.containers.iter().filter(|one| !one.sandbox).count(),
     }
@@ -185,10 +207,26 @@ pub(super) fn percent(used: u64, limit: Option<u64>) -> Option<u64> {
     u64::try_from(percent).ok()
 }
 
-/// Nanoseconds between two readings of a pod; `None` when they are one and the same.
-fn elapsed(before: &PodStats, now: &PodStats) -> Option<u64> {
-    let from: Timestamp = before.cpu.time.parse().ok()?;
-    let to: Timestamp = now.cpu.time.parse().ok()?;
+fn per_second(before: u64, now: u64, nanos: u64) -> Option<u64> {
+    let delta = now.checked_sub(before)?;
+    let per_second = u128::from(delta) * 1_000_000_000 / u128::from(nanos);
+    u64::try_from(per_second).ok()
+}
+
+/// Of all interfaces; they are read at times of their own.
+fn network_rate(before: &PodStats, now: &PodStats, of: fn(&InterfaceStats) -> u64) -> Option<u64> {
+    let (before, now) = (before.network.as_ref()?, now.network.as_ref()?);
+    if now.host_network {
+        return None;
+    }
+    let sum = |of_pod: &NetworkStats| of_pod.interfaces.iter().map(of).sum();
+    per_second(sum(before), sum(now), elapsed(&before.time, &now.time)?)
+}
+
+/// Nanoseconds between two readings; `None` when they are one and the same.
+fn elapsed(before: &str, now: &str) -> Option<u64> {
+    let from: Timestamp = before.parse().ok()?;
+    let to: Timestamp = now.parse().ok()?;
     let nanos = to.duration_since(from).as_nanos();
     u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)
 }

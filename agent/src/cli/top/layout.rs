@@ -106,6 +106,10 @@ impl Layout {
             throttled_nanos_per_second: sum(|row| row.throttled_nanos_per_second),
             stall_nanos_per_second: sum(|row| row.stall_nanos_per_second),
             context_switches_per_second: sum(|row| row.context_switches_per_second),
+            disk_read_bytes_per_second: sum(|row| row.disk_read_bytes_per_second),
+            disk_written_bytes_per_second: sum(|row| row.disk_written_bytes_per_second),
+            network_rx_bytes_per_second: sum(|row| row.network_rx_bytes_per_second),
+            network_tx_bytes_per_second: sum(|row| row.network_tx_bytes_per_second),
             ..PodRow::default()
         };
         let armed = own

@@ -74,7 +74,11 @@ fn columns_leave_until_names_have_room() {
         }
     }
     assert_eq!(Layout::fitting(140, false).columns, Column::USUAL);
-    assert_eq!(Layout::fitting(180, true).columns, Column::WIDE);
+    assert_eq!(Layout::fitting(212, true).columns, Column::WIDE);
+    let [without_uid @ .., Column::Uid] = Column::WIDE else {
+        panic!("{:?}", Column::WIDE);
+    };
+    assert_eq!(Layout::fitting(180, true).columns, without_uid);
 }
 
 #[test]
@@ -85,6 +89,13 @@ fn rates_are_those_between_two_samples() {
     assert_eq!(hog.run_queue_wait_nanos_per_second, Some(400_000_000));
     assert_eq!(hog.stall_nanos_per_second, Some(250_000_000));
     assert_eq!(hog.context_switches_per_second, Some(150));
+    assert_eq!(hog.disk_read_bytes_per_second, Some(3 * MI));
+    assert_eq!(hog.disk_written_bytes_per_second, Some(MI / 2));
+    // In the node's network.
+    assert_eq!(hog.network_rx_bytes_per_second, None);
+    let web = rows.iter().find(|row| row.pod_ref.name == "web").unwrap();
+    assert_eq!(web.network_rx_bytes_per_second, Some(MI + 1024));
+    assert_eq!(web.network_tx_bytes_per_second, Some((MI + 1024) / 4));
     // 1000 waits in bucket 4 and 5 in bucket 13: 99 % end in bucket 4, below 32 us.
     assert_eq!(hog.run_queue_wait_p99_nano_seconds, Some(32_000));
 }

@@ -160,9 +160,19 @@ const KEYS: &[(&str, &[Key])] = &[
                 "the time between two sampling passes while a client reads figures",
             ),
             (
+                "sampling.disk",
+                "true",
+                "what pods read from and write to disks; false: the kernel program for it is not loaded",
+            ),
+            (
+                "sampling.network",
+                "true",
+                "the pods' network: counters of their interfaces, TCP segments sent again; false: nothing is read, and the kernel program for it is not loaded",
+            ),
+            (
                 "metrics.pods",
                 "`basic`; or `none`, `full`",
-                "the series of a pod on `/metrics`: at most 12, none, or also the distribution of waits, switches, periods and exits",
+                "the series of a pod on `/metrics`: at most 12, none, or also the distribution of waits, switches, periods, exits, disk and network",
             ),
         ],
     ),

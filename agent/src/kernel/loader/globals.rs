@@ -62,6 +62,7 @@ pub(super) fn globals(
     for (global, name) in [
         ("CPU_CGRP_ID", "cpu_cgrp_id"),
         ("PIDS_CGRP_ID", "pids_cgrp_id"),
+        ("IO_CGRP_ID", "io_cgrp_id"),
     ] {
         // A kernel without the controller lacks its structure, too, and the programs do not look then.
         globals.insert(global, controller(name).unwrap_or_default());

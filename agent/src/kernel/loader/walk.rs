@@ -27,6 +27,7 @@ pub(in crate::kernel) fn alone(
         waits: false,
         fentry: false,
         walk: true,
+        off: Vec::new(),
         pins: None,
         log: KernelLog::Off,
         without_members: without.iter().copied().map(str::to_owned).collect(),

@@ -20,6 +20,7 @@ use crate::{
         Accounting, KernelSide,
         figures::{Named, Names, Sampler, TierInfo},
         index::{CgroupIndex, PodEntry},
+        network::PodNetworks,
         walked::{self, PassStats},
     },
     api::{
@@ -47,6 +48,7 @@ const READER_STAYS: Duration = Duration::from_secs(10);
 pub(in crate::agent) struct FiguresPublisher {
     accounting: Accounting,
     sampler: Sampler,
+    networks: PodNetworks,
     sampled: Option<Instant>,
     notices: Notices,
     near_limits: NearLimits,
@@ -79,7 +81,8 @@ impl FiguresPublisher {
         reclaimer: Option<Reclaimer>,
     ) -> Self {
         Self {
-            sampler: Sampler::new(accounting.kernel.is_none()),
+            sampler: Sampler::new(accounting.kernel.as_ref()),
+            networks: PodNetworks::default(),
             accounting,
             sampled: None,
             notices: Notices::default(),
@@ -185,6 +188,10 @@ impl FiguresPublisher {
             &others,
             &others.tiers,
         );
+        if env.config.sampling_network {
+            let entries = self.accounting.index.pods();
+            self.networks.pass(&env.tree, entries, &mut sample.pods);
+        }
         if let Some(given) = others.given {
             given.put(&mut sample.pods);
         }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     api::{
         published::Figures,
-        types::{PodStats, ThrottlingStats},
+        types::{DiskStats, InterfaceStats, PodStats, ThrottlingStats},
     },
     config::PodSeries,
 };
@@ -46,6 +46,8 @@ pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
         shared(&mut text, &pods);
         switches_and_periods(&mut text, &pods);
         exits(&mut text, &pods);
+        disk(&mut text, &pods);
+        network(&mut text, &pods);
     }
     text
 }
@@ -187,5 +189,57 @@ fn oom_kills(text: &mut String, pods: &[Labelled<'_>]) {
         "Processes of the pod that the kernel's OOM killer chose");
     for (labels, pod) in pods {
         family.add(labels, pod.exits.oom_killed);
+    }
+}
+
+#[rustfmt::skip]
+fn disk(text: &mut String, pods: &[Labelled<'_>]) {
+    type Figure = fn(DiskStats) -> u64;
+    let counters: [(_, _, Figure); 4] = [
+        ("podwarden_pod_fs_reads_bytes_total", "Bytes that the pod read from disks", |disk| disk.read_bytes),
+        ("podwarden_pod_fs_writes_bytes_total", "Bytes that the pod wrote to disks", |disk| disk.written_bytes),
+        ("podwarden_pod_fs_reads_total", "Reads of disks by the pod", |disk| disk.reads),
+        ("podwarden_pod_fs_writes_total", "Writes to disks by the pod", |disk| disk.writes),
+    ];
+    for (name, help, of) in counters {
+        let mut family = Family::counter(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(disk) = pod.disk {
+                family.add(labels, of(disk));
+            }
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn network(text: &mut String, pods: &[Labelled<'_>]) {
+    type Figure = fn(&InterfaceStats) -> u64;
+    let counters: [(_, _, Figure); 8] = [
+        ("podwarden_pod_network_receive_bytes_total", "Bytes that an interface of the pod received", |of| of.rx_bytes),
+        ("podwarden_pod_network_receive_packets_total", "Packets that an interface of the pod received", |of| of.rx_packets),
+        ("podwarden_pod_network_receive_errors_total", "Errors of an interface of the pod while receiving", |of| of.rx_errors),
+        ("podwarden_pod_network_receive_packets_dropped_total", "Packets that an interface of the pod dropped while receiving",
+            |of| of.rx_dropped),
+        ("podwarden_pod_network_transmit_bytes_total", "Bytes that an interface of the pod sent", |of| of.tx_bytes),
+        ("podwarden_pod_network_transmit_packets_total", "Packets that an interface of the pod sent", |of| of.tx_packets),
+        ("podwarden_pod_network_transmit_errors_total", "Errors of an interface of the pod while sending", |of| of.tx_errors),
+        ("podwarden_pod_network_transmit_packets_dropped_total", "Packets that an interface of the pod dropped while sending",
+            |of| of.tx_dropped),
+    ];
+    let known = || pods.iter().filter_map(|(labels, pod)| Some((labels, pod.network.as_ref()?)));
+    for (name, help, of) in counters {
+        let mut family = Family::counter(text, name, help);
+        for (labels, network) in known() {
+            for interface in &network.interfaces {
+                family.add_with(labels, ("interface", &interface.name), of(interface));
+            }
+        }
+    }
+    let mut family = Family::counter(text, "podwarden_pod_network_tcp_retransmitted_segments_total",
+        "TCP segments that sockets of the pod sent again");
+    for (labels, network) in known() {
+        if let Some(segments) = network.tcp_retransmitted_segments {
+            family.add(labels, segments);
+        }
     }
 }

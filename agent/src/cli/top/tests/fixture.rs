@@ -5,8 +5,9 @@ use super::super::{
     state::State,
 };
 use crate::api::types::{
-    ContainerStats, CpuStats, DropStats, Event, EventKind, Eviction, EvictionTimeline, ExitStats,
-    MemoryStats, NodeStats, PodRef, PodStats, StallStats, ThrottlingStats, TierStats,
+    ContainerStats, CpuStats, DiskStats, DropStats, Event, EventKind, Eviction, EvictionTimeline,
+    ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef, PodStats, StallStats,
+    ThrottlingStats, TierStats,
 };
 
 pub(super) const MI: u64 = 1 << 20;
@@ -27,6 +28,29 @@ fn memory(usage: u64, limit: Option<u64>) -> Option<MemoryStats> {
         limit_bytes: limit,
         ..MemoryStats::default()
     })
+}
+
+fn network(host_network: bool, second: u64) -> NetworkStats {
+    let interface = |name: &str, bytes| InterfaceStats {
+        name: name.to_owned(),
+        rx_bytes: bytes,
+        tx_bytes: bytes / 4,
+        ..InterfaceStats::default()
+    };
+    let interfaces = [
+        interface("eth0", MI * second),
+        interface("net1", 1024 * second),
+    ];
+    NetworkStats {
+        time: time(second),
+        host_network,
+        interfaces: if host_network {
+            Vec::new()
+        } else {
+            interfaces.into()
+        },
+        ..NetworkStats::default()
+    }
 }
 
 struct Load {
@@ -68,6 +92,12 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
             memcg_reclaim_nano_seconds: load.stall_ms * 500_000 * second,
         },
         exits: ExitStats::default(),
+        disk: Some(DiskStats {
+            read_bytes: 3 * MI * second,
+            written_bytes: MI / 2 * second,
+            ..DiskStats::default()
+        }),
+        network: (name != "cache").then(|| network(name == "hog", second)),
         proactive_reclaim: None,
         containers: vec![ContainerStats::default()],
     }
