@@ -70,6 +70,10 @@ async fn the_page_shows_the_node_its_pods_and_an_eviction_as_it_happens() {
         0
     );
 
+    // A tier without a mark is measured against kubepods: 3 of 16 GiB, not all of its own.
+    let widths = "[...document.querySelectorAll('#tiers .usage')].map((e) => Math.round(e.getAttribute('width') / 100))";
+    assert_eq!(page.value(widths).await, json!([6, 3, 2]));
+
     // A second pass moves the curves that are on the screen.
     for pass in 2..5 {
         api.published.publish(figures(250, pass));

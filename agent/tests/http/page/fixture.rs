@@ -38,7 +38,7 @@ pub(crate) fn figures(pods: usize, pass: u64) -> Figures {
         memory: Some(MemoryStats {
             usage_bytes: used + pass * (64 << 20),
             working_set_bytes: used * 3 / 4,
-            limit_bytes: Some(16 * GIB),
+            limit_bytes: (name != "besteffort").then_some(16 * GIB),
             ..MemoryStats::default()
         }),
         ..TierStats::default()

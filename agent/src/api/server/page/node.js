@@ -4,6 +4,15 @@ import { byId, bytes, cores, h, History, nanos, s, setText, spark } from "./dom.
 
 const tiers = new Map();
 
+// What the whole width of a tier's gauge stands for, bytes: its last mark; without one, as much as kubepods' stands for.
+function scale(tier, node) {
+  const { memory, armedLevelBytes: level, convergence } = tier;
+  const last = Math.max(level ?? 0, memory?.limitBytes ?? 0, convergence?.targetBytes ?? 0);
+  const kubepods = node.tiers.find((other) => other.name === "kubepods");
+  const of = tier === kubepods ? Math.max(last, node.allocatableMemoryBytes) : last || (kubepods ? scale(kubepods, node) : 0);
+  return Math.max(memory?.usageBytes ?? 0, of, 1);
+}
+
 // Memory of a tier against its marks, all on one scale.
 class Gauge {
   constructor(name) {
@@ -26,7 +35,7 @@ class Gauge {
     const limit = memory?.limitBytes;
     const target = convergence?.targetBytes;
     const usage = memory?.usageBytes ?? 0;
-    const whole = Math.max(usage, level ?? 0, limit ?? 0, target ?? 0, tier.name === "kubepods" ? node.allocatableMemoryBytes : 0, 1);
+    const whole = scale(tier, node);
     const at = (n) => Math.min(1000, (1000 * n) / whole);
     this.usage.setAttribute("width", at(usage));
     this.working.setAttribute("width", at(memory?.workingSetBytes ?? 0));
