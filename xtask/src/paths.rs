@@ -45,6 +45,11 @@ impl Workspace {
         self.tools().join("bin/promtool")
     }
 
+    /// The rules of accessibility that the page is held to.
+    pub fn axe(&self) -> PathBuf {
+        self.tools().join("axe.min.js")
+    }
+
     /// `PATH` with the project's own programs last.
     pub fn search_path(&self) -> OsString {
         let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,7 +1,9 @@
 //! The tools that the tasks need beyond cargo: finds them, installs the missing ones.
 
+mod needs;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,12 +11,14 @@ use anyhow::{Context as _, Result, bail};
 use crate::apt::Lists;
 use crate::paths::Workspace;
 use crate::step::{Mark, line, step};
-use crate::{apt, cmd, toolchain};
+use crate::{apt, cmd};
+
+use self::needs::{For, LLVM, NEEDS, Need, llvm, path_of};
 
 /// The release of bpf-linker that the kernel programs are linked with.
 const BPF_LINKER: &str = "0.13.0";
-/// The major version of LLVM that it is built against: it must read what rustc writes.
-const LLVM: &str = "22";
+/// The release of axe-core that the page is held to.
+const AXE: &str = "4.14.1";
 
 /// `cargo xtask setup`.
 #[derive(Debug, Default, clap::Args)]
@@ -23,146 +27,6 @@ pub struct Args {
     #[arg(long)]
     check: bool,
 }
-
-/// What a need is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum For {
-    /// The kernel programs: without it nothing can be built.
-    Build,
-    /// Linting the kernel programs.
-    Lint,
-    /// Virtual machines: without it their tests are skipped.
-    Machines,
-    /// The machine with systemd: without it its tests are skipped.
-    Systemd,
-    /// The cases with a real container runtime or a real Kubernetes: without it they are skipped.
-    Runtime,
-}
-
-/// One thing that must be on the machine.
-struct Need {
-    what: &'static str,
-    purpose: For,
-    /// Describes what is there; `None` when it is missing.
-    found: fn(&Workspace) -> Option<String>,
-    /// Debian's packages of it.
-    debian: &'static [&'static str],
-    /// Whether the release's backports are preferred.
-    newer: bool,
-    /// What to do on other systems.
-    elsewhere: &'static str,
-}
-
-const NEEDS: &[Need] = &[
-    Need {
-        what: "the source of core (rust-src)",
-        purpose: For::Build,
-        found: |_| toolchain::find().map(|found| found.version),
-        debian: &["rustc-web", "rust-web-src"],
-        newer: false,
-        elsewhere: "rustup component add rust-src",
-    },
-    Need {
-        what: "clippy for that compiler",
-        purpose: For::Lint,
-        found: |_| Some(toolchain::find()?.clippy_driver()?.display().to_string()),
-        debian: &["rust-web-clippy"],
-        newer: false,
-        elsewhere: "rustup component add clippy",
-    },
-    Need {
-        what: "LLVM for bpf-linker",
-        purpose: For::Build,
-        // Once the linker runs, its library is there, and the headers are needed no more.
-        found: |workspace| match llvm() {
-            Some(prefix) => Some(prefix.display().to_string()),
-            None => {
-                bpf_linker(workspace).map(|_| "its library, enough for what is built".to_owned())
-            }
-        },
-        debian: &["llvm-22-dev"],
-        newer: false,
-        elsewhere: "install LLVM 22 with its headers, then set LLVM_PREFIX to where it is \
-                    (the directory that has bin/llvm-config)",
-    },
-    Need {
-        what: "qemu",
-        purpose: For::Machines,
-        found: |_| qemu(),
-        debian: &["qemu-system-x86"],
-        newer: true,
-        elsewhere: "install qemu-system-x86_64, version 8 or newer",
-    },
-    Need {
-        what: "busybox",
-        purpose: For::Machines,
-        found: |_| path_of("busybox"),
-        debian: &["busybox-static"],
-        newer: false,
-        elsewhere: "install busybox",
-    },
-    Need {
-        what: "debootstrap",
-        purpose: For::Systemd,
-        found: |_| path_of("debootstrap"),
-        debian: &["debootstrap"],
-        newer: false,
-        elsewhere: "run the tests with systemd on Debian",
-    },
-    Need {
-        what: "containerd and runc",
-        purpose: For::Runtime,
-        found: |_| {
-            path_of("ctr")?;
-            path_of("runc")?;
-            path_of("containerd")
-        },
-        debian: &["containerd", "runc"],
-        newer: false,
-        elsewhere: "install containerd and runc; the tests start one of their own",
-    },
-    Need {
-        what: "network plugins",
-        purpose: For::Runtime,
-        found: |_| {
-            let directories = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
-            let found = directories
-                .into_iter()
-                .find(|dir| Path::new(dir).join("ptp").is_file());
-            found.map(str::to_owned)
-        },
-        debian: &["containernetworking-plugins"],
-        newer: false,
-        elsewhere: "install the CNI project's plugins in /opt/cni/bin",
-    },
-    Need {
-        what: "etcd",
-        purpose: For::Runtime,
-        found: |_| path_of("etcd"),
-        debian: &["etcd-server"],
-        newer: false,
-        elsewhere: "install etcd; the tests start one of their own",
-    },
-    Need {
-        what: "iptables and ip",
-        purpose: For::Runtime,
-        found: |_| {
-            path_of("ip")?;
-            path_of("iptables")
-        },
-        debian: &["iptables", "iproute2"],
-        newer: false,
-        elsewhere: "install iptables and iproute2; a kubelet needs them",
-    },
-    Need {
-        what: "xz",
-        purpose: For::Runtime,
-        found: |_| path_of("xz"),
-        debian: &["xz-utils"],
-        newer: false,
-        elsewhere: "install xz",
-    },
-];
 
 /// The daemon that installing this would start beside those that the tests start themselves.
 fn would_start(need: &Need) -> Option<&'static str> {
@@ -180,8 +44,10 @@ pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.check {
         bail!("not everything is here: `cargo xtask setup` installs what is missing");
     }
-    ensure(workspace, |purpose| purpose != For::Runtime)?;
+    let optional = [For::Runtime, For::Browser];
+    ensure(workspace, |purpose| !optional.contains(&purpose))?;
     for_runtime(workspace);
+    for_page(workspace);
     for_metrics(workspace);
     Ok(())
 }
@@ -189,8 +55,52 @@ pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Sees to what the cases with a real container runtime take; they are skipped without it, so that nothing
 /// fails here.
 pub fn for_runtime(workspace: &Workspace) {
-    let of_runtime = |purpose| purpose == For::Runtime;
-    if let Err(error) = ensure(workspace, of_runtime) {
+    try_for(workspace, For::Runtime);
+}
+
+/// Sees to the browser and the rules of accessibility that the tests of the page take; they are skipped without them,
+/// so that nothing fails here.
+pub fn for_page(workspace: &Workspace) {
+    try_for(workspace, For::Browser);
+    if axe(workspace).is_none()
+        && let Err(error) = step("fetch axe-core", || fetch_axe(workspace))
+    {
+        line(Mark::Skipped, &format!("{error:#}"));
+    }
+}
+
+/// One file of npm's package: nothing of it is installed or run here.
+fn fetch_axe(workspace: &Workspace) -> Result<()> {
+    let npm = cmd::find("npm")
+        .context("npm is missing: install it, or the rules as target/tools/axe.min.js")?;
+    let tools = workspace.tools();
+    fs::create_dir_all(&tools).with_context(|| format!("create {}", tools.display()))?;
+    let log = workspace.logs().join("axe-core.log");
+    let package = format!("axe-core@{AXE}");
+    cmd::run_logged(
+        Command::new(npm)
+            .current_dir(&tools)
+            .args(["pack", &package]),
+        &log,
+    )?;
+    let archive = tools.join(format!("axe-core-{AXE}.tgz"));
+    let mut tar = Command::new("tar");
+    tar.arg("--directory")
+        .arg(&tools)
+        .arg("--file")
+        .arg(&archive);
+    tar.args([
+        "--extract",
+        "--gzip",
+        "--strip-components=1",
+        "package/axe.min.js",
+    ]);
+    cmd::run_logged(&mut tar, &log)?;
+    fs::remove_file(&archive).with_context(|| format!("remove {}", archive.display()))
+}
+
+fn try_for(workspace: &Workspace, wanted: For) {
+    if let Err(error) = ensure(workspace, |purpose| purpose == wanted) {
         line(Mark::Skipped, &format!("{error:#}"));
     }
 }
@@ -232,6 +142,12 @@ fn promtool(workspace: &Workspace) -> Option<String> {
     })
 }
 
+/// Where axe-core is.
+fn axe(workspace: &Workspace) -> Option<String> {
+    let file = workspace.axe();
+    file.is_file().then(|| file.display().to_string())
+}
+
 /// Sees to what building takes; prints nothing when all is there.
 pub fn for_build(workspace: &Workspace) -> Result<()> {
     ensure(workspace, |purpose| purpose == For::Build)
@@ -262,6 +178,7 @@ fn report(workspace: &Workspace) -> bool {
     let own = [
         ("bpf-linker", bpf_linker(workspace)),
         ("promtool", promtool(workspace)),
+        ("axe-core", axe(workspace)),
     ];
     let mut complete = true;
     for (what, found) in found.chain(own) {
@@ -323,45 +240,12 @@ fn remedy(need: &Need) -> String {
     format!("  {}: {how}", need.what)
 }
 
-fn path_of(program: &str) -> Option<String> {
-    cmd::find(program).map(|path| path.display().to_string())
-}
-
-/// The version of qemu, when it is one that works: 7.2 loses the flags register now and then, and a
-/// kernel that patches its own code at boot then dies of a double fault, about one start in six.
-fn qemu() -> Option<String> {
-    let text =
-        cmd::capture(Command::new(cmd::find("qemu-system-x86_64")?).arg("--version")).ok()?;
-    let version = text
-        .lines()
-        .next()?
-        .strip_prefix("QEMU emulator version ")?;
-    let major: u32 = version.split('.').next()?.parse().ok()?;
-    (major >= 8).then(|| version.to_owned())
-}
-
 /// The version of the linker, when the right one runs.
 fn bpf_linker(workspace: &Workspace) -> Option<String> {
     let text = cmd::capture(Command::new(workspace.bpf_linker()).arg("--version")).ok()?;
     text.trim()
         .ends_with(BPF_LINKER)
         .then(|| text.trim().to_owned())
-}
-
-/// Where LLVM is: `LLVM_PREFIX`, else Debian's place for it.
-fn llvm() -> Option<PathBuf> {
-    std::env::var_os("LLVM_PREFIX")
-        .map(PathBuf::from)
-        .into_iter()
-        .chain([PathBuf::from(format!("/usr/lib/llvm-{LLVM}"))])
-        .find(|prefix| is_llvm(prefix))
-}
-
-/// Whether the headers are there too: they and llvm-config come in different packages.
-fn is_llvm(prefix: &Path) -> bool {
-    prefix.join("include/llvm-c/Core.h").is_file()
-        && cmd::capture(Command::new(prefix.join("bin/llvm-config")).arg("--version"))
-            .is_ok_and(|version| version.starts_with(&format!("{LLVM}.")))
 }
 
 /// `cargo install` into the target directory, so that nothing of the user's is touched.

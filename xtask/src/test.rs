@@ -34,7 +34,10 @@ impl Args {
 /// Runs the stages into `report`.
 pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let cases = &args.cases;
-    setup::for_metrics(workspace);
+    if !args.skip_unit {
+        setup::for_metrics(workspace);
+        setup::for_page(workspace);
+    }
     let guests: Vec<&str> = cases.guests().collect();
     let anywhere = cases.native() || !guests.is_empty();
     // First, since the agent embeds them: built later, they would have it built twice.
@@ -86,6 +89,11 @@ fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     cargo
         .current_dir(workspace.root())
         .env("PATH", workspace.search_path())
+        .envs(
+            Some(workspace.axe())
+                .filter(|axe| axe.is_file())
+                .map(|axe| ("PODWARDEN_AXE", axe)),
+        )
         .args(["test", "--no-fail-fast"])
         .args(&args.cases.filter);
     let status = cmd::stream(&mut cargo, |line| {
