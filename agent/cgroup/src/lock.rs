@@ -1,4 +1,9 @@
-//! One agent for each cgroup root.
+//! One agent for each cgroup root, and one more that waits to take over.
+//!
+//! | file | its lock is held by |
+//! |---|---|
+//! | `podwarden-<root>.lock` | the agent at work |
+//! | `podwarden-<root>.next` | the agent that waits for the first lock |
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -8,7 +13,7 @@ use std::{
 
 use rustix::{
     fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat, stat, unlink},
-    io::{Errno, pread, retry_on_intr},
+    io::{Errno, pread, pwrite, retry_on_intr},
     process::getpid,
 };
 
@@ -22,7 +27,17 @@ const TRIES: u32 = 100;
 #[derive(Debug)]
 pub struct AgentLock {
     path: Arc<Path>,
-    _fd: OwnedFd,
+    next: PathBuf,
+    fd: OwnedFd,
+}
+
+/// The agent that held a root before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Predecessor {
+    /// Its process id, in its own PID namespace.
+    pub pid: Option<u32>,
+    /// When it evicted no more, `CLOCK_MONOTONIC` nanoseconds; `None` where it was killed.
+    pub ended_nanos: Option<u64>,
 }
 
 impl AgentLock {
@@ -33,27 +48,94 @@ impl AgentLock {
     /// [`Error::Locked`] with the process that holds it; [`Error::InvalidName`]; what the kernel
     /// refuses.
     pub fn acquire(directory: &Path, root: &str) -> Result<Self> {
-        let path: Arc<Path> = lock_file(directory, root)?.into();
-        let failed = |e| Error::os("lock", Arc::clone(&path), e);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for _ in 0..TRIES {
-            let fd = openat(CWD, &*path, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
-            match retry_on_intr(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    let holder = holder(fd);
-                    return Err(Error::Locked { path, holder });
-                }
-                Err(error) => return Err(failed(error)),
-            }
-            if is_at(&fd, &path) {
-                rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
-                let pid = getpid().as_raw_nonzero().to_string();
-                io::write_fd(&fd, pid.as_bytes()).map_err(failed)?;
-                return Ok(Self { path, _fd: fd });
-            }
+        let (path, next) = lock_files(directory, root)?;
+        let fd = lock_now(&path)?;
+        Self::held(path, &next, fd)
+    }
+
+    /// As [`AgentLock::acquire`], and waits while another agent holds the root: behind the one that waits already,
+    /// then as the only one, of which `ready` is told, with the agent that holds the root. Blocks its thread.
+    ///
+    /// # Errors
+    /// As [`AgentLock::acquire`], without [`Error::Locked`].
+    pub fn wait(
+        directory: &Path,
+        root: &str,
+        ready: impl FnOnce(Predecessor),
+    ) -> Result<(Self, Option<Predecessor>)> {
+        let (path, next) = lock_files(directory, root)?;
+        match lock_now(&path) {
+            Ok(fd) => return Ok((Self::held(path, &next, fd)?, None)),
+            Err(Error::Locked { .. }) => {}
+            Err(error) => return Err(error),
         }
-        Err(failed(Errno::AGAIN))
+        let first = lock_when_free(&next, |_| {})?;
+        write_note(&first, &next, Predecessor::of_this_process())?;
+        ready(note_at(&path));
+        let mut before = Predecessor::default();
+        let fd = lock_when_free(&path, |left| before = left)?;
+        // Removed while its lock is held, as the other file is.
+        let _ = unlink(&*next);
+        drop(first);
+        Ok((Self::held(path, &next, fd)?, Some(before)))
+    }
+
+    fn held(path: Arc<Path>, next: &Path, fd: OwnedFd) -> Result<Self> {
+        write_note(&fd, &path, Predecessor::of_this_process())?;
+        let next = next.to_path_buf();
+        Ok(Self { path, next, fd })
+    }
+
+    /// True while an agent waits for this root, with all done that it can do before.
+    pub fn has_successor(&self) -> bool {
+        let Ok(file) = openat(
+            CWD,
+            &self.next,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) else {
+            return false;
+        };
+        let locked = retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared));
+        locked == Err(Errno::WOULDBLOCK)
+    }
+
+    /// Tells the agent that waits when this one evicted no more, `CLOCK_MONOTONIC` nanoseconds.
+    pub fn note_end(&self, nanos: u64) {
+        let note = Predecessor {
+            ended_nanos: Some(nanos),
+            ..Predecessor::of_this_process()
+        };
+        // The next agent then counts from the moment that it had the lock.
+        let _ = write_note(&self.fd, &self.path, note);
+    }
+
+    /// True while an agent holds the root.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`]; what the kernel refuses.
+    pub fn is_held(directory: &Path, root: &str) -> Result<bool> {
+        let (path, _) = lock_files(directory, root)?;
+        let file = match openat(CWD, &*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(Error::os("open", path, error)),
+        };
+        match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared)) {
+            Ok(()) => Ok(false),
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(error) => Err(Error::os("lock", path, error)),
+        }
+    }
+
+    /// For a process whose [`AgentLock::wait`] goes on in another thread, and which is about to end: removes the file
+    /// that says that it waits.
+    pub fn stop_waiting(directory: &Path, root: &str) {
+        if let Ok((_, next)) = lock_files(directory, root)
+            && note_at(&next) == Predecessor::of_this_process()
+        {
+            let _ = unlink(&*next);
+        }
     }
 
     /// The lock file.
@@ -66,6 +148,15 @@ impl Drop for AgentLock {
     fn drop(&mut self) {
         // Removed while the lock is still held; a process that has it open finds out by `is_at`.
         let _ = unlink(&*self.path);
+    }
+}
+
+impl Predecessor {
+    fn of_this_process() -> Self {
+        Self {
+            pid: u32::try_from(getpid().as_raw_nonzero().get()).ok(),
+            ended_nanos: None,
+        }
     }
 }
 
@@ -97,9 +188,51 @@ impl AsFd for TreeLock {
     }
 }
 
-fn lock_file(directory: &Path, root: &str) -> Result<PathBuf> {
+fn lock_files(directory: &Path, root: &str) -> Result<(Arc<Path>, Arc<Path>)> {
     let name = name::root_as_file_name(&name::root(root)?);
-    Ok(directory.join(format!("podwarden-{name}.lock")))
+    let file = |kind| directory.join(format!("podwarden-{name}.{kind}")).into();
+    Ok((file("lock"), file("next")))
+}
+
+/// Locks the file at `path`, which is made where there is none.
+fn lock_now(path: &Arc<Path>) -> Result<OwnedFd> {
+    lock_file(path, FlockOperation::NonBlockingLockExclusive, |_| {})
+}
+
+/// The same, and waits for it; `left` is told what the process before noted, also where it has removed the file.
+fn lock_when_free(path: &Arc<Path>, left: impl FnMut(Predecessor)) -> Result<OwnedFd> {
+    lock_file(path, FlockOperation::LockExclusive, left)
+}
+
+fn lock_file(
+    path: &Arc<Path>,
+    operation: FlockOperation,
+    mut left: impl FnMut(Predecessor),
+) -> Result<OwnedFd> {
+    let failed = |e| Error::os("lock", Arc::clone(path), e);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    for _ in 0..TRIES {
+        let fd = openat(CWD, &**path, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+        match retry_on_intr(|| flock(&fd, operation)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let holder = note(fd).pid;
+                return Err(Error::Locked {
+                    path: Arc::clone(path),
+                    holder,
+                });
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let found = note(&fd);
+        if found != Predecessor::default() {
+            left(found);
+        }
+        if is_at(&fd, path) {
+            return Ok(fd);
+        }
+    }
+    Err(failed(Errno::AGAIN))
 }
 
 /// True when the open file is the one that `path` names now, not one that was removed.
@@ -110,8 +243,30 @@ fn is_at(fd: impl AsFd, path: &Path) -> bool {
     }
 }
 
-fn holder(fd: impl AsFd) -> Option<u32> {
-    let mut buffer = [0_u8; 16];
-    let n = pread(fd, &mut buffer, 0).ok()?;
-    io::parse_u64(&buffer[..n]).and_then(|pid| u32::try_from(pid).ok())
+/// Writes what [`note`] reads: the process id, then the end.
+fn write_note(fd: impl AsFd, path: &Path, note: Predecessor) -> Result<()> {
+    let numbers = [note.pid.map(u64::from), note.ended_nanos];
+    let words: Vec<_> = numbers.iter().flatten().map(u64::to_string).collect();
+    let failed = |e| Error::os("write", path, e);
+    rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
+    let written = pwrite(&fd, words.join(" ").as_bytes(), 0);
+    written.map(drop).map_err(failed)
+}
+
+fn note(fd: impl AsFd) -> Predecessor {
+    let mut buffer = [0_u8; 64];
+    let read = pread(fd, &mut buffer, 0).unwrap_or(0);
+    let mut words = buffer[..read]
+        .split(|byte| *byte == b' ')
+        .map(io::parse_u64);
+    let mut word = || words.next().flatten();
+    Predecessor {
+        pid: word().and_then(|pid| u32::try_from(pid).ok()),
+        ended_nanos: word(),
+    }
+}
+
+fn note_at(path: &Path) -> Predecessor {
+    let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    file.map(note).unwrap_or_default()
 }

@@ -41,7 +41,7 @@ impl AccountStore for Option<KernelSide> {
 }
 
 impl KernelSide {
-    /// From what [`crate::kernel::loader::load`] gave; call it inside a tokio runtime.
+    /// From what [`crate::kernel::loader::Prepared::attach`] gave; call it inside a tokio runtime.
     ///
     /// # Errors
     /// When the ring cannot be waited for.

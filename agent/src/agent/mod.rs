@@ -20,21 +20,34 @@ mod start;
 pub(crate) mod undo;
 mod watchdog;
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, path::PathBuf, sync::Arc};
 
 use podwarden_cgroup::AgentLock;
 
-use self::{reconciler::Reconciler, start::event_log, watchdog::Watchdog};
+use self::{
+    reconciler::Reconciler,
+    start::{event_log, standby},
+    watchdog::Watchdog,
+};
 use crate::{
     api::{
         published::{Presenter, Published},
-        server::{self, Serving},
+        server::{self, OwnHealth, Serving},
     },
     config::{Config, ConfigFile, ReadConfig},
     eviction::{recorder::log::Log, status::NodePartTask},
 };
 
 pub(crate) use start::StartError;
+
+/// How this process enters, of which the configuration tells nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    /// Waits for the end of an agent that is at work, and takes over from it; without it that agent is an error.
+    pub(crate) wait_for_lock: bool,
+    /// A socket for the health of this process alone.
+    pub(crate) health_socket: Option<PathBuf>,
+}
 
 /// Runs the agent until `shutdown` completes; `file` is where the configuration was read. On return nothing of it is attached or listening, and
 /// cgroups that it made and that are not in use are gone.
@@ -45,13 +58,31 @@ pub(crate) async fn run(
     config: Config,
     file: Option<(ConfigFile, ReadConfig)>,
     presenter: Presenter,
+    entry: Entry,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
+    tokio::pin!(shutdown);
     start::process::raise_open_files();
     // Before the first figure is counted.
     server::recorder();
+    let health = entry.health_socket.as_deref().map(OwnHealth::open);
+    let health = health.transpose().map_err(StartError::Http)?;
     // A second agent and a taken address are found before anything changes.
-    let lock = start::lock(&config)?;
+    let root = match entry.wait_for_lock {
+        false => standby::Root::of(start::lock(&config)?),
+        true => tokio::select! {
+            root = standby::wait(&config, health.as_ref()) => root?,
+            () = &mut shutdown => {
+                standby::give_up(&config);
+                return Ok(());
+            }
+        },
+    };
+    let standby::Root {
+        lock,
+        programs,
+        taken,
+    } = root;
     let api = start::api(&config).await?;
     // After the lock: no other agent writes to the log.
     let event_log::Opened {
@@ -61,6 +92,9 @@ pub(crate) async fn run(
     } = event_log::open(config.event_log.as_ref());
     published.set_presenter(presenter);
     published.set_live(config.live());
+    if let Some(health) = &health {
+        health.working(&published);
+    }
     let _reload = file.map(|(file, read)| reload::start(file, read, &published));
     let mut watchdog = Watchdog::start(Arc::clone(&published)).map_err(StartError::Watchdog)?;
     let around = Surroundings {
@@ -72,15 +106,20 @@ pub(crate) async fn run(
     };
     let mut reconciler = None;
     let working = async {
-        let started = start::reconciler(config, published, evictions).await?;
+        let events = Arc::clone(&published);
+        let mut started = start::reconciler(config, published, evictions, programs).await?;
         watchdog.watch(started.pulse());
+        started.settle();
+        if let Some(taken) = taken {
+            taken.publish(&events);
+        }
         tokio::select! {
             never = reconciler.insert(started).run() => match never {},
             () = watchdog.reactor_ended() => Err(StartError::ReactorEnded),
         }
     };
     let ended = tokio::select! {
-        () = shutdown => Ok(()),
+        () = &mut shutdown => Ok(()),
         failed = working => failed,
     };
     around.shut_down(reconciler).await;
@@ -98,23 +137,55 @@ struct Surroundings {
 
 impl Surroundings {
     async fn shut_down(self, reconciler: Option<Reconciler>) {
-        tracing::info!("shutting down");
+        let successor = self.lock.has_successor();
+        tracing::info!(successor, "shutting down");
         self.published.set_ready(false);
+        match successor {
+            true => self.hand_over(reconciler).await,
+            false => self.end(reconciler).await,
+        }
+    }
+
+    /// The agent works until all else has ended: the one that waits takes over in the moment after that.
+    async fn hand_over(self, reconciler: Option<Reconciler>) {
+        // What they have written is the next agent's to change.
+        self.node_parts.into_iter().for_each(NodePartTask::leave);
+        let api = end_api(self.api);
+        if let Some(mut reconciler) = reconciler {
+            tokio::select! {
+                () = api => {}
+                never = reconciler.run() => match never {},
+            }
+            let ended = reconciler.finish(true);
+            self.lock.note_end(ended);
+        } else {
+            api.await;
+        }
+        self.published.set_logger(None);
+        drop(self.log);
+        drop(self.lock);
+    }
+
+    async fn end(self, reconciler: Option<Reconciler>) {
         // The API server hears of it while the rest is taken down.
         let node_parts = self.node_parts.into_iter();
         let node_parts: Vec<_> = node_parts.map(|part| tokio::spawn(part.end())).collect();
         if let Some(reconciler) = reconciler {
-            reconciler.finish();
+            reconciler.finish(false);
         }
         for part in node_parts {
             // Its panic has been printed.
             let _ = part.await;
         }
-        if let Err(error) = self.api.end().await {
-            tracing::warn!(%error, "the API ended badly");
-        }
+        end_api(self.api).await;
         self.published.set_logger(None);
         drop(self.log);
         drop(self.lock);
+    }
+}
+
+async fn end_api(api: Serving) {
+    if let Err(error) = api.end().await {
+        tracing::warn!(%error, "the API ended badly");
     }
 }

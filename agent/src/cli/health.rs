@@ -2,13 +2,15 @@
 
 use std::process::ExitCode;
 
-use super::connect::Connect;
+use super::{connect::Connect, output};
 use crate::api::client::ClientError;
 
 const EXAMPLES: &str = "\
 Examples:
   podwarden health                    whether the agent does its work, as /healthz
   podwarden health --ready            whether it knows this node's pods, as /readyz
+  podwarden health --api-socket /run/podwarden-pod/health.sock
+                                      the same of a process that has --health-socket
   podwarden health --server 127.0.0.1:9595
 
 A DaemonSet's probes: exec: {command: [/usr/local/bin/podwarden, health, --ready]}.
@@ -27,8 +29,12 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = if args.ready { "/readyz" } else { "/healthz" };
     match args.connect.client().get_bytes(path).await {
-        Ok(_) => {
-            println!("ok");
+        Ok(answer) => {
+            // `ok`, or that it stands by.
+            println!(
+                "{}",
+                output::printable(String::from_utf8_lossy(&answer).trim())
+            );
             Ok(ExitCode::SUCCESS)
         }
         Err(ClientError::Refused {

@@ -3,7 +3,10 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use super::words::PRESENTER;
-use crate::config::{Config, ConfigFile, Overrides};
+use crate::{
+    agent::Entry,
+    config::{Config, ConfigFile, Overrides},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -11,6 +14,7 @@ Examples:
   podwarden run --pods-dir /etc/kubernetes/manifests --listen 127.0.0.1:9595
   podwarden run --kubeconfig /etc/kubernetes/kubelet.conf --node-name node-1
   podwarden run --config /etc/podwarden/config.yaml --mode enforce
+  podwarden run --wait-for-lock --health-socket /run/podwarden-pod/health.sock
   podwarden run --cgroup-root /sandbox --cgroup-driver cgroupfs --api-socket /tmp/pw.sock
 
 What the command line says overrides the file. Ends cleanly on SIGTERM and SIGINT: everything in
@@ -23,6 +27,13 @@ pub struct Args {
     /// Configuration file (YAML, `kind: AgentConfig`)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Where another agent is at work, wait for its end, prepared, and take over from it at once
+    #[arg(long)]
+    wait_for_lock: bool,
+    /// A unix socket for `/healthz` and `/readyz` of this process alone, from its start on: probes ask here where two agents
+    /// share the API's socket during an update. `/readyz` is 200 while it waits, prepared, for the other's end
+    #[arg(long, value_name = "PATH")]
+    health_socket: Option<PathBuf>,
     #[command(flatten)]
     overrides: Overrides,
 }
@@ -40,7 +51,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             (read.config.clone(), Some((file, read)))
         }
     };
-    crate::agent::run(config, file, PRESENTER, shutdown_signal()?).await?;
+    let entry = Entry {
+        wait_for_lock: args.wait_for_lock,
+        health_socket: args.health_socket,
+    };
+    crate::agent::run(config, file, PRESENTER, entry, shutdown_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,8 +1,9 @@
 //! Loads and attaches the kernel programs, as far as this kernel takes them.
 //!
-//! Programs that the accounts need must load; each of the others is an upgrade whose absence is
+//! [`prepare`] loads, [`Prepared::attach`] attaches. Programs that the accounts need must load; each of the others is an upgrade whose absence is
 //! recorded as [`Missing`]. Dropping [`Programs`] detaches everything.
 
+mod attach;
 mod globals;
 mod maps;
 mod walk;
@@ -10,7 +11,7 @@ mod walk;
 use aya::{
     Btf, Ebpf,
     maps::{MapData, RingBuf},
-    programs::{BtfTracePoint, FEntry, RawTracePoint, RawTracePointRunOptions},
+    programs::ProgramError,
 };
 use podwarden_abi::Figure;
 use tokio::io::{Interest, unix::AsyncFd};
@@ -18,13 +19,13 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::{
     accounts::Accounts,
     btf::KernelBtf,
-    hooks::{self, CHARGE, Hook, Member},
+    hooks::{self, Hook, Member},
     levels::Levels,
-    pins::{PinError, Place},
+    pins::{PinError, Pins, Place},
     waits::Waits,
     walk::Walker,
 };
-use crate::{base::error::chain, config::KernelLog};
+use crate::config::KernelLog;
 use maps::Made;
 pub(super) use walk::alone as walker_alone;
 
@@ -50,6 +51,8 @@ pub struct LoadOptions {
     pub off: Vec<Figure>,
     /// Where accounts that outlive the agent are pinned; `None` where they end with it.
     pub pins: Option<Place>,
+    /// Uses what is pinned at `pins` as it is, and changes nothing there: another agent works with it.
+    pub only_continue: bool,
     /// The least severe lines that the programs write.
     pub log: KernelLog,
     /// Structure members to do without, as `structure.path`.
@@ -90,7 +93,7 @@ pub enum LoadError {
         name: &'static str,
         /// What the kernel said.
         #[source]
-        source: Box<aya::programs::ProgramError>,
+        source: Box<ProgramError>,
     },
     /// A map is missing or not of the expected type.
     #[error("map {name} of the kernel programs")]
@@ -126,9 +129,12 @@ pub struct Programs {
     figures: Vec<Figure>,
     /// What this kernel refused.
     pub missing: Vec<Missing>,
+    /// The hooks whose programs are loaded, in the order in which they are attached.
+    loaded: Vec<&'static Hook>,
+    charge_loaded: bool,
 }
 
-/// What [`load`] gives, each part to its one owner.
+/// What [`Prepared::attach`] gives, each part to its one owner.
 pub struct Loaded {
     /// Keeps the programs attached.
     pub programs: Programs,
@@ -160,12 +166,22 @@ fn lacking(btf: &KernelBtf, options: &LoadOptions) -> Vec<Member> {
     lacking
 }
 
-/// Loads and attaches everything that this kernel takes. Consumes `btf`, which is not needed once the
+/// The programs, verified by the kernel and attached to nothing.
+pub struct Prepared {
+    programs: Programs,
+    pins: Option<Pins>,
+    unpinned: Option<PinError>,
+    max_accounts: u32,
+    waits: bool,
+    walker: Option<Walker>,
+}
+
+/// Loads everything that this kernel takes. Consumes `btf`, which is not needed once the
 /// object's globals are known.
 ///
 /// # Errors
-/// [`LoadError`] when the accounts cannot work; nothing stays attached then.
-pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> {
+/// [`LoadError`] when the accounts cannot work.
+pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadError> {
     if OBJECT.is_empty() {
         return Err(LoadError::NotBuilt);
     }
@@ -185,38 +201,64 @@ pub fn load(btf: KernelBtf, options: &LoadOptions) -> Result<Loaded, LoadError> 
     drop(btf);
     let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
     let Made {
-        mut ebpf,
-        accounts,
+        ebpf,
+        pins,
         unpinned,
     } = maps::make(options, &globals, &aya_btf, items.is_ok())?;
-
-    follow_log(&mut ebpf);
-    let levels = Levels::new(&mut ebpf)?;
-    let decisions = ring(&mut ebpf, "DECISIONS")?;
-    let telemetry = ring(&mut ebpf, "TELEMETRY")?;
-    let seen = |member: &&Member| matches!(member.figure, Figure::LongWaits | Figure::Shortcuts);
-    let waits = match options.waits && lacking.iter().filter(seen).count() == 0 {
-        true => Some(Waits::new(&mut ebpf)?),
-        false => None,
-    };
     let mut programs = Programs {
         ebpf,
         figures: Vec::new(),
         missing: Vec::new(),
+        loaded: Vec::new(),
+        charge_loaded: false,
     };
     programs.lose_figures(&lacking);
-    programs.attach_all(choices, &aya_btf, options.fentry)?;
-    let walker = programs.walker(items, &aya_btf);
-    Ok(Loaded {
+    programs.load_all(choices, &aya_btf, options.fentry)?;
+    let seen = |member: &&Member| matches!(member.figure, Figure::LongWaits | Figure::Shortcuts);
+    Ok(Prepared {
+        walker: programs.walker(items, &aya_btf),
         programs,
-        accounts,
-        levels,
-        decisions,
-        telemetry,
-        waits,
-        walker,
+        pins,
         unpinned,
+        max_accounts: options.max_accounts,
+        waits: options.waits && lacking.iter().filter(seen).count() == 0,
     })
+}
+
+impl Prepared {
+    /// Attaches the programs; the agent holds the root's lock by now.
+    ///
+    /// # Errors
+    /// As [`prepare`]; nothing stays attached then. [`LoadError::Pins`] where maps cannot be kept.
+    pub fn attach(self) -> Result<Loaded, LoadError> {
+        let Self {
+            mut programs,
+            pins,
+            unpinned,
+            max_accounts,
+            waits,
+            walker,
+        } = self;
+        let ebpf = &mut programs.ebpf;
+        // The maps before the programs run: cgroups that appear from the first moment need free accounts.
+        let accounts = Accounts::new(ebpf, max_accounts, pins.as_ref())?;
+        follow_log(ebpf);
+        let levels = Levels::new(ebpf)?;
+        let decisions = ring(ebpf, "DECISIONS")?;
+        let telemetry = ring(ebpf, "TELEMETRY")?;
+        let waits = waits.then(|| Waits::new(ebpf)).transpose()?;
+        programs.attach_all()?;
+        Ok(Loaded {
+            programs,
+            accounts,
+            levels,
+            decisions,
+            telemetry,
+            waits,
+            walker,
+            unpinned,
+        })
+    }
 }
 
 /// Passes the lines that the programs write to the agent's log.
@@ -249,129 +291,4 @@ where
 
 pub(super) fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
     take(ebpf, name)
-}
-
-impl Programs {
-    /// Notes the figures whose members this kernel lacks.
-    fn lose_figures(&mut self, lacking: &[Member]) {
-        for figure in Figure::ALL {
-            let missing = lacking.iter().filter(|member| member.figure == figure);
-            let missing: Vec<_> = missing.map(Member::name).collect();
-            if let (part, Some(lost)) = hooks::figure(figure)
-                && !missing.is_empty()
-            {
-                self.miss(part, lost, format!("no {}", missing.join(", ")));
-            }
-        }
-    }
-
-    fn attach_all(
-        &mut self,
-        choices: Choices,
-        aya_btf: &Btf,
-        fentry: bool,
-    ) -> Result<(), LoadError> {
-        self.load_flush()?;
-        for (first, choice) in choices {
-            match (choice, first.lost_without) {
-                (Ok(hook), _) => self.tracepoint(hook, aya_btf)?,
-                (Err(why), Some(lost)) => self.miss(first.tracepoint, lost, why),
-                (Err(why), None) => {
-                    let name = first.tracepoint;
-                    return Err(LoadError::Tracepoint { name, why });
-                }
-            }
-        }
-        let levels = hooks::figure(Figure::Levels).0;
-        let refused = if !fentry {
-            Some("switched off".to_owned())
-        } else if self.missing.iter().any(|missing| missing.part == levels) {
-            Some("it lacks structure members".to_owned())
-        } else {
-            self.charge(aya_btf).err()
-        };
-        if let (Some(why), Some(lost)) = (refused, CHARGE.lost_without) {
-            self.miss(CHARGE.tracepoint, lost, why);
-        }
-        Ok(())
-    }
-
-    fn load_flush(&mut self) -> Result<(), LoadError> {
-        self.flush_program()?
-            .load()
-            .map_err(|e| LoadError::Program {
-                name: "flush",
-                source: Box::new(e),
-            })
-    }
-
-    fn flush_program(&mut self) -> Result<&mut RawTracePoint, LoadError> {
-        self.ebpf
-            .program_mut("flush")
-            .and_then(|p| p.try_into().ok())
-            .ok_or(LoadError::Missing("flush"))
-    }
-
-    /// Loads and attaches one tracepoint program; a failure is fatal where nothing works without it.
-    fn tracepoint(&mut self, hook: &Hook, btf: &Btf) -> Result<(), LoadError> {
-        let name = hook.program;
-        let program: &mut BtfTracePoint = self
-            .ebpf
-            .program_mut(name)
-            .and_then(|p| p.try_into().ok())
-            .ok_or(LoadError::Missing(name))?;
-        let attached = program
-            .load(hook.tracepoint, btf)
-            .and_then(|()| program.attach());
-        match (attached, hook.lost_without) {
-            (Ok(_), _) => self.figures.extend(hook.figure),
-            (Err(e), Some(lost)) => self.miss(hook.tracepoint, lost, chain(&e)),
-            (Err(e), None) => {
-                let source = Box::new(e);
-                return Err(LoadError::Program { name, source });
-            }
-        }
-        Ok(())
-    }
-
-    fn charge(&mut self, btf: &Btf) -> Result<(), String> {
-        let program = self.ebpf.program_mut(CHARGE.program).map(TryInto::try_into);
-        let Some(Ok(program)) = program else {
-            return Err("not in the object".to_owned());
-        };
-        let program: &mut FEntry = program;
-        let attached = program
-            .load(CHARGE.tracepoint, btf)
-            .and_then(|()| program.attach());
-        attached.map(drop).map_err(|e| chain(&e))
-    }
-
-    fn miss(&mut self, part: &'static str, lost: &'static str, why: String) {
-        tracing::debug!(part, lost, why, "kernel hook not available");
-        self.missing.push(Missing { part, lost, why });
-    }
-
-    /// True when the figure's own program is attached.
-    pub fn counts(&self, figure: Figure) -> bool {
-        self.figures.contains(&figure)
-    }
-
-    /// True when levels are checked at the charge itself.
-    pub fn has_charge_hook(&self) -> bool {
-        self.missing.iter().all(|m| m.part != CHARGE.tracepoint)
-    }
-
-    /// Accounts what runs on `cpu` up to the kernel's last tick (an interrupt on that CPU).
-    ///
-    /// # Errors
-    /// What the kernel says; `ENXIO` for a CPU that is offline.
-    pub fn flush(&mut self, cpu: u32) -> Result<(), aya::programs::ProgramError> {
-        use aya::programs::TestRun as _;
-        let Ok(program) = self.flush_program() else {
-            return Ok(());
-        };
-        let mut options = RawTracePointRunOptions::new();
-        options.cpu = Some(cpu);
-        program.test_run(options).map(|_| ())
-    }
 }

@@ -80,6 +80,14 @@ pub enum PinError {
         path: PathBuf,
         found: String,
     },
+    /// An agent cannot continue with these.
+    #[error("the maps below {} are of another kind ({why})", path.display())]
+    Unlike {
+        /// The directory.
+        path: PathBuf,
+        /// The first difference.
+        why: String,
+    },
     /// The kernel refused to pin, or to open what is pinned.
     #[error("pinning maps below {}", path.display())]
     Kernel {
@@ -153,6 +161,31 @@ impl Pins {
         }
         remove_other_layouts(&of_root, &pins.dir);
         Ok(pins)
+    }
+
+    /// What another agent works with, where this one can continue with it. Changes nothing.
+    ///
+    /// # Errors
+    /// [`PinError`]; [`PinError::Unlike`] where some are missing or have another shape than `wanted`.
+    pub fn existing(place: &Place, wanted: &[(&'static str, Shape)]) -> Result<Self, PinError> {
+        let dir = of_root(&place.bpf_fs, &place.cgroup_root).join(layout(place.hierarchy));
+        let pins = Self { dir };
+        for (name, _) in wanted {
+            if pins.open(name)?.is_none() {
+                let why = format!("{name} is missing");
+                return Err(PinError::Unlike {
+                    path: pins.dir,
+                    why,
+                });
+            }
+        }
+        match pins.differs(wanted)? {
+            None => Ok(pins),
+            Some(why) => Err(PinError::Unlike {
+                path: pins.dir,
+                why,
+            }),
+        }
     }
 
     /// Where a map is pinned.

@@ -272,8 +272,9 @@ impl Drop for Ended {
     }
 }
 
-impl Drop for Reactor {
-    fn drop(&mut self) {
+impl Reactor {
+    /// Ends the thread; its reports stay to be taken.
+    pub fn stop(&mut self) {
         self.shared
             .stop
             .store(true, std::sync::atomic::Ordering::Release);
@@ -281,6 +282,12 @@ impl Drop for Reactor {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -231,10 +231,20 @@ fn monitoring_serves_metrics_to_those_whom_the_api_server_lets_in() {
         .flatten()
         .find_map(|arg| arg.strip_prefix("--secure-listen="));
     let listen: std::net::SocketAddr = listen.unwrap().parse().unwrap();
-    let port = &agent.ports.as_ref().unwrap()[0];
-    assert_eq!(i32::from(listen.port()), port.container_port);
+    // On the host's network a declared port is a hostPort: no second pod would fit on the node during an update.
+    assert_eq!(agent.ports, None);
     let endpoint = &object(&objects, "PodMonitor", "podwarden")["spec"]["podMetricsEndpoints"][0];
-    assert_eq!(endpoint["port"], *port.name.as_ref().unwrap());
+    assert!(endpoint.get("port").is_none() && endpoint.get("targetPort").is_none());
+    let relabelings = endpoint["relabelings"].as_array().unwrap().iter();
+    let addresses: Vec<_> = relabelings
+        .filter(|rule| rule["targetLabel"] == "__address__")
+        .map(|rule| rule["replacement"].as_str().unwrap())
+        .collect();
+    let port = listen.port();
+    assert_eq!(
+        addresses,
+        [format!("${{1}}:{port}"), format!("[${{1}}]:{port}")]
+    );
     assert_eq!(endpoint["scheme"], "https");
     for review in ["tokenreviews", "subjectaccessreviews"] {
         assert!(writes(&objects).contains(&review.to_owned()), "{review}");

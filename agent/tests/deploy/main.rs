@@ -97,9 +97,11 @@ fn the_command_line_is_one() {
         .try_get_matches_from(std::iter::once("podwarden".to_owned()).chain(args))
         .unwrap();
     assert_eq!(matches.subcommand_name(), Some("run"));
-    // The probes ask the program of the image, over the socket that is the default of both.
+    // The API's socket is the default of every subcommand; the probes ask over the socket of the pod's own health.
     let (_, run) = matches.subcommand().unwrap();
     assert_eq!(run.get_raw("api_socket").map(Iterator::count), None);
+    assert!(run.get_flag("wait_for_lock"));
+    let own: &std::path::PathBuf = run.get_one("health_socket").unwrap();
     for (probe, path) in [("readinessProbe", "ready"), ("livenessProbe", "health")] {
         let command = container[probe]["exec"]["command"].as_array().unwrap();
         let words: Vec<_> = command.iter().map(|word| word.as_str().unwrap()).collect();
@@ -109,7 +111,37 @@ fn the_command_line_is_one() {
         let (name, health) = asked.subcommand().unwrap();
         assert_eq!(name, "health", "{probe}");
         assert_eq!(health.get_flag("ready"), path == "ready", "{probe}");
+        let asked: &std::path::PathBuf = health.get_one("api_socket").unwrap();
+        assert_eq!(asked, own, "{probe}");
         // Longer than the start of a process on a busy node.
         assert!(container[probe]["timeoutSeconds"].as_u64() >= Some(5));
     }
+}
+
+/// Two pods of one node: the new one waits, Ready, for the end of the old one.
+#[test]
+fn an_update_leaves_no_node_without_an_agent() {
+    let set = object("DaemonSet");
+    let update = &set["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(update["maxUnavailable"], 0);
+    assert_eq!(update["maxSurge"], "10%");
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert!(
+        container.get("ports").is_none(),
+        "a port is a hostPort here, and there is one of it on a node"
+    );
+    // What probes ask is the pod's own; what two agents must not share is the node's.
+    let mount = |path: &str| {
+        let mounts = container["volumeMounts"].as_array().unwrap().iter();
+        let mount = mounts.clone().find(|mount| mount["mountPath"] == path);
+        let name = &mount.unwrap()["name"];
+        let volumes = pod["volumes"].as_array().unwrap().iter();
+        volumes
+            .clone()
+            .find(|volume| volume["name"] == *name)
+            .unwrap()
+    };
+    assert!(mount("/run/podwarden-pod").get("emptyDir").is_some());
+    assert!(mount("/run/podwarden").get("hostPath").is_some());
 }

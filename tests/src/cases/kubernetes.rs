@@ -9,6 +9,7 @@ use super::{Case, Context, case, close_cpu};
 use crate::harness::eventually;
 use crate::kubernetes::{Pod, condition, uid};
 
+pub(super) mod cut_off;
 pub(super) mod eviction;
 pub(super) mod exempt;
 pub(super) mod held;
@@ -17,6 +18,7 @@ pub(super) mod pressure;
 pub(super) mod reclaimed;
 pub(super) mod secure;
 pub(super) mod stand_in;
+pub(super) mod update;
 
 pub(super) const CASES: &[Case] = &[
     case("kubernetes_as_shipped", kubernetes_as_shipped),

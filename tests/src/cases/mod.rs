@@ -190,6 +190,8 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::exempt::CASES,
         kubernetes::eviction::CASES,
         kubernetes::held::CASES,
+        kubernetes::update::CASES,
+        kubernetes::cut_off::CASES,
         kubernetes::pressure::CASES,
         kubernetes::reclaimed::CASES,
         kubernetes::stand_in::CASES,

@@ -2,6 +2,7 @@
 
 mod each_step;
 mod figures;
+mod hand_over;
 mod load;
 mod soak;
 mod unfit;
@@ -28,6 +29,8 @@ pub(super) const CASES: &[Case] = &[
     portable("restarts_each_step", each_step::each_step),
     case("restarts_unseen", restarts_unseen),
     portable("restarts_unfit", unfit::unfit),
+    portable("hand_over", hand_over::filling),
+    portable("hand_over_limits", hand_over::limits),
     slow("soak", soak::soak),
 ];
 

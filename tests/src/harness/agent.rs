@@ -1,12 +1,10 @@
 //! The agent under test, as a process of its own.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,40 +20,10 @@ use serde::de::DeserializeOwned;
 use super::bpf::Objects;
 use super::cgroup::Cgroup;
 use super::http;
+use super::log::Log;
 use super::sandbox::Sandbox;
 use super::schedstat::SchedStat;
 use super::wait::{eventually, until};
-
-const LINES_KEPT: usize = 400;
-
-/// The last lines that the agent wrote to stderr.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<VecDeque<String>>>);
-
-impl Log {
-    fn push(&self, line: String) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == LINES_KEPT {
-            lines.pop_front();
-        }
-        lines.push_back(line);
-    }
-
-    /// The last `count` lines.
-    pub(crate) fn tail(&self, count: usize) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines
-            .iter()
-            .skip(lines.len().saturating_sub(count))
-            .cloned()
-            .collect()
-    }
-
-    /// Everything kept, as one text.
-    pub(crate) fn text(&self) -> String {
-        self.tail(LINES_KEPT).join("\n")
-    }
-}
 
 /// How the agent is started.
 #[derive(Debug, Clone)]
@@ -73,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) eviction_hard: Option<String>,
     /// More lines for the configuration file.
     pub(crate) config: String,
+    /// More arguments.
+    pub(crate) args: Vec<String>,
     /// More environment.
     pub(crate) env: Vec<(String, String)>,
     /// Its socket, where it is not the sandbox's.
@@ -98,6 +68,7 @@ impl Default for Options {
             memory: "16Gi".to_owned(),
             eviction_hard: None,
             config: String::new(),
+            args: Vec::new(),
             env: Vec::new(),
             socket: None,
             without: CapabilitySet::empty(),
@@ -166,6 +137,7 @@ impl Agent {
             .arg(sandbox.pods_dir())
             .args(["--node-name", NODE, "--mode", options.mode, "--api-socket"])
             .arg(&socket)
+            .args(&options.args)
             .env("PODWARDEN_BPF_FS", sandbox.bpf_fs())
             .envs(options.env.iter().cloned());
         match &options.kubeconfig {

@@ -138,9 +138,12 @@ impl Container {
         let text = change(data.context("the ConfigMap has no config.yaml")?);
         fs::write(config.join("config.yaml"), text)?;
         for volume in pod["volumes"].as_array().context("it has no volumes")? {
-            let source = match volume["configMap"].is_object() {
-                true => config.clone(),
-                false => this.host_path(&volume["hostPath"])?,
+            let source = if volume["configMap"].is_object() {
+                config.clone()
+            } else if volume["emptyDir"].is_object() {
+                this.pod_directory(&volume["name"])?
+            } else {
+                this.host_path(&volume["hostPath"])?
             };
             let mounts = spec["volumeMounts"].as_array().into_iter().flatten();
             for mount in mounts.filter(|mount| mount["name"] == volume["name"]) {
@@ -149,6 +152,14 @@ impl Container {
             }
         }
         Ok(this)
+    }
+
+    /// An empty directory of the pod's own.
+    fn pod_directory(&self, name: &Value) -> Result<PathBuf> {
+        let name = name.as_str().context("a volume has no name")?;
+        let dir = self.root.with_file_name("pod").join(name);
+        fs::create_dir_all(&dir)?;
+        Ok(dir)
     }
 
     /// A file that the kubelet did not think of.

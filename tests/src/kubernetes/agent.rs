@@ -107,16 +107,14 @@ impl Cluster {
         Ok(pod)
     }
 
-    fn socket(&self) -> std::path::PathBuf {
+    /// The agent's socket.
+    pub(crate) fn socket(&self) -> std::path::PathBuf {
         self.enclosure.path(SOCKET)
     }
 
     /// An answer of the agent.
     pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let answer = http_get(&self.socket(), path)?;
-        ensure!(answer.status == 200, "GET {path}: {}", answer.text());
-        serde_json::from_slice(&answer.body)
-            .with_context(|| format!("GET {path}: {}", answer.text()))
+        ask(&self.socket(), path)
     }
 
     /// `/v1/node`.
@@ -131,7 +129,12 @@ impl Cluster {
 
     /// The evictions since the agent started.
     pub(crate) fn evictions(&self) -> Result<Vec<Eviction>> {
-        let events: Vec<Event> = self.ask("/v1/events?after=0")?;
+        Self::evictions_at(&self.socket())
+    }
+
+    /// The same, from another thread.
+    pub(crate) fn evictions_at(socket: &Path) -> Result<Vec<Eviction>> {
+        let events: Vec<Event> = ask(socket, "/v1/events?after=0")?;
         let evictions = events.into_iter().filter_map(|event| match event.kind {
             EventKind::Eviction(eviction) => Some(*eviction),
             _ => None,
@@ -176,6 +179,12 @@ impl Cluster {
         }
         Ok(text)
     }
+}
+
+fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T> {
+    let answer = http_get(socket, path)?;
+    ensure!(answer.status == 200, "GET {path}: {}", answer.text());
+    serde_json::from_slice(&answer.body).with_context(|| format!("GET {path}: {}", answer.text()))
 }
 
 fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {

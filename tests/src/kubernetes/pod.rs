@@ -13,6 +13,11 @@ impl Cluster {
         std::fs::write(signal, "").context("let the pod go on")
     }
 
+    /// The directory in which a file of its name has a pod's filler begin.
+    pub(crate) fn go_dir(&self) -> std::path::PathBuf {
+        self.enclosure.dir().join("go")
+    }
+
     /// A filler that is started again does not begin.
     pub(crate) fn stay(&self, name: &str) -> Result<()> {
         let signal = self.enclosure.dir().join("go").join(name);

@@ -1,6 +1,6 @@
-use std::fs;
+use std::{fs, sync::mpsc, thread};
 
-use podwarden_cgroup::{AgentLock, Error};
+use podwarden_cgroup::{AgentLock, Error, Predecessor};
 
 #[test]
 fn one_agent_for_each_root() {
@@ -48,4 +48,56 @@ fn a_missing_directory_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let error = AgentLock::acquire(&directory.path().join("none"), "x").unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
+}
+
+#[test]
+fn one_agent_waits_and_hears_of_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let first = AgentLock::acquire(dir, "x").unwrap();
+    assert!(!first.has_successor());
+    assert!(AgentLock::is_held(dir, "x").unwrap());
+    let (say, ready) = mpsc::channel();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| AgentLock::wait(dir, "x", |holder| say.send(holder).unwrap()));
+        let this = Some(std::process::id());
+        let holder = ready.recv().unwrap();
+        assert_eq!(holder.pid, this);
+        assert!(first.has_successor());
+        first.note_end(77);
+        drop(first);
+        let (second, before) = waiting.join().unwrap().unwrap();
+        let expected = Predecessor {
+            pid: this,
+            ended_nanos: Some(77),
+        };
+        assert_eq!(before, Some(expected));
+        assert!(!second.has_successor());
+        assert_eq!(
+            fs::read_to_string(second.path()).unwrap(),
+            std::process::id().to_string()
+        );
+    });
+    assert!(!AgentLock::is_held(dir, "x").unwrap());
+    // One that finds the root free does not wait.
+    let (lock, before) = AgentLock::wait(dir, "x", |_| unreachable!()).unwrap();
+    assert_eq!(before, None);
+    drop(lock);
+    let left = fs::read_dir(dir).unwrap().count();
+    assert_eq!(left, 0, "the lock files are removed");
+}
+
+#[test]
+fn one_that_waits_no_more_leaves_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_owned();
+    let first = AgentLock::acquire(&dir, "x").unwrap();
+    let (say, ready) = mpsc::channel();
+    let there = dir.clone();
+    // Ends with this process.
+    thread::spawn(move || AgentLock::wait(&there, "x", |_| say.send(()).unwrap()));
+    ready.recv().unwrap();
+    AgentLock::stop_waiting(&dir, "x");
+    assert!(!first.has_successor());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
 }

@@ -221,8 +221,8 @@ impl Reconciler {
         }
     }
 
-    /// Does what earlier steps found to be due.
-    fn catch_up(&mut self) {
+    /// Brings cgroups and levels up to date; the reactor works from then on.
+    pub(super) fn settle(&mut self) {
         if self.reconcile_due {
             self.reconcile();
         }
@@ -231,6 +231,11 @@ impl Reconciler {
             self.reconcile_due = false;
             self.arm_due = false;
         }
+    }
+
+    /// Does what earlier steps found to be due.
+    fn catch_up(&mut self) {
+        self.settle();
         if self.figures.sampling_due(&self.env).is_zero() {
             tokio::task::block_in_place(|| self.sample());
         }
@@ -366,13 +371,20 @@ impl Reconciler {
         self.env.published.event(clock::now_text(), pod, kind);
     }
 
-    /// Leaves the node as it was: nothing attached, no empty cgroup that the agent made.
-    pub(super) fn finish(mut self) {
+    /// Leaves the node as it was: nothing attached, no empty cgroup that the agent made. A `successor` finds the tiers'
+    /// limits and the cgroups as they are. The answer is when the reactor ended, `CLOCK_MONOTONIC` nanoseconds.
+    pub(super) fn finish(mut self, successor: bool) -> u64 {
         self.colocation.end();
         // The limits reach what `onExit` says; then records that are not finished yet end.
-        self.hierarchy.end_convergence();
+        self.hierarchy.end_convergence(successor);
+        let cx = Context::of(&self.env, &self.pods, &self.figures);
+        self.eviction.stop(cx);
+        let ended = clock::monotonic();
         let _status = self.eviction.finish();
         drop(self.figures);
-        self.hierarchy.remove_unused(&self.env.tree);
+        if !successor {
+            self.hierarchy.remove_unused(&self.env.tree);
+        }
+        ended
     }
 }

@@ -5,7 +5,7 @@ use podwarden_policy::{plan::Ownership, signal::Signal};
 
 use super::{
     Site, StartError, process,
-    programs::{self, Programs},
+    programs::{self, Programs, Standby},
 };
 use crate::{
     accounting::{Accounting, index::Change},
@@ -38,15 +38,19 @@ impl Engines {
         site: &Site,
         tree: &Tree,
         pods: &PodSet,
+        standby: Option<Standby>,
     ) -> Result<Self, StartError> {
-        let decision = support::decide(&support::probe(&config.cgroup_root));
+        let (prepared, decision) = match standby {
+            Some(standby) => standby.into_parts(),
+            None => (None, support::decide(&support::probe(&config.cgroup_root))),
+        };
         let mut degradations: Vec<_> = decision.degradations().collect();
         let Programs {
             accounts: kernel,
             levels,
             waits,
             profile,
-        } = programs::load(config, tree, &decision, &mut degradations)?;
+        } = programs::load(config, tree, prepared, &decision, &mut degradations)?;
         let any_level = !config.thresholds.is_empty()
             // A kubelet may limit the tiers at any time.
             || config.ownership == Ownership::Assist

@@ -12,6 +12,7 @@
 //! | `engines` | accounts and reactor |
 //! | `bandwidth` | co-location: quotas that an agent before this one left, and the threads of the strategies |
 //! | `status` | eviction status in the API, teardown in the runtime |
+//! | `standby` | waits for the end of another agent, prepared to take over |
 //! | `own_pod` | the pod of this process |
 //! | `beside_kubelet` | a kubelet where podwarden is to own the tree |
 
@@ -26,6 +27,7 @@ mod own_pod;
 pub(super) mod process;
 mod programs;
 mod site;
+pub(super) mod standby;
 pub(super) mod status;
 mod tree;
 
@@ -82,11 +84,13 @@ pub(super) async fn api(config: &Config) -> Result<server::Server, StartError> {
     server.map_err(StartError::Http)
 }
 
-/// Builds the reconciler. `recorded` are evictions by agents before this one, each with its time.
+/// Builds the reconciler. `recorded` are evictions by agents before this one, each with its time; `prepared` are the
+/// kernel programs of an agent that has waited.
 pub(super) async fn reconciler(
     config: Config,
     published: Arc<Published>,
     recorded: Vec<(String, Eviction)>,
+    prepared: Option<programs::Standby>,
 ) -> Result<Reconciler, StartError> {
     let frozen = frozen::take_over(&config)?;
     let mut site = Site::find(&config)?;
@@ -114,7 +118,7 @@ pub(super) async fn reconciler(
         &set,
         &published,
     );
-    let engines = Engines::start(&config, &site, &tree, &set)
+    let engines = Engines::start(&config, &site, &tree, &set, prepared)
         // What was made for an agent that does not run goes.
         .inspect_err(|_| actor.remove_unused(&tree))?;
     stats.profile = engines.profile.as_str().to_owned();

@@ -12,10 +12,10 @@ use crate::{
     config::Config,
     kernel::{
         btf::KernelBtf,
-        loader::{self, LoadOptions},
+        loader::{self, LoadError, LoadOptions, Prepared},
         pins::{self, Place},
         size,
-        support::{Decision, Profile},
+        support::{self, Decision, Profile},
         waits::Waits,
     },
     reactor::KernelLevels,
@@ -45,40 +45,48 @@ pub(super) struct Programs {
     pub(super) profile: Profile,
 }
 
-/// Loads the kernel programs; without them the agent still runs, from the files alone.
+/// The programs of an agent that waits for the one at work, attached to nothing.
+pub(in crate::agent) struct Standby {
+    prepared: Prepared,
+    decision: Decision,
+}
+
+impl Standby {
+    /// What the start needs of them once it has the root.
+    pub(super) fn into_parts(self) -> (Option<Prepared>, Decision) {
+        (Some(self.prepared), self.decision)
+    }
+}
+
+/// Loads the kernel programs while another agent works, and changes nothing of its own; the error says why that waits
+/// until this agent has the root.
+pub(in crate::agent) fn stand_by(config: &Config, tree: &Tree) -> Result<Standby, String> {
+    let decision = support::decide(&support::probe(&config.cgroup_root));
+    let options = LoadOptions {
+        only_continue: true,
+        ..options(config, tree)
+    };
+    let prepared = prepare(&options)?;
+    Ok(Standby { prepared, decision })
+}
+
+/// Loads the kernel programs, those that are not `prepared`, and attaches them; without them the agent still runs,
+/// from the files alone.
 pub(super) fn load(
     config: &Config,
     tree: &Tree,
+    prepared: Option<Prepared>,
     decision: &Decision,
     degradations: &mut Vec<String>,
 ) -> Result<Programs, StartError> {
-    let disabled = std::env::var(DISABLE).unwrap_or_default();
-    let disabled: Vec<_> = disabled.split(',').map(|d| d.trim().to_owned()).collect();
-    let without = |what: &str| disabled.iter().any(|d| d == what);
-    let hierarchy = identity_hierarchy(tree);
-    let options = LoadOptions {
-        identity_hierarchy: hierarchy,
-        max_accounts: max_accounts(config),
-        telemetry_bytes: std::env::var(RING)
-            .ok()
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(TELEMETRY_BYTES),
-        waits: config.colocation.wait.enable && !without("waits"),
-        fentry: !without("fentry"),
-        walk: !without("iterator"),
-        off: off(config, hierarchy),
-        pins: config.state_dir.is_some().then(|| Place {
-            bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
-            cgroup_root: config.cgroup_root.clone(),
-            hierarchy,
-        }),
-        log: config.kernel_log,
-        without_members: disabled.clone(),
-    };
-    let loaded = if without("bpf") {
-        Err("switched off".to_owned())
-    } else {
-        try_load(&options)
+    let attached = prepared.map(Prepared::attach);
+    let loaded = match attached {
+        Some(Ok(loaded)) => Ok(loaded),
+        Some(Err(error)) => {
+            tracing::warn!(%error, "the kernel programs are loaded anew");
+            load_and_attach(&options(config, tree))
+        }
+        None => load_and_attach(&options(config, tree)),
     };
     let loaded = match loaded {
         Ok(loaded) => loaded,
@@ -146,6 +154,38 @@ fn off(config: &Config, hierarchy: u32) -> Vec<Figure> {
     off.map(|(figure, _)| figure).collect()
 }
 
+/// What is switched off, see [`DISABLE`].
+fn disabled() -> Vec<String> {
+    let disabled = std::env::var(DISABLE).unwrap_or_default();
+    disabled.split(',').map(|d| d.trim().to_owned()).collect()
+}
+
+fn options(config: &Config, tree: &Tree) -> LoadOptions {
+    let disabled = disabled();
+    let without = |what: &str| disabled.iter().any(|d| d == what);
+    let hierarchy = identity_hierarchy(tree);
+    LoadOptions {
+        identity_hierarchy: hierarchy,
+        max_accounts: max_accounts(config),
+        telemetry_bytes: std::env::var(RING)
+            .ok()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(TELEMETRY_BYTES),
+        waits: config.colocation.wait.enable && !without("waits"),
+        fentry: !without("fentry"),
+        walk: !without("iterator"),
+        off: off(config, hierarchy),
+        pins: config.state_dir.is_some().then(|| Place {
+            bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),
+            cgroup_root: config.cgroup_root.clone(),
+            hierarchy,
+        }),
+        only_continue: false,
+        log: config.kernel_log,
+        without_members: disabled,
+    }
+}
+
 fn max_accounts(config: &Config) -> u32 {
     let given = std::env::var(ACCOUNTS).ok().and_then(|n| n.parse().ok());
     given.unwrap_or_else(|| {
@@ -156,9 +196,31 @@ fn max_accounts(config: &Config) -> u32 {
     })
 }
 
-fn try_load(options: &LoadOptions) -> Result<loader::Loaded, String> {
+fn prepare(options: &LoadOptions) -> Result<Prepared, String> {
+    if disabled().iter().any(|what| what == "bpf") {
+        return Err("switched off".to_owned());
+    }
     let btf = KernelBtf::load().map_err(|e| error::chain(&e))?;
-    loader::load(btf, options).map_err(|e| error::chain(&e))
+    loader::prepare(btf, options).map_err(|e| error::chain(&e))
+}
+
+fn load_and_attach(options: &LoadOptions) -> Result<loader::Loaded, String> {
+    let attached = match prepare(options)?.attach() {
+        // The maps cannot be kept after all.
+        Err(LoadError::Pins(why)) => {
+            let unpinned = LoadOptions {
+                pins: None,
+                ..options.clone()
+            };
+            let loaded = prepare(&unpinned)?.attach();
+            loaded.map(|loaded| loader::Loaded {
+                unpinned: Some(why),
+                ..loaded
+            })
+        }
+        attached => attached,
+    };
+    attached.map_err(|e| error::chain(&e))
 }
 
 /// The kernel's number of the hierarchy whose cgroups identify pods; see proc_pid_cgroup(5).

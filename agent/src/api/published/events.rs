@@ -37,6 +37,7 @@ impl Group {
             EventKind::Eviction(_)
             | EventKind::Degraded { .. }
             | EventKind::ConfigChanged { .. }
+            | EventKind::TookOver(_)
             | EventKind::KernelOom { .. }
             | EventKind::LevelCrossed { .. }
             | EventKind::GapOpened { .. }

@@ -11,7 +11,10 @@ use tokio::sync::Semaphore;
 
 use super::Shared;
 use crate::{
-    api::types::{ErrorBody, NodeStats},
+    api::{
+        published::Published,
+        types::{ErrorBody, NodeStats},
+    },
     hierarchy::recorded::Recorded,
 };
 
@@ -130,15 +133,23 @@ pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, Error
 }
 
 pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
-    match shared.published.trouble() {
-        None => Ok(plain("ok\n")),
+    health_of(&shared.published)
+}
+
+pub(super) fn health_of(published: &Published) -> Result<Response, ErrorResponse> {
+    match published.trouble() {
+        None => Ok(plain("ok\n".to_owned())),
         Some(trouble) => Err(ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, trouble)),
     }
 }
 
 pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
-    match shared.published.ready() {
-        Ok(()) => Ok(plain("ok\n")),
+    readiness_of(&shared.published)
+}
+
+pub(super) fn readiness_of(published: &Published) -> Result<Response, ErrorResponse> {
+    match published.ready() {
+        Ok(()) => Ok(plain("ok\n".to_owned())),
         Err(why) => Err(ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, why)),
     }
 }
@@ -162,6 +173,6 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> ErrorResponse {
     )
 }
 
-fn plain(text: &'static str) -> Response {
+pub(super) fn plain(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }

@@ -25,8 +25,10 @@ use crate::api::published::Published;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Between two tries to open a TCP address that is taken.
+/// Between two tries to open a TCP address that is taken, at most: the pause doubles from [`FIRST_TRY`], because an agent
+/// that takes over has the address as soon as the one before it is gone.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+const FIRST_TRY: Duration = Duration::from_millis(20);
 
 /// Where to listen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -140,6 +142,7 @@ impl Tcp {
             Self::Bound(bound) => return bound,
             Self::Taken(address, why) => (address, why),
         };
+        let mut pause = FIRST_TRY;
         loop {
             let problem = format!(
                 "{key} {address}: {why}; {lost} until the address is free (it is tried again every {} s), or choose \
@@ -147,7 +150,8 @@ impl Tcp {
                 TRY_AGAIN.as_secs()
             );
             published.set_standing(key, Some(problem));
-            tokio::time::sleep(TRY_AGAIN).await;
+            tokio::time::sleep(pause).await;
+            pause = TRY_AGAIN.min(pause * 2);
             match Bound::bind(address).await {
                 Ok(bound) => {
                     published.set_standing(key, None);
@@ -159,7 +163,7 @@ impl Tcp {
     }
 }
 
-fn open_unix(path: &Path) -> Result<(UnixListener, SocketFile), HttpError> {
+pub(super) fn open_unix(path: &Path) -> Result<(UnixListener, SocketFile), HttpError> {
     let failed = |operation| {
         move |source: io::Error| HttpError::Unix {
             operation,

@@ -11,6 +11,7 @@
 //! | `reach` | what a TCP listener answers, and under which names |
 //! | `secure` | the listener for other machines: TLS, and who is let in |
 //! | `thread` | the server's own thread and runtime |
+//! | `health` | health of this process alone, for probes |
 //! | `page` | the page at `/`, static files |
 //! | `api`, `events`, `live`, `metrics` | the handlers |
 
@@ -18,6 +19,7 @@ mod api;
 mod connections;
 mod error;
 mod events;
+mod health;
 mod listen;
 mod live;
 mod metrics;
@@ -38,6 +40,7 @@ pub use self::{
     connections::Limits,
     error::HttpError,
     events::Missed,
+    health::OwnHealth,
     listen::{Listen, Listeners},
     metrics::recorder,
     reach::Reach,

@@ -3,7 +3,7 @@
 use podwarden_policy::signal::{Detector, ScopeName};
 use serde::{Deserialize, Serialize};
 
-use super::PodRef;
+use super::{PodRef, TookOver};
 
 /// One step of an eviction, all by `CLOCK_MONOTONIC`, nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -320,6 +320,8 @@ pub enum EventKind {
         /// True in observe mode: nothing was written.
         dry_run: bool,
     },
+    /// This agent waited for the end of another and works now (`run --wait-for-lock`).
+    TookOver(TookOver),
     /// The configuration's file was changed, and the agent has taken over what it can.
     ConfigChanged {
         /// Keys that are in force as the file has them now.

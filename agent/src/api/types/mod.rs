@@ -10,6 +10,7 @@ mod event;
 mod flight_record;
 mod node;
 mod pod;
+mod took_over;
 
 pub use event::{Event, EventKind, Eviction, EvictionTimeline};
 pub use flight_record::{Curve, EventLogStats, EventRecord, Exit, FlightRecord, Level, Ranked};
@@ -22,6 +23,7 @@ pub use pod::{
     ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats,
     PodList, PodRef, PodStats, ProactiveReclaimStats, StallStats, ThrottlingStats,
 };
+pub use took_over::TookOver;
 
 /// Body of every answer with a status of 400 or above.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ mod cpu;
 use podwarden_policy::signal::{Amount, ScopeName};
 
 use crate::{
-    api::types::{Event, EventKind, Eviction, EvictionTimeline, PodRef},
+    api::types::{Event, EventKind, Eviction, EvictionTimeline, PodRef, TookOver},
     cli::output,
 };
 
@@ -106,9 +106,23 @@ pub(crate) fn sentence(event: &Event) -> String {
         EventKind::BestEffortHeld { .. }
         | EventKind::BestEffortFreed { .. }
         | EventKind::BestEffortSuppressed { .. } => cpu::held(&event.kind),
+        EventKind::TookOver(took_over) => self::took_over(took_over),
         EventKind::ConfigChanged { applied, pending } => config_changed(applied, pending),
         EventKind::Degraded { message } => format!("degraded: {}", output::printable(message)),
     }
+}
+
+fn took_over(event: &TookOver) -> String {
+    let from = match event.predecessor_pid {
+        Some(pid) => format!("process {pid}"),
+        None => "another agent".to_owned(),
+    };
+    let end = match event.ended_nanos {
+        Some(_) => "which ended",
+        None => "which was killed",
+    };
+    let gap = output::nanos(event.gap_nanos());
+    format!("took over from {from}, {end}: no agent evicted for {gap}")
 }
 
 fn config_changed(applied: &[String], pending: &[String]) -> String {

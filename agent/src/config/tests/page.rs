@@ -733,7 +733,14 @@ fn every_key_is_on_the_page() {
 fn every_flag_that_overrides_a_key_is_on_the_page() {
     let cli = Cli::command();
     let run = cli.find_subcommand("run").unwrap();
-    let own = ["--config", "--no-apiserver", "--help"];
+    // Of the process, not of the node.
+    let own = [
+        "--config",
+        "--no-apiserver",
+        "--wait-for-lock",
+        "--health-socket",
+        "--help",
+    ];
     let flags = run
         .get_arguments()
         .filter_map(|argument| argument.get_long());

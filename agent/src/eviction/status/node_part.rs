@@ -135,6 +135,11 @@ impl NodePartTask {
         }
     }
 
+    /// Ends it, and leaves what it has written to the next agent.
+    pub(crate) fn leave(self) {
+        self.task.abort();
+    }
+
     /// The agent ends: writes what it leaves there, if that can be done at once.
     pub(crate) async fn end(self) {
         // An error says that it has ended.

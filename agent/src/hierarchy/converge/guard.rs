@@ -10,17 +10,21 @@
 //! own cgroup, to the hierarchies' roots.
 //! One that starts anew before the guard is done waits for it, by
 //! [`TreeLock`]; where it came first, the limits are its own to take back.
+//!
+//! An agent that ends while another waits to take over leaves the limits in force, and its guard with them: the guard
+//! acts if the other agent is gone before it has them.
 
 use std::{
     io::{self, Read as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use podwarden_cgroup::{
-    CgroupPath, Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock, leave_every_cgroup,
+    AgentLock, CgroupPath, Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock,
+    leave_every_cgroup,
 };
 
 use super::{Parts, found::Originals, writes};
@@ -40,12 +44,21 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What the agent says when nothing is left to do.
 const DISMISSED: &[u8] = b"dismissed";
 
+/// What the agent says when another takes its limits over.
+const HANDED_OVER: &[u8] = b"handed over";
+
+/// An agent that takes over has the limits by then; where it wants none, they go.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// An agent that holds the root no more for so long has ended. A killed agent's root changes hands in less.
+const ABSENT: Duration = Duration::from_millis(300);
+
 /// The guard's arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Parent of kubepods, relative to each controller's mount point.
     pub cgroup_root: String,
-    /// The file of what was found, see [`super::found_file`]; `None` where the limits stay.
+    /// The file of what was found, see [`super::found_file`], where agents lock their root; `None` where the limits stay.
     pub found: Option<PathBuf>,
     /// The record of what the agent freezes; `None` where it freezes nothing (v2).
     pub frozen: Option<PathBuf>,
@@ -97,11 +110,20 @@ impl Guard {
 
     /// The limits are as they are to be left.
     pub(crate) fn dismiss(mut self) {
-        if let Some(mut pipe) = self.0.stdin.take() {
-            // The guard has ended then.
-            let _ = pipe.write_all(DISMISSED);
-        }
+        self.say(DISMISSED);
         let _ = self.0.wait();
+    }
+
+    /// The limits are another agent's from now on; the guard ends once that has them.
+    pub(crate) fn hand_over(mut self) {
+        self.say(HANDED_OVER);
+    }
+
+    fn say(&mut self, word: &[u8]) {
+        if let Some(mut pipe) = self.0.stdin.take() {
+            // An error says that the guard has ended.
+            let _ = pipe.write_all(word);
+        }
     }
 }
 
@@ -120,6 +142,9 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
         return Ok(None);
     }
     let tree = Tree::new(Hierarchies::detect()?, &place.cgroup_root)?;
+    if said == HANDED_OVER && is_taken_over(&place, &tree) {
+        return Ok(None);
+    }
     if let Some(frozen) = frozen?.flatten() {
         thaw(&frozen, &tree);
     }
@@ -134,6 +159,27 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
     restore(&parts_of(place.systemd, tree.clone(), found), originals);
     tracing::warn!("the agent was killed: the tiers have the limits again that it found");
     Ok(Some(tree))
+}
+
+/// Waits until another agent has what this guard's agent left to it; false where there is none, or where it takes no
+/// limits.
+fn is_taken_over(place: &Place, tree: &Tree) -> bool {
+    let beside = place.found.as_deref().or(place.frozen.as_deref());
+    let Some(run_dir) = beside.and_then(Path::parent) else {
+        return false;
+    };
+    let settled = Instant::now() + SETTLED;
+    let mut seen = Instant::now();
+    while Instant::now() < settled {
+        match AgentLock::is_held(run_dir, &place.cgroup_root) {
+            Ok(true) => seen = Instant::now(),
+            Ok(false) | Err(_) if seen.elapsed() > ABSENT => return false,
+            Ok(false) | Err(_) => {}
+        }
+        std::thread::sleep(PAUSE);
+    }
+    // Its own guard looks after them now.
+    matches!(TreeLock::try_acquire(tree), Ok(None))
 }
 
 /// Thaws what an agent that was killed has left frozen: its pods could neither run nor end.

@@ -117,6 +117,8 @@ enum Message {
     /// Usage may have fallen.
     Look,
     End,
+    /// As the end, with the limits left to the agent that takes over.
+    HandOver,
 }
 
 /// Figures of each tier that has a target.
@@ -209,6 +211,12 @@ impl Converger {
     pub fn answer(&self, path: &CgroupPath, found: Limit<Bytes>) {
         self.ours.answer(path, found);
         self.tell(Message::Answer(path.to_owned()));
+    }
+
+    /// Ends the thread and leaves the limits in force, for the agent that waits to take over; the guard acts where that
+    /// does not come to it.
+    pub fn hand_over(self) {
+        self.tell(Message::HandOver);
     }
 
     fn tell(&self, message: Message) {

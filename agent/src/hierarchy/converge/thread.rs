@@ -109,7 +109,11 @@ impl Keeping {
 
     /// Puts everything back that was found, also what an agent before this one has left and this one did
     /// not come to.
-    fn end(self, parts: &Parts) {
+    fn end(self, parts: &Parts, handed_over: bool) {
+        if handed_over && let Some(guard) = self.guard {
+            guard.hand_over();
+            return;
+        }
         if let Some(originals) = self.originals.filter(|_| parts.config.on_exit.restores()) {
             guard::restore(parts, originals);
         }
@@ -182,8 +186,9 @@ impl Thread {
                         answers.push(path);
                     }
                     Message::Look => {}
-                    Message::End => {
-                        self.keeping.end(&self.parts);
+                    Message::End | Message::HandOver => {
+                        let handed_over = matches!(message, Message::HandOver);
+                        self.keeping.end(&self.parts, handed_over);
                         return;
                     }
                 }

@@ -8,7 +8,7 @@ use super::{LoadError, LoadOptions, OBJECT};
 use crate::{
     config::KernelLog,
     kernel::{
-        accounts::{self, Accounts},
+        accounts,
         pins::{PinError, Pins},
     },
 };
@@ -16,7 +16,8 @@ use crate::{
 /// What there is before any program is loaded.
 pub(super) struct Made {
     pub(super) ebpf: Ebpf,
-    pub(super) accounts: Accounts,
+    /// Where the accounts are pinned.
+    pub(super) pins: Option<Pins>,
     /// Why the accounts end with the agent, where they were not to.
     pub(super) unpinned: Option<PinError>,
 }
@@ -28,37 +29,31 @@ pub(super) fn make(
     btf: &Btf,
     walk: bool,
 ) -> Result<Made, LoadError> {
-    let with = |pins: Option<&Pins>| with(options, globals, btf, walk, pins);
+    let with = |pins: Option<Pins>| {
+        Ok(Made {
+            ebpf: object(options, globals, btf, walk, pins.as_ref())?,
+            pins,
+            unpinned: None,
+        })
+    };
     let Some(place) = &options.pins else {
         return with(None);
     };
-    let pinned = Pins::prepare(place, &accounts::shapes(options.max_accounts))
+    let shapes = accounts::shapes(options.max_accounts);
+    let pins = match options.only_continue {
+        false => Pins::prepare(place, &shapes),
+        true => Pins::existing(place, &shapes),
+    };
+    match pins
         .map_err(LoadError::Pins)
-        .and_then(|pins| with(Some(&pins)));
-    match pinned {
-        Err(LoadError::Pins(error)) => Ok(Made {
+        .and_then(|pins| with(Some(pins)))
+    {
+        Err(LoadError::Pins(error)) if !options.only_continue => Ok(Made {
             unpinned: Some(error),
             ..with(None)?
         }),
         made => made,
     }
-}
-
-fn with(
-    options: &LoadOptions,
-    globals: &HashMap<&'static str, u64>,
-    btf: &Btf,
-    walk: bool,
-    pins: Option<&Pins>,
-) -> Result<Made, LoadError> {
-    let mut ebpf = object(options, globals, btf, walk, pins)?;
-    // The maps before the programs: cgroups that appear from the first moment need free accounts.
-    let accounts = Accounts::new(&mut ebpf, options.max_accounts, pins)?;
-    Ok(Made {
-        ebpf,
-        accounts,
-        unpinned: None,
-    })
 }
 
 /// As the programs compare it: 0 is off.

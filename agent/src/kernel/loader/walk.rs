@@ -29,6 +29,7 @@ pub(in crate::kernel) fn alone(
         walk: true,
         off: Vec::new(),
         pins: None,
+        only_continue: false,
         log: KernelLog::Off,
         without_members: without.iter().copied().map(str::to_owned).collect(),
     };

@@ -25,7 +25,7 @@ pub(in crate::cases) const CASES: &[Case] = &[
 
 /// How long an evicted pod is looked at for a restart. A kubelet that has not seen its status writes its own
 /// over it every 10 s (`syncPeriod` of `pkg/kubelet/status/status_manager.go`).
-const WATCHED: Duration = Duration::from_secs(11);
+pub(super) const WATCHED: Duration = Duration::from_secs(11);
 /// How long the API server is away: the kubelet starts a container again at once, and 10 s later.
 pub(super) const AWAY: Duration = Duration::from_secs(12);
 /// How long a kubelet and the agent may take to find an API server that is back.
@@ -234,10 +234,15 @@ impl Lives {
         }
     }
 
-    pub(super) fn end(self, context: &Context) -> Result<()> {
+    /// By the names of new cgroups, how long processes were in them.
+    pub(super) fn stop(self) -> BTreeMap<String, Duration> {
         self.ended.store(true, Ordering::Relaxed);
         let lives = self.watching.join();
-        let lives = lives.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        lives.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    pub(super) fn end(self, context: &Context) -> Result<()> {
+        let lives = self.stop();
         let longest = lives.values().max().copied().unwrap_or_default();
         context.figure("started_again", lives.len() as f64, "");
         context.figure("lived_longest", longest.as_secs_f64() * 1000.0, "ms");

@@ -361,10 +361,15 @@ impl EvictionManager {
         self.reactor.pulse()
     }
 
-    /// Ends the recorder and the reactor; the status is returned to end last.
+    /// Ends the reactor, and takes its last reports: each kill is in the event log.
+    pub(super) fn stop(&mut self, cx: Context<'_>) {
+        self.reactor.stop();
+        let _no_part_runs = self.step(cx);
+    }
+
+    /// Ends the recorder; the status is returned to end last.
     pub(super) fn finish(self) -> Option<EvictionStatus> {
         drop(self.recorder);
-        drop(self.reactor);
         self.status
     }
 }

@@ -213,8 +213,13 @@ impl Hierarchy {
     }
 
     /// Ends the convergence: the tiers get the limits of `onExit`.
-    pub(super) fn end_convergence(&mut self) {
-        self.converger = None;
+    /// Ends the convergence; `successor` has its limits from now on.
+    pub(super) fn end_convergence(&mut self, successor: bool) {
+        if let Some(converger) = self.converger.take()
+            && successor
+        {
+            converger.hand_over();
+        }
     }
 
     /// Removes the cgroups that the agent made and that are not in use.

@@ -66,6 +66,7 @@ pub fn is_kept(kind: &EventKind) -> bool {
         kind,
         EventKind::Eviction(_)
             | EventKind::KernelOom { .. }
+            | EventKind::TookOver(_)
             | EventKind::GapOpened { .. }
             | EventKind::GapClosed { .. }
     )
