@@ -247,16 +247,14 @@ impl<'a> Soak<'a> {
         ];
         let spec = specs[self.random.usize(..specs.len())].clone();
         let of_api = self.random.bool();
+        // After cuts in a row the agent asks the server again after up to a minute, as client-go's reflector does.
+        let limit = self.rig.context.limit(90);
         let pod = match of_api {
             false => self.rig.node.pod(spec)?,
             true => {
                 self.server.create_pod(NODE, spec.manifest())?;
                 let cgroup = self.rig.node.cgroup_of(&spec);
-                until(
-                    self.rig.node.limit(),
-                    "the cgroup of a pod of the API",
-                    || cgroup.exists(),
-                )?;
+                until(limit, "the cgroup of a pod of the API", || cgroup.exists())?;
                 let main = cgroup.child("main");
                 main.create()?;
                 Pod { spec, cgroup, main }
@@ -272,7 +270,6 @@ impl<'a> Soak<'a> {
             "4",
         ];
         Workload::start(&pod.main, &storm)?.done(self.rig.context.limit(30))?;
-        let limit = self.rig.node.limit();
         match of_api {
             false => take_away(&self.rig, &pod)?,
             true => {
