@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The reactor has the besteffort tier's level, so that growth of the tier is answered as it happens, and evicts
-//! within the tier by priority and usage. This part follows what the rest of the node uses, once a second. Memory in
-//! use is what is not available: page cache that can be dropped is not in use, of the node and of the tier.
+//! within the tier by priority and usage. This part follows what the rest of the node uses: it looks before that could
+//! take what is left below the level at [`GROWTH`], and once a second where much is left. Memory in use is what is not available: page cache that can be dropped is not in use, of the node and of the tier.
 
 use std::{
     fs,
@@ -20,8 +20,12 @@ use podwarden_policy::{Bytes, colocation::memory_evict::Levels};
 
 use crate::config::meminfo;
 
-/// Between two looks.
+/// Between two looks at most.
 const LOOK: Duration = Duration::from_secs(1);
+/// And at least: a look costs two small files.
+const LEAST_LOOK: Duration = Duration::from_millis(50);
+/// How fast the rest of the node is taken to grow at most, bytes a second.
+const GROWTH: u64 = 2 << 30;
 /// A tier that uses less gives nothing worth an eviction.
 const LEAST: u64 = 64 << 20;
 /// Levels are rounded down to this, so that not every page of another process arms the reactor anew.
@@ -52,11 +56,22 @@ impl Level {
     }
 }
 
+/// How long the rest of the node needs to take what is left below the level.
+fn pause(level: Level, best_effort: u64) -> Duration {
+    let left = level.level.saturating_sub(best_effort);
+    // A level at its least does not fall any more, and above its level the tier is evicted from already.
+    if level.level <= LEAST || left == 0 {
+        return LOOK;
+    }
+    Duration::from_millis(left / (GROWTH / 1000)).clamp(LEAST_LOOK, LOOK)
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct BestEffortMemory {
     levels: Levels,
     looked: Option<Instant>,
+    pause: Duration,
     memory: Option<MemoryReader>,
     level: Option<Level>,
 }
@@ -67,6 +82,7 @@ impl BestEffortMemory {
         levels.map(|levels| Self {
             levels,
             looked: None,
+            pause: LOOK,
             memory: None,
             level: None,
         })
@@ -75,7 +91,8 @@ impl BestEffortMemory {
     /// How long until the next look.
     pub(super) fn due(&self, now: Instant) -> Duration {
         self.looked.map_or(Duration::ZERO, |looked| {
-            LOOK.saturating_sub(now.saturating_duration_since(looked))
+            self.pause
+                .saturating_sub(now.saturating_duration_since(looked))
         })
     }
 
@@ -93,20 +110,25 @@ impl BestEffortMemory {
         now: Instant,
     ) -> bool {
         self.looked = Some(now);
-        let level = self.read(tree, tier, capacity);
+        let read = self.read(tree, tier, capacity);
+        self.pause = read.map_or(LOOK, |(level, best_effort)| pause(level, best_effort));
+        let level = read.map(|(level, _)| level);
         std::mem::replace(&mut self.level, level) != level
     }
 
-    fn read(&mut self, tree: &Tree, tier: &CgroupPath, capacity: Bytes) -> Option<Level> {
+    /// The level, and what the tier uses, bytes.
+    fn read(&mut self, tree: &Tree, tier: &CgroupPath, capacity: Bytes) -> Option<(Level, u64)> {
         if capacity.is_zero() {
             return None;
         }
-        // The tier first: what it takes meanwhile counts as others', which lowers the level for a second.
+        // The tier first: what it takes meanwhile counts as others', which lowers the level until the
+        // next look.
         let best_effort = self.of_tier(tree, tier)?;
         let text = fs::read_to_string("/proc/meminfo").ok()?;
         let of = |key| meminfo(&text, key);
         let used = of("MemTotal")?.saturating_sub(of("MemAvailable")?);
-        Some(Level::of(capacity, used.0, best_effort, self.levels))
+        let level = Level::of(capacity, used.0, best_effort, self.levels);
+        Some((level, best_effort))
     }
 
     fn of_tier(&mut self, tree: &Tree, tier: &CgroupPath) -> Option<u64> {
@@ -151,6 +173,25 @@ mod tests {
         assert_eq!(Level::of(Bytes(100 * GIB), 90 * GIB, 0, levels), least);
         // Read a moment apart, the tier may seem to use more than the node.
         assert_eq!(of(1, 2), (70, 68));
+    }
+
+    #[test]
+    fn the_less_is_left_the_sooner_comes_the_next_look() {
+        let at = |level, best_effort| {
+            pause(
+                Level {
+                    level,
+                    target: LEAST,
+                },
+                best_effort,
+            )
+        };
+        assert_eq!(at(100 * GIB, 50 * GIB), LOOK);
+        assert_eq!(at(10 * GIB, 9 * GIB), Duration::from_millis(500));
+        assert_eq!(at(10 * GIB, 10 * GIB - 1), LEAST_LOOK);
+        // More looks would change nothing.
+        assert_eq!(at(10 * GIB, 10 * GIB), LOOK);
+        assert_eq!(at(LEAST, 0), LOOK);
     }
 
     proptest! {

@@ -49,8 +49,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         // SAFETY: to ignore a signal runs no code of ours.
         unsafe { signal(number, SigHandler::SigIgn) }?;
     }
+    let cgroup_root = args.cgroup_root;
     let place = Place {
-        cgroup_root: args.cgroup_root,
+        cgroup_root: cgroup_root.clone(),
         found: args.found,
         frozen: args.frozen,
         quotas: None,
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         colocation::restore(tree, quotas);
     }
     if let (Some(_), Some(dir)) = (&killed, args.resctrl) {
-        colocation::resctrl::remove_left(&dir);
+        colocation::resctrl::remove_left(&dir, &cgroup_root);
     }
     Ok(ExitCode::SUCCESS)
 }

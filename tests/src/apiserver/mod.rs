@@ -283,6 +283,15 @@ impl ApiServer {
         self.answered(store.get(&node_key(name)).cloned())
     }
 
+    /// Changes a node.
+    pub(crate) fn change_node(&self, name: &str, change: impl FnOnce(&mut Value)) -> Result<Value> {
+        let key = node_key(name);
+        self.answered(
+            self.shared
+                .write(|store| store.update(&key, &Value::Null, change)),
+        )
+    }
+
     /// A pod as it is now.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Value> {
         let store = locked(&self.shared.store);

@@ -1,5 +1,7 @@
 //! Pods that ask for reclaimed resources: what their cgroups hold, from when on, and against whom.
 
+mod truth;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -20,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
         batch_pod(context, true)
     }),
     portable("reclaimed_is_published", reclaimed_is_published),
+    portable("reclaimed_is_true_again", truth::reclaimed_is_true_again),
 ];
 
 /// What a pod with `batch-cpu: 500` and `batch-memory: 64Mi` has, on either version.

@@ -53,7 +53,7 @@ pub(super) fn restore(config: &Config, tree: &Tree) {
         }
     }
     if config.mode == Mode::Enforce {
-        resctrl::remove_left(Path::new(resctrl::DIRECTORY));
+        resctrl::remove_left(Path::new(resctrl::DIRECTORY), &config.cgroup_root);
     }
 }
 

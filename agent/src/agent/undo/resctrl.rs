@@ -13,9 +13,9 @@ pub(super) const STEP: Step = Step {
 
 fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
     let dir = Path::new(DIRECTORY);
-    let found = left(dir);
+    let found = left(dir, &place.cgroup_root);
     if !place.dry_run {
-        remove_left(dir);
+        remove_left(dir, &place.cgroup_root);
     }
     let item = |group: &std::path::PathBuf| match !place.dry_run && group.exists() {
         false => Item::gone(group.display().to_string()),

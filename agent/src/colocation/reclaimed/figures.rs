@@ -91,7 +91,7 @@ impl Reclaimer {
         })
     }
 
-    /// Takes a pass's figures; `None` before the second. Beside what is offered it returns what that is from.
+    /// Takes a pass's figures; `None` before the second, and until every source has sent its pods. Beside what is offered it returns what that is from.
     pub fn pass(
         &mut self,
         node: &Node,
@@ -128,6 +128,10 @@ impl Reclaimer {
         self.pods = windows;
         self.learn(now, machine, set, pods);
         let all = self.node.mean()?;
+        // What pods hold is not known: a kubelet that restarts would refuse those that hold more than is offered.
+        if !set.waiting.is_empty() {
+            return None;
+        }
         let mut facts = facts(node, set, pods, &used, all);
         let prediction = self.predict(&facts, set);
         facts.reclaimable = prediction.reclaimable.map(Into::into);
@@ -256,6 +260,7 @@ mod tests {
     use podwarden_policy::{Bytes, MilliCpu};
 
     use super::*;
+    use crate::pods::Source;
 
     #[test]
     fn busy_time_leaves_out_idle_and_guests() {
@@ -296,7 +301,7 @@ mod tests {
         };
         let start = Instant::now();
         let set = PodSet::default();
-        let take = |reclaimer: &mut Reclaimer, seconds: u64| {
+        let take = |reclaimer: &mut Reclaimer, set: &PodSet, seconds: u64| {
             // A guaranteed pod uses 2 CPUs and 10 GiB, a best-effort one 1 CPU and 5 GiB, the rest 0.5 and 2 GiB.
             let second = seconds * 1_000_000_000;
             let pods = [
@@ -308,10 +313,15 @@ mod tests {
                 memory: 17 * GI,
             };
             let now = start + Duration::from_secs(seconds);
-            reclaimer.take(now, machine, &node, &set, &pods)
+            reclaimer.take(now, machine, &node, set, &pods)
         };
-        assert!(take(&mut reclaimer, 0).is_none());
-        let (got, inputs) = take(&mut reclaimer, 30).unwrap();
+        assert!(take(&mut reclaimer, &set, 0).is_none());
+        let unknown = PodSet {
+            waiting: vec![Source::Apiserver],
+            ..PodSet::default()
+        };
+        assert!(take(&mut reclaimer, &unknown, 20).is_none());
+        let (got, inputs) = take(&mut reclaimer, &set, 30).unwrap();
         // 60 % of 10 CPUs less 0.5 less 2; 65 % of 100 GiB less 2 less 10.
         assert_eq!(got.batch.cpu_milli, 3_500);
         assert_eq!(got.batch.memory_bytes, 53 * GI);

@@ -5,18 +5,24 @@ use std::time::{Duration, Instant};
 /// Amounts by resource, CPU and memory of batch, then of mid.
 pub(super) type Amounts = [u64; 4];
 
+/// What an agent before this one published stays for so long where there are no figures.
+const INHERITED: Duration = Duration::from_secs(50);
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct When {
     diff_percent: u32,
     update: Duration,
+    begun: Instant,
 }
 
 impl When {
-    pub(super) const fn new(diff_percent: u32, update: Duration) -> Self {
+    /// Of an agent that began at `begun`.
+    pub(super) const fn new(diff_percent: u32, update: Duration, begun: Instant) -> Self {
         Self {
             diff_percent,
             update,
+            begun,
         }
     }
 
@@ -29,8 +35,8 @@ impl When {
         now: Instant,
     ) -> bool {
         match (written, offer) {
-            // What an agent before this one published stays until there are figures.
-            (None, None) => false,
+            // What an agent before this one published may be above the truth.
+            (None, None) => now.saturating_duration_since(self.begun) >= INHERITED,
             (None, Some(_)) | (Some((None, _)), Some(_)) => true,
             (Some((said, _)), None) => said.is_some(),
             (Some((Some(said), at)), Some(offer)) => {
@@ -58,11 +64,7 @@ mod tests {
     #[test]
     fn an_offer_is_published_where_it_differs_or_is_old() {
         let start = Instant::now();
-        let when = When::new(10, UPDATE);
-        assert!(
-            !when.is_due(None, None, start),
-            "what another published stays"
-        );
+        let when = When::new(10, UPDATE, start);
         assert!(when.is_due(None, Some(OFFER), start));
         let due = |offer, at| when.is_due(Some(&(Some(OFFER), start)), Some(offer), at);
         let later = start + Duration::from_secs(10);
@@ -75,9 +77,21 @@ mod tests {
     }
 
     #[test]
+    fn what_another_agent_published_stays_until_there_are_figures_and_for_a_minute_at_most() {
+        let start = Instant::now();
+        let when = When::new(10, UPDATE, start);
+        assert!(!when.is_due(None, None, start + INHERITED - Duration::from_secs(1)));
+        let late = start + INHERITED;
+        assert!(when.is_due(None, None, late));
+        let withdrawn = (None, late);
+        assert!(!when.is_due(Some(&withdrawn), None, late + UPDATE));
+        assert!(when.is_due(Some(&withdrawn), Some(OFFER), late));
+    }
+
+    #[test]
     fn it_is_withdrawn_once_and_offered_again() {
         let start = Instant::now();
-        let when = When::new(10, UPDATE);
+        let when = When::new(10, UPDATE, start);
         assert!(when.is_due(Some(&(Some(OFFER), start)), None, start));
         let withdrawn = Some(&(None, start));
         assert!(!when.is_due(withdrawn, None, start + UPDATE * 2));

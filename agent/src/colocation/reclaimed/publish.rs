@@ -4,6 +4,8 @@
 //! kubelet's own patches leave these. It computes `allocatable` from `capacity` for every resource that it finds
 //! (`pkg/kubelet/nodestatus/setters.go`), so both are written. A clean end withdraws them: pods that run keep theirs,
 //! and the scheduler places no further ones.
+//!
+//! Times are `CLOCK_MONOTONIC`: a wall clock that is stepped changes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +80,7 @@ impl Publisher {
     ) -> Self {
         Self {
             offer: Box::new(offer),
-            when: When::new(config.diff_percent, config.update),
+            when: When::new(config.diff_percent, config.update, clock::of_timers()),
         }
     }
 }
@@ -126,7 +128,7 @@ mod tests {
     fn what_is_offered_is_withdrawn_at_the_end() {
         let publisher = Publisher {
             offer: Box::new(|| None),
-            when: When::new(10, Duration::from_secs(300)),
+            when: When::new(10, Duration::from_secs(300), Instant::now()),
         };
         assert_eq!(publisher.last(&Some([1; 4]), false), Some(None));
         assert_eq!(publisher.last(&None, true), None);

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, io};
 
+use podwarden_cgroup::root_as_file_name;
 use podwarden_policy::{
     colocation::resctrl::{ResctrlError as PolicyError, Vendor, l3_mask, memory_bandwidth},
     names,
@@ -11,14 +12,24 @@ use super::files::{Files, Line};
 use crate::config::{ResctrlClass, ResctrlConfig};
 
 names! {
-    /// A group of pods; the name is its directory's.
+    /// A group of pods; the name is the last part of its directory's.
     pub enum Group {
         /// LSE and LSR pods.
-        Lsr = "podwarden-lsr",
+        Lsr = "lsr",
         /// LS pods.
-        Ls = "podwarden-ls",
+        Ls = "ls",
         /// BE pods.
-        Be = "podwarden-be",
+        Be = "be",
+    }
+}
+
+impl Group {
+    /// Its directory in the mount. Two agents on one machine have different cgroup roots, so groups of their own.
+    pub(super) fn directory(self, cgroup_root: &str) -> String {
+        match root_as_file_name(cgroup_root).as_str() {
+            "" => format!("podwarden-{}", self.as_str()),
+            root => format!("podwarden-{root}-{}", self.as_str()),
+        }
     }
 }
 
@@ -78,7 +89,7 @@ pub enum ResctrlError {
     #[error(
         "the processor has no class of service left for {0}: remove a group of another program"
     )]
-    NoneLeft(&'static str),
+    NoneLeft(String),
     /// No thread.
     #[error("no thread ({0})")]
     Thread(#[source] io::Error),
@@ -89,15 +100,22 @@ pub(crate) struct Groups {
     files: Box<dyn Files>,
     config: ResctrlConfig,
     vendor: Vendor,
+    cgroup_root: String,
 }
 
 impl Groups {
-    /// Groups on these files; none is made yet.
-    pub(crate) fn new(files: Box<dyn Files>, config: ResctrlConfig, vendor: Vendor) -> Self {
+    /// Groups of this cgroup root on these files; none is made yet.
+    pub(crate) fn new(
+        files: Box<dyn Files>,
+        config: ResctrlConfig,
+        vendor: Vendor,
+        cgroup_root: &str,
+    ) -> Self {
         Self {
             files,
             config,
             vendor,
+            cgroup_root: cgroup_root.to_owned(),
         }
     }
 
@@ -105,8 +123,9 @@ impl Groups {
     pub(crate) fn settle(&self) -> Result<(), ResctrlError> {
         let root = Line::all(&self.read("schemata")?);
         for group in Group::ALL {
-            self.make(group)?;
-            let path = format!("{}/schemata", group.as_str());
+            let directory = group.directory(&self.cgroup_root);
+            self.make(&directory)?;
+            let path = format!("{directory}/schemata");
             let found = Line::all(&self.read(&path)?);
             for line in &root {
                 let Some(wanted) = self.wanted(line, class(&self.config, group))? else {
@@ -120,14 +139,14 @@ impl Groups {
         Ok(())
     }
 
-    fn make(&self, group: Group) -> Result<(), ResctrlError> {
-        match self.files.make(group.as_str()) {
+    fn make(&self, directory: &str) -> Result<(), ResctrlError> {
+        match self.files.make(directory) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                Err(ResctrlError::NoneLeft(group.as_str()))
+                Err(ResctrlError::NoneLeft(directory.to_owned()))
             }
-            Err(source) => Err(self.refused(group.as_str(), source)),
+            Err(source) => Err(self.refused(directory, source)),
         }
     }
 
@@ -180,7 +199,7 @@ impl Groups {
 
     /// Puts tasks into a group; those that have ended are left out. How many were moved.
     pub(crate) fn assign(&self, group: Group, tasks: &[u32]) -> Result<usize, ResctrlError> {
-        let path = format!("{}/tasks", group.as_str());
+        let path = format!("{}/tasks", group.directory(&self.cgroup_root));
         let there = self.read(&path)?;
         let there: HashSet<u32> = there
             .lines()
@@ -233,16 +252,15 @@ impl Groups {
 
     /// Removes the groups: their tasks are in the root group again.
     pub(crate) fn remove(&self) {
-        remove(&*self.files);
+        remove(&*self.files, &self.cgroup_root);
     }
 }
 
-/// Removes what an agent has made; returns which groups are left.
-pub(super) fn remove(files: &dyn Files) -> Vec<String> {
+/// Removes what an agent of this cgroup root has made; returns which groups are left.
+pub(super) fn remove(files: &dyn Files, cgroup_root: &str) -> Vec<String> {
     let names = files.names().unwrap_or_default();
-    let ours = names
-        .into_iter()
-        .filter(|name| Group::ALL.iter().any(|g| g.as_str() == name));
+    let directories = Group::ALL.map(|group| group.directory(cgroup_root));
+    let ours = names.into_iter().filter(|name| directories.contains(name));
     let left = ours.filter(|group| match files.remove(group) {
         Ok(()) => false,
         Err(error) => {

@@ -2,7 +2,7 @@
 //! (`Documentation/filesystems/resctrl.rst`).
 //!
 //! ```text
-//!  reconciler ── pods ──> thread ── schemata, tasks ──> /sys/fs/resctrl/podwarden-{lsr,ls,be}
+//!  reconciler ── pods ──> thread ── schemata, tasks ──> /sys/fs/resctrl/podwarden-ROOT-{lsr,ls,be}
 //! ```
 //!
 //! A task inherits its group from its parent, so that a pod's first processes decide; each round finds what a runtime
@@ -75,7 +75,7 @@ impl Resctrl {
             return Err(ResctrlError::Absent(dir.display().to_string()));
         }
         let files = Box::new(Mount(dir.to_owned()));
-        let groups = groups::Groups::new(files, config, vendor());
+        let groups = groups::Groups::new(files, config, vendor(), cgroup_root);
         let guard = guard(cgroup_root, dir);
         groups.settle().inspect_err(|_| groups.remove())?;
         let (messages, waiting) = channel();
@@ -112,15 +112,15 @@ impl Drop for Resctrl {
     }
 }
 
-/// The groups that an agent has left.
-pub fn left(dir: &Path) -> Vec<PathBuf> {
-    let groups = Group::ALL.map(|group| dir.join(group.as_str()));
+/// The groups that an agent of this cgroup root has left.
+pub fn left(dir: &Path, cgroup_root: &str) -> Vec<PathBuf> {
+    let groups = Group::ALL.map(|group| dir.join(group.directory(cgroup_root)));
     groups.into_iter().filter(|group| group.exists()).collect()
 }
 
-/// Removes the groups that an agent has left; returns those that stay.
-pub fn remove_left(dir: &Path) -> Vec<String> {
-    groups::remove(&Mount(dir.to_owned()))
+/// Removes the groups that an agent of this cgroup root has left; returns those that stay.
+pub fn remove_left(dir: &Path, cgroup_root: &str) -> Vec<String> {
+    groups::remove(&Mount(dir.to_owned()), cgroup_root)
 }
 
 /// Removes the groups after a kill of the agent: a process of its own.

@@ -20,6 +20,9 @@ const ALL: u64 = 0xfff;
 const LEAST_WAYS: u32 = 2;
 const LEAST_BANDWIDTH: u64 = 10;
 
+/// The agent's cgroup root.
+const ROOT: &str = "/a/b";
+
 /// What `resctrl` keeps: a class of service for each group, tasks in exactly one.
 #[derive(Debug)]
 struct State {
@@ -50,12 +53,16 @@ impl Kernel {
     }
 
     fn groups(&self) -> Groups {
+        self.groups_of(ROOT)
+    }
+
+    fn groups_of(&self, cgroup_root: &str) -> Groups {
         let config = ResctrlConfig::default();
-        Groups::new(Box::new(self.clone()), config, Vendor::Intel)
+        Groups::new(Box::new(self.clone()), config, Vendor::Intel, cgroup_root)
     }
 
     fn of(&self, group: Group) -> ([u64; 2], [u64; 2]) {
-        self.state().groups[group.as_str()]
+        self.state().groups[&group.directory(ROOT)]
     }
 
     fn tasks(&self, group: &str) -> Vec<u32> {
@@ -208,7 +215,7 @@ fn groups_have_the_ranges_of_their_classes() {
     // Another program's write is put right.
     kernel
         .state()
-        .set(Group::Be.as_str(), "L3:0=ff0\n")
+        .set(&Group::Be.directory(ROOT), "L3:0=ff0\n")
         .unwrap();
     groups.settle().unwrap();
     assert_eq!(kernel.of(Group::Be).0, [0xf; 2]);
@@ -220,7 +227,7 @@ fn bandwidth_is_within_what_the_kernel_takes() {
     let mut config = ResctrlConfig::default();
     config.be.bandwidth = Some(1);
     config.ls.bandwidth = Some(75);
-    let groups = Groups::new(Box::new(kernel.clone()), config, Vendor::Intel);
+    let groups = Groups::new(Box::new(kernel.clone()), config, Vendor::Intel, ROOT);
     groups.settle().unwrap();
     assert_eq!(kernel.of(Group::Be).1, [10; 2]);
     assert_eq!(kernel.of(Group::Ls).1, [80; 2]);
@@ -238,12 +245,28 @@ fn tasks_are_in_one_group_and_go_back_with_it() {
     );
     assert_eq!(groups.assign(Group::Be, &[2, 3]).unwrap(), 0);
     assert_eq!(groups.assign(Group::Ls, &[3]).unwrap(), 1);
-    assert_eq!(kernel.tasks(Group::Be.as_str()), [2]);
-    assert_eq!(kernel.tasks(Group::Ls.as_str()), [3]);
+    assert_eq!(kernel.tasks(&Group::Be.directory(ROOT)), [2]);
+    assert_eq!(kernel.tasks(&Group::Ls.directory(ROOT)), [3]);
     groups.remove();
     assert_eq!(kernel.tasks(""), [1, 2, 3, 4]);
     let left: BTreeSet<_> = kernel.state().groups.keys().cloned().collect();
     assert_eq!(left, BTreeSet::from([String::new()]));
+}
+
+#[test]
+fn agents_with_different_cgroup_roots_have_groups_of_their_own() {
+    let kernel = Kernel::new(&[1, 2]);
+    kernel.state().classes = 7;
+    let (ours, others) = (kernel.groups(), kernel.groups_of("/"));
+    for groups in [&ours, &others] {
+        groups.settle().unwrap();
+    }
+    ours.assign(Group::Be, &[1]).unwrap();
+    others.assign(Group::Be, &[2]).unwrap();
+    ours.remove();
+    assert_eq!(kernel.tasks("podwarden-be"), [2]);
+    assert_eq!(kernel.state().groups.len(), 4);
+    assert_ne!(Group::Ls.directory("a"), Group::Ls.directory("a/b"));
 }
 
 #[test]
@@ -254,7 +277,7 @@ fn what_is_not_to_be_had_is_said() {
     }
     let error = kernel.groups().settle().unwrap_err();
     assert!(
-        matches!(error, ResctrlError::NoneLeft("podwarden-ls")),
+        matches!(&error, ResctrlError::NoneLeft(group) if *group == Group::Ls.directory(ROOT)),
         "{error}"
     );
     kernel.groups().remove();
@@ -263,7 +286,7 @@ fn what_is_not_to_be_had_is_said() {
     let kernel = Kernel::new(&[]);
     let mut config = ResctrlConfig::default();
     (config.be.start, config.be.end) = (0, 5);
-    let groups = Groups::new(Box::new(kernel.clone()), config, Vendor::Intel);
+    let groups = Groups::new(Box::new(kernel.clone()), config, Vendor::Intel, ROOT);
     let error = groups.settle().unwrap_err().to_string();
     assert_eq!(
         error,
@@ -275,10 +298,12 @@ fn what_is_not_to_be_had_is_said() {
         Box::new(Kernel::new(&[])),
         ResctrlConfig::default(),
         Vendor::Amd,
+        ROOT,
     );
     let error = groups.settle().unwrap_err().to_string();
     assert!(
-        error.contains("podwarden-lsr/schemata") && error.contains("(MB value 2048 out of range)"),
+        error.contains("podwarden-a%2Fb-lsr/schemata")
+            && error.contains("(MB value 2048 out of range)"),
         "{error}"
     );
 }

@@ -21,6 +21,9 @@ use crate::{
 /// Between two looks at what it should be.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
+/// The longest pause after a failure: what is so now is there within a minute after the server is back, see [`LOOK`].
+const LONGEST_PAUSE: Duration = Duration::from_secs(45);
+
 /// An agent that ends waits so long for the last write.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -98,7 +101,7 @@ impl<V> Pace<V> {
     /// A write failed: the next one comes after a pause that grows, and not before `wait` where the server names a
     /// time.
     pub(crate) fn failed(&mut self, wait: Option<Duration>, now: Instant, spread: f64) {
-        let pause = self.failures.next(spread);
+        let pause = self.failures.next(spread).min(LONGEST_PAUSE);
         self.not_before = Some(now + wait.unwrap_or_default().max(pause));
     }
 }
@@ -224,6 +227,13 @@ mod tests {
         assert!(pace.allows(first));
         pace.failed(None, first, 0.0);
         assert!(pace.not_before.unwrap() - first > first - start);
+        for _ in 0..20 {
+            pace.failed(None, start, 1.0);
+        }
+        assert!(
+            pace.allows(start + Duration::from_secs(60) - LOOK),
+            "the server may be back"
+        );
         pace.failed(Some(Duration::from_secs(60)), start, 0.0);
         assert!(!pace.allows(start + Duration::from_secs(59)));
         assert!(pace.allows(start + Duration::from_secs(60)));
