@@ -72,4 +72,4 @@ pub use slice::is_slice_path;
 pub use systemd::{Systemd, SystemdError};
 pub use tree::{Attach, Created, Entry, Identity, Tree};
 pub use watch::DirectoryWatch;
-pub use writes::{Reading, WatchId, WriteWatch};
+pub use writes::{Notice, Reading, WatchId, WriteWatch};

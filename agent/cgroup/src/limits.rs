@@ -18,7 +18,7 @@ use podwarden_policy::{
 };
 use rustix::io::Errno;
 
-use crate::{CgroupPath, Error, MemoryReader, Result, Tree, io};
+use crate::{CgroupPath, Error, MemoryReader, Result, Tree, UsageReader, io};
 
 pub use memory::Reclaims;
 
@@ -26,20 +26,34 @@ impl Tree {
     /// What a cgroup holds; a value that cannot be read is unknown. Whose the cgroup is, the caller
     /// notes.
     pub fn read(&self, cgroup: &CgroupPath) -> Observed {
-        let mut observed = Observed::default();
         let sizes = self.huge_page_sizes(cgroup).unwrap_or_default();
         let huge = sizes.into_iter().map(Property::HugetlbLimit);
-        for property in Property::COMMON.into_iter().chain(huge) {
-            if let Ok(value) = self.value_of(cgroup, property.row(), property.page_size()) {
-                observed.set(property, value);
-            }
-        }
+        let mut observed = self.values(cgroup, Property::COMMON.into_iter().chain(huge));
         if let Ok(memory) = MemoryReader::open(self, cgroup) {
             let (usage, stat) = (memory.usage().ok(), memory.stat().ok());
             observed.memory_usage = usage.map(Bytes);
             observed.memory_working_set = usage
                 .zip(stat)
                 .map(|(usage, stat)| Bytes(stat.working_set(usage)));
+        }
+        observed
+    }
+
+    /// As [`Tree::read`], these values and the memory usage alone: without `memory.stat`, for which the kernel adds up
+    /// the figures of every CPU.
+    pub fn read_some(&self, cgroup: &CgroupPath, properties: &[Property]) -> Observed {
+        let mut observed = self.values(cgroup, properties.iter().copied());
+        let usage = UsageReader::open(self, cgroup).and_then(|memory| memory.usage());
+        observed.memory_usage = usage.ok().map(Bytes);
+        observed
+    }
+
+    fn values(&self, cgroup: &CgroupPath, properties: impl Iterator<Item = Property>) -> Observed {
+        let mut observed = Observed::default();
+        for property in properties {
+            if let Ok(value) = self.value_of(cgroup, property.row(), property.page_size()) {
+                observed.set(property, value);
+            }
         }
         observed
     }

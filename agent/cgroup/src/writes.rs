@@ -30,6 +30,15 @@ const AT_ONCE: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(i32);
 
+/// What happened in a directory that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// A file was written.
+    Written,
+    /// A directory was made.
+    Made,
+}
+
 /// What a reading of notices left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
@@ -70,6 +79,16 @@ impl WriteWatch {
         self.add(path, WatchFlags::MODIFY | WatchFlags::ONLYDIR)
     }
 
+    /// Watches the files of a directory, and the directories that are made in it. The kernel reports a directory when
+    /// mkdir(2) is done: all its files can be opened then (`vfs_mkdir`, `fs/namei.c`).
+    ///
+    /// # Errors
+    /// As [`WriteWatch::directory`].
+    pub fn directory_and_children(&self, path: &Path) -> Result<WatchId> {
+        let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
+        self.add(path, flags)
+    }
+
     /// Watches one file and holds it open, so that the kernel's notices continue when no other process has
     /// it open.
     ///
@@ -91,12 +110,24 @@ impl WriteWatch {
         let _ = inotify::remove_watch(&self.0, id.0);
     }
 
-    /// Hands every notice to `each`: what is watched, and the file's name, which is empty where the
+    /// Hands every notice of a written file to `each`: what is watched, and the file's name, which is empty where the
     /// file itself is watched. Does not wait; poll for readability.
     ///
     /// # Errors
     /// What the kernel answers.
     pub fn read(&self, mut each: impl FnMut(WatchId, &str)) -> Result<Reading> {
+        self.read_all(|id, notice, name| {
+            if notice == Notice::Written {
+                each(id, name);
+            }
+        })
+    }
+
+    /// As [`WriteWatch::read`], with the directories that were made.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn read_all(&self, mut each: impl FnMut(WatchId, Notice, &str)) -> Result<Reading> {
         let mut buffer = [MaybeUninit::uninit(); 8192];
         let mut reader = inotify::Reader::new(&self.0, &mut buffer);
         let mut overflowed = false;
@@ -105,12 +136,14 @@ impl WriteWatch {
                 Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
                     overflowed = true;
                 }
-                Ok(event) if event.events().contains(ReadFlags::MODIFY) => {
+                Ok(event) => {
                     let name = event.file_name().map_or(Ok(""), CStr::to_str);
-                    // No cgroup file has a name that is not text.
-                    each(WatchId(event.wd()), name.unwrap_or_default());
+                    if let Some(notice) = notice(event.events()) {
+                        // No cgroup file has a name that is not text.
+                        each(WatchId(event.wd()), notice, name.unwrap_or_default());
+                    }
                 }
-                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if overflowed => return Ok(Reading::Overflowed),
                 Err(Errno::AGAIN) => return Ok(Reading::Drained),
                 Err(error) => {
@@ -123,6 +156,17 @@ impl WriteWatch {
         } else {
             Reading::More
         })
+    }
+}
+
+/// `None` for what is neither.
+fn notice(flags: ReadFlags) -> Option<Notice> {
+    if flags.contains(ReadFlags::MODIFY) {
+        Some(Notice::Written)
+    } else if flags.contains(ReadFlags::CREATE | ReadFlags::ISDIR) {
+        Some(Notice::Made)
+    } else {
+        None
     }
 }
 

@@ -6,6 +6,7 @@ mod support;
 use podwarden_policy::{
     Bytes, Container, CpuShares, Node, Pod, PodUid, QosClass, Reclaimed,
     colocation::class::Labels,
+    model::Overhead,
     name::CgroupName,
     plan::{Action, ContainerCgroup, Ownership, Snapshot, plan},
     settings::{Observed, Version},
@@ -154,6 +155,19 @@ fn a_container_whose_name_is_not_known_is_the_only_one_or_left() {
         got.contains(&format!("podb cpu shares {}", CpuShares(768))),
         "{got:?}"
     );
+}
+
+#[test]
+fn what_may_be_a_virtual_machine_gets_no_containers_limit() {
+    let mut one = snapshot(Ownership::Assist, vec![batch("app", 500, Bytes::gibi(2))]);
+    one.pods[0].overhead = Some(Overhead::default());
+    let of_container = |snapshot: &Snapshot| {
+        let writes = writes(snapshot).into_iter();
+        writes.filter(|write| write.starts_with("c0")).count()
+    };
+    assert_eq!(of_container(&one), 3);
+    one.container_cgroups[0].container = None;
+    assert_eq!(of_container(&one), 0);
 }
 
 #[test]

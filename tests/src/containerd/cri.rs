@@ -9,6 +9,7 @@ pub(super) mod method {
     pub(crate) const RUN_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/RunPodSandbox";
     pub(crate) const REMOVE_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/RemovePodSandbox";
     pub(crate) const CREATE_CONTAINER: &str = "/runtime.v1.RuntimeService/CreateContainer";
+    pub(crate) const REMOVE_CONTAINER: &str = "/runtime.v1.RuntimeService/RemoveContainer";
     pub(crate) const START_CONTAINER: &str = "/runtime.v1.RuntimeService/StartContainer";
 }
 

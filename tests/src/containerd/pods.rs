@@ -22,6 +22,19 @@ use crate::harness::{Cgroup, PodSpec};
 /// What the one container is called.
 pub(crate) const WORKLOAD: &str = "main";
 
+/// A container to run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started<'a> {
+    /// Its name in the pod's spec.
+    pub(crate) name: &'a str,
+    /// How often one of this name was started before.
+    pub(crate) attempt: u32,
+    /// See [`Containerd::run_pod`].
+    pub(crate) go: &'a Path,
+    /// The same.
+    pub(crate) script: &'a str,
+}
+
 /// A pod with one container.
 #[derive(Debug)]
 pub(crate) struct RunningPod {
@@ -72,25 +85,38 @@ impl Containerd {
                 config: Some(config.clone()),
             },
         )?;
-        let Id { id: container } = self.call(
-            method::CREATE_CONTAINER,
-            CreateContainerRequest {
-                pod_sandbox_id: sandbox.clone(),
-                config: Some(container_config(spec, go, script)?),
-                sandbox_config: Some(config),
-            },
-        )?;
-        let Nothing {} = self.call(
-            method::START_CONTAINER,
-            Id {
-                id: container.clone(),
-            },
-        )?;
-        Ok(RunningPod {
+        let mut pod = RunningPod {
             cgroup: cgroup.clone(),
             sandbox,
-            container,
-        })
+            container: String::new(),
+        };
+        let main = Started {
+            name: WORKLOAD,
+            attempt: 0,
+            go,
+            script,
+        };
+        pod.container = self.run_container(spec, &pod, main)?;
+        Ok(pod)
+    }
+
+    /// Runs one more container in a pod's sandbox; returns its id.
+    pub(crate) fn run_container(
+        &self,
+        spec: &PodSpec,
+        pod: &RunningPod,
+        started: Started<'_>,
+    ) -> Result<String> {
+        let Id { id } = self.call(
+            method::CREATE_CONTAINER,
+            CreateContainerRequest {
+                pod_sandbox_id: pod.sandbox.clone(),
+                config: Some(container_config(spec, started)?),
+                sandbox_config: Some(sandbox_config(spec, &pod.cgroup)),
+            },
+        )?;
+        let Nothing {} = self.call(method::START_CONTAINER, Id { id: id.clone() })?;
+        Ok(id)
     }
 
     /// What the runtime says of a pod's sandbox and container: ready, running.
@@ -103,6 +129,13 @@ impl Containerd {
             sandbox.context("the sandbox is gone")?.state == SandboxState::Ready as i32,
             container.context("the container is gone")?.state == ContainerState::Running as i32,
         ))
+    }
+
+    /// Stops and removes a container.
+    pub(crate) fn remove_container(&self, id: &str) -> Result<()> {
+        let id = Id { id: id.to_owned() };
+        let Nothing {} = self.call(method::REMOVE_CONTAINER, id)?;
+        Ok(())
     }
 
     /// Stops and removes a pod, as a kubelet does in the end.
@@ -152,7 +185,13 @@ fn sandbox_config(spec: &PodSpec, cgroup: &Cgroup) -> PodSandboxConfig {
     }
 }
 
-fn container_config(spec: &PodSpec, go: &Path, script: &str) -> Result<ContainerConfig> {
+fn container_config(spec: &PodSpec, started: Started<'_>) -> Result<ContainerConfig> {
+    let Started {
+        name,
+        attempt,
+        go,
+        script,
+    } = started;
     let program = fs::canonicalize("/proc/self/exe").context("find this program")?;
     let go = go.display().to_string();
     let program = program.display().to_string();
@@ -165,14 +204,11 @@ fn container_config(spec: &PodSpec, go: &Path, script: &str) -> Result<Container
         (&program, "/e2e"),
     ];
     let mut labels = labels(spec);
-    labels.insert(
-        "io.kubernetes.container.name".to_owned(),
-        WORKLOAD.to_owned(),
-    );
+    labels.insert("io.kubernetes.container.name".to_owned(), name.to_owned());
     Ok(ContainerConfig {
         metadata: Some(ContainerMetadata {
-            name: WORKLOAD.to_owned(),
-            attempt: 0,
+            name: name.to_owned(),
+            attempt,
         }),
         image: Some(ImageSpec {
             image: image::NAME.to_owned(),

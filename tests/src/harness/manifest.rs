@@ -35,7 +35,7 @@ impl Qos {
     }
 }
 
-/// A pod with one container, `main`.
+/// A pod with a container `main`.
 #[derive(Debug, Clone)]
 pub(crate) struct PodSpec {
     /// `metadata.name`.
@@ -49,6 +49,8 @@ pub(crate) struct PodSpec {
     /// `spec.priority`.
     priority: i32,
     resources: Value,
+    /// Containers besides `main`.
+    others: Vec<Value>,
     /// `metadata.labels`.
     labels: Value,
     /// `metadata.annotations`.
@@ -73,6 +75,7 @@ impl PodSpec {
             qos,
             priority: 0,
             resources,
+            others: Vec::new(),
             labels: json!({}),
             annotations: json!({}),
         }
@@ -113,6 +116,13 @@ impl PodSpec {
         }
     }
 
+    /// The same with one more container, which has the requests and limits of `other`.
+    pub(crate) fn and(mut self, name: &str, other: &Self) -> Self {
+        let container = json!({"name": name, "image": "none", "resources": other.resources});
+        self.others.push(container);
+        self
+    }
+
     /// The same as a critical pod, which is never evicted (`system-node-critical`).
     pub(crate) fn critical(self) -> Self {
         Self {
@@ -140,6 +150,8 @@ impl PodSpec {
 
     /// A v1 Pod.
     pub(crate) fn manifest(&self) -> Value {
+        let main = json!({"name": "main", "image": "none", "resources": self.resources});
+        let containers: Vec<_> = [main].into_iter().chain(self.others.clone()).collect();
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -147,9 +159,7 @@ impl PodSpec {
                 "name": self.name, "namespace": self.namespace, "uid": self.uid, "labels": self.labels,
                 "annotations": self.annotations,
             },
-            "spec": {"priority": self.priority, "containers": [
-                {"name": "main", "image": "none", "resources": self.resources}
-            ]},
+            "spec": {"priority": self.priority, "containers": containers},
         })
     }
 

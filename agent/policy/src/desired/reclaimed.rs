@@ -63,11 +63,12 @@ pub fn container(snapshot: &Snapshot, pod: &Pod, cgroup: &ContainerCgroup) -> Op
     })
 }
 
-/// A container by its name; without one the only container there is.
+/// A container by its name; without one the only container there is. A sandbox with an overhead may be a virtual
+/// machine with all containers in it, which one container's memory limit would kill.
 fn named<'a>(pod: &'a Pod, name: Option<&str>) -> Option<&'a Container> {
     match (name, pod.containers.as_slice()) {
         (Some(name), all) => all.iter().find(|c| c.name == name),
-        (None, [only]) => Some(only),
+        (None, [only]) if pod.overhead.is_none() => Some(only),
         (None, _) => None,
     }
 }

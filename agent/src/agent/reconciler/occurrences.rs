@@ -3,7 +3,7 @@
 use podwarden_abi::{ExitEvent, NearLimitEvent};
 use podwarden_policy::PodUid;
 
-use super::{Context, Reconciler};
+use super::{Context, Reconciler, hierarchy::Hierarchy};
 use crate::{
     accounting::{Occurrence, index::Change, walked},
     api::types::EventKind,
@@ -93,10 +93,9 @@ impl Reconciler {
         }
     }
 
-    /// Values of reclaimed resources do not wait for a pass over the tree.
     fn reclaimed_appeared(&mut self, uid: &PodUid) {
         let cx = Context::of(&self.env, &self.pods, &self.figures);
-        let fact = self.hierarchy.reclaimed_appeared(cx, uid);
+        let fact = Hierarchy::reclaimed_appeared(cx, uid);
         self.apply(fact);
     }
 
@@ -111,7 +110,7 @@ impl Reconciler {
             self.apply(facts);
         }
         // The runtime may have known the container before its cgroup was made.
-        self.arm_due |= self.pods.container_appeared(uid, id) || self.colocation.is_on();
+        self.arm_due |= self.pods.container_appeared(uid, id, &self.env) || self.colocation.is_on();
     }
 
     fn pod_event(&self, uid: &PodUid, kind: EventKind) {

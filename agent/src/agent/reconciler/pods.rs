@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use podwarden_policy::{PodUid, name::parse_container};
+use podwarden_policy::{PodUid, colocation::batch_pod, name::parse_container};
 use tokio::sync::watch;
 
 use super::{Environment, Fact};
 use crate::{
     api::types::{PodRef, RuntimeStats},
     pods::runtime::Follower,
-    pods::{Identities, PodSet, SourceError},
+    pods::{Identities, PodSet, SourceError, SourcedPod},
 };
 
 pub(in crate::agent) struct Pods {
@@ -81,7 +81,7 @@ impl Pods {
                 self.take_set(env);
                 vec![Fact::PodsChanged]
             }
-            Wake::Runtime => self.take_runtime(),
+            Wake::Runtime => self.take_runtime(env),
         }
     }
 
@@ -97,20 +97,21 @@ impl Pods {
     }
 
     /// The runtime state changed, or the runtime does not answer any more.
-    fn take_runtime(&mut self) -> Vec<Fact> {
+    fn take_runtime(&mut self, env: &Environment) -> Vec<Fact> {
         let Some(runtime) = &self.runtime else {
             return Vec::new();
         };
         let known = runtime.known();
         let problem_changed = known.problem != self.identities.runtime().problem;
         self.identities.learn_runtime(known);
-        // The pass over the tree shows the problem among the notices.
-        let reconcile = problem_changed.then_some(Fact::Reconcile);
+        // The pass over the tree shows the problem among the notices, and writes to containers that have names now.
+        let named = env.config.colocation.reclaimed.enforce;
+        let reconcile = (problem_changed || named).then_some(Fact::Reconcile);
         reconcile.into_iter().chain([Fact::Arm]).collect()
     }
 
     /// A container's cgroup exists: looks for it in the runtime. True where its last list had it.
-    pub(super) fn container_appeared(&self, uid: &PodUid, id: &str) -> bool {
+    pub(super) fn container_appeared(&self, uid: &PodUid, id: &str, env: &Environment) -> bool {
         let Some(runtime) = &self.runtime else {
             return false;
         };
@@ -118,8 +119,17 @@ impl Pods {
         if parse_container(id).is_none() {
             return false;
         }
-        runtime.seen(id);
+        runtime.seen(id, self.waits_for_name(uid, env));
         runtime.known().state.container(uid, id).is_some()
+    }
+
+    /// True where a container's share of reclaimed resources depends on its name.
+    fn waits_for_name(&self, uid: &PodUid, env: &Environment) -> bool {
+        let set = self.sources.borrow();
+        let of_several = |p: &&SourcedPod| p.pod.uid == *uid && p.pod.containers.len() > 1;
+        let pod = set.pods.iter().find(of_several);
+        env.config.colocation.reclaimed.enforce
+            && pod.is_some_and(|p| batch_pod::tier(&p.pod).is_some())
     }
 
     /// The cgroup of a pod is gone: its identity goes too unless a source still has the pod.

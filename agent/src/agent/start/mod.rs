@@ -109,6 +109,7 @@ pub(super) async fn reconciler(
     let FirstPass {
         mut actor,
         converger,
+        fresh,
         without_thread,
     } = tree::first_pass(
         &config,
@@ -166,7 +167,7 @@ pub(super) async fn reconciler(
         env,
         Pods::new(pods, runtime),
         Writers {
-            hierarchy: Hierarchy::new(actor, converger),
+            hierarchy: Hierarchy::new(actor, converger, fresh),
             colocation,
         },
         eviction,

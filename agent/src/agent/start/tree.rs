@@ -18,6 +18,7 @@ use crate::{
     hierarchy::{
         act::{Actor, Backend, Counters, Files, Slices},
         converge::{self, Converger},
+        fresh::{self, Fresh},
         sense::{self, Wanted},
     },
     pods::PodSet,
@@ -78,8 +79,10 @@ pub(super) struct FirstPass {
     pub(super) actor: Actor,
     /// `None` in observe mode, and without a thread for it.
     pub(super) converger: Option<Converger>,
-    /// The loss without that thread.
-    pub(super) without_thread: Option<String>,
+    /// `None` in observe mode, where no pod is given reclaimed resources, and without a thread for it.
+    pub(super) fresh: Option<Fresh>,
+    /// The loss without these threads, one sentence each.
+    pub(super) without_thread: Vec<String>,
 }
 
 /// Takes over what an agent before this one made, and makes the cgroups of these pods.
@@ -95,16 +98,30 @@ pub(super) fn first_pass(
     let enforce = config.mode == Mode::Enforce;
     let mut actor = Actor::new(enforce, Arc::clone(&writer.backend));
     published.set_counters(actor.counters());
-    let start = || converger(config, tree, writer, actor.counters());
-    let (converger, without_thread) = match enforce.then(start).transpose() {
-        Ok(converger) => (converger, None),
-        Err(error) => {
-            let lost = format!(
-                "the tiers' limits are lowered with each pass over the tree alone: no thread ({error})"
-            );
-            (None, Some(lost))
-        }
+    let mut without_thread = Vec::new();
+    let parts = fresh::Parts {
+        tree: tree.clone(),
+        layout: layout.clone(),
+        backend: Arc::clone(&writer.backend),
+        counters: actor.counters(),
+        real_time: config.reactor.real_time,
     };
+    let start = || Fresh::start(parts);
+    let gives = enforce && config.colocation.reclaimed.enforce;
+    let fresh = gives.then(start).transpose().unwrap_or_else(|error| {
+        without_thread.push(format!(
+            "new containers get reclaimed resources with a pass over the tree, tens of milliseconds late: no thread \
+             ({error})"
+        ));
+        None
+    });
+    let start = || converger(config, tree, writer, actor.counters());
+    let converger = enforce.then(start).transpose().unwrap_or_else(|error| {
+        without_thread.push(format!(
+            "the tiers' limits are lowered with each pass over the tree alone: no thread ({error})"
+        ));
+        None
+    });
     if converger.is_some() {
         let tiers = [QosClass::Burstable, QosClass::BestEffort];
         let tiers = tiers.map(|class| layout.path(&layout.kubepods.tier(class)));
@@ -120,6 +137,7 @@ pub(super) fn first_pass(
     FirstPass {
         actor,
         converger,
+        fresh,
         without_thread,
     }
 }

@@ -29,7 +29,9 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{api::types::ReconcileStats, base::clock::nanos, pods::PodSet};
+use crate::{
+    api::types::ReconcileStats, base::clock::nanos, hierarchy::starting::holds_back, pods::PodSet,
+};
 
 use self::refusal::{Refusal, Refusals};
 pub use self::{
@@ -206,7 +208,7 @@ impl Actor {
                 cgroup, setting, ..
             } => {
                 let path = layout.path(cgroup);
-                if self.is_left(&path, setting) {
+                if self.is_left(&path, setting) || holds_back(tree, &path, setting) {
                     return None;
                 }
                 let written = self.backend.write(tree, &path, setting);

@@ -20,17 +20,27 @@ use crate::base::{backoff::Backoff, error};
 /// Between two questions at least.
 const APART: Duration = Duration::from_millis(200);
 
+/// The same for a container whose cgroup cannot get its values without its name.
+const APART_URGENT: Duration = Duration::from_millis(10);
+
 /// How many lists may lack a container before it counts as not the runtime's. A sandbox's cgroup exists before the
 /// runtime lists it: the runtime makes its network first. The pauses double: 25 s in all; a sandbox whose network takes
 /// longer comes with the list for its containers.
 const TRIES: u32 = 7;
+
+/// A container that the state lacks.
+#[derive(Debug)]
+struct Sought {
+    id: String,
+    urgent: bool,
+}
 
 /// The runtime as the reconciler has it.
 #[derive(Debug)]
 pub struct Follower {
     client: Client,
     known: watch::Receiver<Arc<Runtime>>,
-    seek: mpsc::UnboundedSender<String>,
+    seek: mpsc::UnboundedSender<Sought>,
     task: JoinHandle<()>,
 }
 
@@ -48,11 +58,12 @@ impl Follower {
         }
     }
 
-    /// A container appeared: lists again if the state lacks it.
-    pub fn seen(&self, id: &str) {
+    /// A container appeared: lists again if the state lacks it, at once where it is urgent.
+    pub fn seen(&self, id: &str, urgent: bool) {
         if !self.known.borrow().state.has(id) {
+            let id = id.to_owned();
             // The task has ended at shutdown.
-            let _ = self.seek.send(id.to_owned());
+            let _ = self.seek.send(Sought { id, urgent });
         }
     }
 
@@ -86,6 +97,8 @@ impl Drop for Follower {
 struct Schedule {
     /// Ids that no list has, and how many lists lacked them.
     missing: BTreeMap<String, u32>,
+    /// One of them is urgent and has not been looked for yet.
+    urgent: bool,
     backoff: Backoff,
     asked: Option<Instant>,
     /// After a failure: when it is tried again.
@@ -93,8 +106,9 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn seek(&mut self, id: String) {
+    fn seek(&mut self, id: String, urgent: bool) {
         self.missing.entry(id).or_default();
+        self.urgent |= urgent;
     }
 
     /// When to list next; `None` without a missing id.
@@ -106,11 +120,15 @@ impl Schedule {
             return self.again;
         }
         let least = self.missing.values().min()?;
+        if self.urgent {
+            return Some(asked + APART_URGENT);
+        }
         Some(asked + APART.saturating_mul(2_u32.saturating_pow(*least)))
     }
 
     fn answered(&mut self, state: &RuntimeState, now: Instant) {
         self.asked = Some(now);
+        self.urgent = false;
         self.again = None;
         self.backoff = Backoff::default();
         self.missing.retain(|id, tries| {
@@ -127,7 +145,7 @@ impl Schedule {
 
 async fn follow(
     client: Client,
-    mut sought: mpsc::UnboundedReceiver<String>,
+    mut sought: mpsc::UnboundedReceiver<Sought>,
     publish: watch::Sender<Arc<Runtime>>,
 ) {
     let mut schedule = Schedule::default();
@@ -140,11 +158,11 @@ async fn follow(
         };
         tokio::select! {
             biased;
-            id = sought.recv() => {
-                let Some(id) = id else { return };
+            sought = sought.recv() => {
+                let Some(Sought { id, urgent }) = sought else { return };
                 // A list may have come meanwhile.
                 if !publish.borrow().state.has(&id) {
-                    schedule.seek(id);
+                    schedule.seek(id, urgent);
                 }
                 continue;
             }
@@ -215,7 +233,7 @@ mod tests {
         let now = Instant::now();
         schedule.answered(&RuntimeState::default(), now);
         assert_eq!(schedule.due(), None);
-        schedule.seek("a".to_owned());
+        schedule.seek("a".to_owned(), false);
         assert_eq!(schedule.due(), Some(now + APART));
         // The pauses double, and end.
         let mut pauses = Vec::new();
@@ -234,19 +252,34 @@ mod tests {
     fn a_new_container_does_not_wait_for_an_unknown_one() {
         let mut schedule = Schedule::default();
         let now = Instant::now();
-        schedule.seek("unknown".to_owned());
+        schedule.seek("unknown".to_owned(), false);
         for _ in 0..TRIES - 1 {
             schedule.answered(&RuntimeState::default(), now);
         }
         assert!(schedule.due().unwrap() > now + 10 * APART);
-        schedule.seek("new".to_owned());
+        schedule.seek("new".to_owned(), false);
         assert_eq!(schedule.due(), Some(now + APART));
+    }
+
+    #[test]
+    fn an_urgent_container_is_looked_for_at_once_and_then_as_any_other() {
+        let mut schedule = Schedule::default();
+        let now = Instant::now();
+        schedule.answered(&RuntimeState::default(), now);
+        schedule.seek("a".to_owned(), true);
+        assert_eq!(schedule.due(), Some(now + APART_URGENT));
+        schedule.answered(&RuntimeState::default(), now);
+        assert_eq!(schedule.due(), Some(now + 2 * APART));
+        // A runtime that does not answer is not asked more often.
+        schedule.seek("b".to_owned(), true);
+        schedule.failed(now, 0.0);
+        assert!(schedule.due() > Some(now + APART_URGENT));
     }
 
     #[test]
     fn a_listed_container_needs_no_further_list() {
         let mut schedule = Schedule::default();
-        schedule.seek("c".to_owned());
+        schedule.seek("c".to_owned(), false);
         let labels = [("io.kubernetes.pod.uid".to_owned(), "a".to_owned())];
         let container = Container {
             id: "c".to_owned(),
@@ -264,7 +297,7 @@ mod tests {
         schedule.failed(now, 0.0);
         let first = schedule.due().unwrap();
         schedule.failed(now, 0.0);
-        schedule.seek("c".to_owned());
+        schedule.seek("c".to_owned(), false);
         assert!(schedule.due().unwrap() > first && first > now);
     }
 }

@@ -269,8 +269,8 @@ async fn names_come_once_the_runtime_does_and_nothing_is_asked_without_need() {
     // Only an unknown container causes calls, and these are the lists alone.
     let before = server.calls();
     assert_eq!(before, ["Version", "ListContainers", "ListPodSandbox"]);
-    follower.seen("a-runs");
-    follower.seen("unknown");
+    follower.seen("a-runs", false);
+    follower.seen("unknown", false);
     let asked = async {
         while server.calls().len() < before.len() + 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::harness::make_fifo;
 use crate::workload::latency::{MESSAGE, exact_sleep, micros};
 
 /// Requests go round these.
@@ -35,7 +36,7 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<u64>> {
         for stream in &streams {
             let tell = tell.clone();
             scope.spawn(move || {
-                make_fifo()?;
+                fifo()?;
                 let mut reply = [0; MESSAGE];
                 let mut stream = stream;
                 // Closed by the other side, or from here in the end.
@@ -59,7 +60,7 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<u64>> {
 }
 
 fn send(streams: &[TcpStream], due: &[Duration], start: Instant) -> Result<()> {
-    make_fifo()?;
+    fifo()?;
     exact_sleep()?;
     for (number, due) in (0u64..).zip(due) {
         thread::sleep((start + *due).saturating_duration_since(Instant::now()));
@@ -72,14 +73,8 @@ fn send(streams: &[TcpStream], due: &[Duration], start: Instant) -> Result<()> {
 }
 
 /// The client's own waits for a CPU are no latency of the server's.
-fn make_fifo() -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: 50 };
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: affects the calling thread only; the pointer is to a live value.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()).context("SCHED_FIFO for the client"),
-    }
+fn fifo() -> Result<()> {
+    make_fifo(50).context("SCHED_FIFO for the client")
 }
 
 fn replies(

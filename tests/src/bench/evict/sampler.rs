@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Cgroup, monotonic};
+use crate::harness::{Cgroup, make_fifo, monotonic};
 
 /// Between two samples of a cgroup.
 const CGROUP_PERIOD: Duration = Duration::from_micros(100);
@@ -145,20 +145,7 @@ impl Drop for Sampler {
 
 impl Task {
     fn run(&self, stop: &AtomicBool, begun: &Sender<()>) -> Result<Seen> {
-        let parameters = libc::sched_param {
-            sched_priority: PRIORITY,
-        };
-        // SAFETY: concerns the calling thread only; the pointer is to a live value.
-        let refused = unsafe {
-            libc::sched_setscheduler(
-                0,
-                libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-                &raw const parameters,
-            )
-        };
-        if refused != 0 {
-            return Err(std::io::Error::last_os_error()).context("SCHED_FIFO for the sampler");
-        }
+        make_fifo(PRIORITY).context("SCHED_FIFO for the sampler")?;
         let gauge = match &self.gauge {
             Gauge::Usage { cgroup, .. } => Number::of_usage(cgroup)?,
             Gauge::Available => Number::of_available()?,

@@ -32,6 +32,7 @@ use crate::{
         act::Actor,
         converge::{Converger, Report},
         drift::Drift,
+        fresh::Fresh,
         oom_score::OomScores,
         recorded::Recorded,
         sense::{self, Wanted},
@@ -46,6 +47,8 @@ pub(in crate::agent) struct Hierarchy {
     drift: Option<Drift>,
     /// `None` in observe mode, and without a thread for it.
     converger: Option<Converger>,
+    /// `None` in observe mode, where no pod is given reclaimed resources, and without a thread for it.
+    fresh: Option<Fresh>,
     /// The tiers' hard limits as they ought to be; `None` for limits that others decide.
     targets: [(ScopeName, Option<Limit<Bytes>>); 2],
     oom_scores: OomScores,
@@ -69,11 +72,16 @@ pub(super) struct Pass {
 }
 
 impl Hierarchy {
-    pub(in crate::agent) fn new(actor: Actor, converger: Option<Converger>) -> Self {
+    pub(in crate::agent) fn new(
+        actor: Actor,
+        converger: Option<Converger>,
+        fresh: Option<Fresh>,
+    ) -> Self {
         Self {
             actor,
             drift: None,
             converger,
+            fresh,
             targets: convergence::NO_TARGETS,
             oom_scores: OomScores::default(),
             scores_settled: None,
@@ -145,6 +153,8 @@ impl Hierarchy {
     ) -> Pass {
         let env = cx.env;
         let set = &*cx.known.set();
+        // Before anything is read: a container may be starting now.
+        self.aim_fresh(cx, set);
         let containers = reclaimed::containers(cx, set);
         let Environment { tree, layout, .. } = env;
         let existing: Vec<CgroupName> = (cx.entries.iter())

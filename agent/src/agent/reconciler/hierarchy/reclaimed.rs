@@ -1,18 +1,19 @@
-//! Pods that ask for reclaimed resources: their containers' cgroups, and values at once when a cgroup appears.
-
-use std::collections::BTreeMap;
+//! Pods that ask for reclaimed resources: their containers' cgroups, and what the thread for new cgroups goes by.
 
 use podwarden_policy::{
-    Pod, PodUid, QosClass,
+    Pod, PodUid,
     colocation::batch_pod,
-    desired,
     plan::{self, ContainerCgroup, Snapshot},
-    settings::Observed,
 };
 
 use super::{Context, Environment, Fact, Hierarchy};
 use crate::{
-    accounting::index::PodEntry, config::Mode, hierarchy::act::Actor, hierarchy::sense,
+    accounting::index::{ContainerEntry, PodEntry},
+    base::cpus,
+    hierarchy::{
+        fresh::{Aim, Asking},
+        sense,
+    },
     pods::PodSet,
 };
 
@@ -52,38 +53,48 @@ fn of_pod<'a>(
         })
 }
 
+/// What new cgroups of such pods are written by. Sandboxes have a name that no container of a spec has.
+fn aim(cx: Context<'_>, set: &PodSet) -> Aim {
+    let Context { env, known, .. } = cx;
+    let mut terms = Snapshot::new(env.node.clone(), env.layout.kubepods.clone());
+    env.config.decide(&mut terms);
+    terms.controllers = sense::controllers_of(&env.tree, &env.layout);
+    terms.page_size = sense::page_size();
+    terms.margin = plan::margin(cpus::online());
+    let pods = set.pods.iter().map(|p| &p.pod);
+    let asking = pods.filter(|pod| asks(env, pod)).map(|pod| {
+        let entry = cx.entries.get(&pod.uid);
+        let containers = entry.into_iter().flat_map(|entry| &entry.containers);
+        let name = |(id, container): (&String, &ContainerEntry)| {
+            let name = known.identities.container(&pod.uid, id)?;
+            Some((container.path.last()?.to_owned(), name.to_owned()))
+        };
+        Asking {
+            pod: pod.clone(),
+            containers: containers.filter_map(name).collect(),
+        }
+    });
+    let mut pods: Vec<_> = asking.collect();
+    pods.sort_by(|a, b| a.pod.uid.cmp(&b.pod.uid));
+    Aim { terms, pods }
+}
+
 impl Hierarchy {
-    /// A cgroup of a pod or of a container appeared: a pod that asks for reclaimed resources gets its values now, and
-    /// a pass over the tree follows, which watches the files.
+    /// Hands the thread that writes to new cgroups the pods as they are now.
+    pub(super) fn aim_fresh(&mut self, cx: Context<'_>, set: &PodSet) {
+        if let Some(fresh) = &mut self.fresh {
+            fresh.aim(aim(cx, set));
+        }
+    }
+
+    /// A cgroup of a pod or of a container appeared: where the pod asks for reclaimed resources a pass over the tree
+    /// follows, which watches the files.
     pub(in crate::agent::reconciler) fn reclaimed_appeared(
-        &mut self,
         cx: Context<'_>,
         uid: &PodUid,
     ) -> Option<Fact> {
-        let env = cx.env;
-        let entry = cx.entries.get(uid)?;
         let set = cx.known.set();
         let pod = set.pods.iter().find(|p| p.pod.uid == *uid)?;
-        if !asks(env, &pod.pod) || env.config.mode != Mode::Enforce {
-            return None;
-        }
-        let mut snapshot = Snapshot::new(env.node.clone(), env.layout.kubepods.clone());
-        env.config.decide(&mut snapshot);
-        snapshot.controllers = sense::controllers_of(&env.tree, &env.layout);
-        snapshot.page_size = sense::page_size();
-        snapshot.pods = vec![pod.pod.clone()];
-        snapshot.container_cgroups = of_pod(cx, &pod.pod, entry).collect();
-        let own = env.layout.kubepods.pod(QosClass::BestEffort, &pod.pod.uid);
-        let mut desired = desired::tree(&snapshot);
-        desired.retain(|cgroup| cgroup.name.is_within(&own));
-        let observed: BTreeMap<_, Observed> = desired
-            .iter()
-            .map(|cgroup| (cgroup.name.clone(), env.layout.path(&cgroup.name)))
-            .filter(|(_, path)| env.tree.id(path).is_ok())
-            .map(|(name, path)| (name, env.tree.read(&path)))
-            .collect();
-        let actions = plan::corrections(&snapshot, &desired, &observed);
-        Actor::perform(&mut self.actor, &env.tree, &env.layout, &actions);
-        Some(Fact::Reconcile)
+        asks(cx.env, &pod.pod).then_some(Fact::Reconcile)
     }
 }

@@ -1,0 +1,142 @@
+//! New cgroups of pods that ask for reclaimed resources: a thread of its own writes their values.
+//!
+//! ```text
+//!  reconciler ── pods, names of containers ──> thread ── shares, quota, memory limit ──> cgroups
+//!  inotify ── directory made, file written ──────┘
+//! ```
+//!
+//! A runtime makes a container's cgroup, writes values of its own to it, and then starts the container's process (runc:
+//! `Apply`, `Set`, then the init waits until it may `exec`). The thread answers both, without a pass over the tree, a
+//! sampling pass, a source of pods or the runtime. [`FRESH`] after the cgroup was made it leaves foreign writes to
+//! [`crate::hierarchy::drift`], which has a rate limit.
+//!
+//! inotify(7) reports a directory when mkdir(2) is done. The tracepoint `cgroup_mkdir` fires before the files can be
+//! opened (`cgroup_mkdir` calls `kernfs_activate` after it, `kernel/cgroup/cgroup.c`).
+//!
+//! On v1 the shares come last: those of a container when its program is executed (see [`super::starting`]), which the
+//! thread looks for every millisecond; those of a pod with the pass over the tree, because a kubelet checks what it wrote
+//! as runc does.
+
+mod files;
+mod followed;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use podwarden_cgroup::{CgroupLayout, Tree};
+use podwarden_policy::{Pod, plan::Snapshot};
+
+use crate::hierarchy::act::{Backend, Counters};
+
+/// How long a cgroup is new.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// A pod that asks for reclaimed resources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asking {
+    /// The pod.
+    pub pod: Pod,
+    /// The names of its containers, as far as they are known, by the last component of their cgroups' paths.
+    pub containers: BTreeMap<String, String>,
+}
+
+/// What the thread goes by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aim {
+    /// Node and configuration; without pods and cgroups.
+    pub terms: Snapshot,
+    /// In the order of their uids.
+    pub pods: Vec<Asking>,
+}
+
+enum Message {
+    Aim(Box<Aim>),
+    End,
+}
+
+/// What the thread works on.
+#[derive(Debug)]
+pub struct Parts {
+    /// The tree.
+    pub tree: Tree,
+    /// How its cgroups are named.
+    pub layout: CgroupLayout,
+    /// What writes.
+    pub backend: Arc<dyn Backend>,
+    /// Where writes are counted.
+    pub counters: Arc<Counters>,
+    /// Whether the thread may be SCHED_FIFO: an ordinary one can wait for hundreds of milliseconds.
+    pub real_time: bool,
+}
+
+/// The reconciler's end of the thread.
+#[derive(Debug)]
+pub struct Fresh {
+    messages: Sender<Message>,
+    /// Rung after a message.
+    bell: Arc<EventFd>,
+    /// What the thread was told last.
+    told: Option<Aim>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fresh {
+    /// Starts the thread, with no pod.
+    ///
+    /// # Errors
+    /// When there is no thread, eventfd or inotify instance to be had.
+    pub fn start(parts: Parts) -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let (messages, waiting) = channel();
+        let thread = thread::Thread::new(parts, Arc::clone(&bell), waiting)?;
+        let thread = std::thread::Builder::new()
+            .name("new-cgroups".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            messages,
+            bell,
+            told: None,
+            thread: Some(thread),
+        })
+    }
+
+    /// The pods from now on.
+    pub fn aim(&mut self, aim: Aim) {
+        if self.told.as_ref() == Some(&aim) {
+            return;
+        }
+        self.tell(Message::Aim(Box::new(aim.clone())));
+        self.told = Some(aim);
+    }
+
+    fn tell(&self, message: Message) {
+        // An error says that the thread has ended, which it does last of all.
+        let _ = self.messages.send(message);
+        // A full eventfd is rung already.
+        let _ = self.bell.write(1);
+    }
+}
+
+/// Ends the thread.
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        self.tell(Message::End);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
