@@ -7,6 +7,7 @@ pub mod index;
 mod kernel_side;
 pub mod network;
 mod orphans;
+mod pace;
 pub mod walked;
 
 use std::{
@@ -32,20 +33,7 @@ pub use kernel_side::KernelSide;
 use children::children;
 use kernel_side::track;
 use orphans::Orphans;
-
-/// After a wake-up a CPU's programs stay silent for 20 ms (`ebpf/src/telemetry.rs`); coming back
-/// later than that finds what they left.
-const COME_BACK: Duration = Duration::from_millis(25);
-
-/// When to read again without being woken, after a reading at `now` that found something or nothing. What
-/// was due later stays due: a wake-up may find what another reading took already, and its CPU is silent
-/// from then on all the same.
-fn come_back(due: Option<Instant>, any: bool, now: Instant) -> Option<Instant> {
-    if any {
-        return Some(now + COME_BACK);
-    }
-    due.filter(|due| *due > now)
-}
+use pace::{AT_ONCE, COME_BACK, come_back};
 
 /// How often the tree is looked at where no kernel program reports changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -233,12 +221,15 @@ impl Accounting {
         }
     }
 
-    /// Reads every record there is and brings the index up to date.
+    /// Reads the records that there are, at most [`AT_ONCE`] of them, and brings the index up to date. What it leaves
+    /// makes [`Accounting::ready`] complete at once.
     pub fn drain(&mut self, tree: &Tree) -> Vec<Occurrence> {
         let mut occurrences = Vec::new();
-        let mut any = false;
-        while let Some(record) = self.next_record() {
-            any = true;
+        let mut records = 0;
+        while records < AT_ONCE
+            && let Some(record) = self.next_record()
+        {
+            records += 1;
             match record {
                 Ok(record) => self.apply(record, &mut occurrences),
                 Err(error) => tracing::warn!(%error, "a kernel record could not be read"),
@@ -249,7 +240,7 @@ impl Accounting {
             self.come_back = Some(now + LOOK_AGAIN);
             self.look(tree, &mut occurrences);
         } else {
-            self.come_back = come_back(self.come_back, any, now);
+            self.come_back = come_back(self.come_back, records, now);
             self.resync_after_loss(tree, now, &mut occurrences);
             self.look_where_full(tree, now, &mut occurrences);
             self.bury_orphans(now);
@@ -379,22 +370,5 @@ impl Accounting {
                 kernel.flush_cpu(cpu);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reading_that_finds_nothing_puts_no_reading_off() {
-        let start = Instant::now();
-        let after = |ms| start + Duration::from_millis(ms);
-        let due = come_back(None, true, start);
-        assert_eq!(due, Some(after(25)));
-        assert_eq!(come_back(due, false, after(1)), due);
-        assert_eq!(come_back(due, true, after(20)), Some(after(45)));
-        assert_eq!(come_back(due, false, after(25)), None);
-        assert_eq!(come_back(None, false, start), None);
     }
 }

@@ -17,9 +17,10 @@ impl Reconciler {
         match occurrence {
             Occurrence::Changed(change) => self.changed(change),
             Occurrence::Exit { uid, event } => {
-                let pod = self.pods.identity(&uid);
-                let time = clock::text_of(event.header.time_ns);
-                published.event(time, Some(pod), process_exit(&event));
+                published.exit(&uid, event.oom != 0, || {
+                    let time = clock::text_of(event.header.time_ns);
+                    (time, self.pods.identity(&uid), process_exit(&event))
+                });
                 self.eviction.record_exit(&uid, &event);
             }
             Occurrence::Oom { uid, event } => {

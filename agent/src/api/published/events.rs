@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use metrics::counter;
 use podwarden_policy::PodUid;
 use tokio::sync::broadcast;
 
@@ -129,10 +130,8 @@ impl Rings {
             return Admitted::Yes;
         };
         match kind {
-            EventKind::ProcessExit { oom_killed, .. } if !oom_killed => {
-                self.make_room(&pod.uid);
-                let rate = self.rates.entry(pod.uid.clone());
-                rate.or_insert_with(|| Rate::new(now)).admit(now)
+            EventKind::ProcessExit { oom_killed, .. } => {
+                self.admit_exit(&pod.uid, *oom_killed, now)
             }
             EventKind::PodRemoved { .. } => {
                 let dropped = self.rates.remove(&pod.uid).map_or(0, |rate| rate.dropped);
@@ -140,6 +139,18 @@ impl Rings {
             }
             _ => Admitted::Yes,
         }
+    }
+
+    fn admit_exit(&mut self, uid: &PodUid, oom_killed: bool, now: Instant) -> Admitted {
+        if oom_killed {
+            return Admitted::Yes;
+        }
+        if let Some(rate) = self.rates.get_mut(uid) {
+            return rate.admit(now);
+        }
+        self.make_room(uid);
+        let rate = self.rates.entry(uid.clone());
+        rate.or_insert_with(|| Rate::new(now)).admit(now)
     }
 
     fn make_room(&mut self, uid: &PodUid) {
@@ -154,6 +165,28 @@ impl Rings {
 }
 
 impl Published {
+    /// As [`Published::event`] for a process of the pod `uid` that ended. What the event says is only put together where
+    /// there is one: of a pod whose processes end by the thousand most have none.
+    pub fn exit(
+        &self,
+        uid: &PodUid,
+        oom_killed: bool,
+        event: impl FnOnce() -> (String, PodRef, EventKind),
+    ) {
+        let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = kept.admit_exit(uid, oom_killed, Instant::now());
+        if admitted == Admitted::No {
+            counter!("podwarden_events_dropped_total", "type" => "processExit").increment(1);
+            return;
+        }
+        let (time, pod, kind) = event();
+        if let Admitted::After(count) = admitted {
+            let dropped = EventKind::ExitsDropped { count };
+            self.publish_event(&mut kept, time.clone(), Some(pod.clone()), dropped);
+        }
+        self.publish_event(&mut kept, time, Some(pod), kind);
+    }
+
     /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or
     /// a repeat between the two.
     pub fn events_after(&self, id: u64) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
@@ -281,6 +314,25 @@ mod tests {
         assert_eq!(last, [1, 2, 19_998, 19_999], "two of each group");
         assert!(rings.get(1).is_some() && rings.get(3).is_none());
         assert_eq!(rings.get(19_000).map(|e| e.id), Some(19_000));
+    }
+
+    #[test]
+    fn an_exit_that_is_no_event_is_not_put_together() {
+        let published = Published::default();
+        let busy = pod("busy");
+        let mut built = 0;
+        for _ in 0..10 * EXITS_AT_ONCE {
+            published.exit(&busy.uid, false, || {
+                built += 1;
+                (String::new(), busy.clone(), exit(false))
+            });
+        }
+        let (kept, _) = published.events_after(0);
+        let exits = kept
+            .iter()
+            .filter(|event| matches!(event.kind, EventKind::ProcessExit { .. }));
+        assert_eq!(exits.count(), built);
+        assert!(built >= EXITS_AT_ONCE as usize && built < 10 * EXITS_AT_ONCE as usize);
     }
 
     #[test]
