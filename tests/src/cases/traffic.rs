@@ -48,9 +48,13 @@ fn io_stat(pod: &Pod) -> Result<Option<std::path::PathBuf>> {
     Ok(Some(main.join("io.stat")))
 }
 
-/// The sum of a field over all disks.
+/// The sum of a field over all disks, without the hidden paths to one (`nvme0c0n1`), which have no name here and count
+/// what goes through the disk once more.
 fn field(io_stat: &str, name: &str) -> u64 {
-    let words = io_stat.split_whitespace();
+    let disks = io_stat
+        .lines()
+        .filter(|line| !line.starts_with("(unknown)"));
+    let words = disks.flat_map(str::split_whitespace);
     let values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     values.filter_map(|value| value.parse::<u64>().ok()).sum()
 }
