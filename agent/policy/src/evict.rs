@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::{cmp::Reverse, fmt};
 
 use crate::{
+    colocation::evict_cpu::CpuRank,
     limits,
     model::{Pod, PodUid, QosClass},
     qos,
@@ -181,6 +182,8 @@ pub enum Place {
     Memory(Rank),
     /// Process ids are.
     Processes(PidRank),
+    /// The CPU of best-effort pods is.
+    Cpu(CpuRank),
 }
 
 impl fmt::Display for Place {
@@ -188,6 +191,7 @@ impl fmt::Display for Place {
         match self {
             Self::Memory(rank) => rank.fmt(f),
             Self::Processes(rank) => rank.fmt(f),
+            Self::Cpu(rank) => rank.fmt(f),
         }
     }
 }

@@ -3,7 +3,10 @@
 
 use core::fmt;
 
-use crate::{model::QosClass, units::Bytes};
+use crate::{
+    model::QosClass,
+    units::{Bytes, MilliCpu},
+};
 
 words! {
     /// What is watched. The order is that in which thresholds are acted on. The first two, and that of process ids,
@@ -24,6 +27,8 @@ words! {
         MemoryLimit = "memory.limit",
         /// Process ids left on the node or to its pods; the kubelet's as well.
         PidAvailable = "pid.available",
+        /// CPU of best-effort pods, see [`crate::colocation::evict_cpu`].
+        BestEffortCpu = "bestEffort.cpu",
     }
 }
 
@@ -34,12 +39,15 @@ pub enum Amount {
     Memory(Bytes),
     /// Processes and threads.
     Processes(u64),
+    /// CPU.
+    Cpu(MilliCpu),
 }
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(bytes) => bytes.fmt(f),
+            Self::Cpu(cpu) => cpu.fmt(f),
             Self::Processes(1) => f.write_str("1 process"),
             Self::Processes(count) => write!(f, "{count} processes"),
         }
@@ -55,6 +63,7 @@ impl Signal {
             Self::AllocatableMemoryAvailable
             | Self::MemoryPressure
             | Self::QosReservedMemory
+            | Self::BestEffortCpu
             | Self::MemoryLimit => None,
         }
     }
@@ -63,6 +72,7 @@ impl Signal {
     pub const fn amount(self, count: u64) -> Amount {
         match self {
             Self::PidAvailable => Amount::Processes(count),
+            Self::BestEffortCpu => Amount::Cpu(MilliCpu(count)),
             Self::AllocatableMemoryAvailable
             | Self::MemoryAvailable
             | Self::MemoryPressure
@@ -94,6 +104,8 @@ words! {
         Pressure = "pressure",
         /// Process ids, of the node or of all pods.
         Pids = "pids",
+        /// CPU of best-effort pods: level and usage are thousandths of a CPU.
+        Cpu = "cpu",
     }
 }
 
@@ -105,6 +117,7 @@ impl ScopeName {
             Self::Node => Signal::MemoryAvailable,
             Self::Pressure => Signal::MemoryPressure,
             Self::Pids => Signal::PidAvailable,
+            Self::Cpu => Signal::BestEffortCpu,
             Self::Burstable | Self::BestEffort => Signal::QosReservedMemory,
         }
     }
@@ -120,7 +133,7 @@ impl ScopeName {
     /// The tier that it is; `None` for what all pods share.
     pub const fn tier(self) -> Option<QosClass> {
         match self {
-            Self::Kubepods | Self::Node | Self::Pressure | Self::Pids => None,
+            Self::Kubepods | Self::Node | Self::Pressure | Self::Pids | Self::Cpu => None,
             Self::Burstable => Some(QosClass::Burstable),
             Self::BestEffort => Some(QosClass::BestEffort),
         }
@@ -130,7 +143,7 @@ impl ScopeName {
     pub const fn is_cgroup(self) -> bool {
         match self {
             Self::Kubepods | Self::Burstable | Self::BestEffort => true,
-            Self::Node | Self::Pressure | Self::Pids => false,
+            Self::Node | Self::Pressure | Self::Pids | Self::Cpu => false,
         }
     }
 

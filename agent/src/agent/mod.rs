@@ -8,11 +8,13 @@
 //! | `reload` | takes over what changes in the configuration's file |
 //! | `watchdog` | judges every loop from outside, tells the service manager |
 //! | `best_effort` | what best-effort pods may use of the node's memory |
+//! | `best_effort_cpu` | which best-effort pods go for the CPU |
 //! | `soft` | `evictionSoft`: when the lower level is in force |
 //! | `undo` | removes what agents have left, when none runs |
 
 mod arm;
 mod best_effort;
+mod best_effort_cpu;
 mod reconciler;
 mod reload;
 mod soft;

@@ -95,7 +95,7 @@ pub(super) fn milli(used: Duration, window: Duration) -> MilliCpu {
 
 /// How long the machine's CPUs were busy since it started, in all: user, nice, system, irq, softirq and steal of
 /// `/proc/stat` (`proc_stat(5)`).
-pub(super) fn busy() -> Option<Duration> {
+pub fn busy() -> Option<Duration> {
     parse(&fs::read_to_string("/proc/stat").ok()?)
 }
 

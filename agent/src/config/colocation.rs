@@ -4,6 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use podwarden_policy::colocation::{
     burst::{BurstConfig, Policy},
+    evict_cpu::{AllocatableThreshold, Satisfaction},
     memory_evict::Levels,
     suppress::{self, Threshold},
 };
@@ -13,9 +14,11 @@ use serde_saphyr::Spanned;
 use super::{
     reclaimed::{RawReclaimed, ReclaimedConfig},
     values::{
-        BandwidthPercent, BurstPercent, BurstSeconds, CacheEnd, CacheStart, ColdSeconds,
-        FloorPercent, MemoryEvictLower, MemoryEvictPercent, QuotaBurstPercent, ReclaimInterval,
-        ReclaimStepPercent, SharePoolPercent, SuppressPercent, WaitObjective,
+        BandwidthPercent, BeUsagePercent, BurstPercent, BurstSeconds, CacheEnd, CacheStart,
+        ColdSeconds, CpuEvictLower, CpuEvictPercent, EvictPriority, EvictWindow, FloorPercent,
+        MemoryEvictLower, MemoryEvictPercent, QuotaBurstPercent, ReclaimInterval,
+        ReclaimStepPercent, SatisfactionLower, SatisfactionUpper, SharePoolPercent,
+        SuppressPercent, WaitObjective,
     },
 };
 
@@ -34,6 +37,8 @@ pub struct ColocationConfig {
     pub proactive: ProactiveConfig,
     /// `resctrlStrategy`. Default: off.
     pub resctrl: ResctrlConfig,
+    /// `cpuEvictBESatisfactionLowerPercent` and its companions. Default: off.
+    pub cpu_evict: CpuEvictConfig,
     /// `reclaimed`. Default: off.
     pub reclaimed: ReclaimedConfig,
 }
@@ -107,6 +112,47 @@ impl Default for ProactiveConfig {
     }
 }
 
+/// Best-effort pods go where the CPU is short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuEvictConfig {
+    /// `cpuEvictBESatisfactionLowerPercent`, `cpuEvictBESatisfactionUpperPercent` and
+    /// `cpuEvictBEUsageThresholdPercent`.
+    pub satisfaction: Option<Satisfaction>,
+    /// `cpuEvictTimeWindowSeconds`: what the satisfaction is averaged over, 1 s to 1 h. Default: 2 s.
+    pub window: Duration,
+    /// `cpuEvictThresholdPercent`.
+    pub usage: Option<CpuUsageLevels>,
+    /// `cpuAllocatableEvictThresholdPercent`.
+    pub allocatable: Option<AllocatableThreshold>,
+}
+
+impl CpuEvictConfig {
+    /// True where a strategy is on.
+    pub const fn is_on(&self) -> bool {
+        self.satisfaction.is_some() || self.usage.is_some() || self.allocatable.is_some()
+    }
+}
+
+impl Default for CpuEvictConfig {
+    fn default() -> Self {
+        Self {
+            satisfaction: None,
+            window: Duration::from_secs(EvictWindow::default().0),
+            usage: None,
+            allocatable: None,
+        }
+    }
+}
+
+/// Percent of the node's CPUs in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuUsageLevels {
+    /// `cpuEvictThresholdPercent`, 1 to 100: at this and above, pods go.
+    pub threshold: u64,
+    /// `cpuEvictLowerPercent`, below the threshold: down to this. Default: 2 below the threshold.
+    pub lower: Option<u64>,
+}
+
 impl Default for WaitConfig {
     fn default() -> Self {
         RawWait::default().into()
@@ -124,6 +170,18 @@ pub(super) struct RawColocation {
     pub(super) cpu_suppress_threshold_percent: Option<SuppressPercent>,
     pub(super) cpu_suppress_min_percent: Option<FloorPercent>,
     pub(super) cpu_suppress_policy: Option<suppress::Policy>,
+    #[serde(rename = "cpuEvictBESatisfactionLowerPercent")]
+    pub(super) satisfaction_lower: Option<SatisfactionLower>,
+    #[serde(rename = "cpuEvictBESatisfactionUpperPercent")]
+    pub(super) satisfaction_upper: Option<Spanned<SatisfactionUpper>>,
+    #[serde(rename = "cpuEvictBEUsageThresholdPercent")]
+    pub(super) satisfaction_usage: Option<BeUsagePercent>,
+    pub(super) cpu_evict_time_window_seconds: Option<EvictWindow>,
+    pub(super) cpu_evict_threshold_percent: Option<CpuEvictPercent>,
+    pub(super) cpu_evict_lower_percent: Option<Spanned<CpuEvictLower>>,
+    pub(super) cpu_allocatable_evict_threshold_percent: Option<CpuEvictPercent>,
+    pub(super) cpu_allocatable_evict_lower_percent: Option<Spanned<CpuEvictLower>>,
+    pub(super) allocatable_evict_priority_threshold: Option<EvictPriority>,
     #[serde(default)]
     cpu_wait_strategy: RawWait,
     #[serde(default)]
@@ -252,9 +310,14 @@ impl RawColocation {
         })
     }
 
-    /// With the levels of memory, which depend on more than one key.
-    pub(super) fn with(self, memory_evict: Option<Levels>) -> ColocationConfig {
+    /// With what depends on more than one key.
+    pub(super) fn with(
+        self,
+        memory_evict: Option<Levels>,
+        cpu_evict: CpuEvictConfig,
+    ) -> ColocationConfig {
         ColocationConfig {
+            cpu_evict,
             suppress: self.suppress(),
             burst: self.cpu_burst_strategy.into(),
             wait: self.cpu_wait_strategy.into(),

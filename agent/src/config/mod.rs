@@ -38,7 +38,8 @@ mod yaml;
 mod tests;
 
 pub use colocation::{
-    ColocationConfig, ProactiveConfig, ResctrlClass, ResctrlConfig, SuppressConfig,
+    ColocationConfig, CpuEvictConfig, CpuUsageLevels, ProactiveConfig, ResctrlClass, ResctrlConfig,
+    SuppressConfig,
 };
 pub use error::ConfigError;
 pub use file::{ConfigFile, Live, ReadConfig};

@@ -8,19 +8,26 @@ mod thresholds;
 use std::{path::PathBuf, time::Duration};
 
 use podwarden_policy::{
-    colocation::memory_evict::Levels, converge::Steps, limits::LimitOptions, model::Reserved,
+    colocation::{
+        evict_cpu::{AllocatableThreshold, RELEASE_BUFFER_PERCENT, Satisfaction, ThresholdError},
+        memory_evict::Levels,
+    },
+    converge::Steps,
+    limits::LimitOptions,
+    model::Reserved,
     plan::Ownership,
 };
+use serde_saphyr::Spanned;
 
 use super::{
-    ApiserverConfig, Config, ConfigError, ConvergenceConfig, DEFAULT_API_SOCKET, EventLogConfig,
-    PressureConfig, ReactorConfig,
+    ApiserverConfig, Config, ConfigError, ConvergenceConfig, CpuEvictConfig, CpuUsageLevels,
+    DEFAULT_API_SOCKET, EventLogConfig, PressureConfig, ReactorConfig,
     colocation::{ColocationConfig, RawColocation, ResctrlClass},
     raw::{
         MemoryReservationPolicy, RawConfig, RawConvergence, RawEventLog, RawReactor, RawReserved,
         SwapBehavior,
     },
-    values::{DURATION, LogSize, not_within},
+    values::{CpuEvictLower, CpuEvictPercent, DURATION, LogSize, not_within},
     yaml::origin,
 };
 
@@ -123,6 +130,114 @@ impl File<'_> {
         }
     }
 
+    /// What has best-effort pods go for the CPU.
+    fn cpu_evict(self, raw: &RawColocation) -> Result<CpuEvictConfig, ConfigError> {
+        const LOWER: &str = "colocation.cpuEvictBESatisfactionLowerPercent";
+        const UPPER: &str = "colocation.cpuEvictBESatisfactionUpperPercent";
+        let satisfaction = match (&raw.satisfaction_lower, &raw.satisfaction_upper) {
+            (Some(lower), Some(upper)) => {
+                let usage = raw.satisfaction_usage.as_ref().map(|usage| usage.0);
+                let checked = Satisfaction::new(lower.0, upper.value.0, usage);
+                Some(checked.map_err(|error| {
+                    let problem = match error {
+                        ThresholdError::Order { lower, upper } => format!(
+                            "{upper} is below cpuEvictBESatisfactionLowerPercent, {lower}; raise it, or lower that"
+                        ),
+                        out_of_range => out_of_range.to_string(),
+                    };
+                    self.wrong(UPPER, upper, &problem)
+                })?)
+            }
+            (Some(_), None) => return Err(self.incomplete(UPPER, LOWER)),
+            (None, Some(_)) => return Err(self.incomplete(LOWER, UPPER)),
+            (None, None) => None,
+        };
+        let companions = [
+            (
+                "colocation.cpuEvictBEUsageThresholdPercent",
+                raw.satisfaction_usage.is_some(),
+            ),
+            (
+                "colocation.cpuEvictTimeWindowSeconds",
+                raw.cpu_evict_time_window_seconds.is_some(),
+            ),
+        ];
+        if let Some((because, _)) = companions.into_iter().find(|(_, is_set)| *is_set)
+            && satisfaction.is_none()
+        {
+            return Err(self.incomplete(LOWER, because));
+        }
+        let usage = self.below(
+            (
+                "colocation.cpuEvictThresholdPercent",
+                raw.cpu_evict_threshold_percent.as_ref(),
+            ),
+            (
+                "colocation.cpuEvictLowerPercent",
+                raw.cpu_evict_lower_percent.as_ref(),
+            ),
+        )?;
+        const ALLOCATABLE: &str = "colocation.cpuAllocatableEvictThresholdPercent";
+        let allocatable = self.below(
+            (
+                ALLOCATABLE,
+                raw.cpu_allocatable_evict_threshold_percent.as_ref(),
+            ),
+            (
+                "colocation.cpuAllocatableEvictLowerPercent",
+                raw.cpu_allocatable_evict_lower_percent.as_ref(),
+            ),
+        )?;
+        let priority = raw.allocatable_evict_priority_threshold.as_ref();
+        if priority.is_some() && allocatable.is_none() {
+            let because = "colocation.allocatableEvictPriorityThreshold";
+            return Err(self.incomplete(ALLOCATABLE, because));
+        }
+        let priority = priority.cloned().unwrap_or_default().0;
+        let window = raw
+            .cpu_evict_time_window_seconds
+            .clone()
+            .unwrap_or_default();
+        Ok(CpuEvictConfig {
+            satisfaction,
+            window: Duration::from_secs(window.0),
+            usage: usage.map(|(threshold, lower)| CpuUsageLevels { threshold, lower }),
+            allocatable: allocatable.map(|(percent, lower)| AllocatableThreshold {
+                percent,
+                lower_percent: lower.unwrap_or(percent.saturating_sub(RELEASE_BUFFER_PERCENT)),
+                priority,
+            }),
+        })
+    }
+
+    /// A threshold and a level below it.
+    fn below(
+        self,
+        (threshold, percent): (&str, Option<&CpuEvictPercent>),
+        (field, lower): (&str, Option<&Spanned<CpuEvictLower>>),
+    ) -> Result<Option<(u64, Option<u64>)>, ConfigError> {
+        match (percent, lower) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(self.incomplete(threshold, field)),
+            (Some(percent), Some(lower)) if lower.value.0 >= percent.0 => {
+                let problem = format!(
+                    "{} is not below the threshold, {}; write a lower level",
+                    lower.value.0, percent.0
+                );
+                Err(self.wrong(field, lower, &problem))
+            }
+            (Some(percent), lower) => Ok(Some((percent.0, lower.map(|lower| lower.value.0)))),
+        }
+    }
+
+    fn wrong<T>(self, field: &str, value: &Spanned<T>, problem: &str) -> ConfigError {
+        ConfigError::Value {
+            origin: origin(self.0, value.referenced.line()),
+            field: field.to_owned(),
+            problem: problem.to_owned(),
+        }
+    }
+
     fn event_log(self, raw: RawEventLog) -> Result<Option<EventLogConfig>, ConfigError> {
         match (raw.path, raw.max_size) {
             (None, None) => Ok(None),
@@ -145,6 +260,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
     let limits = limits(&raw);
     let memory_evict = file.memory_evict(&raw.colocation)?;
     file.suppress(&raw.colocation)?;
+    let cpu_evict = file.cpu_evict(&raw.colocation)?;
     let static_pod_url = file.static_pod_url(&raw)?;
     let ownership = raw.ownership.unwrap_or_default();
     let node_name = raw.node_name.map_or_else(host_name, |name| name.0);
@@ -190,7 +306,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         pod_series: raw.metrics.pods.unwrap_or_default(),
         event_log: file.event_log(raw.event_log)?,
         convergence: raw.convergence.into(),
-        colocation: file.colocation(raw.colocation.with(memory_evict))?,
+        colocation: file.colocation(raw.colocation.with(memory_evict, cpu_evict))?,
         eviction_status: raw.eviction_status.how.unwrap_or_default(),
         node_condition: raw.node_condition.unwrap_or_default(),
         pods_dir: raw.pods_dir,

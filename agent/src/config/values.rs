@@ -14,7 +14,10 @@ use std::{
 
 use axum::http::Uri;
 use podwarden_policy::{
-    Bytes, MilliCpu, colocation::predict, container, quantity, threshold::Amount,
+    Bytes, MilliCpu,
+    colocation::{evict_cpu, predict},
+    container, quantity,
+    threshold::Amount,
 };
 use serde::{Deserialize, Deserializer, de::Error};
 
@@ -198,6 +201,21 @@ values! {
     FloorPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100", 5;
     /// How much of the node's CPUs all pods and the system may use before best effort gets less, percent.
     SuppressPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100";
+    /// At most this part of its requests is too little for best effort, percent.
+    SatisfactionLower(u64) = |text| whole(text, 1..=60), "write a whole number from 1 to 60";
+    /// This part is enough, percent.
+    SatisfactionUpper(u64) = |text| whole(text, 1..=99), "write a whole number from 1 to 99";
+    /// Best effort uses what it may from this part of it on, percent.
+    BeUsagePercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100",
+        evict_cpu::DEFAULT_USAGE_PERCENT;
+    /// The time that best effort's satisfaction is averaged over, seconds: two collections of the koordlet.
+    EvictWindow(u64) = |text| whole(text, 1..=3600), "write a whole number of seconds from 1 to 3600", 2;
+    /// From this part of the CPU on best-effort pods go, percent.
+    CpuEvictPercent(u64) = |text| whole(text, 1..=100), "write a whole number from 1 to 100";
+    /// Down to this, percent.
+    CpuEvictLower(u64) = |text| whole(text, 0..=99), "write a whole number from 0 to 99";
+    /// Pods of a higher priority stay.
+    EvictPriority(i32) = |text| whole(text, 0..=7999), "write a whole number from 0 to 7999", 5999;
     /// Between two steps of a pod that gives page cache back, seconds.
     ReclaimInterval(u64) = |text| whole(text, 1..=300), "write a whole number of seconds from 1 to 300", 6;
     /// What it gives in a step, percent of its usage.

@@ -8,7 +8,10 @@ use k8s_openapi::{
 };
 use podwarden_policy::{
     Bytes, Container, ContainerKind, MilliCpu, Pod, PodUid, Reclaimed, Resources,
-    colocation::class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL, WAIT_OBJECTIVE_ANNOTATION},
+    colocation::{
+        class::{Labels, PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL, WAIT_OBJECTIVE_ANNOTATION},
+        evict_cpu::{EVICTION_ENABLED_LABEL, EVICTION_POLICY_ANNOTATION},
+    },
     model::{Overhead, ReclaimedTier, SYSTEM_CRITICAL_PRIORITY},
     quantity::{self, QuantityError},
     validate,
@@ -100,6 +103,8 @@ fn colocation_labels(
         qos_class: label(QOS_CLASS_LABEL),
         priority_class: label(PRIORITY_CLASS_LABEL),
         wait_objective: annotation(WAIT_OBJECTIVE_ANNOTATION),
+        eviction_policy: annotation(EVICTION_POLICY_ANNOTATION),
+        eviction_enabled: label(EVICTION_ENABLED_LABEL),
     }
 }
 

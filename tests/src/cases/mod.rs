@@ -19,6 +19,7 @@ mod colocation;
 mod containerd;
 pub(crate) mod converge;
 mod cpu;
+mod cpu_eviction;
 mod daemonset;
 mod drift;
 mod eviction;
@@ -177,6 +178,7 @@ pub(crate) fn all() -> Vec<Case> {
         faults::CASES,
         stuck::CASES,
         suppress::CASES,
+        cpu_eviction::CASES,
         killed::CASES,
         guard::CASES,
         shutdown::CASES,

@@ -131,6 +131,11 @@ impl PodSpec {
         }
     }
 
+    /// The same with a priority.
+    pub(crate) fn prioritized(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
     /// The same with a label.
     pub(crate) fn labelled(mut self, name: &str, value: &str) -> Self {
         self.labels[name] = json!(value);

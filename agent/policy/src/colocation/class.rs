@@ -40,6 +40,12 @@ pub struct Labels {
     /// [`WAIT_OBJECTIVE_ANNOTATION`].
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub wait_objective: Option<String>,
+    /// [`EVICTION_POLICY_ANNOTATION`](super::evict_cpu::EVICTION_POLICY_ANNOTATION).
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub eviction_policy: Option<String>,
+    /// [`EVICTION_ENABLED_LABEL`](super::evict_cpu::EVICTION_ENABLED_LABEL).
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub eviction_enabled: Option<String>,
 }
 
 impl Labels {

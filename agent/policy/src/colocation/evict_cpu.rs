@@ -4,8 +4,11 @@
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::cmp::{Ordering, Reverse};
 
+pub use self::cause::{Cause, CpuRank};
 use super::class::Band;
 use crate::{model::PodUid, units::MilliCpu};
+
+mod cause;
 
 /// `cpuEvictBEUsageThresholdPercent` unless configured otherwise.
 pub const DEFAULT_USAGE_PERCENT: u64 = 90;
@@ -15,6 +18,11 @@ pub const RELEASE_BUFFER_PERCENT: u64 = 2;
 pub const MAX_LOWER_PERCENT: u64 = 60;
 /// Best effort with a limit below one CPU always counts as using all of it.
 const ONE_CPU: u64 = 1000;
+
+/// A percentage in a byte.
+pub fn small(percent: u64) -> u8 {
+    u8::try_from(percent).unwrap_or(u8::MAX)
+}
 
 /// The figures of best effort over an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,6 +67,16 @@ pub enum ThresholdError {
 }
 
 impl Satisfaction {
+    /// At most this percentage of the requests is too little.
+    pub fn lower_percent(&self) -> u8 {
+        small(self.lower_percent)
+    }
+
+    /// This percentage is enough.
+    pub fn upper_percent(&self) -> u8 {
+        small(self.upper_percent)
+    }
+
     /// Checks the thresholds (`isSatisfactionConfigValid`).
     ///
     /// # Errors
@@ -223,6 +241,10 @@ fn by_usage(a: &Candidate, b: &Candidate) -> Ordering {
 
 /// The annotation that lists which evictions a pod accepts.
 pub const EVICTION_POLICY_ANNOTATION: &str = "koordinator.sh/eviction-policy";
+
+/// The label by which a pod may be evicted by `CPUEvict` and `CPUAllocatableEvict`, with the value `true`
+/// (`PodEvictEnabled`).
+pub const EVICTION_ENABLED_LABEL: &str = "koordinator.sh/eviction-enabled";
 
 /// Which evictions a pod accepts (`IsEvictionPolicyAllowed`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

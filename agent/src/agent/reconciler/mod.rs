@@ -281,7 +281,7 @@ impl Reconciler {
         let now = Instant::now();
         let cx = Context::of(&self.env, &self.pods, &self.figures);
         let mut facts = self.hierarchy.on_time(now, cx);
-        facts.extend(self.eviction.on_time(now, &self.env));
+        facts.extend(self.eviction.on_time(now, cx));
         self.apply(facts);
     }
 

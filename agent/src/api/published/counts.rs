@@ -49,7 +49,7 @@ fn time(eviction: &Eviction) {
     if let Some(freed) = timeline.freed_nanos {
         histogram!(KILL_TO_FREED, "scope" => scope).record(seconds(killed, freed));
     }
-    if eviction.scope != ScopeName::Pids {
+    if !matches!(eviction.scope, ScopeName::Pids | ScopeName::Cpu) {
         // The level in force is lower by the headroom that the filling asked for.
         let configured = eviction.level_bytes.saturating_add(eviction.headroom_bytes);
         let overshoot = eviction.usage_bytes.saturating_sub(configured);

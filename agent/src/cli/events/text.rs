@@ -236,7 +236,7 @@ fn drift(kind: &EventKind) -> String {
 fn amount(scope: ScopeName, count: u64) -> String {
     match scope.signal().amount(count) {
         Amount::Memory(bytes) => output::bytes(bytes.as_u64()),
-        processes @ Amount::Processes(_) => processes.to_string(),
+        other @ (Amount::Processes(_) | Amount::Cpu(_)) => other.to_string(),
     }
 }
 
@@ -263,6 +263,14 @@ fn verdict(eviction: &Eviction) -> String {
             output::bytes(eviction.fill_bytes_per_second)
         ),
     };
+    if eviction.scope == ScopeName::Cpu {
+        return format!(
+            "{verb} {} ({}): {}",
+            name(&eviction.pod),
+            eviction.qos_class,
+            output::printable(&eviction.reason),
+        );
+    }
     if eviction.scope == ScopeName::Pressure {
         return format!(
             "{verb} {} ({}), using {}: tasks waited for memory, which was short: pods used {}, from {} on",

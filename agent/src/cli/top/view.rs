@@ -1,5 +1,6 @@
 //! Draws the state; a pure function of it.
 
+use podwarden_policy::signal::ScopeName;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout as Split, Rect},
@@ -152,6 +153,13 @@ fn short(event: &Event) -> String {
         None if eviction.dry_run => ("WOULD EVICT", "when".to_owned()),
         None => ("EVICTING", "when".to_owned()),
     };
+    if eviction.scope == ScopeName::Cpu {
+        return format!(
+            "{verb} {}: {}",
+            text::name(&eviction.pod),
+            output::printable(&eviction.reason)
+        );
+    }
     format!(
         "{verb} {} ({}) {when} {} passed {}",
         text::name(&eviction.pod),

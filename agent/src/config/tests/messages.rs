@@ -91,6 +91,51 @@ fn errors_name_file_line_field_value_and_remedy() {
             ],
         ),
         (
+            "colocation: {cpuEvictBESatisfactionLowerPercent: 61}",
+            &[
+                "colocation.cpuEvictBESatisfactionLowerPercent",
+                "`61`",
+                "1 to 60",
+            ],
+        ),
+        (
+            "colocation: {cpuEvictBESatisfactionLowerPercent: 30}",
+            &[
+                "colocation.cpuEvictBESatisfactionUpperPercent",
+                "colocation.cpuEvictBESatisfactionLowerPercent",
+            ],
+        ),
+        (
+            "colocation: {cpuEvictBESatisfactionLowerPercent: 40, cpuEvictBESatisfactionUpperPercent: 30}",
+            &[
+                "colocation.cpuEvictBESatisfactionUpperPercent",
+                "30 is below",
+                "40",
+            ],
+        ),
+        (
+            "colocation: {cpuEvictTimeWindowSeconds: 10}",
+            &[
+                "colocation.cpuEvictBESatisfactionLowerPercent",
+                "colocation.cpuEvictTimeWindowSeconds",
+            ],
+        ),
+        (
+            "colocation: {cpuEvictThresholdPercent: 80, cpuEvictLowerPercent: 81}",
+            &["colocation.cpuEvictLowerPercent", "81 is not below", "80"],
+        ),
+        (
+            "colocation: {cpuEvictThresholdPercent: 80, cpuEvictLowerPercent: 80}",
+            &["colocation.cpuEvictLowerPercent", "80 is not below"],
+        ),
+        (
+            "colocation: {cpuAllocatableEvictLowerPercent: 10}",
+            &[
+                "colocation.cpuAllocatableEvictThresholdPercent",
+                "colocation.cpuAllocatableEvictLowerPercent",
+            ],
+        ),
+        (
             "colocation: {cpuSuppressThresholdPercent: 101}",
             &[
                 "colocation.cpuSuppressThresholdPercent",

@@ -385,6 +385,51 @@ const KEYS: &[(&str, &[Key])] = &[
                 "down to which they are evicted",
             ),
             (
+                "colocation.cpuEvictBESatisfactionLowerPercent",
+                "none, off; 1 to 60",
+                "best-effort pods are evicted where they may use at most this part of the CPU that they request (`kubernetes.io/batch-cpu`), percent, and use it",
+            ),
+            (
+                "colocation.cpuEvictBESatisfactionUpperPercent",
+                "needed with the lower one; 1 to 99, not below it",
+                "the part of its requests that those that are left may use then, percent",
+            ),
+            (
+                "colocation.cpuEvictBEUsageThresholdPercent",
+                "90; 1 to 100",
+                "from which part of what it may use on best effort counts as using it, percent; below one CPU it always does",
+            ),
+            (
+                "colocation.cpuEvictTimeWindowSeconds",
+                "2; 1 to 3600",
+                "the time that is averaged over; it has to be so on average and now",
+            ),
+            (
+                "colocation.cpuEvictThresholdPercent",
+                "none, off; 1 to 100",
+                "the part of the node's CPUs in use from which best-effort pods with the label `koordinator.sh/eviction-enabled: \"true\"` are evicted, percent",
+            ),
+            (
+                "colocation.cpuEvictLowerPercent",
+                "2 below the threshold; 0 to 99, below it",
+                "down to which they are evicted",
+            ),
+            (
+                "colocation.cpuAllocatableEvictThresholdPercent",
+                "none, off; 1 to 100",
+                "the part of the batch CPU that the node offers (`reclaimed`) from which pods with that label that request it are evicted, percent",
+            ),
+            (
+                "colocation.cpuAllocatableEvictLowerPercent",
+                "2 below the threshold; 0 to 99, below it",
+                "down to which they are evicted",
+            ),
+            (
+                "colocation.allocatableEvictPriorityThreshold",
+                "5999; 0 to 7999",
+                "pods of a higher priority are not evicted for what they request",
+            ),
+            (
                 "colocation.memoryReclaimStrategy.enable",
                 "false",
                 "whether BE pods, and LS pods that do not work, give back page cache that they do not use; with `mode: enforce`, cgroup v2 and PSI",

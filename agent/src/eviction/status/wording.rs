@@ -71,6 +71,7 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
             scope.signal().amount(level),
             scope.signal().amount(used),
         ),
+        Signal::BestEffortCpu => "The node was low on resource: cpu. ".to_owned(),
         Signal::QosReservedMemory | Signal::MemoryLimit => format!(
             "The {scope} tier was low on resource: memory. Its level is {}, it used {}. {}",
             Bytes(level),

@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{self, ResourceRequirements};
 use podwarden_policy::{
-    colocation::class::{PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL, WAIT_OBJECTIVE_ANNOTATION},
+    colocation::{
+        class::{PRIORITY_CLASS_LABEL, QOS_CLASS_LABEL, WAIT_OBJECTIVE_ANNOTATION},
+        evict_cpu::{EVICTION_ENABLED_LABEL, EVICTION_POLICY_ANNOTATION},
+    },
     qos,
 };
 use serde::{Deserialize, Deserializer, de};
@@ -198,14 +201,23 @@ impl PodStatus {
     }
 }
 
-/// The annotations that the kubelet writes, and the one that co-location goes by; others are not kept.
+/// The annotations that the kubelet writes, and those that co-location goes by; others are not kept.
 fn annotations<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    from.deserialize_any(Kept(&[MIRROR, SOURCE, WAIT_OBJECTIVE_ANNOTATION]))
+    from.deserialize_any(Kept(&[
+        MIRROR,
+        SOURCE,
+        WAIT_OBJECTIVE_ANNOTATION,
+        EVICTION_POLICY_ANNOTATION,
+    ]))
 }
 
 /// The labels that co-location goes by; others are not kept.
 fn of_colocation<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    from.deserialize_any(Kept(&[QOS_CLASS_LABEL, PRIORITY_CLASS_LABEL]))
+    from.deserialize_any(Kept(&[
+        QOS_CLASS_LABEL,
+        PRIORITY_CLASS_LABEL,
+        EVICTION_ENABLED_LABEL,
+    ]))
 }
 
 /// Reads a map's entries under these keys.
@@ -287,9 +299,14 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
     typed.metadata.name.clone_from(&meta.name);
     typed.metadata.namespace.clone_from(&meta.namespace);
     typed.metadata.labels = Some(meta.labels.clone());
-    let objective = meta.annotations.get_key_value(WAIT_OBJECTIVE_ANNOTATION);
-    typed.metadata.annotations =
-        objective.map(|(name, value)| BTreeMap::from([(name.clone(), value.clone())]));
+    let of_colocation = [WAIT_OBJECTIVE_ANNOTATION, EVICTION_POLICY_ANNOTATION];
+    let written = of_colocation.map(|name| meta.annotations.get_key_value(name));
+    let written = written.into_iter().flatten();
+    typed.metadata.annotations = Some(
+        written
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+    );
     typed.spec = object.spec.map(spec).transpose()?;
     let node = typed
         .spec

@@ -1,6 +1,7 @@
 //! Part: the reactor's reports, what follows them (recorder, eviction status), the soft threshold, and the
 //! plan that the reactor is armed with.
 
+mod cpu;
 mod fall;
 mod hold;
 mod outside;
@@ -18,6 +19,7 @@ use podwarden_policy::{PodUid, QosClass, reserve};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use self::{
+    cpu::CpuEvictions,
     hold::ToHold,
     outside::Outside,
     pressed::Pressed,
@@ -34,6 +36,7 @@ use crate::{
             unexplained::{Explainers, Unexplained},
         },
         best_effort::BestEffortMemory,
+        best_effort_cpu::BestEffortCpu,
         soft::Soft,
     },
     api::types::Eviction,
@@ -64,6 +67,9 @@ pub(in crate::agent) struct EvictionManager {
     soft: Option<Soft>,
     pressed: Pressed,
     best_effort: Option<BestEffortMemory>,
+    /// `None` where no strategy is on.
+    cpu: Option<BestEffortCpu>,
+    cpu_evictions: CpuEvictions,
     /// By the tiers' limits and the thresholds.
     levels: Levels,
     /// What the reactor is armed with.
@@ -96,6 +102,8 @@ impl EvictionManager {
             recorder: start_recorder(env, &reactor),
             status,
             best_effort: BestEffortMemory::new(env.config.colocation.memory_evict),
+            cpu: BestEffortCpu::new(env.config.colocation.cpu_evict, Instant::now()),
+            cpu_evictions: CpuEvictions::default(),
             soft: Soft::new(&env.config, &env.node, Instant::now()),
             pressed: Pressed::new(
                 env.config.eviction_pressure_transition_period,
@@ -135,50 +143,56 @@ impl EvictionManager {
 
     /// Takes every report there is.
     pub(super) fn step(&mut self, cx: Context<'_>) -> Vec<Fact> {
-        let Context { env, known, .. } = cx;
-        let (reactor, tokens) = (&mut self.reactor, &self.tokens);
-        reactor.silence();
-        let lost = reactor.lost_reports();
+        let known = cx.known;
+        self.reactor.silence();
+        let lost = self.reactor.lost_reports();
         if lost != self.reports_lost {
             self.reports_lost = lost;
             tracing::warn!(lost, "reports of the reactor found their queue full");
         }
+        let mut facts = Vec::new();
+        while let Some(report) = self.reactor.next_report() {
+            self.take(report, cx, &mut facts);
+        }
+        self.hold_dead(&known.set());
+        facts
+    }
+
+    /// Passes one report on.
+    fn take(&mut self, report: Report, cx: Context<'_>, facts: &mut Vec<Fact>) {
+        let Context { env, known, .. } = cx;
+        let (reactor, tokens) = (&self.reactor, &self.tokens);
         let outside = Outside {
             tree: &env.tree,
             kubepods: env.layout.path(&env.layout.kubepods),
         };
-        let mut facts = Vec::new();
-        while let Some(report) = reactor.next_report() {
-            if let Report::Chosen(chosen) = &report
-                && let Some(outcome) = chosen.outcome
-                && let Some(uid) = tokens.uid(chosen.token)
-            {
-                self.to_hold
-                    .insert(uid.clone(), ToHold::killed(outcome.killed));
-            }
-            if let Some(scope) = pressed::scope_of(&report) {
-                self.pressed.sign(scope, Instant::now());
-            }
-            let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
-            let mut listeners = Listeners {
-                published: &env.published,
-                outside: &outside,
-                recorder: &mut self.recorder,
-                status: &mut self.status,
-                sources: known.sources,
-                pods: cx.entries,
-            };
-            let incident = |chosen: &Chosen| {
-                let readings = reactor.trace().read();
-                Incident::of_choice(chosen, &reactor.armed(), readings, pod_of)
-            };
-            if (self.evictions).take(report, &mut listeners, pod_of, incident) {
-                facts.push(Fact::Reconcile);
-            }
-            facts.push(Fact::ReactorReported);
+        if let Report::Chosen(chosen) = &report
+            && let Some(outcome) = chosen.outcome
+            && let Some(uid) = tokens.uid(chosen.token)
+        {
+            self.to_hold
+                .insert(uid.clone(), ToHold::killed(outcome.killed));
         }
-        self.hold_dead(&known.set());
-        facts
+        if let Some(scope) = pressed::scope_of(&report) {
+            self.pressed.sign(scope, Instant::now());
+        }
+        let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
+        let mut listeners = Listeners {
+            published: &env.published,
+            outside: &outside,
+            recorder: &mut self.recorder,
+            status: &mut self.status,
+            sources: known.sources,
+            pods: cx.entries,
+        };
+        let incident = |chosen: &Chosen| {
+            let readings = reactor.trace().read();
+            Incident::of_choice(chosen, &reactor.armed(), readings, pod_of)
+        };
+        if (self.evictions).take(report, &mut listeners, pod_of, incident) {
+            facts.push(Fact::Reconcile);
+        }
+        facts.push(Fact::ReactorReported);
     }
 
     /// How long until [`EvictionManager::on_time`] has something to look at.
@@ -188,6 +202,8 @@ impl EvictionManager {
         let best_effort = self.best_effort.as_ref().map(|memory| memory.due(now));
         soft.into_iter()
             .chain(best_effort)
+            .chain(self.cpu.as_ref().map(|cpu| cpu.due(now)))
+            .chain(self.cpu_evictions.due())
             .chain(status)
             .chain(self.unexplained.due(now))
             .chain(self.pressed.due(now))
@@ -195,10 +211,11 @@ impl EvictionManager {
             .unwrap_or(Duration::MAX)
     }
 
-    /// Looks at the soft threshold, and whether pressure is over.
-    pub(super) fn on_time(&mut self, now: Instant, env: &Environment) -> Vec<Fact> {
+    /// Looks at best effort's CPU and memory and at the soft threshold, and whether pressure is over.
+    pub(super) fn on_time(&mut self, now: Instant, cx: Context<'_>) -> Vec<Fact> {
+        let env = cx.env;
         self.reactor.tidy();
-        let mut facts = Vec::new();
+        let mut facts = self.relieve_cpu(cx, now);
         if let Some(memory) = &mut self.best_effort
             && memory.due(now).is_zero()
         {

@@ -142,11 +142,11 @@ fn describe() {
         OVERSHOOT,
         "Memory in use above the configured level when the victim was chosen, by scope"
     );
-    for scope in ScopeName::ALL.iter().map(|scope| scope.as_str()) {
-        drop(histogram!(CROSSING_TO_KILL, "scope" => scope));
-        drop(histogram!(KILL_TO_FREED, "scope" => scope));
-        if scope != ScopeName::Pids.as_str() {
-            drop(histogram!(OVERSHOOT, "scope" => scope));
+    for scope in ScopeName::ALL {
+        drop(histogram!(CROSSING_TO_KILL, "scope" => scope.as_str()));
+        drop(histogram!(KILL_TO_FREED, "scope" => scope.as_str()));
+        if !matches!(scope, ScopeName::Pids | ScopeName::Cpu) {
+            drop(histogram!(OVERSHOOT, "scope" => scope.as_str()));
         }
     }
     describe_counter!(

@@ -52,6 +52,7 @@ fn the_message_has_the_signal_and_the_figures() {
             "pressure",
             "The node had condition: [MemoryPressure]. Tasks waited for memory. ",
         ),
+        ("cpu", "The node was low on resource: cpu. "),
     ] {
         let message = eviction(&an_eviction(scope), &SIZES);
         assert_eq!(message, format!("{why}{tail}"));

@@ -1,0 +1,288 @@
+//! Best-effort pods that go for the CPU: their figures looked at, their processes killed, reported as any eviction.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use podwarden_policy::{
+    MilliCpu, QosClass,
+    colocation::{
+        batch_pod,
+        class::{self, Class},
+        evict_cpu::{AcceptedEvictions, CpuRank},
+    },
+    evict::Place,
+    signal::ScopeName,
+};
+
+use super::{EvictionManager, reports::degraded};
+use crate::{
+    agent::{
+        best_effort_cpu::{BestEffortPod, Inputs, Shortage},
+        reconciler::{Context, Fact},
+    },
+    base::clock::monotonic,
+    reactor::{
+        plan::{Victim, VictimFiles},
+        report::{Chosen, Crossing, Detector, Outcome, Report},
+    },
+};
+
+/// Numbers of these evictions begin here: the reactor's are below.
+const NUMBERS: u64 = 1 << 48;
+/// Between two looks at a victim that ends.
+const LOOK: Duration = Duration::from_millis(100);
+/// A victim is waited for no longer than this.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Evictions for the CPU that are under way.
+#[derive(Debug, Default)]
+pub(super) struct CpuEvictions {
+    last: u64,
+    dying: Vec<Dying>,
+    /// No candidate was said, until pods are satisfied.
+    said: bool,
+}
+
+#[derive(Debug)]
+struct Dying {
+    number: u64,
+    files: Arc<VictimFiles>,
+    killed: Instant,
+}
+
+impl Dying {
+    fn is_gone(&self) -> bool {
+        let mut any = false;
+        let listed = self.files.kill.processes(&mut |_| any = true);
+        listed.is_err() || !any
+    }
+}
+
+impl CpuEvictions {
+    pub(super) fn due(&self) -> Option<Duration> {
+        (!self.dying.is_empty()).then_some(LOOK)
+    }
+}
+
+impl EvictionManager {
+    /// Evicts for the CPU where that is due.
+    pub(super) fn relieve_cpu(&mut self, cx: Context<'_>, now: Instant) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        for report in self.freed_cpu(now) {
+            self.take(report, cx, &mut facts);
+        }
+        if (self.cpu.as_ref()).is_none_or(|cpu| !cpu.due(now).is_zero()) {
+            return facts;
+        }
+        let pods = self.best_effort_pods(cx);
+        let env = cx.env;
+        let tier = env
+            .layout
+            .path(&env.layout.kubepods.tier(QosClass::BestEffort));
+        let reclaimed = env.published.latest().node.reclaimed;
+        let inputs = Inputs {
+            tree: &env.tree,
+            tier: &tier,
+            capacity: env.node.cpu_capacity,
+            offered: reclaimed.map(|reclaimed| MilliCpu(reclaimed.batch.cpu_milli)),
+            pods: &pods,
+        };
+        let Some(cpu) = &mut self.cpu else {
+            return facts;
+        };
+        let Some(shortage) = cpu.look(&inputs, now) else {
+            return facts;
+        };
+        let reports = self.evict_for_cpu(&shortage, now);
+        let told = |report: &Report| matches!(report, Report::Chosen(_));
+        if reports.iter().any(told) {
+            self.cpu_evictions.said = false;
+        } else if !std::mem::replace(&mut self.cpu_evictions.said, true) {
+            let message = format!("{}, and no pod may be evicted", shortage.cause);
+            degraded(&env.published, monotonic(), None, message);
+        }
+        for report in reports {
+            self.take(report, cx, &mut facts);
+        }
+        facts
+    }
+
+    /// The pods of class BE that have a cgroup and were not evicted.
+    fn best_effort_pods(&self, cx: Context<'_>) -> Vec<BestEffortPod> {
+        let set = cx.known.set();
+        let pods = set.pods.iter().filter_map(|sourced| {
+            let pod = &sourced.pod;
+            let classified = class::classify(pod);
+            let entry = cx.entries.get(&pod.uid)?;
+            let is_it = classified.class == Class::Be && !self.evictions.evicted.contains(&pod.uid);
+            is_it.then(|| BestEffortPod {
+                uid: pod.uid.clone(),
+                path: entry.path.clone(),
+                priority: pod.priority,
+                band: classified.band,
+                request: batch_pod::requests(pod).cpu,
+                accepts: accepted(pod.colocation.eviction_policy.as_deref()),
+                enabled: pod.colocation.eviction_enabled.as_deref() == Some("true"),
+            })
+        });
+        pods.collect()
+    }
+
+    /// Kills in order until enough is released; in observe mode none.
+    fn evict_for_cpu(&mut self, shortage: &Shortage, now: Instant) -> Vec<Report> {
+        let armed = self.reactor.armed();
+        let (mut released, mut reports) = (MilliCpu::ZERO, Vec::new());
+        for candidate in &shortage.candidates {
+            if released >= shortage.release {
+                break;
+            }
+            let uid = candidate.uid.as_str();
+            // One that is exempt is no victim.
+            let Some(victim) = armed.victims.iter().find(|victim| *victim.uid == *uid) else {
+                continue;
+            };
+            let crossing = crossing(shortage);
+            match Self::end_for_cpu(victim, armed.enforce) {
+                Ok(None) if armed.enforce => continue,
+                Ok(outcome) => {
+                    self.cpu_evictions.last += 1;
+                    let number = NUMBERS + self.cpu_evictions.last;
+                    if outcome.is_some() {
+                        self.cpu_evictions.dying.push(Dying {
+                            number,
+                            files: Arc::clone(&victim.files),
+                            killed: now,
+                        });
+                    }
+                    let place = Place::Cpu(CpuRank::new(shortage.cause, candidate));
+                    reports.push(chosen(number, victim, place, crossing, outcome));
+                    released = released.saturating_add(shortage.cause.gain(candidate));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, uid, "not killed for the CPU");
+                    let token = victim.token;
+                    reports.push(Report::NotKilled { token, crossing });
+                }
+            }
+        }
+        let any = reports
+            .iter()
+            .any(|report| matches!(report, Report::Chosen(_)));
+        if let Some(cpu) = self.cpu.as_mut().filter(|_| any) {
+            cpu.evicted(now);
+        }
+        reports
+    }
+
+    /// Sends SIGKILL to what runs in a pod; `None` where nothing does, and in observe mode.
+    fn end_for_cpu(
+        victim: &Victim,
+        enforce: bool,
+    ) -> Result<Option<Outcome>, podwarden_cgroup::Error> {
+        if !enforce {
+            return Ok(None);
+        }
+        let kill = || victim.files.kill.signal_workload(&mut |_| {});
+        let killed = match tokio::task::block_in_place(kill) {
+            Ok(killed) => killed,
+            Err(error) if error.is_gone() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if killed.processes == 0 {
+            return Ok(None);
+        }
+        let files = Arc::clone(&victim.files);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = files.kill.kill_forked()
+                && !error.is_gone()
+            {
+                tracing::warn!(%error, cgroup = %files.path, "what it forked meanwhile may run on");
+            }
+        });
+        Ok(Some(Outcome {
+            killed: monotonic(),
+            processes: killed.processes,
+            spared: killed.spared,
+            complete: killed.complete,
+        }))
+    }
+
+    /// The victims whose processes have ended, or were waited for long enough.
+    fn freed_cpu(&mut self, now: Instant) -> Vec<Report> {
+        let ended = |dying: &mut Dying| {
+            dying.is_gone() || now.saturating_duration_since(dying.killed) >= LONGEST
+        };
+        let ended = self.cpu_evictions.dying.extract_if(.., ended);
+        let report = |dying: Dying| Report::Freed {
+            number: dying.number,
+            at: dying.is_gone().then(monotonic),
+            left: dying.files.memory.usage().unwrap_or(0),
+        };
+        ended.map(report).collect()
+    }
+}
+
+/// What a pod accepts by its annotation; what cannot be read accepts none.
+fn accepted(annotation: Option<&str>) -> AcceptedEvictions {
+    match annotation {
+        None => AcceptedEvictions::All,
+        Some(text) => AcceptedEvictions::Only(serde_json::from_str(text).unwrap_or_default()),
+    }
+}
+
+/// Amounts are thousandths of a CPU.
+fn crossing(shortage: &Shortage) -> Crossing {
+    let at = monotonic();
+    let (level, usage, target) = shortage.cause.levels();
+    Crossing {
+        scope: ScopeName::Cpu,
+        level: level.0,
+        headroom: 0,
+        fill_rate: 0,
+        usage: usage.0,
+        working_set: usage.0,
+        target: target.0,
+        detector: Detector::Sampler,
+        crossed: at,
+        wake: at,
+    }
+}
+
+fn chosen(
+    number: u64,
+    victim: &Victim,
+    place: Place,
+    crossing: Crossing,
+    outcome: Option<Outcome>,
+) -> Report {
+    let usage = victim.files.memory.usage().unwrap_or(0);
+    let stat = victim.files.memory.stat().ok();
+    Report::Chosen(Chosen {
+        number,
+        token: victim.token,
+        class: victim.candidate.qos,
+        place,
+        usage,
+        working_set: stat.map_or(usage, |stat| stat.working_set(usage)),
+        shared: stat.map_or(0, |stat| stat.shmem),
+        crossing,
+        verified: monotonic(),
+        outcome,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_without_the_annotation_accepts_every_eviction() {
+        assert_eq!(accepted(None), AcceptedEvictions::All);
+        assert!(accepted(Some(r#"["BECPUEvict"]"#)).allows("BECPUEvict"));
+        for text in ["[]", "", "BECPUEvict", r#"["CPUEvict"]"#] {
+            assert!(!accepted(Some(text)).allows("BECPUEvict"), "{text}");
+        }
+    }
+}

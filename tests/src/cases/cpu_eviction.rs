@@ -1,0 +1,115 @@
+//! Best-effort pods that go for the CPU.
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::types::{EventKind, Eviction};
+use podwarden_policy::signal::ScopeName;
+
+use super::colocation::limit;
+use super::{Case, Context, portable};
+use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, http_get};
+
+pub(super) const CASES: &[Case] = &[
+    portable(
+        "unsatisfied_best_effort_is_evicted",
+        unsatisfied_best_effort_is_evicted,
+    ),
+    portable(
+        "observed_cpu_eviction_kills_nothing",
+        observed_cpu_eviction_kills_nothing,
+    ),
+];
+
+/// The formula leaves best effort half a CPU, which is too little for requests of 1250m and more.
+fn options(mode: &'static str) -> Options {
+    let suppress = "cpuSuppressThresholdPercent: 50, cpuSuppressPolicy: cfsQuota";
+    let evict = "cpuEvictBESatisfactionLowerPercent: 40, cpuEvictBESatisfactionUpperPercent: 60";
+    Options {
+        mode,
+        cpu: "16",
+        config: format!("systemReserved: {{cpu: 7500m}}\ncolocation: {{{suppress}, {evict}}}\n"),
+        ..Options::default()
+    }
+}
+
+/// Two best-effort pods at work, the one that is to go first before the other.
+struct Scene {
+    node: Node,
+    low: Pod,
+    work: Vec<Workload>,
+}
+
+impl Scene {
+    fn start(context: &Context, mode: &'static str) -> Result<Self> {
+        let node = Node::start(context, &options(mode))?;
+        let spec = |name, priority| PodSpec::batch(name, 1000, "64Mi").prioritized(priority);
+        let pods = node.pods(vec![spec("low", 5001), spec("high", 5002)])?;
+        let work = pods.iter().map(|pod| pod.start(&["burn"]));
+        let work = work.collect::<Result<Vec<_>>>()?;
+        let low = pods.into_iter().next().context("two pods")?;
+        Ok(Self { node, low, work })
+    }
+
+    fn evictions(&self) -> Result<Vec<Eviction>> {
+        let events = self.node.agent.events(0)?;
+        let of = |event: podwarden::api::types::Event| match event.kind {
+            EventKind::Eviction(eviction) => Some(*eviction),
+            _ => None,
+        };
+        Ok(events.into_iter().filter_map(of).collect())
+    }
+
+    /// The first eviction, which is the only one within the cool-down.
+    fn eviction(&self, context: &Context) -> Result<Eviction> {
+        // None comes in the first 20 s of an agent.
+        eventually(context.limit(60), || {
+            ensure!(!self.evictions()?.is_empty(), "no pod is evicted");
+            Ok(())
+        })?;
+        let evictions = self.evictions()?;
+        ensure!(evictions.len() == 1, "{evictions:?}");
+        let eviction = evictions.into_iter().next().context("one eviction")?;
+        ensure!(eviction.pod.uid == self.low.uid(), "{eviction:?}");
+        ensure!(eviction.scope == ScopeName::Cpu, "{eviction:?}");
+        ensure!(
+            eviction.reason.contains("best effort may use"),
+            "{}",
+            eviction.reason
+        );
+        Ok(eviction)
+    }
+}
+
+fn unsatisfied_best_effort_is_evicted(context: &Context) -> Result<()> {
+    let mut scene = Scene::start(context, "enforce")?;
+    let eviction = scene.eviction(context)?;
+    ensure!(!eviction.dry_run && eviction.processes > 0, "{eviction:?}");
+    ensure!(eviction.timeline.freed_nanos.is_some(), "{eviction:?}");
+    let [low, high] = scene.work.as_mut_slice() else {
+        anyhow::bail!("two workloads");
+    };
+    low.wait(context.limit(10))?;
+    ensure!(high.is_alive(), "the pod of the higher priority was killed");
+    let metrics = http_get(scene.node.agent.socket(), "/metrics")?.text();
+    let counted = metrics.lines().any(|line| {
+        line.starts_with("podwarden_evictions_total")
+            && line.contains("scope=\"cpu\"")
+            && line.contains("dry_run=\"false\"")
+            && line.ends_with(" 1")
+    });
+    ensure!(counted, "the metrics do not count it");
+    drop(scene.work);
+    scene.node.finish()
+}
+
+fn observed_cpu_eviction_kills_nothing(context: &Context) -> Result<()> {
+    let mut scene = Scene::start(context, "observe")?;
+    // What another program lets the tier use.
+    limit(&scene.node.tier("besteffort")?, 50_000)?;
+    let eviction = scene.eviction(context)?;
+    ensure!(eviction.dry_run && eviction.processes == 0, "{eviction:?}");
+    for work in &mut scene.work {
+        ensure!(work.is_alive(), "a process was killed");
+    }
+    drop(scene.work);
+    scene.node.empty()
+}
