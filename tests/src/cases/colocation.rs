@@ -11,6 +11,7 @@ use podwarden_policy::settings::Controller;
 use super::{Case, Context, case, portable};
 use crate::harness::{Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, sleep};
 
+mod killed;
 pub(super) mod scene;
 
 pub(super) const CASES: &[Case] = &[
@@ -27,6 +28,10 @@ pub(super) const CASES: &[Case] = &[
     portable(
         "observed_burst_writes_nothing",
         observed_burst_writes_nothing,
+    ),
+    portable(
+        "nothing_stays_of_killed_agents",
+        killed::nothing_stays_of_killed_agents,
     ),
     case(
         "burst_needs_labels_that_agree",
