@@ -4,16 +4,21 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use podwarden_policy::QosClass;
 
 use self::explanation::Explanation;
 use super::{
+    best_effort,
     connect::Connect,
     output,
     plan::input::{Input, NodeArgs},
     select,
 };
 use crate::{
-    api::types::{PodStats, ProactiveReclaimStats},
+    api::{
+        client::Client,
+        types::{NodeStats, PodStats, ProactiveReclaimStats, ThrottlingStats},
+    },
     hierarchy::recorded::Recorded,
 };
 
@@ -79,7 +84,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Input::parse("(the agent's)", text, &args.node)
         }
     };
-    let explained = input.and_then(|input| {
+    let mut explained = input.and_then(|input| {
         for error in &input.errors {
             eprintln!("podwarden: {error}");
         }
@@ -88,17 +93,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         explain(&input, &args.pod).map(|pod| Explained::Pod(Box::new(pod)))
     });
-    let explained = match explained {
-        Ok(Explained::Pod(mut pod)) if args.file.is_none() => {
-            // The snapshot has no figures; without them the rest is as it is.
-            let path = format!("/v1/pods/{}", pod.pod_ref.uid);
-            if let Ok(stats) = args.connect.client().get::<PodStats>(&path).await {
-                pod.notes.extend(stats.proactive_reclaim.map(given));
-            }
-            Ok(Explained::Pod(pod))
-        }
-        explained => explained,
-    };
+    if let (Ok(explained), None) = (&mut explained, &args.file) {
+        // The snapshot has no figures; without them the rest is as it is.
+        explained.add_figures(&args.connect.client()).await;
+    }
     match explained {
         Ok(explained) => match args.output {
             Output::Text => output::print(&explained.text())?,
@@ -110,6 +108,20 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long a pod was stopped at its CPU limit; `None` where it was not.
+fn throttled(throttling: ThrottlingStats) -> Option<String> {
+    let nanos = throttling.throttled_nano_seconds;
+    (nanos > 0).then(|| {
+        format!(
+            "Throttled by its CPU limit: {} in {} of {} periods\n  \
+             changes with resources.limits.cpu, colocation.cpuBurstStrategy",
+            output::nanos(nanos),
+            throttling.throttled_periods,
+            throttling.periods,
+        )
+    })
 }
 
 /// What a pod gave back of its page cache.
@@ -163,6 +175,25 @@ enum Explained {
 }
 
 impl Explained {
+    /// What the agent's figures say besides.
+    async fn add_figures(&mut self, client: &Client) {
+        let best_effort = match client.get::<NodeStats>("/v1/node").await {
+            Ok(node) => node.best_effort_cpu.as_ref().and_then(best_effort::cpu),
+            Err(_) => None,
+        };
+        let pod = match self {
+            Self::Pod(pod) => pod,
+            Self::Node(node) => return node.best_effort_cpu = best_effort,
+        };
+        let is_best_effort = pod.qos_class == QosClass::BestEffort.as_str();
+        pod.notes.extend(best_effort.filter(|_| is_best_effort));
+        let path = format!("/v1/pods/{}", pod.pod_ref.uid);
+        if let Ok(stats) = client.get::<PodStats>(&path).await {
+            pod.notes.extend(stats.cpu.throttling.and_then(throttled));
+            pod.notes.extend(stats.proactive_reclaim.map(given));
+        }
+    }
+
     fn text(&self) -> String {
         match self {
             Self::Pod(pod) => pod.text(),

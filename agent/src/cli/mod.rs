@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `kubectl` | `kubectl podwarden`, for many agents |
 //! | `output` | formats, pipes, colours, figures in units |
+//! | `best_effort` | what best effort may use of the CPU, in words |
 //! | `chart` | pictures as SVG |
 //! | `connect` | the address of the running agent |
 //! | `select` | a pod by its name or uid |
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+mod best_effort;
 pub(crate) mod bundle;
 pub mod chart;
 pub(crate) mod check;

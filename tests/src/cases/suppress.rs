@@ -1,6 +1,7 @@
 //! Best effort is held to the koordlet's formula.
 
 use std::ops::RangeInclusive;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -10,7 +11,7 @@ use podwarden_policy::settings::Controller;
 use super::colocation::quota;
 use super::colocation::scene::Scene;
 use super::{Case, Context, portable};
-use crate::harness::{Options, PodSpec, Qos, eventually};
+use crate::harness::{Options, PodSpec, Qos, eventually, http_get};
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -70,6 +71,35 @@ fn told(scene: &Scene, dry: bool) -> Result<u64> {
     steps.next().context("no event of suppression")
 }
 
+/// `/v1/node`, `/metrics` and `podwarden explain node` say what best effort may use.
+fn is_shown(context: &Context, scene: &Scene) -> Result<()> {
+    let agent = &scene.node.agent;
+    eventually(scene.node.limit(), || {
+        let stats = agent.node()?.best_effort_cpu.context("nothing is shown")?;
+        let limit = stats.suppress_limit_milli.unwrap_or_default();
+        ensure!((1400..=1500).contains(&limit), "{stats:?}");
+        ensure!(
+            stats.wait_limit_milli.is_none() && !stats.dry_run,
+            "{stats:?}"
+        );
+        Ok(())
+    })?;
+    let metrics = http_get(agent.socket(), "/metrics")?.text();
+    let series = "podwarden_best_effort_cpu_limit_cores{strategy=\"suppress\"} 1.";
+    ensure!(metrics.contains(series), "no series {series}");
+    let explained = Command::new(context.agent())
+        .args(["explain", "node", "--api-socket"])
+        .arg(agent.socket())
+        .output()
+        .context("run podwarden explain")?;
+    let text = String::from_utf8_lossy(&explained.stdout).into_owned();
+    ensure!(
+        text.contains("CPUs: colocation.cpuSuppressThresholdPercent"),
+        "{text}"
+    );
+    Ok(())
+}
+
 fn has(scene: &Scene, expected: RangeInclusive<u64>) -> Result<()> {
     eventually(scene.node.limit(), || {
         let quota = quota(&scene.tier)?;
@@ -84,6 +114,7 @@ fn suppressed_while_others_use_cpu(context: &Context) -> Result<()> {
     has(&scene, WHOLE)?;
     let may_use = told(&scene, false)?;
     ensure!((1400..=1500).contains(&may_use), "{may_use}");
+    is_shown(context, &scene)?;
     // What the protected pod uses is taken from best effort, down to 320m.
     let work = scene.web.start(&["burn", "--threads", "2"])?;
     has(&scene, 3_200..=13_000)?;

@@ -67,6 +67,17 @@ fn wait_holds_best_effort(context: &Context) -> Result<()> {
         ensure!(told(&scene, false)?, "no event says so");
         Ok(())
     })?;
+    eventually(scene.node.limit(), || {
+        let stats = scene.node.agent.node()?.best_effort_cpu;
+        let stats = stats.context("nothing is shown")?;
+        let waiting = stats.waiting.as_ref().map(|pod| pod.uid.as_str());
+        ensure!(waiting == Some(scene.web.uid()), "{stats:?}");
+        ensure!(
+            stats.wait_limit_milli.is_some() && stats.long_waits > 0,
+            "{stats:?}"
+        );
+        Ok(())
+    })?;
     // Its own quota is no foreign write to it.
     let fights = scene.foreign_writes()?;
     ensure!(fights == 0, "{fights} foreign writes");

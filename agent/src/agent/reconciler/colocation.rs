@@ -1,5 +1,7 @@
 //! Part: CPU of co-located pods. Which pods may exceed their limits, and what came of it.
 
+mod publish;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use podwarden_cgroup::CgroupPath;
@@ -14,12 +16,11 @@ use podwarden_policy::{
 use super::{Context, Environment, Fact, pods::Known};
 use crate::{
     accounting::index::{CgroupIndex, PodEntry},
-    api::types::{EventKind, PodRef},
-    base::clock,
+    api::types::{BestEffortCpuStats, PodRef},
     colocation::{
         Ours,
-        burst::{Aim, Burster, Protected, Report, Why},
-        hold::{self, Holder, Suppressed, What},
+        burst::{Aim, Burster, Protected, Report},
+        hold::{self, Holder, What},
         proactive::{Given, Giver, Proactive},
         resctrl::{Group, Member, Resctrl},
     },
@@ -46,6 +47,9 @@ pub(in crate::agent) struct Colocation {
     members: Vec<Member>,
     /// What the holder goes by.
     watched: hold::Aim,
+    /// The pod whose wait was reported last, and how long it waited, while best effort is held back for that.
+    waiting: Option<(PodRef, u64)>,
+    dry_run: bool,
     ours: Arc<Ours>,
     /// What the thread goes by.
     aim: Aim,
@@ -59,7 +63,7 @@ impl Colocation {
         holder: Option<Holder>,
         proactive: Option<Proactive>,
         resctrl: Option<Resctrl>,
-        ours: Arc<Ours>,
+        (ours, dry_run): (Arc<Ours>, bool),
     ) -> Self {
         Self {
             burster,
@@ -69,6 +73,8 @@ impl Colocation {
             resctrl,
             members: Vec::new(),
             watched: hold::Aim::default(),
+            waiting: None,
+            dry_run,
             ours,
             aim: Aim::default(),
             reported: Vec::new(),
@@ -86,6 +92,21 @@ impl Colocation {
     /// What pods gave back; `None` where none is asked.
     pub(super) fn given(&self) -> Option<&Given> {
         self.proactive.as_ref().map(Proactive::given)
+    }
+
+    /// What best effort may use of the CPU; `None` where no strategy holds it back.
+    pub(super) fn best_effort_cpu(&self) -> Option<BestEffortCpuStats> {
+        let standing = self.holder.as_ref()?.standing();
+        let wait = standing.wait();
+        let waiting = self.waiting.as_ref().filter(|_| wait.is_some());
+        Some(BestEffortCpuStats {
+            wait_limit_milli: wait.map(|limit| limit.0),
+            suppress_limit_milli: standing.suppress().map(|limit| limit.0),
+            waiting: waiting.map(|(pod, _)| pod.clone()),
+            waited_nano_seconds: waiting.map(|(_, nanos)| *nanos),
+            long_waits: standing.long_waits(),
+            dry_run: self.dry_run,
+        })
     }
 
     /// Completes when a thread has reported. Cancel-safe.
@@ -113,8 +134,17 @@ impl Colocation {
     /// Publishes a report.
     pub(super) fn step(&mut self, told: Told, env: &Environment) -> Vec<Fact> {
         match told {
-            Told::Quota(report) => publish_quota(report, env),
-            Told::Hold(report) => return publish_hold(report, env),
+            Told::Quota(report) => publish::quota(report, env),
+            Told::Hold(report) => {
+                match &report.what {
+                    What::Held {
+                        pod, waited_nanos, ..
+                    } => self.waiting = Some((pod.clone(), *waited_nanos)),
+                    What::Freed { .. } => self.waiting = None,
+                    What::Suppressed(_) | What::Refused(_) => {}
+                }
+                return publish::hold(report, env);
+            }
         }
         Vec::new()
     }
@@ -277,82 +307,6 @@ fn member(classified: &Classified, entry: &PodEntry) -> Option<Member> {
         containers: entry.containers.len(),
         group,
     })
-}
-
-fn publish_quota(report: Report, env: &Environment) {
-    let Report {
-        pod,
-        container,
-        at,
-        step,
-        dry_run,
-    } = report;
-    let kind = EventKind::CpuQuota {
-        container,
-        throttled_nanos: step.throttled_nanos,
-        from_us: step.from_us,
-        to_us: step.to_us,
-        period_us: step.period_us,
-        reason: match step.why {
-            Why::Throttled => "throttled",
-            Why::NodeBusy => "nodeBusy",
-            Why::NoTokens => "noTokens",
-        }
-        .to_owned(),
-        dry_run,
-    };
-    env.published.event(clock::text_of(at), Some(pod), kind);
-}
-
-fn publish_hold(report: hold::Report, env: &Environment) -> Vec<Fact> {
-    let dry_run = report.dry_run;
-    let (pod, kind) = match report.what {
-        What::Held {
-            pod,
-            waited_nanos,
-            delay_nanos,
-            from,
-            to,
-        } => {
-            let kind = EventKind::BestEffortHeld {
-                from_milli: from.0,
-                to_milli: to.0,
-                waited_nanos,
-                delay_nanos,
-                dry_run,
-            };
-            (Some(pod), kind)
-        }
-        What::Freed { held, waits } => {
-            let kind = EventKind::BestEffortFreed {
-                held_nanos: clock::nanos(held),
-                waits,
-                dry_run,
-            };
-            (None, kind)
-        }
-        What::Suppressed(step) => (None, suppressed(step, dry_run, env)),
-        What::Refused(error) => {
-            return vec![Fact::Degraded(format!(
-                "best-effort CPU cannot be held back: {error}"
-            ))];
-        }
-    };
-    env.published.event(clock::text_of(report.at), pod, kind);
-    Vec::new()
-}
-
-fn suppressed(step: Suppressed, dry_run: bool, env: &Environment) -> EventKind {
-    let config = env.config.colocation.suppress;
-    EventKind::BestEffortSuppressed {
-        from_milli: step.from.map(|from| from.0),
-        to_milli: step.to.0,
-        cpus: step.cpus.map(|cpus| cpus.to_string()),
-        others_milli: step.others.0,
-        capacity_milli: env.node.cpu_capacity.0,
-        threshold_percent: config.map_or(0, |config| config.threshold.percent),
-        dry_run,
-    }
 }
 
 /// The wait that is too long for a pod by its annotation, `None` without one; or why it has no effect.

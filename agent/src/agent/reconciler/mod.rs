@@ -362,6 +362,7 @@ impl Reconciler {
                 runtime: self.pods.runtime_stats(),
                 unexplained: self.eviction.unexplained(),
                 given: self.colocation.given(),
+                best_effort_cpu: self.colocation.best_effort_cpu(),
             },
         );
     }

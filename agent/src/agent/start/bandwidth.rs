@@ -78,7 +78,8 @@ pub(super) fn start(env: &Environment, waits: Option<Waits>) -> (Colocation, Vec
         ));
         None
     });
-    let colocation = Colocation::new(burster, holder, proactive, resctrl, ours);
+    let dry_run = env.config.mode != Mode::Enforce;
+    let colocation = Colocation::new(burster, holder, proactive, resctrl, (ours, dry_run));
     (colocation, lost)
 }
 

@@ -33,6 +33,14 @@ pub(super) fn count(kind: &EventKind) {
             "detected_by" => detected_by.as_str(),
         )
         .increment(1),
+        EventKind::CpuQuota {
+            reason, dry_run, ..
+        } => counter!(
+            "podwarden_cpu_quota_changes_total",
+            "reason" => reason.clone(),
+            "dry_run" => dry_run.to_string(),
+        )
+        .increment(1),
         _ => {}
     }
 }

@@ -21,7 +21,7 @@ use self::text::{Family, labels};
 use super::{Shared, api::ErrorResponse};
 use crate::api::{
     published::Published,
-    types::{DropStats, NodeStats, ReclaimedStats, SourceStats, TierStats},
+    types::{BestEffortCpuStats, DropStats, NodeStats, ReclaimedStats, SourceStats, TierStats},
 };
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -84,6 +84,7 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
     Family::gauge(text, "podwarden_allocatable_memory_bytes", "Memory that pods may use")
         .add(&none, node.allocatable_memory_bytes);
     reclaimed(text, node.reclaimed.as_ref());
+    best_effort_cpu(text, node.best_effort_cpu.as_ref());
     drops(text, &node.kernel_drops);
     Family::gauge(text, "podwarden_contested_files",
         "Files that other processes keep writing, so that they are corrected at growing intervals")
@@ -127,6 +128,23 @@ fn reclaimed(text: &mut String, reclaimed: Option<&ReclaimedStats>) {
     for (band, offer) in offers {
         family.add(&labels([("band", band)]), offer.memory_bytes);
     }
+}
+
+#[rustfmt::skip]
+fn best_effort_cpu(text: &mut String, stats: Option<&BestEffortCpuStats>) {
+    let Some(stats) = stats else {
+        return;
+    };
+    let mut family = Family::gauge(text, "podwarden_best_effort_cpu_limit_cores",
+        "CPU that best-effort pods may use by a strategy (wait, suppress); no series where it does not hold them back");
+    for (strategy, limit) in [("wait", stats.wait_limit_milli), ("suppress", stats.suppress_limit_milli)] {
+        if let Some(milli) = limit {
+            family.add(&labels([("strategy", strategy)]), milli as f64 / 1e3);
+        }
+    }
+    Family::counter(text, "podwarden_long_cpu_waits_total",
+        "Waits of protected pods for a CPU beyond their objective, at most one of an account in each window")
+        .add(&labels([]), stats.long_waits);
 }
 
 fn drops(text: &mut String, drops: &DropStats) {

@@ -15,9 +15,10 @@ mod took_over;
 pub use event::{Event, EventKind, Eviction, EvictionTimeline};
 pub use flight_record::{Curve, EventLogStats, EventRecord, Exit, FlightRecord, Level, Ranked};
 pub use node::{
-    Amount, CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats, ForeignWriteCount,
-    ForeignWriteStats, NodeStats, PredictionStats, ReclaimedOffer, ReclaimedStats, ReconcileStats,
-    RuntimeStats, SamplingStats, SourceStats, TierConvergence, TierStats,
+    Amount, BestEffortCpuStats, CgroupWrites, ConvergenceSteps, DropStats, EvictionStatusStats,
+    ForeignWriteCount, ForeignWriteStats, NodeStats, PredictionStats, ReclaimedOffer,
+    ReclaimedStats, ReconcileStats, RuntimeStats, SamplingStats, SourceStats, TierConvergence,
+    TierStats,
 };
 pub use pod::{
     ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats,

@@ -3,7 +3,7 @@
 use podwarden_policy::{Bytes, colocation::reclaimed::Amounts};
 use serde::{Deserialize, Serialize};
 
-use super::{CpuStats, EventLogStats, MemoryStats};
+use super::{CpuStats, EventLogStats, MemoryStats, PodRef};
 
 /// Where pods come from, and how that is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,6 +210,38 @@ pub struct ReclaimedStats {
     pub window_seconds: u64,
 }
 
+/// What best-effort pods may use of the CPU, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BestEffortCpuStats {
+    /// What `cpuWaitStrategy` leaves them, thousandths of a CPU; absent while no protected pod waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_limit_milli: Option<u64>,
+    /// What `cpuSuppressThresholdPercent` leaves them, thousandths of a CPU; absent where that is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppress_limit_milli: Option<u64>,
+    /// The protected pod whose wait was reported last; absent while none waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<PodRef>,
+    /// How long it had waited, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_nano_seconds: Option<u64>,
+    /// Waits of protected pods beyond their objective, since the agent started.
+    pub long_waits: u64,
+    /// True in observe mode: the limits are not written.
+    pub dry_run: bool,
+}
+
+impl BestEffortCpuStats {
+    /// The smaller limit, thousandths of a CPU; `None` where nothing holds best effort back.
+    pub fn limit_milli(&self) -> Option<u64> {
+        self.wait_limit_milli
+            .into_iter()
+            .chain(self.suppress_limit_milli)
+            .min()
+    }
+}
+
 /// `GET /v1/node`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -237,6 +269,9 @@ pub struct NodeStats {
     /// What the node has to spare; absent where that is not computed, and before two sampling passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<ReclaimedStats>,
+    /// What best-effort pods may use of the CPU; absent where no strategy holds them back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_effort_cpu: Option<BestEffortCpuStats>,
     /// kubepods and the two tiers.
     pub tiers: Vec<TierStats>,
     /// What the kernel programs could not deliver.

@@ -25,6 +25,9 @@ pub(super) struct Explanation {
     allocatable_memory_bytes: u64,
     /// The sums of batch and mid resources; empty where they are not computed.
     reclaimed: Vec<Row>,
+    /// What best effort may use, and why; absent from a snapshot, and where nothing holds it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) best_effort_cpu: Option<String>,
 }
 
 impl Explanation {
@@ -40,6 +43,7 @@ impl Explanation {
                 .reclaimed
                 .as_ref()
                 .map_or_else(Vec::new, reclaimed::rows),
+            best_effort_cpu: None,
         }
     }
 
@@ -51,6 +55,9 @@ impl Explanation {
             self.allocatable_cpu_milli,
             output::bytes(self.allocatable_memory_bytes),
         );
+        if let Some(line) = &self.best_effort_cpu {
+            text.push_str(&format!("{line}\n\n"));
+        }
         if self.reclaimed.is_empty() {
             text.push_str(
                 "no reclaimed resources: colocation.reclaimed.enable is off, or no two sampling passes were made\n",

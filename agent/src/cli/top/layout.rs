@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     api::types::{NodeStats, TierStats},
-    cli::{events::text, output},
+    cli::{best_effort, events::text, output},
 };
 
 /// Below this a pod's name says nothing.
@@ -194,6 +194,11 @@ pub(super) fn memory(node: &NodeStats) -> String {
         line.push_str(&format!(", batch {}m and {memory}", batch.cpu_milli));
     }
     line
+}
+
+/// One line about what best effort may use of the CPU, and why; `None` where nothing holds it back.
+pub(super) fn best_effort(node: &NodeStats) -> Option<String> {
+    best_effort::cpu(node.best_effort_cpu.as_ref()?)
 }
 
 fn name(row: &PodRow) -> String {

@@ -8,6 +8,7 @@ use crate::api::types::NodeStats;
 
 pub(super) fn render(node: &NodeStats, rows: &[PodRow], layout: &Layout) -> String {
     let mut lines = vec![layout::summary(node), layout::memory(node)];
+    lines.extend(layout::best_effort(node));
     lines.extend(
         node.degradations
             .iter()

@@ -74,6 +74,7 @@ fn head(state: &State) -> Vec<Line<'static>> {
             Modifier::BOLD,
         ));
         lines.push(Line::from(layout::memory(node)));
+        lines.extend(layout::best_effort(node).map(Line::from));
     }
     if let [first, rest @ ..] = node.degradations.as_slice() {
         let more = match rest.len() {

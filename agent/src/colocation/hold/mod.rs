@@ -13,6 +13,7 @@
 
 pub(super) mod cpus;
 mod rounds;
+mod standing;
 mod suppress;
 mod thread;
 mod tier;
@@ -35,7 +36,10 @@ use podwarden_cgroup::{CgroupPath, CpuList, Tree};
 use podwarden_policy::{MilliCpu, colocation::hold::Bounds};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-pub use self::suppress::{Pinned, Strategy};
+pub use self::{
+    standing::Standing,
+    suppress::{Pinned, Strategy},
+};
 use crate::{api::types::PodRef, kernel::waits::Waits};
 
 /// A pod that is not to wait.
@@ -147,6 +151,7 @@ pub struct Holder {
     /// Rung after a message.
     bell: Arc<EventFd>,
     reports: UnboundedReceiver<Report>,
+    standing: Arc<Standing>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -160,7 +165,14 @@ impl Holder {
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();
-        let thread = thread::Thread::new(parts, waits, Arc::clone(&bell), waiting, tell);
+        let standing = Arc::new(Standing::default());
+        let ends = thread::Ends {
+            bell: Arc::clone(&bell),
+            messages: waiting,
+            tell,
+            standing: Arc::clone(&standing),
+        };
+        let thread = thread::Thread::new(parts, waits, ends);
         let thread = std::thread::Builder::new()
             .name("cpu-hold".to_owned())
             .spawn(move || thread.run())?;
@@ -168,6 +180,7 @@ impl Holder {
             messages,
             bell,
             reports,
+            standing,
             thread: Some(thread),
         })
     }
@@ -182,6 +195,11 @@ impl Holder {
         let _ = self.messages.send(message);
         // A full eventfd is rung already.
         let _ = self.bell.write(1);
+    }
+
+    /// What best effort may use now.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
     }
 
     /// The next report. Cancel-safe.

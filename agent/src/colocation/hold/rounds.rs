@@ -33,6 +33,11 @@ impl Rounds {
         self.law.as_ref().and_then(|law| law.share().quota)
     }
 
+    /// What the tier may use by the formula, by its quota or its CPUs.
+    pub(super) fn limit(&self) -> Option<MilliCpu> {
+        self.law.as_ref().and_then(|law| law.share().cpu())
+    }
+
     /// The kernel refused a quota, or the tier is gone: the next round begins anew.
     pub(super) fn forget(&mut self) {
         self.law = None;

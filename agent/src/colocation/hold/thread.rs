@@ -18,7 +18,9 @@ use podwarden_abi::LongWait;
 use podwarden_policy::{MilliCpu, colocation::hold::Hold};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Message, Parts, Report, What, rounds::Rounds, tier::Tier, watched::Watched};
+use super::{
+    Aim, Message, Parts, Report, Standing, What, rounds::Rounds, tier::Tier, watched::Watched,
+};
 use crate::{
     base::{clock, error::chain},
     colocation::{found::Originals, undo},
@@ -35,6 +37,14 @@ const REPORTS_EACH: Duration = Duration::from_secs(1);
 /// How long the tier is left alone after the kernel refused a write.
 const REFUSED: Duration = Duration::from_secs(10);
 
+/// The thread's ends of what it shares with the reconciler.
+pub(super) struct Ends {
+    pub(super) bell: Arc<EventFd>,
+    pub(super) messages: Receiver<Message>,
+    pub(super) tell: UnboundedSender<Report>,
+    pub(super) standing: Arc<Standing>,
+}
+
 /// See the module's text.
 pub(super) struct Thread {
     pub(super) parts: Parts,
@@ -42,6 +52,7 @@ pub(super) struct Thread {
     bell: Arc<EventFd>,
     messages: Receiver<Message>,
     tell: UnboundedSender<Report>,
+    standing: Arc<Standing>,
     originals: Originals,
     watched: Watched,
     pub(super) tier: Option<Tier>,
@@ -57,13 +68,13 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(
-        parts: Parts,
-        waits: Option<Waits>,
-        bell: Arc<EventFd>,
-        messages: Receiver<Message>,
-        tell: UnboundedSender<Report>,
-    ) -> Self {
+    pub(super) fn new(parts: Parts, waits: Option<Waits>, ends: Ends) -> Self {
+        let Ends {
+            bell,
+            messages,
+            tell,
+            standing,
+        } = ends;
         Self {
             originals: Originals::open(parts.found.clone()),
             parts,
@@ -71,6 +82,7 @@ impl Thread {
             bell,
             messages,
             tell,
+            standing,
             watched: Watched::default(),
             tier: None,
             hold: Hold::default(),
@@ -99,6 +111,7 @@ impl Thread {
                 break;
             }
             self.look();
+            self.standing.set(self.hold.limit(), self.rounds.limit());
         }
         self.end();
     }
@@ -154,6 +167,7 @@ impl Thread {
         let Some((pod, waited_nanos)) = self.watched.waited(wait.slot, wait.wait_ns) else {
             return;
         };
+        self.standing.waited();
         let now = Instant::now();
         if self.is_refused(now) {
             return;

@@ -26,7 +26,8 @@ use crate::{
     api::{
         published::Figures,
         types::{
-            ForeignWriteStats, NodeStats, RuntimeStats, SamplingStats, TierConvergence, TierStats,
+            BestEffortCpuStats, ForeignWriteStats, NodeStats, RuntimeStats, SamplingStats,
+            TierConvergence, TierStats,
         },
     },
     base::{clock, cpus},
@@ -72,6 +73,7 @@ pub(super) struct OfOthers<'a> {
     pub(super) unexplained: usize,
     /// What pods gave back of their page cache.
     pub(super) given: Option<&'a Given>,
+    pub(super) best_effort_cpu: Option<BestEffortCpuStats>,
 }
 
 impl FiguresPublisher {
@@ -217,6 +219,7 @@ impl FiguresPublisher {
             cpus: cpus::online(),
             allocatable_memory_bytes: reserve::allocatable(&env.node).memory.as_u64(),
             reclaimed,
+            best_effort_cpu: others.best_effort_cpu,
             tiers,
             kernel_drops: self.accounting.drops(),
             foreign_writes: others.drift,

@@ -129,6 +129,17 @@ fn describe() {
             .absolute(0);
         }
     }
+    describe_counter!(
+        "podwarden_cpu_quota_changes_total",
+        "Reported changes of containers' CPU quotas, at most one of a container in a second, by reason: raised for \
+         throttled, lowered for nodeBusy and noTokens"
+    );
+    for reason in ["throttled", "nodeBusy", "noTokens"] {
+        for dry_run in ["false", "true"] {
+            counter!("podwarden_cpu_quota_changes_total", "reason" => reason, "dry_run" => dry_run)
+                .absolute(0);
+        }
+    }
     describe_histogram!(
         CROSSING_TO_KILL,
         "From a crossed level to the last SIGKILL, by scope"

@@ -1,0 +1,62 @@
+//! What best effort may use now, for other threads to read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use podwarden_policy::MilliCpu;
+
+/// No limit.
+const NONE: u64 = u64::MAX;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Standing {
+    wait: AtomicU64,
+    suppress: AtomicU64,
+    long_waits: AtomicU64,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            wait: AtomicU64::new(NONE),
+            suppress: AtomicU64::new(NONE),
+            long_waits: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Standing {
+    /// What best effort may use: while a protected pod waits, and by the formula.
+    pub(super) fn set(&self, wait: Option<MilliCpu>, suppress: Option<MilliCpu>) {
+        for (at, limit) in [(&self.wait, wait), (&self.suppress, suppress)] {
+            at.store(limit.map_or(NONE, |limit| limit.0), Ordering::Relaxed);
+        }
+    }
+
+    /// A protected pod waited longer than its objective.
+    pub(super) fn waited(&self) {
+        self.long_waits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What it may use while a protected pod waits; `None` while none waits.
+    pub fn wait(&self) -> Option<MilliCpu> {
+        read(&self.wait)
+    }
+
+    /// What it may use by the formula; `None` without a limit.
+    pub fn suppress(&self) -> Option<MilliCpu> {
+        read(&self.suppress)
+    }
+
+    /// Waits beyond their objective so far.
+    pub fn long_waits(&self) -> u64 {
+        self.long_waits.load(Ordering::Relaxed)
+    }
+}
+
+fn read(limit: &AtomicU64) -> Option<MilliCpu> {
+    match limit.load(Ordering::Relaxed) {
+        NONE => None,
+        limit => Some(MilliCpu(limit)),
+    }
+}
