@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind};
 use podwarden_policy::settings::Controller;
 
-use super::{Case, Context, case, portable};
+use super::{Case, Context, case, portable, skip};
 use crate::harness::{Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, sleep};
 
 mod killed;
@@ -33,6 +33,7 @@ pub(super) const CASES: &[Case] = &[
         "nothing_stays_of_killed_agents",
         killed::nothing_stays_of_killed_agents,
     ),
+    portable("refused_quota_is_of_one_pod", refused_quota_is_of_one_pod),
     case(
         "burst_needs_labels_that_agree",
         burst_needs_labels_that_agree,
@@ -290,6 +291,39 @@ fn observed_burst_writes_nothing(context: &Context) -> Result<()> {
     at_its_limit(&pod)?;
     burner.kill();
     ends_restored(node, &[&pod])
+}
+
+/// On v1 the kernel refuses a quota above the parent's.
+fn refused_quota_is_of_one_pod(context: &Context) -> Result<()> {
+    let strategy = "policy: auto, sharePoolThresholdPercent: 100";
+    let mut node = Node::start(context, &options(strategy))?;
+    if node.kubepods().mounts().is_on_v2(Controller::Cpu) {
+        return skip("cgroup v2 lowers such a quota without an error");
+    }
+    let bound = limited(&node, PodSpec::new("bound", Qos::Burstable, "100m", "64Mi"))?;
+    let web = limited(&node, spec("web"))?;
+    let tier = node.tier("burstable")?;
+    limit(&tier, BASE_US + BASE_US / 10)?;
+    let mut burners = [bound.start(&["burn"])?, web.start(&["burn"])?];
+    raised(&node, &web)?;
+    eventually(node.limit(), || {
+        let degraded = |event: &Event| matches!(&event.kind, EventKind::Degraded { message } if message.contains("e2e/bound exceeds no CPU limit"));
+        let events = node.agent.events(0)?;
+        ensure!(events.iter().any(degraded), "no event names the pod");
+        Ok(())
+    })?;
+    let (quota, _) = bandwidth(&bound.main)?;
+    ensure!(quota <= BASE_US + BASE_US / 10, "a quota of {quota} us");
+    for burner in &mut burners {
+        burner.kill();
+    }
+    let ends = node.limit();
+    node.agent.stop(Signal::SIGTERM, ends)?;
+    at_its_limit(&web)?;
+    let found = bandwidth(&bound.main)?;
+    ensure!(found == (BASE_US, 0), "{found:?}");
+    node.empty()?;
+    remove(&node, &[&web, &bound])
 }
 
 fn burst_needs_labels_that_agree(context: &Context) -> Result<()> {

@@ -143,10 +143,9 @@ impl Colocation {
                     What::Freed { .. } => self.waiting = None,
                     What::Suppressed(_) | What::Refused(_) => {}
                 }
-                return publish::hold(report, env);
+                publish::hold(report, env)
             }
         }
-        Vec::new()
     }
 
     /// Hands the threads the pods as they are now; returns what is new of labels without effect.

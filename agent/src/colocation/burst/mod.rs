@@ -65,14 +65,26 @@ pub struct Aim {
 pub struct Report {
     /// Which pod.
     pub pod: PodRef,
-    /// Its container.
-    pub container: String,
     /// When, `CLOCK_MONOTONIC` nanoseconds.
     pub at: u64,
     /// What was done.
-    pub step: Step,
+    pub what: What,
     /// True in observe mode: nothing was written.
     pub dry_run: bool,
+}
+
+/// What became of a pod's quotas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A container's quota changed.
+    Step {
+        /// Its name, or id.
+        container: String,
+        /// From what, to what, and why.
+        step: Step,
+    },
+    /// The kernel refused a quota or a burst, and the pod is left alone for a while.
+    Refused(String),
 }
 
 /// A step of a container's quota.

@@ -9,14 +9,16 @@ use podwarden_policy::{
 };
 
 use super::{
-    Parts, Protected, Report, Step, Why,
+    Parts, Protected, Report, Step, What, Why,
     container::{Cgroup, PACE, Tracked, note},
     meter::Meter,
 };
 use crate::{
-    base::clock,
+    base::{clock, error::chain},
     colocation::found::{Found, Originals, carry_out},
 };
+
+mod restore;
 
 /// Between two looks at the quotas that others may have set.
 const RESCAN: Duration = Duration::from_secs(5);
@@ -36,6 +38,8 @@ pub(super) struct Pod {
     tracked: Vec<Tracked>,
     scanned: Instant,
     refused: Option<Instant>,
+    /// The refusal that was reported last.
+    told: Option<String>,
 }
 
 impl Pod {
@@ -46,6 +50,7 @@ impl Pod {
             tracked: Vec::new(),
             scanned: now,
             refused: None,
+            told: None,
         };
         pod.open_containers(parts, now);
         Ok(pod)
@@ -130,7 +135,7 @@ impl Pod {
             return Ok(());
         }
         if parts.enforce {
-            self.apply(parts, originals, &targets, now)?;
+            self.apply(parts, originals, &targets, now, tell)?;
         }
         self.report(parts, &targets, now, tell);
         Ok(())
@@ -206,6 +211,7 @@ impl Pod {
         originals: &mut Originals,
         targets: &[u64],
         now: Instant,
+        tell: &mut impl FnMut(Report),
     ) -> Result<(), Error> {
         let then: Vec<Bandwidth> = self
             .tracked
@@ -236,7 +242,11 @@ impl Pod {
                 one.lowered = Some(now);
             }
         }
-        self.write(parts, originals, &then, now);
+        if let Err(error) = self.write(parts, originals, &then)
+            && !error.is_gone()
+        {
+            self.refuse(&error, now, tell);
+        }
         Ok(())
     }
 
@@ -268,8 +278,7 @@ impl Pod {
         parts: &Parts,
         originals: &mut Originals,
         then: &[Bandwidth],
-        now: Instant,
-    ) {
+    ) -> Result<(), Error> {
         // Kept before the first write.
         originals.of(&self.cgroup.path, self.cgroup.found);
         for one in &self.tracked {
@@ -298,18 +307,29 @@ impl Pod {
             (&self.cgroup.path, &self.cgroup.found),
             &there,
         );
-        if let Err(error) = written
-            && !error.is_gone()
-        {
-            tracing::warn!(%error, pod = %self.cgroup.path, "its CPU quota cannot be raised");
-            self.refused = Some(now);
-        }
         let all = self.tracked.iter_mut().map(|one| &mut one.cgroup);
         for cgroup in all.chain([&mut self.cgroup]) {
             if let Ok(read) = Found::read(&parts.tree, &cgroup.path) {
                 cgroup.now = read;
             }
         }
+        written
+    }
+
+    /// Leaves the pod alone for a while, and reports why once.
+    fn refuse(&mut self, error: &Error, now: Instant, tell: &mut impl FnMut(Report)) {
+        self.refused = Some(now);
+        let error = chain(error);
+        if self.told.as_ref() == Some(&error) {
+            return;
+        }
+        self.told = Some(error.clone());
+        tell(Report {
+            pod: self.protected.pod.clone(),
+            at: clock::monotonic(),
+            what: What::Refused(error),
+            dry_run: false,
+        });
     }
 
     fn report(
@@ -332,68 +352,19 @@ impl Pod {
             one.reported = (Some(now), if parts.enforce { to_us } else { from_us });
             tell(Report {
                 pod: self.protected.pod.clone(),
-                container: one.name.clone(),
                 at: clock::monotonic(),
-                step: Step {
-                    throttled_nanos,
-                    from_us,
-                    to_us,
-                    period_us: quota.period_us,
-                    why,
+                what: What::Step {
+                    container: one.name.clone(),
+                    step: Step {
+                        throttled_nanos,
+                        from_us,
+                        to_us,
+                        period_us: quota.period_us,
+                        why,
+                    },
                 },
                 dry_run: !parts.enforce,
             });
         }
-    }
-
-    /// Puts everything back as it was found. True once it is, or the pod is gone.
-    pub(super) fn restore(&mut self, parts: &Parts, originals: &mut Originals) -> bool {
-        if !originals.has(&self.cgroup.path) {
-            return true;
-        }
-        let adopt = |cgroup: &mut Cgroup, originals: &mut Originals| {
-            cgroup.adopt(&parts.tree, originals).is_ok()
-        };
-        if !adopt(&mut self.cgroup, originals) {
-            self.forget(parts, originals);
-            return true;
-        }
-        self.tracked
-            .retain_mut(|one| adopt(&mut one.cgroup, originals));
-        let there: Vec<_> = self
-            .tracked
-            .iter()
-            .map(|one| (&one.cgroup.path, &one.cgroup.found))
-            .collect();
-        let changes: Vec<_> = self
-            .tracked
-            .iter()
-            .map(|one| one.cgroup.change(one.cgroup.found.bandwidth()))
-            .collect();
-        let pod = self.cgroup.change(self.cgroup.found.bandwidth());
-        let writes = burst::writes(pod, &changes);
-        match carry_out(
-            &parts.tree,
-            &writes,
-            (&self.cgroup.path, &self.cgroup.found),
-            &there,
-        ) {
-            Ok(()) => {}
-            Err(error) if error.is_gone() => {}
-            Err(error) => {
-                tracing::warn!(%error, pod = %self.cgroup.path, "its CPU quota is not what was found");
-                return false;
-            }
-        }
-        self.forget(parts, originals);
-        true
-    }
-
-    /// Nothing of the pod is ours any more.
-    pub(super) fn forget(&self, parts: &Parts, originals: &mut Originals) {
-        let containers = self.protected.containers.iter().map(|(_, path)| path);
-        let all = || containers.clone().chain([&self.cgroup.path]);
-        originals.forget(all());
-        all().for_each(|path| parts.ours.forget(path));
     }
 }

@@ -63,6 +63,8 @@ pub(super) struct Thread {
     reported: Option<Instant>,
     adopted: Instant,
     pub(super) refused: Option<Instant>,
+    /// The refusal that was reported last.
+    told: Option<String>,
     /// Puts the quota back when the agent is killed.
     guard: Option<Guard>,
 }
@@ -91,6 +93,7 @@ impl Thread {
             reported: None,
             adopted: Instant::now(),
             refused: None,
+            told: None,
             guard: None,
         }
     }
@@ -231,10 +234,14 @@ impl Thread {
         false
     }
 
-    /// The kernel refused a write.
+    /// The kernel refused a write or a file; the same refusal is reported once.
     pub(super) fn refuse(&mut self, now: Instant, error: &podwarden_cgroup::Error) {
         self.refused = Some(now);
-        self.report(clock::monotonic(), What::Refused(chain(error)));
+        let error = chain(error);
+        if self.told.as_ref() != Some(&error) {
+            self.told = Some(error.clone());
+            self.report(clock::monotonic(), What::Refused(error));
+        }
     }
 
     /// What comes with time: steps back, and what others have done.
@@ -244,8 +251,8 @@ impl Thread {
         if rises && self.write(now) && self.hold.limit().is_none() {
             self.freed(now);
         }
-        if self.tier.is_none() && self.is_needed() {
-            self.open_tier();
+        if self.tier.is_none() && self.is_needed() && !self.is_refused(now) {
+            self.open_tier(now);
         }
         self.suppress(now);
         if let Some(tier) = &mut self.tier
@@ -279,17 +286,14 @@ impl Thread {
     }
 
     /// Opens the tier's files. It may come after the protected pods, with its first pod.
-    fn open_tier(&mut self) {
+    fn open_tier(&mut self, now: Instant) {
         let parts = &self.parts;
         // Kept before anything is written.
         let originals = parts.enforce.then_some(&mut self.originals);
         match Tier::open(&parts.tree, &parts.tier, originals) {
             Ok(tier) => self.tier = Some(tier),
             Err(error) if error.is_gone() => return,
-            Err(error) => {
-                tracing::warn!(%error, "best effort cannot be held back");
-                return;
-            }
+            Err(error) => return self.refuse(now, &error),
         }
         if parts.enforce && self.guard.is_none() {
             self.guard = undo::guard(&parts.cgroup_root, &parts.found);

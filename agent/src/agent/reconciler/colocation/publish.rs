@@ -5,20 +5,28 @@ use crate::{
     api::types::EventKind,
     base::clock,
     colocation::{
-        burst::{Report, Why},
+        burst::{self, Report, Why},
         hold::{self, Suppressed, What},
     },
 };
 
 /// A quota that the thread changed.
-pub(super) fn quota(report: Report, env: &Environment) {
+pub(super) fn quota(report: Report, env: &Environment) -> Vec<Fact> {
     let Report {
         pod,
-        container,
         at,
-        step,
+        what,
         dry_run,
     } = report;
+    let (container, step) = match what {
+        burst::What::Step { container, step } => (container, step),
+        burst::What::Refused(error) => {
+            return vec![Fact::Degraded(format!(
+                "{}/{} exceeds no CPU limit: {error}",
+                pod.namespace, pod.name
+            ))];
+        }
+    };
     let kind = EventKind::CpuQuota {
         container,
         throttled_nanos: step.throttled_nanos,
@@ -34,6 +42,7 @@ pub(super) fn quota(report: Report, env: &Environment) {
         dry_run,
     };
     env.published.event(clock::text_of(at), Some(pod), kind);
+    Vec::new()
 }
 
 /// What best effort may use.
