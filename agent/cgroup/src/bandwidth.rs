@@ -109,7 +109,10 @@ impl QuotaWriter {
             Version::V2 => ("cpu.max", None),
             Version::V1 => {
                 let (file, path) = open("cpu.cfs_period_us")?;
-                let us = tree.cpu_max(cgroup)?.period_us;
+                // Without a quota the period counts for nothing, but it is there.
+                let us = io::read_text(&path)?;
+                let us = parse_u64(us.as_bytes())
+                    .ok_or_else(|| Error::malformed(Arc::clone(&path), "a number"))?;
                 ("cpu.cfs_quota_us", Some(Period { file, path, us }))
             }
         };

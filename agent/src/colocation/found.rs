@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use podwarden_cgroup::{CgroupPath, Error, Tree, root_as_file_name};
+use podwarden_cgroup::{CgroupPath, Error, QuotaWriter, Tree, root_as_file_name};
 use podwarden_policy::{
     colocation::burst::{self, Bandwidth, Cgroup, Write},
     limits::{CpuMax, Limit},
@@ -159,7 +159,13 @@ fn restore_pod(
         .filter_map(|(path, found)| Some(((path, found), now(path, found)?)))
         .unzip();
     let writes = burst::writes(pod_change, &changes);
-    carry_out(tree, &writes, pod, &there)
+    carry_out(tree, &writes, pod, &there)?;
+    // The period of a cgroup without a quota is no part of its bandwidth.
+    let unlimited = |(_, found): &(&CgroupPath, &Found)| found.max.quota_us == Limit::Unlimited;
+    for (path, found) in [pod].into_iter().chain(there).filter(unlimited) {
+        QuotaWriter::open(tree, path)?.set(found.max)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
