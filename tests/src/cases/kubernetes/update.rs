@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::LIMIT;
 use super::eviction::Scene;
-use crate::cases::{Case, Context, case};
+use crate::cases::{Case, Context, slow};
 use crate::harness::eventually;
-use crate::kubernetes::{Cluster, uid};
+use crate::kubernetes::{Cluster, condition, uid};
 
-pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_update", kubernetes_update)];
+pub(in crate::cases) const CASES: &[Case] = &[slow("kubernetes_update", kubernetes_update)];
 
 const SET: &str = "/apis/apps/v1/namespaces/podwarden/daemonsets/podwarden";
 const PODS: &str = "/api/v1/namespaces/podwarden/pods";
@@ -21,6 +21,13 @@ fn kubernetes_update(context: &Context) -> Result<()> {
     for run in 1..=context.repetitions(1) {
         let scene = Scene::new(context)?;
         let cluster = &scene.cluster;
+        // The controller replaces a pod that is not ready without waiting for the new one.
+        eventually(LIMIT, || {
+            let pod = cluster.agent_pod()?;
+            let ready = condition(&pod, "Ready").context("no condition Ready")?;
+            ensure!(ready["status"] == "True", "{ready}");
+            Ok(())
+        })?;
         let old = uid(&cluster.agent_pod()?)?;
         let template = json!({"metadata": {"annotations": {"update": format!("{old}-{run}")}}});
         cluster
@@ -54,7 +61,7 @@ fn old_one_ends(cluster: &Cluster, old: &str) -> Result<()> {
         .all(|pod| pod["metadata"]["deletionTimestamp"].is_string());
     ensure!(ends && !after.is_empty(), "{} pods", pods.len());
     for pod in after {
-        let ready = crate::kubernetes::condition(pod, "Ready").context("no condition Ready")?;
+        let ready = condition(pod, "Ready").context("no condition Ready")?;
         ensure!(
             ready["status"] == "True",
             "the old pod ends before: {ready}"
