@@ -13,7 +13,7 @@ use crate::{
 
 /// Memory cgroups between a task and the root that are looked at: kubepods, tier, pod, container and
 /// four nested ones.
-pub(crate) const MAX_CHAIN: usize = 8;
+const MAX_CHAIN: usize = 8;
 
 /// How often a CPU checks at context switches, nanoseconds of its run-queue clock.
 const CHECK_INTERVAL_NS: u64 = 100_000;
@@ -34,24 +34,32 @@ pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, clock: u64) {
     check_chain(prev);
 }
 
-/// Checks the limits and the levels of a task's memory cgroup and of all above it.
+/// Calls `look` with a task's memory cgroup and all above it.
 #[inline(always)]
-pub(crate) fn check_chain(task: Task) {
+pub(crate) fn each_above(task: Task, mut look: impl FnMut(Css)) {
     if !kernel::has(Figure::Levels) {
         return;
     }
-    let armed = any_armed();
     let mut css = task.memory_css();
     for _ in 0..MAX_CHAIN {
         if css.is_null() {
             return;
         }
+        look(css);
+        css = css.parent();
+    }
+}
+
+/// Checks the limits and the levels of a task's memory cgroup and of all above it.
+#[inline(always)]
+pub(crate) fn check_chain(task: Task) {
+    let armed = any_armed();
+    each_above(task, |css| {
         near::check(css, task);
         if armed {
             check(css);
         }
-        css = css.parent();
-    }
+    });
 }
 
 #[inline(always)]

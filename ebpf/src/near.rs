@@ -4,13 +4,13 @@
 //! begins to reclaim: that comes before its OOM killer.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use podwarden_abi::{EventKind, Figure, NearLimitEvent};
+use podwarden_abi::{EventKind, NearLimitEvent};
 
 use crate::{
     account,
     atomic::compare_and_swap,
-    kernel::{self, Css, Task},
-    level::MAX_CHAIN,
+    kernel::{Css, Task},
+    level,
     maps::NEAR,
     telemetry,
 };
@@ -18,17 +18,7 @@ use crate::{
 /// Looks at a task's memory cgroup and all above it.
 #[inline(always)]
 pub(crate) fn check_chain(task: Task) {
-    if !kernel::has(Figure::Levels) {
-        return;
-    }
-    let mut css = task.memory_css();
-    for _ in 0..MAX_CHAIN {
-        if css.is_null() {
-            return;
-        }
-        check(css, task);
-        css = css.parent();
-    }
+    level::each_above(task, |css| check(css, task));
 }
 
 /// Reports that the usage of `css` has reached a part of its limit, unless that is known. `task` is in it or below.
