@@ -119,17 +119,18 @@ impl Account {
 
     /// Adds what the CPUs count together.
     pub fn add_shared(&mut self, of: &SharedAccount) {
-        self.direct_stall_ns += of.direct_stall_ns;
-        self.memcg_stall_ns += of.memcg_stall_ns;
-        self.exits += of.exits;
-        self.exits_failed += of.exits_failed;
-        self.exits_signaled += of.exits_signaled;
-        self.exits_oom += of.exits_oom;
-        self.disk.accumulate(&of.disk);
-        self.retransmits += of.retransmits;
-        for (to, of) in self.wait_hist.iter_mut().zip(of.wait_carry) {
-            *to += of;
-        }
+        self.accumulate(&Self {
+            direct_stall_ns: of.direct_stall_ns,
+            memcg_stall_ns: of.memcg_stall_ns,
+            exits: of.exits,
+            exits_failed: of.exits_failed,
+            exits_signaled: of.exits_signaled,
+            exits_oom: of.exits_oom,
+            disk: of.disk,
+            retransmits: of.retransmits,
+            wait_hist: of.wait_carry,
+            ..Self::default()
+        });
     }
 
     /// Adds what another account has counted.
