@@ -63,9 +63,9 @@ fn report(id: u64, usage: u64, limit: u64, percent: u32, task: Task) {
         let _ = NEAR.remove(id);
         return;
     };
-    let cgroup = task.cgroup().id();
+    let cgroup = task.cgroup();
     let slot = account::tracked_slot(cgroup);
-    let header = telemetry::header(EventKind::NearLimit, slot, cgroup);
+    let header = telemetry::header(EventKind::NearLimit, slot, cgroup.id());
     record.write(NearLimitEvent {
         header,
         memory_cgroup: id,
