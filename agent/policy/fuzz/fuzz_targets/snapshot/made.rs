@@ -246,7 +246,9 @@ fn labels(u: Choices<'_, '_>) -> Result<Labels> {
         priority_class: option(u, |u| Ok(u.choose(&bands)?.to_string()))?,
         wait_objective: option(u, |u| Ok(u.choose(&["2ms", "0", ""])?.to_string()))?,
         eviction_enabled: option(u, |u| Ok(u.choose(&["true", "false", ""])?.to_string()))?,
-        eviction_policy: option(u, |u| Ok(u.choose(&["[]", r#"["BECPUEvict"]"#, ""])?.to_string()))?,
+        eviction_policy: option(u, |u| {
+            Ok(u.choose(&["[]", r#"["BECPUEvict"]"#, ""])?.to_string())
+        })?,
     })
 }
 

@@ -40,7 +40,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The koordlet's name of the strategy, by which a pod accepts it ([`AcceptedEvictions::allows`]).
+    /// The koordlet's name of the strategy, by which a pod accepts it ([`super::AcceptedEvictions::allows`]).
     pub const fn strategy(self) -> &'static str {
         match self {
             Self::Satisfaction { .. } => "BECPUEvict",

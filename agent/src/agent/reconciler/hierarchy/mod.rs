@@ -222,8 +222,7 @@ impl Hierarchy {
         self.drift.as_ref().map(Drift::stats).unwrap_or_default()
     }
 
-    /// Ends the convergence: the tiers get the limits of `onExit`.
-    /// Ends the convergence; `successor` has its limits from now on.
+    /// Ends the convergence: the tiers get the limits of `onExit`, or a `successor` has their limits from now on.
     pub(super) fn end_convergence(&mut self, successor: bool) {
         if let Some(converger) = self.converger.take()
             && successor
