@@ -304,7 +304,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
     objective::check(slot, next);
     if left != NO_SLOT {
         // `next` is on this CPU's run queue; `prev` may have been moved on already.
-        level::check_at_switch(state, prev, next.queue_clock());
+        level::check_at_switch(state, prev, left, next.queue_clock());
     }
     count_switch(slot);
 }
@@ -327,6 +327,6 @@ pub(crate) fn flush() {
     let slot = slot_of(state, task.cgroup());
     enter(state, task, slot);
     if slot != NO_SLOT {
-        level::check_chain(task);
+        level::check_chain(task, slot);
     }
 }

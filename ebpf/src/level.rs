@@ -23,15 +23,15 @@ fn any_armed() -> bool {
     kernel::has(Figure::Levels) && CONTROL.get(0).is_some_and(|c| c.levels != 0)
 }
 
-/// Checks the outgoing task's levels, at most once per [`CHECK_INTERVAL_NS`] of `clock`, the run
+/// Checks the levels of the outgoing task, which counts to `slot`, at most once per [`CHECK_INTERVAL_NS`] of `clock`, the run
 /// queue's.
 #[inline(always)]
-pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, clock: u64) {
+pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, slot: u32, clock: u64) {
     if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS {
         return;
     }
     state.last_check = clock;
-    check_chain(prev);
+    check_chain(prev, slot);
 }
 
 /// Calls `look` with a task's memory cgroup and all above it.
@@ -50,12 +50,12 @@ pub(crate) fn each_above(task: Task, mut look: impl FnMut(Css)) {
     }
 }
 
-/// Checks the limits and the levels of a task's memory cgroup and of all above it.
+/// Checks the limits and the levels of the memory cgroup of a task that counts to `slot`, and of all above it.
 #[inline(always)]
-pub(crate) fn check_chain(task: Task) {
+pub(crate) fn check_chain(task: Task, slot: u32) {
     let armed = any_armed();
     each_above(task, |css| {
-        near::check(css, task);
+        near::check(css, task, slot);
         if armed {
             check(css);
         }

@@ -7,7 +7,6 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use podwarden_abi::{EventKind, NearLimitEvent};
 
 use crate::{
-    account,
     atomic::compare_and_swap,
     kernel::{Css, Task},
     level,
@@ -15,15 +14,16 @@ use crate::{
     telemetry,
 };
 
-/// Looks at a task's memory cgroup and all above it.
+/// Looks at the memory cgroup of a task that counts to `slot`, and at all above it.
 #[inline(always)]
-pub(crate) fn check_chain(task: Task) {
-    level::each_above(task, |css| check(css, task));
+pub(crate) fn check_chain(task: Task, slot: u32) {
+    level::each_above(task, |css| check(css, task, slot));
 }
 
-/// Reports that the usage of `css` has reached a part of its limit, unless that is known. `task` is in it or below.
+/// Reports that the usage of `css` has reached a part of its limit, unless that is known. `task` is in it or below, and
+/// counts to `slot`: looked up here, in the walk of a chain, the account would be a walk in each of its steps.
 #[inline(always)]
-pub(crate) fn check(css: Css, task: Task) {
+pub(crate) fn check(css: Css, task: Task, slot: u32) {
     let (Some(usage), Some(limit)) = (css.memory_usage(), css.memory_limit()) else {
         return;
     };
@@ -36,7 +36,7 @@ pub(crate) fn check(css: Css, task: Task) {
     let percent = if reached(nearest) { nearest } else { near };
     let id = css.cgroup().id();
     if is_news(id, limit, percent) {
-        report(id, usage, limit, percent, task);
+        report(id, usage, limit, percent, (task, slot));
     }
 }
 
@@ -57,15 +57,13 @@ fn is_news(id: u64, limit: u64, percent: u32) -> bool {
 }
 
 #[inline(always)]
-fn report(id: u64, usage: u64, limit: u64, percent: u32, task: Task) {
+fn report(id: u64, usage: u64, limit: u64, percent: u32, (task, slot): (Task, u32)) {
     let Some(mut record) = telemetry::reserve::<NearLimitEvent>() else {
         // Reported when it is seen again.
         let _ = NEAR.remove(id);
         return;
     };
-    let cgroup = task.cgroup();
-    let slot = account::tracked_slot(cgroup);
-    let header = telemetry::header(EventKind::NearLimit, slot, cgroup.id());
+    let header = telemetry::header(EventKind::NearLimit, slot, task.cgroup().id());
     record.write(NearLimitEvent {
         header,
         memory_cgroup: id,

@@ -36,11 +36,12 @@ fn current_slot() -> u32 {
 /// The running task enters reclaim.
 #[inline(always)]
 pub(crate) fn begin(kind: Kind) {
-    if current_slot() == NO_SLOT {
+    let slot = current_slot();
+    if slot == NO_SLOT {
         return;
     }
     if kind == Kind::Memcg {
-        near::check_chain(Task::current());
+        near::check_chain(Task::current(), slot);
     }
     if STALLS.insert(key(kind), now(), 0).is_err() {
         dropped(DropCounter::Stalls);
