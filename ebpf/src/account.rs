@@ -1,15 +1,13 @@
 //! CPU time and run-queue wait: which task runs, and which account it counts to.
 
-use podwarden_abi::{
-    CpuAccount, CpuState, DropCounter, Figure, NESTED_STEP, NO_SLOT, SharedAccount, Tracked, Used,
-};
+use podwarden_abi::{CpuAccount, CpuState, DropCounter, Figure, NO_SLOT, SharedAccount, Used};
 
 mod moved;
 mod wait;
 
 use crate::{
     atomic::{self, compare_and_swap},
-    kernel::{self, Cgroup, STORAGE_RECURS, Task},
+    kernel::{self, STORAGE_RECURS, Task},
     level,
     maps::{ACCOUNTS, CONTROL, CPUS, SHARED, TASKS, TRACKED, dropped},
     objective,
@@ -20,16 +18,15 @@ use wait::wait;
 /// The account that a cgroup counts to, by this CPU's cache. Only for programs that cannot be
 /// preempted: a line is written in parts.
 #[inline(always)]
-fn slot_of(state: &mut CpuState, cgroup: Cgroup) -> u32 {
+fn slot_of(state: &mut CpuState, id: u64) -> u32 {
     let Some(control) = CONTROL.get(0) else {
         return NO_SLOT;
     };
-    let id = cgroup.id();
     let line = &mut state.cache[id as usize % CpuState::CACHE_LINES];
     if line.id == id && line.generation == control.generation {
         return line.slot;
     }
-    let slot = tracked_slot(cgroup);
+    let slot = tracked_slot(id);
     line.id = id;
     line.generation = control.generation;
     line.slot = slot;
@@ -38,38 +35,10 @@ fn slot_of(state: &mut CpuState, cgroup: Cgroup) -> u32 {
 
 /// The account that a cgroup counts to, from the table.
 #[inline(always)]
-pub(crate) fn tracked_slot(cgroup: Cgroup) -> u32 {
+pub(crate) fn tracked_slot(id: u64) -> u32 {
     // SAFETY: read at once; a concurrent removal may leave the values of another cgroup in scope,
     // which the agent only allows once no task can be in this one.
-    match unsafe { TRACKED.get(cgroup.id()) } {
-        Some(entry) => entry.slot,
-        None => slot_above(cgroup),
-    }
-}
-
-/// The account of the nearest cgroup above that has an entry. A function of its own: most cgroups have one themselves, and
-/// the others are looked up once and cached.
-#[inline(never)]
-fn slot_above(cgroup: Cgroup) -> u32 {
-    entry_of(cgroup.parent()).map_or(NO_SLOT, |(entry, _)| entry.slot)
-}
-
-/// The table's entry of a cgroup, or of the nearest above it that has one, and how many levels above that is.
-#[inline(always)]
-pub(crate) fn entry_of(cgroup: Cgroup) -> Option<(Tracked, u32)> {
-    let mut at = cgroup;
-    for above in 0..NESTED_STEP {
-        if at.is_null() {
-            return None;
-        }
-        // SAFETY: copied at once; a concurrent removal may leave the values of another cgroup in scope,
-        // which the agent only allows once no task can be in this one.
-        if let Some(&entry) = unsafe { TRACKED.get(at.id()) } {
-            return Some((entry, above));
-        }
-        at = at.parent();
-    }
-    None
+    unsafe { TRACKED.get(id) }.map_or(NO_SLOT, |t| t.slot)
 }
 
 /// This CPU's figures of an account.
@@ -155,7 +124,7 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
         dropped(DropCounter::Untraced);
         settle_forgetful(state);
     }
-    let slot = slot_of(state, task.cgroup());
+    let slot = slot_of(state, task.cgroup().id());
     if slot == NO_SLOT {
         return;
     }
@@ -250,7 +219,7 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
 /// A task has been created. It has not run yet.
 #[inline(always)]
 pub(crate) fn born(task: Task) {
-    if tracked_slot(task.cgroup()) != NO_SLOT {
+    if tracked_slot(task.cgroup().id()) != NO_SLOT {
         // Without memory it is accounted by what is seen of its switches.
         let used = Used {
             runtime: 0,
@@ -272,7 +241,7 @@ pub(crate) fn leave(task: Task) {
     let slot = if traced {
         CpuState::slot(state.current)
     } else {
-        tracked_slot(task.cgroup())
+        tracked_slot(task.cgroup().id())
     };
     if slot == NO_SLOT {
         return;
@@ -299,7 +268,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
     let Some(state) = this_cpu() else { return };
     settle(state, prev);
     let left = CpuState::slot(state.current);
-    let slot = slot_of(state, next.cgroup());
+    let slot = slot_of(state, next.cgroup().id());
     enter(state, next, slot);
     objective::check(slot, next);
     if left != NO_SLOT {
@@ -324,7 +293,7 @@ pub(crate) fn flush() {
         return;
     }
     settle(state, task);
-    let slot = slot_of(state, task.cgroup());
+    let slot = slot_of(state, task.cgroup().id());
     enter(state, task, slot);
     if slot != NO_SLOT {
         level::check_chain(task, slot);

@@ -290,21 +290,11 @@ impl Cgroup {
         member(kn, OFF_KN_ID.load())
     }
 
-    #[inline(always)]
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
-    }
-
-    /// Its parent; null for a root.
-    #[inline(always)]
-    pub(crate) fn parent(self) -> Self {
-        Css(member(self.0, OFF_CGROUP_PARENT.load())).cgroup()
-    }
-
     /// Its parent's id; 0 for a root.
     #[inline(always)]
     pub(crate) fn parent_id(self) -> u64 {
-        self.parent().id()
+        let parent = Css(member(self.0, OFF_CGROUP_PARENT.load()));
+        parent.cgroup().id()
     }
 
     /// True when it is in the hierarchy that identifies pods.

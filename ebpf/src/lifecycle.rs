@@ -4,7 +4,7 @@ use core::ptr;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use podwarden_abi::{
-    CgroupEvent, DropCounter, EventKind, MAX_ACCOUNT_DEPTH, NAME_LEN, NO_SLOT, Tracked, has_entry,
+    CgroupEvent, DropCounter, EventKind, MAX_ACCOUNT_DEPTH, NAME_LEN, NO_SLOT, Tracked,
 };
 
 use crate::{
@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     Entered,
     /// It is in scope and counts to its parent: no account was free.
     Shared,
-    /// The table of cgroups in scope is full: it counts to its parent.
+    /// The table of cgroups in scope is full.
     NoRoom,
 }
 
@@ -34,23 +34,21 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
     if !cgroup.is_identity() {
         return Outcome::OutOfScope;
     }
-    let Some(parent) = account::entry_of(cgroup.parent()) else {
+    let parent_id = cgroup.parent_id();
+    // SAFETY: copied at once.
+    let Some(&parent) = (unsafe { TRACKED.get(parent_id) }) else {
         return Outcome::OutOfScope;
     };
-    let nested = without_entry(cgroup, parent);
-    let depth = u32::from(nested.depth);
-    if !has_entry(depth) {
-        report(cgroup, EventKind::Mkdir, cgroup.id(), nested);
-        return Outcome::Entered;
-    }
-    let wanted = depth <= MAX_ACCOUNT_DEPTH;
+    let depth = parent.depth.saturating_add(1);
+    let wanted = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
     let own = if wanted { take_account() } else { NO_SLOT };
     objective::forget(own);
     let id = cgroup.id();
     let tracked = Tracked {
-        slot: if own == NO_SLOT { nested.slot } else { own },
+        slot: if own == NO_SLOT { parent.slot } else { own },
+        depth,
         own: u16::from(own != NO_SLOT),
-        ..nested
+        parent: parent_id,
     };
     if TRACKED.insert(id, tracked, u64::from(BPF_NOEXIST)).is_err() {
         // The agent's own walk was faster, or there is no room: the account goes back either way.
@@ -61,7 +59,17 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
         if unsafe { TRACKED.get(id) }.is_none() {
             dropped(DropCounter::Accounts);
             // It has no entry, and the agent knows it all the same: its pod may be a victim.
-            report(cgroup, EventKind::Mkdir, id, nested);
+            let slot = parent.slot;
+            report(
+                cgroup,
+                EventKind::Mkdir,
+                id,
+                Tracked {
+                    slot,
+                    own: 0,
+                    ..tracked
+                },
+            );
             return Outcome::NoRoom;
         }
         return Outcome::Entered;
@@ -71,17 +79,6 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
         Outcome::Shared
     } else {
         Outcome::Entered
-    }
-}
-
-/// What a cgroup without an entry of its own counts to, by the nearest entry at its parent or `levels` above that.
-#[inline(always)]
-fn without_entry(cgroup: Cgroup, (entry, levels): (Tracked, u32)) -> Tracked {
-    Tracked {
-        slot: entry.slot,
-        depth: entry.depth.saturating_add(levels as u16).saturating_add(1),
-        own: 0,
-        parent: cgroup.parent_id(),
     }
 }
 
@@ -100,16 +97,14 @@ fn take_account() -> u32 {
 /// A cgroup has been removed or released. The agent reads its figures and frees its account.
 #[inline(always)]
 pub(crate) fn gone(cgroup: Cgroup, kind: EventKind) {
-    // Inode numbers may coincide between hierarchies.
-    if !cgroup.is_identity() {
-        return;
+    let id = cgroup.id();
+    // SAFETY: copied at once. Ids of other hierarchies are not in the table by their kind check at
+    // creation; inode numbers may coincide between hierarchies, hence the check here too.
+    if let Some(&tracked) = unsafe { TRACKED.get(id) }
+        && cgroup.is_identity()
+    {
+        report(cgroup, kind, id, tracked);
     }
-    let tracked = match account::entry_of(cgroup) {
-        Some((entry, 0)) => entry,
-        Some((entry, levels)) => without_entry(cgroup, (entry, levels - 1)),
-        None => return,
-    };
-    report(cgroup, kind, cgroup.id(), tracked);
 }
 
 #[inline(always)]
@@ -141,6 +136,6 @@ fn report(cgroup: Cgroup, kind: EventKind, id: u64, tracked: Tracked) {
 #[inline(always)]
 pub(crate) fn attach(to: Cgroup, task: Task, whole_process: bool) {
     if to.is_identity() {
-        account::moved(task, whole_process, account::tracked_slot(to));
+        account::moved(task, whole_process, account::tracked_slot(to.id()));
     }
 }

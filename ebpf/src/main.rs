@@ -120,7 +120,7 @@ fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
         ),
         Outcome::NoRoom => warn!(
             &ctx,
-            "no room for cgroup {}: it counts to its parent",
+            "no room for cgroup {}: it is not accounted",
             cgroup.id()
         ),
     }

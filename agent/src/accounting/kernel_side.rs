@@ -1,7 +1,7 @@
 //! The kernel programs with the maps that the accounts are read from.
 
 use aya::maps::{MapData, RingBuf};
-use podwarden_abi::{Account, Figure, MAX_ACCOUNT_DEPTH, Tracked, has_entry};
+use podwarden_abi::{Account, Figure, MAX_ACCOUNT_DEPTH, NO_SLOT, Tracked};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::AccountingError;
@@ -79,26 +79,21 @@ impl KernelSide {
     }
 }
 
-/// Puts a cgroup in scope of the kernel programs, if there are any. Below an account most take no entry: the programs find
-/// their account by their ancestors.
+/// Puts a cgroup in scope of the kernel programs, if there are any.
 pub(super) fn track(
     kernel: &mut Option<KernelSide>,
     id: u64,
     parent: Parent,
     depth: u16,
 ) -> Tracked {
-    let without_entry = Tracked {
-        slot: parent.slot,
-        depth,
-        own: 0,
-        parent: parent.id,
+    let Some(kernel) = kernel else {
+        return Tracked {
+            slot: NO_SLOT,
+            depth,
+            own: 0,
+            parent: parent.id,
+        };
     };
-    let depth_below = u32::from(depth);
-    match kernel {
-        Some(kernel) if has_entry(depth_below) => {
-            let own = depth_below <= MAX_ACCOUNT_DEPTH;
-            kernel.accounts.track(id, parent, depth, own)
-        }
-        _ => without_entry,
-    }
+    let own = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
+    kernel.accounts.track(id, parent, depth, own)
 }

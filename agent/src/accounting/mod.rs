@@ -315,7 +315,7 @@ impl Accounting {
         }
     }
 
-    /// What has no entry in the kernel's table is known by its ancestors' alone, which may have gone before it.
+    /// What has no entry in the kernel's table is reported when it is made, but not when it goes.
     fn look_where_full(&mut self, tree: &Tree, now: Instant, out: &mut Vec<Occurrence>) {
         if !self.is_full() {
             return;

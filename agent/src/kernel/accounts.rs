@@ -82,8 +82,7 @@ pub struct Accounts {
     is_full: bool,
 }
 
-/// Cgroups with an entry for one that has an account: room for pods that find no account. Cgroups inside containers
-/// take none, but for each [`podwarden_abi::NESTED_STEP`]th level.
+/// Cgroups in scope for one that has an account.
 const TRACKED_PER_ACCOUNT: u32 = 4;
 
 /// Entries of the table of cgroups in scope.
@@ -203,7 +202,7 @@ impl Accounts {
     /// `own` is set, otherwise with its parent's. Returns what it counts to now; the kernel side, or an
     /// agent before this one, may have put it in scope already.
     ///
-    /// Where the table is full it gets no entry: it counts to its parent, and the agent knows it all the same.
+    /// Where the table is full it gets no entry: its processes are not accounted, and the agent knows it all the same.
     pub fn track(&mut self, id: u64, parent: Parent, depth: u16, own: bool) -> Tracked {
         if let Ok(Wire(tracked)) = self.maps.tracked.get(&id, 0) {
             return tracked;

@@ -152,8 +152,8 @@ impl Account {
     }
 }
 
-/// A cgroup in scope, keyed by its kernel id; [`crate::has_entry`] says which have one. The table names all parents,
-/// so that it can be read when a cgroup that it names is gone.
+/// A cgroup in scope, keyed by its kernel id. The table names all parents, so that it
+/// can be read when a cgroup that it names is gone.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {

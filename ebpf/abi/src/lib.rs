@@ -30,15 +30,6 @@ pub use walk::{CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, WalkEnd, WalkPlan, 
 /// Guaranteed pods, which have no tier above them, reach one nested level.
 pub const MAX_ACCOUNT_DEPTH: u32 = 3;
 
-/// Of cgroups deeper than [`MAX_ACCOUNT_DEPTH`] only each so many levels have an entry ([`Tracked`]): the programs find
-/// the account of the others by their ancestors.
-pub const NESTED_STEP: u32 = 8;
-
-/// Whether a cgroup this deep below kubepods has an entry of its own.
-pub const fn has_entry(depth: u32) -> bool {
-    depth <= MAX_ACCOUNT_DEPTH || (depth - MAX_ACCOUNT_DEPTH).is_multiple_of(NESTED_STEP)
-}
-
 /// How many ends of processes are remembered, so that none is counted twice.
 pub const ENDED_ENTRIES: usize = 8192;
 

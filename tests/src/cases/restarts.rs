@@ -4,7 +4,6 @@ mod each_step;
 mod figures;
 mod hand_over;
 mod load;
-mod nested;
 mod soak;
 mod unfit;
 
@@ -32,8 +31,6 @@ pub(super) const CASES: &[Case] = &[
     portable("restarts_unfit", unfit::unfit),
     portable("hand_over", hand_over::filling),
     portable("hand_over_limits", hand_over::limits),
-    case("restarts_nested", nested::some),
-    slow("restarts_nested_20000", nested::thousands),
     slow("soak", soak::soak),
 ];
 
