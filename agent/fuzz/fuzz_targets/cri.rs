@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use podwarden::runtime::{
+use podwarden::pods::runtime::{
     RuntimeState, SANDBOX_NAME,
     cri::{ListContainersResponse, ListPodSandboxResponse, VersionResponse},
 };
