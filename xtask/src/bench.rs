@@ -39,6 +39,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Another pod's work while a pod's memory is freed: podwarden beside a plain SIGKILL.
+    Freeing {
+        /// Handed to the benchmark: --size 1,4, --runs N, --json FILE.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// A tier above its reserve: podwarden beside a direct write of the target.
     Converge {
         /// In a machine with this kernel and cgroup v2: 6.1, 6.12 or 7.2. Its times are an emulated
@@ -80,6 +86,18 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// A fleet's requests to the API server, and what scraping it takes.
+    Scrape {
+        /// Handed to the benchmark: --agents N, --pods N, --interval SECONDS, --seconds N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// The cost of a read of a disk, with what the agent counts of it and without.
+    Disk {
+        /// Handed to the benchmark: --reads N, --runs N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
 }
 
 /// Builds all it takes and becomes the benchmark; returns only when that fails.
@@ -99,6 +117,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
             let args = [&["--peers-root".into(), root], &args[..]].concat();
             e2e::become_with_agent(workspace, &["bench", "evict"], &args)
         }
+        What::Freeing { args } => e2e::become_with_agent(workspace, &["bench", "freeing"], args),
         What::Converge {
             vm: Some(kernel),
             args,
@@ -111,6 +130,8 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
         What::Fleet { args } => fleet(workspace, args),
         What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
+        What::Scrape { args } => e2e::become_with_agent(workspace, &["bench", "scrape"], args),
+        What::Disk { args } => e2e::become_with_agent(workspace, &["bench", "disk"], args),
     }
 }
 

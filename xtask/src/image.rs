@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::cmd;
-use crate::oci::{Image, Layer, RunBuilder, Written, architecture};
+use crate::oci::{Image, Layer, RunBuilder, Written};
+use crate::platform::Platform;
 
 /// Where the agent is.
 const PROGRAM: &str = "/usr/local/bin/podwarden";
@@ -18,9 +19,10 @@ const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Writes the image `name` with this agent to the file `to`.
 pub fn write(agent: &Path, name: &str, about: About<'_>, to: &Path) -> Result<Written> {
+    let platform = Platform::of_program(agent)?;
     let mut below = Layer::default();
     for library in libraries(agent)? {
-        below.file(&library, &library, 0o755);
+        below.file(platform.in_image(&library), &library, 0o755);
     }
     if Path::new(AUTHORITIES).exists() {
         below.file(AUTHORITIES, AUTHORITIES, 0o644);
@@ -30,7 +32,7 @@ pub fn write(agent: &Path, name: &str, about: About<'_>, to: &Path) -> Result<Wr
     program.file(PROGRAM, agent, 0o755);
     let image = Image {
         name,
-        architecture: architecture(),
+        architecture: platform.architecture(),
         run: RunBuilder::default()
             .entrypoint([PROGRAM.to_owned()])
             .cmd(["run".to_owned()])
@@ -52,8 +54,13 @@ pub struct About<'a> {
     pub annotations: HashMap<String, String>,
 }
 
-/// The libraries and the loader, as `ldd` prints them.
+/// The libraries and the loader, where they are on this machine.
 pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let platform = Platform::of_program(program)?;
+    if !platform.is_here() {
+        return platform.libraries(program);
+    }
+    // As `ldd` prints them.
     let printed = cmd::capture(Command::new("ldd").arg(program))
         .with_context(|| format!("find the libraries of {}", program.display()))?;
     let words = printed.lines().flat_map(str::split_whitespace);

@@ -7,6 +7,7 @@ pub mod cmd;
 pub mod image;
 pub mod oci;
 pub mod paths;
+pub mod platform;
 pub mod report;
 pub mod setup;
 pub mod step;

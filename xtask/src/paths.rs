@@ -45,6 +45,11 @@ impl Workspace {
         self.tools().join("bin/promtool")
     }
 
+    /// Scrapes agents in the cases that are about that.
+    pub fn prometheus(&self) -> PathBuf {
+        self.tools().join("bin/prometheus")
+    }
+
     /// The rules of accessibility that the page is held to.
     pub fn axe(&self) -> PathBuf {
         self.tools().join("axe.min.js")
@@ -128,9 +133,10 @@ impl Workspace {
         self.target.join("release/podwarden")
     }
 
-    /// The agent as it is shipped.
-    pub fn shipped_agent(&self) -> PathBuf {
-        self.target.join("dist/podwarden")
+    /// The agent as it is shipped, for a target other than this machine's where one is given.
+    pub fn shipped_agent(&self, target: Option<&str>) -> PathBuf {
+        let dir = target.map_or_else(|| self.target.clone(), |target| self.target.join(target));
+        dir.join("dist/podwarden")
     }
 
     /// The end-to-end cases and the demo, release build.

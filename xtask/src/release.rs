@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use xtask::cmd;
 use xtask::image::{self, About};
 use xtask::paths::Workspace;
+use xtask::platform::Platform;
 use xtask::step::step;
 
 use crate::build;
@@ -24,9 +25,13 @@ pub(crate) struct Args {
     /// The image's name, with registry and tag
     #[arg(long, default_value = concat!("docker.io/library/podwarden:", env!("CARGO_PKG_VERSION")))]
     name: String,
-    /// Where it is written; the list of its parts goes beside it [default: target/image/podwarden.tar]
+    /// Where it is written; the list of its parts goes beside it [default: target/image/podwarden.tar, for machines
+    /// other than this one podwarden-arm64.tar]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Machines that it is for [default: this one's]
+    #[arg(long, value_enum)]
+    platform: Option<Platform>,
     /// Take this agent in place of building one
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
@@ -40,17 +45,27 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         "--name {}: it has no tag; write it as registry/name:tag",
         args.name
     );
+    let platform = args.platform.unwrap_or(Platform::HERE);
     let output = match &args.output {
         Some(output) => output.clone(),
-        None => workspace.image().join("podwarden.tar"),
+        None if platform.is_here() => workspace.image().join("podwarden.tar"),
+        None => workspace
+            .image()
+            .join(format!("podwarden-{}.tar", platform.architecture())),
     };
     if let Some(dir) = output.parent() {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
     let agent = match &args.agent {
         Some(agent) => agent.clone(),
-        None => built(workspace)?,
+        None => built(workspace, platform)?,
     };
+    let its = Platform::of_program(&agent)?;
+    ensure!(
+        its == platform,
+        "{} is a program for {its}: --platform {platform} takes one for that; leave out --agent to have it built",
+        agent.display()
+    );
     let list = output.with_extension("spdx.json");
     let (revision, created) = source(workspace.root())?;
     let about = About {
@@ -80,7 +95,8 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// The agent with the kernel programs in it, without a path of this machine.
-fn built(workspace: &Workspace) -> Result<PathBuf> {
+fn built(workspace: &Workspace, platform: Platform) -> Result<PathBuf> {
+    platform.require()?;
     build::kernel_programs(workspace)?;
     let root = workspace.root();
     let home = cargo_home()?;
@@ -92,11 +108,15 @@ fn built(workspace: &Workspace) -> Result<PathBuf> {
             .current_dir(root)
             .args(["build", "--locked", "--quiet"]);
         cargo.args(["--profile", "dist", "--package", "podwarden"]);
+        if !platform.is_here() {
+            cargo.args(["--target", platform.target()]);
+            cargo.envs(platform.linker());
+        }
         cargo.arg("--config");
         cargo.arg(format!("build.rustflags=[{}]", flags.join(", ")));
         cmd::run(&mut cargo)
     })?;
-    Ok(workspace.shipped_agent())
+    Ok(workspace.shipped_agent((!platform.is_here()).then(|| platform.target())))
 }
 
 fn cargo_home() -> Result<PathBuf> {

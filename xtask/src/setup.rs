@@ -105,18 +105,18 @@ fn try_for(workspace: &Workspace, wanted: For) {
     }
 }
 
-/// Sees to promtool, which a test of `/metrics` takes; that is skipped without it, so that nothing fails here.
+/// Sees to Prometheus and promtool, which tests of `/metrics` take; those are skipped without them, so that nothing fails
+/// here.
 pub fn for_metrics(workspace: &Workspace) {
-    if promtool(workspace).is_none()
-        && let Err(error) = step("fetch promtool", || fetch_promtool(workspace))
-    {
+    let is_there = promtool(workspace).is_some() && prometheus(workspace).is_some();
+    if !is_there && let Err(error) = step("fetch prometheus", || fetch_prometheus(workspace)) {
         line(Mark::Skipped, &format!("{error:#}"));
     }
 }
 
-/// Debian's package of promtool also starts a server, so that only the program is taken from it.
-fn fetch_promtool(workspace: &Workspace) -> Result<()> {
-    let suite = apt::debian_release().context("promtool is missing: install Prometheus's tools")?;
+/// Debian's package also starts a service, so that only the programs are taken from it.
+fn fetch_prometheus(workspace: &Workspace) -> Result<()> {
+    let suite = apt::debian_release().context("prometheus or promtool is missing: install both")?;
     let dir = workspace.tools().join("prometheus");
     let lists = Lists::of_suites(&dir.join("apt"), &[&suite])?;
     lists.update(&workspace.logs().join("apt-prometheus.log"))?;
@@ -126,11 +126,13 @@ fn fetch_promtool(workspace: &Workspace) -> Result<()> {
         &root,
         &workspace.logs().join("prometheus.log"),
     )?;
-    let program = workspace.promtool();
-    let bin = program.parent().context("promtool has no directory")?;
-    fs::create_dir_all(bin).with_context(|| format!("create {}", bin.display()))?;
-    fs::rename(root.join("usr/bin/promtool"), &program)
-        .with_context(|| format!("keep {}", program.display()))?;
+    for program in [workspace.promtool(), workspace.prometheus()] {
+        let bin = program.parent().context("it has no directory")?;
+        let name = program.file_name().context("it has no name")?;
+        fs::create_dir_all(bin).with_context(|| format!("create {}", bin.display()))?;
+        fs::rename(root.join("usr/bin").join(name), &program)
+            .with_context(|| format!("keep {}", program.display()))?;
+    }
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))
 }
 
@@ -138,6 +140,14 @@ fn fetch_promtool(workspace: &Workspace) -> Result<()> {
 fn promtool(workspace: &Workspace) -> Option<String> {
     path_of("promtool").or_else(|| {
         let own = workspace.promtool();
+        own.is_file().then(|| own.display().to_string())
+    })
+}
+
+/// Where Prometheus is: the system's, else our own.
+fn prometheus(workspace: &Workspace) -> Option<String> {
+    path_of("prometheus").or_else(|| {
+        let own = workspace.prometheus();
         own.is_file().then(|| own.display().to_string())
     })
 }
@@ -178,6 +188,7 @@ fn report(workspace: &Workspace) -> bool {
     let own = [
         ("bpf-linker", bpf_linker(workspace)),
         ("promtool", promtool(workspace)),
+        ("prometheus", prometheus(workspace)),
         ("axe-core", axe(workspace)),
     ];
     let mut complete = true;

@@ -45,15 +45,6 @@ pub struct Image<'a> {
     pub annotations: HashMap<String, String>,
 }
 
-/// This machine's.
-pub const fn architecture() -> Arch {
-    if cfg!(target_arch = "aarch64") {
-        Arch::ARM64
-    } else {
-        Arch::Amd64
-    }
-}
-
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
