@@ -1,13 +1,15 @@
 //! CPU time and run-queue wait: which task runs, and which account it counts to.
 
-use podwarden_abi::{CpuAccount, CpuState, DropCounter, Figure, NO_SLOT, SharedAccount, Used};
+use podwarden_abi::{
+    Control, CpuAccount, CpuState, DropCounter, Figure, NO_SLOT, SharedAccount, Used,
+};
 
 mod moved;
 mod wait;
 
 use crate::{
     atomic::{self, compare_and_swap},
-    kernel::{self, STORAGE_RECURS, Task},
+    kernel::{self, Cgroup, STORAGE_RECURS, Task},
     level,
     maps::{ACCOUNTS, CONTROL, CPUS, SHARED, TASKS, TRACKED, dropped},
     objective,
@@ -18,15 +20,16 @@ use wait::wait;
 /// The account that a cgroup counts to, by this CPU's cache. Only for programs that cannot be
 /// preempted: a line is written in parts.
 #[inline(always)]
-fn slot_of(state: &mut CpuState, id: u64) -> u32 {
+fn slot_of(state: &mut CpuState, cgroup: Cgroup) -> u32 {
     let Some(control) = CONTROL.get(0) else {
         return NO_SLOT;
     };
+    let id = cgroup.id();
     let line = &mut state.cache[id as usize % CpuState::CACHE_LINES];
     if line.id == id && line.generation == control.generation {
         return line.slot;
     }
-    let slot = tracked_slot(id);
+    let slot = slot_in_table(key_of(control, cgroup, id));
     line.id = id;
     line.generation = control.generation;
     line.slot = slot;
@@ -35,10 +38,37 @@ fn slot_of(state: &mut CpuState, id: u64) -> u32 {
 
 /// The account that a cgroup counts to, from the table.
 #[inline(always)]
-pub(crate) fn tracked_slot(id: u64) -> u32 {
+pub(crate) fn tracked_slot(cgroup: Cgroup) -> u32 {
+    slot_in_table(key(cgroup))
+}
+
+#[inline(always)]
+fn slot_in_table(key: u64) -> u32 {
     // SAFETY: read at once; a concurrent removal may leave the values of another cgroup in scope,
     // which the agent only allows once no task can be in this one.
-    unsafe { TRACKED.get(id) }.map_or(NO_SLOT, |t| t.slot)
+    unsafe { TRACKED.get(key) }.map_or(NO_SLOT, |t| t.slot)
+}
+
+/// The key of a cgroup's entry in the table, if it is in scope: its own id, or that of its ancestor at the deepest
+/// level with accounts.
+#[inline(always)]
+pub(crate) fn key(cgroup: Cgroup) -> u64 {
+    match CONTROL.get(0) {
+        Some(control) => key_of(control, cgroup, cgroup.id()),
+        None => 0,
+    }
+}
+
+/// [`key`] of a cgroup with this id. One value comes out of both branches, before the table is read: a second lookup
+/// in a branch would have the verifier follow all that comes after twice.
+#[inline(always)]
+fn key_of(control: &Control, cgroup: Cgroup, id: u64) -> u64 {
+    let level = control.deepest_level;
+    if kernel::has(Figure::Walk) && level != 0 && cgroup.level() > level {
+        cgroup.ancestor_id(level)
+    } else {
+        id
+    }
 }
 
 /// This CPU's figures of an account.
@@ -124,7 +154,7 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
         dropped(DropCounter::Untraced);
         settle_forgetful(state);
     }
-    let slot = slot_of(state, task.cgroup().id());
+    let slot = slot_of(state, task.cgroup());
     if slot == NO_SLOT {
         return;
     }
@@ -219,7 +249,7 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
 /// A task has been created. It has not run yet.
 #[inline(always)]
 pub(crate) fn born(task: Task) {
-    if tracked_slot(task.cgroup().id()) != NO_SLOT {
+    if tracked_slot(task.cgroup()) != NO_SLOT {
         // Without memory it is accounted by what is seen of its switches.
         let used = Used {
             runtime: 0,
@@ -241,7 +271,7 @@ pub(crate) fn leave(task: Task) {
     let slot = if traced {
         CpuState::slot(state.current)
     } else {
-        tracked_slot(task.cgroup().id())
+        tracked_slot(task.cgroup())
     };
     if slot == NO_SLOT {
         return;
@@ -268,7 +298,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
     let Some(state) = this_cpu() else { return };
     settle(state, prev);
     let left = CpuState::slot(state.current);
-    let slot = slot_of(state, next.cgroup().id());
+    let slot = slot_of(state, next.cgroup());
     enter(state, next, slot);
     objective::check(slot, next);
     if left != NO_SLOT {
@@ -293,7 +323,7 @@ pub(crate) fn flush() {
         return;
     }
     settle(state, task);
-    let slot = slot_of(state, task.cgroup().id());
+    let slot = slot_of(state, task.cgroup());
     enter(state, task, slot);
     if slot != NO_SLOT {
         level::check_chain(task, slot);

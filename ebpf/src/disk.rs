@@ -52,11 +52,11 @@ pub(crate) fn queued(bio: Bio) {
 fn slot_of(bio: Bio) -> u32 {
     let (task, css) = (Task::current(), bio.charged_to());
     if css.0 as u64 == task.io_css().0 as u64 {
-        return account::tracked_slot(task.cgroup().id());
+        return account::tracked_slot(task.cgroup());
     }
     let cgroup = css.cgroup();
     if cgroup.is_identity() {
-        account::tracked_slot(cgroup.id())
+        account::tracked_slot(cgroup)
     } else {
         NO_SLOT
     }

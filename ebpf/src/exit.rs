@@ -27,8 +27,8 @@ pub(crate) fn process(task: Task) {
     if !kernel::has(Figure::Exits) {
         return;
     }
-    let id = task.cgroup().id();
-    let slot = account::tracked_slot(id);
+    let cgroup = task.cgroup();
+    let slot = account::tracked_slot(cgroup);
     if slot == NO_SLOT {
         return;
     }
@@ -55,7 +55,7 @@ pub(crate) fn process(task: Task) {
     let Some(mut record) = telemetry::reserve::<ExitEvent>() else {
         return;
     };
-    let header = telemetry::header(EventKind::Exit, slot, id);
+    let header = telemetry::header(EventKind::Exit, slot, cgroup.id());
     let leader = task.leader();
     let (mut cpu_ns, mut max_rss_pages, mut comm) = (0, 0, [0; TASK_COMM_LEN]);
     if kernel::has(Figure::ExitDetails) {
@@ -85,8 +85,8 @@ pub(crate) fn process(task: Task) {
 pub(crate) fn oom_victim(tgid: u32, task: Option<Task>) {
     let (slot, id) = match task {
         Some(task) => {
-            let id = task.cgroup().id();
-            (account::tracked_slot(id), id)
+            let cgroup = task.cgroup();
+            (account::tracked_slot(cgroup), cgroup.id())
         }
         None => (NO_SLOT, 0),
     };

@@ -34,6 +34,15 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
     if !cgroup.is_identity() {
         return Outcome::OutOfScope;
     }
+    let (id, key) = (cgroup.id(), account::key(cgroup));
+    if key != id {
+        // SAFETY: copied at once.
+        let Some(&above) = (unsafe { TRACKED.get(key) }) else {
+            return Outcome::OutOfScope;
+        };
+        report(cgroup, EventKind::Mkdir, id, nested(cgroup, above));
+        return Outcome::Entered;
+    }
     let parent_id = cgroup.parent_id();
     // SAFETY: copied at once.
     let Some(&parent) = (unsafe { TRACKED.get(parent_id) }) else {
@@ -43,7 +52,6 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
     let wanted = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
     let own = if wanted { take_account() } else { NO_SLOT };
     objective::forget(own);
-    let id = cgroup.id();
     let tracked = Tracked {
         slot: if own == NO_SLOT { parent.slot } else { own },
         depth,
@@ -97,13 +105,31 @@ fn take_account() -> u32 {
 /// A cgroup has been removed or released. The agent reads its figures and frees its account.
 #[inline(always)]
 pub(crate) fn gone(cgroup: Cgroup, kind: EventKind) {
-    let id = cgroup.id();
-    // SAFETY: copied at once. Ids of other hierarchies are not in the table by their kind check at
-    // creation; inode numbers may coincide between hierarchies, hence the check here too.
-    if let Some(&tracked) = unsafe { TRACKED.get(id) }
-        && cgroup.is_identity()
-    {
+    // Inode numbers may coincide between hierarchies.
+    if !cgroup.is_identity() {
+        return;
+    }
+    let (id, key) = (cgroup.id(), account::key(cgroup));
+    // SAFETY: copied at once.
+    if let Some(&entry) = unsafe { TRACKED.get(key) } {
+        let tracked = if key == id {
+            entry
+        } else {
+            nested(cgroup, entry)
+        };
         report(cgroup, kind, id, tracked);
+    }
+}
+
+/// What a cgroup without an entry counts to, by the entry above it.
+#[inline(always)]
+fn nested(cgroup: Cgroup, above: Tracked) -> Tracked {
+    Tracked {
+        slot: above.slot,
+        // How much deeper does not matter.
+        depth: MAX_ACCOUNT_DEPTH as u16 + 1,
+        own: 0,
+        parent: cgroup.parent_id(),
     }
 }
 
@@ -136,6 +162,6 @@ fn report(cgroup: Cgroup, kind: EventKind, id: u64, tracked: Tracked) {
 #[inline(always)]
 pub(crate) fn attach(to: Cgroup, task: Task, whole_process: bool) {
     if to.is_identity() {
-        account::moved(task, whole_process, account::tracked_slot(to.id()));
+        account::moved(task, whole_process, account::tracked_slot(to));
     }
 }

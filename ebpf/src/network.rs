@@ -18,7 +18,7 @@ pub(crate) fn retransmitted(socket: Socket, packet: Packet) {
     if !cgroup.is_identity() {
         return;
     }
-    let slot = account::tracked_slot(cgroup.id());
+    let slot = account::tracked_slot(cgroup);
     if slot != NO_SLOT
         && let Some(shared) = account::shared(slot)
     {

@@ -30,7 +30,7 @@ fn key(kind: Kind) -> u64 {
 /// The account that the running task counts to.
 #[inline(always)]
 fn current_slot() -> u32 {
-    account::tracked_slot(Task::current().cgroup().id())
+    account::tracked_slot(Task::current().cgroup())
 }
 
 /// The running task enters reclaim.

@@ -1,7 +1,7 @@
 //! The kernel's own CPU accounting of a cgroup.
 
 use crate::{
-    CgroupPath, Controller, Error, Result, Tree,
+    CgroupPath, Controller, Error, Hierarchies, Result, Tree,
     io::{Reread, parse_u64},
 };
 
@@ -31,6 +31,22 @@ impl KernelCpu {
                 Source::CpuStat(Reread::open(&directory.join("cpu.stat"))?)
             }
             Err(error) => return Err(error),
+        };
+        Ok(Self(source))
+    }
+
+    /// Opens the file of the topmost cgroup, for what the whole node uses.
+    ///
+    /// # Errors
+    /// [`Error::NoController`]; [`Error::NotFound`], as for `cpu.stat` of the topmost cgroup before Linux 5.10.
+    pub fn open_node(hierarchies: &Hierarchies) -> Result<Self> {
+        let source = match (
+            hierarchies.mount_of(Controller::CpuAcct),
+            &hierarchies.v2_mount,
+        ) {
+            (Ok(mount), _) => Source::Nanoseconds(Reread::open(&mount.join("cpuacct.usage"))?),
+            (Err(_), Some(mount)) => Source::CpuStat(Reread::open(&mount.join("cpu.stat"))?),
+            (Err(error), None) => return Err(error),
         };
         Ok(Self(source))
     }

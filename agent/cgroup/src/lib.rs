@@ -7,6 +7,7 @@
 //!  largest which cgroups outside the pods hold most memory
 //!  memory, cpu   readers with open files, for loops that must not allocate
 //!  cpuset        the CPUs that a cgroup may run on
+//!  pids          forks that a limit refused
 //!  bandwidth     CPU quota and burst, and how often a cgroup was throttled
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  leave   a process to the hierarchies' roots, past the end of its cgroup
@@ -47,6 +48,7 @@ mod lock;
 mod memory;
 mod mountinfo;
 mod name;
+mod pids;
 mod slice;
 mod systemd;
 mod tree;

@@ -63,12 +63,11 @@ impl AgentLock {
         root: &str,
         ready: impl FnOnce(Predecessor),
     ) -> Result<(Self, Option<Predecessor>)> {
-        let (path, next) = lock_files(directory, root)?;
-        match lock_now(&path) {
-            Ok(fd) => return Ok((Self::held(path, &next, fd)?, None)),
+        match Self::acquire(directory, root) {
             Err(Error::Locked { .. }) => {}
-            Err(error) => return Err(error),
+            free => return free.map(|lock| (lock, None)),
         }
+        let (path, next) = lock_files(directory, root)?;
         let first = lock_when_free(&next, |_| {})?;
         write_note(&first, &next, Predecessor::of_this_process())?;
         ready(note_at(&path));
@@ -88,16 +87,7 @@ impl AgentLock {
 
     /// True while an agent waits for this root, with all done that it can do before.
     pub fn has_successor(&self) -> bool {
-        let Ok(file) = openat(
-            CWD,
-            &self.next,
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        ) else {
-            return false;
-        };
-        let locked = retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared));
-        locked == Err(Errno::WOULDBLOCK)
+        is_locked(&self.next).unwrap_or(false)
     }
 
     /// Tells the agent that waits when this one evicted no more, `CLOCK_MONOTONIC` nanoseconds.
@@ -116,16 +106,7 @@ impl AgentLock {
     /// [`Error::InvalidName`]; what the kernel refuses.
     pub fn is_held(directory: &Path, root: &str) -> Result<bool> {
         let (path, _) = lock_files(directory, root)?;
-        let file = match openat(CWD, &*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(false),
-            Err(error) => return Err(Error::os("open", path, error)),
-        };
-        match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared)) {
-            Ok(()) => Ok(false),
-            Err(Errno::WOULDBLOCK) => Ok(true),
-            Err(error) => Err(Error::os("lock", path, error)),
-        }
+        is_locked(&path)
     }
 
     /// For a process whose [`AgentLock::wait`] goes on in another thread, and which is about to end: removes the file
@@ -235,6 +216,24 @@ fn lock_file(
     Err(failed(Errno::AGAIN))
 }
 
+/// True while another process has the lock of the file at `path`.
+fn is_locked(path: &Path) -> Result<bool> {
+    let file = match open(path) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(Error::os("open", path, error)),
+    };
+    match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared)) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(Error::os("lock", path, error)),
+    }
+}
+
+fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
+    openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// True when the open file is the one that `path` names now, not one that was removed.
 fn is_at(fd: impl AsFd, path: &Path) -> bool {
     match (fstat(fd), stat(path)) {
@@ -267,6 +266,5 @@ fn note(fd: impl AsFd) -> Predecessor {
 }
 
 fn note_at(path: &Path) -> Predecessor {
-    let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    file.map(note).unwrap_or_default()
+    open(path).map(note).unwrap_or_default()
 }

@@ -1,8 +1,14 @@
 //! One sampling pass: the cgroup index and the memory controller's files -> the figures of the API.
 
+mod forks;
+mod idle;
+mod names;
 mod parts;
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Instant,
+};
 
 use podwarden_abi::{Account, Figure};
 use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, ThrottleReader, Tree};
@@ -20,35 +26,19 @@ use crate::{
     },
     kernel::{accounts::add, walk::Walker},
 };
+use forks::RefusedForks;
+pub use idle::Extent;
+use idle::IdlePods;
+use names::name;
+pub use names::{Named, Names};
 use parts::{below_mount, disk, exits, memory_stats, stall, throttling, walked_memory};
-
-/// What pods and containers are called, where a source says so.
-pub trait Names {
-    /// The pod's name and namespace, and `manifest` or `cgroup`; its class where the manifest has it.
-    fn pod(&self, uid: &PodUid) -> Named;
-
-    /// A container's name by the runtime's id, where a source has it.
-    fn container(&self, uid: &PodUid, id: &str) -> Option<&str>;
-
-    /// Whether a container is its pod's sandbox, as far as a runtime has reported.
-    fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool;
-}
-
-/// See [`Names`].
-#[derive(Debug, Clone)]
-pub struct Named {
-    pub pod: PodRef,
-    /// `manifest` or `cgroup`.
-    pub source: &'static str,
-    /// True once it has been evicted.
-    pub evicted: bool,
-}
 
 /// Keeps open files and the last figures between passes.
 #[derive(Debug, Default)]
 pub struct Sampler {
     readers: HashMap<CgroupPath, MemoryReader>,
     throttle: HashMap<CgroupPath, ThrottleReader>,
+    forks: RefusedForks,
     /// CPU time by the kernel's files; only where there are no kernel programs.
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     /// What one pass of the kernel's iterator found; files are read where it has nothing.
@@ -57,6 +47,9 @@ pub struct Sampler {
     counted: Counted,
     last: HashMap<String, (Instant, u64)>,
     seen: HashMap<String, (Instant, u64)>,
+    /// When the pass before this one was.
+    last_pass: Option<Instant>,
+    idle: IdlePods,
 }
 
 /// What of the accounts means something.
@@ -123,9 +116,21 @@ impl Sampler {
         self.walked.last()
     }
 
-    /// Reads everything once.
+    /// Notes which pods ran since the last call; returns whether any did, came or went. Call before a pass without a
+    /// reader.
+    pub fn look(&mut self, index: &CgroupIndex, figures: &impl AccountStore) -> bool {
+        self.idle.look(index, figures)
+    }
+
+    /// The pods that ran between the last two calls of [`Sampler::look`].
+    pub fn ran(&self) -> &HashSet<PodUid> {
+        self.idle.ran()
+    }
+
+    /// Reads what `extent` says once.
     pub fn sample(
         &mut self,
+        extent: Extent,
         tree: &Tree,
         index: &CgroupIndex,
         figures: &impl AccountStore,
@@ -136,16 +141,30 @@ impl Sampler {
             now: Instant::now(),
             time: crate::base::clock::now_text(),
         };
+        self.forks.begin(pass.now);
         let mut sums: HashMap<QosClass, Account> = HashMap::new();
         let mut pods = Vec::with_capacity(index.pods().len());
         for (uid, entry) in index.pods() {
-            let (pod, total) = self.pod(&pass, tree, index, figures, names, uid, entry);
+            let (mut pod, total) = match self.idle.unchanged(extent, uid) {
+                Some(unchanged) => unchanged,
+                None => self.pod(&pass, tree, index, figures, uid, entry),
+            };
+            if extent != Extent::Read {
+                self.idle.keep(uid, &pod, &total);
+            }
+            name(&mut pod, uid, names);
             add(sums.entry(entry.class).or_default(), &total);
             pods.push(pod);
         }
         pods.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
-        self.last = std::mem::take(&mut self.seen);
+        if extent == Extent::Ran {
+            self.last.extend(self.seen.drain());
+        } else {
+            self.last = std::mem::take(&mut self.seen);
+        }
+        self.last_pass = Some(pass.now);
+        self.idle.end(extent, index);
         Sample { pods, tiers }
     }
 
@@ -154,35 +173,29 @@ impl Sampler {
         self.walked.close(path);
         self.readers.remove(path);
         self.throttle.remove(path);
+        self.forks.close(path);
         if let Some(cpu) = &mut self.cpu {
             cpu.remove(path);
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one pass's inputs, all borrowed")]
+    /// Reads a pod; [`name`] adds what it is called.
     fn pod(
         &mut self,
         pass: &Pass,
         tree: &Tree,
         index: &CgroupIndex,
         figures: &impl AccountStore,
-        names: &impl Names,
         uid: &PodUid,
         entry: &PodEntry,
     ) -> (PodStats, Account) {
-        let named = names.pod(uid);
         let mut total = index.pod_only(entry, figures);
         let mut containers = Vec::with_capacity(entry.containers.len());
         for (id, container) in &entry.containers {
             let account = index.container(container, figures);
             add(&mut total, &account);
             if container.live {
-                let mut stats = self.container(pass, tree, uid, id, container, &account);
-                if let Some(name) = names.container(uid, id) {
-                    name.clone_into(&mut stats.name);
-                }
-                stats.sandbox = names.is_sandbox(uid, id);
-                containers.push(stats);
+                containers.push(self.container(pass, tree, uid, id, container, &account));
             }
         }
         if let Some(used) = self.file_cpu(tree, &entry.path) {
@@ -199,10 +212,7 @@ impl Sampler {
             throttled_nano_seconds: a.throttled_nano_seconds + b.throttled_nano_seconds,
         });
         let stats = PodStats {
-            pod_ref: named.pod,
             qos_class: entry.class.to_string(),
-            source: named.source.to_owned(),
-            phase: if named.evicted { "Evicted" } else { "Running" }.to_owned(),
             cgroup: below_mount(tree, &entry.path),
             cpu,
             memory: self.memory(pass, tree, &entry.path),
@@ -210,8 +220,9 @@ impl Sampler {
             exits: exits(&total),
             disk: self.counted.disk.then(|| disk(&total)),
             network: self.network(pass, &total),
-            proactive_reclaim: None,
+            refused_forks: self.forks.of_pod(tree, &entry.path, &containers),
             containers,
+            ..PodStats::default()
         };
         (stats, total)
     }
@@ -250,6 +261,7 @@ impl Sampler {
             stall: stall(account),
             exits: exits(account),
             disk: self.counted.disk.then(|| disk(account)),
+            refused_forks: self.forks.of(tree, &entry.path),
         }
     }
 
@@ -299,10 +311,12 @@ impl Sampler {
             .collect()
     }
 
-    /// CPU figures; the rate is over the time since the same key's last pass.
+    /// CPU figures; the rate is over the time since the last pass: up to that one nothing was used where it did not
+    /// read this key.
     fn cpu(&mut self, pass: &Pass, key: &str, account: &Account) -> CpuStats {
         let rate = self.last.get(key).and_then(|(then, ns)| {
-            let window = u64::try_from(pass.now.duration_since(*then).as_nanos()).ok()?;
+            let then = self.last_pass.map_or(*then, |last| last.max(*then));
+            let window = u64::try_from(pass.now.duration_since(then).as_nanos()).ok()?;
             let used = account.cpu_ns.saturating_sub(*ns);
             let nano_cores = u128::from(used) * 1_000_000_000
                 / u128::from(std::num::NonZero::new(window)?.get());

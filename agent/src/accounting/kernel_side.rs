@@ -1,12 +1,15 @@
 //! The kernel programs with the maps that the accounts are read from.
 
+use std::path::Path;
+
 use aya::maps::{MapData, RingBuf};
-use podwarden_abi::{Account, Figure, MAX_ACCOUNT_DEPTH, NO_SLOT, Tracked};
+use podwarden_abi::{Account, Figure, NO_SLOT, Tracked};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::AccountingError;
 use crate::{
     accounting::index::AccountStore,
+    base::error,
     kernel::{
         accounts::{Accounts, FoldTarget, Parent},
         loader::Programs,
@@ -26,6 +29,11 @@ pub struct KernelSide {
 impl AccountStore for Option<KernelSide> {
     fn read(&self, slot: u32) -> Option<Account> {
         self.as_ref()?.accounts.read(slot)
+    }
+
+    fn activity(&self, slot: u32) -> u64 {
+        let kernel = self.as_ref();
+        kernel.map_or(0, |kernel| kernel.accounts.activity(slot))
     }
 
     fn folded(&self, target: FoldTarget) -> Account {
@@ -71,6 +79,23 @@ impl KernelSide {
         self.programs.counts(figure)
     }
 
+    /// Lets cgroups inside containers do without entries in the table, where the level of kubepods, whose directory is
+    /// `kubepods`, can be known.
+    pub(super) fn begin_at(&mut self, kubepods: &Path) -> Result<(), AccountingError> {
+        let Some(walker) = &self.walker else {
+            return Ok(());
+        };
+        match walker.level(kubepods) {
+            Ok(Some(level)) => self.accounts.begin_at(level)?,
+            Ok(None) => {}
+            Err(error) => {
+                let error = error::chain(&error);
+                tracing::warn!(error, "each cgroup inside a container takes an entry");
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn flush_cpu(&mut self, cpu: u32) {
         if let Err(error) = self.programs.flush(cpu) {
             // A CPU that went offline has nothing running.
@@ -94,6 +119,5 @@ pub(super) fn track(
             parent: parent.id,
         };
     };
-    let own = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
-    kernel.accounts.track(id, parent, depth, own)
+    kernel.accounts.track(id, parent, depth)
 }

@@ -6,6 +6,7 @@ mod gone;
 pub mod index;
 mod kernel_side;
 pub mod network;
+pub mod node_usage;
 mod orphans;
 mod pace;
 pub mod walked;
@@ -37,6 +38,9 @@ use pace::{AT_ONCE, COME_BACK, come_back};
 
 /// How often the tree is looked at where no kernel program reports changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Free accounts that one [`Accounting::drain`] gives the kernel programs, a millisecond's work.
+const FREED_AT_ONCE: usize = 256;
 
 /// Exits whose cgroup is not known yet that are kept.
 const PENDING: usize = 4096;
@@ -124,6 +128,10 @@ impl Accounting {
         levels_armed: bool,
     ) -> Result<(Self, Vec<Change>), AccountingError> {
         let id = tree.id(path).map_err(AccountingError::Tree)?;
+        if let Some(kernel) = &mut kernel {
+            let kubepods = tree.identity_path(path).map_err(AccountingError::Tree)?;
+            kernel.begin_at(&kubepods)?;
+        }
         let slot = track(&mut kernel, id, NO_PARENT, 0).slot;
         let mut this = Self {
             come_back: Some(Instant::now() + COME_BACK),
@@ -199,7 +207,14 @@ impl Accounting {
     /// Completes when [`Accounting::drain`] has something to do.
     pub async fn ready(&self) {
         let timer = async {
-            let due = [self.come_back, self.index.next_expiry(), self.orphans.due()];
+            let kernel = self.kernel.as_ref();
+            let withholds = kernel.is_some_and(|kernel| kernel.accounts.withholds());
+            let due = [
+                self.come_back,
+                self.index.next_expiry(),
+                self.orphans.due(),
+                withholds.then(Instant::now),
+            ];
             match due.into_iter().flatten().min() {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
                 None => std::future::pending().await,
@@ -236,14 +251,15 @@ impl Accounting {
             }
         }
         let now = Instant::now();
-        if self.kernel.is_none() {
-            self.come_back = Some(now + LOOK_AGAIN);
-            self.look(tree, &mut occurrences);
-        } else {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.accounts.free_more(FREED_AT_ONCE);
             self.come_back = come_back(self.come_back, records, now);
             self.resync_after_loss(tree, now, &mut occurrences);
             self.look_where_full(tree, now, &mut occurrences);
             self.bury_orphans(now);
+        } else {
+            self.come_back = Some(now + LOOK_AGAIN);
+            self.look(tree, &mut occurrences);
         }
         let expired = self.index.expire(now, &mut self.kernel);
         occurrences.extend(expired.into_iter().map(Occurrence::Changed));

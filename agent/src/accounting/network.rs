@@ -4,7 +4,7 @@
 //! pods a pass reads some of them: those that were read longest ago, and each at least every [`FRESH`].
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::File,
     io::Read as _,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
@@ -28,6 +28,10 @@ const AT_ONCE: usize = 64;
 /// No pod's figures are older, apart from the time between two passes.
 const FRESH: Duration = Duration::from_secs(10);
 
+/// As [`FRESH`], for a pod none of whose tasks ran, while there is no reader: the kernel may still count what it forwards
+/// or drops for the pod.
+const FRESH_ASLEEP: Duration = Duration::from_secs(60);
+
 /// The interface that the kubelet's Summary API takes for a pod's own.
 const DEFAULT: &str = "eth0";
 
@@ -42,21 +46,34 @@ pub struct PodNetworks {
 #[derive(Debug)]
 struct Known {
     at: Instant,
+    /// A task of the pod has run since, as far as has been looked.
+    ran: bool,
     stats: Option<NetworkStats>,
 }
 
 impl PodNetworks {
-    /// Puts the figures beside the others of each pod; `entries` are the pods' cgroups.
+    /// Puts the figures beside the others of each pod; `entries` are the pods' cgroups. Without a reader `ran` has the
+    /// pods whose tasks ran since the last pass.
     pub fn pass(
         &mut self,
         tree: &Tree,
         entries: &BTreeMap<PodUid, PodEntry>,
         pods: &mut [PodStats],
+        ran: Option<&HashSet<PodUid>>,
     ) {
         let now = Instant::now();
+        for uid in ran.into_iter().flatten() {
+            if let Some(known) = self.known.get_mut(uid) {
+                known.ran = true;
+            }
+        }
         let since = self.last_pass.replace(now).map(|last| now - last);
         self.known.retain(|uid, _| entries.contains_key(uid));
-        let mut oldest_first: Vec<&PodStats> = pods.iter().collect();
+        let due = |pod: &&PodStats| {
+            let known = self.known.get(&pod.pod_ref.uid);
+            ran.is_none() || known.is_none_or(|known| is_due(now - known.at, known.ran))
+        };
+        let mut oldest_first: Vec<&PodStats> = pods.iter().filter(due).collect();
         oldest_first.sort_by_key(|pod| self.known.get(&pod.pod_ref.uid).map(|known| known.at));
         let node = self.node();
         for pod in oldest_first.into_iter().take(quota(pods.len(), since)) {
@@ -68,9 +85,11 @@ impl PodNetworks {
             let known = self.known.entry(uid.clone());
             let known = known.or_insert(Known {
                 at: now,
+                ran: false,
                 stats: None,
             });
             known.at = now;
+            known.ran = false;
             // A pod between two containers keeps what it had.
             known.stats = found.or_else(|| known.stats.take());
         }
@@ -147,6 +166,11 @@ impl PodNetworks {
         file.read_to_string(&mut self.text).ok()?;
         Some(file.metadata().ok()?.ino())
     }
+}
+
+/// Whether a pod is read without a reader whose figures have this age.
+fn is_due(age: Duration, ran: bool) -> bool {
+    age >= if ran { FRESH } else { FRESH_ASLEEP }
 }
 
 /// How many of `pods` a pass reads that comes `since` after the last one.
@@ -256,6 +280,15 @@ Inter-|   Receive                                                |  Transmit
         assert_eq!(quota(1000, Some(Duration::from_secs(1))), 100);
         assert_eq!(quota(1000, Some(Duration::from_millis(100))), AT_ONCE);
         assert_eq!(quota(10, Some(Duration::from_millis(100))), AT_ONCE);
+    }
+
+    #[test]
+    fn without_a_reader_a_pod_that_sleeps_is_read_once_a_minute() {
+        let seconds = Duration::from_secs;
+        assert!(!is_due(seconds(9), true));
+        assert!(is_due(seconds(10), true));
+        assert!(!is_due(seconds(59), false));
+        assert!(is_due(seconds(60), false));
     }
 
     #[test]

@@ -30,6 +30,16 @@ impl From<&PodSet> for Wanted {
     }
 }
 
+/// What a plan goes by, without pods and cgroups.
+pub fn terms(tree: &Tree, layout: &CgroupLayout, config: &Config, node: &Node) -> Snapshot {
+    let mut terms = Snapshot::new(node.clone(), layout.kubepods.clone());
+    config.decide(&mut terms);
+    terms.controllers = controllers(tree, &layout.path(&layout.kubepods));
+    terms.margin = plan::margin(cpus::online());
+    terms.page_size = page_size();
+    terms
+}
+
 /// Everything a plan depends on, read now. `existing` are the pods' cgroups that are there; `ours`
 /// tells which of them podwarden made.
 pub fn snapshot(
@@ -41,11 +51,7 @@ pub fn snapshot(
     existing: &[CgroupName],
     ours: impl Fn(&CgroupPath) -> bool,
 ) -> Snapshot {
-    let mut snapshot = Snapshot::new(node.clone(), layout.kubepods.clone());
-    config.decide(&mut snapshot);
-    snapshot.controllers = controllers(tree, &layout.path(&layout.kubepods));
-    snapshot.margin = plan::margin(cpus::online());
-    snapshot.page_size = page_size();
+    let mut snapshot = terms(tree, layout, config, node);
     let classes = podwarden_policy::QosClass::ALL;
     let mut wanted = BTreeSet::from(classes.map(|c| layout.kubepods.tier(c)));
     wanted.extend(pods.iter().map(|pod| {
@@ -83,11 +89,6 @@ pub fn snapshot(
 /// The kernel's page size.
 pub fn page_size() -> Bytes {
     Bytes(rustix::param::page_size() as u64)
-}
-
-/// What can be written to cgroups below `kubepods`.
-pub fn controllers_of(tree: &Tree, layout: &CgroupLayout) -> Controllers {
-    controllers(tree, &layout.path(&layout.kubepods))
 }
 
 /// Which files the cgroups have, by the CPU controller's hierarchy.

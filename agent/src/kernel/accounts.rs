@@ -3,27 +3,30 @@
 pub(crate) mod fold;
 mod key;
 mod maps;
+mod shapes;
 
-use std::mem::take;
+use std::{collections::VecDeque, mem::take};
 
 use aya::{
     Ebpf, Pod,
-    maps::{Array, MapData, MapError, MapType, PerCpuArray},
+    maps::{Array, MapData, MapError, PerCpuArray},
 };
 use podwarden_abi::{
-    Account, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, NO_SLOT, Objective,
-    SharedAccount, Tracked, WalkPlan,
+    Account, Control, CpuAccount, CpuState, DropCounter, Level, MAX_ACCOUNT_DEPTH, NO_SLOT,
+    Objective, SharedAccount, Tracked, WalkPlan,
 };
 
 use super::{
     loader::{self, LoadError},
-    pins::{Pins, Shape},
+    pins::Pins,
 };
 use crate::api::types::DropStats;
 pub use key::{FoldTarget, PodKey};
 
 use fold::{Maps as _, Record, Records};
 use maps::KernelMaps;
+use shapes::max_records;
+pub(super) use shapes::{max_tracked, shapes};
 
 /// `BPF_NOEXIST` of include/uapi/linux/bpf.h.
 const NO_EXIST: u64 = 1;
@@ -74,6 +77,10 @@ pub struct Accounts {
     maps: KernelMaps,
     records: Records,
     inherited: Vec<(u64, Tracked)>,
+    /// Free accounts that the kernel programs lack, see [`Accounts::free_more`].
+    withheld: VecDeque<u32>,
+    /// Accounts of an agent before this one are in the maps.
+    continues: bool,
     control: Array<MapData, Wire<Control>>,
     cpus: PerCpuArray<MapData, Wire<CpuState>>,
     drops: PerCpuArray<MapData, u64>,
@@ -82,76 +89,13 @@ pub struct Accounts {
     is_full: bool,
 }
 
-/// Cgroups in scope for one that has an account.
-const TRACKED_PER_ACCOUNT: u32 = 4;
-
-/// Entries of the table of cgroups in scope.
-pub(super) fn max_tracked(max_accounts: u32) -> u32 {
-    max_accounts.saturating_mul(TRACKED_PER_ACCOUNT)
-}
-
-/// Entries of the map of records: one for each cgroup in scope, and the constant ones.
-fn max_records(max_accounts: u32) -> u32 {
-    max_tracked(max_accounts).saturating_add(8)
-}
-
-/// The shapes of the maps that may outlive the agent.
-pub(super) fn shapes(max_accounts: u32) -> [(&'static str, Shape); 5] {
-    let shape = |kind: MapType, key: usize, value: usize, entries, flags| Shape {
-        kind: kind as u32,
-        key: key as u32,
-        value: value as u32,
-        entries,
-        flags,
-    };
-    let accounts = shape(
-        MapType::PerCpuArray,
-        4,
-        size_of::<CpuAccount>(),
-        max_accounts,
-        0,
-    );
-    let shared = shape(
-        MapType::Array,
-        4,
-        size_of::<SharedAccount>(),
-        max_accounts,
-        0,
-    );
-    let tracked = shape(
-        MapType::Hash,
-        8,
-        size_of::<Tracked>(),
-        max_tracked(max_accounts),
-        0,
-    );
-    let ended = shape(MapType::LruHash, 16, 1, ENDED_ENTRIES as u32, 0);
-    let records = max_records(max_accounts);
-    let retired = shape(
-        MapType::Hash,
-        8,
-        size_of::<Record>(),
-        records,
-        maps::NO_PREALLOC,
-    );
-    [
-        ("accounts", accounts),
-        ("shared", shared),
-        ("tracked", tracked),
-        ("ended", ended),
-        ("retired", retired),
-    ]
-}
+/// Free accounts that the kernel programs have when they are attached. A node has thousands, and each takes four system
+/// calls: the others follow once the agent works.
+const FREE_AT_START: usize = 256;
 
 impl Accounts {
     /// Takes the maps over, and what an agent before this one left in them.
     pub(super) fn new(ebpf: &mut Ebpf, max: u32, pins: Option<&Pins>) -> Result<Self, LoadError> {
-        let map = |name| {
-            move |e| LoadError::Map {
-                name,
-                source: Box::new(e),
-            }
-        };
         let mut maps = KernelMaps {
             accounts: loader::take(ebpf, "ACCOUNTS")?,
             shared: loader::take(ebpf, "SHARED")?,
@@ -175,22 +119,51 @@ impl Accounts {
                 "the table that the last agent left contradicts itself: these cgroups begin anew"
             );
         }
-        for slot in (NO_SLOT + 1..max).filter(|slot| !settled.used.contains(slot)) {
-            if pins.is_some() && maps.figures(slot) != Some(Account::default()) {
-                maps.clear(slot);
-            }
-            maps.free.push(slot, 0).map_err(map("FREE_SLOTS"))?;
-        }
-        Ok(Self {
+        let withheld = (NO_SLOT + 1..max).filter(|slot| !settled.used.contains(slot));
+        let mut this = Self {
             maps,
             records,
             inherited: settled.inherited,
+            withheld: withheld.collect(),
+            continues: pins.is_some(),
             control: loader::take(ebpf, "CONTROL")?,
             cpus: loader::take(ebpf, "CPUS")?,
             drops: loader::take(ebpf, "DROPS")?,
             state: Control::default(),
             is_full: false,
-        })
+        };
+        this.free_more(FREE_AT_START);
+        Ok(this)
+    }
+
+    /// Whether the kernel programs lack some of the free accounts.
+    pub fn withholds(&self) -> bool {
+        !self.withheld.is_empty()
+    }
+
+    /// Gives the kernel programs at most `most` of the free accounts that they lack.
+    pub fn free_more(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(slot) = self.take_withheld() else {
+                return;
+            };
+            self.maps.free(slot);
+        }
+    }
+
+    /// One of them, with no figures.
+    fn take_withheld(&mut self) -> Option<u32> {
+        let slot = self.withheld.pop_front()?;
+        if self.continues && self.maps.figures(slot) != Some(Account::default()) {
+            self.maps.clear(slot);
+        }
+        Some(slot)
+    }
+
+    /// A free account; those that the kernel programs have are left to them while there are others.
+    fn take_free(&mut self) -> Option<u32> {
+        let withheld = self.take_withheld();
+        withheld.or_else(|| self.maps.free.pop(0).ok())
     }
 
     /// Cgroups that an agent before this one knew, parents first; some are gone by now. Asked once.
@@ -198,20 +171,39 @@ impl Accounts {
         take(&mut self.inherited)
     }
 
+    /// Tells the programs how deep kubepods is below the root of its hierarchy: cgroups deeper than
+    /// [`MAX_ACCOUNT_DEPTH`] below it take no entry from now on, and count to their ancestor at that depth. Call it before
+    /// the first [`Accounts::track`].
+    ///
+    /// # Errors
+    /// When the map refuses.
+    pub fn begin_at(&mut self, level: u32) -> Result<(), AccountError> {
+        let deepest = level.saturating_add(MAX_ACCOUNT_DEPTH);
+        // A tree as deep as that is nested elsewhere: every cgroup has an entry.
+        let fits = deepest <= Control::LEVELS_MASK;
+        self.state.deepest_level = if fits { deepest } else { 0 };
+        self.invalidate()
+    }
+
     /// Puts a cgroup that exists already in scope, with an account of its own if one is free and
-    /// `own` is set, otherwise with its parent's. Returns what it counts to now; the kernel side, or an
+    /// it is not too deep, otherwise with its parent's. Returns what it counts to now; the kernel side, or an
     /// agent before this one, may have put it in scope already.
     ///
     /// Where the table is full it gets no entry: its processes are not accounted, and the agent knows it all the same.
-    pub fn track(&mut self, id: u64, parent: Parent, depth: u16, own: bool) -> Tracked {
+    pub fn track(&mut self, id: u64, parent: Parent, depth: u16) -> Tracked {
+        let own = u32::from(depth) <= MAX_ACCOUNT_DEPTH;
+        if !own && self.state.deepest_level != 0 {
+            return Tracked {
+                slot: parent.slot,
+                depth,
+                own: 0,
+                parent: parent.id,
+            };
+        }
         if let Ok(Wire(tracked)) = self.maps.tracked.get(&id, 0) {
             return tracked;
         }
-        let fresh = if own {
-            self.maps.free.pop(0).ok()
-        } else {
-            None
-        };
+        let fresh = if own { self.take_free() } else { None };
         self.is_full |= own && fresh.is_none();
         let tracked = Tracked {
             slot: fresh.unwrap_or(parent.slot),
@@ -272,6 +264,15 @@ impl Accounts {
     /// The figures of an account, all CPUs added up; `None` where they cannot be read.
     pub fn read(&self, slot: u32) -> Option<Account> {
         self.maps.figures(slot)
+    }
+
+    /// A number that grows with each switch to a task of the account and with its CPU time, all CPUs added up.
+    pub fn activity(&self, slot: u32) -> u64 {
+        let values = self.maps.accounts.get(&slot, 0);
+        values.map_or(0, |values| {
+            let each = values.iter().map(|Wire(one)| one.cpu_ns + one.switches);
+            each.fold(0, u64::wrapping_add)
+        })
     }
 
     /// What cgroups that are gone left to `target`.

@@ -1,8 +1,17 @@
 //! Facts from the running kernel's BTF: where structure members are, what tracepoints hand over.
 
-use std::{cell::RefCell, collections::HashMap, path::Path};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fs::File,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::Path,
+};
 
 use btf_rs::{Backend, Btf, BtfType, Struct, Type};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use regex::Regex;
 
 /// Where the kernel publishes its types.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -43,9 +52,15 @@ impl KernelBtf {
     /// # Errors
     /// As [`KernelBtf::load`].
     pub fn from_file(path: &Path) -> Result<Self, BtfError> {
-        // Mapped where the kernel allows it (sysfs BTF since 6.16), else read.
+        // Mapped where the kernel allows it (sysfs BTF since 6.16), else a copy is.
         Btf::from_file_with_backend(path, Backend::Mmap)
-            .or_else(|_| Btf::from_file(path))
+            .or_else(|_| match copy(path) {
+                Ok(copy) => Btf::from_file_with_backend(
+                    format!("/proc/self/fd/{}", copy.as_raw_fd()),
+                    Backend::Mmap,
+                ),
+                Err(_) => Btf::from_file(path),
+            })
             .map(Self::new)
             .map_err(|source| BtfError {
                 path: path.display().to_string(),
@@ -72,6 +87,30 @@ impl KernelBtf {
             btf,
             ids: RefCell::default(),
         }
+    }
+
+    /// Looks for all of `names` in one walk; each that is asked for later takes a walk of its own.
+    #[must_use]
+    pub fn with(self, names: &[&str]) -> Self {
+        let escaped: Vec<_> = names.iter().map(|name| regex::escape(name)).collect();
+        let one_of = Regex::new(&format!("^(?:{})$", escaped.join("|")));
+        if let Some(found) = one_of
+            .ok()
+            .and_then(|one| self.btf.resolve_ids_by_regex(&one).ok())
+        {
+            let mut ids = self.ids.borrow_mut();
+            ids.extend(names.iter().map(|name| ((*name).to_owned(), Vec::new())));
+            for id in found {
+                let name = self.btf.resolve_type_by_id(id).ok().and_then(|found| {
+                    let named = found.as_btf_type()?;
+                    self.btf.resolve_name(named).ok()
+                });
+                if let Some(of_name) = name.and_then(|name| ids.get_mut(&name)) {
+                    of_name.push(id);
+                }
+            }
+        }
+        self
     }
 
     /// The ids of all types of a name.
@@ -173,7 +212,7 @@ impl KernelBtf {
     /// kernel has no such tracepoint.
     pub fn tracepoint_args(&self, name: &str) -> Option<Vec<String>> {
         let typedef = self
-            .types(&format!("btf_trace_{name}"))
+            .types(&of_tracepoint(name))
             .find(|t| matches!(t, Type::Typedef(_)))?;
         let pointer = self.btf.resolve_chained_type(typedef.as_btf_type()?).ok()?;
         let Type::FuncProto(proto) = self.btf.resolve_chained_type(pointer.as_btf_type()?).ok()?
@@ -248,9 +287,7 @@ impl KernelBtf {
 
     /// The type id of a tracepoint, the `attach_btf_id` of `tp_btf` programs.
     pub fn tracepoint_id(&self, name: &str) -> Option<u32> {
-        self.id_where(&format!("btf_trace_{name}"), |t| {
-            matches!(t, Type::Typedef(_))
-        })
+        self.id_where(&of_tracepoint(name), |t| matches!(t, Type::Typedef(_)))
     }
 
     fn id_where(&self, name: &str, is: impl Fn(&Type) -> bool) -> Option<u32> {
@@ -258,6 +295,18 @@ impl KernelBtf {
             .into_iter()
             .find(|id| self.btf.resolve_type_by_id(*id).is_ok_and(|t| is(&t)))
     }
+}
+
+/// A copy in memory that can be mapped.
+fn copy(path: &Path) -> io::Result<OwnedFd> {
+    let mut copy = File::from(memfd_create(c"btf", MFdFlags::MFD_CLOEXEC)?);
+    io::copy(&mut File::open(path)?, &mut copy)?;
+    Ok(copy.into())
+}
+
+/// The typedef of a tracepoint's probe.
+pub(super) fn of_tracepoint(name: &str) -> String {
+    format!("btf_trace_{name}")
 }
 
 fn as_struct(ty: Type) -> Option<Struct> {

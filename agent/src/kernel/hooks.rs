@@ -1,8 +1,10 @@
 //! The one table of hooks. Loading, `podwarden check`, the degradations and `deploy/docs/hooks.md` come from it.
 
+use std::collections::BTreeSet;
+
 use podwarden_abi::{Figure, for_each_offset};
 
-use super::btf::KernelBtf;
+use super::btf::{self, BtfError, KernelBtf};
 
 #[cfg(test)]
 mod tests;
@@ -256,6 +258,32 @@ impl Member {
     pub fn name(&self) -> String {
         format!("{}.{}", self.structure, self.path)
     }
+}
+
+/// What is asked for besides the tables.
+const ALSO_ASKED: [&str; 6] = [
+    "bpf_task_storage_get_recur",
+    "cgroup_subsys_id",
+    "memcg_stat_item",
+    "memcg_vmstats",
+    "node_stat_item",
+    "vm_event_item",
+];
+
+/// This kernel's types, those in the tables looked up.
+///
+/// # Errors
+/// As [`KernelBtf::load`].
+pub fn kernel_types() -> Result<KernelBtf, BtfError> {
+    let tracepoints = by_tracepoint().map(|hooks| btf::of_tracepoint(hooks[0].tracepoint));
+    let tracepoints: Vec<_> = tracepoints.collect();
+    let names = MEMBERS.iter().map(|member| member.structure);
+    let names = names
+        .chain([CHARGE.tracepoint, WALK.tracepoint])
+        .chain(ALSO_ASKED)
+        .chain(tracepoints.iter().map(String::as_str));
+    let names: BTreeSet<_> = names.collect();
+    Ok(KernelBtf::load()?.with(&names.into_iter().collect::<Vec<_>>()))
 }
 
 /// The members that `btf` lacks.

@@ -1,7 +1,7 @@
 //! Loads and attaches the kernel programs, as far as this kernel takes them.
 //!
-//! [`prepare`] loads, [`Prepared::attach`] attaches. Programs that the accounts need must load; each of the others is an upgrade whose absence is
-//! recorded as [`Missing`]. Dropping [`Programs`] detaches everything.
+//! [`prepare`] loads, [`Prepared::attach`] attaches. Programs that the accounts need must load; each of the others is an
+//! upgrade whose absence is recorded as [`Missing`]. Dropping [`Programs`] detaches everything.
 
 mod attach;
 mod globals;
@@ -131,7 +131,6 @@ pub struct Programs {
     pub missing: Vec<Missing>,
     /// The hooks whose programs are loaded, in the order in which they are attached.
     loaded: Vec<&'static Hook>,
-    charge_loaded: bool,
 }
 
 /// What [`Prepared::attach`] gives, each part to its one owner.
@@ -210,7 +209,6 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
         figures: Vec::new(),
         missing: Vec::new(),
         loaded: Vec::new(),
-        charge_loaded: false,
     };
     programs.lose_figures(&lacking);
     programs.load_all(choices, &aya_btf, options.fentry)?;

@@ -4,7 +4,7 @@ use std::{fs, io};
 
 use podwarden_cgroup::{Controller, Hierarchies};
 
-use super::resident;
+use super::resident::Program;
 
 /// How the reactor's thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,12 +42,15 @@ impl Realtime {
         }
         use rustix::mm::MlockAllFlags as Lock;
         touch_stack();
-        // Refused, they stay.
-        let _ = resident::give_back_tables();
+        let program = Program::find();
+        if let Ok(program) = &program {
+            // Refused, they stay.
+            let _ = program.give_back_tables();
+        }
         // On fault: only pages in use, so that untouched stacks and heaps stay unlocked.
         let locked = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT).is_ok();
         Self {
-            resident: locked && resident::lock_program().is_ok(),
+            resident: locked && program.is_ok_and(|program| program.lock().is_ok()),
             scheduling: schedule(),
             locked,
             io_flusher: be_io_flusher(),

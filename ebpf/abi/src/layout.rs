@@ -108,6 +108,7 @@ macro_rules! for_each_offset {
             OFF_META_SESSION: Walk, "bpf_iter_meta", "session_id";
             OFF_META_NUMBER: Walk, "bpf_iter_meta", "seq_num";
             OFF_CGROUP_LEVEL: Walk, "cgroup", "level";
+            OFF_CGROUP_ANCESTORS: Walk, "cgroup", "ancestors";
             OFF_CGROUP_SUBSYS: Walk, "cgroup", "subsys";
             OFF_MEMCG_VMSTATS: Walk, "mem_cgroup", "vmstats";
             OFF_COUNTER_MAX: Levels, "page_counter", "max";

@@ -43,8 +43,16 @@ pub struct Control {
     pub generation: u32,
     /// Levels that exist; 0 switches the checks off.
     pub levels: u32,
+    /// Levels below the hierarchy's root of the deepest cgroups with an entry in the table of cgroups in scope: those
+    /// below count to them. 0 where it is not known: every cgroup in scope has an entry.
+    pub deepest_level: u32,
 }
-const _: () = assert!(size_of::<Control>() == 8);
+const _: () = assert!(size_of::<Control>() == 12);
+
+impl Control {
+    /// The bits of [`Control::deepest_level`].
+    pub const LEVELS_MASK: u32 = 0xff;
+}
 
 /// Indices of the per-CPU loss counters.
 #[repr(u32)]

@@ -4,7 +4,7 @@
 //! that the state's address is the structure's.
 
 use aya_ebpf::{Global, helpers};
-use podwarden_abi::{NO_ITEM, PRESSURES};
+use podwarden_abi::{Control, NO_ITEM, PRESSURES};
 
 use super::*;
 
@@ -56,6 +56,15 @@ fn count(base: u64, offset: u64) -> u64 {
 }
 
 impl Cgroup {
+    /// The id of its ancestor so many levels below the hierarchy's root; 0 where it has none.
+    #[inline(always)]
+    pub(crate) fn ancestor_id(self, level: u32) -> u64 {
+        // Only offsets that are small enough may be added to a pointer that the verifier knows.
+        let place = u64::from(level & Control::LEVELS_MASK) * size_of::<u64>() as u64;
+        let cgroup = word(self.0 as u64 + OFF_CGROUP_ANCESTORS.load(), place);
+        word(word(cgroup, OFF_CGROUP_KN.load()), OFF_KN_ID.load())
+    }
+
     /// Levels below the hierarchy's root, which is 0.
     #[inline(always)]
     pub(crate) fn level(self) -> u32 {

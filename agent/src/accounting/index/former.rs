@@ -29,7 +29,6 @@ impl CgroupIndex {
             return FoldTarget::Others;
         };
         let beside = container.and_then(|name| entry.containers.get(name));
-        let beside = beside.into_iter().flat_map(|container| &container.nodes);
         let anywhere = entry
             .containers
             .values()
@@ -37,9 +36,7 @@ impl CgroupIndex {
         let other = |found: &&u64| **found != id;
         // Of several the one that came last.
         beside
-            .filter(|found| self.is_container(**found))
-            .filter(other)
-            .max()
+            .and_then(|container| container.cgroups.iter().rfind(other))
             .or_else(|| entry.nodes.iter().filter(other).max())
             .or_else(|| anywhere.filter(other).max())
             .map_or(FoldTarget::Class(entry.class), |id| FoldTarget::Cgroup(*id))
@@ -72,10 +69,15 @@ impl CgroupIndex {
             && let Some(entry) = self.pods.get_mut(uid)
         {
             match container {
-                None => &mut entry.nodes,
-                Some(name) => &mut entry.containers.entry(name.to_owned()).or_default().nodes,
-            }
-            .insert(id);
+                None => entry.nodes.insert(id),
+                Some(name) => {
+                    let one = entry.containers.entry(name.to_owned()).or_default();
+                    if matches!(role, Role::Container { .. }) {
+                        one.cgroups.insert(id);
+                    }
+                    one.nodes.insert(id)
+                }
+            };
         } else {
             self.former.insert(id);
         }

@@ -34,6 +34,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub trait AccountStore {
     /// The account's figures; `None` where it cannot be read.
     fn read(&self, slot: u32) -> Option<Account>;
+    /// A number that is another one once a task has run that counts to the account. Cheaper than [`AccountStore::read`].
+    fn activity(&self, slot: u32) -> u64;
     /// What cgroups that are gone left to `target`.
     fn folded(&self, target: FoldTarget) -> Account;
     /// Cgroup `id` is gone for good; `own` is its account when it had one to itself. What it counted, and
@@ -56,6 +58,8 @@ struct Node {
 #[derive(Debug, Default, Clone)]
 pub struct ContainerEntry {
     nodes: BTreeSet<u64>,
+    /// Those that are its own cgroup: two while one replaces the other.
+    cgroups: BTreeSet<u64>,
     /// Its cgroup, relative to the root.
     pub path: CgroupPath,
     /// False once its cgroup is gone.
@@ -184,6 +188,7 @@ impl CgroupIndex {
         let container_entry = entry.containers.entry(container.to_owned()).or_default();
         container_entry.nodes.insert(id);
         if matches!(node.role, Role::Container { .. }) {
+            container_entry.cgroups.insert(id);
             container_entry.path.clone_from(&node.path);
             container_entry.live = true;
             changes.push(Change::ContainerAppeared {
@@ -230,7 +235,7 @@ impl CgroupIndex {
                 entry.nodes.remove(&id);
             }
             Some(container) => {
-                if entry.leave(container, id, &self.nodes) {
+                if entry.leave(container, id) {
                     changes.push(Change::ContainerGone {
                         uid: uid.clone(),
                         container: container.to_owned(),
@@ -296,10 +301,6 @@ impl CgroupIndex {
         self.nodes.contains_key(&id)
     }
 
-    fn is_container(&self, id: u64) -> bool {
-        is_container(&self.nodes, id)
-    }
-
     /// What a set of cgroups has counted.
     fn sum(&self, nodes: &BTreeSet<u64>, figures: &impl AccountStore) -> Account {
         let mut sum = Account::default();
@@ -345,12 +346,6 @@ fn left(id: u64, node: &Node, figures: &impl AccountStore) -> Account {
     sum
 }
 
-fn is_container(nodes: &HashMap<u64, Node>, id: u64) -> bool {
-    nodes
-        .get(&id)
-        .is_some_and(|node| matches!(node.role, Role::Container { .. }))
-}
-
 impl PodEntry {
     pub(crate) fn new(class: QosClass) -> Self {
         Self {
@@ -374,17 +369,14 @@ impl PodEntry {
 
     /// Takes a node out of its container's; true when that was the container's cgroup and it has no
     /// other by now. A container without any is dropped.
-    fn leave(&mut self, container: &str, id: u64, nodes: &HashMap<u64, Node>) -> bool {
+    fn leave(&mut self, container: &str, id: u64) -> bool {
         let Some(container_entry) = self.containers.get_mut(container) else {
             return false;
         };
         container_entry.nodes.remove(&id);
+        container_entry.cgroups.remove(&id);
         let was_live = container_entry.live;
-        container_entry.live = was_live
-            && container_entry
-                .nodes
-                .iter()
-                .any(|id| is_container(nodes, *id));
+        container_entry.live = was_live && !container_entry.cgroups.is_empty();
         let stopped = was_live && !container_entry.live;
         if container_entry.nodes.is_empty() {
             self.containers.remove(container);

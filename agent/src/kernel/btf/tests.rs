@@ -203,3 +203,30 @@ fn what_is_not_btf_is_an_error_that_names_it() {
     let error = KernelBtf::from_file(Path::new("/nonexistent/btf")).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/btf"), "{error}");
 }
+
+#[test]
+fn names_looked_for_together_are_found_as_each_alone() {
+    let together = kernel().with(&["task_struct", "flags", "cgroup_subsys_id", "no.e"]);
+    let alone = kernel();
+    for name in [
+        "task_struct",
+        "flags",
+        "cgroup_subsys_id",
+        "no.e",
+        "sched_info",
+    ] {
+        assert_eq!(together.ids(name), alone.ids(name), "{name}");
+    }
+    assert_eq!(
+        together.offset("task_struct", "sched_info.last_queued"),
+        Some(48)
+    );
+    assert_eq!(together.offset("no.e", "a"), None);
+}
+
+#[test]
+fn a_file_that_cannot_be_mapped_is_copied() {
+    let copied = copy(Path::new("/proc/self/status")).unwrap();
+    let length = File::from(copied).metadata().unwrap().len();
+    assert!(length > 0);
+}

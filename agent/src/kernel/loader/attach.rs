@@ -51,7 +51,6 @@ impl Programs {
         } else {
             self.load_charge(aya_btf).err()
         };
-        self.charge_loaded = refused.is_none();
         self.miss_charge(refused);
         Ok(())
     }
@@ -60,7 +59,7 @@ impl Programs {
         for hook in std::mem::take(&mut self.loaded) {
             self.attach_tracepoint(hook)?;
         }
-        if self.charge_loaded {
+        if self.has_charge_hook() {
             let refused = self.attach_charge().err();
             self.miss_charge(refused);
         }
@@ -159,7 +158,7 @@ impl Programs {
         self.figures.contains(&figure)
     }
 
-    /// True when levels are checked at the charge itself.
+    /// True when levels are checked at the charge itself; before the programs are attached, when they can be.
     pub fn has_charge_hook(&self) -> bool {
         self.missing.iter().all(|m| m.part != CHARGE.tracepoint)
     }

@@ -53,7 +53,7 @@ pub fn probe(cgroup_root: &str) -> KernelSupport {
         bpf_fs: Some(pins::is_bpf_fs(Path::new(pins::BPF_FS))),
         bpf_stats: flag(Path::new("/proc/sys/kernel/bpf_stats_enabled")),
     };
-    match KernelBtf::load() {
+    match hooks::kernel_types() {
         Ok(btf) => ask_btf(&mut support, &btf),
         Err(error) => {
             tracing::debug!(%error, "no kernel types");

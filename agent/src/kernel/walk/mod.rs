@@ -33,6 +33,7 @@ use podwarden_abi::{MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
 use super::{
     accounts::Wire,
     btf::KernelBtf,
+    hooks,
     sys::{bpf, empty},
 };
 
@@ -130,7 +131,7 @@ impl Walker {
     /// # Errors
     /// The kernel's reason, as text.
     pub fn alone(places: u32, without: &[&str]) -> Result<Self, String> {
-        let btf = KernelBtf::load().map_err(|e| crate::base::error::chain(&e))?;
+        let btf = hooks::kernel_types().map_err(|e| crate::base::error::chain(&e))?;
         super::loader::walker_alone(btf, places, without)
     }
 
@@ -164,6 +165,19 @@ impl Walker {
             places: word(8),
         };
         Ok(self.records.read(end, each))
+    }
+
+    /// Levels between the root of its hierarchy, also where this process sees a part of it alone, and the cgroup with
+    /// the directory `path`.
+    ///
+    /// # Errors
+    /// As [`Walker::pass`].
+    pub fn level(&self, path: &Path) -> Result<Option<u32>, WalkError> {
+        let mut level = None;
+        self.pass(path, |record| {
+            level.get_or_insert(record.level);
+        })?;
+        Ok(level)
     }
 
     /// A link of the program to the cgroup and what is below it.

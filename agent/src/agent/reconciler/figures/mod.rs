@@ -2,6 +2,7 @@
 
 mod near_limit;
 mod notices;
+mod refused_forks;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,24 +11,25 @@ use std::{
 };
 
 use podwarden_abi::NearLimitEvent;
-use podwarden_cgroup::CgroupPath;
-use podwarden_policy::{PodUid, reserve};
+use podwarden_cgroup::{CgroupPath, Tree};
+use podwarden_policy::{PodUid, colocation::reclaimed::Inputs, reserve};
 
-use self::{near_limit::NearLimits, notices::Notices};
+use self::{near_limit::NearLimits, notices::Notices, refused_forks::RefusedForks};
 use super::{Environment, Fact};
 use crate::{
     accounting::{
         Accounting, KernelSide,
-        figures::{Named, Names, Sampler, TierInfo},
+        figures::{Extent, Named, Names, Sampler, TierInfo},
         index::{CgroupIndex, PodEntry},
         network::PodNetworks,
+        node_usage::NodeUsage,
         walked::{self, PassStats},
     },
     api::{
         published::Figures,
         types::{
-            BestEffortCpuStats, ForeignWriteStats, NodeStats, RuntimeStats, SamplingStats,
-            TierConvergence, TierStats,
+            BestEffortCpuStats, ForeignWriteStats, NodeStats, NodeUsageStats, PodStats,
+            ReclaimedStats, RuntimeStats, SamplingStats, TierConvergence, TierStats,
         },
     },
     base::{clock, cpus},
@@ -36,8 +38,11 @@ use crate::{
     reactor::plan::ScopeName,
 };
 
-/// Time between two sampling passes without a reader.
+/// Time between two passes over all pods without a reader.
 const IDLE_SAMPLING: Duration = Duration::from_secs(10);
+
+/// Time between two looks for pods that ran, without a reader.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
 
 /// Said until the agent ends: who has no account keeps none.
 const ACCOUNTS_FULL: &str = "the kernel programs have no account left: CPU time, waits and exits of some cgroups count \
@@ -50,9 +55,16 @@ pub(in crate::agent) struct FiguresPublisher {
     accounting: Accounting,
     sampler: Sampler,
     networks: PodNetworks,
+    node_usage: NodeUsage,
+    /// The last pass over all pods.
     sampled: Option<Instant>,
+    /// The last pass, and the last look that found nothing to read.
+    looked: Option<Instant>,
+    /// The last pass over all pods was without a reader: a pass may read less than all.
+    is_idle: bool,
     notices: Notices,
     near_limits: NearLimits,
+    refused_forks: RefusedForks,
     /// The node's figures that do not change, and the capabilities that are missing.
     stats: NodeStats,
     /// `None` where it is switched off.
@@ -78,6 +90,7 @@ pub(super) struct OfOthers<'a> {
 
 impl FiguresPublisher {
     pub(in crate::agent) fn new(
+        tree: &Tree,
         accounting: Accounting,
         stats: NodeStats,
         reclaimer: Option<Reclaimer>,
@@ -85,10 +98,14 @@ impl FiguresPublisher {
         Self {
             sampler: Sampler::new(accounting.kernel.as_ref()),
             networks: PodNetworks::default(),
+            node_usage: NodeUsage::open(tree.hierarchies()),
             accounting,
             sampled: None,
+            looked: None,
+            is_idle: false,
             notices: Notices::default(),
             near_limits: NearLimits::default(),
+            refused_forks: RefusedForks::default(),
             stats,
             reclaimer,
         }
@@ -97,6 +114,11 @@ impl FiguresPublisher {
     /// Completes when the kernel has reported. Cancel-safe.
     pub(super) async fn ready(&self) {
         self.accounting.ready().await;
+    }
+
+    /// Detaches the kernel programs; what they counted stays where it is pinned.
+    pub(super) fn detach(&mut self) {
+        self.accounting.kernel = None;
     }
 
     /// Takes every record of the kernel.
@@ -109,16 +131,37 @@ impl FiguresPublisher {
 
     /// How long until figures are to be read again.
     pub(super) fn sampling_due(&self, env: &Environment) -> Duration {
-        let Some(sampled) = self.sampled else {
+        let (Some(sampled), Some(looked)) = (self.sampled, self.looked) else {
             return Duration::ZERO;
         };
-        let since = env.published.since_demand();
-        let interval = if since.is_some_and(|since| since < READER_STAYS) {
-            env.published.sampling_interval()
+        let interval = env.published.sampling_interval();
+        if has_reader(env) {
+            interval.saturating_sub(sampled.elapsed())
+        } else if self.accounting.kernel.is_some() {
+            IDLE_LOOK.max(interval).saturating_sub(looked.elapsed())
         } else {
-            IDLE_SAMPLING
+            IDLE_SAMPLING.saturating_sub(sampled.elapsed())
+        }
+    }
+
+    /// What the pass reads that is due now; `None` where nothing has changed.
+    fn extent(&mut self, env: &Environment) -> Option<Extent> {
+        if has_reader(env) {
+            return Some(Extent::Read);
+        }
+        let is_whole_due = self
+            .sampled
+            .is_none_or(|sampled| sampled.elapsed() >= IDLE_SAMPLING);
+        let ran = self.accounting.kernel.is_none() || {
+            self.accounting.flush();
+            let (index, kernel) = (&self.accounting.index, &self.accounting.kernel);
+            self.sampler.look(index, kernel)
         };
-        interval.saturating_sub(sampled.elapsed())
+        if is_whole_due || !self.is_idle {
+            Some(Extent::Idle)
+        } else {
+            ran.then_some(Extent::Ran)
+        }
     }
 
     /// A capability is missing; reported once.
@@ -135,6 +178,11 @@ impl FiguresPublisher {
     /// Replaces the notices.
     pub(super) fn notice(&mut self, now: BTreeSet<String>, env: &Environment) {
         self.notices.update(now, &env.published);
+    }
+
+    /// Whether a request for figures brings the next pass forward.
+    pub(super) fn waits_for_reader(&self, env: &Environment) -> bool {
+        !has_reader(env)
     }
 
     /// The pods' cgroups, by uid.
@@ -170,10 +218,17 @@ impl FiguresPublisher {
     /// A pod is gone, or one of its containers: what was reported of its limits is over.
     pub(super) fn forget_limits(&mut self, uid: &PodUid, container: Option<&str>) {
         self.near_limits.forget(uid, container);
+        if container.is_none() {
+            self.refused_forks.forget(uid);
+        }
     }
 
-    /// Reads all figures and publishes them.
+    /// Reads the figures that are due and publishes them all.
     pub(super) fn sample(&mut self, env: &Environment, others: OfOthers<'_>) {
+        let Some(extent) = self.extent(env) else {
+            self.looked = Some(Instant::now());
+            return;
+        };
         self.accounting.flush();
         let kernel = self.accounting.kernel.as_ref();
         if let (Some(walker), Some(root)) = (
@@ -184,6 +239,7 @@ impl FiguresPublisher {
             self.degraded(message, env);
         }
         let mut sample = self.sampler.sample(
+            extent,
             &env.tree,
             &self.accounting.index,
             &self.accounting.kernel,
@@ -192,20 +248,23 @@ impl FiguresPublisher {
         );
         if env.config.sampling_network {
             let entries = self.accounting.index.pods();
-            self.networks.pass(&env.tree, entries, &mut sample.pods);
+            let ran = (extent != Extent::Read).then(|| self.sampler.ran());
+            self.networks
+                .pass(&env.tree, entries, &mut sample.pods, ran);
         }
         if let Some(given) = others.given {
             given.put(&mut sample.pods);
         }
+        let now = Instant::now();
         for pod in &sample.pods {
-            for kind in self.near_limits.of_pod(pod) {
+            let refused = self.refused_forks.of_pod(pod, now);
+            for kind in self.near_limits.of_pod(pod).into_iter().chain(refused) {
                 let time = clock::now_text();
                 env.published.event(time, Some(pod.pod_ref.clone()), kind);
             }
         }
-        let reclaimer = self.reclaimer.as_mut();
-        let reclaimed = reclaimer.and_then(|r| r.pass(&env.node, &others.set, &sample.pods));
-        let (reclaimed, inputs) = reclaimed.unzip();
+        self.refused_forks.passed();
+        let (reclaimed, inputs) = self.reclaimed(env, extent, &others.set, &sample.pods);
         let mut tiers = sample.tiers;
         add_convergence(others.convergence, &mut tiers);
         let mut stats = self.stats.clone();
@@ -220,6 +279,7 @@ impl FiguresPublisher {
             allocatable_memory_bytes: reserve::allocatable(&env.node).memory.as_u64(),
             reclaimed,
             best_effort_cpu: others.best_effort_cpu,
+            usage: self.node_usage(env, extent),
             tiers,
             kernel_drops: self.accounting.drops(),
             foreign_writes: others.drift,
@@ -228,10 +288,50 @@ impl FiguresPublisher {
             ..stats
         };
         let figures = Figures::new(node, sample.pods).with_reclaimed(inputs);
+        if extent == Extent::Read {
+            // Written now, not while a request waits.
+            let _ = figures.listed();
+        }
         env.published.publish(figures);
-        self.sampled = Some(Instant::now());
+        let now = Some(Instant::now());
+        self.looked = now;
+        if extent != Extent::Ran {
+            self.sampled = now;
+            self.is_idle = extent == Extent::Idle;
+        }
         env.published.set_ready(true);
     }
+
+    /// What the whole node uses; a pass over some of the pods leaves it as it is.
+    fn node_usage(&mut self, env: &Environment, extent: Extent) -> Option<NodeUsageStats> {
+        match extent {
+            Extent::Ran => env.published.latest().node.usage.clone(),
+            Extent::Read | Extent::Idle => self.node_usage.read(env.node.memory_capacity.as_u64()),
+        }
+    }
+
+    /// What the node has to spare, and what that is from: a pass over some of the pods leaves it as it is.
+    fn reclaimed(
+        &mut self,
+        env: &Environment,
+        extent: Extent,
+        set: &PodSet,
+        pods: &[PodStats],
+    ) -> (Option<ReclaimedStats>, Option<Arc<Inputs>>) {
+        if extent == Extent::Ran {
+            let last = env.published.latest();
+            return (last.node.reclaimed, last.reclaimed.clone());
+        }
+        let reclaimer = self.reclaimer.as_mut();
+        let (stats, inputs) = reclaimer.and_then(|r| r.pass(&env.node, set, pods)).unzip();
+        (stats, inputs.map(Arc::new))
+    }
+}
+
+/// Whether a client has asked for figures lately.
+fn has_reader(env: &Environment) -> bool {
+    let since = env.published.since_demand();
+    since.is_some_and(|since| since < READER_STAYS)
 }
 
 /// Where the pods' memory came from.

@@ -33,6 +33,10 @@ impl AccountStore for Kernel {
     fn read(&self, slot: u32) -> Option<Account> {
         self.tables.figures(slot)
     }
+    fn activity(&self, slot: u32) -> u64 {
+        let figures = self.tables.figures(slot).unwrap_or_default();
+        figures.cpu_ns.wrapping_add(figures.switches)
+    }
     fn folded(&self, target: FoldTarget) -> Account {
         let record = self.records.get(&target.key());
         record.map(|record| record.sum).unwrap_or_default()

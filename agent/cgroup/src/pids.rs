@@ -1,0 +1,44 @@
+//! Forks that a limit on processes has refused.
+
+use podwarden_policy::settings::Controller;
+
+use crate::{
+    CgroupPath, Error, Result, Tree,
+    io::{self, parse_u64},
+};
+
+impl Tree {
+    /// Forks that were refused, since the cgroup was made (`max` of `pids.events`).
+    ///
+    /// From Linux 6.11 on v2 counts those that the limit of this cgroup or of one below it refused; v1, and v2 before,
+    /// count those of tasks directly in this cgroup, whichever limit above refused them (`pids_event`,
+    /// kernel/cgroup/pids.c).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the cgroup does not exist, and for a hierarchy's root; [`Error::NoController`];
+    /// [`Error::Malformed`].
+    pub fn refused_forks(&self, cgroup: &CgroupPath) -> Result<u64> {
+        let file = self.path(Controller::Pids, cgroup)?.join("pids.events");
+        let text = io::read_text(&file)?;
+        parse(&text).ok_or_else(|| Error::malformed(file, "max"))
+    }
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let count = text.lines().find_map(|line| line.strip_prefix("max "))?;
+    parse_u64(count.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn the_count_has_a_name() {
+        assert_eq!(parse("max 17\n"), Some(17));
+        assert_eq!(parse("forks 3\nmax 0\n"), Some(0));
+        for wrong in ["", "17\n", "max\n", "max -1\n", "maximum 3\n"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a pass without a reader spares: a pod none of whose tasks ran keeps the figures that it had.
+
+use std::collections::{HashMap, HashSet};
+
+use podwarden_abi::Account;
+use podwarden_policy::PodUid;
+
+use crate::{
+    accounting::index::{AccountStore, CgroupIndex},
+    api::types::PodStats,
+};
+
+/// What a pass reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Every pod, for a reader.
+    Read,
+    /// Every pod, without a reader.
+    Idle,
+    /// The pods whose tasks ran since the last look; without a reader.
+    Ran,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct IdlePods {
+    /// See [`CgroupIndex::activity`].
+    activity: HashMap<PodUid, u64>,
+    ran: HashSet<PodUid>,
+    kept: HashMap<PodUid, (PodStats, Account)>,
+}
+
+impl IdlePods {
+    /// Notes which pods ran since the last look; returns whether any did, came or went.
+    pub(super) fn look(&mut self, index: &CgroupIndex, figures: &impl AccountStore) -> bool {
+        self.ran.clear();
+        let before = self.activity.len();
+        self.activity
+            .retain(|uid, _| index.pods().contains_key(uid));
+        let mut changed = self.activity.len() < before;
+        for (uid, entry) in index.pods() {
+            let now = index.activity(entry, figures);
+            match self.activity.get_mut(uid) {
+                Some(last) if *last == now => continue,
+                Some(last) => *last = now,
+                None => drop(self.activity.insert(uid.clone(), now)),
+            }
+            self.ran.insert(uid.clone());
+            changed = true;
+        }
+        changed
+    }
+
+    /// The pods that ran between the last two looks.
+    pub(super) fn ran(&self) -> &HashSet<PodUid> {
+        &self.ran
+    }
+
+    /// What a pod that did not run had in the pass before, whose CPU use is none then.
+    pub(super) fn unchanged(&self, extent: Extent, uid: &PodUid) -> Option<(PodStats, Account)> {
+        if extent != Extent::Ran || self.ran.contains(uid) {
+            return None;
+        }
+        let (mut stats, account) = self.kept.get(uid).cloned()?;
+        let containers = stats.containers.iter_mut().map(|one| &mut one.cpu);
+        for cpu in containers.chain([&mut stats.cpu]) {
+            cpu.usage_nano_cores = cpu.usage_nano_cores.map(|_| 0);
+        }
+        Some((stats, account))
+    }
+
+    /// Keeps what has been read of a pod.
+    pub(super) fn keep(&mut self, uid: &PodUid, stats: &PodStats, account: &Account) {
+        let kept = (stats.clone(), *account);
+        if let Some(known) = self.kept.get_mut(uid) {
+            *known = kept;
+        } else {
+            self.kept.insert(uid.clone(), kept);
+        }
+    }
+
+    /// A pass has ended: with a reader each pass reads all.
+    pub(super) fn end(&mut self, extent: Extent, index: &CgroupIndex) {
+        if extent == Extent::Read {
+            self.kept = HashMap::new();
+        } else {
+            self.kept.retain(|uid, _| index.pods().contains_key(uid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
