@@ -29,6 +29,8 @@ words! {
         PidAvailable = "pid.available",
         /// CPU of best-effort pods, see [`crate::colocation::evict_cpu`].
         BestEffortCpu = "bestEffort.cpu",
+        /// Memory that batch pods request of what the node has to spare, see [`crate::colocation::memory_evict`].
+        BatchMemory = "batch.memory",
     }
 }
 
@@ -64,6 +66,7 @@ impl Signal {
             | Self::MemoryPressure
             | Self::QosReservedMemory
             | Self::BestEffortCpu
+            | Self::BatchMemory
             | Self::MemoryLimit => None,
         }
     }
@@ -77,6 +80,7 @@ impl Signal {
             | Self::MemoryAvailable
             | Self::MemoryPressure
             | Self::QosReservedMemory
+            | Self::BatchMemory
             | Self::MemoryLimit => Amount::Memory(Bytes(count)),
         }
     }
@@ -106,6 +110,8 @@ words! {
         Pids = "pids",
         /// CPU of best-effort pods: level and usage are thousandths of a CPU.
         Cpu = "cpu",
+        /// Requests of batch pods: level and usage are bytes that are requested.
+        BatchMemory = "batch-memory",
     }
 }
 
@@ -118,7 +124,18 @@ impl ScopeName {
             Self::Pressure => Signal::MemoryPressure,
             Self::Pids => Signal::PidAvailable,
             Self::Cpu => Signal::BestEffortCpu,
+            Self::BatchMemory => Signal::BatchMemory,
             Self::Burstable | Self::BestEffort => Signal::QosReservedMemory,
+        }
+    }
+
+    /// True where usage and levels are bytes of memory.
+    pub const fn is_of_memory(self) -> bool {
+        match self {
+            Self::Kubepods | Self::Node | Self::Pressure | Self::Burstable | Self::BestEffort => {
+                true
+            }
+            Self::Pids | Self::Cpu | Self::BatchMemory => false,
         }
     }
 
@@ -133,7 +150,12 @@ impl ScopeName {
     /// The tier that it is; `None` for what all pods share.
     pub const fn tier(self) -> Option<QosClass> {
         match self {
-            Self::Kubepods | Self::Node | Self::Pressure | Self::Pids | Self::Cpu => None,
+            Self::Kubepods
+            | Self::Node
+            | Self::Pressure
+            | Self::Pids
+            | Self::Cpu
+            | Self::BatchMemory => None,
             Self::Burstable => Some(QosClass::Burstable),
             Self::BestEffort => Some(QosClass::BestEffort),
         }
@@ -143,7 +165,7 @@ impl ScopeName {
     pub const fn is_cgroup(self) -> bool {
         match self {
             Self::Kubepods | Self::Burstable | Self::BestEffort => true,
-            Self::Node | Self::Pressure | Self::Pids | Self::Cpu => false,
+            Self::Node | Self::Pressure | Self::Pids | Self::Cpu | Self::BatchMemory => false,
         }
     }
 

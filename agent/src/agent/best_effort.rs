@@ -8,7 +8,8 @@
 //!
 //! The reactor has the besteffort tier's level, so that growth of the tier is answered as it happens, and evicts
 //! within the tier by priority and usage. This part follows what the rest of the node uses: it looks before that could
-//! take what is left below the level at [`GROWTH`], and once a second where much is left. Memory in use is what is not available: page cache that can be dropped is not in use, of the node and of the tier.
+//! take what is left below the level at [`GROWTH`], and once a second where much is left. Memory in use is what is not
+//! available: page cache that can be dropped is not in use, of the node and of the tier.
 
 use std::{
     fs,

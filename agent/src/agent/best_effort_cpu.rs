@@ -1,9 +1,10 @@
-//! Best-effort pods that are evicted for the CPU: `colocation.cpuEvict...`.
+//! Best-effort pods that are evicted for the CPU, `colocation.cpuEvict...`, and for what they request of memory.
 //!
 //! | strategy | pods are evicted | until |
 //! |---|---|---|
 //! | `BECPUEvict` | where what best effort may use is at most the lower percentage of its requests, and it uses that, in the window and now | the requests that are left have the upper percentage |
-//! | `CPUAllocatableEvict` | where they request more of the node's offer than the threshold | their requests are at the lower percentage |
+//! | `CPUAllocatableEvict` | where they request more of what the node has to spare than the threshold | their requests are at the lower percentage |
+//! | `MemoryAllocatableEvict` | the same of memory | the same |
 //! | `CPUEvict` | where the node's CPUs are in use to the threshold | their usage is below the lower percentage |
 //!
 //! The laws, the order and the cool-down are the koordlet's ([`podwarden_policy::colocation::evict_cpu`]). Figures are
@@ -16,19 +17,24 @@ use std::{
 
 use podwarden_cgroup::{CgroupPath, KernelCpu, Tree};
 use podwarden_policy::{
-    MilliCpu, PodUid,
+    Bytes, MilliCpu, PodUid,
     colocation::{
         class::Band,
         evict_cpu::{
-            self, BandRequest, BestEffort, Candidate, Cause, covers_window,
+            self, AllocatableThreshold, BandRequest, BestEffort, Candidate, Cause, covers_window,
             release_for_allocatable, release_for_satisfaction, release_for_usage,
         },
+        memory_evict,
+        reclaimed::Amounts,
     },
     convert::quota_to_milli,
     limits::Limit,
 };
 
-use crate::{colocation::busy, config::CpuEvictConfig};
+use crate::{
+    colocation::{busy, rate},
+    config::CpuEvictConfig,
+};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,6 +50,8 @@ pub(super) struct BestEffortPod {
     pub(super) band: Band,
     /// What it requests of reclaimed CPU.
     pub(super) request: MilliCpu,
+    /// What it requests of reclaimed memory.
+    pub(super) memory_request: Bytes,
     /// The evictions that it accepts.
     pub(super) accepts: evict_cpu::AcceptedEvictions,
     /// It carries [`evict_cpu::EVICTION_ENABLED_LABEL`].
@@ -56,8 +64,8 @@ pub(super) struct Inputs<'a> {
     pub(super) tree: &'a Tree,
     pub(super) tier: &'a CgroupPath,
     pub(super) capacity: MilliCpu,
-    /// What the node offers to batch pods; `None` where that is not computed.
-    pub(super) offered: Option<MilliCpu>,
+    /// What the node has to spare for batch pods, whatever they hold; `None` where that is not computed.
+    pub(super) spare: Option<Amounts>,
     /// Those that were not evicted.
     pub(super) pods: &'a [BestEffortPod],
 }
@@ -66,8 +74,8 @@ pub(super) struct Inputs<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shortage {
     pub(super) cause: Cause,
-    /// What has to be released, by [`Cause::gain`].
-    pub(super) release: MilliCpu,
+    /// What has to be released, by [`Cause::gain`] and in its unit.
+    pub(super) release: u64,
     /// The first to go first.
     pub(super) candidates: Vec<Candidate>,
 }
@@ -120,6 +128,7 @@ impl BestEffortCpu {
         let shortage = self
             .satisfaction(inputs, now)
             .or_else(|| self.allocatable(inputs))
+            .or_else(|| self.memory_allocatable(inputs))
             .or_else(|| self.usage(inputs, node));
         if now.saturating_duration_since(self.evicted) < COOL {
             return None;
@@ -134,8 +143,9 @@ impl BestEffortCpu {
                 priority: pod.priority,
                 request: pod.request,
                 used: used.get(&pod.uid).copied().unwrap_or_default(),
+                memory_request: pod.memory_request,
             })
-            .filter(|candidate| !cause.gain(candidate).is_zero())
+            .filter(|candidate| cause.gain(candidate) > 0)
             .collect();
         cause.sort(&mut candidates);
         Some(Shortage {
@@ -148,17 +158,11 @@ impl BestEffortCpu {
     fn may_go(&self, pod: &BestEffortPod, cause: Cause) -> bool {
         let accepts = pod.accepts.allows(cause.strategy());
         let is_counted = match cause {
-            Cause::Allocatable { .. } => self.is_counted(pod),
+            Cause::Allocatable { .. } => is_counted(pod, self.config.allocatable),
+            Cause::MemoryAllocatable { .. } => is_counted(pod, self.config.memory_allocatable),
             Cause::Satisfaction { .. } | Cause::Usage { .. } => true,
         };
         accepts && is_counted && (pod.enabled || !cause.needs_label())
-    }
-
-    /// Whether a pod's request is one against what the node offers.
-    fn is_counted(&self, pod: &BestEffortPod) -> bool {
-        let threshold = self.config.allocatable;
-        let is_low = threshold.is_some_and(|threshold| pod.priority <= threshold.priority);
-        is_low && pod.band == Band::Batch
     }
 
     /// What each pod has used since the last look; the tier's figures join the window.
@@ -192,11 +196,13 @@ impl BestEffortCpu {
     fn node(&mut self, now: Instant) -> Option<MilliCpu> {
         let busy = busy()?;
         let (at, before) = self.node.replace((now, busy))?;
-        let nanos = busy.saturating_sub(before).as_nanos();
-        rate(nanos, now.saturating_duration_since(at))
+        rate(
+            busy.saturating_sub(before),
+            now.saturating_duration_since(at),
+        )
     }
 
-    fn satisfaction(&self, inputs: &Inputs<'_>, now: Instant) -> Option<(Cause, MilliCpu)> {
+    fn satisfaction(&self, inputs: &Inputs<'_>, now: Instant) -> Option<(Cause, u64)> {
         let thresholds = self.config.satisfaction.as_ref()?;
         let (_, latest) = self.window.back().filter(|(at, _)| *at == now)?;
         let figures = self.window.len() as u64;
@@ -209,10 +215,10 @@ impl BestEffortCpu {
             lower_percent: thresholds.lower_percent(),
             upper_percent: thresholds.upper_percent(),
         };
-        (!release.is_zero() && !inputs.pods.is_empty()).then_some((cause, release))
+        (!release.is_zero() && !inputs.pods.is_empty()).then_some((cause, release.0))
     }
 
-    fn usage(&self, inputs: &Inputs<'_>, node: Option<MilliCpu>) -> Option<(Cause, MilliCpu)> {
+    fn usage(&self, inputs: &Inputs<'_>, node: Option<MilliCpu>) -> Option<(Cause, u64)> {
         let levels = self.config.usage?;
         let used = node?;
         let (threshold, lower) = (levels.threshold, levels.lower);
@@ -222,17 +228,20 @@ impl BestEffortCpu {
             capacity: inputs.capacity,
             threshold_percent: evict_cpu::small(threshold),
         };
-        (!release.is_zero()).then_some((cause, release))
+        (!release.is_zero()).then_some((cause, release.0))
     }
 
-    /// An offer that was withdrawn or is not known is no reason to evict.
-    fn allocatable(&self, inputs: &Inputs<'_>) -> Option<(Cause, MilliCpu)> {
+    /// What is not known, or nothing, is no reason to evict.
+    fn allocatable(&self, inputs: &Inputs<'_>) -> Option<(Cause, u64)> {
         let threshold = self.config.allocatable?;
-        let offered = inputs.offered.filter(|offered| !offered.is_zero())?;
+        let offered = inputs.spare?.cpu;
+        if offered.is_zero() {
+            return None;
+        }
         let requests: Vec<BandRequest> = inputs
             .pods
             .iter()
-            .filter(|pod| self.is_counted(pod))
+            .filter(|pod| is_counted(pod, self.config.allocatable))
             .map(|pod| BandRequest {
                 band: pod.band,
                 priority: pod.priority,
@@ -247,8 +256,37 @@ impl BestEffortCpu {
             offered,
             threshold_percent: evict_cpu::small(threshold.percent),
         };
-        Some((cause, *release.get(&Band::Batch)?))
+        Some((cause, release.get(&Band::Batch)?.0))
     }
+
+    /// The same of memory.
+    fn memory_allocatable(&self, inputs: &Inputs<'_>) -> Option<(Cause, u64)> {
+        let threshold = self.config.memory_allocatable?;
+        let offered = inputs.spare?.memory;
+        let counted = inputs.pods.iter();
+        let counted = counted.filter(|pod| is_counted(pod, Some(threshold)));
+        let requested = counted.map(|pod| pod.memory_request).sum();
+        let [threshold_percent, lower] =
+            [threshold.percent, threshold.lower_percent].map(evict_cpu::small);
+        let release = memory_evict::overcommitted(
+            Some(offered),
+            requested,
+            threshold_percent.into(),
+            lower.into(),
+        )?;
+        let cause = Cause::MemoryAllocatable {
+            requested,
+            offered,
+            threshold_percent,
+        };
+        Some((cause, release.0))
+    }
+}
+
+/// Whether a pod's request is one against what the node has to spare.
+fn is_counted(pod: &BestEffortPod, threshold: Option<AllocatableThreshold>) -> bool {
+    let is_low = threshold.is_some_and(|threshold| pod.priority <= threshold.priority);
+    is_low && pod.band == Band::Batch
 }
 
 fn average(window: &VecDeque<(Instant, BestEffort)>) -> BestEffort {
@@ -297,14 +335,9 @@ impl Meter {
             return None;
         };
         let (at, before) = self.last.replace((now, used))?;
-        let nanos = used.saturating_sub(before);
-        rate(nanos.into(), now.saturating_duration_since(at))
+        let used = Duration::from_nanos(used.saturating_sub(before));
+        rate(used, now.saturating_duration_since(at))
     }
-}
-
-fn rate(nanos: u128, time: Duration) -> Option<MilliCpu> {
-    let milli = (nanos * 1000).checked_div(time.as_nanos())?;
-    Some(MilliCpu(u64::try_from(milli).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]

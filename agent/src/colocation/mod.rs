@@ -28,5 +28,5 @@ pub use self::{
         beside as cpus_beside, file as cpus_file, left as cpus_left, restore as restore_cpus,
     },
     ours::Ours,
-    pool::busy,
+    pool::{busy, rate},
 };

@@ -88,9 +88,15 @@ impl Pool {
     }
 }
 
+/// CPU time of a window as CPU; `None` where the window is empty.
+pub fn rate(used: Duration, window: Duration) -> Option<MilliCpu> {
+    let milli = (used.as_nanos() * 1000).checked_div(window.as_nanos())?;
+    Some(MilliCpu(u64::try_from(milli).unwrap_or(u64::MAX)))
+}
+
+/// The same, 0 where the window is empty.
 pub(super) fn milli(used: Duration, window: Duration) -> MilliCpu {
-    let milli = (used.as_nanos() * 1000).checked_div(window.as_nanos());
-    MilliCpu(u64::try_from(milli.unwrap_or(0)).unwrap_or(u64::MAX))
+    rate(used, window).unwrap_or_default()
 }
 
 /// How long the machine's CPUs were busy since it started, in all: user, nice, system, irq, softirq and steal of

@@ -112,7 +112,7 @@ impl Default for ProactiveConfig {
     }
 }
 
-/// Best-effort pods go where the CPU is short.
+/// Best-effort pods go where the CPU is short, or where they request more than the node has to spare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuEvictConfig {
     /// `cpuEvictBESatisfactionLowerPercent`, `cpuEvictBESatisfactionUpperPercent` and
@@ -124,12 +124,17 @@ pub struct CpuEvictConfig {
     pub usage: Option<CpuUsageLevels>,
     /// `cpuAllocatableEvictThresholdPercent`.
     pub allocatable: Option<AllocatableThreshold>,
+    /// `memoryAllocatableEvictThresholdPercent`: the same for memory.
+    pub memory_allocatable: Option<AllocatableThreshold>,
 }
 
 impl CpuEvictConfig {
     /// True where a strategy is on.
     pub const fn is_on(&self) -> bool {
-        self.satisfaction.is_some() || self.usage.is_some() || self.allocatable.is_some()
+        self.satisfaction.is_some()
+            || self.usage.is_some()
+            || self.allocatable.is_some()
+            || self.memory_allocatable.is_some()
     }
 }
 
@@ -140,6 +145,7 @@ impl Default for CpuEvictConfig {
             window: Duration::from_secs(EvictWindow::default().0),
             usage: None,
             allocatable: None,
+            memory_allocatable: None,
         }
     }
 }
@@ -181,6 +187,8 @@ pub(super) struct RawColocation {
     pub(super) cpu_evict_lower_percent: Option<Spanned<CpuEvictLower>>,
     pub(super) cpu_allocatable_evict_threshold_percent: Option<CpuEvictPercent>,
     pub(super) cpu_allocatable_evict_lower_percent: Option<Spanned<CpuEvictLower>>,
+    pub(super) memory_allocatable_evict_threshold_percent: Option<CpuEvictPercent>,
+    pub(super) memory_allocatable_evict_lower_percent: Option<Spanned<CpuEvictLower>>,
     pub(super) allocatable_evict_priority_threshold: Option<EvictPriority>,
     #[serde(default)]
     cpu_wait_strategy: RawWait,

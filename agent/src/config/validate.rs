@@ -50,15 +50,12 @@ impl File<'_> {
             && longest.value.0 < min_interval
         {
             let range = min_interval..=Duration::from_secs(10);
-            return Err(ConfigError::Value {
-                origin: origin(self.0, longest.referenced.line()),
-                field: "reactor.maxInterval".to_owned(),
-                problem: format!(
-                    "is `{:?}`: {}; {DURATION}",
-                    longest.value.0,
-                    not_within(&range)
-                ),
-            });
+            let problem = format!(
+                "is `{:?}`: {}; {DURATION}",
+                longest.value.0,
+                not_within(&range)
+            );
+            return Err(self.wrong("reactor.maxInterval", longest, &problem));
         }
         let max_interval = raw.max_interval.map(|longest| longest.value);
         Ok(ReactorConfig {
@@ -188,8 +185,18 @@ impl File<'_> {
                 raw.cpu_allocatable_evict_lower_percent.as_ref(),
             ),
         )?;
+        let memory_allocatable = self.below(
+            (
+                "colocation.memoryAllocatableEvictThresholdPercent",
+                raw.memory_allocatable_evict_threshold_percent.as_ref(),
+            ),
+            (
+                "colocation.memoryAllocatableEvictLowerPercent",
+                raw.memory_allocatable_evict_lower_percent.as_ref(),
+            ),
+        )?;
         let priority = raw.allocatable_evict_priority_threshold.as_ref();
-        if priority.is_some() && allocatable.is_none() {
+        if priority.is_some() && allocatable.is_none() && memory_allocatable.is_none() {
             let because = "colocation.allocatableEvictPriorityThreshold";
             return Err(self.incomplete(ALLOCATABLE, because));
         }
@@ -198,15 +205,17 @@ impl File<'_> {
             .cpu_evict_time_window_seconds
             .clone()
             .unwrap_or_default();
+        let threshold = |(percent, lower): (u64, Option<u64>)| AllocatableThreshold {
+            percent,
+            lower_percent: lower.unwrap_or(percent.saturating_sub(RELEASE_BUFFER_PERCENT)),
+            priority,
+        };
         Ok(CpuEvictConfig {
             satisfaction,
             window: Duration::from_secs(window.0),
             usage: usage.map(|(threshold, lower)| CpuUsageLevels { threshold, lower }),
-            allocatable: allocatable.map(|(percent, lower)| AllocatableThreshold {
-                percent,
-                lower_percent: lower.unwrap_or(percent.saturating_sub(RELEASE_BUFFER_PERCENT)),
-                priority,
-            }),
+            allocatable: allocatable.map(threshold),
+            memory_allocatable: memory_allocatable.map(threshold),
         })
     }
 

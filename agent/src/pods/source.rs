@@ -57,6 +57,9 @@ pub struct SourcedPod {
     pub origin: Origin,
     /// Its phase; `None` where the source has none.
     pub phase: Option<Phase>,
+    /// Its status says why the pod is in its phase, such as `Evicted`.
+    #[serde(default)]
+    pub has_reason: bool,
     /// The names of its containers by the runtime's ids, as far as its status has them.
     pub containers: BTreeMap<String, String>,
     /// It has a `metadata.deletionTimestamp`.
@@ -70,6 +73,7 @@ impl SourcedPod {
             qos,
             origin,
             phase: None,
+            has_reason: false,
             containers: BTreeMap::new(),
             deleting: false,
         }

@@ -6,7 +6,10 @@ use core::cmp::{Ordering, Reverse};
 
 pub use self::cause::{Cause, CpuRank};
 use super::class::Band;
-use crate::{model::PodUid, units::MilliCpu};
+use crate::{
+    model::PodUid,
+    units::{Bytes, MilliCpu},
+};
 
 mod cause;
 
@@ -216,6 +219,8 @@ pub struct Candidate {
     pub request: MilliCpu,
     /// What it uses.
     pub used: MilliCpu,
+    /// What it requests of batch memory.
+    pub memory_request: Bytes,
 }
 
 /// The order in which best-effort pods go: the lower priority first, then the larger part of its request that

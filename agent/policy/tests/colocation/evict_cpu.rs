@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use podwarden_policy::{
-    CpuShares, CpuWeight, MilliCpu, PodUid,
+    Bytes, CpuShares, CpuWeight, MilliCpu, PodUid,
     colocation::{
         class::Band,
         evict_cpu::{
@@ -125,6 +125,7 @@ fn orders() {
                     priority: i32::try_from(number(&pod["priority"])).expect("a priority"),
                     request: MilliCpu(requested(pod, "batch_cpu_m")),
                     used: MilliCpu(milli(&input["podUsedCores"][uid])),
+                    memory_request: Bytes::ZERO,
                 }
             })
             .collect();
@@ -270,6 +271,7 @@ proptest! {
                 priority: *priority,
                 request: MilliCpu(*request),
                 used: MilliCpu(*used),
+                memory_request: Bytes::ZERO,
             })
             .collect();
         let (mut one, mut other) = (candidates.clone(), candidates.clone());

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{
-    MilliCpu, QosClass,
+    MilliCpu, Pod, QosClass,
     colocation::class::{self, Class, Classified, WAIT_OBJECTIVE_ANNOTATION},
     limits::pod_requests,
     name::CgroupName,
@@ -24,7 +24,7 @@ use crate::{
         proactive::{Given, Giver, Proactive},
         resctrl::{Group, Member, Resctrl},
     },
-    config::WaitObjective,
+    config::{Mode, WaitObjective},
     pods::SourcedPod,
 };
 
@@ -49,7 +49,6 @@ pub(in crate::agent) struct Colocation {
     watched: hold::Aim,
     /// The pod whose wait was reported last, and how long it waited, while best effort is held back for that.
     waiting: Option<(PodRef, u64)>,
-    dry_run: bool,
     ours: Arc<Ours>,
     /// What the thread goes by.
     aim: Aim,
@@ -63,7 +62,7 @@ impl Colocation {
         holder: Option<Holder>,
         proactive: Option<Proactive>,
         resctrl: Option<Resctrl>,
-        (ours, dry_run): (Arc<Ours>, bool),
+        ours: Arc<Ours>,
     ) -> Self {
         Self {
             burster,
@@ -74,7 +73,6 @@ impl Colocation {
             members: Vec::new(),
             watched: hold::Aim::default(),
             waiting: None,
-            dry_run,
             ours,
             aim: Aim::default(),
             reported: Vec::new(),
@@ -95,7 +93,7 @@ impl Colocation {
     }
 
     /// What best effort may use of the CPU; `None` where no strategy holds it back.
-    pub(super) fn best_effort_cpu(&self) -> Option<BestEffortCpuStats> {
+    pub(super) fn best_effort_cpu(&self, env: &Environment) -> Option<BestEffortCpuStats> {
         let standing = self.holder.as_ref()?.standing();
         let wait = standing.wait();
         let waiting = self.waiting.as_ref().filter(|_| wait.is_some());
@@ -105,7 +103,7 @@ impl Colocation {
             waiting: waiting.map(|(pod, _)| pod.clone()),
             waited_nano_seconds: waiting.map(|(_, nanos)| *nanos),
             long_waits: standing.long_waits(),
-            dry_run: self.dry_run,
+            dry_run: env.config.mode != Mode::Enforce,
         })
     }
 
@@ -192,7 +190,7 @@ impl Colocation {
                 let pod = protected(sourced, entry, &known);
                 watched.protected.push(hold::Protected {
                     pod: pod.pod.clone(),
-                    objective: objective(sourced)
+                    objective: objective(&sourced.pod)
                         .unwrap_or_default()
                         .unwrap_or(env.config.colocation.wait.objective),
                     slots: index.slots(entry),
@@ -237,7 +235,7 @@ impl Colocation {
                     .contradictions
                     .iter()
                     .map(|one| format!("exceeds no CPU limit: {one}"))
-                    .chain(objective(sourced).err());
+                    .chain(objective(&sourced.pod).err());
                 all.map(move |one| (pod.clone(), one)).collect::<Vec<_>>()
             })
             .collect();
@@ -309,8 +307,8 @@ fn member(classified: &Classified, entry: &PodEntry) -> Option<Member> {
 }
 
 /// The wait that is too long for a pod by its annotation, `None` without one; or why it has no effect.
-fn objective(sourced: &SourcedPod) -> Result<Option<Duration>, String> {
-    let Some(text) = &sourced.pod.colocation.wait_objective else {
+fn objective(pod: &Pod) -> Result<Option<Duration>, String> {
+    let Some(text) = &pod.colocation.wait_objective else {
         return Ok(None);
     };
     let read = text.parse::<WaitObjective>();
@@ -341,5 +339,40 @@ fn protected(sourced: &SourcedPod, entry: &PodEntry, known: &Known<'_>) -> Prote
                 (name.to_owned(), one.path.clone())
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_objective_without_effect_is_named_with_its_annotation_and_value() {
+        for (text, expected) in [
+            ("2ms", Ok(Some(Duration::from_millis(2)))),
+            ("0", Err("`0`")),
+            ("0s", Err("`0s`")),
+            ("99us", Err("`99us`")),
+            ("2s", Err("`2s`")),
+            ("-5ms", Err("`-5ms`")),
+            ("5", Err("`5`")),
+            ("", Err("``")),
+            ("soon", Err("`soon`")),
+            ("\u{2028}", Err("annotations")),
+        ] {
+            let mut pod = Pod::default();
+            pod.colocation.wait_objective = Some(text.to_owned());
+            let found = objective(&pod);
+            match expected {
+                Ok(expected) => assert_eq!(found, Ok(expected), "{text}"),
+                Err(shown) => {
+                    let error = found.unwrap_err();
+                    assert!(
+                        error.contains(shown) && error.contains(WAIT_OBJECTIVE_ANNOTATION),
+                        "{error}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -113,6 +113,20 @@ pub enum Why {
     NoTokens,
 }
 
+impl Why {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Throttled, Self::NodeBusy, Self::NoTokens];
+
+    /// As events and metrics have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Throttled => "throttled",
+            Self::NodeBusy => "nodeBusy",
+            Self::NoTokens => "noTokens",
+        }
+    }
+}
+
 enum Message {
     Aim(Aim),
     End,

@@ -15,6 +15,8 @@ pub(super) mod cpus;
 mod rounds;
 mod standing;
 mod suppress;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod tier;
 mod topology;

@@ -15,6 +15,7 @@ use nix::{
     sys::eventfd::EventFd,
 };
 use podwarden_abi::LongWait;
+use podwarden_cgroup::Controller;
 use podwarden_policy::{MilliCpu, colocation::hold::Hold};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -290,9 +291,13 @@ impl Thread {
         let parts = &self.parts;
         // Kept before anything is written.
         let originals = parts.enforce.then_some(&mut self.originals);
+        // Where no cpu controller is delegated, a tier of v2 is there without these files.
+        let directory = parts.tree.path(Controller::Cpu, &parts.tier);
+        let is_there = || directory.as_ref().is_ok_and(|directory| directory.is_dir());
+        let was_there = is_there();
         match Tier::open(&parts.tree, &parts.tier, originals) {
             Ok(tier) => self.tier = Some(tier),
-            Err(error) if error.is_gone() => return,
+            Err(error) if error.is_gone() && !(was_there && is_there()) => return,
             Err(error) => return self.refuse(now, &error),
         }
         if parts.enforce && self.guard.is_none() {

@@ -171,15 +171,17 @@ impl Reclaimer {
         let strategy = &self.config.strategy;
         let batch = reclaimed::batch(facts, strategy);
         let mid = reclaimed::mid(facts, strategy);
-        let of = |offered: Amounts, held: Amounts| ReclaimedOffer {
+        let of = |offered: Amounts, held: Amounts, law: Amounts| ReclaimedOffer {
             cpu_milli: offered.cpu.0,
             memory_bytes: offered.memory.0,
             held_cpu_milli: held.cpu.0,
             held_memory_bytes: held.memory.0,
+            spare_cpu_milli: law.cpu.0,
+            spare_memory_bytes: law.memory.0,
         };
         ReclaimedStats {
-            batch: of(batch.offered, batch.held),
-            mid: of(mid.offered, mid.held),
+            batch: of(batch.offered, batch.held, batch.law),
+            mid: of(mid.offered, mid.held, mid.law),
             margin: batch.margin.into(),
             system: batch.system.into(),
             pods: batch.pods.into(),

@@ -125,6 +125,13 @@ fn errors_name_file_line_field_value_and_remedy() {
             &["colocation.cpuEvictLowerPercent", "81 is not below", "80"],
         ),
         (
+            "colocation: {memoryAllocatableEvictThresholdPercent: 80, memoryAllocatableEvictLowerPercent: 80}",
+            &[
+                "colocation.memoryAllocatableEvictLowerPercent",
+                "80 is not below",
+            ],
+        ),
+        (
             "colocation: {cpuEvictThresholdPercent: 80, cpuEvictLowerPercent: 80}",
             &["colocation.cpuEvictLowerPercent", "80 is not below"],
         ),

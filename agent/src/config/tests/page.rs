@@ -417,10 +417,20 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "colocation.cpuAllocatableEvictThresholdPercent",
                 "none, off; 1 to 100",
-                "the part of the batch CPU that the node offers (`reclaimed`) from which pods with that label that request it are evicted, percent",
+                "the part of the batch CPU that the node has to spare (`reclaimed`) from which pods with that label that request it are evicted, percent",
             ),
             (
                 "colocation.cpuAllocatableEvictLowerPercent",
+                "2 below the threshold; 0 to 99, below it",
+                "down to which they are evicted",
+            ),
+            (
+                "colocation.memoryAllocatableEvictThresholdPercent",
+                "none, off; 1 to 100",
+                "the part of the batch memory that the node has to spare (`reclaimed`) from which pods with that label that request it are evicted, percent",
+            ),
+            (
+                "colocation.memoryAllocatableEvictLowerPercent",
                 "2 below the threshold; 0 to 99, below it",
                 "down to which they are evicted",
             ),

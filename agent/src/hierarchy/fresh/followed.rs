@@ -40,6 +40,8 @@ pub(super) struct New {
     writes: u32,
     /// Something is to be written once the container's program is executed.
     pub(super) starting: bool,
+    /// Its name was looked for.
+    sought: bool,
 }
 
 impl New {
@@ -49,6 +51,7 @@ impl New {
             watches: BTreeSet::new(),
             writes: 0,
             starting: false,
+            sought: false,
         }
     }
 
@@ -131,6 +134,35 @@ impl Followed {
         self.containers.insert(component.to_owned(), New::at(now));
         self.plan(terms);
         true
+    }
+
+    /// Names containers where a value depends on it: `find` has the name of an id, and whether it was called for that
+    /// one before. Returns the last components of the paths of those named now.
+    pub(super) fn name_containers(
+        &mut self,
+        terms: &mut Snapshot,
+        find: impl Fn(&str, bool) -> Option<String>,
+    ) -> Vec<String> {
+        if self.asking.pod.containers.len() < 2 {
+            return Vec::new();
+        }
+        let mut named = Vec::new();
+        for (component, new) in &mut self.containers {
+            if self.asking.containers.contains_key(component) {
+                continue;
+            }
+            let id = parse_container(component).map(|name| name.id);
+            let name = id.and_then(|id| find(id, new.sought));
+            new.sought = true;
+            if let Some(name) = name {
+                self.asking.containers.insert(component.clone(), name);
+                named.push(component.clone());
+            }
+        }
+        if !named.is_empty() {
+            self.plan(terms);
+        }
+        named
     }
 
     /// Forgets the containers that are new no longer; returns their watches.

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  reconciler ── pods, names of containers ──> thread ── shares, quota, memory limit ──> cgroups
-//!  inotify ── directory made, file written ──────┘
+//!  inotify ── directory made, file written ────┤  ▲
+//!                                  id ──> runtime ┘ name, of one container of several
 //! ```
 //!
 //! A runtime makes a container's cgroup, writes values of its own to it, and then starts the container's process (runc:
 //! `Apply`, `Set`, then the init waits until it may `exec`). The thread answers both, without a pass over the tree, a
-//! sampling pass, a source of pods or the runtime. [`FRESH`] after the cgroup was made it leaves foreign writes to
+//! sampling pass or a source of pods. The runtime is asked only where a pod has several containers: which of them a
+//! cgroup is of, no file says. [`FRESH`] after the cgroup was made it leaves foreign writes to
 //! [`crate::hierarchy::drift`], which has a rate limit.
 //!
 //! inotify(7) reports a directory when mkdir(2) is done. The tracepoint `cgroup_mkdir` fires before the files can be
@@ -38,7 +40,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{Pod, plan::Snapshot};
 
-use crate::hierarchy::act::{Backend, Counters};
+use crate::{
+    hierarchy::act::{Backend, Counters},
+    pods::runtime::Names,
+};
 
 /// How long a cgroup is new.
 const FRESH: Duration = Duration::from_secs(10);
@@ -77,6 +82,8 @@ pub struct Parts {
     pub backend: Arc<dyn Backend>,
     /// Where writes are counted.
     pub counters: Arc<Counters>,
+    /// The runtime; `None` where none is configured.
+    pub names: Option<Names>,
     /// Whether the thread may be SCHED_FIFO: an ordinary one can wait for hundreds of milliseconds.
     pub real_time: bool,
 }
@@ -93,7 +100,7 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// Starts the thread, with no pod.
+    /// Starts the thread, with no pod. With [`Parts::names`], call it inside a tokio runtime.
     ///
     /// # Errors
     /// When there is no thread, eventfd or inotify instance to be had.
@@ -101,6 +108,9 @@ impl Fresh {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let (messages, waiting) = channel();
+        if let Some(names) = &parts.names {
+            names.ring(Arc::clone(&bell));
+        }
         let thread = thread::Thread::new(parts, Arc::clone(&bell), waiting)?;
         let thread = std::thread::Builder::new()
             .name("new-cgroups".to_owned())

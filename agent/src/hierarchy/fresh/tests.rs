@@ -10,7 +10,10 @@ use podwarden_cgroup::{Controller, Driver, Hierarchies, Version};
 use podwarden_policy::{Bytes, Container, MilliCpu, Node, Reclaimed, Resources};
 
 use super::{followed::New, *};
-use crate::hierarchy::act::Files;
+use crate::{
+    hierarchy::act::Files,
+    pods::runtime::{Runtime, RuntimeState, cri},
+};
 
 const WANTED: [(&str, &str); 3] = [
     ("cpu.weight", "20"),
@@ -82,6 +85,10 @@ struct Scene {
 }
 
 fn scene() -> Scene {
+    scene_with(None)
+}
+
+fn scene_with(names: Option<Names>) -> Scene {
     let dir = tempfile::tempdir().unwrap();
     let mount = dir.path().to_owned();
     let besteffort = mount.join("kubepods/besteffort");
@@ -99,6 +106,7 @@ fn scene() -> Scene {
         layout,
         backend: Arc::new(Files),
         counters: Arc::default(),
+        names,
         real_time: false,
     });
     let asking = Asking {
@@ -173,6 +181,46 @@ fn one_of_several_containers_waits_for_its_name() {
     scene.aim.pods[0].containers = names.map(|(id, name)| (id.into(), name.into())).into();
     scene.fresh.aim(scene.aim.clone());
     wait_for_values(&second);
+}
+
+/// No aim follows: the runtime's answer goes to the thread itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_of_several_is_named_by_the_runtime() {
+    let (answer, known) = tokio::sync::watch::channel(Arc::default());
+    let (names, mut sought) = Names::of(known);
+    let mut scene = scene_with(Some(names));
+    let containers = &mut scene.aim.pods[0].pod.containers;
+    let mut sidecar = containers[0].clone();
+    "sidecar".clone_into(&mut sidecar.name);
+    containers.push(sidecar);
+    fs::create_dir_all(&scene.besteffort).unwrap();
+    scene.fresh.aim(scene.aim.clone());
+    let pod = scene.besteffort.join("poda");
+    let container = pod.join("c1");
+    make(&pod);
+    make(&container);
+    let start = Instant::now();
+    while sought() == 0 {
+        assert!(start.elapsed() < FRESH, "the runtime is not asked");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let labels = [("io.kubernetes.pod.uid".to_owned(), "a".to_owned())];
+    let container_of_cri = cri::Container {
+        id: "c1".to_owned(),
+        metadata: Some(cri::ContainerMetadata {
+            name: "sidecar".to_owned(),
+            attempt: 0,
+        }),
+        labels: labels.into(),
+        ..cri::Container::default()
+    };
+    let runtime = Runtime {
+        state: RuntimeState::new(&[], &[container_of_cri]),
+        ..Runtime::default()
+    };
+    answer.send(Arc::new(runtime)).unwrap();
+    wait_for_values(&container);
+    assert_eq!(sought(), 0, "it is asked for once");
 }
 
 #[test]

@@ -95,6 +95,7 @@ impl Thread {
                 return;
             }
             self.take_notices();
+            self.take_names();
             self.look_at_starting();
             self.expire();
         }
@@ -281,6 +282,25 @@ impl Thread {
         // Children first: on v1 the kernel refuses a parent's quota below its child's.
         places.push((uid.clone(), None));
         places
+    }
+
+    /// Names the containers that the runtime knows, and asks it for the others.
+    fn take_names(&mut self) {
+        let Some((names, terms)) = self.parts.names.as_ref().zip(self.terms.as_mut()) else {
+            return;
+        };
+        let mut places: Vec<Place> = Vec::new();
+        for (uid, pod) in &mut self.pods {
+            let named = pod.name_containers(terms, |id, sought| {
+                if !sought {
+                    names.seen(id, true);
+                }
+                let known = names.known();
+                Some(known.state.container(uid, id)?.name.clone())
+            });
+            places.extend(named.into_iter().map(|c| (uid.clone(), Some(c))));
+        }
+        self.settle(places);
     }
 
     /// A container's cgroup is there, perhaps in one hierarchy only.

@@ -175,6 +175,7 @@ impl Meta {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct PodStatus {
     phase: Option<String>,
+    reason: Option<String>,
     pub(super) init_container_statuses: Option<Vec<ContainerStatus>>,
     pub(super) container_statuses: Option<Vec<ContainerStatus>>,
     ephemeral_container_statuses: Option<Vec<ContainerStatus>>,
@@ -342,6 +343,10 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
             .status
             .as_ref()
             .and_then(|s| phase(s.phase.as_deref()?)),
+        has_reason: object
+            .status
+            .as_ref()
+            .is_some_and(|s| s.reason.as_ref().is_some_and(|reason| !reason.is_empty())),
         containers: object
             .status
             .as_ref()

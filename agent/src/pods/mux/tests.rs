@@ -30,6 +30,7 @@ fn object(uid: &str, name: &str) -> SourcedPod {
         },
         phase: Some(Phase::Running),
         containers: BTreeMap::new(),
+        has_reason: false,
         deleting: false,
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use nix::sys::eventfd::EventFd;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -11,7 +12,7 @@ use tokio::{
 
 use super::{
     client::Client,
-    cri::VersionResponse,
+    cri::{PodSandbox, VersionResponse},
     error::RuntimeError,
     state::{Runtime, RuntimeState},
 };
@@ -35,12 +36,53 @@ struct Sought {
     urgent: bool,
 }
 
+/// What the runtime is known to have, and a way to ask for more; neither blocks. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Names {
+    known: watch::Receiver<Arc<Runtime>>,
+    seek: mpsc::UnboundedSender<Sought>,
+}
+
+impl Names {
+    /// A container appeared: lists again if the state lacks it, at once where it is urgent.
+    pub fn seen(&self, id: &str, urgent: bool) {
+        if !self.known.borrow().state.has(id) {
+            let id = id.to_owned();
+            // The task has ended at shutdown.
+            let _ = self.seek.send(Sought { id, urgent });
+        }
+    }
+
+    /// For tests of other modules: what is known, and how many containers were sought.
+    #[cfg(test)]
+    pub fn of(known: watch::Receiver<Arc<Runtime>>) -> (Self, impl FnMut() -> usize) {
+        let (seek, mut sought) = mpsc::unbounded_channel();
+        let count = move || std::iter::from_fn(|| sought.try_recv().ok()).count();
+        (Self { known, seek }, count)
+    }
+
+    /// What is known now.
+    pub fn known(&self) -> Arc<Runtime> {
+        Arc::clone(&self.known.borrow())
+    }
+
+    /// Rings `bell` whenever more is known, until the [`Follower`] is dropped. Call it inside a tokio runtime.
+    pub fn ring(&self, bell: Arc<EventFd>) {
+        let mut known = self.known.clone();
+        tokio::spawn(async move {
+            while known.changed().await.is_ok() {
+                // A full eventfd is rung already.
+                let _ = bell.write(1);
+            }
+        });
+    }
+}
+
 /// The runtime as the reconciler has it.
 #[derive(Debug)]
 pub struct Follower {
     client: Client,
-    known: watch::Receiver<Arc<Runtime>>,
-    seek: mpsc::UnboundedSender<Sought>,
+    names: Names,
     task: JoinHandle<()>,
 }
 
@@ -52,29 +94,19 @@ impl Follower {
         let task = tokio::spawn(follow(client.clone(), sought, publish));
         Self {
             client,
-            known,
-            seek,
+            names: Names { known, seek },
             task,
         }
     }
 
-    /// A container appeared: lists again if the state lacks it, at once where it is urgent.
-    pub fn seen(&self, id: &str, urgent: bool) {
-        if !self.known.borrow().state.has(id) {
-            let id = id.to_owned();
-            // The task has ended at shutdown.
-            let _ = self.seek.send(Sought { id, urgent });
-        }
-    }
-
-    /// What is known now.
-    pub fn known(&self) -> Arc<Runtime> {
-        Arc::clone(&self.known.borrow())
+    /// For other threads.
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Completes when more is known than when this completed last.
     pub async fn changed(&mut self) {
-        if self.known.changed().await.is_err() {
+        if self.names.known.changed().await.is_err() {
             // Its task has ended.
             std::future::pending::<()>().await;
         }
@@ -149,6 +181,16 @@ async fn follow(
     publish: watch::Sender<Arc<Runtime>>,
 ) {
     let mut schedule = Schedule::default();
+    let mut sandboxes = Vec::new();
+    let show = |known: Runtime| {
+        publish.send_if_modified(|current| {
+            let changed = **current != known;
+            if changed {
+                *current = Arc::new(known);
+            }
+            changed
+        });
+    };
     loop {
         let wait = async {
             match schedule.due() {
@@ -169,7 +211,15 @@ async fn follow(
             () = wait => {}
         }
         let before = Arc::clone(&publish.borrow());
-        let answer = ask(&client, &before).await;
+        let early = |state| {
+            if schedule.urgent && before.version.is_some() && before.problem.is_none() {
+                show(Runtime {
+                    state,
+                    ..(*before).clone()
+                });
+            }
+        };
+        let answer = ask(&client, &before, &mut sandboxes, early).await;
         let now = Instant::now();
         let known = match answer {
             Ok((version, state)) => {
@@ -196,20 +246,17 @@ async fn follow(
                 }
             }
         };
-        publish.send_if_modified(|current| {
-            let changed = **current != known;
-            if changed {
-                *current = Arc::new(known);
-            }
-            changed
-        });
+        show(known);
     }
 }
 
-/// Lists once. After a failure it also asks for the version: another runtime may answer.
+/// Lists once. After a failure it also asks for the version: another runtime may answer. `early` gets the containers
+/// with the sandboxes of the list before, half the time sooner.
 async fn ask(
     client: &Client,
     known: &Runtime,
+    sandboxes: &mut Vec<PodSandbox>,
+    early: impl FnOnce(RuntimeState),
 ) -> Result<(VersionResponse, RuntimeState), RuntimeError> {
     let version = match (&known.version, &known.problem) {
         (Some(version), None) => version.clone(),
@@ -217,8 +264,9 @@ async fn ask(
     };
     // The containers first: the sandbox of each of them is in the later list.
     let containers = client.containers().await?;
-    let sandboxes = client.sandboxes().await?;
-    Ok((version, RuntimeState::new(&sandboxes, &containers)))
+    early(RuntimeState::new(sandboxes, &containers));
+    *sandboxes = client.sandboxes().await?;
+    Ok((version, RuntimeState::new(sandboxes, &containers)))
 }
 
 #[cfg(test)]

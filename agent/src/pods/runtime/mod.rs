@@ -20,6 +20,6 @@ mod tests;
 
 pub use client::Client;
 pub use error::RuntimeError;
-pub use follow::Follower;
+pub use follow::{Follower, Names};
 pub use state::{KnownContainer, Runtime, RuntimeState, SANDBOX_NAME};
 pub use teardown::{TornDown, teardown, until_removed};

@@ -257,20 +257,22 @@ async fn names_come_once_the_runtime_does_and_nothing_is_asked_without_need() {
     let place = Place::new();
     let mut follower = Follower::start(Client::new(&place.socket()).unwrap());
     changed(&mut follower).await;
-    assert!(follower.known().problem.is_some() && follower.known().version.is_none());
+    assert!(
+        follower.names().known().problem.is_some() && follower.names().known().version.is_none()
+    );
     let server = Server::start(&place.socket(), |method, _| match method {
         "Version" => version(),
         other => two_pods(other).unwrap(),
     });
     changed(&mut follower).await;
-    let known = follower.known();
+    let known = follower.names().known();
     assert_eq!(known.problem, None);
     assert!(known.state.container("a", "a-new").unwrap().is_sandbox);
     // Only an unknown container causes calls, and these are the lists alone.
     let before = server.calls();
     assert_eq!(before, ["Version", "ListContainers", "ListPodSandbox"]);
-    follower.seen("a-runs", false);
-    follower.seen("unknown", false);
+    follower.names().seen("a-runs", false);
+    follower.names().seen("unknown", false);
     let asked = async {
         while server.calls().len() < before.len() + 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -3,7 +3,10 @@
 use core::{cmp::Reverse, fmt};
 
 use super::{Candidate, order};
-use crate::units::MilliCpu;
+use crate::{
+    signal::ScopeName,
+    units::{Bytes, MilliCpu},
+};
 
 /// Why best-effort pods go. Small, for it is part of the reactor's reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +31,22 @@ pub enum Cause {
         /// `cpuEvictThresholdPercent`.
         threshold_percent: u8,
     },
-    /// They request more than the node offers.
+    /// They request more than the node has to spare.
     Allocatable {
         /// What they request.
         requested: MilliCpu,
-        /// What is offered.
+        /// What the node has to spare.
         offered: MilliCpu,
         /// `cpuAllocatableEvictThresholdPercent`.
+        threshold_percent: u8,
+    },
+    /// They request more memory than the node has to spare.
+    MemoryAllocatable {
+        /// What they request.
+        requested: Bytes,
+        /// What the node has to spare.
+        offered: Bytes,
+        /// `memoryAllocatableEvictThresholdPercent`.
         threshold_percent: u8,
     },
 }
@@ -46,6 +58,7 @@ impl Cause {
             Self::Satisfaction { .. } => "BECPUEvict",
             Self::Usage { .. } => "CPUEvict",
             Self::Allocatable { .. } => "CPUAllocatableEvict",
+            Self::MemoryAllocatable { .. } => "MemoryAllocatableEvict",
         }
     }
 
@@ -53,7 +66,7 @@ impl Cause {
     pub const fn needs_label(self) -> bool {
         match self {
             Self::Satisfaction { .. } => false,
-            Self::Usage { .. } | Self::Allocatable { .. } => true,
+            Self::Usage { .. } | Self::Allocatable { .. } | Self::MemoryAllocatable { .. } => true,
         }
     }
 
@@ -62,44 +75,60 @@ impl Cause {
     pub fn sort(self, candidates: &mut [Candidate]) {
         match self {
             Self::Satisfaction { .. } => order(candidates),
-            Self::Usage { .. } | Self::Allocatable { .. } => candidates.sort_by(|a, b| {
-                let key = |one: &Candidate| (one.priority, Reverse(self.gain(one)));
-                key(a).cmp(&key(b)).then_with(|| a.uid.cmp(&b.uid))
-            }),
+            Self::Usage { .. } | Self::Allocatable { .. } | Self::MemoryAllocatable { .. } => {
+                candidates.sort_by(|a, b| {
+                    let key = |one: &Candidate| (one.priority, Reverse(self.gain(one)));
+                    key(a).cmp(&key(b)).then_with(|| a.uid.cmp(&b.uid))
+                });
+            }
         }
     }
 
-    /// What a pod's end counts for.
-    pub const fn gain(self, candidate: &Candidate) -> MilliCpu {
+    /// Where such an eviction is reported, with the unit of its figures.
+    pub const fn scope(self) -> ScopeName {
         match self {
-            Self::Usage { .. } => candidate.used,
-            Self::Satisfaction { .. } | Self::Allocatable { .. } => candidate.request,
+            Self::MemoryAllocatable { .. } => ScopeName::BatchMemory,
+            Self::Satisfaction { .. } | Self::Usage { .. } | Self::Allocatable { .. } => {
+                ScopeName::Cpu
+            }
         }
     }
 
-    /// From which level on pods go, what was found, and to which level.
-    pub fn levels(self) -> (MilliCpu, MilliCpu, MilliCpu) {
-        let part = |all: MilliCpu, percent: u8| {
-            let part = u128::from(all.0) * u128::from(percent) / 100;
-            MilliCpu(u64::try_from(part).unwrap_or(u64::MAX))
-        };
+    /// What a pod's end counts for, thousandths of a CPU or bytes by [`Self::scope`].
+    pub const fn gain(self, candidate: &Candidate) -> u64 {
+        match self {
+            Self::Usage { .. } => candidate.used.0,
+            Self::Satisfaction { .. } | Self::Allocatable { .. } => candidate.request.0,
+            Self::MemoryAllocatable { .. } => candidate.memory_request.0,
+        }
+    }
+
+    /// From which level on pods go, what was found, and to which level; thousandths of a CPU or bytes by
+    /// [`Self::scope`].
+    pub fn levels(self) -> (u64, u64, u64) {
+        let part = |all: u64, percent: u8| Bytes(all).percent(percent.into()).0;
         let (all, found, level, target) = match self {
             Self::Satisfaction {
                 limit,
                 request,
                 lower_percent,
                 upper_percent,
-            } => (request, limit, lower_percent, upper_percent),
+            } => (request.0, limit.0, lower_percent, upper_percent),
             Self::Usage {
                 used,
                 capacity,
                 threshold_percent,
-            } => (capacity, used, threshold_percent, threshold_percent),
+            } => (capacity.0, used.0, threshold_percent, threshold_percent),
             Self::Allocatable {
                 requested,
                 offered,
                 threshold_percent,
-            } => (offered, requested, threshold_percent, threshold_percent),
+            } => (offered.0, requested.0, threshold_percent, threshold_percent),
+            Self::MemoryAllocatable {
+                requested,
+                offered,
+                threshold_percent,
+            } => (offered.0, requested.0, threshold_percent, threshold_percent),
         };
         (part(all, level), found, part(all, target))
     }
@@ -131,7 +160,16 @@ impl fmt::Display for Cause {
                 threshold_percent,
             } => write!(
                 f,
-                "best effort requests {requested} of {offered} CPU that the node offers, more than \
+                "best effort requests {requested} of {offered} CPU that the node has to spare, more than \
+                 {threshold_percent} %"
+            ),
+            Self::MemoryAllocatable {
+                requested,
+                offered,
+                threshold_percent,
+            } => write!(
+                f,
+                "best effort requests {requested} of {offered} of memory that the node has to spare, more than \
                  {threshold_percent} %"
             ),
         }
@@ -145,6 +183,7 @@ pub struct CpuRank {
     priority: i32,
     used: MilliCpu,
     request: MilliCpu,
+    memory_request: Bytes,
 }
 
 impl CpuRank {
@@ -155,6 +194,7 @@ impl CpuRank {
             priority: candidate.priority,
             used: candidate.used,
             request: candidate.request,
+            memory_request: candidate.memory_request,
         }
     }
 }
@@ -166,7 +206,14 @@ impl fmt::Display for CpuRank {
             priority,
             used,
             request,
+            memory_request,
         } = self;
+        if let Cause::MemoryAllocatable { .. } = cause {
+            return write!(
+                f,
+                "{cause}; the pod requests {memory_request}, priority {priority}"
+            );
+        }
         write!(
             f,
             "{cause}; the pod uses {used} of {request} requested, priority {priority}"

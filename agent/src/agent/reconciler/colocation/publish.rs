@@ -5,7 +5,7 @@ use crate::{
     api::types::EventKind,
     base::clock,
     colocation::{
-        burst::{self, Report, Why},
+        burst::{self, Report},
         hold::{self, Suppressed, What},
     },
 };
@@ -33,12 +33,7 @@ pub(super) fn quota(report: Report, env: &Environment) -> Vec<Fact> {
         from_us: step.from_us,
         to_us: step.to_us,
         period_us: step.period_us,
-        reason: match step.why {
-            Why::Throttled => "throttled",
-            Why::NodeBusy => "nodeBusy",
-            Why::NoTokens => "noTokens",
-        }
-        .to_owned(),
+        reason: step.why.as_str().to_owned(),
         dry_run,
     };
     env.published.event(clock::text_of(at), Some(pod), kind);

@@ -1,15 +1,10 @@
 //! Pods that ask for reclaimed resources: their containers' cgroups, and what the thread for new cgroups goes by.
 
-use podwarden_policy::{
-    Pod, PodUid,
-    colocation::batch_pod,
-    plan::{self, ContainerCgroup, Snapshot},
-};
+use podwarden_policy::{Pod, PodUid, colocation::batch_pod, plan::ContainerCgroup};
 
 use super::{Context, Environment, Fact, Hierarchy};
 use crate::{
     accounting::index::{ContainerEntry, PodEntry},
-    base::cpus,
     hierarchy::{
         fresh::{Aim, Asking},
         sense,
@@ -56,11 +51,7 @@ fn of_pod<'a>(
 /// What new cgroups of such pods are written by. Sandboxes have a name that no container of a spec has.
 fn aim(cx: Context<'_>, set: &PodSet) -> Aim {
     let Context { env, known, .. } = cx;
-    let mut terms = Snapshot::new(env.node.clone(), env.layout.kubepods.clone());
-    env.config.decide(&mut terms);
-    terms.controllers = sense::controllers_of(&env.tree, &env.layout);
-    terms.page_size = sense::page_size();
-    terms.margin = plan::margin(cpus::online());
+    let terms = sense::terms(&env.tree, &env.layout, &env.config, &env.node);
     let pods = set.pods.iter().map(|p| &p.pod);
     let asking = pods.filter(|pod| asks(env, pod)).map(|pod| {
         let entry = cx.entries.get(&pod.uid);
