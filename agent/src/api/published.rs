@@ -3,9 +3,11 @@
 //! Written by the sampler and the reconciler, read by `http`. Readers never block writers: figures
 //! are swapped whole, events go to a bounded log and to the subscribers.
 
+pub(crate) mod compressed;
 mod counts;
 mod events;
 mod figures;
+mod peaks;
 mod presenter;
 mod rows;
 mod settings;
@@ -20,22 +22,18 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use metrics::counter;
+use jiff::Timestamp;
 use tokio::sync::{Notify, broadcast, watch};
 
-pub(crate) use self::counts::{CROSSING_TO_KILL, KILL_TO_FREED, OVERSHOOT};
-use self::{
-    counts::count,
-    events::{Admitted, Rings},
-    standing::Standing,
-};
+pub(crate) use self::counts::{CROSSING_TO_KILL, KILL_TO_FREED, NOT_FREED, OVERSHOOT};
+use self::{counts::count, events::Rings, standing::Standing};
 pub use self::{
     events::EVENTS_KEPT, figures::Figures, presenter::Presenter, settings::ConfigState,
 };
 use crate::{
     api::types::{
         Event, EventKind, EventLogStats, EventRecord, Eviction, EvictionStatusStats, FlightRecord,
-        PodRef, SourceStats,
+        PodRef, PodStats, SourceStats,
     },
     base::clock,
     config::Live,
@@ -57,6 +55,7 @@ use crate::{
 pub struct Published {
     figures: ArcSwap<Figures>,
     passes: watch::Sender<()>,
+    peaks: peaks::Peaks,
     presenter: OnceLock<Presenter>,
     live: ArcSwapOption<Live>,
     config_state: ArcSwapOption<ConfigState>,
@@ -86,6 +85,7 @@ impl Default for Published {
         Self {
             figures: ArcSwap::default(),
             passes: watch::channel(()).0,
+            peaks: peaks::Peaks::default(),
             presenter: OnceLock::new(),
             live: ArcSwapOption::empty(),
             config_state: ArcSwapOption::empty(),
@@ -189,8 +189,15 @@ impl Published {
         self.figures.load_full()
     }
 
+    /// The same pods with the highest memory usage of each since `time`.
+    pub fn with_peaks(&self, mut pods: Vec<PodStats>, time: Timestamp) -> Vec<PodStats> {
+        self.peaks.put(time, &mut pods);
+        pods
+    }
+
     /// Replaces the figures; the sampler's call.
     pub fn publish(&self, figures: Figures) {
+        self.peaks.note(&figures.pods);
         self.figures.store(Arc::new(figures));
         self.passes.send_replace(());
     }
@@ -237,18 +244,9 @@ impl Published {
     /// beyond it gets no event and the id of the event before it.
     pub fn event(&self, time: String, pod: Option<PodRef>, kind: EventKind) -> u64 {
         let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.admit(pod.as_ref(), &kind, Instant::now()) {
-            Admitted::Yes => {}
-            Admitted::No => {
-                counter!("podwarden_events_dropped_total", "type" => "processExit").increment(1);
-                return self.next_id.load(Ordering::Relaxed).saturating_sub(1);
-            }
-            Admitted::After(dropped) => {
-                let kind = EventKind::ExitsDropped { count: dropped };
-                self.publish_event(&mut kept, time.clone(), pod.clone(), kind);
-            }
-        }
-        self.publish_event(&mut kept, time, pod, kind)
+        let admitted = kept.admit(pod.as_ref(), &kind, Instant::now());
+        self.publish_admitted(&mut kept, admitted, || (time, pod, kind))
+            .unwrap_or_else(|| self.next_id.load(Ordering::Relaxed).saturating_sub(1))
     }
 
     fn publish_event(

@@ -110,6 +110,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What best effort may use of the CPU; `None` where nothing holds it back.
+async fn of_best_effort(client: &Client) -> Option<String> {
+    let node = client.get::<NodeStats>("/v1/node").await.ok()?;
+    best_effort::cpu(node.best_effort_cpu.as_ref()?)
+}
+
 /// How long a pod was stopped at its CPU limit; `None` where it was not.
 fn throttled(throttling: ThrottlingStats) -> Option<String> {
     let nanos = throttling.throttled_nano_seconds;
@@ -120,6 +126,16 @@ fn throttled(throttling: ThrottlingStats) -> Option<String> {
             output::nanos(nanos),
             throttling.throttled_periods,
             throttling.periods,
+        )
+    })
+}
+
+/// How many forks of a pod were refused; `None` where none was.
+fn refused(forks: u64) -> Option<String> {
+    (forks > 0).then(|| {
+        format!(
+            "Forks refused by a limit on processes (pids.max): {forks}\n  \
+             changes with podPidsLimit, kubeReserved.pid, systemReserved.pid"
         )
     })
 }
@@ -177,19 +193,17 @@ enum Explained {
 impl Explained {
     /// What the agent's figures say besides.
     async fn add_figures(&mut self, client: &Client) {
-        let best_effort = match client.get::<NodeStats>("/v1/node").await {
-            Ok(node) => node.best_effort_cpu.as_ref().and_then(best_effort::cpu),
-            Err(_) => None,
-        };
         let pod = match self {
             Self::Pod(pod) => pod,
-            Self::Node(node) => return node.best_effort_cpu = best_effort,
+            Self::Node(node) => return node.best_effort_cpu = of_best_effort(client).await,
         };
-        let is_best_effort = pod.qos_class == QosClass::BestEffort.as_str();
-        pod.notes.extend(best_effort.filter(|_| is_best_effort));
+        if pod.qos_class == QosClass::BestEffort.as_str() {
+            pod.notes.extend(of_best_effort(client).await);
+        }
         let path = format!("/v1/pods/{}", pod.pod_ref.uid);
         if let Ok(stats) = client.get::<PodStats>(&path).await {
             pod.notes.extend(stats.cpu.throttling.and_then(throttled));
+            pod.notes.extend(stats.refused_forks.and_then(refused));
             pod.notes.extend(stats.proactive_reclaim.map(given));
         }
     }

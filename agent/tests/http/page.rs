@@ -9,6 +9,7 @@ use self::fixture::{eviction, figures, pod, record, victim};
 use crate::{chromium::Page, plan, support::Api};
 
 pub(crate) mod fixture;
+mod pictures;
 
 /// Contrast of text against what is below it, the least of all (WCAG 2.2, 1.4.3 asks for 4.5).
 const LEAST_CONTRAST: &str = r"(() => {
@@ -63,6 +64,16 @@ async fn the_page_shows_the_node_its_pods_and_an_eviction_as_it_happens() {
     ] {
         assert!(text.contains(expected), "no {expected} in {text}");
     }
+    let paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime";
+    println!("first paint after {} ms", page.value(paint).await);
+    // All that is fetched before the data.
+    let size = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+        .filter((e) => !new URL(e.name).pathname.startsWith('/v1/'))
+        .reduce((sum, e) => sum + e.encodedBodySize, 0)";
+    let size = page.value(size).await.as_u64().unwrap();
+    println!("the page has {size} bytes");
+    assert!((10 << 10..150 << 10).contains(&size), "{size}");
+
     // Of a name nothing becomes markup.
     assert!(text.contains("<img src=x"), "{text}");
     assert_eq!(

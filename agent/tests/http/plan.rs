@@ -119,7 +119,8 @@ async fn plan_and_explain_show_what_the_node_offers_and_why() {
         strategy: Strategy::default(),
     };
     let figures = Figures::new(NodeStats::default(), Vec::new());
-    api.published.publish(figures.with_reclaimed(Some(inputs)));
+    api.published
+        .publish(figures.with_reclaimed(Some(inputs.into())));
     let live = podwarden(&["explain", "node"], Some(api.socket.clone())).await;
     let text = String::from_utf8(live.stdout).unwrap();
     let words = |part: &str| {

@@ -1,7 +1,6 @@
 //! What events add to `/metrics`: the bounded list of events forgets.
 
 use metrics::{counter, histogram};
-use podwarden_policy::signal::ScopeName;
 
 use crate::api::types::{EventKind, Eviction};
 
@@ -9,6 +8,8 @@ use crate::api::types::{EventKind, Eviction};
 pub(crate) const CROSSING_TO_KILL: &str = "podwarden_eviction_crossing_to_kill_seconds";
 /// Metric: from the last SIGKILL to the victim's memory being free, seconds.
 pub(crate) const KILL_TO_FREED: &str = "podwarden_eviction_kill_to_freed_seconds";
+/// Metric: evictions whose victim's memory was not seen free.
+pub(crate) const NOT_FREED: &str = "podwarden_evictions_not_freed_total";
 /// Metric: usage above the configured level when the victim was chosen, bytes.
 pub(crate) const OVERSHOOT: &str = "podwarden_eviction_overshoot_bytes";
 
@@ -54,10 +55,13 @@ fn time(eviction: &Eviction) {
     let scope = eviction.scope.as_str();
     let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
     histogram!(CROSSING_TO_KILL, "scope" => scope).record(seconds(timeline.crossing_nanos, killed));
-    if let Some(freed) = timeline.freed_nanos {
-        histogram!(KILL_TO_FREED, "scope" => scope).record(seconds(killed, freed));
+    match timeline.freed_nanos {
+        Some(freed) => {
+            histogram!(KILL_TO_FREED, "scope" => scope).record(seconds(killed, freed));
+        }
+        None => counter!(NOT_FREED, "scope" => scope).increment(1),
     }
-    if !matches!(eviction.scope, ScopeName::Pids | ScopeName::Cpu) {
+    if eviction.scope.is_of_memory() {
         // The level in force is lower by the headroom that the filling asked for.
         let configured = eviction.level_bytes.saturating_add(eviction.headroom_bytes);
         let overshoot = eviction.usage_bytes.saturating_sub(configured);

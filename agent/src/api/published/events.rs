@@ -48,6 +48,7 @@ impl Group {
             | EventKind::ContainerStarted { .. }
             | EventKind::ContainerStopped { .. }
             | EventKind::MemoryNearLimit { .. }
+            | EventKind::ForksRefused { .. }
             | EventKind::ForeignWrite { .. }
             | EventKind::ForeignWriteContested { .. }
             | EventKind::ForeignWriteSettled { .. }
@@ -148,13 +149,14 @@ impl Rings {
         if let Some(rate) = self.rates.get_mut(uid) {
             return rate.admit(now);
         }
-        self.make_room(uid);
+        self.make_room();
         let rate = self.rates.entry(uid.clone());
         rate.or_insert_with(|| Rate::new(now)).admit(now)
     }
 
-    fn make_room(&mut self, uid: &PodUid) {
-        if self.rates.len() < PODS || self.rates.contains_key(uid) {
+    /// For a pod that has no rate yet.
+    fn make_room(&mut self) {
+        if self.rates.len() < PODS {
             return;
         }
         let quiet = self.rates.iter().min_by_key(|(_, rate)| rate.at);
@@ -175,16 +177,30 @@ impl Published {
     ) {
         let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = kept.admit_exit(uid, oom_killed, Instant::now());
+        self.publish_admitted(&mut kept, admitted, || {
+            let (time, pod, kind) = event();
+            (time, Some(pod), kind)
+        });
+    }
+
+    /// Publishes an event as it was admitted, after the count of those that were not before it; `None` where it is not
+    /// admitted, and not put together then.
+    pub(super) fn publish_admitted(
+        &self,
+        kept: &mut Rings,
+        admitted: Admitted,
+        event: impl FnOnce() -> (String, Option<PodRef>, EventKind),
+    ) -> Option<u64> {
         if admitted == Admitted::No {
             counter!("podwarden_events_dropped_total", "type" => "processExit").increment(1);
-            return;
+            return None;
         }
         let (time, pod, kind) = event();
         if let Admitted::After(count) = admitted {
             let dropped = EventKind::ExitsDropped { count };
-            self.publish_event(&mut kept, time.clone(), Some(pod.clone()), dropped);
+            self.publish_event(kept, time.clone(), pod.clone(), dropped);
         }
-        self.publish_event(&mut kept, time, Some(pod), kind);
+        Some(self.publish_event(kept, time, pod, kind))
     }
 
     /// The kept events after `id` (0 for all) and a receiver of those that follow, without a gap or

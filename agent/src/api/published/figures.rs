@@ -1,12 +1,16 @@
 //! Figures of one sampling pass, as they are published.
 
-use std::{sync::OnceLock, time::Instant};
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use bytes::Bytes;
 use podwarden_policy::colocation::reclaimed::Inputs;
 use serde::Serialize;
 
-use super::rows;
+use super::{compressed::Compressed, rows};
 use crate::api::types::{NodeStats, PodStats};
 
 /// Figures of one sampling pass.
@@ -19,28 +23,41 @@ pub struct Figures {
     /// When they were read.
     pub read_at: Instant,
     /// What the node's reclaimed resources are from; `None` where they are not computed.
-    pub reclaimed: Option<Inputs>,
-    listed: serde_json::Result<Bytes>,
+    pub reclaimed: Option<Arc<Inputs>>,
+    listed: OnceLock<serde_json::Result<Bytes>>,
     rows: OnceLock<serde_json::Result<String>>,
-    series: OnceLock<String>,
+    series: OnceLock<Series>,
+}
+
+/// The pods' part of `/metrics`.
+#[derive(Debug)]
+pub(crate) struct Series {
+    pub(crate) text: String,
+    compressed: OnceLock<io::Result<Compressed>>,
+}
+
+impl Series {
+    /// The text as the last part of a compressed one, compressed for the first scrape that asks.
+    ///
+    /// # Errors
+    /// As [`Compressed::of`].
+    pub(crate) fn compressed(&self) -> Result<&Compressed, &io::Error> {
+        let compressed = self
+            .compressed
+            .get_or_init(|| Compressed::of(&self.text, true));
+        compressed.as_ref()
+    }
 }
 
 impl Figures {
-    /// Also writes the list of pods, so that no request waits for that: a thousand pods take
-    /// milliseconds.
+    /// Figures that were read now.
     pub fn new(node: NodeStats, pods: Vec<PodStats>) -> Self {
-        /// `PodList`, borrowed.
-        #[derive(Serialize)]
-        struct List<'a> {
-            pods: &'a [PodStats],
-        }
-        let listed = serde_json::to_vec(&List { pods: &pods }).map(Bytes::from);
         Self {
             node,
             pods,
             read_at: Instant::now(),
             reclaimed: None,
-            listed,
+            listed: OnceLock::new(),
             rows: OnceLock::new(),
             series: OnceLock::new(),
         }
@@ -48,21 +65,34 @@ impl Figures {
 
     /// The same with what the node's reclaimed resources are from.
     #[must_use]
-    pub fn with_reclaimed(self, reclaimed: Option<Inputs>) -> Self {
+    pub fn with_reclaimed(self, reclaimed: Option<Arc<Inputs>>) -> Self {
         Self { reclaimed, ..self }
     }
 
-    /// What `GET /v1/pods` answers: a `PodList` in JSON.
+    /// What `GET /v1/pods` answers: a `PodList` in JSON, written at the first call. A thousand pods take milliseconds:
+    /// the sampler calls it where there is a reader, so that no request waits for that.
     ///
     /// # Errors
     /// What was wrong when it was written.
     pub fn listed(&self) -> Result<Bytes, &serde_json::Error> {
-        self.listed.as_ref().cloned()
+        /// `PodList`, borrowed.
+        #[derive(Serialize)]
+        struct List<'a> {
+            pods: &'a [PodStats],
+        }
+        let listed = self.listed.get_or_init(|| {
+            let list = List { pods: &self.pods };
+            serde_json::to_vec(&list).map(Bytes::from)
+        });
+        listed.as_ref().cloned()
     }
 
     /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass.
-    pub(crate) fn series(&self, write: impl FnOnce(&Self) -> String) -> &str {
-        self.series.get_or_init(|| write(self))
+    pub(crate) fn series(&self, write: impl FnOnce(&Self) -> String) -> &Series {
+        self.series.get_or_init(|| Series {
+            text: write(self),
+            compressed: OnceLock::new(),
+        })
     }
 
     /// What `GET /v1/live` sends of the pods: a `rows::Pass` in JSON, written for the first reader of this pass.

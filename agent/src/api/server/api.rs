@@ -2,10 +2,11 @@
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::{Path, Query, State, rejection::QueryRejection},
     http::{Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use jiff::Timestamp;
 use podwarden_policy::colocation::reclaimed::Inputs;
 use tokio::sync::Semaphore;
 
@@ -13,7 +14,7 @@ use super::Shared;
 use crate::{
     api::{
         published::Published,
-        types::{ErrorBody, NodeStats},
+        types::{ErrorBody, NodeStats, PodList},
     },
     hierarchy::recorded::Recorded,
 };
@@ -59,8 +60,40 @@ pub(super) fn node_of(shared: &Shared, node: &NodeStats) -> NodeStats {
     }
 }
 
-pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
+/// How pods are asked for.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct AskedPods {
+    /// Put the highest memory usage since then beside the pods' memory: a time as in an answer.
+    peak_since: Option<String>,
+}
+
+/// The time of `peakSince`, where that is given.
+fn peak_since(
+    asked: Result<Query<AskedPods>, QueryRejection>,
+) -> Result<Option<Timestamp>, ErrorResponse> {
+    let refused = |text| ErrorResponse::new(StatusCode::BAD_REQUEST, text);
+    let Query(asked) = asked.map_err(|e| refused(format!("{e}; known is peakSince=TIME")))?;
+    let time = asked.peak_since.map(|text| {
+        text.parse().map_err(|e| {
+            refused(format!(
+                "peakSince={text:?}: {e}; give the newest `time` of a former answer, RFC 3339 with its zone"
+            ))
+        })
+    });
+    time.transpose()
+}
+
+pub(super) async fn pods(
+    State(shared): State<Shared>,
+    asked: Result<Query<AskedPods>, QueryRejection>,
+) -> Result<Response, ErrorResponse> {
+    let peak_since = peak_since(asked)?;
     let figures = shared.published.figures();
+    if let Some(time) = peak_since {
+        let pods = shared.published.with_peaks(figures.pods.clone(), time);
+        return Ok(Json(PodList { pods }).into_response());
+    }
     let json = figures
         .listed()
         .map_err(|e| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
@@ -70,14 +103,23 @@ pub(super) async fn pods(State(shared): State<Shared>) -> Result<Response, Error
 pub(super) async fn pod(
     State(shared): State<Shared>,
     Path(uid): Path<String>,
+    asked: Result<Query<AskedPods>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
+    let peak_since = peak_since(asked)?;
     let figures = shared.published.figures();
     let found = figures.pods.iter().find(|pod| *pod.pod_ref.uid == *uid);
-    found.map(|pod| Json(pod).into_response()).ok_or_else(|| {
-        ErrorResponse::new(
+    let Some(pod) = found else {
+        return Err(ErrorResponse::new(
             StatusCode::NOT_FOUND,
             format!("no pod with uid {uid:?} is known here; GET /v1/pods lists those that are"),
-        )
+        ));
+    };
+    Ok(match peak_since {
+        None => Json(pod).into_response(),
+        Some(time) => {
+            let with = shared.published.with_peaks(vec![pod.clone()], time);
+            Json(with.first()).into_response()
+        }
     })
 }
 
@@ -123,7 +165,7 @@ struct Answer<'a> {
 pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let planned = shared.published.planned();
     let figures = shared.published.latest();
-    let reclaimed = figures.reclaimed.as_ref();
+    let reclaimed = figures.reclaimed.as_deref();
     planned
         .map(|planned| {
             let planned = &planned;
@@ -159,8 +201,8 @@ pub(super) async fn no_such_route(uri: Uri) -> ErrorResponse {
         StatusCode::NOT_FOUND,
         format!(
             "no such path: {}; there are /, /v1/node, /v1/pods, /v1/pods/{{uid}}, \
-             /v1/pods/{{uid}}/explain, /v1/plan, /v1/live, /v1/events, /v1/events/{{id}}, /metrics, /healthz and \
-             /readyz",
+             /v1/pods/{{uid}}/explain, /v1/plan, /v1/live, /v1/events, /v1/events/{{id}}, /stats/summary, \
+             /metrics, /healthz and /readyz",
             uri.path()
         ),
     )

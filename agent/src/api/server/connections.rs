@@ -98,17 +98,14 @@ pub(super) async fn serve<L: Listener>(
                 let progress = Arc::new(Progress::default());
                 let (tls, app) = (tls.clone(), app.clone());
                 let (of_connection, closing) = (Arc::clone(&progress), closing.clone());
-                let answering = async move {
-                    match tls {
-                        None => answer(io, app, limits, of_connection, closing).await,
-                        Some(tls) => {
-                            if let Some(io) = tls.accept(io, limits.head).await {
-                                answer(io, app, limits, of_connection, closing).await;
-                            }
+                match tls {
+                    None => open.add(progress, answer(io, app, limits, of_connection, closing)),
+                    Some(tls) => open.add(progress, async move {
+                        if let Some(io) = tls.accept(io, limits.head).await {
+                            answer(io, app, limits, of_connection, closing).await;
                         }
-                    }
-                };
-                open.add(progress, answering);
+                    }),
+                }
                 // A new connection is looked at before further ones could take its place.
                 tokio::task::yield_now().await;
             }

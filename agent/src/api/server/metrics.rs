@@ -2,7 +2,7 @@
 //!
 //! What the agent counts and times itself comes from the process's recorder. The series of pods and tiers are
 //! written from the figures: they agree with `/v1/pods`, and a pod that is gone has no series. Those of pods are
-//! most of the text; they are written once for a sampling pass, whatever the number of scrapes.
+//! most of the text; they are written and compressed once for a sampling pass, whatever the number of scrapes.
 
 use axum::{
     extract::State,
@@ -20,7 +20,10 @@ pub use self::recorder::recorder;
 use self::text::{Family, labels};
 use super::{Shared, api::ErrorResponse};
 use crate::api::{
-    published::Published,
+    published::{
+        Figures, Published,
+        compressed::{self, Compressed},
+    },
     types::{BestEffortCpuStats, DropStats, NodeStats, ReclaimedStats, SourceStats, TierStats},
 };
 
@@ -38,20 +41,25 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
     config(&mut text, &shared.published);
     process::write(&mut text, &figures.node.start_time);
     let detail = shared.published.pod_series();
-    text.push_str(figures.series(|figures| pods::write(figures, detail)));
+    let write = move |figures: &Figures| pods::write(figures, detail);
     let plain = [
         (header::CONTENT_TYPE, CONTENT_TYPE),
         (header::VARY, "accept-encoding"),
     ];
     if !encoding::takes_gzip(&headers) {
+        text.push_str(&figures.series(write).text);
         return (plain, text).into_response();
     }
     // A thread of its own: other answers do not wait for it.
-    let compressed = tokio::task::spawn_blocking(move || encoding::gzip(&text)).await;
-    match compressed
-        .map_err(|e| e.to_string())
-        .and_then(|text| text.map_err(|e| e.to_string()))
-    {
+    let compressed = tokio::task::spawn_blocking(move || {
+        let first = Compressed::of(&text, false).map_err(|e| e.to_string())?;
+        let last = figures
+            .series(write)
+            .compressed()
+            .map_err(ToString::to_string)?;
+        Ok::<_, String>(compressed::gzip(&first, last))
+    });
+    match compressed.await.map_err(|e| e.to_string()).flatten() {
         Ok(text) => (plain, [(header::CONTENT_ENCODING, "gzip")], text).into_response(),
         Err(why) => ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
     }

@@ -1,4 +1,4 @@
-//! The agent's HTTP API: the page at `/`, `/v1`, `/metrics`, `/healthz`, `/readyz`.
+//! The agent's HTTP API: the page at `/`, `/v1`, `/stats/summary`, `/metrics`, `/healthz`, `/readyz`.
 //!
 //! Reads [`Published`] and nothing else, so a request can slow neither the sampler nor the reactor.
 //! Read-only. On loopback and a unix socket of mode 0600 it has no authentication; other machines reach it by TLS, with
@@ -13,7 +13,7 @@
 //! | `thread` | the server's own thread and runtime |
 //! | `health` | health of this process alone, for probes |
 //! | `page` | the page at `/`, static files |
-//! | `api`, `events`, `live`, `metrics` | the handlers |
+//! | `api`, `events`, `live`, `metrics`, `summary` | the handlers |
 
 mod api;
 mod connections;
@@ -26,6 +26,7 @@ mod metrics;
 mod page;
 mod reach;
 mod secure;
+mod summary;
 mod thread;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -185,6 +186,7 @@ fn routes(shared: Shared) -> Router {
         .route("/v1/live", get(live::live))
         .route("/v1/events", get(events::events))
         .route("/v1/events/{id}", get(events::event))
+        .route("/stats/summary", get(summary::summary))
         .route("/metrics", get(metrics::metrics))
         .route("/healthz", get(api::healthz))
         .route("/readyz", get(api::readyz))

@@ -181,6 +181,14 @@ pub enum EventKind {
         /// The limit, bytes.
         limit_bytes: u64,
     },
+    /// Forks of the pod were refused, at its `pids.max` or one above it; at most every 10 s.
+    ForksRefused {
+        /// The container's name or id; absent where it was not one alone, or the limit is the pod's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        container: Option<String>,
+        /// Since the last of these.
+        count: u64,
+    },
     /// A level was crossed.
     LevelCrossed {
         /// As in an eviction.
@@ -382,11 +390,8 @@ mod tests {
                 kind,
             };
             let text = serde_json::to_string(&event).unwrap();
-            assert_eq!(
-                serde_json::from_str::<Event>(&text).unwrap(),
-                event,
-                "{text}"
-            );
+            let read: Event = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, event, "{text}");
         }
     }
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 mod event;
 mod flight_record;
 mod node;
+mod node_usage;
 mod pod;
+pub mod summary;
 mod took_over;
 
 pub use event::{Event, EventKind, Eviction, EvictionTimeline};
@@ -20,6 +22,7 @@ pub use node::{
     ReclaimedStats, ReconcileStats, RuntimeStats, SamplingStats, SourceStats, TierConvergence,
     TierStats,
 };
+pub use node_usage::{NodeMemory, NodeUsageStats};
 pub use pod::{
     ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats,
     PodList, PodRef, PodStats, ProactiveReclaimStats, StallStats, ThrottlingStats,

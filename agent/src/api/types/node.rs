@@ -3,7 +3,7 @@
 use podwarden_policy::{Bytes, colocation::reclaimed::Amounts};
 use serde::{Deserialize, Serialize};
 
-use super::{CpuStats, EventLogStats, MemoryStats, PodRef};
+use super::{CpuStats, EventLogStats, MemoryStats, NodeUsageStats, PodRef};
 
 /// Where pods come from, and how that is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +162,12 @@ pub struct ReclaimedOffer {
     pub held_cpu_milli: u64,
     /// Of that what the node's pods ask for, bytes.
     pub held_memory_bytes: u64,
+    /// What the node has to spare, before what its pods ask for raises the offer; thousandths of a CPU.
+    #[serde(default)]
+    pub spare_cpu_milli: u64,
+    /// The same, bytes.
+    #[serde(default)]
+    pub spare_memory_bytes: u64,
 }
 
 /// What is predicted from what was measured, margin included. What is not known yet is absent.
@@ -272,6 +278,9 @@ pub struct NodeStats {
     /// What best-effort pods may use of the CPU; absent where no strategy holds them back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_effort_cpu: Option<BestEffortCpuStats>,
+    /// What the whole node uses; absent where the topmost cgroup cannot be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<NodeUsageStats>,
     /// kubepods and the two tiers.
     pub tiers: Vec<TierStats>,
     /// What the kernel programs could not deliver.

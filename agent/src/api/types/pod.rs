@@ -73,6 +73,9 @@ pub struct MemoryStats {
     /// `memory.max_usage_in_bytes` (v1, which another program may have reset). Absent where files are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
+    /// Highest usage since the time of `peakSince`; absent without that parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_since_bytes: Option<u64>,
     /// Page faults since the cgroup was made: `pgfault` (v2) or `total_pgfault` (v1). Absent where files are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
@@ -171,6 +174,10 @@ pub struct ContainerStats {
     /// Disk; absent where no kernel program counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
+    /// Forks that a limit on processes refused, its own or one above it: `max` of `pids.events`, read at most every
+    /// 5 s. Absent where the kernel has no such file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_forks: Option<u64>,
 }
 
 /// Page cache that a pod gave back before anything needed it, since the agent started.
@@ -210,6 +217,10 @@ pub struct PodStats {
     /// Disk; absent where no kernel program counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
+    /// Forks of its containers that a limit on processes refused, read at most every 5 s. On v1, and before Linux 6.11, those of
+    /// cgroups inside containers and of containers that are gone are not in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_forks: Option<u64>,
     /// Network; absent where it is switched off, and until a process of the pod has been found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,

@@ -218,8 +218,12 @@ fn legend(page: &Area<'_>, shown: &[(&Curve, Look)]) -> anyhow::Result<()> {
 /// Bytes and name of the level that it was about.
 fn level(record: &EventRecord, flight: &FlightRecord) -> Option<(f64, String)> {
     let (scope, bytes) = match &record.event.kind {
-        // Its level is of the CPU.
-        EventKind::Eviction(eviction) if eviction.scope == ScopeName::Cpu => return None,
+        // Its level is of the CPU, or of requests.
+        EventKind::Eviction(eviction)
+            if matches!(eviction.scope, ScopeName::Cpu | ScopeName::BatchMemory) =>
+        {
+            return None;
+        }
         EventKind::Eviction(eviction) => (eviction.scope, eviction.level_bytes),
         _ => {
             let level = flight.levels.first()?;

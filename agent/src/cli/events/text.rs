@@ -75,6 +75,13 @@ pub(crate) fn sentence(event: &Event) -> String {
             output::bytes(*usage_bytes),
             output::bytes(*limit_bytes),
         ),
+        EventKind::ForksRefused { container, count } => {
+            let place = container.as_ref().map_or_else(String::new, |name| {
+                format!(" in container {}", output::printable(name))
+            });
+            let forks = self::count(*count, "fork");
+            format!("{forks} refused{place}, at its pids.max or one above")
+        }
         EventKind::LevelCrossed {
             scope,
             level_bytes,
@@ -263,7 +270,7 @@ fn verdict(eviction: &Eviction) -> String {
             output::bytes(eviction.fill_bytes_per_second)
         ),
     };
-    if eviction.scope == ScopeName::Cpu {
+    if matches!(eviction.scope, ScopeName::Cpu | ScopeName::BatchMemory) {
         return format!(
             "{verb} {} ({}): {}",
             name(&eviction.pod),

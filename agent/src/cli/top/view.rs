@@ -154,7 +154,7 @@ fn short(event: &Event) -> String {
         None if eviction.dry_run => ("WOULD EVICT", "when".to_owned()),
         None => ("EVICTING", "when".to_owned()),
     };
-    if eviction.scope == ScopeName::Cpu {
+    if matches!(eviction.scope, ScopeName::Cpu | ScopeName::BatchMemory) {
         return format!(
             "{verb} {}: {}",
             text::name(&eviction.pod),

@@ -1,9 +1,6 @@
-//! Compression of `/metrics`, for scrapers that ask for it (RFC 9110, section 12.5.3).
-
-use std::io::{self, Write as _};
+//! Which scrapers take `/metrics` compressed (RFC 9110, section 12.5.3).
 
 use axum::http::{HeaderMap, header};
-use flate2::{Compression, write::GzEncoder};
 
 /// True where the client takes gzip.
 pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
@@ -18,15 +15,6 @@ pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
         let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
         is_gzip && weight.is_none_or(|weight| weight > 0.0)
     })
-}
-
-/// The text, compressed at the fastest level: names and labels repeat, so that more effort gains little.
-pub(super) fn gzip(text: &str) -> io::Result<Vec<u8>> {
-    // A tenth is what it comes to.
-    let room = Vec::with_capacity(text.len() / 8);
-    let mut encoder = GzEncoder::new(room, Compression::fast());
-    encoder.write_all(text.as_bytes())?;
-    encoder.finish()
 }
 
 #[cfg(test)]

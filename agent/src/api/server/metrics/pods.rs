@@ -46,6 +46,7 @@ pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
         shared(&mut text, &pods);
         switches_and_periods(&mut text, &pods);
         exits(&mut text, &pods);
+        refused_forks(&mut text, &pods);
         disk(&mut text, &pods);
         network(&mut text, &pods);
     }
@@ -179,6 +180,17 @@ fn exits(text: &mut String, pods: &[Labelled<'_>]) {
             ("signaled", exits.signaled),
         ] {
             family.add_with(labels, ("outcome", outcome), count);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn refused_forks(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::counter(text, "podwarden_pod_refused_forks_total",
+        "Forks of the pod that a limit on processes refused (pids.max)");
+    for (labels, pod) in pods {
+        if let Some(forks) = pod.refused_forks {
+            family.add(labels, forks);
         }
     }
 }

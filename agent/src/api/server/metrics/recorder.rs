@@ -16,7 +16,8 @@ use podwarden_policy::{
 };
 
 use crate::{
-    api::published::{CROSSING_TO_KILL, KILL_TO_FREED, OVERSHOOT},
+    api::published::{CROSSING_TO_KILL, KILL_TO_FREED, NOT_FREED, OVERSHOOT},
+    colocation::burst::Why,
     hierarchy::act::{Operation, Outcome},
 };
 
@@ -24,9 +25,9 @@ use crate::{
 const OPERATION_DURATION: &str = "podwarden_cgroup_operation_duration_seconds";
 
 /// Upper bounds of times of evictions, seconds: from a tenth of a millisecond to the longest wait for memory.
-const SECONDS: [f64; 16] = [
-    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
-    30.0,
+const SECONDS: [f64; 17] = [
+    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0,
 ];
 
 /// Upper bounds of amounts of memory, bytes: none, then 1 MiB to 4 GiB.
@@ -134,7 +135,7 @@ fn describe() {
         "Reported changes of containers' CPU quotas, at most one of a container in a second, by reason: raised for \
          throttled, lowered for nodeBusy and noTokens"
     );
-    for reason in ["throttled", "nodeBusy", "noTokens"] {
+    for reason in Why::ALL.map(Why::as_str) {
         for dry_run in ["false", "true"] {
             counter!("podwarden_cpu_quota_changes_total", "reason" => reason, "dry_run" => dry_run)
                 .absolute(0);
@@ -149,6 +150,10 @@ fn describe() {
         "From the last SIGKILL until the victim's memory was free, by scope; without evictions whose memory was not \
          seen free"
     );
+    describe_counter!(
+        NOT_FREED,
+        "Evictions whose victim was killed and kept its memory for 5 s, by scope: a process waits inside the kernel"
+    );
     describe_histogram!(
         OVERSHOOT,
         "Memory in use above the configured level when the victim was chosen, by scope"
@@ -156,7 +161,8 @@ fn describe() {
     for scope in ScopeName::ALL {
         drop(histogram!(CROSSING_TO_KILL, "scope" => scope.as_str()));
         drop(histogram!(KILL_TO_FREED, "scope" => scope.as_str()));
-        if !matches!(scope, ScopeName::Pids | ScopeName::Cpu) {
+        counter!(NOT_FREED, "scope" => scope.as_str()).absolute(0);
+        if scope.is_of_memory() {
             drop(histogram!(OVERSHOOT, "scope" => scope.as_str()));
         }
     }

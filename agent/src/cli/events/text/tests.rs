@@ -193,6 +193,20 @@ fn every_other_event_is_one_sentence() {
             "container web uses 96.0Mi, 95 % of its memory limit of 100Mi",
         ),
         (
+            EventKind::ForksRefused {
+                container: Some("web".to_owned()),
+                count: 3,
+            },
+            "3 forks refused in container web, at its pids.max or one above",
+        ),
+        (
+            EventKind::ForksRefused {
+                container: None,
+                count: 1,
+            },
+            "1 fork refused, at its pids.max or one above",
+        ),
+        (
             EventKind::LevelCrossed {
                 scope: ScopeName::Kubepods,
                 level_bytes: 1 << 30,

@@ -1,0 +1,167 @@
+//! `/stats/summary`: the latest figures in the kubelet's Summary API.
+
+use axum::{
+    Json,
+    extract::{Query, State, rejection::QueryRejection},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+
+use super::{Shared, api::ErrorResponse};
+use crate::api::{
+    published::Figures,
+    types::{
+        ContainerStats, CpuStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
+        NodeUsageStats, PodStats,
+        summary::{
+            Summary, SummaryContainer, SummaryCpu, SummaryInterface, SummaryMemory, SummaryNetwork,
+            SummaryNode, SummaryPod,
+        },
+    },
+};
+
+/// The tier that the kubelet calls `pods`.
+const ALL_PODS: &str = "kubepods";
+
+/// As the kubelet's own; it passes over what it does not know.
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    /// Nothing but CPU and memory.
+    #[serde(default)]
+    only_cpu_and_memory: bool,
+}
+
+pub(super) async fn summary(
+    State(shared): State<Shared>,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, ErrorResponse> {
+    let Query(asked) = asked.map_err(|e| {
+        let text = format!("{e}; known is only_cpu_and_memory=true|false");
+        ErrorResponse::new(StatusCode::BAD_REQUEST, text)
+    })?;
+    let mut summary = of(&shared.published.figures());
+    if asked.only_cpu_and_memory {
+        for pod in &mut summary.pods {
+            pod.network = None;
+        }
+    }
+    Ok(Json(summary).into_response())
+}
+
+fn of(figures: &Figures) -> Summary {
+    Summary {
+        node: node(&figures.node),
+        pods: figures.pods.iter().map(pod).collect(),
+    }
+}
+
+fn node(node: &NodeStats) -> SummaryNode {
+    let tiers = node.tiers.iter().filter(|tier| tier.name == ALL_PODS);
+    let pods = tiers.map(|tier| SummaryContainer {
+        name: "pods".to_owned(),
+        start_time: None,
+        cpu: Some(cpu(&tier.cpu)),
+        memory: tier.memory.as_ref().map(memory),
+    });
+    SummaryNode {
+        node_name: node.node_name.clone(),
+        system_containers: pods.collect(),
+        start_time: None,
+        cpu: node.usage.as_ref().map(node_cpu),
+        memory: node.usage.as_ref().map(node_memory),
+    }
+}
+
+fn node_cpu(usage: &NodeUsageStats) -> SummaryCpu {
+    SummaryCpu {
+        time: usage.time.clone(),
+        usage_nano_cores: usage.usage_nano_cores,
+        usage_core_nano_seconds: usage.usage_core_nano_seconds,
+    }
+}
+
+fn node_memory(usage: &NodeUsageStats) -> SummaryMemory {
+    let memory = usage.memory;
+    SummaryMemory {
+        time: usage.time.clone(),
+        available_bytes: Some(
+            memory
+                .capacity_bytes
+                .saturating_sub(memory.working_set_bytes),
+        ),
+        usage_bytes: memory.usage_bytes,
+        working_set_bytes: memory.working_set_bytes,
+        rss_bytes: memory.rss_bytes,
+        page_faults: None,
+        major_page_faults: None,
+    }
+}
+
+fn pod(pod: &PodStats) -> SummaryPod {
+    // The kubelet lists no sandbox; the pod's own figures have it.
+    let containers = pod.containers.iter().filter(|one| !one.sandbox);
+    SummaryPod {
+        pod_ref: pod.pod_ref.clone(),
+        start_time: None,
+        containers: containers.map(container).collect(),
+        cpu: Some(cpu(&pod.cpu)),
+        memory: pod.memory.as_ref().map(memory),
+        network: pod.network.as_ref().and_then(network),
+    }
+}
+
+fn container(container: &ContainerStats) -> SummaryContainer {
+    SummaryContainer {
+        name: container.name.clone(),
+        start_time: None,
+        cpu: Some(cpu(&container.cpu)),
+        memory: container.memory.as_ref().map(memory),
+    }
+}
+
+fn cpu(cpu: &CpuStats) -> SummaryCpu {
+    SummaryCpu {
+        time: cpu.time.clone(),
+        usage_nano_cores: cpu.usage_nano_cores,
+        usage_core_nano_seconds: cpu.usage_core_nano_seconds,
+    }
+}
+
+fn memory(memory: &MemoryStats) -> SummaryMemory {
+    let limit = memory.limit_bytes;
+    SummaryMemory {
+        time: memory.time.clone(),
+        available_bytes: limit.map(|limit| limit.saturating_sub(memory.working_set_bytes)),
+        usage_bytes: memory.usage_bytes,
+        working_set_bytes: memory.working_set_bytes,
+        rss_bytes: memory.rss_bytes,
+        page_faults: memory.page_faults,
+        major_page_faults: memory.major_page_faults,
+    }
+}
+
+/// `None` for a pod in the node's network, and before its interfaces have been read.
+fn network(network: &NetworkStats) -> Option<SummaryNetwork> {
+    if network.host_network {
+        return None;
+    }
+    Some(SummaryNetwork {
+        time: network.time.clone(),
+        default: network.default.as_ref().map(interface),
+        interfaces: network.interfaces.iter().map(interface).collect(),
+    })
+}
+
+fn interface(of: &InterfaceStats) -> SummaryInterface {
+    SummaryInterface {
+        name: of.name.clone(),
+        rx_bytes: of.rx_bytes,
+        rx_errors: of.rx_errors,
+        tx_bytes: of.tx_bytes,
+        tx_errors: of.tx_errors,
+    }
+}
+
+#[cfg(test)]
+mod tests;

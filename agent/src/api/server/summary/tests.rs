@@ -1,0 +1,145 @@
+use podwarden_policy::PodUid;
+use serde_json::json;
+
+use super::*;
+use crate::api::types::{NodeMemory, PodRef, TierStats};
+
+fn used(cpu: u64, working_set: u64, limit: Option<u64>) -> (CpuStats, Option<MemoryStats>) {
+    let cpu = CpuStats {
+        time: "t1".to_owned(),
+        usage_core_nano_seconds: cpu,
+        usage_nano_cores: Some(cpu / 10),
+        ..CpuStats::default()
+    };
+    let memory = MemoryStats {
+        time: "t2".to_owned(),
+        usage_bytes: working_set + 1,
+        working_set_bytes: working_set,
+        rss_bytes: working_set - 1,
+        limit_bytes: limit,
+        page_faults: Some(8),
+        major_page_faults: Some(9),
+        ..MemoryStats::default()
+    };
+    (cpu, Some(memory))
+}
+
+fn figures() -> Figures {
+    let one = |name: &str, sandbox| {
+        let (cpu, memory) = used(20, 50, None);
+        ContainerStats {
+            name: name.to_owned(),
+            sandbox,
+            cpu,
+            memory,
+            ..ContainerStats::default()
+        }
+    };
+    let eth0 = InterfaceStats {
+        name: "eth0".to_owned(),
+        rx_bytes: 1,
+        rx_errors: 2,
+        tx_bytes: 3,
+        tx_errors: 4,
+        ..InterfaceStats::default()
+    };
+    let (cpu, memory) = used(100, 70, Some(90));
+    let pod = PodStats {
+        pod_ref: PodRef {
+            name: "web".to_owned(),
+            namespace: "shop".to_owned(),
+            uid: PodUid::from("a1"),
+        },
+        cpu,
+        memory,
+        network: Some(NetworkStats {
+            time: "t3".to_owned(),
+            default: Some(eth0.clone()),
+            interfaces: vec![eth0],
+            ..NetworkStats::default()
+        }),
+        containers: vec![one("main", false), one("POD", true)],
+        ..PodStats::default()
+    };
+    let (cpu, memory) = used(1000, 700, None);
+    let tier = |name: &str| TierStats {
+        name: name.to_owned(),
+        cpu: cpu.clone(),
+        memory: memory.clone(),
+        ..TierStats::default()
+    };
+    let node = NodeStats {
+        node_name: "n1".to_owned(),
+        usage: Some(NodeUsageStats {
+            time: "t4".to_owned(),
+            usage_nano_cores: None,
+            usage_core_nano_seconds: 5000,
+            memory: NodeMemory {
+                capacity_bytes: 9000,
+                usage_bytes: 3000,
+                working_set_bytes: 2000,
+                rss_bytes: 1000,
+            },
+        }),
+        tiers: vec![tier("kubepods"), tier("burstable")],
+        ..NodeStats::default()
+    };
+    Figures::new(node, vec![pod])
+}
+
+/// Names as in `k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go`.
+#[test]
+fn the_answer_has_the_kubelets_names() {
+    let memory = |time: &str, working_set: u64| {
+        json!({
+            "time": time, "usageBytes": working_set + 1, "workingSetBytes": working_set,
+            "rssBytes": working_set - 1, "pageFaults": 8, "majorPageFaults": 9,
+        })
+    };
+    let cpu = |used: u64| json!({"time": "t1", "usageNanoCores": used / 10, "usageCoreNanoSeconds": used});
+    let eth0 = json!({"name": "eth0", "rxBytes": 1, "rxErrors": 2, "txBytes": 3, "txErrors": 4});
+    let mut limited = memory("t2", 70);
+    limited["availableBytes"] = json!(20);
+    let expected = json!({
+        "node": {
+            "nodeName": "n1",
+            "systemContainers": [
+                {"name": "pods", "startTime": null, "cpu": cpu(1000), "memory": memory("t2", 700)},
+            ],
+            "startTime": null,
+            "cpu": {"time": "t4", "usageCoreNanoSeconds": 5000},
+            "memory": {
+                "time": "t4", "availableBytes": 7000, "usageBytes": 3000, "workingSetBytes": 2000, "rssBytes": 1000,
+            },
+        },
+        "pods": [{
+            "podRef": {"name": "web", "namespace": "shop", "uid": "a1"},
+            "startTime": null,
+            "containers": [
+                {"name": "main", "startTime": null, "cpu": cpu(20), "memory": memory("t2", 50)},
+            ],
+            "cpu": cpu(100),
+            "memory": limited,
+            "network": {
+                "time": "t3", "name": "eth0", "rxBytes": 1, "rxErrors": 2, "txBytes": 3, "txErrors": 4,
+                "interfaces": [eth0],
+            },
+        }],
+    });
+    assert_eq!(serde_json::to_value(of(&figures())).unwrap(), expected);
+}
+
+#[test]
+fn a_pod_in_the_nodes_network_has_none_of_its_own() {
+    let of_node = NetworkStats {
+        host_network: true,
+        ..NetworkStats::default()
+    };
+    assert_eq!(network(&of_node), None);
+}
+
+#[test]
+fn memory_above_its_limit_leaves_nothing() {
+    let (_, above) = used(1, 70, Some(60));
+    assert_eq!(memory(&above.unwrap()).available_bytes, Some(0));
+}

@@ -1,0 +1,104 @@
+//! `GET /stats/summary`: the kubelet's Summary API (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`), as far as there are
+//! figures. Names and units are the kubelet's; what the kubelet leaves out without a figure is left out.
+
+use serde::{Deserialize, Serialize};
+
+use super::PodRef;
+
+/// The answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub node: SummaryNode,
+    pub pods: Vec<SummaryPod>,
+}
+
+/// The whole node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryNode {
+    pub node_name: String,
+    /// `pods`: the cgroup of all pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub system_containers: Vec<SummaryContainer>,
+    /// `null`: not known.
+    pub start_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<SummaryCpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<SummaryMemory>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryPod {
+    pub pod_ref: PodRef,
+    /// `null`: not known.
+    pub start_time: Option<String>,
+    /// Its containers without the sandbox.
+    pub containers: Vec<SummaryContainer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<SummaryCpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<SummaryMemory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<SummaryNetwork>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryContainer {
+    pub name: String,
+    /// `null`: not known.
+    pub start_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<SummaryCpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<SummaryMemory>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryCpu {
+    pub time: String,
+    /// Billionths of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_nano_cores: Option<u64>,
+    pub usage_core_nano_seconds: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryMemory {
+    pub time: String,
+    /// Limit minus working set; absent without a limit. For the node its capacity is the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_bytes: Option<u64>,
+    pub usage_bytes: u64,
+    pub working_set_bytes: u64,
+    pub rss_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_faults: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major_page_faults: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryNetwork {
+    pub time: String,
+    /// `eth0`.
+    #[serde(flatten)]
+    pub default: Option<SummaryInterface>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<SummaryInterface>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryInterface {
+    pub name: String,
+    pub rx_bytes: u64,
+    pub rx_errors: u64,
+    pub tx_bytes: u64,
+    pub tx_errors: u64,
+}
