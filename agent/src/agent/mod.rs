@@ -64,6 +64,7 @@ pub(crate) async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
     tokio::pin!(shutdown);
+    start::process::keep_heap_small();
     start::process::raise_open_files();
     // Before the first figure is counted.
     server::recorder();

@@ -1,4 +1,4 @@
-//! The Helm chart: its defaults are what `deploy/kubernetes.yaml` holds, and each preset makes objects that the
+//! The Helm chart: its defaults are what `deploy/kubernetes/podwarden.yaml` holds, and each preset makes objects that the
 //! API knows, with the rights that its mode needs.
 //!
 //! The templates use a small part of Helm's language, which [`render`] knows: `if` and `eq`, values, `toYaml`,
@@ -132,9 +132,9 @@ fn render(template: &str, values: &Value) -> String {
 }
 
 /// The objects by kind and name; a configuration inside one as what it says.
-type Objects = BTreeMap<(String, String), Value>;
+pub(crate) type Objects = BTreeMap<(String, String), Value>;
 
-fn objects(text: &str) -> Objects {
+pub(crate) fn objects(text: &str) -> Objects {
     let all: Vec<Value> =
         serde_saphyr::from_multiple(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let named = all
@@ -150,7 +150,7 @@ fn objects(text: &str) -> Objects {
     named.collect()
 }
 
-fn rendered(presets: &[&str]) -> Objects {
+pub(crate) fn rendered(presets: &[&str]) -> Objects {
     let values = values(presets);
     let mut all = Objects::new();
     for entry in fs::read_dir(chart().join("templates")).unwrap() {

@@ -2,6 +2,7 @@
 
 mod chart;
 mod colocation;
+mod kustomize;
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use podwarden_policy::plan::Ownership;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-const SHIPPED: &str = include_str!("../../../deploy/kubernetes.yaml");
+const SHIPPED: &str = include_str!("../../../deploy/kubernetes/podwarden.yaml");
 
 fn objects() -> Vec<Value> {
     serde_saphyr::from_multiple(SHIPPED).unwrap()

@@ -248,7 +248,7 @@ impl Reconciler {
         let due = [self.hierarchy.due(now), self.eviction.due(now)];
         let due = due.into_iter().fold(sampling.min(BEAT), Duration::min);
         // A request ends an idle pause; it changes nothing once sampling is at its full pace.
-        let idle = sampling > self.env.published.sampling_interval();
+        let idle = self.figures.waits_for_reader(&self.env);
         tokio::select! {
             biased;
             () = self.eviction.ready() => Wake::Eviction,
@@ -362,7 +362,7 @@ impl Reconciler {
                 runtime: self.pods.runtime_stats(),
                 unexplained: self.eviction.unexplained(),
                 given: self.colocation.given(),
-                best_effort_cpu: self.colocation.best_effort_cpu(),
+                best_effort_cpu: self.colocation.best_effort_cpu(&self.env),
             },
         );
     }
@@ -378,11 +378,12 @@ impl Reconciler {
         self.colocation.end();
         // The limits reach what `onExit` says; then records that are not finished yet end.
         self.hierarchy.end_convergence(successor);
+        // Meanwhile the reactor goes on: it reads usage itself.
+        self.figures.detach();
         let cx = Context::of(&self.env, &self.pods, &self.figures);
         self.eviction.stop(cx);
         let ended = clock::monotonic();
         let _status = self.eviction.finish();
-        drop(self.figures);
         if !successor {
             self.hierarchy.remove_unused(&self.env.tree);
         }

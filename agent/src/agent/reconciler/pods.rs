@@ -101,7 +101,7 @@ impl Pods {
         let Some(runtime) = &self.runtime else {
             return Vec::new();
         };
-        let known = runtime.known();
+        let known = runtime.names().known();
         let problem_changed = known.problem != self.identities.runtime().problem;
         self.identities.learn_runtime(known);
         // The pass over the tree shows the problem among the notices, and writes to containers that have names now.
@@ -119,8 +119,9 @@ impl Pods {
         if parse_container(id).is_none() {
             return false;
         }
-        runtime.seen(id, self.waits_for_name(uid, env));
-        runtime.known().state.container(uid, id).is_some()
+        let names = runtime.names();
+        names.seen(id, self.waits_for_name(uid, env));
+        names.known().state.container(uid, id).is_some()
     }
 
     /// True where a container's share of reclaimed resources depends on its name.

@@ -78,8 +78,7 @@ pub(super) fn start(env: &Environment, waits: Option<Waits>) -> (Colocation, Vec
         ));
         None
     });
-    let dry_run = env.config.mode != Mode::Enforce;
-    let colocation = Colocation::new(burster, holder, proactive, resctrl, (ours, dry_run));
+    let colocation = Colocation::new(burster, holder, proactive, resctrl, ours);
     (colocation, lost)
 }
 

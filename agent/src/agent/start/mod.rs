@@ -117,6 +117,7 @@ pub(super) async fn reconciler(
         &tree,
         writer.noting(&frozen),
         &set,
+        runtime.as_ref().map(|runtime| runtime.names().clone()),
         &published,
     );
     let engines = Engines::start(&config, &site, &tree, &set, prepared)
@@ -163,6 +164,7 @@ pub(super) async fn reconciler(
     let (colocation, without_burst) = bandwidth::start(&env, engines.waits);
     stats.degradations.extend(without_burst);
     let eviction = EvictionManager::new(&env, engines.reactor, status, pod_killer);
+    let figures = FiguresPublisher::new(&env.tree, engines.accounting, stats, reclaimer);
     Ok(Reconciler::new(
         env,
         Pods::new(pods, runtime),
@@ -172,7 +174,7 @@ pub(super) async fn reconciler(
         },
         eviction,
         kubelet,
-        FiguresPublisher::new(engines.accounting, stats, reclaimer),
+        figures,
         AtStart {
             changes: engines.changes,
             recorded: &recorded,

@@ -11,7 +11,7 @@ use crate::{
     base::error,
     config::Config,
     kernel::{
-        btf::KernelBtf,
+        hooks,
         loader::{self, LoadError, LoadOptions, Prepared},
         pins::{self, Place},
         size,
@@ -200,7 +200,7 @@ fn prepare(options: &LoadOptions) -> Result<Prepared, String> {
     if disabled().iter().any(|what| what == "bpf") {
         return Err("switched off".to_owned());
     }
-    let btf = KernelBtf::load().map_err(|e| error::chain(&e))?;
+    let btf = hooks::kernel_types().map_err(|e| error::chain(&e))?;
     loader::prepare(btf, options).map_err(|e| error::chain(&e))
 }
 

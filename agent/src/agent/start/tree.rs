@@ -21,7 +21,7 @@ use crate::{
         fresh::{self, Fresh},
         sense::{self, Wanted},
     },
-    pods::PodSet,
+    pods::{PodSet, runtime::Names},
 };
 
 /// What carries actions out.
@@ -92,6 +92,7 @@ pub(super) fn first_pass(
     tree: &Tree,
     writer: Writer,
     pods: &PodSet,
+    names: Option<Names>,
     published: &Published,
 ) -> FirstPass {
     let (layout, node) = (&site.layout, &site.node);
@@ -104,6 +105,7 @@ pub(super) fn first_pass(
         layout: layout.clone(),
         backend: Arc::clone(&writer.backend),
         counters: actor.counters(),
+        names,
         real_time: config.reactor.real_time,
     };
     let start = || Fresh::start(parts);

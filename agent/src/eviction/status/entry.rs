@@ -40,6 +40,9 @@ pub(super) struct Entry {
     /// entry that has it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) frees_by_teardown: bool,
+    /// Its status was written, and written over. Version 0.2.0 does not read an entry that has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) written_over: bool,
 }
 
 /// The object: a pod or the Node.
@@ -97,6 +100,7 @@ impl Entry {
                 eviction.victim_shared_bytes,
                 eviction.victim_usage_bytes,
             ),
+            written_over: false,
         }
     }
 
@@ -115,6 +119,7 @@ impl Entry {
             event_sent: false,
             status_written: true,
             frees_by_teardown: false,
+            written_over: false,
         }
     }
 
@@ -151,6 +156,7 @@ impl Entry {
             event_sent: false,
             status_written: true,
             frees_by_teardown: false,
+            written_over: false,
         }
     }
 

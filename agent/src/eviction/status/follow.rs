@@ -19,7 +19,7 @@ use crate::{
         hold::Holder,
         pod_workers::{Offers, Work},
     },
-    pods::{Feed, PodSet, Source},
+    pods::{Feed, Phase, PodSet, Source, SourcedPod},
 };
 
 /// See the module's text.
@@ -108,18 +108,26 @@ impl Follow {
     fn look(&self, recent: &mut Recent) {
         let set = self.feed.pods.borrow().clone();
         let is = |uid: &str| {
-            let named = |known: &crate::pods::SourcedPod| known.pod.uid.as_str() == uid;
-            match (set.pods.iter().any(named), set.ended.iter().any(named)) {
+            let named = |known: &SourcedPod| known.pod.uid.as_str() == uid;
+            match (
+                set.pods.iter().any(named),
+                set.ended.iter().find(|known| named(known)),
+            ) {
                 (true, _) => State::Runs,
-                (_, true) => State::Ended,
-                (false, false) => State::Gone,
+                (_, Some(ended)) if ended.phase == Some(Phase::Failed) && !ended.has_reason => {
+                    State::Unexplained
+                }
+                (_, Some(_)) => State::Ended,
+                (false, None) => State::Gone,
             }
         };
         for back in recent.look(clock::of_timers(), is) {
             match back {
                 Back::Again(entry) => {
                     let (key, pod) = whose(&entry);
-                    if let Some(holder) = &self.holder {
+                    if let Some(holder) = &self.holder
+                        && is(&key) == State::Runs
+                    {
                         holder.contested(&key);
                     }
                     tracing::warn!(

@@ -263,6 +263,7 @@ impl Queue {
         let number = self.next;
         self.next += 1;
         entry.status_written = false;
+        entry.written_over = true;
         // Should the agent end now, the next one takes its file for one that is done with: it was.
         self.update(number, entry)
     }

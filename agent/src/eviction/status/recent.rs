@@ -2,8 +2,9 @@
 //!
 //! A kubelet that has not seen one yet writes the status that it has computed itself over it (`syncBatch`
 //! with `needsReconcile`, every 10 s, of `pkg/kubelet/status/status_manager.go`; `mergePodStatus` there lets
-//! Running follow Failed). Once it has synced the pod with the status it keeps to it. What was
-//! written over is written again.
+//! Running follow Failed). Once it has synced the pod with the status it keeps to it. It keeps the phase sooner than
+//! the reason: the first status that it computes after the phase became another's has none
+//! (`generateAPIPodStatus` of `pkg/kubelet/kubelet_pods.go`). What was written over is written again.
 
 use std::{
     collections::BTreeMap,
@@ -23,6 +24,10 @@ const LONGEST: Duration = Duration::from_secs(90);
 /// an outage takes up to a minute; who takes it back for longer means it.
 const CONTEST: Duration = Duration::from_secs(600);
 
+/// For so long after it was first written the reason alone is written again. A kubelet takes it up as long as it ends
+/// the pod; then it insists on what it has.
+const REASON: Duration = Duration::from_secs(60);
+
 /// Between two writes of one status.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,6 +35,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Runs,
+    /// Failed without a reason.
+    Unexplained,
     Ended,
     Gone,
 }
@@ -104,11 +111,14 @@ impl Recent {
                     status.seen = true;
                     now < status.until
                 }
-                State::Runs if (status.seen || checks) && now < status.last + PAUSE => {
+                State::Unexplained if now >= status.first + REASON => now < status.until,
+                State::Runs | State::Unexplained
+                    if (status.seen || checks) && now < status.last + PAUSE =>
+                {
                     status.check = Some(status.last + PAUSE);
                     true
                 }
-                State::Runs if status.seen || checks => {
+                State::Runs | State::Unexplained if status.seen || checks => {
                     let entry = Box::new(status.entry.clone());
                     let again = now < status.first + CONTEST;
                     back.push(match again {
@@ -118,7 +128,7 @@ impl Recent {
                     // When it was first written is remembered until it is written again.
                     return false;
                 }
-                State::Runs => now < status.until,
+                State::Runs | State::Unexplained => now < status.until,
             };
             if !keep {
                 first.remove(uid);
@@ -185,6 +195,24 @@ mod tests {
         let enough = vec![Back::Enough(Box::new(entry()))];
         assert_eq!(recent.look(late, |_| State::Runs), enough);
         assert!(recent.first.is_empty() && recent.written.is_empty());
+    }
+
+    #[test]
+    fn a_reason_is_written_again_for_a_shorter_time() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        recent.written(entry(), start);
+        assert_eq!(recent.look(start, |_| State::Ended), []);
+        assert_eq!(recent.look(start, |_| State::Unexplained), [], "too soon");
+        assert_eq!(recent.look(start + PAUSE, |_| State::Unexplained), again());
+        let late = start + REASON;
+        recent.written(entry(), late - PAUSE);
+        assert_eq!(recent.look(late, |_| State::Ended), []);
+        assert_eq!(recent.look(late, |_| State::Unexplained), []);
+        assert_eq!(
+            recent.look(late, |_| State::Runs),
+            again(),
+            "the phase, too"
+        );
     }
 
     #[test]

@@ -80,7 +80,9 @@ impl Refusal {
         let said = if message.is_empty() { reason } else { message };
         let remedy = match code {
             401 => "; the token or certificate is not known there or has expired; renew it",
-            403 => "; grant it to this user (deploy/kubernetes.yaml has all that is needed)",
+            403 => {
+                "; grant it to this user (deploy/kubernetes/podwarden.yaml has all that is needed)"
+            }
             404 if asked == PATCH_NODE || asked == GET_NODE => {
                 "; set nodeName to what this node is called there"
             }

@@ -248,8 +248,10 @@ impl Steps {
     ) -> Result<Marked, JobError> {
         let (answer, asked) = match self.how {
             EvictionStatusConfig::None => return Ok(Marked::Is),
-            // It is not started again, and what it ended with is its own affair.
-            _ if object.has_ended => return Ok(Marked::Is),
+            // It is not started again, and what it ended with is its own affair, unless it ended by this status.
+            _ if object.has_ended && (object.has_reason || !entry.written_over) => {
+                return Ok(Marked::Is);
+            }
             EvictionStatusConfig::Status => {
                 self.pressure.settled().await;
                 let patch = wording::status(entry, object, &clock::now_text());

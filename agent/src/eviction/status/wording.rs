@@ -72,6 +72,7 @@ pub(super) fn eviction(eviction: &Eviction, sizes: &Sizes) -> String {
             scope.signal().amount(used),
         ),
         Signal::BestEffortCpu => "The node was low on resource: cpu. ".to_owned(),
+        Signal::BatchMemory => "The node was low on resource: memory. ".to_owned(),
         Signal::QosReservedMemory | Signal::MemoryLimit => format!(
             "The {scope} tier was low on resource: memory. Its level is {}, it used {}. {}",
             Bytes(level),

@@ -1,4 +1,4 @@
-//! Best-effort pods that go for the CPU: their figures looked at, their processes killed, reported as any eviction.
+//! Best-effort pods that go for the CPU or for what they request: their figures looked at, their processes killed, reported as any eviction.
 
 use std::{
     sync::Arc,
@@ -6,14 +6,14 @@ use std::{
 };
 
 use podwarden_policy::{
-    MilliCpu, QosClass,
+    Bytes, MilliCpu, QosClass,
     colocation::{
         batch_pod,
         class::{self, Class},
         evict_cpu::{AcceptedEvictions, CpuRank},
+        reclaimed::Amounts,
     },
     evict::Place,
-    signal::ScopeName,
 };
 
 use super::{EvictionManager, reports::degraded};
@@ -86,7 +86,11 @@ impl EvictionManager {
             tree: &env.tree,
             tier: &tier,
             capacity: env.node.cpu_capacity,
-            offered: reclaimed.map(|reclaimed| MilliCpu(reclaimed.batch.cpu_milli)),
+            spare: reclaimed.map(|reclaimed| {
+                let batch = &reclaimed.batch;
+                let cpu = MilliCpu(batch.spare_cpu_milli);
+                Amounts::new(cpu, Bytes(batch.spare_memory_bytes))
+            }),
             pods: &pods,
         };
         let Some(cpu) = &mut self.cpu else {
@@ -116,13 +120,15 @@ impl EvictionManager {
             let pod = &sourced.pod;
             let classified = class::classify(pod);
             let entry = cx.entries.get(&pod.uid)?;
+            let requests = batch_pod::requests(pod);
             let is_it = classified.class == Class::Be && !self.evictions.evicted.contains(&pod.uid);
             is_it.then(|| BestEffortPod {
                 uid: pod.uid.clone(),
                 path: entry.path.clone(),
                 priority: pod.priority,
                 band: classified.band,
-                request: batch_pod::requests(pod).cpu,
+                request: requests.cpu,
+                memory_request: requests.memory,
                 accepts: accepted(pod.colocation.eviction_policy.as_deref()),
                 enabled: pod.colocation.eviction_enabled.as_deref() == Some("true"),
             })
@@ -133,7 +139,7 @@ impl EvictionManager {
     /// Kills in order until enough is released; in observe mode none.
     fn evict_for_cpu(&mut self, shortage: &Shortage, now: Instant) -> Vec<Report> {
         let armed = self.reactor.armed();
-        let (mut released, mut reports) = (MilliCpu::ZERO, Vec::new());
+        let (mut released, mut reports) = (0_u64, Vec::new());
         for candidate in &shortage.candidates {
             if released >= shortage.release {
                 break;
@@ -232,18 +238,18 @@ fn accepted(annotation: Option<&str>) -> AcceptedEvictions {
     }
 }
 
-/// Amounts are thousandths of a CPU.
+/// Amounts are thousandths of a CPU, or bytes, by the scope.
 fn crossing(shortage: &Shortage) -> Crossing {
     let at = monotonic();
     let (level, usage, target) = shortage.cause.levels();
     Crossing {
-        scope: ScopeName::Cpu,
-        level: level.0,
+        scope: shortage.cause.scope(),
+        level,
         headroom: 0,
         fill_rate: 0,
-        usage: usage.0,
-        working_set: usage.0,
-        target: target.0,
+        usage,
+        working_set: usage,
+        target,
         detector: Detector::Sampler,
         crossed: at,
         wake: at,

@@ -24,7 +24,7 @@ pub(super) fn held_back(listeners: &mut Listeners<'_>, crossing: &Crossing, mess
     let at = crossing.wake;
     let status = listeners.status.as_mut();
     // Periods of pressure are the memory's.
-    let status = status.filter(|_| crossing.scope != ScopeName::Pids);
+    let status = status.filter(|_| crossing.scope.is_of_memory());
     let event = status.and_then(|status| status.held_back(crossing, Instant::now()));
     if crossing.scope != ScopeName::Node {
         degraded(listeners.published, at, None, message.clone());

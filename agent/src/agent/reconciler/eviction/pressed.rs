@@ -55,7 +55,11 @@ impl Pressed {
 pub(super) fn is_node(scope: ScopeName) -> bool {
     match scope {
         ScopeName::Kubepods | ScopeName::Node | ScopeName::Pressure => true,
-        ScopeName::Burstable | ScopeName::BestEffort | ScopeName::Pids | ScopeName::Cpu => false,
+        ScopeName::Burstable
+        | ScopeName::BestEffort
+        | ScopeName::Pids
+        | ScopeName::Cpu
+        | ScopeName::BatchMemory => false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use podwarden_policy::{Bytes, PodUid, signal::ScopeName};
+use podwarden_policy::{Bytes, PodUid};
 use tokio::sync::watch;
 
 use super::outside::{Outside, held_back};
@@ -78,7 +78,7 @@ impl Evictions {
             Report::Crossed(crossing) => {
                 publish_crossing(published, &crossing);
                 // Periods of pressure are the memory's.
-                if crossing.scope != ScopeName::Pids
+                if crossing.scope.is_of_memory()
                     && let Some(status) = listeners.status
                 {
                     status.crossed(&crossing, Instant::now());

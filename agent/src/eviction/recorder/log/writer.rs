@@ -20,6 +20,9 @@ use crate::api::types::{EventLogStats, EventRecord};
 /// Lines that may wait for the disk; each has at most some 20 KiB.
 const WAITING: usize = 64;
 
+/// Metric: lines, by what became of them.
+const LINES: &str = "podwarden_event_log_lines_total";
+
 /// Ids reserved at a time: one line for so many events.
 const RESERVED: u64 = 100_000;
 
@@ -49,12 +52,12 @@ impl LogState {
     }
 
     fn written(&self) {
-        counter!("podwarden_event_log_lines_total", "result" => "written").increment(1);
+        counter!(LINES, "result" => "written").increment(1);
         self.written.fetch_add(1, Ordering::Relaxed);
     }
 
     fn dropped(&self) {
-        counter!("podwarden_event_log_lines_total", "result" => "dropped").increment(1);
+        counter!(LINES, "result" => "dropped").increment(1);
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -141,6 +144,10 @@ impl Log {
         last_id: u64,
         say: impl Fn(String) + Send + 'static,
     ) -> io::Result<(Self, Logger)> {
+        // A series that begins with its first line shows Prometheus no increase.
+        for result in ["written", "dropped"] {
+            counter!(LINES, "result" => result).absolute(0);
+        }
         let (lines, waiting) = sync_channel(WAITING);
         let state = Arc::new(LogState {
             path: file.path().to_owned(),
@@ -224,6 +231,8 @@ fn sentence(path: &Path, error: &io::Error) -> String {
 mod tests {
     use std::fs;
 
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
     use super::*;
     use crate::{
         api::types::{Event, EventKind},
@@ -250,6 +259,19 @@ mod tests {
         let (log, logger) =
             Log::start(file, last_id, move |text| say.lock().unwrap().push(text)).unwrap();
         (log, logger, said)
+    }
+
+    #[test]
+    fn lines_are_counted_from_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _log =
+            metrics::with_local_recorder(&recorder, || start(&dir.path().join("events.jsonl"), 0));
+        let text = recorder.handle().render();
+        for result in ["written", "dropped"] {
+            let line = format!("{LINES}{{result=\"{result}\"}} 0");
+            assert!(text.contains(&line), "no {line} in {text}");
+        }
     }
 
     #[test]
