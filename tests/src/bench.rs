@@ -14,11 +14,14 @@ use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
 
 mod converge;
 mod cpu;
+mod disk;
 mod evict;
+mod freeing;
 mod isolate;
 mod kubelet;
 mod plan;
 mod sample;
+mod scrape;
 mod syscalls;
 mod trace;
 
@@ -34,6 +37,8 @@ enum What {
     Switch(Switch),
     /// From a level crossed to the memory back, beside other OOM daemons.
     Evict(evict::Evict),
+    /// Another pod's work while a pod's memory is freed: podwarden beside a plain SIGKILL.
+    Freeing(freeing::Freeing),
     /// A filler on a real kubelet's node, with podwarden and without.
     Kubelet(kubelet::Kubelet),
     /// A tier above its reserve: podwarden beside a direct write of the target.
@@ -46,6 +51,10 @@ enum What {
     Plan(plan::Plan),
     /// The CPU time that the figures of all pods take: the kernel's iterator beside the files.
     Sample(sample::Sample),
+    /// A fleet's requests to the API server, and what scraping it takes.
+    Scrape(scrape::Scrape),
+    /// The cost of a read of a disk, with what the agent counts of it and without.
+    Disk(disk::Disk),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -68,12 +77,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Switch(switch) => switch.run()?,
         What::Evict(evict) => evict.run()?,
+        What::Freeing(freeing) => freeing.run()?,
         What::Kubelet(kubelet) => kubelet.run()?,
         What::Converge(converge) => converge.run()?,
         What::Cpu(cpu) => cpu.run()?,
         What::Syscalls(syscalls) => syscalls.run()?,
         What::Plan(plan) => plan.run()?,
         What::Sample(sample) => sample.run()?,
+        What::Scrape(scrape) => scrape.run()?,
+        What::Disk(disk) => disk.run()?,
     }
     Ok(ExitCode::SUCCESS)
 }

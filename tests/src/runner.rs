@@ -57,9 +57,12 @@ pub(crate) fn run_for(agent: &Path, selection: &Selection, sender: &Sender) -> R
 
 /// The cases of a selection, in their order.
 pub(crate) fn chosen(selection: &Selection) -> impl Iterator<Item = Case> {
-    cases::all().into_iter().filter(|case| {
+    let mut portable = 0;
+    cases::all().into_iter().filter(move |case| {
+        let before = portable;
+        portable += usize::from(case.portable);
         (selection.include_slow || !case.slow)
-            && !(selection.without_portable && case.portable)
+            && (!case.portable || selection.portable.has(before))
             && selection
                 .filter
                 .iter()

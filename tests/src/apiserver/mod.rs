@@ -128,6 +128,8 @@ struct Shared {
     written: Mutex<Vec<Write>>,
     /// Requests that came during an outage.
     turned_away: AtomicU64,
+    /// Bytes of what watches told.
+    watched: AtomicU64,
     /// The store's version, for those who wait for it to change.
     version: watch::Sender<u64>,
 }
@@ -178,6 +180,7 @@ impl ApiServer {
             seen: Mutex::default(),
             written: Mutex::default(),
             turned_away: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
             version: watch::Sender::new(0),
         };
         let mut server = Self {
@@ -220,6 +223,11 @@ impl ApiServer {
     /// Requests that came during an outage so far.
     pub(crate) fn turned_away(&self) -> u64 {
         self.shared.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of what watches told since the last call.
+    pub(crate) fn take_watched(&self) -> u64 {
+        self.shared.watched.swap(0, Ordering::Relaxed)
     }
 
     /// Writes a kubeconfig for it, with a token where one is given.

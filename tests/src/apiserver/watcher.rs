@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -141,6 +142,8 @@ impl Watcher {
     async fn tell(&mut self, kind: &str, object: &Value) -> Result<(), Over> {
         let line = format!("{}\n", json!({"type": kind, "object": object}));
         let mut bytes = Bytes::from(line);
+        let length = bytes.len() as u64;
+        self.shared.watched.fetch_add(length, Ordering::Relaxed);
         let cut_here = self.left == Some(0);
         self.left = self.left.map(|left| left.saturating_sub(1));
         if cut_here {

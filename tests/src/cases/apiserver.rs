@@ -25,12 +25,12 @@ pub(super) const CASES: &[Case] = &[
     portable("apiserver_away_at_start", apiserver_away_at_start),
 ];
 
-pub(super) const NAMESPACE: &str = "e2e";
+pub(crate) const NAMESPACE: &str = "e2e";
 
 /// A server and an agent that takes its pods from it.
-pub(super) struct World {
-    pub(super) node: Node,
-    pub(super) server: ApiServer,
+pub(crate) struct World {
+    pub(crate) node: Node,
+    pub(crate) server: ApiServer,
     kubeconfig: PathBuf,
     /// What the agent was started with.
     pub(super) options: Options,
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// The same with other options. What is kept is in `state` of the sandbox's directory.
-    pub(super) fn with(
+    pub(crate) fn with(
         context: &Context,
         options: Options,
         before: impl FnOnce(&mut ApiServer) -> Result<()>,
@@ -52,6 +52,15 @@ impl World {
         if context.emulated() {
             skip("what a source of pods does is seen on a machine that is not emulated")?;
         }
+        Self::anywhere(context, options, before)
+    }
+
+    /// The same where the machine may be emulated.
+    pub(super) fn anywhere(
+        context: &Context,
+        options: Options,
+        before: impl FnOnce(&mut ApiServer) -> Result<()>,
+    ) -> Result<Self> {
         let mut server = ApiServer::start()?;
         server.manners(|m| m.tokens = BTreeSet::from(["first".to_owned()]));
         let sandbox = Sandbox::new()?;
@@ -73,17 +82,17 @@ impl World {
         })
     }
 
-    pub(super) fn ready(&mut self, context: &Context) -> Result<()> {
+    pub(crate) fn ready(&mut self, context: &Context) -> Result<()> {
         self.node.agent.wait_ready(context.limit(30))
     }
 
-    pub(super) fn add(&self, spec: &PodSpec) -> Result<Cgroup> {
+    pub(crate) fn add(&self, spec: &PodSpec) -> Result<Cgroup> {
         self.server.create_pod(NODE, spec.manifest())?;
         Ok(self.node.cgroup_of(spec))
     }
 
     /// The verbs since the last call, each with how often.
-    pub(super) fn verbs(&self) -> BTreeMap<String, usize> {
+    pub(crate) fn verbs(&self) -> BTreeMap<String, usize> {
         let mut verbs = BTreeMap::new();
         for seen in self.server.take_seen() {
             *verbs

@@ -93,14 +93,22 @@ pub(super) fn quota(cgroup: &Cgroup) -> Result<Option<u64>> {
 
 /// Sets a quota as a runtime does.
 pub(super) fn limit(cgroup: &Cgroup, quota_us: u64) -> Result<()> {
+    limit_in(cgroup, quota_us, 100_000)
+}
+
+/// Sets a quota of a period.
+pub(super) fn limit_in(cgroup: &Cgroup, quota_us: u64, period_us: u64) -> Result<()> {
     let mounts = cgroup.mounts();
     let mount = mounts.of(Controller::Cpu).context("no cpu controller")?;
     let dir = mount.join(cgroup.path());
-    let file = match mounts.is_on_v2(Controller::Cpu) {
-        true => "cpu.max",
-        false => "cpu.cfs_quota_us",
+    let write = |file: &str, text: String| {
+        fs::write(dir.join(file), text).with_context(|| format!("write {file}"))
     };
-    fs::write(dir.join(file), quota_us.to_string()).context("set a quota")
+    if mounts.is_on_v2(Controller::Cpu) {
+        return write("cpu.max", format!("{quota_us} {period_us}"));
+    }
+    write("cpu.cfs_period_us", period_us.to_string())?;
+    write("cpu.cfs_quota_us", quota_us.to_string())
 }
 
 /// A pod with a limit of 100m on its own and its container's cgroup.

@@ -1,4 +1,4 @@
-//! Best-effort pods that go for the CPU.
+//! Best-effort pods that go for the CPU, and for what they request.
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::{EventKind, Eviction};
@@ -81,6 +81,8 @@ impl Scene {
 
 fn unsatisfied_best_effort_is_evicted(context: &Context) -> Result<()> {
     let mut scene = Scene::start(context, "enforce")?;
+    // Its first 20 s pass at the same time.
+    let requests = Requests::start(context)?;
     let eviction = scene.eviction(context)?;
     ensure!(!eviction.dry_run && eviction.processes > 0, "{eviction:?}");
     ensure!(eviction.timeline.freed_nanos.is_some(), "{eviction:?}");
@@ -98,7 +100,72 @@ fn unsatisfied_best_effort_is_evicted(context: &Context) -> Result<()> {
     });
     ensure!(counted, "the metrics do not count it");
     drop(scene.work);
-    scene.node.finish()
+    scene.node.finish()?;
+    requests.one_goes(context)
+}
+
+/// Two batch pods that request 12 GiB of memory, where the node has 65 % of 16 GiB to spare.
+struct Requests {
+    node: Node,
+    pods: Vec<Pod>,
+    work: Vec<Workload>,
+}
+
+impl Requests {
+    fn start(context: &Context) -> Result<Self> {
+        let options = Options {
+            config: "colocation: {reclaimed: {enable: true, memoryCalculatePolicy: request}, \
+                     memoryAllocatableEvictThresholdPercent: 100}\n"
+                .to_owned(),
+            ..Options::default()
+        };
+        let node = Node::start(context, &options)?;
+        let spec = |name, priority| {
+            PodSpec::batch(name, 100, "6Gi")
+                .prioritized(priority)
+                .labelled("koordinator.sh/eviction-enabled", "true")
+        };
+        let pods = node.pods(vec![spec("first", 5001), spec("second", 5002)])?;
+        let work = pods.iter().map(|pod| pod.start(&["anon", "--mib", "8"]));
+        let work = work.collect::<Result<Vec<_>>>()?;
+        Ok(Self { node, pods, work })
+    }
+
+    /// The one of the lower priority. What the pods hold raises the offer, and not what the node has to spare.
+    fn one_goes(mut self, context: &Context) -> Result<()> {
+        let [first, second] = self.work.as_mut_slice() else {
+            anyhow::bail!("two workloads");
+        };
+        first
+            .wait(context.limit(60))
+            .context("the first pod was not evicted")?;
+        ensure!(
+            second.is_alive(),
+            "the pod of the higher priority was killed"
+        );
+        // It is reported once its memory is free.
+        let evictions = eventually(context.limit(30), || {
+            let evictions = self.node.agent.evictions()?;
+            ensure!(!evictions.is_empty(), "no eviction is reported");
+            Ok(evictions)
+        })?;
+        let [eviction] = evictions.as_slice() else {
+            anyhow::bail!("{evictions:?}");
+        };
+        ensure!(
+            eviction.pod.uid == self.pods[0].uid() && eviction.scope == ScopeName::BatchMemory,
+            "{eviction:?}"
+        );
+        ensure!(
+            eviction
+                .reason
+                .contains("of memory that the node has to spare"),
+            "{}",
+            eviction.reason
+        );
+        drop(self.work);
+        self.node.finish()
+    }
 }
 
 fn observed_cpu_eviction_kills_nothing(context: &Context) -> Result<()> {

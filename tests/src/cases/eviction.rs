@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
 const MIB: u64 = 1 << 20;
 
 /// A node of 512 MiB that evicts with 128 MiB left.
-pub(super) fn small(mode: &'static str) -> Options {
+pub(crate) fn small(mode: &'static str) -> Options {
     Options {
         mode,
         memory: "512Mi".to_owned(),

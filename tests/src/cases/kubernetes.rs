@@ -4,21 +4,26 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
 
 use super::{Case, Context, case, close_cpu};
 use crate::harness::eventually;
 use crate::kubernetes::{Pod, condition, uid};
 
+mod confined;
 pub(super) mod cut_off;
 pub(super) mod eviction;
 pub(super) mod exempt;
 pub(super) mod held;
+pub(super) mod plan;
 pub(super) mod plugin;
 pub(super) mod pressure;
 pub(super) mod reclaimed;
 pub(super) mod secure;
 pub(super) mod stand_in;
+pub(super) mod summary;
 pub(super) mod update;
+pub(super) mod ways;
 
 pub(super) const CASES: &[Case] = &[
     case("kubernetes_as_shipped", kubernetes_as_shipped),
@@ -67,15 +72,20 @@ fn kubernetes_accounts(context: &Context) -> Result<()> {
     cluster.agent_with(enforcing)?;
     let pod = Pod::new(
         "busy",
-        "while [ ! -e /go/busy ]; do usleep 300000; done; \
+        "while [ ! -e /go/busy ]; do sleep 2; done; \
          i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; /e2e workload anon --mib 48; true",
     );
     let uid = cluster.run_now(&pod)?;
     let cgroup = cluster.kubepods().child(&format!("besteffort/pod{uid}"));
-    // Both at one moment: the pod used no CPU between the two readings of the kernel's.
+    // Both at one moment: the pod used no CPU between the two readings of the kernel's, and the agent's is from between.
     let used = || {
-        let kernel = cgroup.cpu_ns()?;
-        let told = cluster.pod_stats(&uid)?.cpu.usage_core_nano_seconds;
+        let (asked, kernel) = (Timestamp::now(), cgroup.cpu_ns()?);
+        let told = eventually(LIMIT, || {
+            let cpu = cluster.pod_stats(&uid)?.cpu;
+            let time: Timestamp = cpu.time.parse()?;
+            ensure!(time > asked, "figures of {time}, before {asked}");
+            Ok(cpu.usage_core_nano_seconds)
+        })?;
         ensure!(cgroup.cpu_ns()? == kernel, "it uses CPU");
         Ok((told, kernel))
     };

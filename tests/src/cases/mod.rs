@@ -14,7 +14,8 @@ use crate::machine::message::Figure;
 
 mod accounts;
 mod api;
-mod apiserver;
+pub(crate) mod apiserver;
+pub(crate) mod clients;
 mod colocation;
 mod containerd;
 pub(crate) mod converge;
@@ -22,8 +23,8 @@ mod cpu;
 mod cpu_eviction;
 mod daemonset;
 mod drift;
-mod eviction;
-mod eviction_status;
+pub(crate) mod eviction;
+pub(crate) mod eviction_status;
 mod exits;
 mod faults;
 mod fleet;
@@ -44,6 +45,7 @@ mod outage;
 mod pids;
 mod proactive;
 mod profile;
+pub(crate) mod prometheus;
 mod pure_v1;
 mod random_sources;
 mod reaping;
@@ -162,6 +164,8 @@ pub(crate) fn all() -> Vec<Case> {
         pure_v1::CASES,
         accounts::CASES,
         api::CASES,
+        clients::CASES,
+        prometheus::CASES,
         secure::CASES,
         reload::CASES,
         fleet::CASES,
@@ -188,6 +192,7 @@ pub(crate) fn all() -> Vec<Case> {
         proactive::CASES,
         kubernetes::CASES,
         kubernetes::secure::CASES,
+        kubernetes::summary::CASES,
         kubernetes::plugin::CASES,
         kubernetes::exempt::CASES,
         kubernetes::eviction::CASES,
@@ -195,7 +200,9 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::update::CASES,
         kubernetes::cut_off::CASES,
         kubernetes::pressure::CASES,
+        kubernetes::ways::CASES,
         kubernetes::reclaimed::CASES,
+        kubernetes::plan::CASES,
         kubernetes::stand_in::CASES,
         kubernetes::END,
     ]

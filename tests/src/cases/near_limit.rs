@@ -1,10 +1,10 @@
 //! What polling does not see: short peaks, and a pod that reaches its memory limit.
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::types::{Event, EventKind};
+use podwarden::api::types::{Event, EventKind, PodStats};
 
 use super::{Case, Context, case};
-use crate::harness::{Node, Options, Pod, PodSpec, eventually};
+use crate::harness::{Node, Options, Pod, PodSpec, eventually, http_get};
 
 pub(super) const CASES: &[Case] = &[
     case("short_peak_is_seen", short_peak_is_seen),
@@ -29,6 +29,31 @@ fn short_peak_is_seen(context: &Context) -> Result<()> {
         ensure!(peak >= Some(300 * MIB), "the container's peak is {peak:?}");
         Ok(())
     })?;
+    let since = |time: &str| -> Result<(u64, String)> {
+        let path = format!("/v1/pods/{}?peakSince={time}", pod.uid());
+        let answer = http_get(node.agent.socket(), &path)?;
+        ensure!(answer.status == 200, "GET {path}: {}", answer.text());
+        let pod: PodStats = serde_json::from_str(&answer.text())?;
+        let main = pod.containers.first().context("no container")?;
+        let memory = pod.memory.as_ref().context("no memory")?;
+        let peak = memory.peak_since_bytes.context("no peak")?;
+        let of_main = main.memory.as_ref().and_then(|m| m.peak_since_bytes);
+        let of_main = of_main.context("no peak of the container")?;
+        ensure!(of_main <= peak, "container {of_main}, pod {peak}");
+        Ok((peak, memory.time.clone()))
+    };
+    // Two readers: what the first has had stays there for the second.
+    let begin = "2020-01-01T00:00:00Z";
+    let (peak, time) = since(begin)?;
+    ensure!(peak >= 300 * MIB, "peak since the beginning: {peak}");
+    eventually(node.limit(), || {
+        let (peak, now) = since(&time)?;
+        ensure!(now > time && peak < 150 * MIB, "since {time}: {peak}");
+        Ok(())
+    })?;
+    ensure!(since(begin)?.0 == peak, "another reader took the peak away");
+    let wrong = http_get(node.agent.socket(), "/v1/pods?peakSince=yesterday")?;
+    ensure!(wrong.status == 400, "{}: {}", wrong.status, wrong.text());
     node.finish()
 }
 

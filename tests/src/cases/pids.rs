@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::types::Eviction;
+use podwarden::api::types::{EventKind, Eviction};
 
 use super::{Case, Context, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, until};
@@ -11,6 +11,7 @@ use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, until};
 pub(super) const CASES: &[Case] = &[
     portable("pids_fork_bomb", fork_bomb),
     portable("pids_restless_fork_bomb", restless_fork_bomb),
+    portable("pids_refused_forks", refused_forks),
 ];
 
 /// What pods together may have, by `kubeReserved`, and what is to stay available of it.
@@ -107,4 +108,48 @@ fn fork_bomb(context: &Context) -> Result<()> {
 /// Its processes come and go, so that no list of them is true when it is read.
 fn restless_fork_bomb(context: &Context) -> Result<()> {
     explode(context, &["forkbomb", "--restless"])
+}
+
+/// A container at its own limit: each fork that the kernel refuses is counted for its pod, and an event of it alone.
+fn refused_forks(context: &Context) -> Result<()> {
+    let node = Node::start(context, &Options::default())?;
+    let pods = node.pods(vec![
+        PodSpec::burstable("full", "16Mi"),
+        PodSpec::best_effort("beside"),
+    ])?;
+    let [full, beside]: [Pod; 2] = pods.try_into().ok().context("two pods")?;
+    full.main.limit_pids(8)?;
+    let forks = [
+        full.start(&["forkbomb", "--max", "20"])?,
+        beside.start(&["forkbomb", "--max", "5"])?,
+    ];
+    let refused = eventually(node.limit(), || {
+        let events = node.agent.events(0)?;
+        let refused = events.into_iter().filter_map(|event| match event.kind {
+            EventKind::ForksRefused { container, count } => {
+                Some((event.pod.map(|pod| pod.uid), container, count))
+            }
+            _ => None,
+        });
+        let refused: Vec<_> = refused.collect();
+        ensure!(!refused.is_empty(), "no ForksRefused event");
+        Ok(refused)
+    })?;
+    for (uid, container, count) in &refused {
+        ensure!(
+            uid.as_ref().is_some_and(|uid| uid.as_str() == full.uid()) && *count > 0,
+            "{refused:?}"
+        );
+        ensure!(container.is_some(), "it is one container's: {refused:?}");
+    }
+    node.expect(full.uid(), |stats| {
+        ensure!(stats.refused_forks > Some(0), "{:?}", stats.refused_forks);
+        Ok(())
+    })?;
+    node.expect(beside.uid(), |stats| {
+        ensure!(stats.refused_forks == Some(0), "{:?}", stats.refused_forks);
+        Ok(())
+    })?;
+    drop(forks);
+    node.finish()
 }

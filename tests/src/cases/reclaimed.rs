@@ -1,5 +1,7 @@
 //! Pods that ask for reclaimed resources: what their cgroups hold, from when on, and against whom.
 
+mod clock;
+mod node_restart;
 mod starts;
 mod truth;
 
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::apiserver::World;
 use super::{Case, Context, case, portable};
-use crate::apiserver::Refusal;
+use crate::apiserver::{ApiServer, Refusal};
 use crate::harness::{
     Cgroup, NODE, Node, Options, PodSpec, check_interrupt, eventually, make_fifo,
 };
@@ -26,6 +28,14 @@ pub(super) const CASES: &[Case] = &[
     }),
     portable("reclaimed_is_published", reclaimed_is_published),
     portable("reclaimed_is_true_again", truth::reclaimed_is_true_again),
+    portable(
+        "reclaimed_after_a_node_restart",
+        node_restart::reclaimed_after_a_node_restart,
+    ),
+    portable(
+        "reclaimed_through_clock_steps",
+        clock::reclaimed_through_clock_steps,
+    ),
     case("reclaimed_at_start", starts::reclaimed_at_start),
 ];
 
@@ -188,19 +198,31 @@ fn offered(world: &World, resource: &str) -> Result<u64> {
     text.parse().context(resource.to_owned())
 }
 
+/// What the Node has, as its kubelet made it.
+fn kubelets() -> Value {
+    json!({"cpu": "8", "memory": "16Gi"})
+}
+
+/// With that Node.
+fn world(context: &Context, options: Options) -> Result<World> {
+    let mut world = World::with(context, options, with_node)?;
+    world.ready(context)?;
+    Ok(world)
+}
+
+fn with_node(server: &mut ApiServer) -> Result<()> {
+    let status = json!({"capacity": kubelets(), "allocatable": kubelets()});
+    server.create_node(NODE, &status)?;
+    Ok(())
+}
+
 /// Offered in spite of refusals, never below what is held, and withdrawn at the end.
 fn reclaimed_is_published(context: &Context) -> Result<()> {
     let options = Options {
         config: "colocation: {reclaimed: {publish: true}}\n".to_owned(),
         ..Options::default()
     };
-    let kubelets = json!({"cpu": "8", "memory": "16Gi"});
-    let mut world = World::with(context, options, |server| {
-        let status = json!({"capacity": kubelets, "allocatable": kubelets});
-        server.create_node(NODE, &status)?;
-        Ok(())
-    })?;
-    world.ready(context)?;
+    let mut world = world(context, options)?;
     world.server.take_written();
     let conflict = Refusal::new(409, "Conflict", "the object has been modified");
     let busy = Refusal {
@@ -236,7 +258,7 @@ fn reclaimed_is_published(context: &Context) -> Result<()> {
     world.node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     let left = status(&world)?;
     for list in ["capacity", "allocatable"] {
-        ensure!(left[list] == kubelets, "{left}");
+        ensure!(left[list] == kubelets(), "{left}");
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use podwarden::api::types::{Curve, EventKind, EventRecord, Eviction};
 use super::eviction::{Scene, small};
 use super::{Case, Context, portable, skip};
 use crate::harness::{Agent, Node, Options, PodSpec, Traced, eventually, sleep};
+pub(super) use full_disk::SmallDisk;
 use full_disk::full_disk;
 
 mod full_disk;

@@ -4,6 +4,7 @@ mod each_step;
 mod figures;
 mod hand_over;
 mod load;
+mod nested;
 mod soak;
 mod unfit;
 
@@ -16,6 +17,7 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind, PodStats};
 
 use self::figures::Figures;
+pub(super) use self::hand_over::last_take_over;
 use self::load::Load;
 use super::eviction::small;
 use super::recorder::{records, restart};
@@ -31,6 +33,8 @@ pub(super) const CASES: &[Case] = &[
     portable("restarts_unfit", unfit::unfit),
     portable("hand_over", hand_over::filling),
     portable("hand_over_limits", hand_over::limits),
+    case("restarts_nested", nested::some),
+    slow("restarts_nested_20000", nested::thousands),
     slow("soak", soak::soak),
 ];
 

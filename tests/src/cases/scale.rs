@@ -9,6 +9,7 @@ use crate::harness::{Node, Options, PodSpec, http_get, monotonic, sleep};
 
 pub(super) const CASES: &[Case] = &[
     case("many_pods_110_idle", many_pods_110_idle),
+    slow("many_pods_110_unread", many_pods_110_unread),
     slow("many_pods_1000", many_pods_1000),
 ];
 
@@ -70,6 +71,36 @@ fn many_pods_110_idle(context: &Context) -> Result<()> {
         "the agent has {rss:.1} MiB resident, {anonymous:.1} of them of its own, not at most 40 and 14"
     );
     drop(sleepers);
+    node.finish()
+}
+
+/// The agent without a reader: 110 pods whose tasks sleep, then four of them with a task that works each 50 ms.
+fn many_pods_110_unread(context: &Context) -> Result<()> {
+    const PODS: usize = 110;
+    /// A reader keeps the agent at its full pace for 10 s.
+    const READER_GOES: Duration = Duration::from_secs(12);
+    const MEASURED: Duration = Duration::from_secs(30);
+    if context.emulated() {
+        return skip("what 110 pods cost is measured on a machine that is not emulated");
+    }
+    let node = Node::start(context, &Options::default())?;
+    let all = node.pods(pods(PODS))?;
+    let mut tasks = Vec::new();
+    for pod in &all {
+        tasks.push(pod.start(&["sleep"])?);
+    }
+    for (figure, working) in [("agent_cpu_unread", 0), ("agent_cpu_unread_four_work", 4)] {
+        for pod in &all[..working] {
+            tasks.push(pod.start(&["burn", "--duty", "1", "--for-ms", "120000"])?);
+        }
+        sleep(READER_GOES)?;
+        let (cpu, time) = (node.agent.cpu_ns()?, monotonic());
+        sleep(MEASURED)?;
+        let (cpu, time) = (node.agent.cpu_ns()? - cpu, monotonic() - time);
+        context.figure(figure, 100.0 * cpu as f64 / time as f64, "% of a core");
+    }
+    ensure!(node.agent.pods()?.len() == PODS, "not every pod is listed");
+    drop(tasks);
     node.finish()
 }
 

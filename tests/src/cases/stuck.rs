@@ -119,14 +119,14 @@ fn stuck_reconciler_is_noticed(context: &Context) -> Result<()> {
 
 /// A process of the victim's that waits inside the kernel, and what it waits for. That goes first: before,
 /// no process can wait for its end.
-struct Waiting {
+pub(super) struct Waiting {
     standstill: Standstill,
     process: Workload,
 }
 
 impl Waiting {
     /// One that holds 128 MiB; `None` where no process can be made to wait so.
-    fn start(context: &Context, scene: &Scene, shared: bool) -> Result<Option<Self>> {
+    pub(super) fn start(context: &Context, scene: &Scene, shared: bool) -> Result<Option<Self>> {
         let Some(standstill) = Standstill::new(context, scene.node.sandbox.dir())? else {
             return Ok(None);
         };
@@ -154,7 +154,7 @@ impl Waiting {
     }
 }
 
-const NO_WAY: &str = "no FUSE here, and no disk of our own to freeze";
+pub(super) const NO_WAY: &str = "no FUSE here, and no disk of our own to freeze";
 
 /// Its own memory is taken from a process that cannot die, and no other process dies.
 fn stuck_victim_is_reaped(context: &Context) -> Result<()> {

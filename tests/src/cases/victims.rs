@@ -63,8 +63,9 @@ fn unexplained(context: &Context) -> Result<()> {
     let mut filler = fill(&node, &main)?;
     let evicted = first_evicted(&node)?;
     ensure!(evicted == uid, "{evicted} was evicted, not {uid}");
-    until(node.limit(), "its end", || !filler.is_alive())?;
-    ensure!(!idle.is_alive(), "a process of it runs on");
+    until(node.limit(), "the end of its processes", || {
+        !filler.is_alive() && !idle.is_alive()
+    })?;
     ensure!(holds.is_alive(), "the pod with a manifest was evicted");
     drop((holds, idle, filler));
     main.remove()?;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use xtask::oci::{Image, Layer, RunBuilder, architecture};
+use xtask::oci::{Image, Layer, RunBuilder};
+use xtask::platform::Platform;
 
 /// What it is called. No such registry exists; nothing is ever pulled.
 pub(crate) const NAME: &str = "registry.invalid/podwarden/busybox:1";
@@ -31,7 +32,7 @@ pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
     }
     let image = Image {
         name: NAME,
-        architecture: architecture(),
+        architecture: Platform::HERE.architecture(),
         run: RunBuilder::default()
             .cmd(["/bin/sleep", "1000000"].map(str::to_owned))
             .env(["PATH=/bin".to_owned()])

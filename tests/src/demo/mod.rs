@@ -74,6 +74,7 @@ fn show(context: &Context, args: &Args) -> Result<(Report, Result<()>)> {
         stats.cgroup_version,
         node.sandbox.root.path()
     );
+    println!("its API: {}", node.agent.socket().display());
     for text in &stats.degradations {
         println!("  not here: {text}");
     }

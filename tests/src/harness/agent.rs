@@ -300,11 +300,7 @@ impl Agent {
     }
 
     fn memory(&self, field: &str) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.pid());
-        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix(field));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        Ok(kib.with_context(|| format!("no {field} in {path}"))? * 1024)
+        memory(self.pid(), field)
     }
 
     /// CPU time of all its threads, nanoseconds.
@@ -368,4 +364,17 @@ fn parent(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     parent?.trim().parse().ok()
+}
+
+/// A process's resident memory, bytes.
+pub(crate) fn resident(pid: u32) -> Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
+fn memory(pid: u32, field: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("no {field} in {path}"))? * 1024)
 }

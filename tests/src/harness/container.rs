@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::Cgroup;
 
 /// What is shipped.
-const SHIPPED: &str = include_str!("../../../deploy/kubernetes.yaml");
+const SHIPPED: &str = include_str!("../../../deploy/kubernetes/podwarden.yaml");
 /// Where the image has its program.
 const PROGRAM: &str = "/usr/local/bin/podwarden";
 /// What of a system the image has that the program needs: libraries, and whom to trust.
@@ -40,7 +40,8 @@ pub(crate) struct Shipped(Vec<Value>);
 impl Shipped {
     /// Reads it.
     pub(crate) fn read() -> Result<Self> {
-        let objects = serde_saphyr::from_multiple(SHIPPED).context("deploy/kubernetes.yaml")?;
+        let objects =
+            serde_saphyr::from_multiple(SHIPPED).context("deploy/kubernetes/podwarden.yaml")?;
         Ok(Self(objects))
     }
 
@@ -49,7 +50,7 @@ impl Shipped {
         let mut found = self.0.iter().filter(|object| object["kind"] == kind);
         match (found.next(), found.next()) {
             (Some(object), None) => Ok(object),
-            _ => bail!("deploy/kubernetes.yaml has not one {kind}"),
+            _ => bail!("deploy/kubernetes/podwarden.yaml has not one {kind}"),
         }
     }
 

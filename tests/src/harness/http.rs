@@ -2,11 +2,12 @@
 //! client, which is under test itself.
 
 use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +32,33 @@ pub(crate) fn get(socket: &Path, path: &str) -> Result<Answer> {
     request(socket, "GET", path).with_context(|| format!("GET {path}"))
 }
 
+/// `GET path`, compressed.
+pub(crate) fn get_gzip(socket: &Path, path: &str) -> Result<Answer> {
+    let answer = asked(socket, "GET", path, "Accept-Encoding: gzip\r\n")
+        .with_context(|| format!("GET {path}"))?;
+    let head = answer.head.to_lowercase();
+    ensure!(head.contains("content-encoding: gzip"), "{path}: {head}");
+    Ok(answer)
+}
+
+/// `GET path` over TCP, as HTTP/1.0.
+pub(crate) fn get_at(address: SocketAddr, path: &str) -> Result<Answer> {
+    let mut stream = TcpStream::connect(address)?;
+    let limit = Some(Duration::from_secs(30));
+    stream.set_read_timeout(limit)?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).context("read the answer")?;
+    parse(&bytes)
+}
+
 /// Any method, without a body. HTTP/1.0: the server closes after the answer and sends no chunks.
 pub(crate) fn request(socket: &Path, method: &str, path: &str) -> Result<Answer> {
+    asked(socket, method, path, "")
+}
+
+/// With these header lines.
+fn asked(socket: &Path, method: &str, path: &str, headers: &str) -> Result<Answer> {
     let mut stream =
         UnixStream::connect(socket).with_context(|| format!("connect to {}", socket.display()))?;
     let limit = Some(Duration::from_secs(30));
@@ -40,7 +66,7 @@ pub(crate) fn request(socket: &Path, method: &str, path: &str) -> Result<Answer>
     stream.set_write_timeout(limit)?;
     write!(
         stream,
-        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{headers}\r\n"
     )?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).context("read the answer")?;

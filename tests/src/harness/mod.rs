@@ -26,13 +26,16 @@ mod wait;
 mod workload;
 mod writes;
 
-pub(crate) use agent::{Agent, NODE, Options};
+pub(crate) use agent::{Agent, NODE, Options, resident};
 pub(crate) use bpf::{Objects, files_below};
 pub(crate) use cgroup::{Cgroup, Memory};
 pub(crate) use clock::{kernel_release, monotonic, nanos as clock_nanos, wall_nanos};
 pub(crate) use container::{Container, Shipped};
 pub(crate) use fifo::make_fifo;
-pub(crate) use http::{Answer, get as http_get, request as http_request};
+pub(crate) use http::{
+    Answer, get as http_get, get_at as http_get_at, get_gzip as http_get_gzip,
+    request as http_request,
+};
 pub(crate) use https::get as https_get;
 pub(crate) use interrupt::{check as check_interrupt, install as catch_signals};
 pub(crate) use log::Log;
@@ -41,6 +44,7 @@ pub(crate) use mounts::Mounts;
 pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
 pub(crate) use sandbox::{OWNER, Sandbox, owner, private_dir, remove_stale};
+pub(crate) use schedstat::SchedStat;
 pub(crate) use server::Server;
 pub(crate) use standstill::{Standstill, state_of};
 pub(crate) use trace::{Call, Traced, call_name, thread_id};

@@ -244,6 +244,12 @@ impl Node {
         self.kill_agent()
     }
 
+    /// Ends everything at once, as a machine that loses its power does; files stay.
+    pub(crate) fn go_down(&mut self) -> Result<()> {
+        self.kill_agent_and_guards()?;
+        self.sandbox.go_down()
+    }
+
     /// Removes the containers' cgroups, ends the agent with SIGTERM and looks that it left nothing
     /// behind. All workloads must have ended.
     pub(crate) fn finish(mut self) -> Result<()> {

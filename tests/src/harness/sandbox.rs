@@ -119,6 +119,14 @@ impl Sandbox {
         Ok(path)
     }
 
+    /// Loses what a machine that goes down loses: processes, cgroups, locks and pins. Files stay.
+    pub(crate) fn go_down(&self) -> Result<()> {
+        clear(&self.root)?;
+        remove_locks(self.root.path());
+        remove_pins(self.root.path());
+        self.root.create()
+    }
+
     /// The agent's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir().join("podwarden.sock")

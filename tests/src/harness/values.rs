@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use podwarden_cgroup::Controller;
 use podwarden_policy::{
     Bytes, QosClass, convert,
@@ -256,27 +256,38 @@ pub(crate) fn machine_hugepages() -> Result<BTreeMap<Bytes, Bytes>> {
 /// Compares what the kernel shows with what it is to show: what was said, and what a fresh cgroup has in
 /// every other file. The first difference is the error.
 pub(crate) fn compare(cgroup: &Cgroup, said: &Values) -> Result<()> {
+    let (_, differences) = differences(cgroup, said)?;
+    let first = differences.into_iter().next();
+    first.map_or(Ok(()), |first| bail!(first))
+}
+
+/// The same: how many files were compared, and every difference.
+pub(crate) fn differences(cgroup: &Cgroup, said: &Values) -> Result<(usize, Vec<String>)> {
     let shown = read(cgroup)?;
+    let mut differences = Vec::new();
     for (file, wanted) in said {
         let found = shown.get(file);
-        ensure!(
-            found == Some(wanted),
-            "{} of {} holds {}, the plan says {wanted}",
-            file,
-            cgroup.path(),
-            found.map_or("nothing that can be read", String::as_str)
-        );
+        if found != Some(wanted) {
+            differences.push(format!(
+                "{} of {} holds {}, the plan says {wanted}",
+                file,
+                cgroup.path(),
+                found.map_or("nothing that can be read", String::as_str)
+            ));
+        }
     }
     for (file, found) in shown.iter().filter(|(file, _)| !said.contains_key(*file)) {
         let fresh = FRESH.iter().find(|(name, _)| name == file);
         let fresh = fresh.map_or("max", |(_, value)| value);
-        ensure!(
-            found == fresh,
-            "{file} of {} holds {found}, which is not to be written",
-            cgroup.path()
-        );
+        if found != fresh {
+            differences.push(format!(
+                "{file} of {} holds {found}, which is not to be written",
+                cgroup.path()
+            ));
+        }
     }
-    Ok(())
+    let unread = said.keys().filter(|file| !shown.contains_key(*file));
+    Ok((shown.len() + unread.count(), differences))
 }
 
 #[cfg(test)]

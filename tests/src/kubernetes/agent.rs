@@ -27,7 +27,7 @@ impl Cluster {
     pub(crate) fn deploy(&self) -> Result<()> {
         let file = xtask::paths::Workspace::locate()
             .root()
-            .join("deploy/kubernetes.yaml");
+            .join("deploy/kubernetes/podwarden.yaml");
         self.kubectl(&["apply", "-f", &file.display().to_string()])
     }
 

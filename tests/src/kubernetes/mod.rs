@@ -52,8 +52,6 @@ const ADDRESS: &str = "198.18.1.1";
 const SERVICE: &str = "10.96.0.1";
 /// How long the control plane and the node may take to be ready.
 const START: Duration = Duration::from_secs(90);
-/// How long pods may take to be gone.
-const GONE: Duration = Duration::from_secs(60);
 
 /// The cluster of a run of the cases.
 #[derive(Debug, Default)]
@@ -206,7 +204,8 @@ impl Cluster {
             fs::read_to_string(&self.admin).context("read the administrator's kubeconfig")?;
         let mut config: Value = serde_json::from_str(&text).context("it is no JSON")?;
         config["users"][0]["user"] = json!({"token": token});
-        let file = self.enclosure.dir().join(format!("{token}.conf"));
+        // A signed token is longer than a file's name may be.
+        let file = self.enclosure.dir().join("another.conf");
         fs::write(&file, config.to_string()).context("write another kubeconfig")?;
         Client::new(&file.display().to_string(), self.enclosure.network()?)
     }
@@ -304,58 +303,16 @@ impl Cluster {
         self.enclosure.root().child("kubepods")
     }
 
-    /// Has the kubelet run a static pod; the answer is its uid, which its mirror tells.
-    pub(crate) fn run_static(&self, pod: &Pod) -> Result<String> {
-        let dir = self.enclosure.dir();
-        let manifest = pod.manifest(&dir.join("go"))?;
-        let file = dir.join(format!("manifests/{}.json", pod.name()));
-        fs::write(file, manifest.to_string()).context("write the static pod's manifest")?;
-        let mirror = format!("{}-{NODE}", pod.name());
-        self.running(&mirror)?;
-        let uid = &self.pod(&mirror)?["metadata"]["annotations"]["kubernetes.io/config.mirror"];
-        uid.as_str().map(str::to_owned).context("it is no mirror")
+    /// All that is written for the cluster.
+    pub(crate) fn dir(&self) -> &Path {
+        self.enclosure.dir()
     }
 
-    /// Removes the pods of a case and waits until nothing of them runs.
-    pub(crate) fn clear(&self) -> Result<()> {
-        for entry in fs::read_dir(self.enclosure.dir().join("manifests"))? {
-            fs::remove_file(entry?.path())?;
-        }
-        for entry in fs::read_dir(self.enclosure.dir().join("go"))? {
-            fs::remove_file(entry?.path())?;
-        }
-        self.api.delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
-        eventually(GONE, || {
-            let pods = self.api.list(PODS)?;
-            let names: Vec<_> = pods.iter().map(|pod| &pod["metadata"]["name"]).collect();
-            ensure!(names.is_empty(), "pods are left: {names:?}");
-            let own = match self.agent_pod() {
-                Ok(pod) => pod["metadata"]["uid"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-                Err(_) => String::new(),
-            };
-            let left: Vec<_> = self
-                .pod_cgroups()
-                .into_iter()
-                .filter(|path| !path.ends_with(&format!("pod{own}")))
-                .collect();
-            ensure!(left.is_empty(), "cgroups of pods are left: {left:?}");
-            Ok(())
-        })
-    }
-
-    fn pod_cgroups(&self) -> Vec<String> {
-        let kubepods = self.kubepods();
-        let tiers = [
-            kubepods.child("burstable"),
-            kubepods.child("besteffort"),
-            kubepods,
-        ];
-        let pods = tiers.iter().flat_map(Cgroup::children);
-        let paths = pods.map(|pod| pod.path().to_owned());
-        paths.filter(|path| path.contains("/pod")).collect()
+    /// The kubelet's configuration.
+    pub(crate) fn kubelet_config(&self) -> Result<Value> {
+        let text = fs::read_to_string(self.dir().join("kubelet.yaml"));
+        let text = text.context("read the kubelet's configuration")?;
+        serde_json::from_str(&text).context("the kubelet's configuration is no JSON")
     }
 }
 

@@ -1,16 +1,23 @@
 //! Pods for the cases: busybox with this program in it.
 
-use anyhow::{Context as _, Result};
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Cluster;
+use super::{Cluster, NODE, PODS};
 use crate::containerd::BUSYBOX;
+use crate::harness::{Cgroup, eventually};
+
+/// How long pods may take to be gone.
+const GONE: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// Has the pod's filler begin.
     pub(crate) fn go(&self, name: &str) -> Result<()> {
         let signal = self.enclosure.dir().join("go").join(name);
-        std::fs::write(signal, "").context("let the pod go on")
+        fs::write(signal, "").context("let the pod go on")
     }
 
     /// The directory in which a file of its name has a pod's filler begin.
@@ -21,12 +28,78 @@ impl Cluster {
     /// A filler that is started again does not begin.
     pub(crate) fn stay(&self, name: &str) -> Result<()> {
         let signal = self.enclosure.dir().join("go").join(name);
-        std::fs::remove_file(signal).context("have the pod wait")
+        fs::remove_file(signal).context("have the pod wait")
+    }
+
+    /// Has the kubelet run a static pod; the answer is its uid, which its mirror tells.
+    pub(crate) fn run_static(&self, pod: &Pod) -> Result<String> {
+        let dir = self.enclosure.dir();
+        let manifest = pod.manifest(&dir.join("go"))?;
+        self.write_static(pod.name(), &manifest)?;
+        let mirror = format!("{}-{NODE}", pod.name());
+        self.running(&mirror)?;
+        let uid = &self.pod(&mirror)?["metadata"]["annotations"]["kubernetes.io/config.mirror"];
+        uid.as_str().map(str::to_owned).context("it is no mirror")
+    }
+
+    /// Gives the kubelet a static pod's manifest.
+    pub(crate) fn write_static(&self, name: &str, manifest: &Value) -> Result<()> {
+        let file = self.dir().join(format!("manifests/{name}.json"));
+        fs::write(file, manifest.to_string()).context("write the static pod's manifest")
+    }
+
+    /// Takes all of them away.
+    pub(crate) fn remove_static(&self) -> Result<()> {
+        for entry in fs::read_dir(self.dir().join("manifests"))? {
+            fs::remove_file(entry?.path())?;
+        }
+        Ok(())
     }
 
     /// The pod as it is made.
     pub(crate) fn manifest(&self, pod: &Pod) -> Result<Value> {
         pod.manifest(&self.enclosure.dir().join("go"))
+    }
+
+    /// Removes the pods of a case and waits until nothing of them runs.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.remove_static()?;
+        for entry in fs::read_dir(self.enclosure.dir().join("go"))? {
+            fs::remove_file(entry?.path())?;
+        }
+        self.api.delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
+        eventually(GONE, || {
+            let pods = self.api.list(PODS)?;
+            let names: Vec<_> = pods.iter().map(|pod| &pod["metadata"]["name"]).collect();
+            ensure!(names.is_empty(), "pods are left: {names:?}");
+            let own = match self.agent_pod() {
+                Ok(pod) => pod["metadata"]["uid"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+                Err(_) => String::new(),
+            };
+            let left: Vec<_> = self
+                .pod_cgroups()
+                .into_iter()
+                .filter(|path| !path.ends_with(&format!("pod{own}")))
+                .collect();
+            ensure!(left.is_empty(), "cgroups of pods are left: {left:?}");
+            Ok(())
+        })
+    }
+
+    /// The cgroups of pods.
+    pub(crate) fn pod_cgroups(&self) -> Vec<String> {
+        let kubepods = self.kubepods();
+        let tiers = [
+            kubepods.child("burstable"),
+            kubepods.child("besteffort"),
+            kubepods,
+        ];
+        let pods = tiers.iter().flat_map(Cgroup::children);
+        let paths = pods.map(|pod| pod.path().to_owned());
+        paths.filter(|path| path.contains("/pod")).collect()
     }
 }
 
@@ -115,7 +188,7 @@ impl Pod {
 
     /// A v1 Pod; `go` is the machine's directory for `/go`.
     pub(super) fn manifest(&self, go: &std::path::Path) -> Result<Value> {
-        let program = std::fs::canonicalize("/proc/self/exe").context("find this program")?;
+        let program = fs::canonicalize("/proc/self/exe").context("find this program")?;
         let (go, program) = (go.display().to_string(), program.display().to_string());
         // This program is linked to the machine's libraries.
         let mounts = [

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use xtask::paths::Workspace;
 
 use super::kernels::Kernel;
-use super::message::Selection;
+use super::message::{Portable, Selection};
 use super::{debian, initramfs};
 
 /// What runs as PID 1.
@@ -44,8 +44,8 @@ pub(super) const GUESTS: [Guest; 4] = [
 /// What the cases that concern the systemd driver have in their names.
 const ABOUT_SYSTEMD: &str = "systemd";
 
-/// The kernel on which every case runs: the newest, whose verifier takes the least time to look at programs.
-const THOROUGH: &str = "7.2";
+/// The machines that share what takes the same way on every kernel.
+const SHARING: [(&str, Portable); 2] = [("7.2", Portable::Odd), ("6.12", Portable::Even)];
 
 impl Guest {
     const fn plain(series: &'static str) -> Self {
@@ -64,13 +64,20 @@ impl Guest {
             .with_context(|| format!("there is no machine {name}"))
     }
 
-    /// The cases that run here: with systemd only those that it makes a difference to; what takes the same way
-    /// on every kernel in one machine, unless a filter names it.
-    pub(super) fn selection(self, mut all: Selection) -> Selection {
+    /// The cases that run here beside the machines `requested`: with systemd only those that it makes a difference
+    /// to; what takes the same way on every kernel in one machine, unless a filter names it.
+    pub(super) fn selection(self, mut all: Selection, requested: &[&str]) -> Selection {
         if self.first == First::Systemd {
             all.filter.push(ABOUT_SYSTEMD.to_owned());
-        } else if self.series != THOROUGH && all.filter.is_empty() {
-            all.without_portable = true;
+        } else if all.filter.is_empty() {
+            let sharing = SHARING.map(|(name, part)| (requested.contains(&name), name, part));
+            let alone = sharing.iter().filter(|(runs, ..)| *runs).count() == 1;
+            let own = sharing.into_iter().find(|(_, name, _)| *name == self.name);
+            all.portable = match own {
+                None => Portable::None,
+                Some(_) if alone => Portable::All,
+                Some((.., part)) => part,
+            };
         }
         all
     }
@@ -127,15 +134,28 @@ mod tests {
             filter: vec!["churn".to_owned()],
             ..Selection::default()
         };
-        let of = |name| Guest::of(name).unwrap().selection(all.clone());
+        let of = |name| Guest::of(name).unwrap().selection(all.clone(), &["6.12"]);
         assert_eq!(of("6.12-systemd").filter, ["churn", "systemd"]);
         assert_eq!(of("6.12"), all);
     }
 
     #[test]
     fn what_takes_the_same_way_everywhere_runs_in_one_machine() {
-        let of = |name| Guest::of(name).unwrap().selection(Selection::default());
-        assert!(of("6.1").without_portable);
-        assert!(!of("7.2").without_portable);
+        let of = |name, requested: &[&str]| {
+            let selection = Guest::of(name).unwrap();
+            selection
+                .selection(Selection::default(), requested)
+                .portable
+        };
+        let all = ["6.1", "6.12", "7.2"];
+        assert_eq!(
+            all.map(|name| of(name, &all)),
+            [Portable::None, Portable::Even, Portable::Odd]
+        );
+        assert_eq!(of("7.2", &["6.1", "7.2"]), Portable::All);
+        assert_eq!(of("6.12", &["6.12"]), Portable::All);
+        for before in 0..9 {
+            assert_ne!(Portable::Odd.has(before), Portable::Even.has(before));
+        }
     }
 }

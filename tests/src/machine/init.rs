@@ -51,6 +51,12 @@ pub(crate) fn main() -> ! {
     panic!("PID 1 can neither power off nor restart");
 }
 
+/// Whether this is a test machine, which no other work shares.
+pub(crate) fn is_guest() -> bool {
+    let arguments = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    Request::of_command_line(&arguments).is_ok()
+}
+
 /// Does what the host requests; the unit's end is the machine's.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use xtask::report::Counts;
 
@@ -63,13 +63,39 @@ pub(crate) struct Selection {
     /// How often the cases that repeat themselves do so, instead of a few times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeat: Option<u32>,
-    /// Leaves out what takes the same way on every kernel.
-    #[arg(long)]
-    pub(crate) without_portable: bool,
+    /// Which of the cases that take the same way on every kernel.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) portable: Portable,
     /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
     /// its failures are shown: on a machine that others use too, a wait can be too short.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) retries: u32,
+}
+
+/// Two machines share what takes the same way on every kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Portable {
+    /// Each.
+    #[default]
+    All,
+    /// The first, the third and so on.
+    Odd,
+    /// The others.
+    Even,
+    /// Not one.
+    None,
+}
+
+impl Portable {
+    /// Whether the case after `before` others of that kind is one.
+    pub(crate) fn has(self, before: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Odd => before.is_multiple_of(2),
+            Self::Even => !before.is_multiple_of(2),
+            Self::None => false,
+        }
+    }
 }
 
 /// One line of a run.

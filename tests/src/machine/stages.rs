@@ -39,11 +39,12 @@ fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Resu
         repeat: request.repeat,
         ..Selection::default()
     };
+    let requested: Vec<_> = request.guests().collect();
     let mut runs = request
         .guests()
         .map(|name| {
             let guest = Guest::of(name)?;
-            let selection = guest.selection(all.clone());
+            let selection = guest.selection(all.clone(), &requested);
             let cases = count(&selection);
             Ok(guests::Run {
                 guest,

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,20 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::burn::thread_cpu;
+use crate::harness::monotonic;
 
 /// A request, and its reply: the number of the request.
 pub(crate) const MESSAGE: usize = 8;
 
+/// Between two pieces of work, unless a probe is told another time, microseconds.
+const EVERY_US: u64 = 2000;
+/// So many are due in a second then.
+pub(crate) const WORKS_A_SECOND: u32 = 500;
+
 #[derive(Debug, Args)]
 pub(crate) struct Probe {
     /// Between two pieces of work, microseconds.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = EVERY_US)]
     every_us: u64,
     /// CPU time of each, microseconds.
     #[arg(long, default_value_t = 500)]
@@ -38,6 +45,7 @@ impl Probe {
         exact_sleep()?;
         let (every, work) = (self.every_us, Duration::from_micros(self.work_us));
         let start = Instant::now() + Duration::from_millis(10);
+        let due_first = monotonic() + 10_000_000;
         let done: Vec<u64> = (0..u64::from(self.count))
             .map(|number| {
                 let due = start + Duration::from_micros(every * number);
@@ -46,7 +54,52 @@ impl Probe {
                 micros(due.elapsed())
             })
             .collect();
+        replace(&first_due(&self.out), &due_first.to_string())?;
         replace(&self.out, &serde_json::to_string(&done)?)
+    }
+}
+
+/// Where a probe writes when its first piece of work was due, `CLOCK_MONOTONIC`, nanoseconds.
+fn first_due(out: &Path) -> PathBuf {
+    out.with_extension("due")
+}
+
+/// What a probe with [`EVERY_US`] has written.
+#[derive(Debug)]
+pub(crate) struct Lateness {
+    first_due: u64,
+    late_us: Vec<u64>,
+}
+
+impl Lateness {
+    /// Reads the file `--out` of a probe that has ended.
+    pub(crate) fn read(out: &Path) -> Result<Self> {
+        let text = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+        };
+        Ok(Self {
+            first_due: text(&first_due(out))?.parse()?,
+            late_us: serde_json::from_str(&text(out)?)?,
+        })
+    }
+
+    /// How late those pieces of work were done that were due in `times`, `CLOCK_MONOTONIC`, microseconds.
+    pub(crate) fn due_in(&self, times: Range<u64>) -> Vec<u64> {
+        let due = (0..).map(|number| self.due(number));
+        let pairs = self.late_us.iter().zip(due);
+        pairs
+            .filter(|(_, due)| times.contains(due))
+            .map(|(late, _)| *late)
+            .collect()
+    }
+
+    /// When the last piece was due.
+    pub(crate) fn last_due(&self) -> u64 {
+        self.due((self.late_us.len() as u64).saturating_sub(1))
+    }
+
+    fn due(&self, number: u64) -> u64 {
+        self.first_due + number * EVERY_US * 1000
     }
 }
 
@@ -110,4 +163,22 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;
     fs::rename(&draft, path).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_work_are_chosen_by_when_they_were_due() {
+        let late = Lateness {
+            first_due: 5_000_000,
+            late_us: vec![1, 2, 3, 4],
+        };
+        assert_eq!(late.due_in(0..u64::MAX), [1, 2, 3, 4]);
+        assert_eq!(late.due_in(5_000_001..9_000_001), [2, 3]);
+        assert_eq!(late.due_in(7_000_000..9_000_000), [2]);
+        assert_eq!(late.last_due(), 11_000_000);
+        assert_eq!(u64::from(WORKS_A_SECOND) * EVERY_US, 1_000_000);
+    }
 }

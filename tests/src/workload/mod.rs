@@ -54,6 +54,8 @@ pub(crate) enum Workload {
     Pingpong(switches::Pingpong),
     /// Writes and reads files.
     Disk(traffic::Disk),
+    /// Reads a file page by page.
+    Reads(traffic::Reads),
     /// Sleeps in a network of its own.
     Network(traffic::Network),
     /// Repeats the first packet of a connection.
@@ -76,6 +78,7 @@ impl Workload {
             Self::Serve(_) => c"serve",
             Self::Pingpong(_) => c"pingpong",
             Self::Disk(_) => c"disk",
+            Self::Reads(_) => c"reads",
             Self::Network(_) => c"network",
             Self::Unanswered(_) => c"unanswered",
         }
@@ -101,6 +104,7 @@ impl Workload {
             Self::Serve(serve) => serve.run(),
             Self::Pingpong(pingpong) => pingpong.run(),
             Self::Disk(disk) => disk.run(),
+            Self::Reads(reads) => reads.run(),
             Self::Network(network) => network.run(),
             Self::Unanswered(unanswered) => unanswered.run(),
         }
@@ -111,10 +115,10 @@ fn sleep_ms(ms: u64) {
     std::thread::sleep(std::time::Duration::from_millis(ms));
 }
 
-/// What `storm` and `pingpong` print as their last line.
+/// What `storm`, `pingpong` and `reads` print as their last line.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Done {
-    /// Processes that ended, or round trips.
+    /// Processes that ended, round trips, or pages read.
     pub(crate) count: u64,
     /// CPU time of the processes that ended, as the kernel told by `getrusage(RUSAGE_CHILDREN)`,
     /// nanoseconds.

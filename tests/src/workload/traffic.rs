@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::thread;
 
@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{Backlog, listen};
 
 use super::memory::{MIB, PAGE};
-use super::sleep_ms;
+use super::{Done, sleep_ms};
 
 /// Pages as direct IO wants them.
 #[derive(Clone)]
@@ -65,6 +65,36 @@ impl Disk {
         }
         sleep_ms(self.for_ms);
         Ok(())
+    }
+}
+
+/// Reads pages of a file past the page cache, one after the other.
+#[derive(Debug, Args)]
+pub(crate) struct Reads {
+    /// The file, of at least a page.
+    #[arg(long)]
+    file: PathBuf,
+    /// How many pages.
+    #[arg(long)]
+    count: u64,
+}
+
+impl Reads {
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_DIRECT);
+        let file = file.open(&self.file)?;
+        let pages = file.metadata()?.len() / PAGE as u64;
+        ensure!(pages > 0, "{} has no page", self.file.display());
+        let mut page = Box::new(Page([0; PAGE]));
+        for n in 0..self.count {
+            file.read_exact_at(&mut page.0, n % pages * PAGE as u64)?;
+        }
+        Done {
+            count: self.count,
+            children_cpu_ns: 0,
+        }
+        .print()
     }
 }
 

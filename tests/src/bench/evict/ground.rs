@@ -41,6 +41,7 @@ pub(in crate::bench) struct Ground {
     _sandbox: Option<Sandbox>,
     /// All pods.
     pub(super) kubepods: Cgroup,
+    guaranteed: Cgroup,
     /// The victim's pod.
     pub(super) pod: Cgroup,
     main: Cgroup,
@@ -78,6 +79,7 @@ impl Ground {
             hogs: None,
             hogs_cgroup: node.sandbox.root.child("hogs"),
             kubepods: node.kubepods(),
+            guaranteed: pods[0].main.clone(),
             pod: pods[2].cgroup.clone(),
             main: pods[2].main.clone(),
             node: Some(node),
@@ -89,7 +91,7 @@ impl Ground {
     }
 
     /// The same without a daemon.
-    pub(super) fn alike(setting: Setting) -> Result<Self> {
+    pub(in crate::bench) fn alike(setting: Setting) -> Result<Self> {
         let sandbox = Sandbox::new()?;
         let kubepods = sandbox.root.child("kubepods");
         let tier = kubepods.child("besteffort");
@@ -122,6 +124,7 @@ impl Ground {
             scope: None,
             _sandbox: Some(sandbox),
             kubepods,
+            guaranteed: guaranteed.clone(),
             pod,
             main,
         };
@@ -244,6 +247,16 @@ impl Ground {
         self.main.procs().is_empty()
     }
 
+    /// Where the Guaranteed pod's processes are.
+    pub(in crate::bench) fn guaranteed(&self) -> &Cgroup {
+        &self.guaranteed
+    }
+
+    /// The victim's pod and its container.
+    pub(in crate::bench) fn victim_cgroups(&self) -> [&Cgroup; 2] {
+        [&self.pod, &self.main]
+    }
+
     /// Lets the victim fill.
     pub(in crate::bench) fn let_go(&self) {
         for stamps in self.victim.iter().flat_map(|victim| &victim.stamps) {
@@ -263,7 +276,7 @@ impl Ground {
     }
 
     /// Another process that has ended.
-    pub(super) fn lost(&mut self) -> Option<&'static str> {
+    pub(in crate::bench) fn lost(&mut self) -> Option<&'static str> {
         for (name, workload) in &mut self.bystanders {
             if !workload.is_alive() {
                 return Some(name);

@@ -42,6 +42,7 @@ use report::Report;
 pub(super) use report::Setting;
 use run::Plan;
 pub(super) use run::Sizes;
+pub(super) use sampler::available;
 use signals::Signals;
 
 const MIB: u64 = 1 << 20;

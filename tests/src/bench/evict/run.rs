@@ -38,6 +38,16 @@ pub(in crate::bench) struct Sizes {
 }
 
 impl Sizes {
+    /// What the victim has at the threshold, bytes.
+    pub(in crate::bench) fn victim_bytes(&self) -> u64 {
+        self.victim
+    }
+
+    /// What all pods have at most, should nothing end the victim, bytes.
+    pub(in crate::bench) fn at_most(&self) -> u64 {
+        self.node + self.bound
+    }
+
     /// At `percent` of what they are on a machine that is large enough.
     pub(in crate::bench) fn of(setting: Setting, percent: u64) -> Self {
         let mib = |mib: u64| mib * percent / 100 * MIB;

@@ -238,7 +238,7 @@ fn number(text: &[u8], after: &str) -> Option<u64> {
 }
 
 /// `MemAvailable` now, bytes.
-pub(super) fn available() -> Result<u64> {
+pub(in crate::bench) fn available() -> Result<u64> {
     Number::of_available()?.read()
 }
 

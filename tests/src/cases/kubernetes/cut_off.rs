@@ -6,13 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
 
-use super::eviction::{BACK, Lives, WATCHED};
+use super::eviction::{BACK, Lives, WATCHED, marked};
 use super::{LIMIT, enforcing};
 use crate::cases::{Case, Context, slow};
 use crate::harness::{eventually, sleep};
-use crate::kubernetes::{Cluster, Pod, condition};
+use crate::kubernetes::{Cluster, Pod};
 
 pub(in crate::cases) const CASES: &[Case] = &[slow("kubernetes_cut_off", kubernetes_cut_off)];
 
@@ -23,8 +22,8 @@ const AT_ONCE: u32 = 10;
 const LONGEST: u64 = 90_000;
 /// So long after the first of them begins to fill, at most, it goes.
 const WITHIN: u64 = 15_000;
-/// What a container of an evicted pod may live, by Done-when 3 of the issue on Kubernetes. It is counted, not asserted: on a
-/// busy machine the one that watches is late itself.
+/// What a container of an evicted pod may live. It is counted, not asserted: on a busy machine the one that watches is
+/// late itself.
 const SHORT: Duration = Duration::from_millis(100);
 
 struct Victim {
@@ -127,12 +126,12 @@ fn play(
     });
     evicted?;
     eventually(BACK, || {
-        victims.iter().try_for_each(|one| marked(cluster, one))
+        victims.iter().try_for_each(|one| ended(cluster, one))
     })?;
     sleep(WATCHED)?;
     let mut uids = Vec::new();
     for victim in victims {
-        marked(cluster, &victim).context("the mark did not stay")?;
+        ended(cluster, &victim).context("the mark did not stay")?;
         let lives = victim.lives.stop();
         counts.started_again += lives.len();
         counts.lived_longer += lives.values().filter(|lived| **lived > SHORT).count();
@@ -162,17 +161,9 @@ fn start(cluster: &Cluster, name: &str) -> Result<Victim> {
 }
 
 /// As the kubelet marks one, and nothing of it is left on the node.
-fn marked(cluster: &Cluster, victim: &Victim) -> Result<()> {
-    let pod = cluster.pod(&victim.name)?;
-    let status = &pod["status"];
-    let words = (&status["phase"], &status["reason"]);
-    ensure!(
-        pod["metadata"]["uid"] == *victim.uid && words == (&json!("Failed"), &json!("Evicted")),
-        "{}: {status}",
-        victim.name
-    );
-    let target = condition(&pod, "DisruptionTarget").context("no DisruptionTarget")?;
-    ensure!(target["status"] == "True", "{target}");
+fn ended(cluster: &Cluster, victim: &Victim) -> Result<()> {
+    let pod = marked(cluster, &victim.name)?;
+    ensure!(pod["metadata"]["uid"] == *victim.uid, "another: {pod}");
     let cgroup = cluster.kubepods().child("besteffort");
     let cgroup = cgroup.child(&format!("pod{}", victim.uid));
     ensure!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::quantity::parse_memory;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{LIMIT, enforcing};
 use crate::cases::{Case, Context, case};
@@ -42,6 +42,20 @@ pub(super) struct Scene {
     pub(super) cluster: Rc<Cluster>,
     filler: String,
     calm: String,
+}
+
+/// A pod with the status that a kubelet gives one that it evicts.
+pub(super) fn marked(cluster: &Cluster, name: &str) -> Result<Value> {
+    let pod = cluster.pod(name)?;
+    let status = &pod["status"];
+    let words = (&status["phase"], &status["reason"]);
+    ensure!(
+        words == (&json!("Failed"), &json!("Evicted")),
+        "{name}: {status}"
+    );
+    let target = condition(&pod, "DisruptionTarget").context("no DisruptionTarget")?;
+    ensure!(target["status"] == "True", "{name}: {target}");
+    Ok(pod)
 }
 
 impl Scene {
@@ -87,12 +101,7 @@ impl Scene {
 
     /// The status that a kubelet gives a pod that it evicts, by our hand.
     fn marked(&self) -> Result<()> {
-        let pod = self.cluster.pod("filler")?;
-        let status = &pod["status"];
-        let words = (&status["phase"], &status["reason"]);
-        ensure!(words == (&json!("Failed"), &json!("Evicted")), "{status}");
-        let target = condition(&pod, "DisruptionTarget").context("no DisruptionTarget")?;
-        ensure!(target["status"] == "True", "{target}");
+        let pod = marked(&self.cluster, "filler")?;
         let managers = pod["metadata"]["managedFields"].as_array();
         let mut managers = managers.context("no managedFields")?.iter();
         let ours =

@@ -1,5 +1,6 @@
 //! Reclaimed resources with a real scheduler, kubelet and API server: published, scheduled, enforced, given way to a
-//! guaranteed pod, and asked for by a profile in place of a pod's own cpu and memory.
+//! guaranteed pod, and asked for by a profile in place of a pod's own cpu and memory. The agent's token is good for its own
+//! node alone.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{LIMIT, enforcing};
+use super::{LIMIT, confined, enforcing};
 use crate::cases::reclaimed::{BATCH_CPU, BATCH_MEMORY, holds};
 use crate::cases::{Case, Context, case};
 use crate::harness::{Cgroup, eventually, sleep};
@@ -36,6 +37,7 @@ fn kubernetes_reclaimed(context: &Context) -> Result<()> {
         )
     })?;
     is_published(&cluster)?;
+    confined::to_its_own_node(&cluster)?;
 
     let batch = Pod::new("batch", &burning("batch", 1)).with_resources(asking("500", "64Mi"));
     let uid = cluster.run_now(&batch)?;

@@ -1,11 +1,12 @@
 //! The DaemonSet is updated while a pod fills memory.
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::types::{Event, EventKind, TookOver};
+use podwarden::api::types::TookOver;
 use serde_json::json;
 
 use super::LIMIT;
 use super::eviction::Scene;
+use crate::cases::restarts::last_take_over;
 use crate::cases::{Case, Context, slow};
 use crate::harness::eventually;
 use crate::kubernetes::{Cluster, condition, uid};
@@ -71,10 +72,6 @@ fn old_one_ends(cluster: &Cluster, old: &str) -> Result<()> {
 }
 
 fn took_over(cluster: &Cluster) -> Result<TookOver> {
-    let events: Vec<Event> = cluster.ask("/v1/events?after=0")?;
-    let last = events.into_iter().rev().find_map(|event| match event.kind {
-        EventKind::TookOver(took_over) => Some(took_over),
-        _ => None,
-    });
-    last.context("the agent does not say that it took over")
+    let events = cluster.ask("/v1/events?after=0")?;
+    last_take_over(events).context("the agent does not say that it took over")
 }

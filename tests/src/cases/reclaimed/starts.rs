@@ -101,7 +101,7 @@ fn several(
         holds(&pod.cgroup.child(&pod.container)).context(BATCH_CPU)
     })?;
     let mut seen = Seen::default();
-    let starts = context.repetitions(STARTS) / 2;
+    let starts = context.repetitions(STARTS);
     for attempt in 0..starts {
         let number = 1000 + attempt;
         let script = script(number);

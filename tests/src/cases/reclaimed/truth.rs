@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
-use serde_json::json;
 
-use super::{BATCH_CPU, BATCH_MEMORY, holds, offered};
+use super::{BATCH_CPU, BATCH_MEMORY, holds, offered, world};
 use crate::apiserver::Outage;
 use crate::cases::Context;
 use crate::cases::apiserver::World;
@@ -15,9 +14,9 @@ use crate::cases::recorder::restart;
 use crate::harness::{Cgroup, NODE, Options, PodSpec, eventually};
 
 /// What is promised, after the agent or the server is back.
-const SOON: Duration = Duration::from_secs(60);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 /// What nothing on this node comes to.
-const TOO_MUCH: u64 = 1 << 50;
+pub(super) const TOO_MUCH: u64 = 1 << 50;
 
 pub(super) fn reclaimed_is_true_again(context: &Context) -> Result<()> {
     let options = Options {
@@ -27,17 +26,12 @@ pub(super) fn reclaimed_is_true_again(context: &Context) -> Result<()> {
             .to_owned(),
         ..Options::default()
     };
-    let kubelets = json!({"cpu": "8", "memory": "16Gi"});
-    let mut world = World::with(context, options, |server| {
-        let status = json!({"capacity": kubelets, "allocatable": kubelets});
-        server.create_node(NODE, &status)?;
-        Ok(())
-    })?;
-    world.ready(context)?;
+    let mut world = world(context, options)?;
     let held = world.add(&PodSpec::batch("held", 500, "64Mi"))?;
+    let truth = Truth::default();
     eventually(world.node.limit(), || {
         holds(&held)?;
-        is_true(&world)
+        truth.shows(&world)
     })?;
 
     killed(context, &mut world, &held)?;
@@ -45,31 +39,66 @@ pub(super) fn reclaimed_is_true_again(context: &Context) -> Result<()> {
     world.node.agent.stop(Signal::SIGTERM, context.limit(20))
 }
 
-/// No more is offered than what is computed, and no less than what is held.
-fn is_true(world: &World) -> Result<()> {
-    let computed = world.node.agent.node()?.reclaimed;
-    let computed = computed.context("nothing is computed")?.batch;
-    let memory = offered(world, BATCH_MEMORY)?;
-    ensure!(
-        memory <= computed.memory_bytes / 9 * 10,
-        "{memory} bytes are offered of {}",
-        computed.memory_bytes
-    );
-    let cpu = offered(world, BATCH_CPU)?;
-    ensure!(
-        cpu >= computed.held_cpu_milli,
-        "{cpu} is offered and more is held"
-    );
-    ensure!(computed.held_cpu_milli == 500, "{computed:?}");
-    Ok(())
+/// What follows from the pods of a node of 16 GiB where memory counts by requests, whatever is used.
+#[derive(Debug)]
+pub(super) struct Truth {
+    /// What prod pods ask for, bytes.
+    pub(super) requested: u64,
+    /// What batch pods ask for, thousandths of a CPU.
+    pub(super) held: u64,
+}
+
+impl Default for Truth {
+    /// One batch pod that asks for half a CPU.
+    fn default() -> Self {
+        Self {
+            requested: 0,
+            held: 500,
+        }
+    }
+}
+
+impl Truth {
+    /// No more is offered than there is and than what is computed, as far as an offer may differ without being
+    /// published anew, and no less than what is held.
+    pub(super) fn shows(&self, world: &World) -> Result<()> {
+        let computed = world.node.agent.node()?.reclaimed;
+        let computed = computed.context("nothing is computed")?.batch;
+        ensure!(computed.held_cpu_milli == self.held, "{computed:?}");
+        let there = ((16 << 30) / 100 * 65 + 1_u64).saturating_sub(self.requested);
+        let most = there.min(computed.memory_bytes) / 9 * 10;
+        let memory = offered(world, BATCH_MEMORY)?;
+        ensure!(
+            memory <= most,
+            "{memory} bytes are offered of {}, and {there} are there",
+            computed.memory_bytes
+        );
+        self.is_held(world)
+    }
+
+    /// A kubelet that admits its pods anew, by what is offered, takes all of them.
+    pub(super) fn is_held(&self, world: &World) -> Result<()> {
+        let cpu = offered(world, BATCH_CPU)?;
+        ensure!(
+            cpu >= self.held,
+            "{cpu} is offered and {} is held",
+            self.held
+        );
+        Ok(())
+    }
 }
 
 /// Waits until it is true; notes how long that took.
-fn true_again(context: &Context, world: &World, what: &str, held: &Cgroup) -> Result<()> {
+fn true_again(
+    context: &Context,
+    world: &World,
+    what: &str,
+    (held, truth): (&Cgroup, &Truth),
+) -> Result<()> {
     let start = Instant::now();
     eventually(context.limit(SOON.as_secs()), || {
         holds(held)?;
-        is_true(world)
+        truth.shows(world)
     })
     .with_context(|| what.to_owned())?;
     context.figure(what, start.elapsed().as_secs_f64(), "s");
@@ -88,7 +117,7 @@ fn killed(context: &Context, world: &mut World, held: &Cgroup) -> Result<()> {
     })?;
     let World { node, options, .. } = &mut *world;
     restart(context, node, options)?;
-    true_again(context, world, "after_a_kill", held)
+    true_again(context, world, "after_a_kill", (held, &Truth::default()))
 }
 
 /// The truth falls while the server does not answer.
@@ -104,5 +133,9 @@ fn away(context: &Context, world: &mut World, held: &Cgroup) -> Result<()> {
     })?;
     ensure!(offered(world, BATCH_MEMORY)? == before, "it was written");
     world.server.come_back()?;
-    true_again(context, world, "after_an_outage", held)
+    let truth = Truth {
+        requested: 4 << 30,
+        ..Truth::default()
+    };
+    true_again(context, world, "after_an_outage", (held, &truth))
 }

@@ -14,10 +14,10 @@ use super::{evict, logging, records};
 use crate::harness::eventually;
 
 /// A file system of its own, as small as can be.
-struct SmallDisk(PathBuf);
+pub(in crate::cases) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(path: PathBuf) -> Result<Self> {
+    pub(in crate::cases) fn mount(path: PathBuf) -> Result<Self> {
         fs::create_dir(&path)?;
         let (kind, flags) = (Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
         mount(kind, &path, kind, flags, Some("size=128k,mode=0700")).context("mount a tmpfs")?;
@@ -25,7 +25,7 @@ impl SmallDisk {
     }
 
     /// Takes all the room that is left.
-    fn fill(&self) -> Result<PathBuf> {
+    pub(in crate::cases) fn fill(&self) -> Result<PathBuf> {
         let path = self.0.join("filler");
         let mut file = File::create(&path)?;
         while file.write_all(&[0; 4096]).is_ok() {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
-use podwarden::api::types::{EventKind, TookOver};
+use podwarden::api::types::{Event, EventKind, TookOver};
 
 use super::{Rig, ensure_evicted_once, start_hog, take_away};
 use crate::cases::Context;
@@ -53,6 +53,14 @@ impl Standby {
     }
 }
 
+/// What the events say last of an agent that took over.
+pub(in crate::cases) fn last_take_over(events: Vec<Event>) -> Option<TookOver> {
+    events.into_iter().rev().find_map(|event| match event.kind {
+        EventKind::TookOver(took_over) => Some(took_over),
+        _ => None,
+    })
+}
+
 /// Ends the agent at work; the one that stands by is the node's agent then.
 fn hand_over(rig: &mut Rig, next: Standby, signal: Signal) -> Result<TookOver> {
     rig.node.agent.signal(signal)?;
@@ -63,11 +71,7 @@ fn hand_over(rig: &mut Rig, next: Standby, signal: Signal) -> Result<TookOver> {
         "{signal:?}: {status}"
     );
     let took_over = eventually(rig.context.limit(30), || {
-        let events = rig.node.agent.events(0)?;
-        let last = events.into_iter().rev().find_map(|event| match event.kind {
-            EventKind::TookOver(took_over) => Some(took_over),
-            _ => None,
-        });
+        let last = last_take_over(rig.node.agent.events(0)?);
         let of_it = last.filter(|took_over| took_over.predecessor_pid == Some(old.pid()));
         of_it.context("it does not say that it took over")
     })?;

@@ -1,0 +1,273 @@
+//! `podwarden plan` as the owner of the tree, beside the files of a real kubelet that owns it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use podwarden_policy::{Bytes, MilliCpu};
+use serde_json::{Value, json};
+
+use self::compare::Comparison;
+use self::shapes::{Fate, From, Shape, Then, WITH_OVERHEAD};
+use crate::cases::{Case, Context, slow};
+use crate::containerd::BUSYBOX;
+use crate::harness::{Cgroup, eventually, sleep};
+use crate::kubernetes::{Cluster, PODS, condition, uid};
+
+mod compare;
+mod purposes;
+mod shapes;
+
+pub(in crate::cases) const CASES: &[Case] = &[slow("kubernetes_plan", kubernetes_plan)];
+
+/// Pods of a run; `--repeat N` makes N.
+const COUNT: u32 = 200;
+/// So many at once, at most.
+const AT_ONCE: usize = 40;
+/// What those at once may request: this node has 2 CPUs and 1 GiB for pods.
+const CPU: MilliCpu = MilliCpu(1900);
+const MEMORY: Bytes = Bytes::mebi(960);
+/// How long the pods of one time may take to start, and to be gone.
+const TOGETHER: Duration = Duration::from_secs(420);
+/// A kubelet computes its tiers anew once a minute (`periodicTask` of `pkg/kubelet/cm/qos_container_manager_linux.go`).
+const SETTLED: Duration = Duration::from_secs(150);
+/// Between two looks at all pods.
+const LOOK: Duration = Duration::from_secs(2);
+const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+/// 200 pods of all shapes: every value of `plan` and `explain` is in the kubelet's and the runtime's files, nothing else
+/// is, and no pod has a cgroup that is not planned.
+fn kubernetes_plan(context: &Context) -> Result<()> {
+    let seed = context.seed()?;
+    let cluster = context.kubernetes()?;
+    cluster.without_agent()?;
+    cluster.clear()?;
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": WITH_OVERHEAD},
+        "handler": "runc",
+        "overhead": {"podFixed": {"cpu": "15m", "memory": "6Mi"}},
+    });
+    cluster.api.create(CLASSES, &class)?;
+    let shapes = shapes::all(seed, context.repetitions(COUNT) as usize);
+    let compared = shapes.and_then(|shapes| compare_all(context, &cluster, &shapes));
+    cluster.api.delete(&format!("{CLASSES}/{WITH_OVERHEAD}"))?;
+    compared.with_context(|| format!("seed {seed}"))
+}
+
+fn compare_all(context: &Context, cluster: &Cluster, shapes: &[Shape]) -> Result<()> {
+    let mut total = Comparison::default();
+    let mut left = shapes;
+    while !left.is_empty() {
+        let (now, later) = left.split_at(fitting(left)?);
+        left = later;
+        let compared = together(cluster, context.agent(), now);
+        clear(cluster)?;
+        let compared = compared?;
+        total.values += compared.values;
+        total.cgroups += compared.cgroups;
+        total.containers += compared.containers;
+        total.differences.extend(compared.differences);
+    }
+    for (name, count) in [
+        ("pods", shapes.len()),
+        ("cgroups", total.cgroups),
+        ("containers", total.containers),
+        ("values", total.values),
+        ("differences", total.differences.len()),
+    ] {
+        context.figure(name, count as f64, "");
+    }
+    ensure!(
+        total.differences.is_empty(),
+        "of {} values differ:\n{}",
+        total.values,
+        total.differences.join("\n")
+    );
+    Ok(())
+}
+
+/// How many of these, in their order, the node has room for.
+fn fitting(shapes: &[Shape]) -> Result<usize> {
+    let (mut cpu, mut memory) = (MilliCpu::ZERO, Bytes::ZERO);
+    let fits = shapes.iter().take(AT_ONCE).take_while(|shape| {
+        cpu = cpu.saturating_add(shape.cpu);
+        memory = memory.saturating_add(shape.memory);
+        cpu <= CPU && memory <= MEMORY
+    });
+    let count = fits.count();
+    ensure!(count > 0, "{:?} is too large", shapes.first());
+    Ok(count)
+}
+
+/// Has these pods run, and compares until nothing differs any more or the kubelet had its time.
+fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Comparison> {
+    for shape in shapes {
+        make(cluster, shape).with_context(|| shape.name.clone())?;
+    }
+    eventually(TOGETHER, || {
+        let pods = cluster.api.list(PODS)?;
+        let met = shapes.iter().try_for_each(|shape| settled(&pods, shape));
+        if met.is_err() {
+            sleep(LOOK)?;
+        }
+        met
+    })?;
+    for shape in shapes {
+        change(cluster, shape).with_context(|| shape.name.clone())?;
+    }
+    eventually(SETTLED, || {
+        let pods = cluster.api.list(PODS)?;
+        let changed = shapes.iter().try_for_each(|shape| changed(&pods, shape));
+        if changed.is_err() {
+            sleep(LOOK)?;
+        }
+        changed
+    })?;
+    let mut last = None;
+    let same = eventually(SETTLED, || {
+        let compared = Comparison::now(cluster, program)?;
+        let count = compared.differences.len();
+        last = Some(compared);
+        if count > 0 {
+            sleep(LOOK)?;
+        }
+        ensure!(count == 0, "{count} differences");
+        Ok(())
+    });
+    match (last, same) {
+        // What differs to the end is for the end.
+        (Some(last), _) => Ok(last),
+        (None, Err(error)) => Err(error),
+        (None, Ok(())) => bail!("nothing was compared"),
+    }
+}
+
+fn make(cluster: &Cluster, shape: &Shape) -> Result<()> {
+    match shape.from {
+        From::Server => cluster.api.create(PODS, &shape.manifest).map(drop),
+        From::File => cluster.write_static(&shape.name, &shape.manifest),
+        From::Job => {
+            let job = json!({
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": shape.name},
+                "spec": {"template": {"spec": shape.manifest["spec"]}},
+            });
+            cluster.api.create(JOBS, &job).map(drop)
+        }
+    }
+}
+
+/// The pod of a shape among those of the server.
+fn find<'a>(pods: &'a [Value], shape: &Shape) -> Result<&'a Value> {
+    let found = pods.iter().find(|pod| {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        match shape.from {
+            From::Server => name == shape.name,
+            // Both add to the name.
+            From::File | From::Job => name.starts_with(&format!("{}-", shape.name)),
+        }
+    });
+    found.with_context(|| format!("there is no pod {}", shape.name))
+}
+
+/// Whether a pod has met its fate.
+fn settled(pods: &[Value], shape: &Shape) -> Result<()> {
+    let pod = find(pods, shape)?;
+    let status = &pod["status"];
+    let runs = |status: &Value| status["state"]["running"].is_object();
+    let mut app = status["containerStatuses"].as_array().into_iter().flatten();
+    let met = match shape.fate {
+        Fate::Runs => status["phase"] == "Running" && app.all(runs),
+        Fate::Ends => status["phase"] == "Succeeded" || status["phase"] == "Failed",
+        Fate::Waits => condition(pod, "PodReadyToStartContainers")
+            .is_some_and(|condition| condition["status"] == "True"),
+    };
+    ensure!(met, "{}: {status}", shape.name);
+    Ok(())
+}
+
+fn change(cluster: &Cluster, shape: &Shape) -> Result<()> {
+    let path = format!("{PODS}/{}", shape.name);
+    let patch = |subresource: &str, body: &Value| {
+        let kind = "application/strategic-merge-patch+json";
+        let path = format!("{path}/{subresource}");
+        let (code, said) = cluster.api.answer("PATCH", &path, kind, body)?;
+        ensure!(code == 200, "{code}: {said:?}");
+        Ok(())
+    };
+    match &shape.then {
+        Then::Nothing => Ok(()),
+        Then::Delete => cluster.api.delete(&path),
+        Then::Resize(body) => patch("resize", body),
+        Then::Debug => {
+            let command = ["/bin/sleep", "1000000"];
+            let container = json!({"name": "debug", "image": BUSYBOX, "command": command});
+            patch(
+                "ephemeralcontainers",
+                &json!({"spec": {"ephemeralContainers": [container]}}),
+            )
+        }
+    }
+}
+
+/// Whether the kubelet has seen the change.
+fn changed(pods: &[Value], shape: &Shape) -> Result<()> {
+    let pod = find(pods, shape)?;
+    let status = &pod["status"];
+    let seen = match &shape.then {
+        Then::Nothing => true,
+        Then::Delete => pod["metadata"]["deletionTimestamp"].is_string(),
+        Then::Debug => status["ephemeralContainerStatuses"][0]["state"]["running"].is_object(),
+        Then::Resize(_) => {
+            status["observedGeneration"] == pod["metadata"]["generation"]
+                && condition(pod, "PodResizeInProgress").is_none()
+        }
+    };
+    ensure!(seen, "{}: {status}", shape.name);
+    Ok(())
+}
+
+/// Removes all that was made.
+fn clear(cluster: &Cluster) -> Result<()> {
+    for pod in cluster.api.list(PODS)? {
+        if pod["metadata"]["deletionTimestamp"].is_string() {
+            kill_at_last(cluster, &uid(&pod)?)?;
+        }
+    }
+    cluster
+        .api
+        .delete(&format!("{JOBS}?propagationPolicy=Background"))?;
+    cluster.remove_static()?;
+    cluster
+        .api
+        .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
+    eventually(TOGETHER, || {
+        let pods = cluster.api.list(PODS)?;
+        if pods.is_empty() {
+            return Ok(());
+        }
+        sleep(LOOK)?;
+        bail!("{} pods are left", pods.len())
+    })?;
+    cluster.clear()
+}
+
+/// Ends a pod that has a long time to end.
+fn kill_at_last(cluster: &Cluster, uid: &str) -> Result<()> {
+    for path in cluster.pod_cgroups() {
+        if path.ends_with(&format!("pod{uid}")) {
+            let pod = Cgroup::new(cluster.kubepods().mounts(), &path);
+            for pid in pod.children().iter().flat_map(Cgroup::procs) {
+                // One that has ended is what it is for.
+                let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+            }
+        }
+    }
+    Ok(())
+}

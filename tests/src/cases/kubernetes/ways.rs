@@ -1,0 +1,208 @@
+//! Evictions through the Eviction API and by a soft threshold, and none of a static pod.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::types::{Event, EventKind};
+use serde_json::{Value, json};
+
+use super::eviction::{BACK, marked};
+use super::{LIMIT, enforcing};
+use crate::cases::{Case, Context, case, slow};
+use crate::harness::{eventually, sleep};
+use crate::kubernetes::{Cluster, NODE, PODS, Pod};
+
+pub(in crate::cases) const CASES: &[Case] = &[
+    case("kubernetes_evicts_in_budget", kubernetes_evicts_in_budget),
+    case("kubernetes_evicts_softly", kubernetes_evicts_softly),
+    slow("kubernetes_static_of_kubelet", kubernetes_static_of_kubelet),
+];
+
+const MIB: u64 = 1 << 20;
+const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/podwarden";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+/// A kubelet looks at its thresholds every 10 s.
+const LOOKS: Duration = Duration::from_secs(100);
+/// What the kubelet of the cases keeps free of its pods' memory.
+const THRESHOLD: u64 = 50 * MIB;
+
+/// How often a pod was evicted.
+fn times(cluster: &Cluster, uid: &str) -> Result<usize> {
+    let evictions = cluster.evictions()?;
+    Ok(evictions.iter().filter(|one| *one.pod.uid == *uid).count())
+}
+
+fn evicted_once(cluster: &Cluster, uid: &str) -> Result<()> {
+    let times = times(cluster, uid)?;
+    ensure!(times == 1, "evicted {times} times");
+    Ok(())
+}
+
+/// A PodDisruptionBudget delays what is told through the Eviction API; it does not delay the kill.
+fn kubernetes_evicts_in_budget(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.clear()?;
+    cluster.agent_with(|shipped| {
+        format!(
+            "{}\nevictionStatus: {{how: evictionApi}}\n",
+            enforcing(shipped)
+        )
+    })?;
+    let granted = cluster.api.get(ROLE)?["rules"].take();
+    let mut more = granted.clone();
+    let rules = more.as_array_mut().context("it has no rules")?;
+    rules.push(json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}));
+    cluster.api.patch(ROLE, &json!({"rules": more}))?;
+    let delayed = delayed(&cluster);
+    cluster.api.patch(ROLE, &json!({"rules": granted}))?;
+    cluster.api.delete(&format!("{BUDGETS}/filler"))?;
+    delayed?;
+    cluster.clear()
+}
+
+fn delayed(cluster: &Cluster) -> Result<()> {
+    let labels = json!({"app": "filler"});
+    let budget = json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "filler"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}},
+    });
+    cluster.api.create(BUDGETS, &budget)?;
+    let filler = Pod::filler("filler", 1200, 500).labelled("app", "filler");
+    let uid = cluster.run_now(&filler)?;
+    eventually(LIMIT, || {
+        cluster.pod_stats(&uid)?;
+        let budget = cluster.api.get(&format!("{BUDGETS}/filler"))?;
+        let healthy = &budget["status"]["currentHealthy"];
+        ensure!(*healthy == 1, "the budget does not count it: {budget}");
+        Ok(())
+    })?;
+    cluster.go("filler")?;
+    eventually(LIMIT, || evicted_once(cluster, &uid))?;
+    cluster.stay("filler")?;
+    eventually(LIMIT, || {
+        let events: Vec<Event> = cluster.ask("/v1/events?after=0")?;
+        let said = events.iter().any(|event| match &event.kind {
+            EventKind::Degraded { message } => message.contains("disruption budget"),
+            _ => false,
+        });
+        ensure!(said, "nothing is said of the refusal");
+        Ok(())
+    })?;
+    let pod = cluster.pod("filler")?;
+    ensure!(
+        pod["metadata"]["uid"] == *uid && pod["metadata"]["deletionTimestamp"].is_null(),
+        "the budget did not count: {pod}"
+    );
+    cluster.api.delete(&format!("{BUDGETS}/filler"))?;
+    eventually(BACK, || {
+        let pod = cluster.api.find(&format!("{PODS}/filler"))?;
+        ensure!(
+            pod.is_none(),
+            "it is not deleted: {}",
+            pod.unwrap_or_default()["metadata"]
+        );
+        Ok(())
+    })?;
+    let path = format!(
+        "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid},reason=Evicted"
+    );
+    let events = cluster.api.list(&path)?;
+    ensure!(events.len() == 1, "{} Events tell of it", events.len());
+    Ok(())
+}
+
+/// Memory that stays short for longer than the grace period of a soft threshold.
+fn kubernetes_evicts_softly(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.clear()?;
+    let grace = Duration::from_secs(3);
+    cluster.agent_with(|shipped| {
+        format!(
+            "{}\nevictionSoft: {{memory.available: 512Mi}}\n\
+             evictionSoftGracePeriod: {{memory.available: {}s}}\n",
+            enforcing(shipped),
+            grace.as_secs()
+        )
+    })?;
+    let used = cluster.kubepods().memory()?.working_set();
+    // Between the two thresholds.
+    let room = limit(&cluster)?.saturating_sub(used + 320 * MIB) / MIB;
+    let filler = Pod::filler("filler", room, 500);
+    let uid = cluster.run_now(&filler)?;
+    eventually(LIMIT, || cluster.pod_stats(&uid).map(drop))?;
+    ensure!(times(&cluster, &uid)? == 0, "it was evicted before");
+    cluster.go("filler")?;
+    eventually(LIMIT, || evicted_once(&cluster, &uid))?;
+    let pod = eventually(LIMIT, || marked(&cluster, "filler"))?;
+    let message = pod["status"]["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.contains("Threshold quantity: 512Mi"),
+        "the threshold is not the soft one: {message}"
+    );
+    cluster.clear()
+}
+
+/// A kubelet alone does not evict a static pod that fills memory, and podwarden beside it does not either,
+/// whatever `evictStaticPods` says: that is about pods of its own directory.
+fn kubernetes_static_of_kubelet(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.without_agent()?;
+    cluster.clear()?;
+    let log = cluster.dir().join("kubelet.log");
+    let filler = static_filler(&cluster, THRESHOLD / 2)?;
+    let refused = eventually(LOOKS, || {
+        let said = fs::read_to_string(&log)?;
+        let refused = said
+            .lines()
+            .any(|line| line.contains("cannot evict a critical pod") && line.contains(&filler));
+        ensure!(refused, "the kubelet says nothing of it");
+        runs_on(&cluster, &filler)
+    });
+    refused.context("the kubelet alone")?;
+    cluster.clear()?;
+
+    cluster.agent_with(|shipped| format!("{}\nevictStaticPods: true\n", enforcing(shipped)))?;
+    let before = cluster.evictions()?.len();
+    let filler = static_filler(&cluster, 100 * MIB)?;
+    eventually(LIMIT, || {
+        let log = cluster.agent_log()?;
+        ensure!(
+            log.contains("no pod may be evicted"),
+            "the agent does not say why it waits"
+        );
+        Ok(())
+    })?;
+    sleep(Duration::from_secs(6))?;
+    runs_on(&cluster, &filler)?;
+    let evicted = cluster.evictions()?.len() - before;
+    ensure!(evicted == 0, "{evicted} pods were evicted");
+    cluster.clear()
+}
+
+/// Has a static pod fill memory up to so much below the limit; the answer is its mirror's name.
+fn static_filler(cluster: &Cluster, below: u64) -> Result<String> {
+    let room = limit(cluster)?.saturating_sub(cluster.kubepods().memory()?.working_set() + below);
+    cluster.run_static(&Pod::filler("filler", room / MIB, 200))?;
+    cluster.go("filler")?;
+    Ok(format!("filler-{NODE}"))
+}
+
+/// The one container of a pod runs, and has since its start.
+fn runs_on(cluster: &Cluster, name: &str) -> Result<()> {
+    let status: Value = cluster.pod(name)?["status"].take();
+    let container = &status["containerStatuses"][0];
+    ensure!(
+        status["phase"] == "Running" && container["restartCount"] == 0,
+        "{name}: {status}"
+    );
+    Ok(())
+}
+
+/// The memory limit of `kubepods`, bytes.
+fn limit(cluster: &Cluster) -> Result<u64> {
+    let text = fs::read_to_string(cluster.kubepods().memory_limit_file())?;
+    text.trim().parse().context("a limit")
+}
