@@ -102,6 +102,9 @@ fn reported(
     let summary = workspace.results().join("summary.json");
     report.write(&summary)?;
     println!("results: {}", summary.display());
+    for failed in report.failures() {
+        println!("FAILED {failed}");
+    }
     println!("{}", report.total());
     Ok(report.total().failed == 0)
 }

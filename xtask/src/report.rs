@@ -87,6 +87,16 @@ struct Stage {
     reason: Option<String>,
 }
 
+impl Stage {
+    /// What it came to.
+    fn line(&self) -> String {
+        let time = self.seconds.map(|seconds| format!(" ({seconds:.1} s)"));
+        let why = self.reason.as_ref().map(|why| format!("; {why}"));
+        let [time, why] = [time, why].map(Option::unwrap_or_default);
+        format!("{}: {}{time}{why}", self.name, self.counts)
+    }
+}
+
 /// A stage that runs.
 #[derive(Debug)]
 pub struct Running {
@@ -150,17 +160,14 @@ impl Report {
         } else {
             Mark::Ok
         };
-        let time = stage
-            .seconds
-            .map(|seconds| format!(" ({seconds:.1} s)"))
-            .unwrap_or_default();
-        let why = stage
-            .reason
-            .as_ref()
-            .map(|why| format!("; {why}"))
-            .unwrap_or_default();
-        line(mark, &format!("{}: {counts}{time}{why}", stage.name));
+        line(mark, &stage.line());
         self.stages.push(stage);
+    }
+
+    /// The stages in which something failed, a line each.
+    pub fn failures(&self) -> impl Iterator<Item = String> {
+        let failed = self.stages.iter().filter(|stage| stage.counts.failed > 0);
+        failed.map(Stage::line)
     }
 
     /// The sum over all stages.
@@ -223,6 +230,15 @@ mod tests {
                 skipped: 3
             }
         );
+    }
+
+    #[test]
+    fn stages_that_failed_are_said_again() {
+        let mut report = Report::default();
+        report.add("a", SOME, Some("x: no".to_owned()));
+        report.add("b", Counts::PASSED, None);
+        let again: Vec<_> = report.failures().collect();
+        assert_eq!(again, ["a: 12 passed, 1 failed, 3 skipped; x: no"]);
     }
 
     #[test]

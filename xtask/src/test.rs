@@ -84,6 +84,7 @@ fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let log = workspace.results().join("unit.log");
     fs::create_dir_all(workspace.results()).context("create the results directory")?;
     let mut text = String::new();
+    let mut failures = Failures::default();
     let mut counts = Counts::default();
     let mut cargo = cmd::cargo();
     cargo
@@ -99,16 +100,84 @@ fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let status = cmd::stream(&mut cargo, |line| {
         text.push_str(line);
         text.push('\n');
+        failures.line(line);
         counts += Counts::of_libtest(line).unwrap_or_default();
     })?;
     fs::write(&log, text).with_context(|| format!("write {}", log.display()))?;
     if status.success() {
         report.ended(stage, counts, None);
     } else {
-        println!("{}", cmd::tail(&log));
-        // A test binary that did not build or crashed counted nothing.
+        // A test binary that did not build or crashed counted nothing, and said nothing of a test.
+        let said = match failures.text.is_empty() {
+            true => cmd::tail(&log),
+            false => failures.text,
+        };
+        println!("{said}");
         counts.failed = counts.failed.max(1);
-        report.ended(stage, counts, Some(format!("see {}", log.display())));
+        let names = failures.names.join(", ");
+        report.ended(
+            stage,
+            counts,
+            Some(format!("{names}; see {}", log.display())),
+        );
     }
     Ok(())
+}
+
+/// What libtest says of the tests that failed, read a line at a time.
+#[derive(Debug, Default)]
+struct Failures {
+    /// Their outputs, as they were printed.
+    text: String,
+    names: Vec<String>,
+    inside: bool,
+}
+
+impl Failures {
+    fn line(&mut self, line: &str) {
+        if line.starts_with("test result: ") {
+            self.inside = false;
+        } else if line == "failures:" {
+            self.inside = true;
+        }
+        if !self.inside {
+            return;
+        }
+        self.text.push_str(line);
+        self.text.push('\n');
+        let head = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"));
+        self.names.extend(head.map(str::to_owned));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failures;
+
+    #[test]
+    fn tests_that_failed_are_named_with_what_they_said() {
+        let printed = "\
+running 2 tests
+test a ... ok
+test m::b ... FAILED
+
+failures:
+
+---- m::b stdout ----
+thread 'm::b' panicked at src/m.rs:1:2:
+left is not right
+
+failures:
+    m::b
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+test a ... ok";
+        let mut failures = Failures::default();
+        printed.lines().for_each(|line| failures.line(line));
+        assert_eq!(failures.names, ["m::b"]);
+        assert!(failures.text.contains("left is not right"));
+        assert!(!failures.text.contains("test a"), "{}", failures.text);
+    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use xtask::report::Counts;
 
-use crate::machine::message::{Ended, Message, Report, Summary, Verdict};
+use crate::machine::message::{Ended, Message, Outcome, Report, Summary, Verdict};
 
 /// Follows a run.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Tally {
         match (summary, ended) {
             (Some(counts), Some(Ended::Exit(0))) if counts.failed == 0 => (counts, None),
             (Some(counts), Some(Ended::Exit(_))) if counts.failed > 0 => {
-                (counts, Some("cases failed".to_owned()))
+                (counts, Some(self.failures()))
             }
             // The run was cut short, or its exit code contradicts its summary.
             (_, ended) => {
@@ -46,6 +46,14 @@ impl Tally {
                 (counts, Some(format!("the cases did not finish ({how})")))
             }
         }
+    }
+
+    /// The cases that failed, and why.
+    fn failures(&self) -> String {
+        let failed = self.verdicts.iter();
+        let failed = failed.filter(|verdict| verdict.outcome == Outcome::Failed);
+        let lines: Vec<String> = failed.flat_map(Verdict::lines).collect();
+        lines.join("; ")
     }
 
     /// Writes all that is known of the run; nothing for one without a summary.
@@ -64,7 +72,6 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::message::Outcome;
 
     fn tally(passed: u64, summary: bool) -> Tally {
         let mut tally = Tally::default();
@@ -89,6 +96,26 @@ mod tests {
             }));
         }
         tally
+    }
+
+    #[test]
+    fn what_failed_is_named() {
+        let mut tally = tally(1, false);
+        tally.message(Message::Case(Verdict {
+            name: "b".to_owned(),
+            outcome: Outcome::Failed,
+            reason: Some("nothing died".to_owned()),
+            ..tally.verdicts[0].clone()
+        }));
+        let mut counts = Counts::PASSED;
+        counts += Counts::FAILED;
+        tally.message(Message::Summary(Summary {
+            kernel: "6.12".to_owned(),
+            emulated: true,
+            counts,
+        }));
+        let why = "FAILED b: nothing died".to_owned();
+        assert_eq!(tally.ended(Some(Ended::Exit(1))), (counts, Some(why)));
     }
 
     #[test]
