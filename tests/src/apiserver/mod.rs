@@ -61,6 +61,10 @@ pub(crate) struct Manners {
     /// Evictions are refused with 429 while this is set, as by a disruption budget, until so many seconds
     /// have passed.
     pub(crate) budget_spent: Option<u32>,
+    /// Pods, by name, that a disruption budget of their own keeps.
+    pub(crate) kept: BTreeSet<String>,
+    /// Evictions that were asked for by a dry run, by the pods' names.
+    pub(crate) dry_runs: Vec<String>,
     /// What TokenReviews and SubjectAccessReviews go by.
     pub(crate) clients: Clients,
     /// It is away.
@@ -77,6 +81,8 @@ impl Default for Manners {
             late: Duration::ZERO,
             refuse: VecDeque::new(),
             budget_spent: None,
+            kept: BTreeSet::new(),
+            dry_runs: Vec::new(),
             clients: Clients::default(),
             outage: None,
         }

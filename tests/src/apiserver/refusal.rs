@@ -15,6 +15,8 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// Seconds, in `Retry-After` and in the Status.
     pub(crate) retry_after: Option<u32>,
+    /// `details.causes` of the Status: reason and message.
+    pub(crate) cause: Option<(&'static str, &'static str)>,
 }
 
 impl Refusal {
@@ -25,6 +27,19 @@ impl Refusal {
             reason,
             message,
             retry_after: None,
+            cause: None,
+        }
+    }
+
+    /// An eviction for which a disruption budget has no room (`createTooManyRequestsError` and `checkAndDecrement` of
+    /// Kubernetes `pkg/registry/core/pod/storage/eviction.go`).
+    pub(super) fn of_budget(seconds: u32) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let cause = "The disruption budget web needs 1 healthy pods and has 1 currently";
+        Self {
+            retry_after: Some(seconds),
+            cause: Some(("DisruptionBudget", cause)),
+            ..Self::new(429, "TooManyRequests", message)
         }
     }
 
@@ -68,6 +83,9 @@ impl Refusal {
         }
         if let Some(seconds) = self.retry_after {
             status["details"] = json!({"retryAfterSeconds": seconds});
+        }
+        if let Some((reason, message)) = self.cause {
+            status["details"]["causes"] = json!([{"reason": reason, "message": message}]);
         }
         status
     }

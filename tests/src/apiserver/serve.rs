@@ -126,23 +126,50 @@ async fn handle(shared: &Arc<Shared>, request: Request) -> Result<Response, Refu
             Ok(json_of(StatusCode::CREATED, &review))
         }
         Route::Evict(key) => {
-            if let Some(seconds) = locked(&shared.manners).budget_spent {
-                let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-                return Err(Refusal {
-                    retry_after: Some(seconds),
-                    ..Refusal::new(429, "TooManyRequests", message)
-                });
+            let deleted = evict(shared, &key, &body()?, query.get("dryRun"))?;
+            if let Some(deleted) = deleted {
+                shared.wrote(verb, resource, &deleted);
             }
-            let eviction = body()?;
-            named_as(&eviction, &key.1, Some(&key.2))?;
-            let options = eviction["deleteOptions"].clone();
-            let deleted = shared.write(|store| delete(store, &key, &options))?;
-            shared.wrote(verb, resource, &deleted);
             let done =
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201});
             Ok(json_of(StatusCode::CREATED, &done))
         }
     }
+}
+
+/// The pod as it is deleted; `None` for a dry run, which asks the budget and the preconditions as well and changes
+/// nothing (`pkg/registry/core/pod/storage/eviction.go`).
+fn evict(
+    shared: &Shared,
+    key: &Key,
+    eviction: &Value,
+    dry_run: &str,
+) -> Result<Option<Value>, Refusal> {
+    named_as(eviction, &key.1, Some(&key.2))?;
+    let options = &eviction["deleteOptions"];
+    let is_dry = dry_run == "All" || options["dryRun"] == json!(["All"]);
+    let pod = locked(&shared.store).get(key)?.clone();
+    let mut manners = locked(&shared.manners);
+    if is_dry {
+        manners.dry_runs.push(key.2.clone());
+    }
+    let kept = manners.kept.contains(&key.2).then_some(10);
+    let spent = manners.budget_spent.or(kept);
+    drop(manners);
+    // A pod that has ended is no disruption.
+    let has_ended = matches!(
+        pod["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    );
+    if let Some(seconds) = spent.filter(|_| !has_ended) {
+        return Err(Refusal::of_budget(seconds));
+    }
+    if is_dry {
+        // Changes nothing.
+        shared.write(|store| store.update(key, &options["preconditions"], |_| {}))?;
+        return Ok(None);
+    }
+    shared.write(|store| delete(store, key, options)).map(Some)
 }
 
 fn authenticate(shared: &Shared, headers: &HeaderMap) -> Result<(), Refusal> {

@@ -203,8 +203,29 @@ fn evictions_respect_the_budget_and_give_time_to_end() {
     let (code, status) = evict();
     assert_eq!((code, &status["reason"]), (429, &json!("TooManyRequests")));
     assert_eq!(status["details"]["retryAfterSeconds"], 10);
+    assert_eq!(status["details"]["causes"][0]["reason"], "DisruptionBudget");
     server.manners(|m| m.budget_spent = None);
     let before = server.pod("shop", "a").unwrap();
+    // A dry run asks the same and deletes nothing.
+    let dry = |uid: &Value| {
+        let options = json!({"dryRun": ["All"], "preconditions": {"uid": uid}});
+        ask(
+            &server,
+            "POST",
+            &path,
+            "",
+            &json!({"deleteOptions": options}).to_string(),
+        )
+        .0
+    };
+    assert_eq!(dry(&json!("another")), 409);
+    assert_eq!(dry(&made["metadata"]["uid"]), 201);
+    let by_query = ask(&server, "POST", &format!("{path}?dryRun=All"), "", "{}");
+    assert_eq!(by_query.0, 201);
+    server.manners(|m| m.kept.extend(["a".to_owned()]));
+    assert_eq!(dry(&made["metadata"]["uid"]), 429);
+    server.manners(|m| m.kept.clear());
+    assert_eq!(server.pod("shop", "a").unwrap(), before);
     assert_eq!(evict().0, 201);
     let (events, _) = watch(
         &server,

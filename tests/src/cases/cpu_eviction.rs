@@ -7,6 +7,9 @@ use podwarden_policy::signal::ScopeName;
 use super::colocation::limit;
 use super::{Case, Context, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, http_get};
+use budget::disruption_budgets_keep_best_effort;
+
+mod budget;
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -16,6 +19,10 @@ pub(super) const CASES: &[Case] = &[
     portable(
         "observed_cpu_eviction_kills_nothing",
         observed_cpu_eviction_kills_nothing,
+    ),
+    portable(
+        "disruption_budgets_keep_best_effort",
+        disruption_budgets_keep_best_effort,
     ),
 ];
 
@@ -104,6 +111,17 @@ fn unsatisfied_best_effort_is_evicted(context: &Context) -> Result<()> {
     requests.one_goes(context)
 }
 
+/// Pods that request more than the node has to spare are evicted.
+const BY_REQUESTS: &str = "colocation: {reclaimed: {enable: true, memoryCalculatePolicy: request}, \
+                           memoryAllocatableEvictThresholdPercent: 100}\n";
+
+/// A pod with 6 GiB, of about 10 that the node has to spare.
+fn batch(name: &str, priority: i32) -> PodSpec {
+    PodSpec::batch(name, 100, "6Gi")
+        .prioritized(priority)
+        .labelled("koordinator.sh/eviction-enabled", "true")
+}
+
 /// Two batch pods that request 12 GiB of memory, where the node has 65 % of 16 GiB to spare.
 struct Requests {
     node: Node,
@@ -114,18 +132,11 @@ struct Requests {
 impl Requests {
     fn start(context: &Context) -> Result<Self> {
         let options = Options {
-            config: "colocation: {reclaimed: {enable: true, memoryCalculatePolicy: request}, \
-                     memoryAllocatableEvictThresholdPercent: 100}\n"
-                .to_owned(),
+            config: BY_REQUESTS.to_owned(),
             ..Options::default()
         };
         let node = Node::start(context, &options)?;
-        let spec = |name, priority| {
-            PodSpec::batch(name, 100, "6Gi")
-                .prioritized(priority)
-                .labelled("koordinator.sh/eviction-enabled", "true")
-        };
-        let pods = node.pods(vec![spec("first", 5001), spec("second", 5002)])?;
+        let pods = node.pods(vec![batch("first", 5001), batch("second", 5002)])?;
         let work = pods.iter().map(|pod| pod.start(&["anon", "--mib", "8"]));
         let work = work.collect::<Result<Vec<_>>>()?;
         Ok(Self { node, pods, work })

@@ -7,6 +7,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
+//! | `budgets` | whether disruption budgets let a pod go, asked before a kill that is not urgent |
 //! | `entry` | one entry of the queue |
 //! | `period` | how long the node is under pressure; values only |
 //! | `wording` | the texts; values only |
@@ -17,6 +18,7 @@
 //! | `ending` | the pod's end in the runtime |
 //! | `held_back` | why no pod is evicted, about the Node |
 //! | `follow` | what speeds an entry up, ends it, or repeats it |
+//! | `recovery` | evictions on record that were not queued |
 //! | `recent` | statuses that a kubelet may still overwrite; values only |
 //! | `deliveries` | how many wait, and what became of the others |
 //! | `writer` | the thread that waits for the disk |
@@ -24,6 +26,7 @@
 //! | `condition` | the agent's state as the Node's condition |
 //! | `taint` | the Node's taint while memory is short |
 
+mod budgets;
 mod condition;
 mod deliveries;
 mod ending;
@@ -35,6 +38,7 @@ mod object;
 mod pressure_period;
 mod queue;
 mod recent;
+mod recovery;
 mod server;
 mod steps;
 mod taint;
@@ -59,6 +63,7 @@ use self::{
     follow::Follow,
     pressure_period::PressurePeriods,
     queue::{Queue, Shared},
+    recovery::recover,
     steps::Steps,
     writer::Writer,
 };
@@ -82,6 +87,7 @@ const MOST: usize = 4;
 pub type OnDegraded = Arc<dyn Fn(String) + Send + Sync>;
 
 pub(crate) use self::{
+    budgets::{Asked, Budgets, Verdict},
     condition::Condition,
     held_back::HeldBack,
     node_part::{NodePart, NodePartTask, Pace},
@@ -129,6 +135,8 @@ pub struct EvictionStatus {
     periods: Option<PressurePeriods>,
     /// `None` where no status is written.
     holding: Option<Holding>,
+    /// `None` unless Evictions are posted.
+    budgets: Option<Budgets>,
     /// Pods whose statuses agents before this one did not write, by their uids.
     unwritten: BTreeSet<String>,
     _following: Following,
@@ -179,7 +187,12 @@ impl EvictionStatus {
             );
         }
         let queue = Shared::new(queue, Arc::clone(&deliveries));
-        let server = parts.apiserver.map(Server::new);
+        let server = parts
+            .apiserver
+            .map(|apiserver| Arc::new(Server::new(apiserver)));
+        let posts = parts.how == EvictionStatusConfig::EvictionApi;
+        let budgets = server.as_ref().filter(|_| posts);
+        let budgets = budgets.map(|server| Budgets::new(Arc::clone(server), queue.clone()));
         let (marked, written) = mpsc::unbounded_channel();
         let (ending_workers, ending) = parts
             .teardown
@@ -228,6 +241,7 @@ impl EvictionStatus {
             node_name: parts.node_name,
             periods: tells.then(|| PressurePeriods::new(parts.calm)),
             holding,
+            budgets,
             unwritten,
             _following: Following(tokio::spawn(following.run())),
             _workers: workers,
@@ -243,6 +257,11 @@ impl EvictionStatus {
     /// Whether the agents before this one evicted this pod and did not come to write its status.
     pub fn is_unwritten(&self, uid: &str) -> bool {
         self.unwritten.contains(uid)
+    }
+
+    /// What asks disruption budgets; `None` unless Evictions are posted.
+    pub(crate) fn budgets(&self) -> Option<Budgets> {
+        self.budgets.clone()
     }
 
     /// A pod was evicted: it is held dead until its kubelet has ended it, or until a time.
@@ -347,54 +366,4 @@ fn whose(entry: &Entry) -> (String, PodRef) {
         About::Node { .. } => PodRef::default(),
     };
     (entry.key().to_owned(), pod)
-}
-
-/// Recorded evictions without an eviction status: the agent was killed between the two.
-fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, sizes: &Sizes) {
-    for (time, eviction) in recorded {
-        if eviction.pod.uid.is_empty() || queue.knows(&entry::id_of(&eviction)) {
-            continue;
-        }
-        tracing::warn!(
-            pod = eviction.pod.name,
-            uid = %eviction.pod.uid,
-            "the agent before this one ended before it could write the eviction status of this pod"
-        );
-        queue.add(Entry::of_eviction(&time, &eviction, None, sizes));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_on_record_is_told_unless_it_was_or_will_be() {
-        let recorded = |uid: &str, killed| {
-            let mut eviction = Eviction::default();
-            eviction.pod.uid = uid.into();
-            eviction.timeline.killed_nanos = Some(killed);
-            ("2026-01-01T00:00:00Z".to_owned(), eviction)
-        };
-        let sizes = Sizes::default();
-        let mut queue = Queue::open(None).0;
-        for (time, eviction) in [recorded("told", 1), recorded("waits", 2)] {
-            queue.add(Entry::of_eviction(&time, &eviction, None, &sizes));
-        }
-        queue.done(1).unwrap();
-        let all = vec![
-            recorded("told", 1),
-            recorded("waits", 2),
-            recorded("lost", 3),
-            // Once more, later.
-            recorded("told", 4),
-            // The cgroup's pod was unknown.
-            recorded("", 5),
-        ];
-        for _ in 0..2 {
-            recover(&mut queue, all.clone(), &sizes);
-            let waiting: Vec<_> = queue.entries().map(Entry::key).collect();
-            assert_eq!(waiting, ["waits", "lost", "told"]);
-        }
-    }
 }

@@ -25,6 +25,12 @@ use crate::{
 /// An answer has this long to come whole.
 const TIME: Duration = Duration::from_secs(15);
 
+/// The same where the answer is of no use later.
+const SHORT_TIME: Duration = Duration::from_secs(3);
+
+/// `DisruptionBudgetCause` of Kubernetes `k8s.io/api/policy/v1`.
+const BUDGET_CAUSE: &str = "DisruptionBudget";
+
 /// The most that an answer may have: what an object may have in etcd, and something for its fields' history.
 const LARGEST: usize = 4 << 20;
 
@@ -40,13 +46,32 @@ pub(crate) struct Refusal {
     /// What is wrong.
     #[serde(default)]
     pub(super) message: String,
+    /// What it is about.
+    #[serde(default)]
+    details: Option<Details>,
     /// When to come again, if the server said so.
     #[serde(skip)]
     pub(super) wait: Option<Duration>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+struct Details {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    causes: Vec<Cause>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Cause {
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
+}
+
 impl Refusal {
-    fn of(code: u16, wait: Option<Duration>, text: &[u8]) -> Self {
+    pub(super) fn of(code: u16, wait: Option<Duration>, text: &[u8]) -> Self {
         // What stands between may answer with something else.
         let refusal: Self = serde_json::from_slice(text).unwrap_or_else(|_| Self {
             message: String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned(),
@@ -62,6 +87,24 @@ impl Refusal {
     /// The object is there already.
     pub(super) fn already_exists(&self) -> bool {
         self.code == 409 && self.reason == "AlreadyExists"
+    }
+
+    /// Why a disruption budget refuses an eviction; `None` where something else does
+    /// (`pkg/registry/core/pod/storage/eviction.go` of Kubernetes).
+    pub(super) fn of_budget(&self) -> Option<&str> {
+        let details = self.details.as_ref();
+        let causes = details.map_or(&[][..], |details| &details.causes);
+        let cause = causes.iter().find(|cause| cause.reason == BUDGET_CAUSE);
+        let of_budget = match self.code {
+            429 => cause.is_some(),
+            // A budget whose figures make no sense.
+            403 => details.is_some_and(|details| details.kind == "poddisruptionbudget"),
+            // Nobody can tell which of them counts.
+            500 => self.message.contains("more than one PodDisruptionBudget"),
+            _ => false,
+        };
+        let message = cause.map_or(self.message.as_str(), |cause| &cause.message);
+        of_budget.then_some(message)
     }
 
     /// True where the same request can never succeed.
@@ -162,6 +205,20 @@ impl Server {
         self.ask(request, EVICT).await
     }
 
+    /// The same without effect, for `eviction` with a `dryRun`.
+    pub(super) async fn ask_to_evict(
+        &self,
+        namespace: &str,
+        name: &str,
+        eviction: &Value,
+    ) -> Answer {
+        let text = eviction.to_string().into_bytes();
+        let params = PostParams::default();
+        let request =
+            Request::new(pods(namespace)).create_subresource("eviction", name, &params, text);
+        self.ask_within(request, ASK_TO_EVICT, SHORT_TIME).await
+    }
+
     /// A new Event.
     pub(super) async fn tell(&self, namespace: &str, event: &Value) -> Answer {
         let path = format!("/api/v1/namespaces/{namespace}/events");
@@ -182,10 +239,19 @@ impl Server {
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
         asked: &str,
     ) -> Answer {
+        self.ask_within(request, asked, TIME).await
+    }
+
+    async fn ask_within(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+        asked: &str,
+        time: Duration,
+    ) -> Answer {
         let request = request
             .map_err(|error| JobError::new(format!("cannot build {asked} ({})", chain(&error))))?;
         let (client, url) = self.client().await?;
-        let answered = tokio::time::timeout(TIME, send(&client, request)).await;
+        let answered = tokio::time::timeout(time, send(&client, request)).await;
         let problem = match answered {
             Ok(Ok(Err(refusal))) if refusal.code == 401 => {
                 // With another token, should there be one.
@@ -194,7 +260,7 @@ impl Server {
             }
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(problem)) => problem,
-            Err(_) => format!("no answer within {} s", TIME.as_secs()),
+            Err(_) => format!("no answer within {} s", time.as_secs()),
         };
         self.connection.lock().await.take();
         Err(JobError::new(format!(
@@ -225,6 +291,8 @@ pub(super) const GET_NODE: &str = "a get of the node";
 pub(super) const PATCH_TAINTS: &str = "a patch of the node's taints";
 /// As above.
 pub(super) const EVICT: &str = "an eviction of the pod";
+/// As above.
+pub(super) const ASK_TO_EVICT: &str = "a dry run of an eviction of the pod";
 /// As above.
 pub(super) const TELL: &str = "a new Event";
 

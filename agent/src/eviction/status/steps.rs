@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Steps {
     pub(super) queue: Shared,
     /// `None` without an API server.
-    pub(super) server: Option<Server>,
+    pub(super) server: Option<Arc<Server>>,
     pub(super) how: EvictionStatusConfig,
     pub(super) node_name: String,
     pub(super) pods: watch::Receiver<Arc<PodSet>>,

@@ -232,6 +232,13 @@ pub(super) fn eviction_request(pod: &PodRef, uid: &str) -> Value {
     })
 }
 
+/// The same as a question.
+pub(super) fn eviction_question(pod: &PodRef, uid: &str) -> Value {
+    let mut request = eviction_request(pod, uid);
+    request["deleteOptions"]["dryRun"] = json!(["All"]);
+    request
+}
+
 /// The Event for an entry, about the object `uid` of `pod`. Its name is the entry's: sent twice it is there
 /// already.
 pub(super) fn event(entry: &Entry, pod: &PodRef, uid: &str, node: &str) -> Value {

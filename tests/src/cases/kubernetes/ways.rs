@@ -15,6 +15,7 @@ use crate::kubernetes::{Cluster, NODE, PODS, Pod};
 
 pub(in crate::cases) const CASES: &[Case] = &[
     case("kubernetes_evicts_in_budget", kubernetes_evicts_in_budget),
+    case("kubernetes_asks_budgets", kubernetes_asks_budgets),
     case("kubernetes_evicts_softly", kubernetes_evicts_softly),
     slow("kubernetes_static_of_kubelet", kubernetes_static_of_kubelet),
 ];
@@ -49,46 +50,124 @@ fn kubernetes_evicts_in_budget(context: &Context) -> Result<()> {
             enforcing(shipped)
         )
     })?;
+    allowed_to_evict(&cluster, delayed)?;
+    cluster.clear()
+}
+
+/// Does something while the agent may post Evictions, and takes the right and the budget away.
+fn allowed_to_evict(cluster: &Cluster, act: impl FnOnce(&Cluster) -> Result<()>) -> Result<()> {
     let granted = cluster.api.get(ROLE)?["rules"].take();
     let mut more = granted.clone();
     let rules = more.as_array_mut().context("it has no rules")?;
     rules.push(json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}));
     cluster.api.patch(ROLE, &json!({"rules": more}))?;
-    let delayed = delayed(&cluster);
+    let done = act(cluster);
     cluster.api.patch(ROLE, &json!({"rules": granted}))?;
     cluster.api.delete(&format!("{BUDGETS}/filler"))?;
-    delayed?;
+    done
+}
+
+/// Where the node's CPUs are in use, a best-effort pod that its budget keeps is passed over for one without a budget,
+/// and goes once the budget is gone.
+fn kubernetes_asks_budgets(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.clear()?;
+    // Before the agent, which evicts none in its first 20 s.
+    budget(&cluster)?;
+    let burner = |name: &str| {
+        let script = "/e2e workload burn --threads 1; true";
+        Pod::new(name, script).labelled("koordinator.sh/eviction-enabled", "true")
+    };
+    let kept = burner("kept").labelled("app", "filler");
+    let kept = cluster.run_now(&kept)?;
+    counts_one(&cluster)?;
+    cluster.agent_with(|shipped| {
+        format!(
+            "{}\nevictionStatus: {{how: evictionApi}}\n\
+             colocation: {{cpuEvictThresholdPercent: 2, cpuEvictLowerPercent: 1}}\n",
+            enforcing(shipped)
+        )
+    })?;
+    let other = cluster.run_now(&burner("other"))?;
+    allowed_to_evict(&cluster, |cluster| asked(cluster, &kept, &other))?;
     cluster.clear()
 }
 
-fn delayed(cluster: &Cluster) -> Result<()> {
-    let labels = json!({"app": "filler"});
+fn asked(cluster: &Cluster, kept: &str, other: &str) -> Result<()> {
+    eventually(LIMIT, || evicted_once(cluster, other))?;
+    eventually(BACK, || is_deleted(cluster, "other"))?;
+    eventually(LIMIT, || {
+        ensure!(
+            says(
+                cluster,
+                "PodDisruptionBudgets refuse 1 (of the first: The disruption budget filler"
+            )?,
+            "nothing is said of the refusal"
+        );
+        Ok(())
+    })?;
+    runs_on(cluster, "kept")?;
+    ensure!(times(cluster, kept)? == 0, "it was evicted");
+    cluster.api.delete(&format!("{BUDGETS}/filler"))?;
+    eventually(LIMIT, || evicted_once(cluster, kept))?;
+    eventually(BACK, || is_deleted(cluster, "kept"))
+}
+
+/// Whether the agent has said so as a degradation.
+fn says(cluster: &Cluster, words: &str) -> Result<bool> {
+    let events: Vec<Event> = cluster.ask("/v1/events?after=0")?;
+    Ok(events.iter().any(|event| match &event.kind {
+        EventKind::Degraded { message } => message.contains(words),
+        _ => false,
+    }))
+}
+
+fn is_deleted(cluster: &Cluster, name: &str) -> Result<()> {
+    let pod = cluster.api.find(&format!("{PODS}/{name}"))?;
+    ensure!(
+        pod.is_none(),
+        "it is not deleted: {}",
+        pod.unwrap_or_default()["metadata"]
+    );
+    Ok(())
+}
+
+/// One pod with the label `app: filler` has to be there.
+fn budget(cluster: &Cluster) -> Result<()> {
     let budget = json!({
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "filler"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "filler"}}},
     });
     cluster.api.create(BUDGETS, &budget)?;
-    let filler = Pod::filler("filler", 1200, 500).labelled("app", "filler");
-    let uid = cluster.run_now(&filler)?;
+    Ok(())
+}
+
+/// The budget has counted its pod.
+fn counts_one(cluster: &Cluster) -> Result<()> {
     eventually(LIMIT, || {
-        cluster.pod_stats(&uid)?;
         let budget = cluster.api.get(&format!("{BUDGETS}/filler"))?;
         let healthy = &budget["status"]["currentHealthy"];
         ensure!(*healthy == 1, "the budget does not count it: {budget}");
         Ok(())
-    })?;
+    })
+}
+
+fn delayed(cluster: &Cluster) -> Result<()> {
+    budget(cluster)?;
+    let filler = Pod::filler("filler", 1200, 500).labelled("app", "filler");
+    let uid = cluster.run_now(&filler)?;
+    eventually(LIMIT, || cluster.pod_stats(&uid).map(drop))?;
+    counts_one(cluster)?;
     cluster.go("filler")?;
     eventually(LIMIT, || evicted_once(cluster, &uid))?;
     cluster.stay("filler")?;
     eventually(LIMIT, || {
-        let events: Vec<Event> = cluster.ask("/v1/events?after=0")?;
-        let said = events.iter().any(|event| match &event.kind {
-            EventKind::Degraded { message } => message.contains("disruption budget"),
-            _ => false,
-        });
-        ensure!(said, "nothing is said of the refusal");
+        ensure!(
+            says(cluster, "disruption budget")?,
+            "nothing is said of the refusal"
+        );
         Ok(())
     })?;
     let pod = cluster.pod("filler")?;
@@ -97,15 +176,7 @@ fn delayed(cluster: &Cluster) -> Result<()> {
         "the budget did not count: {pod}"
     );
     cluster.api.delete(&format!("{BUDGETS}/filler"))?;
-    eventually(BACK, || {
-        let pod = cluster.api.find(&format!("{PODS}/filler"))?;
-        ensure!(
-            pod.is_none(),
-            "it is not deleted: {}",
-            pod.unwrap_or_default()["metadata"]
-        );
-        Ok(())
-    })?;
+    eventually(BACK, || is_deleted(cluster, "filler"))?;
     let path = format!(
         "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid},reason=Evicted"
     );

@@ -1,12 +1,13 @@
 //! Best-effort pods that go for the CPU or for what they request: their figures looked at, their processes killed, reported as any eviction.
 
 use std::{
+    mem::Discriminant,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use podwarden_policy::{
-    Bytes, MilliCpu, QosClass,
+    Bytes, MilliCpu, PodUid, QosClass,
     colocation::{
         batch_pod,
         class::{self, Class},
@@ -16,15 +17,20 @@ use podwarden_policy::{
     evict::Place,
 };
 
-use super::{EvictionManager, reports::degraded};
+use super::{
+    EvictionManager,
+    leave::{Leave, Leaves, Refused},
+    reports::degraded,
+};
 use crate::{
     agent::{
         best_effort_cpu::{BestEffortPod, Inputs, Shortage},
         reconciler::{Context, Fact},
     },
     base::clock::monotonic,
+    eviction::status::{Asked, Budgets, EvictionStatus},
     reactor::{
-        plan::{Victim, VictimFiles},
+        plan::{ArmedPlan, Victim, VictimFiles},
         report::{Chosen, Crossing, Detector, Outcome, Report},
     },
 };
@@ -37,12 +43,13 @@ const LOOK: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Evictions for the CPU that are under way.
-#[derive(Debug, Default)]
 pub(super) struct CpuEvictions {
     last: u64,
     dying: Vec<Dying>,
-    /// No candidate was said, until pods are satisfied.
-    said: bool,
+    /// Why no pod may be evicted, as was said since the last eviction.
+    said: Option<Discriminant<Refused>>,
+    /// `None` where pods go without the leave of their budgets.
+    leaves: Option<Leaves<Budgets>>,
 }
 
 #[derive(Debug)]
@@ -54,13 +61,28 @@ struct Dying {
 
 impl Dying {
     fn is_gone(&self) -> bool {
-        let mut any = false;
-        let listed = self.files.kill.processes(&mut |_| any = true);
-        listed.is_err() || !any
+        is_empty(&self.files)
     }
 }
 
+/// Whether nothing runs in a pod.
+fn is_empty(files: &VictimFiles) -> bool {
+    let mut any = false;
+    let listed = files.kill.processes(&mut |_| any = true);
+    listed.is_err() || !any
+}
+
 impl CpuEvictions {
+    /// In observe mode there is no `status`, and no leave is asked for.
+    pub(super) fn new(status: Option<&EvictionStatus>) -> Self {
+        Self {
+            last: 0,
+            dying: Vec::new(),
+            said: None,
+            leaves: status.and_then(EvictionStatus::budgets).map(Leaves::new),
+        }
+    }
+
     pub(super) fn due(&self) -> Option<Duration> {
         (!self.dying.is_empty()).then_some(LOOK)
     }
@@ -96,21 +118,65 @@ impl EvictionManager {
         let Some(cpu) = &mut self.cpu else {
             return facts;
         };
-        let Some(shortage) = cpu.look(&inputs, now) else {
+        let Some(mut shortage) = cpu.look(&inputs, now) else {
             return facts;
         };
+        let refused = match self.leave(&shortage, cx, now) {
+            None => Refused::NoCandidate,
+            Some(Leave::Pending) => return facts,
+            Some(Leave::Granted(uid)) => {
+                shortage.candidates.retain(|candidate| candidate.uid == uid);
+                if shortage.candidates.is_empty() {
+                    return facts;
+                }
+                Refused::NoCandidate
+            }
+            Some(Leave::Refused(refused)) => {
+                shortage.candidates.clear();
+                refused
+            }
+        };
         let reports = self.evict_for_cpu(&shortage, now);
+        self.note_leave(&shortage, &reports, now);
+        if reports.is_empty()
+            && self.cpu_evictions.leaves.is_some()
+            && !shortage.candidates.is_empty()
+        {
+            // Nothing runs in it any more.
+            return facts;
+        }
         let told = |report: &Report| matches!(report, Report::Chosen(_));
+        let why = std::mem::discriminant(&refused);
         if reports.iter().any(told) {
-            self.cpu_evictions.said = false;
-        } else if !std::mem::replace(&mut self.cpu_evictions.said, true) {
-            let message = format!("{}, and no pod may be evicted", shortage.cause);
+            self.cpu_evictions.said = None;
+        } else if self.cpu_evictions.said.replace(why) != Some(why) {
+            let (cause, because) = (shortage.cause, refused.because());
+            let message = format!("{cause}, and no pod may be evicted{because}");
             degraded(&env.published, monotonic(), None, message);
         }
         for report in reports {
             self.take(report, cx, &mut facts);
         }
         facts
+    }
+
+    /// The leave of disruption budgets; `None` where none is needed.
+    fn leave(&mut self, shortage: &Shortage, cx: Context<'_>, now: Instant) -> Option<Leave> {
+        let armed = self.reactor.armed();
+        let leaves = self.cpu_evictions.leaves.as_mut()?;
+        Some(leaves.look(|| to_ask_for(shortage, &armed, cx), now))
+    }
+
+    /// What became of the one pod that had leave.
+    fn note_leave(&mut self, shortage: &Shortage, reports: &[Report], now: Instant) {
+        let uid = shortage.candidates.first().map(|candidate| &candidate.uid);
+        if let (Some(leaves), Some(uid)) = (&mut self.cpu_evictions.leaves, uid) {
+            match reports.first() {
+                Some(Report::Chosen(_)) => leaves.killed(uid.clone()),
+                Some(_) => leaves.not_killed(uid.clone(), now),
+                None => {}
+            }
+        }
     }
 
     /// The pods of class BE that have a cgroup and were not evicted.
@@ -228,6 +294,21 @@ impl EvictionManager {
         };
         ended.map(report).collect()
     }
+}
+
+/// The candidates that may be killed and in which something runs.
+fn to_ask_for(shortage: &Shortage, armed: &ArmedPlan, cx: Context<'_>) -> Vec<Asked> {
+    let (identities, set) = (cx.known.identities, cx.known.set());
+    let candidates = shortage.candidates.iter().filter(|candidate| {
+        let uid = candidate.uid.as_str();
+        let victim = armed.victims.iter().find(|victim| *victim.uid == *uid);
+        victim.is_some_and(|victim| !is_empty(&victim.files))
+    });
+    let asked = |uid: &PodUid| Asked {
+        pod: identities.get(uid).pod,
+        object: set.object_of(uid).unwrap_or_else(|| uid.to_string()),
+    };
+    candidates.map(|candidate| asked(&candidate.uid)).collect()
 }
 
 /// What a pod accepts by its annotation; what cannot be read accepts none.

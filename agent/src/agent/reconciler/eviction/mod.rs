@@ -4,6 +4,7 @@
 mod cpu;
 mod fall;
 mod hold;
+mod leave;
 mod outside;
 mod pressed;
 mod recording;
@@ -95,6 +96,7 @@ impl EvictionManager {
         let bell = bell
             .ok()
             .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
+        let cpu_evictions = CpuEvictions::new(status.as_ref());
         Self {
             bell,
             tokens: Tokens::default(),
@@ -103,7 +105,7 @@ impl EvictionManager {
             status,
             best_effort: BestEffortMemory::new(env.config.colocation.memory_evict),
             cpu: BestEffortCpu::new(env.config.colocation.cpu_evict, Instant::now()),
-            cpu_evictions: CpuEvictions::default(),
+            cpu_evictions,
             soft: Soft::new(&env.config, &env.node, Instant::now()),
             pressed: Pressed::new(
                 env.config.eviction_pressure_transition_period,

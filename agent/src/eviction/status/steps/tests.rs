@@ -92,7 +92,7 @@ impl Scene {
         fs::write(&kubeconfig, text.to_string()).unwrap();
         let server = Server::new(Apiserver::Kubeconfig(kubeconfig));
         Self {
-            steps: steps(how, Some(server)),
+            steps: steps(how, Some(Arc::new(server))),
             script,
             _dir: dir,
         }
@@ -135,7 +135,7 @@ fn pod() -> PodRef {
     }
 }
 
-fn steps(how: EvictionStatusConfig, server: Option<Server>) -> Steps {
+fn steps(how: EvictionStatusConfig, server: Option<Arc<Server>>) -> Steps {
     let mut queue = Queue::open(None).0;
     let eviction = Eviction {
         pod: pod(),
