@@ -19,6 +19,7 @@ mod evict;
 mod freeing;
 mod isolate;
 mod kubelet;
+mod metrics;
 mod plan;
 mod sample;
 mod scrape;
@@ -53,6 +54,8 @@ enum What {
     Sample(sample::Sample),
     /// A fleet's requests to the API server, and what scraping it takes.
     Scrape(scrape::Scrape),
+    /// One scrape of `/metrics`, the first of a sampling pass and those after it.
+    Metrics(metrics::Metrics),
     /// The cost of a read of a disk, with what the agent counts of it and without.
     Disk(disk::Disk),
 }
@@ -85,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Plan(plan) => plan.run()?,
         What::Sample(sample) => sample.run()?,
         What::Scrape(scrape) => scrape.run()?,
+        What::Metrics(metrics) => metrics.run()?,
         What::Disk(disk) => disk.run()?,
     }
     Ok(ExitCode::SUCCESS)

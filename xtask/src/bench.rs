@@ -92,6 +92,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// The time that one scrape of `/metrics` takes; takes no root.
+    Metrics {
+        /// Handed to the benchmark: --pods N, --runs N, --seed N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// The cost of a read of a disk, with what the agent counts of it and without.
     Disk {
         /// Handed to the benchmark: --reads N, --runs N, --json.
@@ -131,6 +137,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Fleet { args } => fleet(workspace, args),
         What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
         What::Scrape { args } => e2e::become_with_agent(workspace, &["bench", "scrape"], args),
+        What::Metrics { args } => e2e::become_it(workspace, &["bench", "metrics"], args),
         What::Disk { args } => e2e::become_with_agent(workspace, &["bench", "disk"], args),
     }
 }

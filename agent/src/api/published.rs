@@ -10,6 +10,7 @@ mod figures;
 mod peaks;
 mod presenter;
 mod rows;
+mod series;
 mod settings;
 mod standing;
 
@@ -55,6 +56,7 @@ use crate::{
 pub struct Published {
     figures: ArcSwap<Figures>,
     passes: watch::Sender<()>,
+    series_room: series::Room,
     peaks: peaks::Peaks,
     presenter: OnceLock<Presenter>,
     live: ArcSwapOption<Live>,
@@ -85,6 +87,7 @@ impl Default for Published {
         Self {
             figures: ArcSwap::default(),
             passes: watch::channel(()).0,
+            series_room: series::Room::default(),
             peaks: peaks::Peaks::default(),
             presenter: OnceLock::new(),
             live: ArcSwapOption::empty(),

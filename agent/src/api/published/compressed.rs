@@ -2,6 +2,7 @@
 
 use std::io;
 
+use bytes::Bytes;
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
 /// A header without name, time and options (RFC 1952, section 2.3); the last byte says that no system is meant.
@@ -10,7 +11,7 @@ const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
 /// A text as deflate blocks (RFC 1951), with its checksum.
 #[derive(Debug)]
 pub(crate) struct Compressed {
-    blocks: Vec<u8>,
+    blocks: Bytes,
     crc: Crc,
 }
 
@@ -20,18 +21,18 @@ impl Compressed {
     ///
     /// # Errors
     /// Never, by what deflate promises of valid calls.
-    pub(crate) fn of(text: &str, last: bool) -> io::Result<Self> {
+    pub(crate) fn of(text: &[u8], last: bool) -> io::Result<Self> {
         let flush = match last {
             true => FlushCompress::Finish,
             // To a byte's end, so that other blocks may follow.
             false => FlushCompress::Sync,
         };
         let mut crc = Crc::new();
-        crc.update(text.as_bytes());
+        crc.update(text);
         let mut deflate = Compress::new(Compression::fast(), false);
         // A tenth is what it comes to.
         let mut blocks = Vec::with_capacity(text.len() / 8 + 64);
-        let mut rest = text.as_bytes();
+        let mut rest = text;
         loop {
             let before = deflate.total_in();
             let status = deflate.compress_vec(rest, &mut blocks, flush)?;
@@ -40,6 +41,7 @@ impl Compressed {
             // Room that is left says that a flush is whole (zlib.h).
             let is_flushed = !last && rest.is_empty() && blocks.len() < blocks.capacity();
             if is_flushed || status == Status::StreamEnd {
+                let blocks = blocks.into();
                 return Ok(Self { blocks, crc });
             }
             blocks.reserve(text.len() / 8 + 64);
@@ -47,18 +49,18 @@ impl Compressed {
     }
 }
 
-/// The gzip member of `first` and `last` together.
-pub(crate) fn gzip(first: &Compressed, last: &Compressed) -> Vec<u8> {
+/// The gzip member of `first` and `last` together, in parts that follow one another.
+pub(crate) fn gzip(first: &Compressed, last: &Compressed) -> [Bytes; 4] {
     let mut crc = Crc::new();
-    let mut member = Vec::with_capacity(first.blocks.len() + last.blocks.len() + 18);
-    member.extend(HEADER);
-    for part in [first, last] {
-        crc.combine(&part.crc);
-        member.extend_from_slice(&part.blocks);
-    }
-    member.extend(crc.sum().to_le_bytes());
-    member.extend(crc.amount().to_le_bytes());
-    member
+    crc.combine(&first.crc);
+    crc.combine(&last.crc);
+    let trailer = [crc.sum().to_le_bytes(), crc.amount().to_le_bytes()];
+    [
+        Bytes::from_static(&HEADER),
+        first.blocks.clone(),
+        last.blocks.clone(),
+        trailer.concat().into(),
+    ]
 }
 
 #[cfg(test)]
@@ -82,8 +84,9 @@ mod tests {
             (&random, &random),
         ] {
             let parts = [(first, false), (last, true)];
-            let [head, tail] = parts.map(|(text, last)| Compressed::of(text, last).unwrap());
-            let member = gzip(&head, &tail);
+            let [head, tail] =
+                parts.map(|(text, last)| Compressed::of(text.as_bytes(), last).unwrap());
+            let member = gzip(&head, &tail).concat();
             let mut decoder = flate2::bufread::GzDecoder::new(&member[..]);
             let mut read = String::new();
             decoder.read_to_string(&mut read).unwrap();

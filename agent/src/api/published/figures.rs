@@ -1,7 +1,6 @@
 //! Figures of one sampling pass, as they are published.
 
 use std::{
-    io,
     sync::{Arc, OnceLock},
     time::Instant,
 };
@@ -10,7 +9,10 @@ use bytes::Bytes;
 use podwarden_policy::colocation::reclaimed::Inputs;
 use serde::Serialize;
 
-use super::{compressed::Compressed, rows};
+use super::{
+    rows,
+    series::{Room, Series},
+};
 use crate::api::types::{NodeStats, PodStats};
 
 /// Figures of one sampling pass.
@@ -27,26 +29,6 @@ pub struct Figures {
     listed: OnceLock<serde_json::Result<Bytes>>,
     rows: OnceLock<serde_json::Result<String>>,
     series: OnceLock<Series>,
-}
-
-/// The pods' part of `/metrics`.
-#[derive(Debug)]
-pub(crate) struct Series {
-    pub(crate) text: String,
-    compressed: OnceLock<io::Result<Compressed>>,
-}
-
-impl Series {
-    /// The text as the last part of a compressed one, compressed for the first scrape that asks.
-    ///
-    /// # Errors
-    /// As [`Compressed::of`].
-    pub(crate) fn compressed(&self) -> Result<&Compressed, &io::Error> {
-        let compressed = self
-            .compressed
-            .get_or_init(|| Compressed::of(&self.text, true));
-        compressed.as_ref()
-    }
 }
 
 impl Figures {
@@ -87,12 +69,10 @@ impl Figures {
         listed.as_ref().cloned()
     }
 
-    /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass.
-    pub(crate) fn series(&self, write: impl FnOnce(&Self) -> String) -> &Series {
-        self.series.get_or_init(|| Series {
-            text: write(self),
-            compressed: OnceLock::new(),
-        })
+    /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass, in this room.
+    pub(super) fn series(&self, room: &Room, write: impl FnOnce(&mut String, &Self)) -> &Series {
+        let written = || Series::written(room, |text| write(text, self));
+        self.series.get_or_init(written)
     }
 
     /// What `GET /v1/live` sends of the pods: a `rows::Pass` in JSON, written for the first reader of this pass.

@@ -11,13 +11,17 @@ use axum::{
 };
 
 mod encoding;
+mod parts;
 mod pods;
 mod process;
 mod recorder;
 mod text;
 
 pub use self::recorder::recorder;
-use self::text::{Family, labels};
+use self::{
+    parts::Parts,
+    text::{Family, Seconds, labels},
+};
 use super::{Shared, api::ErrorResponse};
 use crate::api::{
     published::{
@@ -29,38 +33,37 @@ use crate::api::{
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Nanoseconds in a second.
-const NANOS: f64 = 1e9;
-
 pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    let Shared { published, .. } = shared;
     let mut text = recorder().render();
-    let figures = shared.published.figures();
-    node(&mut text, &figures.node, &shared.published);
-    sources(&mut text, &shared.published.sources());
+    let figures = published.figures();
+    node(&mut text, &figures.node, &published);
+    sources(&mut text, &published.sources());
     tiers(&mut text, &figures.node.tiers);
-    config(&mut text, &shared.published);
+    config(&mut text, &published);
     process::write(&mut text, &figures.node.start_time);
-    let detail = shared.published.pod_series();
-    let write = move |figures: &Figures| pods::write(figures, detail);
+    let detail = published.pod_series();
+    let write = move |text: &mut String, figures: &Figures| pods::write(text, figures, detail);
     let plain = [
         (header::CONTENT_TYPE, CONTENT_TYPE),
         (header::VARY, "accept-encoding"),
     ];
     if !encoding::takes_gzip(&headers) {
-        text.push_str(&figures.series(write).text);
-        return (plain, text).into_response();
+        let parts = [text.into(), published.series(&figures, write).text()];
+        return (plain, Parts::body(parts)).into_response();
     }
     // A thread of its own: other answers do not wait for it.
     let compressed = tokio::task::spawn_blocking(move || {
-        let first = Compressed::of(&text, false).map_err(|e| e.to_string())?;
-        let last = figures
-            .series(write)
-            .compressed()
-            .map_err(ToString::to_string)?;
+        let first = Compressed::of(text.as_bytes(), false).map_err(|e| e.to_string())?;
+        let last = published.series(&figures, write).compressed();
+        let last = last.map_err(ToString::to_string)?;
         Ok::<_, String>(compressed::gzip(&first, last))
     });
     match compressed.await.map_err(|e| e.to_string()).flatten() {
-        Ok(text) => (plain, [(header::CONTENT_ENCODING, "gzip")], text).into_response(),
+        Ok(parts) => {
+            let encoding = [(header::CONTENT_ENCODING, "gzip")];
+            (plain, encoding, Parts::body(parts)).into_response()
+        }
         Err(why) => ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, why).into_response(),
     }
 }
@@ -76,7 +79,7 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
             ("profile", &node.profile),
             ("cgroup_version", &node.cgroup_version),
             ("cgroup_driver", &node.cgroup_driver),
-        ]), 1);
+        ]), 1_u64);
     Family::gauge(text, "podwarden_reactor_up",
         "1 while the thread that evicts is at work, 0 when it has ended or is stuck")
         .add(&none, u64::from(published.is_reactor_up()));
@@ -111,7 +114,7 @@ fn config(text: &mut String, published: &Published) {
     };
     Family::gauge(text, "podwarden_config_info",
         "Always 1; the label is the start of the SHA-256 of the configuration file that is wholly in force")
-        .add(&labels([("hash", &state.hash)]), 1);
+        .add(&labels([("hash", &state.hash)]), 1_u64);
     Family::gauge(text, "podwarden_config_last_reload_successful",
         "1 while the configuration file as it is now can be used, 0 while an older one stays in force")
         .add(&labels([]), u64::from(state.is_valid));
@@ -197,7 +200,7 @@ fn tiers(text: &mut String, tiers: &[TierStats]) {
     let mut family = Family::counter(text, "podwarden_tier_cpu_usage_seconds_total",
         "CPU time of everything below the tier's cgroup");
     for (labels, tier) in &tiers {
-        family.add(labels, tier.cpu.usage_core_nano_seconds as f64 / NANOS);
+        family.add(labels, Seconds(tier.cpu.usage_core_nano_seconds));
     }
     type Figure = fn(&TierStats) -> Option<u64>;
     let gauges: [(_, _, Figure); 5] = [

@@ -1,11 +1,6 @@
 //! The series of pods.
 
-use metrics_exporter_prometheus::LabelSet;
-
-use super::{
-    NANOS, log2_bounds,
-    text::{Family, labels},
-};
+use super::text::{Bounds, Family, Labels, Seconds, labels};
 use crate::{
     api::{
         published::Figures,
@@ -15,13 +10,12 @@ use crate::{
 };
 
 /// A pod with the labels of its series, which are made once.
-type Labelled<'a> = (LabelSet, &'a PodStats);
+type Labelled<'a> = (Labels, &'a PodStats);
 
 /// Series of every pod; [`PodSeries::Basic`] has at most twelve of one, and one more of a pod that gives page cache back.
-pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
-    let mut text = String::new();
+pub(super) fn write(text: &mut String, figures: &Figures, detail: PodSeries) {
     if detail == PodSeries::None {
-        return text;
+        return;
     }
     let labelled = |pod: &PodStats| {
         let pod_ref = &pod.pod_ref;
@@ -37,33 +31,32 @@ pub(super) fn write(figures: &Figures, detail: PodSeries) -> String {
         .iter()
         .map(|pod| (labelled(pod), pod))
         .collect();
-    cpu(&mut text, &pods);
-    waits(&mut text, &pods, detail);
-    memory(&mut text, &pods);
-    oom_kills(&mut text, &pods);
-    given(&mut text, &pods);
+    cpu(text, &pods);
+    waits(text, &pods, detail);
+    memory(text, &pods);
+    oom_kills(text, &pods);
+    given(text, &pods);
     if detail == PodSeries::Full {
-        shared(&mut text, &pods);
-        switches_and_periods(&mut text, &pods);
-        exits(&mut text, &pods);
-        refused_forks(&mut text, &pods);
-        disk(&mut text, &pods);
-        network(&mut text, &pods);
+        shared(text, &pods);
+        switches_and_periods(text, &pods);
+        exits(text, &pods);
+        refused_forks(text, &pods);
+        disk(text, &pods);
+        network(text, &pods);
     }
-    text
 }
 
 #[rustfmt::skip]
 fn cpu(text: &mut String, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod");
     for (labels, pod) in pods {
-        family.add(labels, pod.cpu.usage_core_nano_seconds as f64 / NANOS);
+        family.add(labels, Seconds(pod.cpu.usage_core_nano_seconds));
     }
     let mut family = Family::counter(text, "podwarden_pod_cpu_throttled_seconds_total",
         "Time that the pod was throttled by its CPU quota, summed over CPUs");
     for (labels, pod) in pods {
         if let Some(throttling) = pod.cpu.throttling {
-            family.add(labels, throttling.throttled_nano_seconds as f64 / NANOS);
+            family.add(labels, Seconds(throttling.throttled_nano_seconds));
         }
     }
 }
@@ -97,16 +90,17 @@ fn switches_and_periods(text: &mut String, pods: &[Labelled<'_>]) {
 fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
     let mut family = Family::histogram(text, "podwarden_pod_run_queue_wait_seconds",
         "How long runnable tasks of the pod waited for a CPU");
+    let mut bounds = Bounds::default();
     for (labels, pod) in pods {
-        let sum = pod.cpu.run_queue_wait_nano_seconds as f64 / NANOS;
+        let sum = Seconds(pod.cpu.run_queue_wait_nano_seconds);
         let counts = &pod.cpu.run_queue_wait_histogram;
-        if detail == PodSeries::Full {
-            let last = counts.len().saturating_sub(1);
-            let bounds = log2_bounds().take(last).map(Some).chain([None]);
-            family.add_buckets(labels, sum, bounds.zip(counts.iter().copied()));
-        } else {
-            family.add_buckets(labels, sum, [(None, counts.iter().sum())].into_iter());
-        }
+        let all = [counts.iter().sum()];
+        let counts = match detail {
+            PodSeries::Full => counts.as_slice(),
+            _ => &all,
+        };
+        bounds.resize(counts.len());
+        family.add_buckets(labels, sum, &bounds, counts);
     }
 }
 
@@ -138,7 +132,7 @@ fn memory(text: &mut String, pods: &[Labelled<'_>]) {
             ("direct_reclaim", pod.stall.direct_reclaim_nano_seconds),
             ("memcg_reclaim", pod.stall.memcg_reclaim_nano_seconds),
         ] {
-            family.add_with(labels, ("kind", kind), nanos as f64 / NANOS);
+            family.add_with(labels, ("kind", kind), Seconds(nanos));
         }
     }
 }
