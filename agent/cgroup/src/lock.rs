@@ -70,9 +70,12 @@ impl AgentLock {
         let (path, next) = lock_files(directory, root)?;
         let first = lock_when_free(&next, |_| {})?;
         write_note(&first, &next, Predecessor::of_this_process())?;
-        ready(note_at(&path));
-        let mut before = Predecessor::default();
-        let fd = lock_when_free(&path, |left| before = left)?;
+        // Opened before anyone is told: the agent at work may end, and remove its file, at any moment after.
+        let held = open(&path).ok();
+        ready(held.as_ref().map(note).unwrap_or_default());
+        let mut before = None;
+        let fd = lock_when_free(&path, |left| before = Some(left))?;
+        let before = before.or_else(|| held.map(note)).unwrap_or_default();
         // Removed while its lock is held, as the other file is.
         let _ = unlink(&*next);
         drop(first);

@@ -88,6 +88,24 @@ fn one_agent_waits_and_hears_of_the_end() {
 }
 
 #[test]
+fn one_that_ends_as_soon_as_the_next_is_ready_is_heard() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    for ended_nanos in [Some(77), None] {
+        let first = AgentLock::acquire(dir, "x").unwrap();
+        let (_second, before) = AgentLock::wait(dir, "x", |_| {
+            if let Some(nanos) = ended_nanos {
+                first.note_end(nanos);
+            }
+            drop(first);
+        })
+        .unwrap();
+        let pid = Some(std::process::id());
+        assert_eq!(before, Some(Predecessor { pid, ended_nanos }));
+    }
+}
+
+#[test]
 fn one_that_waits_no_more_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().to_owned();
