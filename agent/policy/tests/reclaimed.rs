@@ -5,11 +5,11 @@
 //! More than 400 lines: one file of rows and what reads it.
 
 use podwarden_policy::{
-    Bytes, Container, CpuShares, MilliCpu, Pod, PodUid, Reclaimed, Resources,
+    Bytes, Container, CpuShares, MilliCpu, Pod, Reclaimed, Resources,
     colocation::{
         batch_pod::{self, BatchOptions, BatchValues},
         class::Band,
-        memory_evict::{self, Candidate, Gain, Levels},
+        memory_evict,
         reclaimed::{self, Amounts, Facts, Percents, Policy, Strategy, Workload},
         resctrl::{self, Vendor},
     },
@@ -326,16 +326,7 @@ fn cache_masks_and_bandwidth() {
 }
 
 #[test]
-fn release_by_use_and_by_requests() {
-    for row in table("evict_used") {
-        let bytes = |key: &str| Bytes(row[key].as_u64().expect("bytes"));
-        // The row's lower level is its threshold, which is no level here; nothing is above either.
-        let threshold = row["threshold"].as_i64().expect("percent");
-        assert!(Levels::new(threshold, row["lower"].as_i64()).is_err());
-        let levels = Levels::new(threshold, None).expect("levels");
-        let got = memory_evict::excess(bytes("capacity"), bytes("used"), levels);
-        assert_eq!(got.unwrap_or_default(), bytes("release"), "{row}");
-    }
+fn release_by_requests() {
     for row in table("evict_allocatable") {
         let percent = |key: &str| u32::try_from(row[key].as_u64().expect("percent")).expect("u32");
         let got = memory_evict::overcommitted(
@@ -345,70 +336,5 @@ fn release_by_use_and_by_requests() {
             percent("lower"),
         );
         assert_eq!(got.map(Bytes::as_u64), row["release"].as_u64(), "{row}");
-    }
-}
-
-/// The candidates of a row, with the class as its label says.
-fn candidates(row: &Value, of: impl Fn(&Value) -> bool) -> Vec<Candidate> {
-    let pods = row["pods"].as_array().expect("pods").iter();
-    pods.filter(|pod| of(pod))
-        .map(|pod| Candidate {
-            uid: PodUid::from(pod["name"].as_str().expect("a name")),
-            band: Band::Batch,
-            priority: i32::try_from(pod["priority"].as_i64().expect("priority")).expect("i32"),
-            used: Bytes(pod["used"].as_u64().expect("bytes")),
-            request: Bytes(pod["request"].as_u64().expect("bytes")),
-        })
-        .collect()
-}
-
-fn evict_round(row: &Value) -> Vec<PodUid> {
-    let cfg = &row["cfg"];
-    let on = |feature: &str| {
-        row["features"]
-            .as_array()
-            .is_some_and(|f| f.contains(&feature.into()))
-    };
-    let bytes = |key: &str| Bytes(row[key].as_u64().unwrap_or_default());
-    let mut victims = Vec::new();
-    let threshold = cfg["memoryEvictThresholdPercent"].as_i64();
-    let levels =
-        threshold.and_then(|t| Levels::new(t, cfg["memoryEvictLowerPercent"].as_i64()).ok());
-    if let (true, Some(levels)) = (on("BEMemoryEvict"), levels)
-        && let Some(release) = memory_evict::excess(bytes("capacity"), bytes("used"), levels)
-    {
-        let all = candidates(row, |pod| pod["be"] == true);
-        victims = memory_evict::choose(&all, release, Gain::Used, &[]);
-    }
-    if on("MemoryAllocatableEvict") {
-        let most = cfg["allocatableEvictPriorityThreshold"].as_i64();
-        let all = candidates(row, |pod| pod["priority"].as_i64() <= most);
-        let requested = all.iter().map(|c| c.request).sum();
-        let percent = |key: &str| u32::try_from(cfg[key].as_u64().expect("percent")).expect("u32");
-        let release = memory_evict::overcommitted(
-            row["offered"].as_u64().map(Bytes),
-            requested,
-            percent("memoryAllocatableEvictThresholdPercent"),
-            percent("memoryAllocatableEvictLowerPercent"),
-        );
-        if let Some(release) = release {
-            let more = memory_evict::choose(&all, release, Gain::Request, &victims);
-            victims.extend(more);
-        }
-    }
-    victims
-}
-
-#[test]
-fn eviction_rounds() {
-    for row in table("evict_round") {
-        let got: Vec<_> = evict_round(&row).iter().map(ToString::to_string).collect();
-        if row["id"] == 12 {
-            // Nothing is offered on this node: the koordlet evicts every pod that asks for it, podwarden none.
-            assert_eq!(row["evicted"].as_array().map(Vec::len), Some(2));
-            assert_eq!(got, Vec::<String>::new());
-            continue;
-        }
-        assert_eq!(Value::from(got), row["evicted"], "{row}");
     }
 }

@@ -6,7 +6,7 @@ use podwarden_policy::{
     Bytes, MilliCpu,
     colocation::{
         class::Band,
-        memory_evict::{self, Levels},
+        memory_evict,
         predict::{self, Histogram, Model, Peaks, SLOTS, Scale},
         reclaimed::{self, Amounts, Facts, Percents, Policy, Strategy as Rules, Workload},
         resctrl,
@@ -181,20 +181,19 @@ proptest! {
     }
 
     #[test]
-    fn what_is_released_brings_use_to_the_lower_level(
-        capacity in 1u64..1 << 45,
-        used in 0u64..1 << 45,
-        threshold in 1i64..=100,
-        step in 1i64..=100,
+    fn what_is_given_back_brings_requests_to_the_lower_level(
+        offered in 1u64..1 << 45,
+        requested in 0u64..1 << 45,
+        threshold in 1u32..=100,
+        step in 1u32..=100,
     ) {
-        let levels = Levels::new(threshold, Some((threshold - step).max(0))).unwrap();
-        let release = memory_evict::excess(Bytes(capacity), Bytes(used), levels);
-        let percent = u128::from(used) * 100 / u128::from(capacity);
-        prop_assert_eq!(release.is_some(), percent >= u128::from(levels.threshold()));
+        let lower = threshold.saturating_sub(step);
+        let release = memory_evict::overcommitted(Some(Bytes(offered)), Bytes(requested), threshold, lower);
+        let above = u128::from(requested) * 100 > u128::from(offered) * u128::from(threshold);
+        prop_assert_eq!(release.is_some(), above);
         if let Some(release) = release {
-            let left = used.saturating_sub(release.0);
-            // Whole percents: what is left is below the next one above the lower level.
-            prop_assert!(u128::from(left) * 100 <= (u128::from(levels.lower()) + 1) * u128::from(capacity) + 100);
+            let left = requested.saturating_sub(release.0);
+            prop_assert!(u128::from(left) * 100 <= u128::from(offered) * u128::from(lower));
         }
     }
 

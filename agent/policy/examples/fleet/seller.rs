@@ -1,12 +1,15 @@
 //! One policy on one node: what it offers, and how the batch pods fare that are sold by it.
 
-use std::collections::VecDeque;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, VecDeque},
+};
 
 use podwarden_policy::{
-    Bytes, MilliCpu, PodUid,
+    Bytes, MilliCpu,
     colocation::{
         class::Band,
-        memory_evict::{self, Candidate, Gain, Levels, LevelsError},
+        memory_evict::{Levels, LevelsError},
         reclaimed::{self, Amounts, Facts, Percents, Policy, Strategy, Workload},
         suppress::{self, Capacity, Threshold, Usage},
     },
@@ -313,21 +316,28 @@ impl Seller {
             tally.overflowed += 1;
         }
         let capacity = Bytes::mebi(NODE_MEMORY);
-        let Some(release) = memory_evict::excess(capacity, Bytes::mebi(used), self.levels) else {
+        let Some(release) = excess(capacity, Bytes::mebi(used), self.levels) else {
             return;
         };
-        let candidate = |pod: &Sold| Candidate {
-            uid: PodUid::from(format!("{:012}", pod.id)),
-            band: Band::Batch,
-            priority: 5000,
-            used: Bytes::mebi(pod.memory(now)),
-            request: Bytes::mebi(pod.ask.request.1),
-        };
-        let candidates: Vec<_> = self.sold.iter().map(candidate).collect();
-        let victims = memory_evict::choose(&candidates, release, Gain::Used, &[]);
-        let mut of = candidates.iter();
+        // All of one priority: the largest first.
+        let mut order: Vec<_> = self
+            .sold
+            .iter()
+            .map(|pod| (pod.memory(now), pod.id))
+            .collect();
+        order.sort_by_key(|(memory, id)| (Reverse(*memory), *id));
+        let mut gained = Bytes::ZERO;
+        let victims: BTreeSet<_> = order
+            .into_iter()
+            .take_while(|(memory, _)| {
+                let goes = gained < release && *memory > 0;
+                gained = gained.saturating_add(Bytes::mebi(*memory));
+                goes
+            })
+            .map(|(_, id)| id)
+            .collect();
         self.sold.retain(|pod| {
-            let evicted = of.next().is_some_and(|c| victims.contains(&c.uid));
+            let evicted = victims.contains(&pod.id);
             if evicted {
                 tally.evicted += 1;
                 // What it did is done again.
@@ -338,4 +348,12 @@ impl Seller {
         });
         self.used.1 = self.sold.iter().map(|pod| pod.memory(now)).sum();
     }
+}
+
+/// What has to be freed where `used` of `capacity` is at the threshold or above, in whole percent of the capacity as
+/// the koordlet counts, once a step; the agent has a level that the reactor watches instead.
+fn excess(capacity: Bytes, used: Bytes, levels: Levels) -> Option<Bytes> {
+    let percent = used.mul_div(100, capacity.0).0;
+    let above = percent.checked_sub(levels.lower().into())?;
+    (percent >= u64::from(levels.threshold())).then(|| capacity.percent(above))
 }

@@ -4,11 +4,7 @@
 //! Two levels, each off until configured: what is used of the node, and what best-effort pods ask for of what is
 //! offered to them. Memory in use is what is not available: page cache that can be dropped is not in use.
 
-use alloc::vec::Vec;
-use core::cmp::Reverse;
-
-use super::class::Band;
-use crate::{model::PodUid, units::Bytes};
+use crate::units::Bytes;
 
 /// From where to where, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,17 +61,6 @@ impl Levels {
     }
 }
 
-/// What has to be freed where `used` of `capacity` is at the threshold or above, in whole percent of the capacity as
-/// the koordlet counts; `None` below, and for a capacity that is not known.
-pub fn excess(capacity: Bytes, used: Bytes, levels: Levels) -> Option<Bytes> {
-    if capacity.is_zero() {
-        return None;
-    }
-    let percent = Bytes(used.0).mul_div(100, capacity.0).0;
-    let above = percent.checked_sub(levels.lower.into())?;
-    (percent >= u64::from(levels.threshold)).then(|| capacity.percent(above))
-}
-
 /// What pods have to give back of their requests, where those are above `threshold` percent of what is offered:
 /// down to `lower` percent. `None` below, and where nothing is offered: an offer that is withdrawn or not known is
 /// no reason to evict. A threshold of zero allows no request at all.
@@ -88,68 +73,4 @@ pub fn overcommitted(
     let offered = offered.filter(|offered| !offered.is_zero())?;
     let above = u128::from(requested.0) * 100 > u128::from(offered.0) * u128::from(threshold);
     above.then(|| requested.saturating_sub(offered.percent(lower.into())))
-}
-
-/// A best-effort pod that may be evicted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// Which.
-    pub uid: PodUid,
-    /// Its priority band: free goes before batch, and batch before mid.
-    pub band: Band,
-    /// `spec.priority`.
-    pub priority: i32,
-    /// Memory that its death frees: not its page cache.
-    pub used: Bytes,
-    /// What it asks for of what is offered.
-    pub request: Bytes,
-}
-
-/// What a victim's death counts for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gain {
-    /// The memory it uses.
-    Used,
-    /// The request that it gives back.
-    Request,
-}
-
-impl Gain {
-    const fn of(self, candidate: &Candidate) -> Bytes {
-        match self {
-            Self::Used => candidate.used,
-            Self::Request => candidate.request,
-        }
-    }
-}
-
-/// The first to go first: band, priority, then what is gained most; the uid decides between equals.
-pub fn order(candidates: &mut [Candidate], gain: Gain) {
-    candidates.sort_by(|a, b| {
-        let rank = |c: &Candidate| (c.band, c.priority, Reverse(gain.of(c)));
-        rank(a).cmp(&rank(b)).then_with(|| a.uid.cmp(&b.uid))
-    });
-}
-
-/// The victims, in order, until `release` is gained; `chosen` are those of a round before, which count as far as they
-/// are gains of this kind, and are not chosen again. A pod that gains nothing is spared.
-pub fn choose(
-    candidates: &[Candidate],
-    release: Bytes,
-    gain: Gain,
-    chosen: &[PodUid],
-) -> Vec<PodUid> {
-    let taken = |c: &&Candidate| chosen.contains(&c.uid);
-    let mut gained: Bytes = candidates.iter().filter(taken).map(|c| gain.of(c)).sum();
-    let mut left: Vec<_> = candidates.iter().filter(|c| !taken(c)).cloned().collect();
-    order(&mut left, gain);
-    let mut victims = Vec::new();
-    for candidate in left.into_iter().filter(|c| !gain.of(c).is_zero()) {
-        if gained >= release {
-            break;
-        }
-        gained = gained.saturating_add(gain.of(&candidate));
-        victims.push(candidate.uid);
-    }
-    victims
 }
