@@ -32,6 +32,7 @@ mod reclaimed;
 mod url;
 mod validate;
 mod values;
+mod webhook;
 mod yaml;
 
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub(crate) use raw::{RawConfig, Text};
 pub use reclaimed::ReclaimedConfig;
 pub(crate) use url::without_secrets;
 pub(crate) use values::{CgroupRoot, Cpu, Memory, WaitObjective, is_loopback};
+pub use webhook::ReviewTtls;
 pub(crate) use yaml::from_yaml;
 
 /// `apiVersion` of the file.

@@ -9,6 +9,8 @@ use podwarden_policy::{
 };
 use serde::Deserialize;
 
+use super::ReviewTtls;
+
 /// `metrics.pods`: which series a pod has on `/metrics`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -185,6 +187,8 @@ pub struct SecureListenConfig {
     pub address: SocketAddr,
     /// `tlsCertFile` and `tlsPrivateKeyFile`. Default: none, the agent signs a certificate itself at each start.
     pub files: Option<TlsFiles>,
+    /// How long the API server's answers about a client hold.
+    pub ttls: ReviewTtls,
 }
 
 /// `tlsCertFile` and `tlsPrivateKeyFile`.

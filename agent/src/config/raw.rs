@@ -18,6 +18,7 @@ use super::{
         QuotaPeriod, ReclaimStep, RuntimeSocket, SamplingInterval, SecureListen, StallLevel,
         StateDir, ThrottlingFactor, TransitionPeriod,
     },
+    webhook::{RawAuthentication, RawAuthorization},
 };
 
 /// A text with where it stands.
@@ -87,6 +88,12 @@ pub(crate) struct RawConfig {
     pub(super) tls_cert_file: Option<InputFile>,
     #[arg(skip)]
     pub(super) tls_private_key_file: Option<InputFile>,
+    #[arg(skip)]
+    #[serde(default)]
+    pub(super) authentication: RawAuthentication,
+    #[arg(skip)]
+    #[serde(default)]
+    pub(super) authorization: RawAuthorization,
     #[arg(skip)]
     pub(super) listen_api: Option<bool>,
     #[arg(skip)]

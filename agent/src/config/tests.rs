@@ -281,6 +281,30 @@ fn evictions_are_marked_as_configured() {
 }
 
 #[test]
+fn answers_about_clients_hold_as_long_as_the_kubelets() {
+    let kubelets = [120, 300, 30];
+    for (text, seconds) in [
+        ("", kubelets),
+        // As kubeadm writes it.
+        (
+            "authentication: {webhook: {cacheTTL: 0s}}\n\
+             authorization: {webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}",
+            kubelets,
+        ),
+        (
+            "authentication: {webhook: {cacheTTL: 1m0s}}\n\
+             authorization: {webhook: {cacheAuthorizedTTL: 10s, cacheUnauthorizedTTL: 1s}}",
+            [60, 10, 1],
+        ),
+    ] {
+        let config = parse(&format!("secureListen: 0.0.0.0:9596\n{text}")).unwrap();
+        let ttls = config.secure_listen.unwrap().ttls;
+        let found = [ttls.token, ttls.authorized, ttls.unauthorized];
+        assert_eq!(found, seconds.map(Duration::from_secs), "{text}");
+    }
+}
+
+#[test]
 fn the_api_server_learns_of_the_node_as_configured() {
     let minutes = |n: u64| Duration::from_secs(60 * n);
     for (text, period) in [

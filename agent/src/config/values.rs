@@ -88,6 +88,7 @@ const STALL: &str =
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 values! {
@@ -151,6 +152,12 @@ values! {
     CheckFrequency(Duration) = |text| within(text, SECOND..=DAY), DURATION, 20 * SECOND;
     /// The time between two polls of the kubelet.
     PollInterval(Duration) = |text| within(text, SECOND..=300 * SECOND), DURATION, 5 * SECOND;
+    /// How long a token's user holds. This default and the next two are the kubelet's, also for 0.
+    TokenTtl(Duration) = |text| ttl(text, 120 * SECOND), DURATION, 120 * SECOND;
+    /// How long a right holds.
+    AuthorizedTtl(Duration) = |text| ttl(text, 300 * SECOND), DURATION, 300 * SECOND;
+    /// How long a refusal holds.
+    UnauthorizedTtl(Duration) = |text| ttl(text, 30 * SECOND), DURATION, 30 * SECOND;
     /// The kubelet's default (`pkg/kubelet/apis/config/v1beta1/defaults.go`), also for 0.
     TransitionPeriod(Duration) = transition, DURATION, TRANSITION;
     /// The shortest time between two looks at a level.
@@ -329,6 +336,13 @@ fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, Strin
 
 pub(super) fn not_within(range: &RangeInclusive<Duration>) -> String {
     format!("not within {:?} and {:?}", range.start(), range.end())
+}
+
+fn ttl(text: &str, default: Duration) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Ok(default),
+        _ => within(text, SECOND..=HOUR),
+    }
 }
 
 fn transition(text: &str) -> Result<Duration, String> {

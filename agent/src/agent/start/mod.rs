@@ -75,6 +75,7 @@ pub(super) async fn api(config: &Config) -> Result<server::Server, StartError> {
             .map(|secure| server::SecureListen {
                 address: secure.address,
                 files: secure.files,
+                ttls: secure.ttls,
                 node_name: config.node_name.clone(),
                 apiserver: Apiserver::of(&config.apiserver),
             }),

@@ -278,6 +278,14 @@ fn errors_name_file_line_field_value_and_remedy() {
             &["tlsPrivateKeyFile", "tlsCertFile"],
         ),
         (
+            "authentication: {webhook: {cacheTTL: 1m}}",
+            &["secureListen", "authentication.webhook.cacheTTL"],
+        ),
+        (
+            "secureListen: 0.0.0.0:9596\nauthorization: {webhook: {cacheAuthorizedTTL: 2h}}",
+            &["authorization.webhook.cacheAuthorizedTTL", "`2h`"],
+        ),
+        (
             "tlsCertFile: /tls.crt\ntlsPrivateKeyFile: /tls.key",
             &["secureListen", "tlsCertFile"],
         ),

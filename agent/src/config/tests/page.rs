@@ -135,6 +135,21 @@ const KEYS: &[(&str, &[Key])] = &[
             ),
             ("tlsPrivateKeyFile", "none", "its private key, PEM"),
             (
+                "authentication.webhook.cacheTTL",
+                "2m; 1s to 1h",
+                "how long the API server's answer holds whose a token is",
+            ),
+            (
+                "authorization.webhook.cacheAuthorizedTTL",
+                "5m; 1s to 1h",
+                "how long its answer holds that a user may get a path",
+            ),
+            (
+                "authorization.webhook.cacheUnauthorizedTTL",
+                "30s; 1s to 1h",
+                "how long its answer holds that a user may not",
+            ),
+            (
                 "listenApi",
                 "false",
                 "whether `listen` answers `/v1` and the page, too, to every process of this machine, and `secureListen` to users who may get the path",

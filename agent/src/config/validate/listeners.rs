@@ -1,7 +1,9 @@
 //! The API's addresses.
 
 use super::File;
-use crate::config::{ConfigError, SecureListenConfig, TlsFiles, raw::RawConfig};
+use crate::config::{
+    ConfigError, ReviewTtls, SecureListenConfig, TlsFiles, raw::RawConfig, webhook,
+};
 
 impl File<'_> {
     /// Checks the keys of the listeners, and puts those of `secureListen` together.
@@ -25,12 +27,20 @@ impl File<'_> {
                 key: key.0.clone(),
             }),
         };
+        let (tokens, rights) = (&raw.authentication.webhook, &raw.authorization.webhook);
+        let companion = match files.is_some() {
+            true => Some("tlsCertFile"),
+            false => webhook::written(tokens, rights),
+        };
         match &raw.secure_listen {
-            None if files.is_some() => Err(self.incomplete("secureListen", "tlsCertFile")),
-            None => Ok(None),
+            None => match companion {
+                Some(key) => Err(self.incomplete("secureListen", key)),
+                None => Ok(None),
+            },
             Some(listen) => Ok(Some(SecureListenConfig {
                 address: listen.0,
                 files,
+                ttls: ReviewTtls::of(tokens, rights),
             })),
         }
     }

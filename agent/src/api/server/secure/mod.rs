@@ -27,7 +27,11 @@ use tokio_rustls::{
 
 use self::{certificate::Certificates, gate::Gate, reviews::Reviews};
 use super::{HttpError, Limits, closed, connections, listen::Tcp};
-use crate::{api::published::Published, config::TlsFiles, pods::Apiserver};
+use crate::{
+    api::published::Published,
+    config::{ReviewTtls, TlsFiles},
+    pods::Apiserver,
+};
 
 /// Where other machines reach the API, and who is asked about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct SecureListen {
     pub address: SocketAddr,
     /// Certificate and key, PEM; `None` for a certificate that this agent signs itself.
     pub files: Option<TlsFiles>,
+    /// How long the API server's answers about a client hold.
+    pub ttls: ReviewTtls,
     /// The name in a certificate of its own.
     pub node_name: String,
     /// Reviews tokens and rights; where there is none, only health is answered.
@@ -49,6 +55,7 @@ pub(super) struct Secure {
     tls: Tls,
     certificates: Arc<Certificates>,
     apiserver: Option<Apiserver>,
+    ttls: ReviewTtls,
 }
 
 impl Secure {
@@ -66,6 +73,7 @@ impl Secure {
             tls: Tls(TlsAcceptor::from(Arc::new(config))),
             certificates,
             apiserver: listen.apiserver.clone(),
+            ttls: listen.ttls,
         })
     }
 
@@ -78,7 +86,7 @@ impl Secure {
         published: Arc<Published>,
         closing: watch::Receiver<bool>,
     ) {
-        let reviews = Reviews::new(self.apiserver, &published);
+        let reviews = Reviews::new(self.apiserver, self.ttls, &published);
         let gate = Arc::new(Gate::new(api, reviews));
         let app = app.layer(middleware::from_fn_with_state(gate, gate::check));
         let certificates = self.certificates.follow(&published);

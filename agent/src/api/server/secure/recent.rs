@@ -6,14 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer holds: what a right that was taken away still opens. The default of
-/// `staging/src/k8s.io/apiserver/pkg/server/options/authentication.go` and `authorization.go` for servers that delegate.
-pub(super) const HOLDS: Duration = Duration::from_secs(10);
-
 /// Answers at most.
 const MOST: usize = 256;
 
-/// At most [`MOST`] answers, each for [`HOLDS`].
+/// At most [`MOST`] answers, each with the time at which it ends.
 #[derive(Debug)]
 pub(super) struct Recent<K, V>(HashMap<K, (Instant, V)>);
 
@@ -26,57 +22,62 @@ impl<K, V> Default for Recent<K, V> {
 impl<K: Eq + Hash + Clone, V: Clone> Recent<K, V> {
     /// An answer that still holds.
     pub(super) fn get(&self, key: &K, now: Instant) -> Option<V> {
-        let (at, answer) = self.0.get(key)?;
-        holds(*at, now).then(|| answer.clone())
+        let (end, answer) = self.0.get(key)?;
+        (now < *end).then(|| answer.clone())
     }
 
-    /// Keeps an answer; where there is no room, those that hold no longer go, then the oldest.
-    pub(super) fn put(&mut self, key: K, answer: V, now: Instant) {
+    /// Keeps an answer for this time; where there is no room, those that hold no longer go, then the one that ends
+    /// first.
+    pub(super) fn put(&mut self, key: K, answer: V, holds: Duration, now: Instant) {
         if self.0.len() >= MOST && !self.0.contains_key(&key) {
-            self.0.retain(|_, (at, _)| holds(*at, now));
+            self.0.retain(|_, (end, _)| now < *end);
             if self.0.len() >= MOST {
-                let oldest = self.0.iter().min_by_key(|(_, (at, _))| *at);
-                let oldest = oldest.map(|(key, _)| key.clone());
-                oldest.and_then(|key| self.0.remove(&key));
+                let first = self.0.iter().min_by_key(|(_, (end, _))| *end);
+                let first = first.map(|(key, _)| key.clone());
+                first.and_then(|key| self.0.remove(&key));
             }
         }
-        self.0.insert(key, (now, answer));
+        self.0.insert(key, (now + holds, answer));
     }
-}
-
-fn holds(at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(at) < HOLDS
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HOLDS: Duration = Duration::from_secs(10);
+
     #[test]
     fn an_answer_holds_for_its_time() {
         let start = Instant::now();
         let mut recent = Recent::default();
-        recent.put("a", 1, start);
+        recent.put("a", 1, HOLDS, start);
+        recent.put("b", 2, 3 * HOLDS, start);
         assert_eq!(recent.get(&"a", start + HOLDS / 2), Some(1));
         assert_eq!(recent.get(&"a", start + HOLDS), None);
-        assert_eq!(recent.get(&"b", start), None);
-        recent.put("a", 2, start + HOLDS);
-        assert_eq!(recent.get(&"a", start + HOLDS), Some(2));
+        assert_eq!(recent.get(&"b", start + 2 * HOLDS), Some(2));
+        assert_eq!(recent.get(&"b", start + 3 * HOLDS), None);
+        assert_eq!(recent.get(&"c", start), None);
+        recent.put("a", 3, HOLDS, start + HOLDS);
+        assert_eq!(recent.get(&"a", start + HOLDS), Some(3));
     }
 
     #[test]
-    fn there_are_never_more_than_the_bound_and_the_oldest_goes() {
+    fn there_are_never_more_than_the_bound_and_what_ends_first_goes() {
         let start = Instant::now();
         let mut recent = Recent::default();
+        // Refused tokens, which anyone can send, make no known one go.
+        recent.put(usize::MAX, 0, 12 * HOLDS, start);
         for key in 0..3 * MOST {
-            recent.put(key, key, start + Duration::from_micros(key as u64));
+            recent.put(key, key, HOLDS, start + Duration::from_micros(key as u64));
             assert!(recent.0.len() <= MOST);
         }
         let now = start + Duration::from_millis(1);
-        assert_eq!(recent.get(&(2 * MOST - 1), now), None);
-        assert_eq!(recent.get(&(2 * MOST), now), Some(2 * MOST));
+        assert_eq!(recent.get(&usize::MAX, now), Some(0));
+        assert_eq!(recent.get(&(2 * MOST), now), None);
+        assert_eq!(recent.get(&(2 * MOST + 1), now), Some(2 * MOST + 1));
         // Old ones make room before newer ones do.
-        recent.put(0, 0, start + 2 * HOLDS);
-        assert_eq!(recent.0.len(), 1);
+        recent.put(0, 0, HOLDS, start + 2 * HOLDS);
+        assert_eq!(recent.0.len(), 2);
     }
 }

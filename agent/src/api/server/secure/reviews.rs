@@ -16,13 +16,18 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use super::{KEY, recent::Recent};
-use crate::{api::published::Published, eviction::status::Server, pods::Apiserver};
+use crate::{
+    api::published::Published, config::ReviewTtls, eviction::status::Server, pods::Apiserver,
+};
 
 /// Both answers about a request come within this time, or it is refused.
 const TIME: Duration = Duration::from_secs(10);
 
 /// Requests about which the API server is asked at the same time.
 const AT_ONCE: usize = 4;
+
+/// A token that is not known holds no longer than this, and no longer than a known one: the API server may know it soon.
+const UNKNOWN: Duration = Duration::from_secs(10);
 
 /// About a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +48,7 @@ type Token = [u8; 32];
 /// See the module.
 pub(super) struct Reviews {
     server: Option<Server>,
+    ttls: ReviewTtls,
     published: Weak<Published>,
     turns: Semaphore,
     kept: Mutex<Kept>,
@@ -53,17 +59,22 @@ pub(super) struct Reviews {
 struct Kept {
     /// `None` for a token that is not known.
     users: Recent<Token, Option<Arc<UserInfo>>>,
-    rights: Recent<(Token, String), bool>,
+    /// With the user whose right it is: the same token may be another's, or of other groups, when it is asked about anew.
+    rights: Recent<(Token, String), (Arc<UserInfo>, bool)>,
 }
 
 impl Kept {
     /// What follows from recent answers alone.
     fn verdict(&self, token: Token, path: &str, now: Instant) -> Option<Verdict> {
-        if self.users.get(&token, now)?.is_none() {
-            return Some(Verdict::Unknown);
+        match self.users.get(&token, now)? {
+            None => Some(Verdict::Unknown),
+            Some(user) => self.right(token, &user, path, now).map(allowed),
         }
-        let may = self.rights.get(&(token, path.to_owned()), now)?;
-        Some(allowed(may))
+    }
+
+    fn right(&self, token: Token, user: &UserInfo, path: &str, now: Instant) -> Option<bool> {
+        let (of, may) = self.rights.get(&(token, path.to_owned()), now)?;
+        (*of == *user).then_some(may)
     }
 }
 
@@ -75,7 +86,11 @@ fn allowed(may: bool) -> Verdict {
 }
 
 impl Reviews {
-    pub(super) fn new(apiserver: Option<Apiserver>, published: &Arc<Published>) -> Self {
+    pub(super) fn new(
+        apiserver: Option<Apiserver>,
+        ttls: ReviewTtls,
+        published: &Arc<Published>,
+    ) -> Self {
         if apiserver.is_none() {
             let problem = "secureListen: there is no API server that reviews tokens, so that only /healthz and /readyz \
                            are answered; give the agent a service account or a kubeconfig";
@@ -83,6 +98,7 @@ impl Reviews {
         }
         Self {
             server: apiserver.map(Server::new),
+            ttls,
             published: Arc::downgrade(published),
             turns: Semaphore::new(AT_ONCE),
             kept: Mutex::default(),
@@ -135,16 +151,28 @@ impl Reviews {
             Some(user) => user,
             None => {
                 let user = user(server, token).await?.map(Arc::new);
-                self.kept(|kept| kept.users.put(hash, user.clone(), Instant::now()));
+                let holds = match &user {
+                    Some(_) => self.ttls.token,
+                    None => self.ttls.token.min(UNKNOWN),
+                };
+                self.kept(|kept| kept.users.put(hash, user.clone(), holds, Instant::now()));
                 user
             }
         };
         let Some(user) = user else {
             return Ok(Verdict::Unknown);
         };
+        // A right holds longer than the token's user.
+        if let Some(may) = self.kept(|kept| kept.right(hash, &user, path, Instant::now())) {
+            return Ok(allowed(may));
+        }
         let may = may_get(server, &user, path).await?;
         let key = (hash, path.to_owned());
-        self.kept(|kept| kept.rights.put(key, may, Instant::now()));
+        let holds = match may {
+            true => self.ttls.authorized,
+            false => self.ttls.unauthorized,
+        };
+        self.kept(|kept| kept.rights.put(key, (user, may), holds, Instant::now()));
         Ok(allowed(may))
     }
 
@@ -195,4 +223,56 @@ async fn reviewed<T: DeserializeOwned>(
     let broken =
         |error: &dyn Display| format!("the API server's answer to {asked} is none: {error}");
     serde_json::from_slice(&text).map_err(|error| broken(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_outlives_the_review_of_its_users_token_and_is_no_other_users() {
+        const TOKEN: Token = [1; 32];
+        let user = |groups: &[&str]| {
+            Arc::new(UserInfo {
+                username: Some("scraper".to_owned()),
+                groups: Some(groups.iter().map(|&group| group.to_owned()).collect()),
+                ..UserInfo::default()
+            })
+        };
+        let (minute, start) = (Duration::from_secs(60), Instant::now());
+        let mut kept = Kept::default();
+        let monitoring = user(&["monitoring"]);
+        let key = (TOKEN, "/metrics".to_owned());
+        kept.users
+            .put(TOKEN, Some(Arc::clone(&monitoring)), 2 * minute, start);
+        kept.rights
+            .put(key, (Arc::clone(&monitoring), true), 5 * minute, start);
+        assert_eq!(
+            kept.verdict(TOKEN, "/metrics", start),
+            Some(Verdict::Allowed)
+        );
+        assert_eq!(kept.verdict(TOKEN, "/v1/node", start), None);
+
+        // The token is asked about anew, the right is not.
+        let later = start + 3 * minute;
+        assert_eq!(kept.verdict(TOKEN, "/metrics", later), None);
+        assert_eq!(
+            kept.right(TOKEN, &monitoring, "/metrics", later),
+            Some(true)
+        );
+        kept.users.put(TOKEN, Some(monitoring), 2 * minute, later);
+        assert_eq!(
+            kept.verdict(TOKEN, "/metrics", later),
+            Some(Verdict::Allowed)
+        );
+
+        // The user has left the group that had the right.
+        kept.users.put(TOKEN, Some(user(&[])), 2 * minute, later);
+        assert_eq!(kept.verdict(TOKEN, "/metrics", later), None);
+        kept.users.put(TOKEN, None, minute, later);
+        assert_eq!(
+            kept.verdict(TOKEN, "/metrics", later),
+            Some(Verdict::Unknown)
+        );
+    }
 }
