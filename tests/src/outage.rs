@@ -35,12 +35,12 @@ const RETURN: Duration = Duration::from_secs(240);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn nobody_listens() {
+fn connections_are_refused() {
     ten_minutes(Outage::Refused, false);
 }
 
 #[test]
-fn nobody_answers() {
+fn no_request_is_answered() {
     ten_minutes(Outage::Silent, true);
 }
 

@@ -5,12 +5,12 @@ use xtask::paths::Workspace;
 use xtask::report::Report;
 use xtask::{cmd, setup};
 
-use crate::{bare, ebpf, fuzz, layers, lengths, licences, test};
+use crate::{bare, ebpf, fuzz, layers, lengths, licences, test, words};
 
 /// What `cargo xtask ci` is run with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the checks that build nothing: formatting, the order of imports, the length of files.
+    /// Only the checks that build nothing: formatting, the order of imports, the length of files, words.
     #[arg(long)]
     quick: bool,
 }
@@ -23,6 +23,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
     report.check("formatting", || cargo(&["fmt", "--all", "--check"]));
     report.check("the order of imports", || layers::check(root));
     report.check("the length of files", || lengths::check(root));
+    report.check("words", || words::check(root));
     if args.quick {
         return Ok(());
     }

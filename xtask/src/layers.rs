@@ -61,7 +61,7 @@ impl Order {
 
 /// Fails with one line for each import against the order.
 pub(crate) fn check(root: &Path) -> Result<()> {
-    let files = sources::below(root, SOURCE)?;
+    let files = sources::below(root, SOURCE, sources::RUST)?;
     let table = files
         .iter()
         .find(|file| file.path == Path::new(TABLE))

@@ -19,7 +19,7 @@ const PARTS: &[&str] = &["agent", "ebpf", "tests", "xtask"];
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut long = Vec::new();
     for part in PARTS {
-        for source in sources::below(root, part)? {
+        for source in sources::below(root, part, sources::RUST)? {
             let lines = source.text.lines().count();
             if lines > MOST && !has_reason(&source.text) {
                 long.push(format!("  {}:1: {lines} lines", source.path.display()));

@@ -15,6 +15,7 @@ mod peers;
 mod release;
 mod sources;
 mod test;
+mod words;
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The workspace's own Rust files.
+//! The workspace's own files, read as text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,19 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// Every `*.rs` below `root/dir` in the order of its path, without what builds leave there.
-pub(crate) fn below(root: &Path, dir: &str) -> Result<Vec<Source>> {
+/// The extension of Rust files.
+pub(crate) const RUST: &[&str] = &["rs"];
+
+/// Every file with one of these extensions below `root/dir` in the order of its path, without what builds
+/// leave there.
+pub(crate) fn below(root: &Path, dir: &str, extensions: &[&str]) -> Result<Vec<Source>> {
     let mut found = Vec::new();
-    collect(root, Path::new(dir), &mut found)?;
+    collect(root, Path::new(dir), extensions, &mut found)?;
     found.sort_by(|a: &Source, b| a.path.cmp(&b.path));
     Ok(found)
 }
 
-fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<()> {
+fn collect(root: &Path, dir: &Path, extensions: &[&str], found: &mut Vec<Source>) -> Result<()> {
     let full = root.join(dir);
     let entries = fs::read_dir(&full).with_context(|| format!("list {}", full.display()))?;
     for entry in entries {
@@ -30,9 +34,12 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) -> Result<()> {
         let path = dir.join(entry.file_name());
         if entry.path().is_dir() {
             if entry.file_name() != "target" {
-                collect(root, &path, found)?;
+                collect(root, &path, extensions, found)?;
             }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extensions.iter().any(|one| extension == *one))
+        {
             let text = fs::read_to_string(entry.path())
                 .with_context(|| format!("read {}", entry.path().display()))?;
             found.push(Source { path, text });

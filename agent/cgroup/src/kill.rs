@@ -253,10 +253,10 @@ impl KillHandle {
     /// # Errors
     /// [`Error::Gone`] when the cgroup was removed.
     pub fn is_populated(&self) -> Result<Option<bool>> {
-        self.holds_somebody(self.spared().as_ref())
+        self.holds_a_process(self.spared().as_ref())
     }
 
-    fn holds_somebody(&self, spared: Option<&Spared>) -> Result<Option<bool>> {
+    fn holds_a_process(&self, spared: Option<&Spared>) -> Result<Option<bool>> {
         if !self.is_v2 {
             return Ok(None);
         }
@@ -312,7 +312,7 @@ impl KillHandle {
     }
 
     fn finished(&self, spared: Option<&Spared>, killed: Killed) -> Result<Killed> {
-        let dying = killed.processes == 0 && self.holds_somebody(spared)? == Some(true);
+        let dying = killed.processes == 0 && self.holds_a_process(spared)? == Some(true);
         Ok(Killed {
             spared: spared.is_some_and(|spared| spared.sandbox.is_some()),
             dying,

@@ -304,7 +304,7 @@ fn average(window: &VecDeque<(Instant, BestEffort)>) -> BestEffort {
     }
 }
 
-/// What the tier may use: its quota and its CPUs, whoever set them; `None` where neither can be read.
+/// What the tier may use: its quota and its CPUs, by any writer; `None` where neither can be read.
 fn limit(inputs: &Inputs<'_>) -> Option<MilliCpu> {
     let quota = match inputs.tree.cpu_max(inputs.tier).ok()? {
         max if max.quota_us == Limit::Unlimited => None,

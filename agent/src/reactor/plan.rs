@@ -93,7 +93,7 @@ impl Notice {
         self.of.is_some() && self.fd.get().is_none()
     }
 
-    /// It has come.
+    /// Gives it the file, as if it had appeared.
     #[cfg(test)]
     pub(super) fn came(&self, fd: OwnedFd) {
         let _ = self.fd.set(fd);

@@ -300,7 +300,7 @@ fn another_writer_is_answered_when_that_is_admitted() {
 }
 
 #[test]
-fn page_cache_is_dropped_in_pieces_and_nobody_is_killed() {
+fn page_cache_is_dropped_in_pieces_and_no_process_is_killed() {
     let Some((file, path)) = file_on_disk(Path::new("/var/tmp")) else {
         return;
     };

@@ -199,7 +199,7 @@ fn what_slows_a_cgroup_is_set_and_lifted() {
 }
 
 #[test]
-fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_nobody() {
+fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_no_process() {
     let Some(sandbox) = Sandbox::new() else {
         return;
     };

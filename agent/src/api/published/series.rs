@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_a_text_that_nobody_reads_is_that_of_the_next() {
+    fn the_memory_of_a_text_without_readers_is_that_of_the_next() {
         let room = Room::default();
         let written = |what: &str| {
             let series = Series::written(&room, |text| text.push_str(what));

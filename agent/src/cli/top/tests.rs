@@ -194,7 +194,7 @@ fn rows_are_sorted_by_tier_then_key_then_name() {
 }
 
 #[test]
-fn cells_stand_out_when_somebody_is_hurt() {
+fn cells_stand_out_when_a_pod_is_hurt() {
     let row = PodRow {
         working_set_bytes: Some(95 * MI),
         limit_bytes: Some(100 * MI),

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_or_panics_is_done_again_and_nobody_else_waits_for_it() {
+    async fn what_fails_or_panics_is_done_again_and_no_other_pod_waits_for_it() {
         let job = Arc::new(Counting::default());
         let (_workers, offers) = PodWorkers::start(Arc::clone(&job), 4);
         for number in 0..3 {

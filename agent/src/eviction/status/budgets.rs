@@ -69,7 +69,7 @@ impl Budgets {
         let this = self.clone();
         tokio::spawn(async move {
             let verdict = this.verdict(&pods, before.as_ref()).await;
-            // An error says that nobody waits for it.
+            // An error says that the receiver is gone.
             let _ = sender.send((clock::of_timers(), verdict));
         });
         verdict

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_nobody_uses_is_full_and_no_more() {
+    fn an_unused_budget_is_full_and_no_more() {
         let mut budget = Budget {
             left: 0,
             since: None,

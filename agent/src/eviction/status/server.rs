@@ -99,7 +99,7 @@ impl Refusal {
             429 => cause.is_some(),
             // A budget whose figures make no sense.
             403 => details.is_some_and(|details| details.kind == "poddisruptionbudget"),
-            // Nobody can tell which of them counts.
+            // The server does not say which of them counts.
             500 => self.message.contains("more than one PodDisruptionBudget"),
             _ => false,
         };

@@ -144,7 +144,7 @@ fn every_source_has_to_tell_before_a_set_is_whole() {
 }
 
 #[test]
-fn a_source_that_nobody_configured_has_no_say() {
+fn a_source_that_is_not_configured_has_no_say() {
     let mut mux = Mux::new(NODE, [Source::File]);
     assert_eq!(
         mux.apply(Source::Apiserver, replace(vec![object("a", "a")])),

@@ -187,7 +187,9 @@ mod tests {
 
     fn answer(leaves: &Leaves<Script>, at: Instant, verdict: Verdict) {
         let sender = leaves.ask.open.take().expect("a question");
-        sender.send((at, verdict)).expect("somebody waits");
+        sender
+            .send((at, verdict))
+            .expect("the answer has a receiver");
     }
 
     fn times(leaves: &Leaves<Script>) -> usize {

@@ -98,7 +98,7 @@ fn no_pod_within_its_request_goes_beside_memory_that_is_on_its_way() {
     fake.uses("kubepods", LEVEL + 500_000);
     let reports = fake.step();
     assert!(matches!(reports[..], [Report::Awaited(_)]), "{reports:?}");
-    // It has come, and was not enough.
+    // The memory came back, and was not enough.
     fake.uses("b", 0);
     fake.empty(1);
     fake.swept(1);

@@ -39,7 +39,7 @@ fn waiting_for_memory_of_a_pods_own_costs_none() {
 }
 
 #[test]
-fn on_a_node_without_free_memory_it_costs_somebody() {
+fn on_a_node_without_free_memory_a_pod_goes() {
     let mut fake = short(500, false);
     fs::write(
         fake.dir.path().join("meminfo"),
@@ -51,7 +51,7 @@ fn on_a_node_without_free_memory_it_costs_somebody() {
 }
 
 #[test]
-fn who_would_free_nothing_is_left_alone_although_tasks_wait() {
+fn a_pod_that_would_free_nothing_is_left_alone_although_tasks_wait() {
     let mut fake = short(3, true);
     fake.core.stalled(0, now());
     let reports = fake.step();
