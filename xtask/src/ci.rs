@@ -10,7 +10,8 @@ use crate::{bare, ebpf, fuzz, layers, lengths, licences, test, words};
 /// What `cargo xtask ci` is run with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the checks that build nothing: formatting, the order of imports, the length of files, words.
+    /// Only the checks that build nothing: formatting, the order of imports, the length of files, words,
+    /// lock files.
     #[arg(long)]
     quick: bool,
 }
@@ -25,6 +26,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
     report.check("the length of files", || lengths::check(root));
     report.check("words", || words::check(root));
     if args.quick {
+        // The whole run compiles with them.
+        report.check("lock files of the fuzz targets", || {
+            fuzz::lock_files(workspace)
+        });
         return Ok(());
     }
     setup::for_lint(workspace)?;

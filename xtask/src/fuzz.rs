@@ -91,6 +91,19 @@ pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
     });
 }
 
+/// Sees that the lock files of the targets' packages fit the workspace, which has lock files of its own: a dependency
+/// that a crate gains belongs into both. Reads what is here already.
+pub(crate) fn lock_files(workspace: &Workspace) -> Result<()> {
+    PACKAGES.into_iter().try_for_each(|package| {
+        let mut cargo = cmd::cargo();
+        cargo
+            .args(["update", "--quiet", "--workspace", "--locked", "--offline"])
+            .arg("--manifest-path")
+            .arg(workspace.root().join(package).join("Cargo.toml"));
+        cmd::run(&mut cargo).with_context(|| format!("the lock file of {package}"))
+    })
+}
+
 /// Sees to cargo-fuzz, in the target directory: nothing of the user's is touched.
 fn install(workspace: &Workspace) -> Result<()> {
     if version(workspace).is_some() {
