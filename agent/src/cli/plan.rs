@@ -10,7 +10,9 @@ use self::{
 };
 use super::{connect::Connect, output};
 
+pub(super) mod cpu;
 pub(super) mod files;
+mod found;
 pub(super) mod input;
 mod objects;
 pub(crate) mod reclaimed;
@@ -40,6 +42,8 @@ A snapshot (YAML or JSON); every key but the first two may be left out:
   cgroups: {}                           # what the cgroups hold, as --record writes it
   recorded: {}                          # everything, as --record writes it; then nothing else but:
   reclaimed: {}                         # what the node's reclaimed resources are from, as --record writes it
+  cpuStrategies: {}                     # what the CPU strategies go by, as --record writes it; default: as config says,
+                                        # with nothing measured
 
 Exit code: 0 all is planned, 1 something is left out (standard error says what), 2 nothing could be
 planned, 3 a wrong argument or no answer from the agent.";

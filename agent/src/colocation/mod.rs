@@ -10,11 +10,13 @@
 //! | `pool` | whether the node has CPU to give | `burst`, `hold` |
 //! | `found` | what the cgroups held before podwarden wrote to them, kept past a kill | `burst`, `hold` |
 //! | `ours` | podwarden's quotas, so that they do not count as foreign | any thread |
+//! | `latest` | the latest value of a thread that must not wait | any thread |
 //! | `undo` | puts everything back when the agent is killed | a process of its own |
 
 pub mod burst;
 mod found;
 pub mod hold;
+mod latest;
 mod ours;
 mod pool;
 pub mod proactive;

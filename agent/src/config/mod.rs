@@ -29,6 +29,7 @@ mod machine;
 mod parts;
 mod raw;
 mod reclaimed;
+mod strategies;
 mod url;
 mod validate;
 mod values;

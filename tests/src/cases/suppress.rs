@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -11,7 +12,7 @@ use podwarden_policy::settings::Controller;
 use super::colocation::quota;
 use super::colocation::scene::Scene;
 use super::{Case, Context, portable};
-use crate::harness::{Options, PodSpec, Qos, eventually, http_get};
+use crate::harness::{Options, PodSpec, Qos, eventually, http_get, sleep};
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -97,6 +98,35 @@ fn is_shown(context: &Context, scene: &Scene) -> Result<()> {
         text.contains("CPUs: colocation.cpuSuppressThresholdPercent"),
         "{text}"
     );
+    is_planned(context, scene)
+}
+
+/// A recorded snapshot has the formula's figures, and its plan the quota in force.
+fn is_planned(context: &Context, scene: &Scene) -> Result<()> {
+    let recorded = http_get(scene.node.agent.socket(), "/v1/plan")?.text();
+    let file = scene.node.sandbox.dir().join("snapshot.json");
+    std::fs::write(&file, recorded)?;
+    let planned = Command::new(context.agent())
+        .args(["plan", "-o", "json", "-f"])
+        .arg(&file)
+        .output()
+        .context("run podwarden plan")?;
+    let report: serde_json::Value = serde_json::from_slice(&planned.stdout)?;
+    let rows = report["cpuStrategies"].as_array();
+    let rows = rows.context("plan shows no strategy")?;
+    let of = |part: &str| {
+        let row = rows.iter().find(|row| row["part"] == part);
+        let milli = row.and_then(|row| row["cpuMilli"].as_i64());
+        milli.with_context(|| format!("no {part} in {rows:?}"))
+    };
+    // Half of 16 CPUs, of which 6.5 are reserved.
+    let (node, system, formula) = (of("node")?, of("system")?, of("formula")?);
+    ensure!(node == 8000 && system >= 6500, "{rows:?}");
+    ensure!(
+        formula == (node - system - of("pods")?).max(320),
+        "{rows:?}"
+    );
+    ensure!((1400..=1500).contains(&of("quota")?), "{rows:?}");
     Ok(())
 }
 
@@ -153,24 +183,33 @@ fn suppression_is_undone(context: &Context) -> Result<()> {
     scene.finish_by_undo(context)
 }
 
+/// A kubelet with a static CPU manager sets the CPUs of containers: neither these nor the tier's are touched.
 fn suppression_beside_a_kubelet(context: &Context) -> Result<()> {
-    let options = Options {
-        assist: true,
-        ..options("cfsQuota")
-    };
-    let scene = start(context, &options)?;
-    let degradations = scene.node.agent.node()?.degradations;
-    ensure!(
-        degradations
-            .iter()
-            .any(|one| one.contains("cpuSuppressThresholdPercent")),
-        "nothing says that best effort is not suppressed: {degradations:?}"
-    );
-    ensure!(
-        quota(&scene.tier)?.is_none(),
-        "a kubelet's tier has a quota"
-    );
-    scene.finish()
+    for policy in ["cfsQuota", "cpuset"] {
+        let options = Options {
+            assist: true,
+            ..options(policy)
+        };
+        let scene = start(context, &options)?;
+        let cgroups = [&scene.tier, &scene.batch.main, &scene.web.main];
+        let before = cgroups.map(|cgroup| cgroup.cpus().ok());
+        sleep(Duration::from_secs(1))?;
+        let degradations = scene.node.agent.node()?.degradations;
+        ensure!(
+            degradations
+                .iter()
+                .any(|one| one.contains("cpuSuppressThresholdPercent")),
+            "nothing says that best effort is not suppressed: {degradations:?}"
+        );
+        ensure!(
+            quota(&scene.tier)?.is_none(),
+            "a kubelet's tier has a quota"
+        );
+        let after = cgroups.map(|cgroup| cgroup.cpus().ok());
+        ensure!(before == after, "CPUs {before:?}, then {after:?}");
+        scene.finish()?;
+    }
+    Ok(())
 }
 
 fn suppression_by_cpus(context: &Context) -> Result<()> {

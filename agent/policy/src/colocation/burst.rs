@@ -46,6 +46,8 @@ impl Policy {
 
 /// `cpuBurstConfig`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
 pub struct BurstConfig {
     /// `policy`.
     pub policy: Policy,

@@ -18,12 +18,31 @@ pub const QUIET_NANOS: u64 = 100_000_000;
 const STEPS: u64 = 10;
 
 /// What best effort may use of the node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Bounds {
     /// All CPUs of the node.
     pub cpus: MilliCpu,
     /// What best effort keeps in any case.
     pub floor: MilliCpu,
+}
+
+/// The limit after a protected pod waited while best effort used `used`; `None` where it stays.
+pub fn lowered(limit: Option<MilliCpu>, used: MilliCpu, bounds: &Bounds) -> Option<MilliCpu> {
+    if used <= bounds.floor && limit.is_none() {
+        return None;
+    }
+    let from = limit.map_or(used, |limit| limit.min(used)).min(bounds.cpus);
+    let next = MilliCpu(from.0 / 2).max(bounds.floor);
+    let falls = limit.is_none_or(|limit| next < limit);
+    falls.then_some(next)
+}
+
+/// The limit after a time in which none waited; `None` for the whole node.
+pub fn raised(limit: MilliCpu, bounds: &Bounds) -> Option<MilliCpu> {
+    let next = limit.saturating_add(MilliCpu((bounds.cpus.0 / STEPS).max(1)));
+    (next < bounds.cpus).then_some(next)
 }
 
 /// The state of the law; times are nanoseconds of one monotonic clock.
@@ -55,14 +74,9 @@ impl Hold {
         if self.limit.is_some() && now.saturating_sub(self.lowered) < SETTLE_NANOS {
             return false;
         }
-        let from = self
-            .limit
-            .map_or(used, |limit| limit.min(used))
-            .min(bounds.cpus);
-        let next = MilliCpu(from.0 / 2).max(bounds.floor);
-        if self.limit.is_some_and(|limit| limit <= next) {
+        let Some(next) = lowered(self.limit, used, bounds) else {
             return false;
-        }
+        };
         self.limit = Some(next);
         self.lowered = now;
         true
@@ -77,8 +91,7 @@ impl Hold {
             return false;
         }
         self.since = now;
-        let next = limit.saturating_add(MilliCpu((bounds.cpus.0 / STEPS).max(1)));
-        self.limit = (next < bounds.cpus).then_some(next);
+        self.limit = raised(limit, bounds);
         true
     }
 

@@ -13,4 +13,5 @@ pub mod predict;
 pub mod proactive;
 pub mod reclaimed;
 pub mod resctrl;
+pub mod strategies;
 pub mod suppress;

@@ -16,6 +16,8 @@ const INCREASE_PERCENT: u64 = 10;
 
 /// Who used how much CPU in the last interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
 pub struct Usage {
     /// The whole machine.
     pub node: MilliCpu,
@@ -31,6 +33,8 @@ pub struct Usage {
 
 /// The node, as its API object describes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
 pub struct Capacity {
     /// `status.capacity.cpu`.
     pub capacity: MilliCpu,
@@ -40,6 +44,8 @@ pub struct Capacity {
 
 /// `cpuSuppressThresholdPercent` and `cpuSuppressMinPercent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
 pub struct Threshold {
     /// What all pods and the system may use, percent of the node's CPUs, 1 to 100.
     pub percent: u64,
@@ -74,6 +80,15 @@ pub fn quantity(node: Capacity, usage: Usage, threshold: Threshold) -> i64 {
         - signed(system.max(node.reserved));
     let floor = threshold.min_percent.map(share);
     crate::units::saturate(floor.map_or(left, |floor| left.max(floor)))
+}
+
+/// What of the quantity can be given. The policy for CPUs sets nothing where it wants more of them than are free of
+/// other pods: then all of these.
+pub fn within_free(policy: Policy, quantity: i64, cpus: &cpuset::Node<'_>) -> i64 {
+    match policy {
+        Policy::Cpuset => quantity.min(cpus.free_milli()),
+        Policy::CfsQuota => quantity,
+    }
 }
 
 fn signed(cpu: MilliCpu) -> i128 {

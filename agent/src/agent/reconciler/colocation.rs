@@ -2,12 +2,15 @@
 
 mod publish;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{
-    MilliCpu, Pod, QosClass,
-    colocation::class::{self, Class, Classified, WAIT_OBJECTIVE_ANNOTATION},
+    MilliCpu, QosClass,
+    colocation::{
+        class::{self, Class, Classified},
+        strategies::Strategies,
+    },
     limits::pod_requests,
     name::CgroupName,
     settings::Observed,
@@ -24,7 +27,7 @@ use crate::{
         proactive::{Given, Giver, Proactive},
         resctrl::{Group, Member, Resctrl},
     },
-    config::{Mode, WaitObjective},
+    config::Mode,
     pods::SourcedPod,
 };
 
@@ -105,6 +108,28 @@ impl Colocation {
             long_waits: standing.long_waits(),
             dry_run: env.config.mode != Mode::Enforce,
         })
+    }
+
+    /// What the CPU strategies go by now; `None` where all are off.
+    pub(super) fn cpu_strategies(&self, env: &Environment) -> Option<Strategies> {
+        let mut all = env.config.colocation.cpu_strategies(&env.node);
+        if let (Some(burst), Some(burster)) = (&mut all.burst, &self.burster) {
+            burst.state = burster.state();
+        }
+        if let Some(holder) = &self.holder {
+            let (standing, figures) = (holder.standing(), holder.standing().figures());
+            if let Some(suppress) = &mut all.suppress {
+                suppress.measured = figures.suppress;
+            }
+            if let Some(wait) = &mut all.wait {
+                let waited = &mut wait.measured;
+                (waited.limit, waited.used) = (standing.wait(), figures.used);
+                let waiting = self.waiting.as_ref().filter(|_| waited.limit.is_some());
+                waited.pod = waiting.map(|(pod, _)| pod.uid.clone());
+                waited.nanos = waiting.map(|(_, nanos)| *nanos);
+            }
+        }
+        (!all.is_empty()).then_some(all)
     }
 
     /// Completes when a thread has reported. Cancel-safe.
@@ -190,7 +215,7 @@ impl Colocation {
                 let pod = protected(sourced, entry, &known);
                 watched.protected.push(hold::Protected {
                     pod: pod.pod.clone(),
-                    objective: objective(&sourced.pod)
+                    objective: hold::objective(&sourced.pod)
                         .unwrap_or_default()
                         .unwrap_or(env.config.colocation.wait.objective),
                     slots: index.slots(entry),
@@ -235,7 +260,7 @@ impl Colocation {
                     .contradictions
                     .iter()
                     .map(|one| format!("exceeds no CPU limit: {one}"))
-                    .chain(objective(&sourced.pod).err());
+                    .chain(hold::objective(&sourced.pod).err());
                 all.map(move |one| (pod.clone(), one)).collect::<Vec<_>>()
             })
             .collect();
@@ -306,21 +331,6 @@ fn member(classified: &Classified, entry: &PodEntry) -> Option<Member> {
     })
 }
 
-/// The wait that is too long for a pod by its annotation, `None` without one; or why it has no effect.
-fn objective(pod: &Pod) -> Result<Option<Duration>, String> {
-    let Some(text) = &pod.colocation.wait_objective else {
-        return Ok(None);
-    };
-    let read = text.parse::<WaitObjective>();
-    read.map(|objective| Some(objective.0)).map_err(|error| {
-        let shown: String = text.chars().take(32).collect();
-        format!(
-            "may wait as long as pods without metadata.annotations[{WAIT_OBJECTIVE_ANNOTATION}]: it is \
-             `{shown}`: {error}"
-        )
-    })
-}
-
 /// A pod's cgroups: its own and its containers'.
 fn cgroups(pod: &Protected) -> Vec<CgroupPath> {
     let containers = pod.containers.iter().map(|(_, path)| path.clone());
@@ -339,40 +349,5 @@ fn protected(sourced: &SourcedPod, entry: &PodEntry, known: &Known<'_>) -> Prote
                 (name.to_owned(), one.path.clone())
             })
             .collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_objective_without_effect_is_named_with_its_annotation_and_value() {
-        for (text, expected) in [
-            ("2ms", Ok(Some(Duration::from_millis(2)))),
-            ("0", Err("`0`")),
-            ("0s", Err("`0s`")),
-            ("99us", Err("`99us`")),
-            ("2s", Err("`2s`")),
-            ("-5ms", Err("`-5ms`")),
-            ("5", Err("`5`")),
-            ("", Err("``")),
-            ("soon", Err("`soon`")),
-            ("\u{2028}", Err("annotations")),
-        ] {
-            let mut pod = Pod::default();
-            pod.colocation.wait_objective = Some(text.to_owned());
-            let found = objective(&pod);
-            match expected {
-                Ok(expected) => assert_eq!(found, Ok(expected), "{text}"),
-                Err(shown) => {
-                    let error = found.unwrap_err();
-                    assert!(
-                        error.contains(shown) && error.contains(WAIT_OBJECTIVE_ANNOTATION),
-                        "{error}"
-                    );
-                }
-            }
-        }
     }
 }

@@ -363,6 +363,7 @@ impl Reconciler {
                 unexplained: self.eviction.unexplained(),
                 given: self.colocation.given(),
                 best_effort_cpu: self.colocation.best_effort_cpu(&self.env),
+                cpu_strategies: self.colocation.cpu_strategies(&self.env),
             },
         );
     }

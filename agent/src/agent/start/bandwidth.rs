@@ -7,12 +7,7 @@ use std::{
 
 use nix::unistd::{SysconfVar, sysconf};
 use podwarden_cgroup::Tree;
-use podwarden_policy::{
-    MilliCpu, QosClass,
-    colocation::{burst::Policy, hold::Bounds, suppress::Capacity},
-    plan::Ownership,
-    reserve,
-};
+use podwarden_policy::{QosClass, colocation::burst::Policy, plan::Ownership};
 
 use super::{Environment, LOCK_DIR};
 use crate::{
@@ -139,20 +134,13 @@ fn holder(env: &Environment, waits: Option<Waits>, lost: &mut Vec<String>) -> Op
 
 fn parts(env: &Environment) -> hold::Parts {
     let (layout, config) = (&env.layout, &env.config.colocation);
-    let cpus = env.node.cpu_capacity;
-    let reserved = cpus.saturating_sub(reserve::allocatable(&env.node).cpu);
+    let suppress = config.cpu_strategies(&env.node).suppress;
     hold::Parts {
         tree: env.tree.clone(),
         tier: layout.path(&layout.kubepods.tier(QosClass::BestEffort)),
-        bounds: Bounds {
-            cpus,
-            floor: MilliCpu(cpus.0.saturating_mul(config.wait.min_percent) / 100),
-        },
-        suppress: config.suppress.map(|suppress| hold::Strategy {
-            node: Capacity {
-                capacity: cpus,
-                reserved,
-            },
+        bounds: config.bounds(&env.node),
+        suppress: suppress.map(|suppress| hold::Strategy {
+            node: suppress.node,
             threshold: suppress.threshold,
             policy: suppress.policy,
             kubepods: layout.path(&layout.kubepods),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use podwarden_policy::colocation::reclaimed::Inputs;
+use podwarden_policy::colocation::{reclaimed::Inputs, strategies::Strategies};
 use serde::Serialize;
 
 use super::{
@@ -26,6 +26,8 @@ pub struct Figures {
     pub read_at: Instant,
     /// What the node's reclaimed resources are from; `None` where they are not computed.
     pub reclaimed: Option<Arc<Inputs>>,
+    /// What the CPU strategies go by; `None` where all are off.
+    pub cpu_strategies: Option<Arc<Strategies>>,
     listed: OnceLock<serde_json::Result<Bytes>>,
     rows: OnceLock<serde_json::Result<String>>,
     series: OnceLock<Series>,
@@ -39,6 +41,7 @@ impl Figures {
             pods,
             read_at: Instant::now(),
             reclaimed: None,
+            cpu_strategies: None,
             listed: OnceLock::new(),
             rows: OnceLock::new(),
             series: OnceLock::new(),
@@ -49,6 +52,15 @@ impl Figures {
     #[must_use]
     pub fn with_reclaimed(self, reclaimed: Option<Arc<Inputs>>) -> Self {
         Self { reclaimed, ..self }
+    }
+
+    /// The same with what the CPU strategies go by.
+    #[must_use]
+    pub fn with_cpu_strategies(self, strategies: Option<Strategies>) -> Self {
+        Self {
+            cpu_strategies: strategies.map(Arc::new),
+            ..self
+        }
     }
 
     /// What `GET /v1/pods` answers: a `PodList` in JSON, written at the first call. A thousand pods take milliseconds:

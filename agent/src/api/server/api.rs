@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
-use podwarden_policy::colocation::reclaimed::Inputs;
+use podwarden_policy::colocation::{reclaimed::Inputs, strategies::Strategies};
 use tokio::sync::Semaphore;
 
 use super::Shared;
@@ -153,23 +153,29 @@ fn nothing_planned() -> ErrorResponse {
     )
 }
 
-/// What a plan is made from, and beside it what the node offers.
+/// What a plan is made from, and beside it what the node offers and what the CPU strategies go by.
 #[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Answer<'a> {
     #[serde(flatten)]
     planned: &'a Recorded,
     #[serde(skip_serializing_if = "Option::is_none")]
     reclaimed: Option<&'a Inputs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_strategies: Option<&'a Strategies>,
 }
 
 pub(super) async fn plan(State(shared): State<Shared>) -> Result<Response, ErrorResponse> {
     let planned = shared.published.planned();
     let figures = shared.published.latest();
-    let reclaimed = figures.reclaimed.as_deref();
     planned
         .map(|planned| {
-            let planned = &planned;
-            Json(Answer { planned, reclaimed }).into_response()
+            Json(Answer {
+                planned: &planned,
+                reclaimed: figures.reclaimed.as_deref(),
+                cpu_strategies: figures.cpu_strategies.as_deref(),
+            })
+            .into_response()
         })
         .ok_or_else(nothing_planned)
 }

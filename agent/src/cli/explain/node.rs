@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::cli::{
     output,
     plan::{
+        cpu,
         input::Input,
         reclaimed::{self, Row},
     },
@@ -25,6 +26,9 @@ pub(super) struct Explanation {
     allocatable_memory_bytes: u64,
     /// The sums of batch and mid resources; empty where they are not computed.
     reclaimed: Vec<Row>,
+    /// What the CPU strategies give and hold back; empty where all are off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cpu_strategies: Vec<cpu::Row>,
     /// What best effort may use, and why; absent from a snapshot, and where nothing holds it back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) best_effort_cpu: Option<String>,
@@ -43,6 +47,7 @@ impl Explanation {
                 .reclaimed
                 .as_ref()
                 .map_or_else(Vec::new, reclaimed::rows),
+            cpu_strategies: cpu::rows(&input.cpu_strategies, &input.snapshot),
             best_effort_cpu: None,
         }
     }
@@ -64,6 +69,10 @@ impl Explanation {
             );
         } else {
             text.push_str(&reclaimed::table(&self.reclaimed));
+        }
+        if !self.cpu_strategies.is_empty() {
+            text.push_str("\nCPU strategies\n");
+            text.push_str(&cpu::table(&self.cpu_strategies));
         }
         text
     }

@@ -1,7 +1,7 @@
 //! From a file, standard input or the agent to a policy snapshot.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::Read as _,
     path::{Path, PathBuf},
 };
@@ -9,8 +9,8 @@ use std::{
 use anyhow::Context as _;
 use podwarden_cgroup::{CgroupLayout, Driver};
 use podwarden_policy::{
-    Bytes, MilliCpu, Node, PodUid,
-    colocation::reclaimed::Inputs,
+    Bytes, MilliCpu, Node,
+    colocation::{reclaimed::Inputs, strategies::Strategies},
     name::{self, CgroupName},
     plan::{Ownership, Snapshot},
     reserve,
@@ -19,14 +19,15 @@ use podwarden_policy::{
 use serde_json::Value;
 
 use super::{
-    objects::{self, Read},
+    found::Found,
+    objects::Read,
     schema::{DriverName, RawSnapshot},
     usage,
 };
 use crate::{
     config::{API_VERSION, Config, ConfigError, Cpu, Machine, Memory, Overrides, from_yaml},
     hierarchy::recorded::{KIND, Version},
-    pods::{ManifestError, Problem, manifest},
+    pods::{Problem, manifest},
 };
 
 /// What is planned for, beside the pods; each overrides what the snapshot says.
@@ -67,6 +68,8 @@ pub(crate) struct Input {
     pub(crate) layout: CgroupLayout,
     /// What the node's reclaimed resources are from, where they are recorded.
     pub(crate) reclaimed: Option<Inputs>,
+    /// What the CPU strategies go by.
+    pub(crate) cpu_strategies: Strategies,
     /// One sentence each: a pod that is left out, and why.
     pub(crate) errors: Vec<String>,
 }
@@ -150,7 +153,11 @@ impl Reader<'_> {
             self.driver(None),
             pods,
         );
-        Ok(self.input(snapshot, None, None, errors))
+        let cpu_strategies = config.colocation.cpu_strategies(&snapshot.node);
+        Ok(Input {
+            cpu_strategies,
+            ..self.input(snapshot, None, None, errors)
+        })
     }
 
     fn snapshot(self, document: &str) -> anyhow::Result<Input> {
@@ -161,9 +168,9 @@ impl Reader<'_> {
                 ConfigError::value(self.name, "apiVersion", &raw.api_version, wrong).into(),
             );
         }
-        let reclaimed = raw.reclaimed.take();
-        let reclaimed = reclaimed.map(|found| decode(self.name, "reclaimed", found));
-        let reclaimed = reclaimed.transpose()?;
+        let reclaimed = taken(self.name, "reclaimed", &mut raw.reclaimed)?;
+        let found: Option<Strategies> = taken(self.name, "cpuStrategies", &mut raw.cpu_strategies)?;
+        let found = found.unwrap_or_default();
         let input = match raw.recorded {
             Some(_) if raw.is_written_by_hand() => anyhow::bail!(
                 "snapshot {}: `recorded` says everything; remove the keys beside it, or change \
@@ -173,11 +180,22 @@ impl Reader<'_> {
             Some(recorded) => {
                 let snapshot = decode::<Snapshot>(self.name, "recorded", recorded)?;
                 let snapshot = self.changed(snapshot, self.driver(raw.cgroup_driver));
-                self.input(snapshot, raw.cgroup_version, raw.cgroup_driver, Vec::new())
+                let mut input =
+                    self.input(snapshot, raw.cgroup_version, raw.cgroup_driver, Vec::new());
+                let node = &input.snapshot.node;
+                input.cpu_strategies = match &self.config {
+                    Some(config) => config.colocation.cpu_strategies(node),
+                    None => found.clone().on(node.cpu_capacity),
+                };
+                input
             }
             None => self.written(raw)?,
         };
-        Ok(Input { reclaimed, ..input })
+        Ok(Input {
+            reclaimed,
+            cpu_strategies: input.cpu_strategies.measured_as(&found),
+            ..input
+        })
     }
 
     /// A snapshot written by hand.
@@ -222,7 +240,11 @@ impl Reader<'_> {
         if let Some(Memory(available)) = raw.memory_available {
             snapshot.crossing = usage::crossing(&config, &snapshot.node, available);
         }
-        Ok(self.input(snapshot, Some(version), raw.cgroup_driver, errors))
+        let cpu_strategies = config.colocation.cpu_strategies(&snapshot.node);
+        Ok(Input {
+            cpu_strategies,
+            ..self.input(snapshot, Some(version), raw.cgroup_driver, errors)
+        })
     }
 
     /// `--config`, else what the snapshot says, else the defaults.
@@ -299,6 +321,7 @@ impl Reader<'_> {
             layout: CgroupLayout::of(self.driver(driver), snapshot.kubepods.clone()),
             snapshot,
             reclaimed: None,
+            cpu_strategies: Strategies::default(),
             errors,
         }
     }
@@ -345,56 +368,12 @@ fn decode<T: serde::de::DeserializeOwned>(
         .map_err(|e| anyhow::anyhow!("snapshot {name}: {field}.{}: {}", e.path(), e.inner()))
 }
 
-/// Pods and errors on the way.
-#[derive(Default)]
-struct Found {
-    documents: usize,
-    uids: BTreeSet<PodUid>,
-    pods: Vec<Read>,
-    errors: Vec<String>,
-}
-
-impl Found {
-    fn add(&mut self, name: &str, document: usize, mut value: Value) {
-        self.documents += 1;
-        if let Some(Value::Array(items)) = value.get_mut("items") {
-            items.retain(|item| !objects::runs_nowhere(item));
-        }
-        if objects::runs_nowhere(&value) {
-            return;
-        }
-        for result in objects::read(value) {
-            match result {
-                Ok(read) if self.uids.insert(read.pod.uid.clone()) => self.pods.push(read),
-                Ok(Read { pod, .. }) => {
-                    let problem = Problem::InPod {
-                        pod: format!("{}/{}", pod.namespace, pod.name),
-                        problem: Box::new(Problem::DuplicateUid {
-                            uid: pod.uid.to_string(),
-                            first: name.into(),
-                        }),
-                    };
-                    self.error(name, document, problem);
-                }
-                Err(problem) => self.error(name, document, problem),
-            }
-        }
-    }
-
-    fn error(&mut self, name: &str, document: usize, problem: Problem) {
-        let error = ManifestError {
-            file: name.into(),
-            document: Some(document),
-            problem,
-        };
-        self.errors.push(error.to_string());
-    }
-
-    /// Errors and pods; an error itself where no pod is left to plan for because of others.
-    fn finish(self, name: &str) -> anyhow::Result<(Vec<String>, Vec<Read>)> {
-        if self.pods.is_empty() && !self.errors.is_empty() {
-            anyhow::bail!("{name}: no pod can be planned\n{}", self.errors.join("\n"));
-        }
-        Ok((self.errors, self.pods))
-    }
+/// The same of a key that may be left out.
+fn taken<T: serde::de::DeserializeOwned>(
+    name: &str,
+    field: &str,
+    value: &mut Option<Value>,
+) -> anyhow::Result<Option<T>> {
+    let value = value.take();
+    value.map(|value| decode(name, field, value)).transpose()
 }

@@ -10,7 +10,7 @@ use podwarden_policy::{
 };
 use serde::Serialize;
 
-use super::{files::files, input::Input, reclaimed};
+use super::{cpu, files::files, input::Input, reclaimed};
 use crate::{api::types::PodRef, cli::output};
 
 /// What `-o json` prints.
@@ -28,6 +28,9 @@ pub(crate) struct Report {
     /// What the node offers a second time, and where each figure comes from; empty where that is not recorded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) reclaimed: Vec<reclaimed::Row>,
+    /// What the CPU strategies give and hold back; empty where all are off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cpu_strategies: Vec<cpu::Row>,
     /// What is left out, and why.
     pub(crate) errors: Vec<String>,
 }
@@ -93,6 +96,7 @@ impl Report {
                 .reclaimed
                 .as_ref()
                 .map_or_else(Vec::new, reclaimed::rows),
+            cpu_strategies: cpu::rows(&input.cpu_strategies, snapshot),
             errors: input.errors.clone(),
         }
     }
@@ -144,6 +148,10 @@ impl Report {
         if !self.reclaimed.is_empty() {
             text.push_str("\nReclaimed resources\n");
             text.push_str(&reclaimed::table(&self.reclaimed));
+        }
+        if !self.cpu_strategies.is_empty() {
+            text.push_str("\nCPU strategies\n");
+            text.push_str(&cpu::table(&self.cpu_strategies));
         }
         text
     }

@@ -36,6 +36,8 @@ pub(super) struct RawSnapshot {
     pub(super) recorded: Option<Value>,
     /// What the node's reclaimed resources are from.
     pub(super) reclaimed: Option<Value>,
+    /// What the CPU strategies go by.
+    pub(super) cpu_strategies: Option<Value>,
 }
 
 impl RawSnapshot {

@@ -32,10 +32,13 @@ use std::{
 };
 
 use podwarden_cgroup::{CgroupPath, Tree};
-use podwarden_policy::{MilliCpu, colocation::burst::BurstConfig};
+use podwarden_policy::{
+    MilliCpu,
+    colocation::burst::{BurstConfig, NodeState},
+};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::Ours;
+use super::{Ours, latest::Latest};
 use crate::api::types::PodRef;
 
 /// A pod that may exceed its limit.
@@ -159,6 +162,7 @@ pub struct Parts {
 pub struct Burster {
     messages: Sender<Message>,
     reports: UnboundedReceiver<Report>,
+    state: Arc<Latest<Option<NodeState>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -170,15 +174,22 @@ impl Burster {
     pub fn start(parts: Parts) -> io::Result<Self> {
         let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();
-        let thread = thread::Thread::new(parts, tell);
+        let state = Arc::new(Latest::default());
+        let thread = thread::Thread::new(parts, tell, Arc::clone(&state));
         let thread = std::thread::Builder::new()
             .name("colocation".to_owned())
             .spawn(move || thread.run(&waiting))?;
         Ok(Self {
             messages,
             reports,
+            state,
             thread: Some(thread),
         })
+    }
+
+    /// Whether the node has CPU to give.
+    pub fn state(&self) -> NodeState {
+        self.state.get().unwrap_or(NodeState::Unknown)
     }
 
     /// The pods and the share pool from now on.

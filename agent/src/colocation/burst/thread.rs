@@ -1,7 +1,10 @@
 //! The thread: waits until it is told something or a container could have reached its quota.
 
 use std::{
-    sync::mpsc::{Receiver, RecvTimeoutError},
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
     time::{Duration, Instant},
 };
 
@@ -10,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Aim, Message, Parts, Protected, Report, pod::Pod};
 use crate::{
-    colocation::{found::Originals, pool::Pool, undo},
+    colocation::{found::Originals, latest::Latest, pool::Pool, undo},
     hierarchy::converge::guard::Guard,
     kernel::realtime,
 };
@@ -25,12 +28,18 @@ pub(super) struct Thread {
     /// Pods that are not protected any more and could not be put back yet.
     leaving: Vec<Pod>,
     pool: Pool,
+    /// The pool's state, for others to read.
+    state: Arc<Latest<Option<NodeState>>>,
     /// Puts everything back when the agent is killed.
     guard: Option<Guard>,
 }
 
 impl Thread {
-    pub(super) fn new(parts: Parts, tell: UnboundedSender<Report>) -> Self {
+    pub(super) fn new(
+        parts: Parts,
+        tell: UnboundedSender<Report>,
+        state: Arc<Latest<Option<NodeState>>>,
+    ) -> Self {
         Self {
             originals: Originals::open(parts.found.clone()),
             parts,
@@ -39,6 +48,7 @@ impl Thread {
             pods: Vec::new(),
             leaving: Vec::new(),
             pool: Pool::default(),
+            state,
             guard: None,
         }
     }
@@ -116,6 +126,7 @@ impl Thread {
             pods,
             leaving,
             pool,
+            state: shown,
             ..
         } = self;
         if pods.is_empty() {
@@ -131,6 +142,7 @@ impl Thread {
             );
         }
         let state: NodeState = pool.state();
+        shown.set(Some(state));
         let mut tell = |report| {
             // An error says that the reconciler has ended.
             let _ = tell.send(report);

@@ -12,6 +12,7 @@
 //! A pod that its own limit stopped waited for no other pod: what its cgroups were throttled counts against the wait.
 
 pub(super) mod cpus;
+mod objective;
 mod rounds;
 mod standing;
 mod suppress;
@@ -39,6 +40,7 @@ use podwarden_policy::{MilliCpu, colocation::hold::Bounds};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub use self::{
+    objective::objective,
     standing::Standing,
     suppress::{Pinned, Strategy},
 };

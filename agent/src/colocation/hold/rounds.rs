@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use podwarden_cgroup::{CpuList, Error, Tree};
-use podwarden_policy::{MilliCpu, colocation::suppress::Policy};
+use podwarden_policy::{
+    MilliCpu,
+    colocation::{strategies::Measured, suppress::Policy},
+};
 
 use super::{
     Suppressed, What,
@@ -36,6 +39,11 @@ impl Rounds {
     /// What the tier may use by the formula, by its quota or its CPUs.
     pub(super) fn limit(&self) -> Option<MilliCpu> {
         self.law.as_ref().and_then(|law| law.share().cpu())
+    }
+
+    /// What the last round was computed from.
+    pub(super) fn measured(&self) -> Option<Measured> {
+        self.law.as_ref().and_then(Suppress::measured)
     }
 
     /// The kernel refused a quota, or the tier is gone: the next round begins anew.

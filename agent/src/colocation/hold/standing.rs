@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use podwarden_policy::MilliCpu;
+use podwarden_policy::{MilliCpu, colocation::strategies::Measured};
+
+use crate::colocation::latest::Latest;
 
 /// No limit.
 const NONE: u64 = u64::MAX;
@@ -13,6 +15,16 @@ pub struct Standing {
     wait: AtomicU64,
     suppress: AtomicU64,
     long_waits: AtomicU64,
+    figures: Latest<Figures>,
+}
+
+/// What the limits are from.
+#[derive(Debug, Clone, Default)]
+pub struct Figures {
+    /// The formula's figures; `None` before there are any.
+    pub suppress: Option<Measured>,
+    /// What best effort used lately; `None` where its cgroup is not there.
+    pub used: Option<MilliCpu>,
 }
 
 impl Default for Standing {
@@ -21,6 +33,7 @@ impl Default for Standing {
             wait: AtomicU64::new(NONE),
             suppress: AtomicU64::new(NONE),
             long_waits: AtomicU64::new(0),
+            figures: Latest::default(),
         }
     }
 }
@@ -31,6 +44,16 @@ impl Standing {
         for (at, limit) in [(&self.wait, wait), (&self.suppress, suppress)] {
             at.store(limit.map_or(NONE, |limit| limit.0), Ordering::Relaxed);
         }
+    }
+
+    /// What these are from.
+    pub(super) fn set_figures(&self, figures: Figures) {
+        self.figures.set(figures);
+    }
+
+    /// What the limits are from.
+    pub fn figures(&self) -> Figures {
+        self.figures.get()
     }
 
     /// A protected pod waited longer than its objective.

@@ -11,7 +11,10 @@ use std::{
 use podwarden_cgroup::{CgroupPath, Error, KernelCpu, Tree};
 use podwarden_policy::{
     MilliCpu,
-    colocation::suppress::{self, Capacity, Policy, Step, Threshold, Usage, cpuset},
+    colocation::{
+        strategies::Measured,
+        suppress::{self, Capacity, Policy, Step, Threshold, Usage, cpuset::Sets},
+    },
     convert::{DEFAULT_PERIOD_US, quota_to_milli},
     limits::Limit,
 };
@@ -71,6 +74,8 @@ pub(super) struct Suppress {
     /// Those of the last second, the oldest first.
     looks: VecDeque<Look>,
     usage: Usage,
+    /// Those of the last round.
+    sets: Sets,
     law: Law,
 }
 
@@ -99,6 +104,7 @@ impl Suppress {
             strategy,
             looks: VecDeque::new(),
             usage: Usage::default(),
+            sets: Sets::default(),
             law: Law::default(),
         })
     }
@@ -147,7 +153,7 @@ impl Suppress {
         while self.looks.get(1).is_some_and(covered) {
             self.looks.pop_front();
         }
-        let Some(usage) = self.measured().filter(|_| self.looks.len() > 1) else {
+        let Some(usage) = self.usage().filter(|_| self.looks.len() > 1) else {
             return false;
         };
         self.usage = usage;
@@ -159,14 +165,27 @@ impl Suppress {
         } = self.strategy;
         let quantity = suppress::quantity(node, usage, threshold);
         let sets = match policy {
-            Policy::CfsQuota => Some(CpuSets::default()),
-            Policy::Cpuset => CpuSets::read(tree, present, pinned),
+            Policy::CfsQuota => Some(Sets::default()),
+            Policy::Cpuset => read_sets(tree, present, pinned),
         };
-        sets.is_some_and(|sets| self.law.step((policy, node.capacity), quantity, now, &sets))
+        let Some(sets) = sets else { return false };
+        self.sets = sets;
+        self.law
+            .step((policy, node.capacity), quantity, now, &self.sets)
+    }
+
+    /// What the last round was computed from; `None` before there are figures.
+    pub(super) fn measured(&self) -> Option<Measured> {
+        (self.looks.len() > 1).then(|| Measured {
+            usage: self.usage,
+            sets: self.sets.clone(),
+            quota_us: self.law.quota,
+            cpus: self.law.cpus.clone(),
+        })
     }
 
     /// What was used between the oldest look and the latest; `None` where the machine's figures are not known.
-    fn measured(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<Usage> {
         let (first, last) = (self.looks.front()?, self.looks.back()?);
         let window = last.at.duration_since(first.at);
         let since =
@@ -187,19 +206,15 @@ impl Law {
         (policy, capacity): (Policy, MilliCpu),
         quantity: i64,
         now: Instant,
-        sets: &CpuSets,
+        sets: &Sets,
     ) -> bool {
-        // The law sets nothing where it wants more CPUs than are free.
-        let quantity = match policy {
-            Policy::Cpuset => quantity.min(sets.free()),
-            Policy::CfsQuota => quantity,
-        };
+        let cpus = sets.node(self.cpus.as_ref());
         let round = suppress::round(
             Some(policy),
-            Some(quantity),
+            Some(suppress::within_free(policy, quantity, &cpus)),
             capacity,
             Limit::from(self.quota),
-            &sets.node(self.cpus.as_ref()),
+            &cpus,
         );
         let may_rise = (self.raised).is_none_or(|raised| now.duration_since(raised) >= ROUND);
         let quota = match round.quota {
@@ -225,7 +240,7 @@ impl Law {
     }
 
     /// The present CPUs where they are as many: no task moves for nothing.
-    fn next_cpus(&self, next: BTreeSet<u32>, may_rise: bool, sets: &CpuSets) -> BTreeSet<u32> {
+    fn next_cpus(&self, next: BTreeSet<u32>, may_rise: bool, sets: &Sets) -> BTreeSet<u32> {
         match &self.cpus {
             Some(now) if !sets.allow(now) || next.len() < now.len() => next,
             Some(now) if next.len() > now.len() && may_rise => next,
@@ -235,61 +250,24 @@ impl Law {
     }
 }
 
-/// The node's CPUs, and who has them.
-#[derive(Debug, Default)]
-struct CpuSets {
-    cpus: Vec<cpuset::Cpu>,
-    present: BTreeSet<u32>,
-    excluded: BTreeSet<u32>,
-    lsr: BTreeSet<u32>,
-}
-
-impl CpuSets {
-    /// `None` where the node's CPUs, or the tier's, are not known.
-    fn read(tree: &Tree, present: Option<&BTreeSet<u32>>, pinned: &Pinned) -> Option<Self> {
-        let cpus = topology::online()?;
-        // A container that may run on all CPUs is pinned to none.
-        let of = |paths: &[CgroupPath]| -> BTreeSet<u32> {
-            let sets = paths
-                .iter()
-                .filter_map(|path| tree.effective_cpus(path).ok());
-            sets.filter(|set| set.0.len() < cpus.len())
-                .flat_map(|set| set.0)
-                .collect()
-        };
-        Some(Self {
-            present: present?.clone(),
-            excluded: of(&pinned.exclusive),
-            lsr: of(&pinned.reserved),
-            cpus,
-        })
-    }
-
-    /// As the law takes them; `ours` is what was set last.
-    fn node<'a>(&'a self, ours: Option<&'a BTreeSet<u32>>) -> cpuset::Node<'a> {
-        cpuset::Node {
-            cpus: &self.cpus,
-            present: ours.unwrap_or(&self.present),
-            excluded: &self.excluded,
-            lsr: &self.lsr,
-        }
-    }
-
-    /// What the CPUs come to that are no other pod's alone, thousandths.
-    fn free(&self) -> i64 {
-        let free = self
-            .cpus
+/// The node's CPUs, and who has them; `None` where the node's, or the tier's, are not known.
+fn read_sets(tree: &Tree, present: Option<&BTreeSet<u32>>, pinned: &Pinned) -> Option<Sets> {
+    let cpus = topology::online()?;
+    // A container that may run on all CPUs is pinned to none.
+    let of = |paths: &[CgroupPath]| -> BTreeSet<u32> {
+        let sets = paths
             .iter()
-            .filter(|cpu| !self.excluded.contains(&cpu.id));
-        i64::try_from(free.count() * 1000).unwrap_or(i64::MAX)
-    }
-
-    /// True where none of these is offline or another pod's alone.
-    fn allow(&self, set: &BTreeSet<u32>) -> bool {
-        let is_free =
-            |id: &u32| !self.excluded.contains(id) && self.cpus.iter().any(|cpu| cpu.id == *id);
-        set.iter().all(is_free)
-    }
+            .filter_map(|path| tree.effective_cpus(path).ok());
+        sets.filter(|set| set.0.len() < cpus.len())
+            .flat_map(|set| set.0)
+            .collect()
+    };
+    Some(Sets {
+        present: present?.clone(),
+        excluded: of(&pinned.exclusive),
+        lsr: of(&pinned.reserved),
+        cpus,
+    })
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ use podwarden_policy::{MilliCpu, colocation::hold::Hold};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    Aim, Message, Parts, Report, Standing, What, rounds::Rounds, tier::Tier, watched::Watched,
+    Aim, Message, Parts, Report, Standing, What, rounds::Rounds, standing::Figures, tier::Tier,
+    watched::Watched,
 };
 use crate::{
     base::{clock, error::chain},
@@ -116,6 +117,10 @@ impl Thread {
             }
             self.look();
             self.standing.set(self.hold.limit(), self.rounds.limit());
+            self.standing.set_figures(Figures {
+                suppress: self.rounds.measured(),
+                used: self.tier.as_ref().map(Tier::last_used),
+            });
         }
         self.end();
     }

@@ -72,6 +72,11 @@ impl Tier {
         self.used
     }
 
+    /// The figure of the last time that [`Tier::used`] was called.
+    pub(super) fn last_used(&self) -> MilliCpu {
+        self.used
+    }
+
     /// Takes what another writer has set as found, while the quota is not podwarden's.
     pub(super) fn adopt(&mut self, tree: &Tree, originals: Option<&mut Originals>) {
         if !self.written

@@ -16,6 +16,8 @@ const INCREASE_PERCENT: usize = 10;
 
 /// One logical CPU, as `/proc/cpuinfo` and sysfs number it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Cpu {
     /// The logical CPU.
     pub id: u32,
@@ -38,6 +40,51 @@ pub struct Node<'a> {
     pub excluded: &'a BTreeSet<u32>,
     /// CPUs of LSR pods: best effort gets its share of these.
     pub lsr: &'a BTreeSet<u32>,
+}
+
+/// The node's CPUs, and who has them, as they were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Sets {
+    /// Every CPU that is online.
+    pub cpus: Vec<Cpu>,
+    /// What best effort had when it was found.
+    pub present: BTreeSet<u32>,
+    /// CPUs of LSE and SYSTEM pods.
+    pub excluded: BTreeSet<u32>,
+    /// CPUs of LSR pods.
+    pub lsr: BTreeSet<u32>,
+}
+
+impl Sets {
+    /// As the law takes them; `ours` is what was set last.
+    pub fn node<'a>(&'a self, ours: Option<&'a BTreeSet<u32>>) -> Node<'a> {
+        Node {
+            cpus: &self.cpus,
+            present: ours.unwrap_or(&self.present),
+            excluded: &self.excluded,
+            lsr: &self.lsr,
+        }
+    }
+
+    /// True where none of these is offline or another pod's alone.
+    pub fn allow(&self, set: &BTreeSet<u32>) -> bool {
+        let is_free =
+            |id: &u32| !self.excluded.contains(id) && self.cpus.iter().any(|cpu| cpu.id == *id);
+        set.iter().all(is_free)
+    }
+}
+
+impl Node<'_> {
+    /// What the CPUs come to that are no other pod's alone, thousandths.
+    pub fn free_milli(&self) -> i64 {
+        let free = self
+            .cpus
+            .iter()
+            .filter(|cpu| !self.excluded.contains(&cpu.id));
+        i64::try_from(free.count()).map_or(i64::MAX, |cpus| cpus.saturating_mul(1000))
+    }
 }
 
 /// The CPUs of best effort after a round, ascending; `None` where too few are left and what is there stays.

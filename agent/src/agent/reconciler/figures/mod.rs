@@ -12,7 +12,11 @@ use std::{
 
 use podwarden_abi::NearLimitEvent;
 use podwarden_cgroup::{CgroupPath, Tree};
-use podwarden_policy::{PodUid, colocation::reclaimed::Inputs, reserve};
+use podwarden_policy::{
+    PodUid,
+    colocation::{reclaimed::Inputs, strategies::Strategies},
+    reserve,
+};
 
 use self::{near_limit::NearLimits, notices::Notices, refused_forks::RefusedForks};
 use super::{Environment, Fact};
@@ -86,6 +90,7 @@ pub(super) struct OfOthers<'a> {
     /// What pods gave back of their page cache.
     pub(super) given: Option<&'a Given>,
     pub(super) best_effort_cpu: Option<BestEffortCpuStats>,
+    pub(super) cpu_strategies: Option<Strategies>,
 }
 
 impl FiguresPublisher {
@@ -287,7 +292,9 @@ impl FiguresPublisher {
             sampling: sampling(self.sampler.last_walk()),
             ..stats
         };
-        let figures = Figures::new(node, sample.pods).with_reclaimed(inputs);
+        let figures = Figures::new(node, sample.pods)
+            .with_reclaimed(inputs)
+            .with_cpu_strategies(others.cpu_strategies);
         if extent == Extent::Read {
             // Written now, not while a request waits.
             let _ = figures.listed();

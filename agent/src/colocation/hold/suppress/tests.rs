@@ -1,21 +1,24 @@
-use podwarden_policy::colocation::suppress::MIN_QUOTA_US;
+use podwarden_policy::colocation::{
+    strategies,
+    suppress::{MIN_QUOTA_US, cpuset},
+};
 use proptest::prelude::*;
 
 use super::*;
 
 const NODE: MilliCpu = MilliCpu(4000);
 
-fn cpus(count: u32) -> CpuSets {
+fn cpus(count: u32) -> Sets {
     let cpu = |id| cpuset::Cpu {
         id,
         core: id / 2,
         socket: 0,
         node: 0,
     };
-    CpuSets {
+    Sets {
         cpus: (0..count).map(cpu).collect(),
         present: (0..count).collect(),
-        ..CpuSets::default()
+        ..Sets::default()
     }
 }
 
@@ -31,7 +34,7 @@ fn less_counts_at_once_and_more_once_a_second() {
             (Policy::CfsQuota, NODE),
             quantity,
             after(start, ms),
-            &CpuSets::default(),
+            &Sets::default(),
         );
         law.quota.unwrap()
     };
@@ -51,7 +54,7 @@ fn less_counts_at_once_and_more_once_a_second() {
 fn cpus_stay_the_same_while_they_are_as_many_and_free() {
     let (mut law, start) = (Law::default(), Instant::now());
     let mut sets = cpus(4);
-    let mut step = |sets: &CpuSets, quantity, ms| {
+    let mut step = |sets: &Sets, quantity, ms| {
         law.step((Policy::Cpuset, NODE), quantity, after(start, ms), sets);
         assert_eq!(law.quota, None);
         law.cpus.clone().unwrap().into_iter().collect::<Vec<_>>()
@@ -80,7 +83,7 @@ proptest! {
         let mut highest = 0;
         for (quantity, pause) in rounds {
             ms += pause;
-            law.step((Policy::CfsQuota, NODE), quantity, after(start, ms), &CpuSets::default());
+            law.step((Policy::CfsQuota, NODE), quantity, after(start, ms), &Sets::default());
             let quota = law.quota.unwrap();
             let wanted = u64::try_from(quantity).unwrap_or(0) * 100;
             // A change below a hundredth of the node is not written.
@@ -95,6 +98,48 @@ proptest! {
         }
         prop_assert!(highest > 0);
         prop_assert!(rises.windows(2).all(|two| two[1] - two[0] >= 1000), "{rises:?}");
+    }
+
+    /// `podwarden plan` shows what the agent does next from the same figures.
+    #[test]
+    fn the_recorded_round_is_the_laws_next_step(
+        before in prop::option::of(2000u64..200_000),
+        had in prop::option::of(prop::collection::btree_set(0u32..8, 2..8)),
+        excluded in prop::collection::btree_set(0u32..8, 0..7),
+        (node, pods, best_effort) in (0u64..8000, 0u64..8000, 0u64..4000),
+        policy in prop::sample::select(vec![Policy::CfsQuota, Policy::Cpuset]),
+    ) {
+        let capacity = Capacity { capacity: MilliCpu(8000), reserved: MilliCpu(500) };
+        let sets = Sets { excluded, ..cpus(8) };
+        let usage = Usage {
+            node: MilliCpu(node),
+            pods: MilliCpu(pods),
+            best_effort_pods: MilliCpu(best_effort),
+            ..Usage::default()
+        };
+        let recorded = strategies::Suppress {
+            node: capacity,
+            threshold: Threshold::default(),
+            policy,
+            measured: Some(Measured { usage, sets: sets.clone(), quota_us: before, cpus: had.clone() }),
+        };
+        let mut law = Law { raised: None, quota: before, cpus: had.clone() };
+        let quantity = suppress::quantity(capacity, usage, Threshold::default());
+        prop_assert_eq!(recorded.quantity(), Some(quantity));
+        law.step((policy, capacity.capacity), quantity, Instant::now(), &sets);
+        let round = recorded.round().unwrap();
+        match round.quota {
+            Step::Keep => prop_assert_eq!(law.quota, before),
+            Step::Set(next) => prop_assert_eq!(law.quota, Some(next)),
+            Step::Restore => prop_assert_eq!(law.quota, None),
+        }
+        let count = |cpus: &BTreeSet<u32>| cpus.len();
+        match round.cpus {
+            Step::Keep => prop_assert_eq!(law.cpus, had),
+            // Of as many the law keeps those that it has.
+            Step::Set(next) => prop_assert_eq!(law.cpus.as_ref().map(count), Some(next.len())),
+            Step::Restore => prop_assert_eq!(law.cpus, None),
+        }
     }
 
     #[test]
