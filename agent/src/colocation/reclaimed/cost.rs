@@ -159,4 +159,6 @@ fn a_thousand_pods_cost_little() {
         bytes >> 10
     );
     assert!(bytes <= MOST_BYTES, "{bytes} bytes are held");
+    let percent_of_a_core = Duration::from_secs(INTERVAL_S) / 100;
+    assert!(pass <= percent_of_a_core, "a pass takes {pass:?}");
 }
