@@ -8,9 +8,10 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind};
 use podwarden_policy::settings::Controller;
 
-use super::{Case, Context, case, portable, skip};
+use super::{Case, Context, case, portable, skip, slow};
 use crate::harness::{Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, sleep};
 
+mod delay;
 mod killed;
 pub(super) mod scene;
 
@@ -34,6 +35,8 @@ pub(super) const CASES: &[Case] = &[
         killed::nothing_stays_of_killed_agents,
     ),
     portable("refused_quota_is_of_one_pod", refused_quota_is_of_one_pod),
+    slow("throttled_until_relieved", delay::throttled_until_relieved),
+    slow("waiting_until_relieved", delay::waiting_until_relieved),
     case(
         "burst_needs_labels_that_agree",
         burst_needs_labels_that_agree,

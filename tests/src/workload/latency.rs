@@ -104,6 +104,41 @@ impl Lateness {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Gaps {
+    /// Ends after this much time, milliseconds.
+    #[arg(long)]
+    for_ms: u64,
+    /// Gets the times in which it did not run, as a JSON array of pairs, `CLOCK_MONOTONIC`, nanoseconds.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// A shorter time without the CPU is an interrupt's.
+const SHORTEST_GAP_NS: u64 = 100_000;
+
+impl Gaps {
+    pub(crate) fn run(&self) -> Result<()> {
+        let start = monotonic();
+        let end = start + self.for_ms * 1_000_000;
+        let (mut last, mut gaps) = (start, Vec::new());
+        while last < end {
+            let now = monotonic();
+            if now - last >= SHORTEST_GAP_NS {
+                gaps.push((last, now));
+            }
+            last = now;
+        }
+        replace(&self.out, &serde_json::to_string(&gaps)?)
+    }
+}
+
+/// What a workload `gaps` has written.
+pub(crate) fn read_gaps(out: &Path) -> Result<Vec<(u64, u64)>> {
+    let text = fs::read_to_string(out).with_context(|| format!("read {}", out.display()))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// CPU time of each request, microseconds.
     #[arg(long, default_value_t = 500)]

@@ -48,6 +48,8 @@ pub(crate) enum Workload {
     Victim(victim::Victim),
     /// Does a piece of work at fixed times, and tells how late each was done.
     Probe(latency::Probe),
+    /// Runs all the time, and tells when it did not.
+    Gaps(latency::Gaps),
     /// Answers requests over loopback TCP.
     Serve(latency::Serve),
     /// Two processes hand a byte to and fro.
@@ -75,6 +77,7 @@ impl Workload {
             Self::Pause { .. } => c"pause",
             Self::Victim(_) => victim::NAME,
             Self::Probe(_) => c"probe",
+            Self::Gaps(_) => c"gaps",
             Self::Serve(_) => c"serve",
             Self::Pingpong(_) => c"pingpong",
             Self::Disk(_) => c"disk",
@@ -101,6 +104,7 @@ impl Workload {
             }
             Self::Victim(victim) => victim.run(),
             Self::Probe(probe) => probe.run(),
+            Self::Gaps(gaps) => gaps.run(),
             Self::Serve(serve) => serve.run(),
             Self::Pingpong(pingpong) => pingpong.run(),
             Self::Disk(disk) => disk.run(),
