@@ -58,7 +58,7 @@ enum What {
     /// A protected pod's latency beside best-effort work: weights alone, the koordlet's laws, podwarden.
     Cpu {
         /// Handed to the benchmark: --app probe,server,bursts, --load hogs,threads,forks, --keeper
-        /// alone,weights,koordlet,burst,wait, --limit none,500m, --seconds N, --runs N, --json FILE.
+        /// alone,weights,koordlet,idle,sched-idle,slice,quota,cpus,burst,wait, --limit none,500m, --seconds N, --runs N, --json FILE.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },

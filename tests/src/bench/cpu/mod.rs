@@ -5,6 +5,11 @@
 //! | `alone` | no best-effort work |
 //! | `weights` | the cgroups' weights as the kubelet sets them, and no agent |
 //! | `koordlet` | the same, with the koordlet's laws for suppression and burst carried out once a second, see [`laws`] |
+//! | `idle` | the same weights, and `cpu.idle` of the tier |
+//! | `sched-idle` | the same, and SCHED_IDLE of each best-effort task |
+//! | `slice` | the same, and a slice of 0.1 ms of each task of the protected pod (Linux 6.12) |
+//! | `quota` | the same, and a quota of the tier of half the node |
+//! | `cpus` | the same, and half of the CPUs for the tier |
 //! | `burst` | podwarden with `cpuBurstStrategy` |
 //! | `wait` | podwarden with `cpuBurstStrategy`, and with `cpuWaitStrategy` at an objective of 1 ms |
 //!
@@ -22,6 +27,7 @@ use crate::harness::{catch_signals, check_interrupt};
 
 mod client;
 mod laws;
+mod mechanism;
 mod report;
 mod scene;
 
@@ -87,6 +93,16 @@ enum Keeper {
     Weights,
     /// These and the koordlet's laws, once a second.
     Koordlet,
+    /// These and the tier's `cpu.idle`.
+    Idle,
+    /// These and SCHED_IDLE of each best-effort task.
+    SchedIdle,
+    /// These and a short slice of each protected task.
+    Slice,
+    /// These and a quota of the tier.
+    Quota,
+    /// These and the tier on half of the CPUs.
+    Cpus,
     /// podwarden with burst.
     Burst,
     /// podwarden with burst, and holding best effort back when the protected pod waits.

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use podwarden_policy::settings::Controller;
 
 use super::laws::Laws;
-use super::{App, Keeper, Limit, Load, Setting, client};
+use super::{App, Keeper, Limit, Load, Setting, client, mechanism};
 use crate::cases::Context;
 use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually, sleep};
 
@@ -58,10 +58,14 @@ pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Resu
         let limit = node.limit();
         node.agent.stop(Signal::SIGTERM, limit)?;
     }
+    mechanism::prepare(setting.keeper, &tier)?;
     let loads = match setting.keeper {
         Keeper::Alone => Vec::new(),
         _ => vec![start_load(&best_effort, setting.load)?],
     };
+    if setting.keeper == Keeper::SchedIdle {
+        mechanism::make_idle(&best_effort.main)?;
+    }
     let laws = match setting.keeper {
         Keeper::Koordlet => Some(Laws::start(&node, &protected, &tier)?),
         _ => None,
@@ -85,7 +89,7 @@ fn options(setting: Setting) -> Options {
             "colocation:\n  cpuBurstStrategy: {policy: auto}\n  \
              cpuWaitStrategy: {enable: true, objective: 1ms}\n"
         }
-        Keeper::Alone | Keeper::Weights | Keeper::Koordlet => "",
+        _ => "",
     };
     Options {
         // One name for each run, as long as the benchmark.
@@ -135,6 +139,7 @@ fn work(node: &Node, pod: &Pod, setting: Setting, seconds: u32) -> Result<Vec<u6
             "--out",
             path,
         ])?;
+        began(pod, setting)?;
         let status = probe.wait(limit)?;
         ensure!(status.success(), "the probe ended with {status}");
         Ok(serde_json::from_str(&fs::read_to_string(&out)?)?)
@@ -144,12 +149,21 @@ fn work(node: &Node, pod: &Pod, setting: Setting, seconds: u32) -> Result<Vec<u6
         App::Bursts => probe(500_000, 90_000),
         App::Server => {
             let _server = pod.start(&["serve", "--port-file", path])?;
+            began(pod, setting)?;
             let port = eventually(Duration::from_secs(20), || {
                 let text = fs::read_to_string(&out).context("the server has no port yet")?;
                 Ok(text.parse()?)
             })?;
             client::measure(port, seconds as usize * 500)
         }
+    }
+}
+
+/// The protected pod's work has begun.
+fn began(pod: &Pod, setting: Setting) -> Result<()> {
+    match setting.keeper {
+        Keeper::Slice => mechanism::shorten_slices(&pod.main),
+        _ => Ok(()),
     }
 }
 
@@ -203,25 +217,32 @@ fn finish(mut node: Node, without_agent: bool, pods: &[Pod]) -> Result<()> {
         .try_for_each(|pod| eventually(limit, || pod.cgroup.remove()))
 }
 
-fn file(cgroup: &Cgroup, v1: &str, v2: &str) -> Result<std::path::PathBuf> {
+/// A file of a controller by its name on v1 and on v2.
+pub(super) fn file(
+    cgroup: &Cgroup,
+    controller: Controller,
+    (v1, v2): (&str, &str),
+) -> Result<std::path::PathBuf> {
     let mounts = cgroup.mounts();
-    let mount = mounts.of(Controller::Cpu).context("no cpu controller")?;
-    let name = match mounts.is_on_v2(Controller::Cpu) {
+    let mount = mounts.of(controller).context("no such controller")?;
+    let name = match mounts.is_on_v2(controller) {
         true => v2,
         false => v1,
     };
     Ok(mount.join(cgroup.path()).join(name))
 }
 
+const QUOTA: (&str, &str) = ("cpu.cfs_quota_us", "cpu.max");
+
 /// The quota in force, microseconds; `-1` or `max` for none.
 fn quota(cgroup: &Cgroup) -> Result<String> {
-    let text = fs::read_to_string(file(cgroup, "cpu.cfs_quota_us", "cpu.max")?)?;
+    let text = fs::read_to_string(file(cgroup, Controller::Cpu, QUOTA)?)?;
     let first = text.split_ascii_whitespace().next();
     Ok(first.unwrap_or_default().to_owned())
 }
 
 fn set_quota(cgroup: &Cgroup, quota_us: u64) -> Result<()> {
-    let path = file(cgroup, "cpu.cfs_quota_us", "cpu.max")?;
+    let path = file(cgroup, Controller::Cpu, QUOTA)?;
     fs::write(&path, quota_us.to_string())
         .with_context(|| format!("write {quota_us} to {}", path.display()))
 }
