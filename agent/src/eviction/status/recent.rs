@@ -31,6 +31,10 @@ const REASON: Duration = Duration::from_secs(60);
 /// Between two writes of one status.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The same where the reason alone is written again, doubled with each time up to [`PAUSE`]. A kubelet whose pod's
+/// containers are dead already ends it within a second, and takes up no reason after that.
+const SOON: Duration = Duration::from_millis(50);
+
 /// What a source says of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -48,17 +52,38 @@ struct Written {
     seen: bool,
     check: Option<Instant>,
     until: Instant,
-    /// When it was written for the first time, and for the last.
-    first: Instant,
+    since: Since,
+    /// When it was written for the last time.
     last: Instant,
+}
+
+/// The writes of one status.
+#[derive(Debug, Clone, Copy)]
+struct Since {
+    /// The first one.
+    first: Instant,
+    /// How many came after it.
+    again: u32,
+}
+
+impl Written {
+    /// When it may be written again in this state of the pod.
+    fn next(&self, state: State) -> Instant {
+        let doubled = SOON.saturating_mul(1 << self.since.again.min(8));
+        self.last
+            + match state {
+                State::Unexplained => doubled.min(PAUSE),
+                _ => PAUSE,
+            }
+    }
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     written: BTreeMap<String, Written>,
-    /// When the status of a pod was written for the first time.
-    first: BTreeMap<String, Instant>,
+    /// The writes of pods' statuses, also while one is to be written again.
+    since: BTreeMap<String, Since>,
 }
 
 /// A status was written over.
@@ -74,13 +99,18 @@ impl Recent {
     /// A status was written.
     pub(super) fn written(&mut self, entry: Entry, now: Instant) {
         let key = entry.key().to_owned();
-        let first = *self.first.entry(key.clone()).or_insert(now);
+        let since = self.since.entry(key.clone());
+        let since = since.and_modify(|since| since.again = since.again.saturating_add(1));
+        let since = *since.or_insert(Since {
+            first: now,
+            again: 0,
+        });
         let status = Written {
             entry,
             seen: false,
             check: Some(now + CHECK),
             until: now + LONGEST,
-            first,
+            since,
             last: now,
         };
         self.written.insert(key, status);
@@ -99,28 +129,30 @@ impl Recent {
     /// Looks at the pods: those whose statuses were written over.
     pub(super) fn look(&mut self, now: Instant, state: impl Fn(&str) -> State) -> Vec<Back> {
         let mut back = Vec::new();
-        let Self { written, first } = self;
+        let Self { written, since } = self;
         written.retain(|uid, status| {
             let checks = status.check.is_some_and(|check| check <= now);
             if checks {
                 status.check = None;
             }
-            let keep = match state(uid) {
+            let state = state(uid);
+            // A pod fails without a reason only after its status was written, or by itself just before.
+            let is_over = status.seen || checks || state == State::Unexplained;
+            let next = status.next(state);
+            let keep = match state {
                 State::Gone => false,
                 State::Ended => {
                     status.seen = true;
                     now < status.until
                 }
-                State::Unexplained if now >= status.first + REASON => now < status.until,
-                State::Runs | State::Unexplained
-                    if (status.seen || checks) && now < status.last + PAUSE =>
-                {
-                    status.check = Some(status.last + PAUSE);
+                State::Unexplained if now >= status.since.first + REASON => now < status.until,
+                State::Runs | State::Unexplained if is_over && now < next => {
+                    status.check = Some(next);
                     true
                 }
-                State::Runs | State::Unexplained if status.seen || checks => {
+                State::Runs | State::Unexplained if is_over => {
                     let entry = Box::new(status.entry.clone());
-                    let again = now < status.first + CONTEST;
+                    let again = now < status.since.first + CONTEST;
                     back.push(match again {
                         true => Back::Again(entry),
                         false => Back::Enough(entry),
@@ -131,13 +163,13 @@ impl Recent {
                 State::Runs | State::Unexplained => now < status.until,
             };
             if !keep {
-                first.remove(uid);
+                since.remove(uid);
             }
             keep
         });
         for enough in &back {
             if let Back::Enough(entry) = enough {
-                first.remove(entry.key());
+                since.remove(entry.key());
             }
         }
         back
@@ -194,7 +226,7 @@ mod tests {
         assert_eq!(recent.look(late, |_| State::Ended), []);
         let enough = vec![Back::Enough(Box::new(entry()))];
         assert_eq!(recent.look(late, |_| State::Runs), enough);
-        assert!(recent.first.is_empty() && recent.written.is_empty());
+        assert!(recent.since.is_empty() && recent.written.is_empty());
     }
 
     #[test]
@@ -203,7 +235,8 @@ mod tests {
         recent.written(entry(), start);
         assert_eq!(recent.look(start, |_| State::Ended), []);
         assert_eq!(recent.look(start, |_| State::Unexplained), [], "too soon");
-        assert_eq!(recent.look(start + PAUSE, |_| State::Unexplained), again());
+        assert_eq!(recent.due(), Some(start + SOON));
+        assert_eq!(recent.look(start + SOON, |_| State::Unexplained), again());
         let late = start + REASON;
         recent.written(entry(), late - PAUSE);
         assert_eq!(recent.look(late, |_| State::Ended), []);
@@ -213,6 +246,22 @@ mod tests {
             again(),
             "the phase, too"
         );
+    }
+
+    #[test]
+    fn a_reason_is_written_again_before_the_kubelet_has_ended_the_pod() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        let mut now = start;
+        // It was never seen as it was written: both changes came at once.
+        for pause in [50, 100, 200, 400, 800, 1000, 1000] {
+            recent.written(entry(), now);
+            let next = now + Duration::from_millis(pause);
+            let before = next - Duration::from_millis(1);
+            assert_eq!(recent.look(before, |_| State::Unexplained), [], "{pause}");
+            assert_eq!(recent.due(), Some(next));
+            assert_eq!(recent.look(next, |_| State::Unexplained), again());
+            now = next;
+        }
     }
 
     #[test]
@@ -248,6 +297,6 @@ mod tests {
         assert_eq!(recent.due(), None);
         recent.written(entry(), now);
         assert_eq!(recent.look(now, |_| State::Gone), []);
-        assert!(recent.first.is_empty() && recent.written.is_empty());
+        assert!(recent.since.is_empty() && recent.written.is_empty());
     }
 }
