@@ -10,9 +10,11 @@ use podwarden_abi::{Figure, Used};
 use crate::telemetry::now;
 
 mod controllers;
+mod structure;
 mod traffic;
 
-pub(crate) use controllers::WalkMeta;
+pub(crate) use controllers::{MemoryGroup, Statistics, TaskGroup, WalkMeta, tasks, touch_cgroup};
+pub(crate) use structure::{Plain, Structure, Typed};
 pub(crate) use traffic::{Bio, Packet, Socket};
 
 macro_rules! offsets {
@@ -300,9 +302,14 @@ impl Cgroup {
     /// True when it is in the hierarchy that identifies pods.
     #[inline(always)]
     pub(crate) fn is_identity(self) -> bool {
+        self.hierarchy() == IDENTITY_HIERARCHY.load()
+    }
+
+    /// The number of its hierarchy.
+    #[inline(always)]
+    pub(crate) fn hierarchy(self) -> u64 {
         let root: *const u8 = member(self.0, OFF_CGROUP_ROOT.load());
-        let hierarchy: u32 = member(root, OFF_ROOT_HIERARCHY.load());
-        u64::from(hierarchy) == IDENTITY_HIERARCHY.load()
+        u64::from(member::<u32>(root, OFF_ROOT_HIERARCHY.load()))
     }
 
     /// Copies its directory's name to `to`; returns its length without the terminator.

@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use podwarden_abi::{
     CgroupRecord, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, NearLimitEvent,
-    Objective, SharedAccount, Tracked, Used, WalkPlan,
+    Objective, SharedAccount, Tracked, Used, WalkPlace, WalkPlan,
 };
 
 use crate::task_storage::TaskStorage;
@@ -95,6 +95,10 @@ const MAPPED: usize = aya_ebpf::bindings::BPF_F_MMAPABLE as usize;
 /// The records of the last pass over the cgroups, which the agent reads in place; resized by the agent.
 #[btf_map]
 pub(crate) static RECORDS: Array<CgroupRecord, 4096, MAPPED> = Array::new();
+
+/// What a pass remembers for the next one; resized by the agent.
+#[btf_map]
+pub(crate) static PLACES: Array<WalkPlace, 8192> = Array::new();
 
 /// What a pass over the cgroups needs to be given.
 #[btf_map]

@@ -3,16 +3,25 @@
 //! The records do not go through the iterator's own file: a pass that fills its buffer of 32 KiB cannot be
 //! continued (`cgroup_iter_seq_start`, kernel/bpf/cgroup_iter.c). A pass writes nothing there but its end.
 //! It holds `cgroup_mutex` from begin to end: cgroups are made and removed after it.
+//!
+//! Most of a pass's time is memory that is not in the processor's caches, and calls. So a pass remembers at each place
+//! what does not change, and has the processor load what it reads at the next place while it is at this one.
 
 use core::ptr;
 
 use aya_ebpf::{bindings::seq_file, helpers};
-use podwarden_abi::{CgroupRecord, Figure, WalkEnd, part};
+use podwarden_abi::{CgroupRecord, Figure, WalkEnd, WalkPlace, WalkPlan, part};
 
 use crate::{
-    kernel::{Cgroup, WalkMeta, has},
-    maps::{RECORDS, WALK},
+    kernel::{
+        Cgroup, MemoryGroup, Plain, Statistics, Structure, TaskGroup, Typed, WalkMeta, has, tasks,
+        touch_cgroup,
+    },
+    maps::{PLACES, RECORDS, WALK},
 };
+
+/// The number of the unified hierarchy, see proc_pid_cgroup(5).
+const V2: u64 = 0;
 
 /// `struct bpf_iter__cgroup`.
 #[repr(C)]
@@ -24,6 +33,18 @@ pub(crate) struct Context {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/cgroup")]
 extern "C" fn walk(context: *const Context) -> i32 {
+    run::<Typed>(context)
+}
+
+/// For kernels without `bpf_rdonly_cast`.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/cgroup")]
+extern "C" fn walk_plain(context: *const Context) -> i32 {
+    run::<Plain>(context)
+}
+
+#[inline(always)]
+fn run<S: Structure>(context: *const Context) -> i32 {
     if !has(Figure::Walk) || !has(Figure::Levels) {
         return 0;
     }
@@ -39,7 +60,7 @@ extern "C" fn walk(context: *const Context) -> i32 {
         end(meta);
         return 0;
     }
-    visit(meta, Cgroup(cgroup));
+    visit::<S>(meta, Cgroup(cgroup));
     // 1 would have the kernel visit the cgroup once more (`bpf_iter_run_prog`, kernel/bpf/bpf_iter.c).
     0
 }
@@ -64,70 +85,154 @@ fn end(meta: WalkMeta) {
     }
 }
 
+/// The first cgroup of a pass.
 #[inline(always)]
-fn visit(meta: WalkMeta, cgroup: Cgroup) {
+fn begin(plan: &mut WalkPlan, cgroup: Cgroup) {
+    plan.root_level = cgroup.level();
+    plan.used = 0;
+    let mut parts = 0;
+    if cgroup.memory() != 0 {
+        parts |= part::MEMORY;
+    }
+    if has(Figure::WalkPids) && cgroup.pids() != 0 {
+        parts |= part::PIDS;
+    }
+    if has(Figure::WalkBandwidth) && cgroup.cpu() != 0 {
+        parts |= part::BANDWIDTH;
+    }
+    // The kernel counts pressure on the unified hierarchy alone (`task_psi_group`, kernel/sched/psi.c), and cgroups
+    // of the others have averages all the same.
+    if has(Figure::WalkPressure) && cgroup.hierarchy() == V2 && cgroup.has_pressure() {
+        parts |= part::PRESSURE;
+    }
+    plan.parts = parts;
+    plan.first = if parts & part::MEMORY != 0 {
+        0
+    } else {
+        plan.places
+    };
+}
+
+#[inline(always)]
+fn visit<S: Structure>(meta: WalkMeta, cgroup: Cgroup) {
     let Some(plan) = WALK.get_ptr_mut(0) else {
         return;
     };
-    let level = cgroup.level();
     // SAFETY: a value of the map that the lookup has just returned; passes follow one another.
     let plan = unsafe { &mut *plan };
     if meta.number() == 0 {
-        plan.root_level = level;
-        plan.used = 0;
+        begin(plan, cgroup);
     }
-    if level > plan.root_level.saturating_add(plan.depth) {
-        return;
+    let number = plan.used;
+    let Some(place) = PLACES.get_ptr_mut(plan.first.wrapping_add(number)) else {
+        return out_of_places(plan, cgroup);
+    };
+    // SAFETY: as above.
+    let place = unsafe { &mut *place };
+    if S::TOUCHES
+        && let Some(next) = PLACES.get(plan.first.wrapping_add(number).wrapping_add(1))
+    {
+        touch::<S>(next, plan.parts);
     }
-    let place = plan.used;
-    plan.used = place.saturating_add(1);
-    let Some(record) = RECORDS.get_ptr_mut(place) else {
+    let serial = cgroup.serial().wrapping_add(1);
+    if place.serial != serial {
+        let level = cgroup.level();
+        if level > plan.root_level.saturating_add(plan.depth) {
+            return;
+        }
+        place.serial = serial;
+        place.id = cgroup.id();
+        place.level = level;
+        place.cgroup = cgroup.address();
+    }
+    plan.used = number.saturating_add(1);
+    let Some(record) = RECORDS.get_ptr_mut(number) else {
         return;
     };
     // SAFETY: as above.
     let record = unsafe { &mut *record };
     record.session = meta.session();
-    record.id = cgroup.id();
-    record.level = level;
-    record.parts = fill(record, cgroup, &plan.item_at);
+    record.id = place.id;
+    record.level = place.level;
+    record.parts = fill::<S>(record, cgroup, plan.parts, place);
 }
 
-/// Reads what the cgroup's controllers have; returns the parts that it has.
+/// Counts a cgroup that finds no room.
 #[inline(always)]
-fn fill(record: &mut CgroupRecord, cgroup: Cgroup, item_at: &[u32; 10]) -> u32 {
+fn out_of_places(plan: &mut WalkPlan, cgroup: Cgroup) {
+    if cgroup.level() <= plan.root_level.saturating_add(plan.depth) {
+        plan.used = plan.used.saturating_add(1);
+    }
+}
+
+/// Has the processor load what was read at a place in the pass before.
+#[inline(always)]
+fn touch<S: Structure>(next: &WalkPlace, parts: u32) {
+    touch_cgroup::<S>(next.cgroup);
+    if parts & part::MEMORY != 0 {
+        MemoryGroup::<S>::at(next.memory).touch();
+        Statistics::<S>::at(next.statistics).touch();
+    }
+    if has(Figure::WalkBandwidth) && parts & part::BANDWIDTH != 0 {
+        TaskGroup::<S>::at(next.group).touch();
+    }
+}
+
+/// Reads what the cgroup's controllers have, as far as `of` says; returns the parts that it has.
+#[inline(always)]
+fn fill<S: Structure>(
+    record: &mut CgroupRecord,
+    cgroup: Cgroup,
+    of: u32,
+    place: &mut WalkPlace,
+) -> u32 {
     let mut parts = 0;
-    if let Some(memory) = cgroup.memory() {
-        parts |= part::MEMORY;
-        record.usage_pages = memory.usage();
-        record.peak_pages = memory.watermark();
-        record.limit_pages = memory.limit();
-        record.limit_hits = memory.limit_hits();
-        let statistics = memory.statistics();
-        if statistics != 0 {
-            parts |= part::ITEMS;
-            for (item, at) in record.items.iter_mut().zip(item_at) {
-                *item = memory.item(statistics, *at);
-            }
+    if of & part::MEMORY != 0 {
+        place.memory = cgroup.memory();
+        parts |= memory::<S>(record, place);
+    }
+    if has(Figure::WalkPids) && of & part::PIDS != 0 {
+        let pids = cgroup.pids();
+        if pids != 0 {
+            parts |= part::PIDS;
+            record.pids = tasks::<S>(pids);
         }
     }
-    if has(Figure::WalkPids)
-        && let Some(tasks) = cgroup.tasks()
-    {
-        parts |= part::PIDS;
-        record.pids = tasks;
+    if has(Figure::WalkBandwidth) && of & part::BANDWIDTH != 0 {
+        place.group = cgroup.cpu();
+        if place.group != 0 {
+            parts |= part::BANDWIDTH;
+            [
+                record.periods,
+                record.throttled_periods,
+                record.throttled_ns,
+            ] = TaskGroup::<S>::at(place.group).bandwidth();
+        }
     }
-    if has(Figure::WalkBandwidth)
-        && let Some(bandwidth) = cgroup.bandwidth()
+    if has(Figure::WalkPressure)
+        && of & part::PRESSURE != 0
+        && cgroup.pressure(&mut record.pressure_ns)
     {
-        parts |= part::BANDWIDTH;
-        [
-            record.periods,
-            record.throttled_periods,
-            record.throttled_ns,
-        ] = bandwidth;
-    }
-    if has(Figure::WalkPressure) && cgroup.pressure(&mut record.pressure_ns) {
         parts |= part::PRESSURE;
     }
     parts
+}
+
+#[inline(always)]
+fn memory<S: Structure>(record: &mut CgroupRecord, place: &mut WalkPlace) -> u32 {
+    if place.memory == 0 {
+        return 0;
+    }
+    let memory = MemoryGroup::<S>::at(place.memory);
+    record.usage_pages = memory.usage();
+    record.peak_pages = memory.watermark();
+    record.limit_pages = memory.limit();
+    record.limit_hits = memory.limit_hits();
+    let statistics = memory.statistics();
+    place.statistics = statistics.address();
+    if place.statistics == 0 {
+        return part::MEMORY;
+    }
+    statistics.items(&mut record.items);
+    part::MEMORY | part::ITEMS
 }

@@ -285,6 +285,11 @@ impl KernelBtf {
         self.id_where(name, |t| matches!(t, Type::Func(_)))
     }
 
+    /// The type id of a structure.
+    pub fn struct_id(&self, name: &str) -> Option<u32> {
+        self.id_where(name, |t| matches!(t, Type::Struct(_)))
+    }
+
     /// The type id of a tracepoint, the `attach_btf_id` of `tp_btf` programs.
     pub fn tracepoint_id(&self, name: &str) -> Option<u32> {
         self.id_where(&of_tracepoint(name), |t| matches!(t, Type::Typedef(_)))

@@ -261,7 +261,8 @@ impl Member {
 }
 
 /// What is asked for besides the tables.
-const ALSO_ASKED: [&str; 6] = [
+const ALSO_ASKED: [&str; 7] = [
+    "bpf_rdonly_cast",
     "bpf_task_storage_get_recur",
     "cgroup_subsys_id",
     "memcg_stat_item",

@@ -30,7 +30,8 @@ use maps::Made;
 pub(super) use walk::alone as walker_alone;
 
 /// The object that `cargo xtask build-ebpf` made; empty when this binary was built without it.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
+pub(super) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/podwarden.bpf.o"));
 
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -47,6 +48,8 @@ pub struct LoadOptions {
     pub fentry: bool,
     /// Whether to try the iterator over cgroups.
     pub walk: bool,
+    /// Whether it may have the kernel give pointers a type.
+    pub casts: bool,
     /// Figures that are not wanted: their programs are not loaded.
     pub off: Vec<Figure>,
     /// Where accounts that outlive the agent are pinned; `None` where they end with it.
@@ -196,14 +199,14 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
         (&hooks[0], hooks::choose(hooks, arguments.as_deref()))
     });
     let choices: Choices = choices.collect();
-    let items = walk::items(&btf, options, &lacking);
+    let layout = walk::layout(&btf, options, &lacking);
     drop(btf);
     let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
     let Made {
         ebpf,
         pins,
         unpinned,
-    } = maps::make(options, &globals, &aya_btf, items.is_ok())?;
+    } = maps::make(options, &globals, &aya_btf, layout.as_ref().ok())?;
     let mut programs = Programs {
         ebpf,
         figures: Vec::new(),
@@ -214,7 +217,7 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
     programs.load_all(choices, &aya_btf, options.fentry)?;
     let seen = |member: &&Member| matches!(member.figure, Figure::LongWaits | Figure::Shortcuts);
     Ok(Prepared {
-        walker: programs.walker(items, &aya_btf),
+        walker: programs.walker(layout, &aya_btf),
         programs,
         pins,
         unpinned,

@@ -5,7 +5,7 @@
 
 use podwarden_abi::{
     CgroupRecord, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective,
-    SharedAccount, Tracked,
+    SharedAccount, Tracked, WalkPlace, walk_places,
 };
 
 use super::accounts::max_tracked;
@@ -52,6 +52,8 @@ pub fn memory(accounts: u32, cpus: u32, telemetry: u32) -> u64 {
         accounts * size(size_of::<SharedAccount>()),
         accounts * size(size_of::<Objective>()),
         (accounts * size_of::<CgroupRecord>() as u64).next_multiple_of(4096),
+        u64::from(walk_places(u32::try_from(accounts).unwrap_or(u32::MAX)))
+            * size(size_of::<WalkPlace>()),
         (accounts + 1) * 4,
         hash(8, size_of::<Tracked>(), tracked),
         per_cpu(size_of::<CpuState>(), 1),
@@ -97,7 +99,7 @@ mod tests {
         for cpus in [1, 2, 8, 64] {
             assert_eq!(accounts(110, cpus), PLENTY);
         }
-        assert!(memory(accounts(110, 2), 2, 1 << 20) < 7 * MIB);
+        assert!(memory(accounts(110, 2), 2, 1 << 20) < 8 * MIB);
         assert!(accounts(110, 128) < PLENTY && accounts(110, 0) == PLENTY);
     }
 }

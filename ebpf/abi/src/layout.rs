@@ -107,6 +107,7 @@ macro_rules! for_each_offset {
             OFF_META_SEQ: Walk, "bpf_iter_meta", "seq";
             OFF_META_SESSION: Walk, "bpf_iter_meta", "session_id";
             OFF_META_NUMBER: Walk, "bpf_iter_meta", "seq_num";
+            OFF_CGROUP_SERIAL: Walk, "cgroup", "self.serial_nr";
             OFF_CGROUP_LEVEL: Walk, "cgroup", "level";
             OFF_CGROUP_ANCESTORS: Walk, "cgroup", "ancestors";
             OFF_CGROUP_SUBSYS: Walk, "cgroup", "subsys";
@@ -129,6 +130,20 @@ macro_rules! for_each_offset {
             OFF_SOCK_CGROUP: Retransmits, "sock", "sk_cgrp_data.cgroup";
             OFF_SKB_CB: Retransmits, "sk_buff", "cb";
             OFF_CB_SEGMENTS: Retransmits, "tcp_skb_cb", "tcp_gso_segs";
+        }
+    };
+}
+
+/// Calls `$each!` with every `GLOBAL: structure` whose type id the pass over the cgroups is given.
+#[macro_export]
+macro_rules! for_each_walk_type {
+    ($each:ident) => {
+        $each! {
+            TYPE_CGROUP: "cgroup";
+            TYPE_MEM_CGROUP: "mem_cgroup";
+            TYPE_MEMCG_VMSTATS: "memcg_vmstats";
+            TYPE_PIDS_CGROUP: "pids_cgroup";
+            TYPE_TASK_GROUP: "task_group";
         }
     };
 }

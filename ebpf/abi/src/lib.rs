@@ -23,7 +23,10 @@ pub use event::{
 pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};
 pub use wait::{LongWait, Objective};
-pub use walk::{CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, WalkEnd, WalkPlan, part};
+pub use walk::{
+    CAST_CALL, CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, WalkEnd, WalkPlace, WalkPlan, part,
+    walk_places,
+};
 
 /// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count
 /// to their nearest ancestor that has one. 3 reaches the containers of Burstable and BestEffort pods;

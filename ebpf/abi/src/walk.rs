@@ -46,10 +46,45 @@ pub struct WalkPlan {
     pub used: u32,
     /// Cgroups that lie more levels below the first get no record.
     pub depth: u32,
-    /// Where in `struct memcg_vmstats` each [`MemoryItem`] is, bytes; [`NO_ITEM`] where it is not.
-    pub item_at: [u32; MemoryItem::COUNT],
+    /// How many records there are.
+    pub places: u32,
+    /// The first [`WalkPlace`] of this hierarchy; the program writes it.
+    pub first: u32,
+    /// Bits of [`part`] that the topmost cgroup has, and others can have; the program writes it.
+    pub parts: u32,
 }
-const _: () = assert!(size_of::<WalkPlan>() == 12 + 4 * MemoryItem::COUNT);
+const _: () = assert!(size_of::<WalkPlan>() == 24);
+
+/// What a pass remembers of the cgroup at a place for the next one. Hierarchies with memory and without have places of
+/// their own.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WalkPlace {
+    /// `cgroup.self.serial_nr` and 1, which no other cgroup has while the system runs; 0 for none.
+    pub serial: u64,
+    /// See [`CgroupRecord::id`].
+    pub id: u64,
+    /// See [`CgroupRecord::level`].
+    pub level: u32,
+    /// Padding.
+    pub pad: u32,
+    /// Address of the cgroup, which may be gone; nothing that is read there is used.
+    pub cgroup: u64,
+    /// Address of its `mem_cgroup`, as above.
+    pub memory: u64,
+    /// Address of that one's `memcg_vmstats`, as above.
+    pub statistics: u64,
+    /// Address of its `task_group`, as above.
+    pub group: u64,
+    /// Padding to a cache line.
+    pub pad_to_line: u64,
+}
+const _: () = assert!(size_of::<WalkPlace>() == 64);
+
+/// How many places there are for so many records.
+pub const fn walk_places(records: u32) -> u32 {
+    records.saturating_mul(2)
+}
 
 /// What a cgroup's record has.
 pub mod part {
@@ -114,3 +149,7 @@ pub struct WalkEnd {
     pub places: u64,
 }
 const _: () = assert!(size_of::<WalkEnd>() == 16);
+
+/// The instruction that stands in the programs for a call of `bpf_rdonly_cast`: code, registers, offset, and a type id that no
+/// kernel has.
+pub const CAST_CALL: [u8; 8] = [0x85, 0x20, 0, 0, 0x01, 0x70, 0xa5, 0x7c];

@@ -4,7 +4,7 @@
 //! that the state's address is the structure's.
 
 use aya_ebpf::{Global, helpers};
-use podwarden_abi::{Control, NO_ITEM, PRESSURES};
+use podwarden_abi::{Control, MemoryItem, NO_ITEM, PRESSURES};
 
 use super::*;
 
@@ -15,6 +15,21 @@ static CPU_CGRP_ID: Global<u64> = Global::new(0);
 /// `pids_cgrp_id` of this kernel.
 #[unsafe(no_mangle)]
 static PIDS_CGRP_ID: Global<u64> = Global::new(0);
+
+/// Where in `struct memcg_vmstats` each [`MemoryItem`] is, bytes; [`NO_ITEM`] where it is not.
+#[unsafe(no_mangle)]
+static ITEM_AT: Global<[u32; MemoryItem::COUNT]> = Global::new([NO_ITEM; MemoryItem::COUNT]);
+
+macro_rules! types {
+    ($($name:ident: $structure:literal;)*) => {
+        $(
+            /// The id of this type in the kernel's BTF.
+            #[unsafe(no_mangle)]
+            static $name: Global<u64> = Global::new(0);
+        )*
+    };
+}
+podwarden_abi::for_each_walk_type!(types);
 
 /// `struct bpf_iter_meta *`
 #[derive(Clone, Copy)]
@@ -46,15 +61,6 @@ fn word(base: u64, offset: u64) -> u64 {
     word_at(base + offset).unwrap_or(0)
 }
 
-/// An `int` that only grows.
-#[inline(always)]
-fn count(base: u64, offset: u64) -> u64 {
-    let at = (base + offset) as *const u32;
-    // SAFETY: a bad address is an error, not a fault.
-    let n = unsafe { helpers::bpf_probe_read_kernel(at) };
-    u64::from(n.unwrap_or(0))
-}
-
 impl Cgroup {
     /// The id of its ancestor so many levels below the hierarchy's root; 0 where it has none.
     #[inline(always)]
@@ -71,34 +77,45 @@ impl Cgroup {
         member(self.0, OFF_CGROUP_LEVEL.load())
     }
 
-    /// A controller's structure; `None` where the controller is off, or is on another hierarchy.
+    /// A number that no other cgroup has while the system runs, but for hierarchies' roots, which have 0.
     #[inline(always)]
-    fn controller(self, id: u64) -> Option<u64> {
-        let state: u64 = member(self.0, OFF_CGROUP_SUBSYS.load() + id * 8);
-        (state != 0).then_some(state)
+    pub(crate) fn serial(self) -> u64 {
+        member(self.0, OFF_CGROUP_SERIAL.load())
     }
 
     #[inline(always)]
-    pub(crate) fn memory(self) -> Option<MemoryGroup> {
-        self.controller(MEMORY_CGRP_ID.load()).map(MemoryGroup)
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
     }
 
-    /// Tasks of the cgroup and all below it.
+    /// Address of a controller's structure; 0 where the controller is off, or is on another hierarchy.
     #[inline(always)]
-    pub(crate) fn tasks(self) -> Option<u64> {
-        let pids = self.controller(PIDS_CGRP_ID.load())?;
-        Some(word(pids, OFF_PIDS_COUNTER.load()))
+    fn controller(self, id: u64) -> u64 {
+        member(self.0, OFF_CGROUP_SUBSYS.load() + id * 8)
     }
 
-    /// Periods of the quota, those with throttling, and the time throttled in nanoseconds.
+    /// Address of the `struct mem_cgroup`; 0 for none.
     #[inline(always)]
-    pub(crate) fn bandwidth(self) -> Option<[u64; 3]> {
-        let group = self.controller(CPU_CGRP_ID.load())?;
-        Some([
-            count(group, OFF_GROUP_PERIODS.load()),
-            count(group, OFF_GROUP_THROTTLED.load()),
-            word(group, OFF_GROUP_THROTTLED_TIME.load()),
-        ])
+    pub(crate) fn memory(self) -> u64 {
+        self.controller(MEMORY_CGRP_ID.load())
+    }
+
+    /// Address of the `struct pids_cgroup`; 0 for none.
+    #[inline(always)]
+    pub(crate) fn pids(self) -> u64 {
+        self.controller(PIDS_CGRP_ID.load())
+    }
+
+    /// Address of the `struct task_group`; 0 for none.
+    #[inline(always)]
+    pub(crate) fn cpu(self) -> u64 {
+        self.controller(CPU_CGRP_ID.load())
+    }
+
+    /// Whether it has averages of pressure.
+    #[inline(always)]
+    pub(crate) fn has_pressure(self) -> bool {
+        member::<u64>(self.0, OFF_CGROUP_PSI.load()) != 0
     }
 
     /// Copies the totals of the averages; false where the cgroup has none.
@@ -120,14 +137,29 @@ impl Cgroup {
     }
 }
 
-/// Address of a `struct mem_cgroup`.
-#[derive(Clone, Copy)]
-pub(crate) struct MemoryGroup(u64);
+/// Has the processor load the pointers to the controllers of the cgroup at an address.
+#[inline(always)]
+pub(crate) fn touch_cgroup<S: Structure>(address: u64) {
+    let cgroup = S::at(address, TYPE_CGROUP.load());
+    cgroup.touch(OFF_CGROUP_SERIAL.load());
+    for id in [MEMORY_CGRP_ID.load(), CPU_CGRP_ID.load()] {
+        cgroup.touch(OFF_CGROUP_SUBSYS.load() + id * 8);
+    }
+}
 
-impl MemoryGroup {
+/// A `struct mem_cgroup`.
+#[derive(Clone, Copy)]
+pub(crate) struct MemoryGroup<S>(S);
+
+impl<S: Structure> MemoryGroup<S> {
+    #[inline(always)]
+    pub(crate) fn at(address: u64) -> Self {
+        Self(S::at(address, TYPE_MEM_CGROUP.load()))
+    }
+
     #[inline(always)]
     fn counter(self, offset: u64) -> u64 {
-        word(self.0 + OFF_MEMCG_MEMORY.load(), offset)
+        self.0.word(OFF_MEMCG_MEMORY.load() + offset)
     }
 
     /// Pages.
@@ -154,20 +186,89 @@ impl MemoryGroup {
         self.counter(OFF_COUNTER_FAILCNT.load())
     }
 
-    /// Address of its `struct memcg_vmstats`; 0 where it cannot be read.
     #[inline(always)]
-    pub(crate) fn statistics(self) -> u64 {
-        word(self.0, OFF_MEMCG_VMSTATS.load())
+    pub(crate) fn statistics(self) -> Statistics<S> {
+        Statistics(self.0.pointer(OFF_MEMCG_VMSTATS.load()))
     }
 
-    /// A value of [`MemoryGroup::statistics`]; while CPUs' parts are on their way a value may be below 0, which
-    /// counts as 0 (`memcg_page_state`, mm/memcontrol.c).
     #[inline(always)]
-    pub(crate) fn item(self, statistics: u64, at: u32) -> u64 {
-        if at == NO_ITEM {
-            return 0;
-        }
-        let value = word(statistics, u64::from(at));
-        if (value as i64) < 0 { 0 } else { value }
+    pub(crate) fn touch(self) {
+        let counter = OFF_MEMCG_MEMORY.load();
+        self.0.touch(counter + OFF_COUNTER_USAGE.load());
+        self.0.touch(counter + OFF_COUNTER_WATERMARK.load());
+        self.0.touch(counter + OFF_COUNTER_MAX.load());
+        self.0.touch(OFF_MEMCG_VMSTATS.load());
     }
+}
+
+/// A `struct memcg_vmstats`.
+#[derive(Clone, Copy)]
+pub(crate) struct Statistics<S>(S);
+
+impl<S: Structure> Statistics<S> {
+    #[inline(always)]
+    pub(crate) fn at(address: u64) -> Self {
+        Self(S::at(address, TYPE_MEMCG_VMSTATS.load()))
+    }
+
+    /// 0 where it could not be read.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0.address()
+    }
+
+    /// Every [`MemoryItem`]. While CPUs' parts are on their way a value may be below 0, which counts as 0
+    /// (`memcg_page_state`, mm/memcontrol.c).
+    #[inline(always)]
+    pub(crate) fn items(self, to: &mut [u64; MemoryItem::COUNT]) {
+        for (item, at) in to.iter_mut().zip(ITEM_AT.load()) {
+            let value = if at == NO_ITEM {
+                0
+            } else {
+                self.0.word(u64::from(at))
+            };
+            *item = if (value as i64) < 0 { 0 } else { value };
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn touch(self) {
+        for at in ITEM_AT.load() {
+            if at != NO_ITEM {
+                self.0.touch(u64::from(at));
+            }
+        }
+    }
+}
+
+/// A `struct task_group`.
+#[derive(Clone, Copy)]
+pub(crate) struct TaskGroup<S>(S);
+
+impl<S: Structure> TaskGroup<S> {
+    #[inline(always)]
+    pub(crate) fn at(address: u64) -> Self {
+        Self(S::at(address, TYPE_TASK_GROUP.load()))
+    }
+
+    /// Periods of the quota, those with throttling, and the time throttled in nanoseconds.
+    #[inline(always)]
+    pub(crate) fn bandwidth(self) -> [u64; 3] {
+        [
+            self.0.int(OFF_GROUP_PERIODS.load()),
+            self.0.int(OFF_GROUP_THROTTLED.load()),
+            self.0.word(OFF_GROUP_THROTTLED_TIME.load()),
+        ]
+    }
+
+    #[inline(always)]
+    pub(crate) fn touch(self) {
+        self.0.touch(OFF_GROUP_THROTTLED_TIME.load());
+    }
+}
+
+/// Tasks of a `struct pids_cgroup` and all below it.
+#[inline(always)]
+pub(crate) fn tasks<S: Structure>(address: u64) -> u64 {
+    S::at(address, TYPE_PIDS_CGROUP.load()).word(OFF_PIDS_COUNTER.load())
 }

@@ -13,6 +13,7 @@ use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventua
 
 pub(super) const CASES: &[Case] = &[
     case("iterator_equals_files", iterator_equals_files),
+    case("iterator_by_helpers", iterator_by_helpers),
     case("iterator_switched_off", iterator_switched_off),
 ];
 
@@ -127,7 +128,20 @@ fn same_throttling(node: &Node, pod: &Pod) -> Result<()> {
 }
 
 fn iterator_equals_files(context: &Context) -> Result<()> {
-    let node = Node::start(context, &Options::default())?;
+    equals_files(context, &Options::default())
+}
+
+/// As kernels before 6.2 read.
+fn iterator_by_helpers(context: &Context) -> Result<()> {
+    let options = Options {
+        env: vec![("PODWARDEN_DISABLE".to_owned(), "casts".to_owned())],
+        ..Options::default()
+    };
+    equals_files(context, &options)
+}
+
+fn equals_files(context: &Context, options: &Options) -> Result<()> {
+    let node = Node::start(context, options)?;
     let pods = node.pods(vec![
         PodSpec::new("throttled", Qos::Guaranteed, "20m", "64Mi"),
         PodSpec::burstable("nested", "64Mi"),

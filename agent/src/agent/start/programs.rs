@@ -17,6 +17,7 @@ use crate::{
         size,
         support::{self, Decision, Profile},
         waits::Waits,
+        walk,
     },
     reactor::KernelLevels,
 };
@@ -24,8 +25,8 @@ use crate::{
 /// Telemetry that can wait for the agent: about 6,000 exits.
 const TELEMETRY_BYTES: u32 = 1 << 20;
 
-/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, `iterator`, `waits`,
-/// and structure members such as `task_struct.sched_info.run_delay`.
+/// Comma-separated kernel facilities to do without, for tests and for trouble: `bpf`, `fentry`, `iterator`, `casts`,
+/// `waits`, and structure members such as `task_struct.sched_info.run_delay`.
 const DISABLE: &str = "PODWARDEN_DISABLE";
 
 /// Number of accounts, for tests.
@@ -174,6 +175,7 @@ fn options(config: &Config, tree: &Tree) -> LoadOptions {
         waits: config.colocation.wait.enable && !without("waits"),
         fentry: !without("fentry"),
         walk: !without("iterator"),
+        casts: !without(walk::CASTS),
         off: off(config, hierarchy),
         pins: config.state_dir.is_some().then(|| Place {
             bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),

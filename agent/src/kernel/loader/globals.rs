@@ -2,7 +2,7 @@
 
 use std::collections::HashMap as StdHashMap;
 
-use podwarden_abi::{Figure, Objective};
+use podwarden_abi::{Figure, Objective, for_each_walk_type};
 
 use super::{LoadError, LoadOptions};
 use crate::kernel::{
@@ -16,6 +16,13 @@ const STAND_INS: [(&str, &str); 2] = [
     ("OFF_TASK_RUN_DELAY", "OFF_TASK_START"),
     ("OFF_TASK_BPF_STORAGE", "OFF_TASK_CGROUPS"),
 ];
+
+macro_rules! types {
+    ($($global:ident: $structure:literal;)*) => {
+        const WALK_TYPES: &[(&str, &str)] = &[$((stringify!($global), $structure)),*];
+    };
+}
+for_each_walk_type!(types);
 
 /// The globals of the object, for a kernel that lacks the members `lacking`.
 pub(super) fn globals(
@@ -66,6 +73,10 @@ pub(super) fn globals(
     ] {
         // A kernel without the controller lacks its structure, too, and the programs do not look then.
         globals.insert(global, controller(name).unwrap_or_default());
+    }
+    for (global, name) in WALK_TYPES.iter().copied() {
+        // Without the structure there is no pass, or not this part of it.
+        globals.insert(global, u64::from(btf.struct_id(name).unwrap_or_default()));
     }
     globals.insert("IDENTITY_HIERARCHY", u64::from(options.identity_hierarchy));
     let least = if options.waits {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader, maps::MapError};
+use podwarden_abi::walk_places;
 
 use super::{LoadError, LoadOptions, OBJECT};
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     kernel::{
         accounts,
         pins::{PinError, Pins},
+        walk::{Layout, with_casts},
     },
 };
 
@@ -27,7 +29,7 @@ pub(super) fn make(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
-    walk: bool,
+    walk: Option<&Layout>,
 ) -> Result<Made, LoadError> {
     let with = |pins: Option<Pins>| {
         Ok(Made {
@@ -72,11 +74,15 @@ fn object(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
-    walk: bool,
+    walk: Option<&Layout>,
     pins: Option<&Pins>,
 ) -> Result<Ebpf, LoadError> {
     // Without the iterator nothing writes records.
-    let records = if walk { options.max_accounts } else { 1 };
+    let records = if walk.is_some() {
+        options.max_accounts
+    } else {
+        1
+    };
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(btf))
@@ -95,11 +101,15 @@ fn object(
             },
         )
         .map_max_entries("RECORDS", records)
+        .map_max_entries("PLACES", walk_places(records))
         .map_max_entries("TELEMETRY", options.telemetry_bytes);
     let log = aya_log_level(options.log);
     loader.override_global(aya_log::LEVEL, &log, true);
     for (name, value) in globals {
         loader.override_global(name, value, false);
+    }
+    if let Some(layout) = walk {
+        loader.override_global("ITEM_AT", &layout.items[..], true);
     }
     if let Some(pins) = pins {
         // aya opens what is pinned there and looks at nothing; `Pins::prepare` has.
@@ -112,7 +122,10 @@ fn object(
             loader.map_pin_path(map, pins.path(file));
         }
     }
-    loader.load(OBJECT).map_err(|error| match (error, pins) {
+    let cast = walk.and_then(|layout| layout.cast);
+    let with_casts = cast.map(|cast| with_casts(OBJECT, cast));
+    let object = with_casts.as_deref().unwrap_or(OBJECT);
+    loader.load(object).map_err(|error| match (error, pins) {
         (EbpfError::MapError(error @ MapError::PinError { .. }), Some(pins)) => {
             LoadError::Pins(pins.refused(error))
         }

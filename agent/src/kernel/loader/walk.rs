@@ -10,7 +10,7 @@ use crate::{
     kernel::{
         btf::KernelBtf,
         hooks::{Member, WALK},
-        walk::{self, Offsets, Walker},
+        walk::{self, Layout, Walker},
     },
 };
 
@@ -27,6 +27,7 @@ pub(in crate::kernel) fn alone(
         waits: false,
         fentry: false,
         walk: true,
+        casts: !without.contains(&walk::CASTS),
         off: Vec::new(),
         pins: None,
         only_continue: false,
@@ -34,23 +35,23 @@ pub(in crate::kernel) fn alone(
         without_members: without.iter().copied().map(str::to_owned).collect(),
     };
     let lacking = super::lacking(&btf, &options);
-    let offsets = match without.contains(&walk::STATISTICS) {
-        true => [NO_ITEM; MemoryItem::COUNT],
-        false => items(&btf, &options, &lacking)?,
-    };
+    let mut layout = layout(&btf, &options, &lacking)?;
+    if without.contains(&walk::STATISTICS) {
+        layout.items = [NO_ITEM; MemoryItem::COUNT];
+    }
     let globals = globals::globals(&btf, &options, &lacking).map_err(|e| chain(&e))?;
     drop(btf);
     let btf = Btf::from_sys_fs().map_err(|e| chain(&e))?;
-    let mut made = maps::make(&options, &globals, &btf, true).map_err(|e| chain(&e))?;
-    Walker::new(&mut made.ebpf, &btf, &offsets)
+    let mut made = maps::make(&options, &globals, &btf, Some(&layout)).map_err(|e| chain(&e))?;
+    Walker::new(&mut made.ebpf, &btf, &layout)
 }
 
-/// Where a pass over the cgroups finds the statistics of each, or why there is to be no pass.
-pub(super) fn items(
+/// What a pass over the cgroups has to be given, or why there is to be no pass.
+pub(super) fn layout(
     btf: &KernelBtf,
     options: &LoadOptions,
     lacking: &[Member],
-) -> Result<Offsets, String> {
+) -> Result<Layout, String> {
     if !options.walk {
         return Err("switched off".to_owned());
     }
@@ -58,13 +59,17 @@ pub(super) fn items(
     if lacking.iter().any(|member| needed.contains(&member.figure)) {
         return Err("it lacks structure members".to_owned());
     }
-    walk::offsets(btf)
+    let mut layout = walk::layout(btf)?;
+    if !options.casts {
+        layout.cast = None;
+    }
+    Ok(layout)
 }
 
 impl Programs {
     /// Loads the iterator over cgroups, or notes why there is none.
-    pub(super) fn walker(&mut self, items: Result<Offsets, String>, btf: &Btf) -> Option<Walker> {
-        let walker = items.and_then(|items| Walker::new(&mut self.ebpf, btf, &items));
+    pub(super) fn walker(&mut self, layout: Result<Layout, String>, btf: &Btf) -> Option<Walker> {
+        let walker = layout.and_then(|layout| Walker::new(&mut self.ebpf, btf, &layout));
         match (walker, WALK.lost_without) {
             (Ok(walker), _) => Some(walker),
             (Err(why), Some(lost)) => {

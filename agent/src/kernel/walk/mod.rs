@@ -28,7 +28,7 @@ use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
 pub use gathered::Gathered;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 pub use podwarden_abi::CgroupRecord;
-use podwarden_abi::{MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
+use podwarden_abi::{CAST_CALL, MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
 
 use super::{
     accounts::Wire,
@@ -37,15 +37,46 @@ use super::{
     sys::{bpf, empty},
 };
 
+/// What `PODWARDEN_DISABLE` calls typed pointers.
+pub const CASTS: &str = "casts";
+
 /// The structure that has a memory cgroup's statistics.
 pub const STATISTICS: &str = "memcg_vmstats";
 
 /// Where in [`STATISTICS`] each item is.
 pub(super) type Offsets = [u32; MemoryItem::COUNT];
 
+/// What the program has to be given before it is loaded.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    pub(super) items: Offsets,
+    /// The type id of the kernel's function that gives pointers a type; `None` where it has none, or is to do without:
+    /// helpers read then.
+    pub(super) cast: Option<u32>,
+}
+
 /// Looks the statistics up in this kernel's types.
-pub(super) fn offsets(btf: &KernelBtf) -> Result<Offsets, String> {
-    items::offsets(btf)
+pub(super) fn layout(btf: &KernelBtf) -> Result<Layout, String> {
+    Ok(Layout {
+        items: items::offsets(btf)?,
+        cast: btf.func_id(CAST),
+    })
+}
+
+/// Linux 6.2.
+const CAST: &str = "bpf_rdonly_cast";
+
+/// The programs' object with the kernel's own type id in each call of [`CAST`].
+pub(super) fn with_casts(object: &[u8], cast: u32) -> Vec<u8> {
+    let mut object = object.to_vec();
+    let id = CAST_CALL.len() - size_of_val(&cast);
+    // Instructions stand at multiples of their own length.
+    for call in object.chunks_exact_mut(CAST_CALL.len()) {
+        if call == CAST_CALL {
+            call[id..].copy_from_slice(&cast.to_le_bytes());
+        }
+    }
+    object
 }
 
 /// A pass failed.
@@ -89,33 +120,36 @@ impl Walker {
     ///
     /// # Errors
     /// The kernel's reason, as text.
-    pub(super) fn new(ebpf: &mut Ebpf, btf: &Btf, items: &Offsets) -> Result<Self, String> {
+    pub(super) fn new(ebpf: &mut Ebpf, btf: &Btf, layout: &Layout) -> Result<Self, String> {
         let text = |e: &dyn std::error::Error| crate::base::error::chain(e);
-        let program = ebpf.program_mut("walk").map(TryInto::try_into);
-        let Some(Ok(program)) = program else {
-            return Err("not in the object".to_owned());
+        let program = match layout.cast.map(|_| load(ebpf, btf, "walk")) {
+            Some(Ok(program)) => program,
+            Some(Err(why)) => {
+                tracing::debug!(why, "the pass over the cgroups reads by helpers");
+                load(ebpf, btf, "walk_plain")?
+            }
+            None => load(ebpf, btf, "walk_plain")?,
         };
-        let program: &mut Iter = program;
-        program.load("cgroup", btf).map_err(|e| text(&e))?;
-        let program = program.fd().map_err(|e| text(&e))?;
-        let program = program.try_clone().map_err(|e| text(&e))?;
         let Some(Map::Array(records)) = ebpf.take_map("RECORDS") else {
             return Err("the object has no RECORDS".to_owned());
         };
         let records = Records::map(records).map_err(|e| text(&e))?;
+        let places = u32::try_from(records.places).map_err(|e| text(&e))?;
         let plan = ebpf.take_map("WALK").ok_or("the object has no WALK")?;
         let mut plan: Array<_, Wire<WalkPlan>> = plan.try_into().map_err(|e| text(&e))?;
         let value = WalkPlan {
             root_level: 0,
             used: 0,
             depth: MAX_ACCOUNT_DEPTH,
-            item_at: *items,
+            places,
+            first: 0,
+            parts: 0,
         };
         plan.set(0, Wire(value), 0).map_err(|e| text(&e))?;
         Ok(Self {
             program,
             records,
-            items: *items,
+            items: layout.items,
             _plan: plan,
         })
     }
@@ -126,7 +160,8 @@ impl Walker {
     }
 
     /// The iterator without any other program, with room for `places` records, to measure it. It does without the
-    /// structure members `without` (as `structure.path`), and without all statistics where that has [`STATISTICS`].
+    /// structure members `without` (as `structure.path`), without all statistics where that has [`STATISTICS`], and without
+    /// typed pointers where it has [`CASTS`].
     ///
     /// # Errors
     /// The kernel's reason, as text.
@@ -199,6 +234,19 @@ impl Walker {
             .iter_info_len = size_of::<LinkInfo>() as u32;
         bpf(bpf_cmd::BPF_LINK_CREATE, &attr)
     }
+}
+
+/// Has the kernel verify a program.
+fn load(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<ProgramFd, String> {
+    let text = |e: &dyn std::error::Error| crate::base::error::chain(e);
+    let program = ebpf.program_mut(name).map(TryInto::try_into);
+    let Some(Ok(program)) = program else {
+        return Err("not in the object".to_owned());
+    };
+    let program: &mut Iter = program;
+    program.load("cgroup", btf).map_err(|e| text(&e))?;
+    let program = program.fd().map_err(|e| text(&e))?;
+    program.try_clone().map_err(|e| text(&e))
 }
 
 /// A pass that is ready to be read.

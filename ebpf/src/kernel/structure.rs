@@ -1,0 +1,117 @@
+//! Structures of the kernel by their address alone.
+
+use aya_ebpf::helpers;
+
+use super::member;
+
+/// A structure; what its memory no longer has reads as 0 or as something else, and cannot fault.
+pub(crate) trait Structure: Copy {
+    /// Whether [`Structure::touch`] is worth its instructions.
+    const TOUCHES: bool;
+
+    /// The structure at `address`, whose type has the id `of` in the kernel's BTF.
+    fn at(address: u64, of: u64) -> Self;
+
+    fn address(self) -> u64;
+
+    /// The structure that the member at `offset` points to.
+    fn pointer(self, offset: u64) -> Self;
+
+    fn word(self, offset: u64) -> u64;
+
+    /// An `int` that is not negative.
+    fn int(self, offset: u64) -> u64;
+
+    /// Has the processor load what is at `offset`, while the program goes on.
+    #[inline(always)]
+    fn touch(self, offset: u64) {
+        if Self::TOUCHES {
+            self.word(offset);
+        }
+    }
+}
+
+/// A pointer that `bpf_rdonly_cast` (kernel/bpf/helpers.c, Linux 6.2) has given a type. A load through it is one of the
+/// processor's, where [`Plain`] calls two functions of the kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Typed(*const u8);
+
+impl Structure for Typed {
+    const TOUCHES: bool = true;
+
+    #[inline(always)]
+    fn at(address: u64, of: u64) -> Self {
+        let typed: u64;
+        // SAFETY: the verifier replaces the call by a move; the pointer's loads cannot fault.
+        unsafe {
+            core::arch::asm!(
+                // A call of the kernel's function with the type id 0x7ca57001, in whose place the agent writes the right
+                // one (`podwarden_abi::CAST_CALL`): neither rustc nor aya have relocations for such a call.
+                ".8byte 0x7ca5700100002085",
+                inlateout("r1") address => _,
+                inlateout("r2") of => _,
+                lateout("r0") typed,
+                lateout("r3") _,
+                lateout("r4") _,
+                lateout("r5") _,
+            );
+        }
+        Self(typed as *const u8)
+    }
+
+    #[inline(always)]
+    fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    #[inline(always)]
+    fn pointer(self, offset: u64) -> Self {
+        Self(member(self.0, offset))
+    }
+
+    #[inline(always)]
+    fn word(self, offset: u64) -> u64 {
+        member(self.0, offset)
+    }
+
+    #[inline(always)]
+    fn int(self, offset: u64) -> u64 {
+        u64::from(member::<u32>(self.0, offset))
+    }
+}
+
+/// An address that helpers read.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain(u64);
+
+impl Structure for Plain {
+    const TOUCHES: bool = false;
+
+    #[inline(always)]
+    fn at(address: u64, _of: u64) -> Self {
+        Self(address)
+    }
+
+    #[inline(always)]
+    fn address(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn pointer(self, offset: u64) -> Self {
+        Self(self.word(offset))
+    }
+
+    #[inline(always)]
+    fn word(self, offset: u64) -> u64 {
+        super::word_at(self.0 + offset).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn int(self, offset: u64) -> u64 {
+        let at = (self.0 + offset) as *const u32;
+        // SAFETY: a bad address is an error, not a fault.
+        let n = unsafe { helpers::bpf_probe_read_kernel(at) };
+        u64::from(n.unwrap_or(0))
+    }
+}
