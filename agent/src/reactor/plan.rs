@@ -176,6 +176,8 @@ pub struct VictimFiles {
 pub struct ArmedPlan {
     /// The levels, each shared with the next plan as long as it stays the same.
     pub scopes: Vec<Arc<Scope>>,
+    /// Levels that cannot be watched here, each warned of in the first plan without it.
+    pub unwatched: Vec<ScopeName>,
     /// Whom it may evict, in no particular order.
     pub victims: Vec<Victim>,
     /// Where it is configured.

@@ -134,6 +134,7 @@ fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> Armed
 fn plan(scope: &Arc<Scope>, victims: Vec<ArmedVictim>) -> ArmedPlan {
     ArmedPlan {
         scopes: vec![Arc::clone(scope)],
+        unwatched: Vec::new(),
         victims,
         pressure: None,
         pids: None,

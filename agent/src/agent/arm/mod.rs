@@ -241,10 +241,13 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
     let victims: Vec<_> = candidates(inputs)
         .filter_map(|(uid, candidate)| victim(inputs, &open, uid, candidate, tokens))
         .collect();
+    let mut unwatched = Vec::new();
+    let scopes = (ScopeName::LEVELS.into_iter())
+        .filter_map(|name| scope(inputs, before, name, &mut unwatched))
+        .collect();
     ArmedPlan {
-        scopes: (ScopeName::LEVELS.into_iter())
-            .filter_map(|name| scope(inputs, before, name))
-            .collect(),
+        scopes,
+        unwatched,
         pids: pids::arm(inputs, before, &victims),
         victims,
         pressure: pressure::arm(inputs, before),
@@ -253,7 +256,12 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
     }
 }
 
-fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc<Scope>> {
+fn scope(
+    inputs: &Inputs<'_>,
+    before: &ArmedPlan,
+    name: ScopeName,
+    unwatched: &mut Vec<ScopeName>,
+) -> Option<Arc<Scope>> {
     let level = inputs.levels.of_scope(name)?;
     // The kubelet's thresholds are about all pods; those of the tiers are ours.
     let target = match name.tier() {
@@ -293,7 +301,11 @@ fn scope(inputs: &Inputs<'_>, before: &ArmedPlan, name: ScopeName) -> Option<Arc
         })),
         Err(error) => {
             if !error.is_gone() {
-                tracing::warn!(%error, cgroup = %path, "its level cannot be watched");
+                // A plan is made many times a minute.
+                if !before.unwatched.contains(&name) {
+                    tracing::warn!(%error, scope = %name, cgroup = %path, "its level cannot be watched");
+                }
+                unwatched.push(name);
             }
             None
         }

@@ -199,6 +199,7 @@ impl Fake {
         };
         let plan = ArmedPlan {
             scopes: scopes.iter().enumerate().map(scope).map(Arc::new).collect(),
+            unwatched: Vec::new(),
             victims: pods.iter().enumerate().map(victim).collect(),
             pressure: Some(Arc::new(Pressure {
                 memory: open("kubepods"),

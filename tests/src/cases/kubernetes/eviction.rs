@@ -32,7 +32,7 @@ pub(super) const AWAY: Duration = Duration::from_secs(12);
 pub(super) const BACK: Duration = Duration::from_secs(150);
 /// No container of an evicted pod may come to do anything. What it takes to find one is measured, not asserted:
 /// this is a hundred times that.
-const LIVED: Duration = Duration::from_secs(3);
+pub(super) const LIVED: Duration = Duration::from_secs(3);
 const MIB: u64 = 1 << 20;
 /// Page cache beside the filler. It counts as usage, and for nothing when it comes to evicting.
 const CACHED: u64 = 96 * MIB;
@@ -86,6 +86,13 @@ impl Scene {
     pub(super) fn evict(&self) -> Result<()> {
         self.cluster.go("filler")?;
         eventually(LIMIT, || self.evicted_once())
+    }
+
+    /// How often the agents have logged that the node's own level cannot be watched: in the enclosure no cgroup is the
+    /// machine's topmost.
+    fn warned(&self) -> Result<usize> {
+        let log = self.cluster.agent_log()?;
+        Ok(log.matches("its level cannot be watched").count())
     }
 
     fn evicted_once(&self) -> Result<()> {
@@ -167,9 +174,12 @@ fn kubernetes_eviction(context: &Context) -> Result<()> {
     for run in 1..=context.repetitions(1) {
         let scene = Scene::new(context)?;
         let lives = Lives::watch(scene.cgroup());
+        let warned = scene.warned()?;
         let evicted = || {
             scene.evict()?;
-            scene.stays_evicted(LIMIT)
+            scene.stays_evicted(LIMIT)?;
+            ensure!(scene.warned()? == warned, "it warns at each change");
+            Ok(())
         };
         evicted().with_context(|| format!("run {run}"))?;
         lives.end(context)?;
