@@ -10,6 +10,7 @@ use super::{Case, Context, case, close_cpu};
 use crate::harness::eventually;
 use crate::kubernetes::{Pod, condition, uid};
 
+mod compare;
 mod confined;
 pub(super) mod cut_off;
 pub(super) mod eviction;
@@ -19,10 +20,14 @@ pub(super) mod plan;
 pub(super) mod plugin;
 pub(super) mod pressure;
 pub(super) mod reclaimed;
+pub(super) mod removed;
 pub(super) mod secure;
+mod shapes;
+pub(super) mod soak;
 pub(super) mod stand_in;
 pub(super) mod summary;
 pub(super) mod update;
+pub(super) mod values;
 pub(super) mod ways;
 
 pub(super) const CASES: &[Case] = &[

@@ -28,6 +28,7 @@ pub(crate) mod eviction_status;
 mod exits;
 mod faults;
 mod fleet;
+mod footprint;
 mod full_speed;
 mod guard;
 mod hierarchy;
@@ -201,8 +202,11 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::cut_off::CASES,
         kubernetes::pressure::CASES,
         kubernetes::ways::CASES,
+        kubernetes::values::CASES,
+        kubernetes::removed::CASES,
         kubernetes::reclaimed::CASES,
         kubernetes::plan::CASES,
+        kubernetes::soak::CASES,
         kubernetes::stand_in::CASES,
         kubernetes::END,
     ]

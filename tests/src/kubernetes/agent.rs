@@ -85,17 +85,22 @@ impl Cluster {
 
     /// Kills the agent of the pod with this uid as a crash would, whatever the API server says.
     pub(crate) fn kill_agent(&self, uid: &str) -> Result<()> {
+        let pid = Pid::from_raw(self.agent_pid(uid)?.cast_signed());
+        kill(pid, Signal::SIGKILL).context("kill the agent")
+    }
+
+    /// The agent's process in the pod with this uid.
+    pub(crate) fn agent_pid(&self, uid: &str) -> Result<u32> {
         let kubepods = self.kubepods();
         let places = [kubepods.child("burstable"), kubepods];
         let pods = places.iter().map(|place| place.child(&format!("pod{uid}")));
         let containers = pods.flat_map(|pod| pod.children());
-        let processes: Vec<_> = containers.flat_map(|container| container.procs()).collect();
-        let of_agent = processes.into_iter().find(|pid| {
+        let mut processes = containers.flat_map(|container| container.procs());
+        let of_agent = processes.find(|pid| {
             let name = fs::read_to_string(format!("/proc/{pid}/comm"));
             name.is_ok_and(|name| name.trim() == "podwarden")
         });
-        let pid = Pid::from_raw(of_agent.context("the agent does not run")?.cast_signed());
-        kill(pid, Signal::SIGKILL).context("kill the agent")
+        of_agent.context("the agent does not run")
     }
 
     /// Its pod.
@@ -161,6 +166,19 @@ impl Cluster {
         command.args(args).env("PATH", path).env("HOME", &dir);
         command.arg("--kubeconfig").arg(&self.admin);
         command.output().context("start kubectl-podwarden")
+    }
+
+    /// Runs a program as root on the node, beside its daemons.
+    pub(crate) fn on_node(&self, program: &Path, args: &[&str]) -> Result<Output> {
+        let mut command = self.enclosure.command(program)?;
+        command.args(args);
+        let output = command.output();
+        output.with_context(|| format!("start {}", program.display()))
+    }
+
+    /// Where the machine has what is at `path` on the node.
+    pub(crate) fn path(&self, path: &str) -> std::path::PathBuf {
+        self.enclosure.path(path)
     }
 
     /// What the agent's container wrote, of all its starts.

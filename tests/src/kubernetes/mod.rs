@@ -99,6 +99,7 @@ pub(crate) struct Cluster {
     /// The API server, asked by its administrator.
     pub(crate) api: Client,
     apiserver: RefCell<Daemon>,
+    kubelet: RefCell<Daemon>,
     others: Vec<Daemon>,
     programs: Programs,
     admin: String,
@@ -175,7 +176,8 @@ impl Cluster {
         let this = Self {
             api,
             apiserver: RefCell::new(apiserver),
-            others: vec![kubelet, controllers, scheduler, containerd, etcd],
+            kubelet: RefCell::new(kubelet),
+            others: vec![controllers, scheduler, containerd, etcd],
             programs,
             admin: pki.file("admin.conf"),
             machine,
@@ -220,6 +222,16 @@ impl Cluster {
         self.apiserver.borrow_mut().start(&self.enclosure)?;
         let answer = eventually(START, || self.api.get("/api/v1/namespaces/kube-system"));
         answer.map(drop).context("the API server does not answer")
+    }
+
+    /// Kills the kubelet. Its pods run on.
+    pub(crate) fn kill_kubelet(&self) {
+        self.kubelet.borrow_mut().kill();
+    }
+
+    /// Starts it again.
+    pub(crate) fn start_kubelet(&self) -> Result<()> {
+        self.kubelet.borrow_mut().start(&self.enclosure)
     }
 
     /// `kubectl` as the administrator.
@@ -287,10 +299,11 @@ impl Cluster {
             machine,
             enclosure,
             apiserver,
+            kubelet,
             others,
             ..
         } = self;
-        drop((apiserver, others));
+        drop((apiserver, kubelet, others));
         drop(enclosure);
         machine::ensure_gone(&dir, &root)?;
         let now = Machine::now()?;

@@ -48,6 +48,12 @@ impl Cluster {
         fs::write(file, manifest.to_string()).context("write the static pod's manifest")
     }
 
+    /// Takes one away.
+    pub(crate) fn end_static(&self, name: &str) -> Result<()> {
+        let file = self.dir().join(format!("manifests/{name}.json"));
+        fs::remove_file(file).context("remove the static pod's manifest")
+    }
+
     /// Takes all of them away.
     pub(crate) fn remove_static(&self) -> Result<()> {
         for entry in fs::read_dir(self.dir().join("manifests"))? {

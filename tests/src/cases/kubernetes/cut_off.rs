@@ -24,12 +24,12 @@ const LONGEST: u64 = 90_000;
 const WITHIN: u64 = 15_000;
 /// What a container of an evicted pod may live. It is counted, not asserted: on a busy machine the one that watches is
 /// late itself.
-const SHORT: Duration = Duration::from_millis(100);
+pub(super) const SHORT: Duration = Duration::from_millis(100);
 
-struct Victim {
-    name: String,
-    uid: String,
-    lives: Lives,
+pub(super) struct Victim {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) lives: Lives,
 }
 
 #[derive(Default)]
@@ -161,7 +161,7 @@ fn start(cluster: &Cluster, name: &str) -> Result<Victim> {
 }
 
 /// As the kubelet marks one, and nothing of it is left on the node.
-fn ended(cluster: &Cluster, victim: &Victim) -> Result<()> {
+pub(super) fn ended(cluster: &Cluster, victim: &Victim) -> Result<()> {
     let pod = marked(cluster, &victim.name)?;
     ensure!(pod["metadata"]["uid"] == *victim.uid, "another: {pod}");
     let cgroup = cluster.kubepods().child("besteffort");

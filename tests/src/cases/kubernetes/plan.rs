@@ -9,16 +9,14 @@ use nix::unistd::Pid;
 use podwarden_policy::{Bytes, MilliCpu};
 use serde_json::{Value, json};
 
-use self::compare::Comparison;
-use self::shapes::{Fate, From, Shape, Then, WITH_OVERHEAD};
+use super::compare::Comparison;
+use super::shapes::{Fate, From, Shape, Then, WITH_OVERHEAD};
 use crate::cases::{Case, Context, slow};
 use crate::containerd::BUSYBOX;
 use crate::harness::{Cgroup, eventually, sleep};
 use crate::kubernetes::{Cluster, PODS, condition, uid};
 
-mod compare;
 mod purposes;
-mod shapes;
 
 pub(in crate::cases) const CASES: &[Case] = &[slow("kubernetes_plan", kubernetes_plan)];
 
@@ -53,7 +51,7 @@ fn kubernetes_plan(context: &Context) -> Result<()> {
         "overhead": {"podFixed": {"cpu": "15m", "memory": "6Mi"}},
     });
     cluster.api.create(CLASSES, &class)?;
-    let shapes = shapes::all(seed, context.repetitions(COUNT) as usize);
+    let shapes = purposes::all(seed, context.repetitions(COUNT) as usize);
     let compared = shapes.and_then(|shapes| compare_all(context, &cluster, &shapes));
     cluster.api.delete(&format!("{CLASSES}/{WITH_OVERHEAD}"))?;
     compared.with_context(|| format!("seed {seed}"))

@@ -3,7 +3,6 @@
 //! minute. `--repeat N` runs N minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,16 +14,13 @@ use super::load::Load;
 use super::{Rig, start_hog, take_away};
 use crate::apiserver::{ApiServer, Outage};
 use crate::cases::drift::kept_files;
+use crate::cases::footprint::{Footprint, ensure_flat};
 use crate::cases::recorder::records;
 use crate::cases::{Context, skip};
-use crate::harness::{Agent, NODE, Pod, PodSpec, Workload, eventually, sleep, until};
+use crate::harness::{NODE, Pod, PodSpec, Workload, eventually, sleep, until};
 
 const ROUND: Duration = Duration::from_secs(60);
 const MINUTES: u32 = 6;
-/// Resident memory may differ by this between the first and the last minutes of the same age.
-const FLAT: f64 = 2.0 * (1 << 20) as f64;
-/// Descriptors may differ by this: connections that are being made or have just been closed.
-const SPARE_DESCRIPTORS: f64 = 4.0;
 
 pub(super) fn soak(context: &Context) -> Result<()> {
     if context.emulated() {
@@ -64,58 +60,6 @@ pub(super) fn soak(context: &Context) -> Result<()> {
         context.figure(name, count as f64, "");
     }
     soak.rig.node.finish()
-}
-
-/// What the agent holds of the machine.
-#[derive(Debug, Clone, Copy)]
-struct Footprint {
-    rss: f64,
-    descriptors: f64,
-}
-
-impl Footprint {
-    fn of(agent: &Agent) -> Result<Self> {
-        let descriptors = fs::read_dir(format!("/proc/{}/fd", agent.pid()))?.count();
-        Ok(Self {
-            rss: agent.rss()? as f64,
-            descriptors: descriptors as f64,
-        })
-    }
-}
-
-/// Compares the medians of the first and the last quarter; the first minute warms up.
-fn ensure_flat(context: &Context, name: &str, prints: &[Footprint]) -> Result<()> {
-    let warm = prints.get(1..).unwrap_or_default();
-    let quarter = warm.len() / 4;
-    if quarter == 0 {
-        return Ok(());
-    }
-    let median = |of: &[Footprint], value: fn(&Footprint) -> f64| {
-        let mut values: Vec<f64> = of.iter().map(value).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let (first, last) = (&warm[..quarter], &warm[warm.len() - quarter..]);
-    let change = |value| median(last, value) - median(first, value);
-    let (rss, descriptors) = (change(|print| print.rss), change(|print| print.descriptors));
-    context.figure(
-        format!("{name}_rss_change"),
-        rss / f64::from(1 << 20),
-        "MiB",
-    );
-    context.figure(format!("{name}_descriptors_change"), descriptors, "");
-    // A few minutes say nothing about hours.
-    if quarter >= 3 {
-        ensure!(
-            rss <= FLAT,
-            "{name}: resident memory grew by {rss} bytes: {prints:?}"
-        );
-        ensure!(
-            descriptors <= SPARE_DESCRIPTORS,
-            "{name}: descriptors leak: {prints:?}"
-        );
-    }
-    Ok(())
 }
 
 struct Soak<'a> {
@@ -182,7 +126,7 @@ impl<'a> Soak<'a> {
         self.server.take_written();
         sleep(end.saturating_duration_since(Instant::now()))?;
         self.ensure_right_victims()?;
-        Footprint::of(&self.rig.node.agent)
+        Footprint::of(self.rig.node.agent.pid())
     }
 
     fn kill(&mut self) -> Result<()> {

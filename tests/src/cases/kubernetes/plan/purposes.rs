@@ -1,17 +1,31 @@
 //! Pods with a purpose each.
 
-use anyhow::Result;
-use podwarden_policy::{Bytes, MilliCpu};
+use anyhow::{Result, ensure};
+use podwarden_policy::{Bytes, MilliCpu, QosClass};
 use serde_json::json;
 
-use super::shapes::{
-    Fate, From, Shape, Then, WITH_OVERHEAD, amounts, brief, container, ends, guaranteed, one,
+use crate::cases::kubernetes::shapes::{
+    self, Fate, From, Shape, Then, WITH_OVERHEAD, amounts, brief, container, ends, guaranteed, one,
     pod_level, shape, stays,
 };
 use crate::containerd::BUSYBOX;
+use crate::harness::RandomPods;
+
+/// `count` pods, those with a purpose among random ones.
+pub(super) fn all(seed: u64, count: usize) -> Result<Vec<Shape>> {
+    let mut all = with_a_purpose()?;
+    ensure!(all.len() <= count, "{} pods have a purpose", all.len());
+    // This machine's kernel has no hierarchy for huge pages.
+    let mut pods = RandomPods::new(seed, Vec::new());
+    for class in QosClass::ALL.into_iter().cycle().take(count - all.len()) {
+        all.push(shapes::random(&mut pods, class)?);
+    }
+    pods.random().shuffle(&mut all);
+    Ok(all)
+}
 
 /// All of them.
-pub(super) fn with_a_purpose() -> Result<Vec<Shape>> {
+fn with_a_purpose() -> Result<Vec<Shape>> {
     let mut all = plain()?;
     all.extend(of_pods()?);
     all.extend(of_lives()?);

@@ -4,19 +4,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::Bytes;
 use serde_json::{Value, json};
 
-use crate::harness::Cgroup;
 use crate::harness::values::{self, Values};
+use crate::harness::{Cgroup, eventually, sleep};
 use crate::kubernetes::{Cluster, condition};
 
+/// Between two comparisons.
+const LOOK: Duration = Duration::from_secs(2);
 const OOM_SCORE: &str = "oom_score_adj";
 const BURSTABLE: &str = "/kubepods/burstable";
 /// `memory.limit_in_bytes` is whole pages.
 const PAGE: Bytes = Bytes(4096);
+
+/// Compares until nothing differs; after `limit`, what differs.
+pub(super) fn until_same<const N: usize>(
+    limit: Duration,
+    mut compare: impl FnMut() -> Result<[Comparison; N]>,
+) -> Result<[Comparison; N]> {
+    eventually(limit, || {
+        let same = compare().and_then(|compared| {
+            let differences: Vec<_> = compared.iter().flat_map(|one| &one.differences).collect();
+            ensure!(differences.is_empty(), "{differences:?}");
+            Ok(compared)
+        });
+        if same.is_err() {
+            sleep(LOOK)?;
+        }
+        same
+    })
+    .context("files differ from what is said")
+}
 
 /// What was compared, and what was not the same.
 #[derive(Debug, Default)]
@@ -33,12 +55,31 @@ impl Comparison {
     pub(super) fn now(cluster: &Cluster, program: &Path) -> Result<Self> {
         let pods = cluster.api.list("/api/v1/pods")?;
         let asked = Asked::new(cluster, program, &pods)?;
-        let mut this = Self::default();
         let mut planned = asked.plan()?;
         // The kubelet's burstable tier counts the requests of specs, those that are not granted too.
         let specs = Asked::new(cluster, program, &as_if_granted(&pods))?.plan()?;
         planned.extend(specs.into_iter().filter(|(path, _)| path == BURSTABLE));
         asked.write()?;
+        Self::of(cluster, &asked, &pods, &planned)
+    }
+
+    /// The same by what the agent beside the kubelet knows of the node: as if it owned the tree.
+    pub(super) fn as_told(cluster: &Cluster, program: &Path) -> Result<Self> {
+        let pods = cluster.api.list("/api/v1/pods")?;
+        let mut document: Value = cluster.ask("/v1/plan")?;
+        document["recorded"]["ownership"] = "own".into();
+        let asked = Asked::of(cluster, program, document)?;
+        let planned = asked.plan()?;
+        Self::of(cluster, &asked, &pods, &planned)
+    }
+
+    fn of(
+        cluster: &Cluster,
+        asked: &Asked<'_>,
+        pods: &[Value],
+        planned: &BTreeMap<String, Vec<Value>>,
+    ) -> Result<Self> {
+        let mut this = Self::default();
         let root = cluster.kubepods();
         let root = root.path().strip_suffix("/kubepods").unwrap_or_default();
         let of_pods = planned.keys().filter(|path| path.contains("/pod"));
@@ -51,15 +92,15 @@ impl Comparison {
         for path in found.difference(&wanted) {
             this.differences.push(format!("{path} is not planned"));
         }
-        for (path, rows) in &planned {
+        for (path, rows) in planned {
             let cgroup = Cgroup::new(cluster.kubepods().mounts(), &format!("{root}{path}"));
             if cgroup.exists() {
                 this.cgroups += 1;
                 this.add(path, &cgroup, &rows.iter().collect::<Vec<_>>())?;
             }
         }
-        for pod in &pods {
-            this.containers_of(cluster, &asked, pod)?;
+        for pod in pods {
+            this.containers_of(cluster, asked, pod)?;
         }
         Ok(this)
     }
@@ -213,6 +254,10 @@ impl<'a> Asked<'a> {
             "config": config,
             "pods": pods,
         });
+        Self::of(cluster, program, document)
+    }
+
+    fn of(cluster: &Cluster, program: &'a Path, document: Value) -> Result<Self> {
         let this = Self {
             program,
             document,

@@ -1,11 +1,10 @@
 //! Pods of all shapes that an API server takes and this node has room for. The same seed gives the same pods.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use podwarden::pods::manifest;
 use podwarden_policy::{Bytes, ContainerKind, MilliCpu, QosClass, limits};
 use serde_json::{Value, json};
 
-use super::purposes;
 use crate::containerd::BUSYBOX;
 use crate::harness::{RandomPods, manifest as manifest_of};
 
@@ -64,20 +63,8 @@ pub(super) struct Shape {
     pub(super) memory: Bytes,
 }
 
-/// `count` pods, those with a purpose among random ones.
-pub(super) fn all(seed: u64, count: usize) -> Result<Vec<Shape>> {
-    let mut all = purposes::with_a_purpose()?;
-    ensure!(all.len() <= count, "{} pods have a purpose", all.len());
-    // This machine's kernel has no hierarchy for huge pages.
-    let mut pods = RandomPods::new(seed, Vec::new());
-    for class in QosClass::ALL.into_iter().cycle().take(count - all.len()) {
-        all.push(random(&mut pods, class)?);
-    }
-    pods.random().shuffle(&mut all);
-    Ok(all)
-}
-
-fn random(pods: &mut RandomPods, class: QosClass) -> Result<Shape> {
+/// A pod of a class, of any other shape.
+pub(super) fn random(pods: &mut RandomPods, class: QosClass) -> Result<Shape> {
     for _ in 0..TRIES {
         let mut pod = pods.pod(class)?;
         pod.overhead = None;
