@@ -21,6 +21,7 @@ pub(super) mod plugin;
 pub(super) mod pressure;
 pub(super) mod reclaimed;
 pub(super) mod removed;
+pub(super) mod resize;
 pub(super) mod secure;
 mod shapes;
 pub(super) mod soak;

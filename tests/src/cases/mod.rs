@@ -204,6 +204,7 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::ways::CASES,
         kubernetes::values::CASES,
         kubernetes::removed::CASES,
+        kubernetes::resize::CASES,
         kubernetes::reclaimed::CASES,
         kubernetes::plan::CASES,
         kubernetes::soak::CASES,

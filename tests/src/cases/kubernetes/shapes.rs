@@ -155,6 +155,25 @@ pub(super) fn pod_level(name: &str, own: &Value, containers: [&Value; 2]) -> Res
     shape(name, json!({"spec": spec}), Fate::Runs)
 }
 
+/// Pods with limits of their own, for CPU and memory and for memory alone; one container has none.
+pub(super) fn with_own_limits() -> Result<[Shape; 2]> {
+    let (none, small) = (json!({}), json!({"requests": amounts("5m", "4Mi")}));
+    let memory = json!({"limits": {"memory": "64Mi"}});
+    Ok([
+        pod_level(
+            "pod-guaranteed-limits",
+            &guaranteed("60m", "80Mi"),
+            [&limited(), &none],
+        )?,
+        pod_level("pod-limits", &memory, [&small, &none])?,
+    ])
+}
+
+/// A container's resources with limits above its requests.
+pub(super) fn limited() -> Value {
+    json!({"requests": amounts("5m", "4Mi"), "limits": amounts("50m", "40Mi")})
+}
+
 pub(super) fn amounts(cpu: &str, memory: &str) -> Value {
     json!({"cpu": cpu, "memory": memory})
 }

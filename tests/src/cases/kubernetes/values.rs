@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::LIMIT;
 use super::compare::{Comparison, until_same};
-use super::shapes::{Fate, Shape, amounts, container, guaranteed, one, pod_level, shape, stays};
+use super::shapes::{Fate, Shape, amounts, container, limited, one, shape, stays, with_own_limits};
 use crate::cases::{Case, Context, case};
 use crate::containerd::BUSYBOX;
 use crate::harness::eventually;
@@ -42,28 +42,16 @@ fn kubernetes_values(context: &Context) -> Result<()> {
 }
 
 fn shapes() -> Result<[Shape; 3]> {
-    let (none, small) = (json!({}), json!({"requests": amounts("5m", "4Mi")}));
-    let limited = json!({"requests": amounts("5m", "4Mi"), "limits": amounts("50m", "40Mi")});
     let spec = json!({
         "resources": {"requests": amounts("30m", "40Mi"), "limits": amounts("90m", "96Mi")},
         "initContainers": [
             {"name": "beside", "image": BUSYBOX, "command": stays(), "restartPolicy": "Always"},
         ],
-        "containers": [container("main", &stays(), &limited)],
+        "containers": [container("main", &stays(), &limited())],
     });
-    Ok([
-        pod_level(
-            "pod-guaranteed",
-            &guaranteed("60m", "80Mi"),
-            [&limited, &none],
-        )?,
-        pod_level(
-            "pod-limits",
-            &json!({"limits": {"memory": "64Mi"}}),
-            [&small, &none],
-        )?,
-        shape("pod-sidecar", json!({"spec": spec}), Fate::Runs)?,
-    ])
+    let [guaranteed, limits] = with_own_limits()?;
+    let sidecar = shape("pod-sidecar", json!({"spec": spec}), Fate::Runs)?;
+    Ok([guaranteed, limits, sidecar])
 }
 
 fn all_run(cluster: &Cluster) -> Result<()> {

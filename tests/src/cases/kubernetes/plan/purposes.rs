@@ -111,20 +111,10 @@ fn plain() -> Result<Vec<Shape>> {
 /// Several containers, pod-level resources, overhead.
 fn of_pods() -> Result<Vec<Shape>> {
     let (none, small) = (json!({}), json!({"requests": amounts("5m", "4Mi")}));
-    let limited = json!({"requests": amounts("5m", "4Mi"), "limits": amounts("50m", "40Mi")});
+    let limited = shapes::limited();
     let both = json!({"requests": amounts("50m", "64Mi"), "limits": amounts("50m", "64Mi")});
     let mut all = vec![
         pod_level("pod-guaranteed", &both, [&none, &none])?,
-        pod_level(
-            "pod-guaranteed-limits",
-            &guaranteed("60m", "80Mi"),
-            [&limited, &none],
-        )?,
-        pod_level(
-            "pod-limits",
-            &json!({"limits": {"memory": "64Mi"}}),
-            [&small, &none],
-        )?,
         pod_level(
             "pod-requests",
             &json!({"requests": amounts("40m", "32Mi")}),
@@ -146,6 +136,7 @@ fn of_pods() -> Result<Vec<Shape>> {
             [&limited, &limited],
         )?,
     ];
+    all.extend(shapes::with_own_limits()?);
     let spec = json!({
         "resources": {"requests": amounts("30m", "40Mi"), "limits": amounts("90m", "96Mi")},
         "initContainers": [

@@ -1,7 +1,7 @@
 //! What the agent says during the churn: its events, the pods that it knows, and their accounts beside the kernel's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cases::kubernetes::LIMIT;
+use crate::cases::kubernetes::eviction::BACK;
 use crate::cases::{Context, close_cpu};
 use crate::harness::{Cgroup, eventually};
 use crate::kubernetes::{Cluster, uid};
@@ -28,6 +29,10 @@ pub(super) struct Watch<'a> {
     /// Every pod that there was.
     pods: BTreeSet<String>,
     marked: BTreeSet<String>,
+    /// Pods whose mark the kubelet has written over, since when.
+    written_over: BTreeMap<String, Instant>,
+    /// For how long each such mark was away.
+    away: Vec<Duration>,
     /// What the agent has said of itself, and how often.
     said: BTreeMap<String, u32>,
     kernel_oom: usize,
@@ -54,6 +59,8 @@ impl<'a> Watch<'a> {
             evicted: BTreeMap::new(),
             pods: BTreeSet::new(),
             marked: BTreeSet::new(),
+            written_over: BTreeMap::new(),
+            away: Vec::new(),
             said: BTreeMap::new(),
             kernel_oom: 0,
             before: BTreeMap::new(),
@@ -103,19 +110,27 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The pods of the server: one that is marked stays so.
+    /// The pods of the server: where a kubelet that has not seen a mark writes over it, it comes back.
     pub(super) fn look_at(&mut self, pods: &[Value]) -> Result<()> {
         for pod in pods {
             let uid = uid(pod)?;
             let status = &pod["status"];
-            let evicted = status["phase"] == "Failed" && status["reason"] == "Evicted";
-            if evicted {
+            if status["phase"] == "Failed" && status["reason"] == "Evicted" {
+                if let Some(since) = self.written_over.remove(&uid) {
+                    self.away.push(since.elapsed());
+                }
                 self.marked.insert(uid.clone());
+            } else if self.marked.contains(&uid) {
+                let since = *self
+                    .written_over
+                    .entry(uid.clone())
+                    .or_insert_with(Instant::now);
+                ensure!(
+                    since.elapsed() < BACK,
+                    "an evicted pod has another status for {:?}: {status}",
+                    since.elapsed()
+                );
             }
-            ensure!(
-                evicted || !self.marked.contains(&uid),
-                "an evicted pod has another status: {status}"
-            );
             self.pods.insert(uid);
         }
         Ok(())
@@ -225,6 +240,9 @@ impl<'a> Watch<'a> {
             println!("     the agent said {times} times: {message}");
         }
         let most = self.before.values().max().copied().unwrap_or_default();
+        context.figure("marks_written_over", self.away.len() as f64, "");
+        let longest = self.away.iter().max().copied().unwrap_or_default();
+        context.figure("mark_away_longest", longest.as_secs_f64(), "s");
         context.figure("longest_before_account", most as f64 / 1e6, "ms");
     }
 }
