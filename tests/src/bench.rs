@@ -12,6 +12,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use crate::cases::Context;
 use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
 
+mod busy;
 mod converge;
 mod cpu;
 mod disk;
@@ -52,6 +53,8 @@ enum What {
     Plan(plan::Plan),
     /// The CPU time that the figures of all pods take: the kernel's iterator beside the files.
     Sample(sample::Sample),
+    /// What an agent takes on a node of busy pods, beside a reader of the files that cAdvisor reads.
+    Busy(busy::Busy),
     /// A fleet's requests to the API server, and what scraping it takes.
     Scrape(scrape::Scrape),
     /// One scrape of `/metrics`, the first of a sampling pass and those after it.
@@ -87,6 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Syscalls(syscalls) => syscalls.run()?,
         What::Plan(plan) => plan.run()?,
         What::Sample(sample) => sample.run()?,
+        What::Busy(busy) => busy.run()?,
         What::Scrape(scrape) => scrape.run()?,
         What::Metrics(metrics) => metrics.run()?,
         What::Disk(disk) => disk.run()?,

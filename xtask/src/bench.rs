@@ -86,6 +86,12 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// What an agent takes on a node of 1,000 busy pods, beside a reader of the files that cAdvisor reads.
+    Busy {
+        /// Handed to the benchmark: --pods N, --seconds N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// A fleet's requests to the API server, and what scraping it takes.
     Scrape {
         /// Handed to the benchmark: --agents N, --pods N, --interval SECONDS, --seconds N, --json.
@@ -136,6 +142,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
         What::Fleet { args } => fleet(workspace, args),
         What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
+        What::Busy { args } => e2e::become_with_agent(workspace, &["bench", "busy"], args),
         What::Scrape { args } => e2e::become_with_agent(workspace, &["bench", "scrape"], args),
         What::Metrics { args } => e2e::become_it(workspace, &["bench", "metrics"], args),
         What::Disk { args } => e2e::become_with_agent(workspace, &["bench", "disk"], args),

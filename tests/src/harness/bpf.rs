@@ -62,6 +62,11 @@ impl Objects {
             .collect()
     }
 
+    /// Whether the process has the program with this id.
+    pub(crate) fn has_program(&self, id: u32) -> bool {
+        self.programs.contains(&id)
+    }
+
     /// How many programs.
     pub(crate) fn programs(&self) -> usize {
         self.programs.len()

@@ -12,6 +12,7 @@ mod burn;
 pub(crate) mod latency;
 mod memory;
 mod processes;
+mod pulse;
 pub(crate) mod stamps;
 mod switches;
 mod traffic;
@@ -32,6 +33,8 @@ pub(crate) enum Workload {
     Storm(processes::Storm),
     /// Starts processes that stay until they are killed.
     Forkbomb(processes::Forkbomb),
+    /// Starts processes that wake a few times a second and work for a moment.
+    Pulse(pulse::Pulse),
     /// Sleeps.
     Sleep {
         /// For how long, milliseconds.
@@ -73,6 +76,7 @@ impl Workload {
             Self::Fill(_) => c"fill",
             Self::Storm(_) => c"storm",
             Self::Forkbomb(_) => c"forkbomb",
+            Self::Pulse(_) => c"pulse",
             Self::Sleep { .. } => c"sleep",
             Self::Pause { .. } => c"pause",
             Self::Victim(_) => victim::NAME,
@@ -98,6 +102,7 @@ impl Workload {
             Self::Fill(fill) => fill.run(),
             Self::Storm(storm) => storm.run(),
             Self::Forkbomb(bomb) => bomb.run(),
+            Self::Pulse(pulse) => pulse.run(),
             Self::Sleep { for_ms } | Self::Pause { for_ms } => {
                 sleep_ms(for_ms);
                 Ok(())
