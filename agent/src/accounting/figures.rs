@@ -2,8 +2,10 @@
 
 mod forks;
 mod idle;
+mod kept;
 mod names;
 mod parts;
+mod read;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,21 +19,19 @@ use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
 use crate::{
     accounting::{
         KernelSide,
-        index::{AccountStore, CgroupIndex, ContainerEntry, PodEntry},
+        index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry},
         walked::{PassStats, Walked},
     },
-    api::types::{
-        ContainerStats, CpuStats, MemoryStats, NetworkStats, PodRef, PodStats, ThrottlingStats,
-        TierStats,
-    },
+    api::types::{ContainerStats, NetworkStats, PodRef, PodStats, ThrottlingStats, TierStats},
     kernel::{accounts::add, walk::Walker},
 };
 use forks::RefusedForks;
 pub use idle::Extent;
 use idle::IdlePods;
+use kept::{Kept, KeptPod};
 use names::name;
 pub use names::{Named, Names};
-use parts::{below_mount, disk, exits, memory_stats, stall, throttling, walked_memory};
+use parts::{below_mount, disk, exits, stall};
 
 /// Keeps open files and the last figures between passes.
 #[derive(Debug, Default)]
@@ -45,8 +45,9 @@ pub struct Sampler {
     walked: Walked,
     /// The kernel programs count disk, and TCP segments that are sent again.
     counted: Counted,
-    last: HashMap<String, (Instant, u64)>,
-    seen: HashMap<String, (Instant, u64)>,
+    pods: HashMap<PodUid, KeptPod>,
+    /// By their place in the list of tiers.
+    tiers: Vec<Kept>,
     /// When the pass before this one was.
     last_pass: Option<Instant>,
     idle: IdlePods,
@@ -57,6 +58,14 @@ pub struct Sampler {
 struct Counted {
     disk: bool,
     retransmits: bool,
+}
+
+/// What a pass is to read.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub extent: Extent,
+    /// The pods of the pass before.
+    pub last: &'a [PodStats],
 }
 
 /// The figures of one pass without the node's own.
@@ -92,19 +101,6 @@ impl Sampler {
         }
     }
 
-    /// CPU time of a cgroup by its file, nanoseconds, where that is the source.
-    fn file_cpu(&mut self, tree: &Tree, path: &CgroupPath) -> Option<u64> {
-        let readers = self.cpu.as_mut()?;
-        if !readers.contains_key(path) {
-            readers.insert(path.to_owned(), KernelCpu::open(tree, path).ok()?);
-        }
-        let used = readers.get(path)?.usage_nanos().ok();
-        if used.is_none() {
-            readers.remove(path);
-        }
-        used
-    }
-
     /// Lets the kernel gather memory and throttling of every cgroup below `root`. Call before [`Sampler::sample`].
     /// The message says that this ends here, and why.
     pub fn walk(&mut self, tree: &Tree, walker: &Walker, root: &CgroupPath) -> Option<String> {
@@ -118,7 +114,7 @@ impl Sampler {
 
     /// Notes which pods ran since the last call; returns whether any did, came or went. Call before a pass without a
     /// reader.
-    pub fn look(&mut self, index: &CgroupIndex, figures: &impl AccountStore) -> bool {
+    pub fn look(&mut self, index: &CgroupIndex, figures: &impl AccountReader) -> bool {
         self.idle.look(index, figures)
     }
 
@@ -127,13 +123,13 @@ impl Sampler {
         self.idle.ran()
     }
 
-    /// Reads what `extent` says once.
+    /// Reads what `asked` says once.
     pub fn sample(
         &mut self,
-        extent: Extent,
+        Asked { extent, last }: Asked<'_>,
         tree: &Tree,
         index: &CgroupIndex,
-        figures: &impl AccountStore,
+        figures: &impl AccountReader,
         names: &impl Names,
         tiers: &[TierInfo],
     ) -> Sample {
@@ -142,38 +138,43 @@ impl Sampler {
             time: crate::base::clock::now_text(),
         };
         self.forks.begin(pass.now);
+        let last: HashMap<&PodUid, &PodStats> = match extent {
+            Extent::Ran => last.iter().map(|pod| (&pod.pod_ref.uid, pod)).collect(),
+            Extent::Read | Extent::Idle => HashMap::new(),
+        };
         let mut sums: HashMap<QosClass, Account> = HashMap::new();
         let mut pods = Vec::with_capacity(index.pods().len());
+        let mut kept = std::mem::take(&mut self.pods);
         for (uid, entry) in index.pods() {
-            let (mut pod, total) = match self.idle.unchanged(extent, uid) {
-                Some(unchanged) => unchanged,
-                None => self.pod(&pass, tree, index, figures, uid, entry),
-            };
-            if extent != Extent::Read {
-                self.idle.keep(uid, &pod, &total);
+            if !kept.contains_key(uid) {
+                kept.insert(uid.clone(), KeptPod::default());
             }
+            let Some(kept) = kept.get_mut(uid) else {
+                continue;
+            };
+            let unchanged = self.idle.unchanged(extent, uid, || {
+                let last: &PodStats = last.get(uid).copied()?;
+                Some((last.clone(), kept.total?))
+            });
+            let (mut pod, total) =
+                unchanged.unwrap_or_else(|| self.pod(&pass, tree, index, figures, entry, kept));
+            kept.total = Some(total);
             name(&mut pod, uid, names);
             add(sums.entry(entry.class).or_default(), &total);
             pods.push(pod);
         }
         pods.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
-        if extent == Extent::Ran {
-            self.last.extend(self.seen.drain());
-        } else {
-            self.last = std::mem::take(&mut self.seen);
-        }
+        kept.retain(|uid, _| index.pods().contains_key(uid));
+        self.pods = kept;
         self.last_pass = Some(pass.now);
-        self.idle.end(extent, index);
         Sample { pods, tiers }
     }
 
     /// A cgroup is gone: close its files, which hold its memory in the kernel.
     pub fn close(&mut self, path: &CgroupPath) {
-        self.walked.close(path);
         self.readers.remove(path);
         self.throttle.remove(path);
-        self.forks.close(path);
         if let Some(cpu) = &mut self.cpu {
             cpu.remove(path);
         }
@@ -185,24 +186,29 @@ impl Sampler {
         pass: &Pass,
         tree: &Tree,
         index: &CgroupIndex,
-        figures: &impl AccountStore,
-        uid: &PodUid,
+        figures: &impl AccountReader,
         entry: &PodEntry,
+        kept: &mut KeptPod,
     ) -> (PodStats, Account) {
+        kept.retain(entry);
         let mut total = index.pod_only(entry, figures);
         let mut containers = Vec::with_capacity(entry.containers.len());
         for (id, container) in &entry.containers {
             let account = index.container(container, figures);
             add(&mut total, &account);
             if container.live {
-                containers.push(self.container(pass, tree, uid, id, container, &account));
+                let mut of_container = kept.container(id);
+                let stats = self.container(pass, tree, id, container, &account, &mut of_container);
+                kept.put_back(id, of_container);
+                containers.push(stats);
             }
         }
         if let Some(used) = self.file_cpu(tree, &entry.path) {
             total.cpu_ns = used;
         }
-        let mut cpu = self.cpu(pass, uid, &total);
-        let own = self.throttling(tree, &entry.path);
+        let kept = &mut kept.own;
+        let mut cpu = self.cpu(pass, kept, &total);
+        let own = self.throttling(tree, &entry.path, kept);
         let below = containers
             .iter()
             .filter_map(|one: &ContainerStats| one.cpu.throttling);
@@ -215,12 +221,12 @@ impl Sampler {
             qos_class: entry.class.to_string(),
             cgroup: below_mount(tree, &entry.path),
             cpu,
-            memory: self.memory(pass, tree, &entry.path),
+            memory: self.memory(pass, tree, &entry.path, kept),
             stall: stall(&total),
             exits: exits(&total),
             disk: self.counted.disk.then(|| disk(&total)),
             network: self.network(pass, &total),
-            refused_forks: self.forks.of_pod(tree, &entry.path, &containers),
+            refused_forks: self.forks.of_pod(tree, &entry.path, &containers, kept),
             containers,
             ..PodStats::default()
         };
@@ -240,28 +246,28 @@ impl Sampler {
         &mut self,
         pass: &Pass,
         tree: &Tree,
-        uid: &PodUid,
         id: &str,
         entry: &ContainerEntry,
         account: &Account,
+        kept: &mut Kept,
     ) -> ContainerStats {
         let mut account = *account;
         if let Some(used) = self.file_cpu(tree, &entry.path) {
             account.cpu_ns = used;
         }
         let account = &account;
-        let mut cpu = self.cpu(pass, &format!("{uid}/{id}"), account);
-        cpu.throttling = self.throttling(tree, &entry.path);
+        let mut cpu = self.cpu(pass, kept, account);
+        cpu.throttling = self.throttling(tree, &entry.path, kept);
         ContainerStats {
             name: id.to_owned(),
             id: id.to_owned(),
             sandbox: false,
             cpu,
-            memory: self.memory(pass, tree, &entry.path),
+            memory: self.memory(pass, tree, &entry.path, kept),
             stall: stall(account),
             exits: exits(account),
             disk: self.counted.disk.then(|| disk(account)),
-            refused_forks: self.forks.of(tree, &entry.path),
+            refused_forks: self.forks.of(tree, &entry.path, kept),
         }
     }
 
@@ -270,7 +276,7 @@ impl Sampler {
         pass: &Pass,
         tree: &Tree,
         index: &CgroupIndex,
-        figures: &impl AccountStore,
+        figures: &impl AccountReader,
         live: &HashMap<QosClass, Account>,
         tiers: &[TierInfo],
     ) -> Vec<TierStats> {
@@ -279,9 +285,12 @@ impl Sampler {
             add(&mut sum, &live.get(&class).copied().unwrap_or_default());
             sum
         };
-        tiers
+        let mut kept = std::mem::take(&mut self.tiers);
+        kept.resize_with(tiers.len(), Kept::default);
+        let stats = tiers
             .iter()
-            .map(|tier| {
+            .zip(&mut kept)
+            .map(|(tier, kept)| {
                 let mut account = match tier.name.tier() {
                     Some(class) => of(class),
                     None => {
@@ -302,71 +311,14 @@ impl Sampler {
                 TierStats {
                     name: tier.name.to_string(),
                     cgroup: below_mount(tree, &tier.path),
-                    cpu: self.cpu(pass, &format!("tier {}", tier.name), &account),
-                    memory: self.memory(pass, tree, &tier.path),
+                    cpu: self.cpu(pass, kept, &account),
+                    memory: self.memory(pass, tree, &tier.path, kept),
                     armed_level_bytes: tier.level,
                     convergence: None,
                 }
             })
-            .collect()
-    }
-
-    /// CPU figures; the rate is over the time since the last pass: up to that one nothing was used where it did not
-    /// read this key.
-    fn cpu(&mut self, pass: &Pass, key: &str, account: &Account) -> CpuStats {
-        let rate = self.last.get(key).and_then(|(then, ns)| {
-            let then = self.last_pass.map_or(*then, |last| last.max(*then));
-            let window = u64::try_from(pass.now.duration_since(then).as_nanos()).ok()?;
-            let used = account.cpu_ns.saturating_sub(*ns);
-            let nano_cores = u128::from(used) * 1_000_000_000
-                / u128::from(std::num::NonZero::new(window)?.get());
-            u64::try_from(nano_cores).ok()
-        });
-        self.seen.insert(key.to_owned(), (pass.now, account.cpu_ns));
-        CpuStats {
-            time: pass.time.clone(),
-            usage_core_nano_seconds: account.cpu_ns,
-            usage_nano_cores: rate,
-            run_queue_wait_nano_seconds: account.wait_ns,
-            run_queue_wait_histogram: account.wait_hist.to_vec(),
-            context_switches: account.switches,
-            throttling: None,
-        }
-    }
-
-    /// How often a cgroup reached its quota; `None` where it has had none, or is gone.
-    fn throttling(&mut self, tree: &Tree, path: &CgroupPath) -> Option<ThrottlingStats> {
-        if let Some(figures) = self.walked.throttling(tree, path) {
-            return throttling(figures);
-        }
-        if !self.throttle.contains_key(path) {
-            let reader = ThrottleReader::open(tree, path).ok()?;
-            self.throttle.insert(path.to_owned(), reader);
-        }
-        let Ok(figures) = self.throttle.get(path)?.read() else {
-            self.throttle.remove(path);
-            return None;
-        };
-        throttling(figures)
-    }
-
-    /// Memory figures; `None` when the cgroup is gone.
-    fn memory(&mut self, pass: &Pass, tree: &Tree, path: &CgroupPath) -> Option<MemoryStats> {
-        if path.is_root() {
-            return None;
-        }
-        if let Some(walked) = self.walked.memory(tree, path) {
-            return Some(walked_memory(&pass.time, walked));
-        }
-        if !self.readers.contains_key(path) {
-            let reader = MemoryReader::open(tree, path).ok()?;
-            self.readers.insert(path.to_owned(), reader);
-        }
-        let stats = self.readers.get(path).and_then(|r| read(pass, r));
-        if stats.is_none() {
-            // Gone, or made anew under the same name: open again next time.
-            self.readers.remove(path);
-        }
+            .collect();
+        self.tiers = kept;
         stats
     }
 }
@@ -374,11 +326,6 @@ impl Sampler {
 struct Pass {
     now: Instant,
     time: String,
-}
-
-fn read(pass: &Pass, reader: &MemoryReader) -> Option<MemoryStats> {
-    let (usage, stat) = (reader.usage().ok()?, reader.stat().ok()?);
-    Some(memory_stats(&pass.time, usage, stat, reader.limit().ok()?))
 }
 
 /// Guaranteed, Burstable, BestEffort; then by name.

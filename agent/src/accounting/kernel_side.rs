@@ -8,7 +8,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::AccountingError;
 use crate::{
-    accounting::index::AccountStore,
+    accounting::index::{AccountReader, AccountStore},
     base::error,
     kernel::{
         accounts::{Accounts, FoldTarget, Parent},
@@ -26,21 +26,18 @@ pub struct KernelSide {
 }
 
 /// Without kernel programs there are no figures, only a tree.
-impl AccountStore for Option<KernelSide> {
+impl AccountReader for Option<KernelSide> {
     fn read(&self, slot: u32) -> Option<Account> {
         self.as_ref()?.accounts.read(slot)
-    }
-
-    fn activity(&self, slot: u32) -> u64 {
-        let kernel = self.as_ref();
-        kernel.map_or(0, |kernel| kernel.accounts.activity(slot))
     }
 
     fn folded(&self, target: FoldTarget) -> Account {
         let kernel = self.as_ref();
         kernel.map_or_else(Account::default, |kernel| kernel.accounts.folded(target))
     }
+}
 
+impl AccountStore for Option<KernelSide> {
     fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget) {
         if let Some(kernel) = self {
             kernel.accounts.fold(id, own, target);

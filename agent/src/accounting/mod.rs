@@ -2,6 +2,7 @@
 
 mod children;
 pub mod figures;
+mod gather;
 mod gone;
 pub mod index;
 mod kernel_side;
@@ -377,14 +378,5 @@ impl Accounting {
         kernel
             .and_then(|k| k.accounts.drops().ok())
             .unwrap_or_default()
-    }
-
-    /// Accounts what is running up to the kernel's last tick. Call before reading figures.
-    pub fn flush(&mut self) {
-        if let Some(kernel) = &mut self.kernel {
-            for cpu in kernel.accounts.busy_cpus().unwrap_or_default() {
-                kernel.flush_cpu(cpu);
-            }
-        }
     }
 }

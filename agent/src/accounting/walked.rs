@@ -3,7 +3,6 @@
 //! Controllers may be on hierarchies of their own (v1): each such hierarchy has a pass, and a cgroup an id in each.
 
 use std::{
-    collections::HashMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -41,11 +40,31 @@ pub struct PassStats {
 #[derive(Debug, Default)]
 struct Hierarchy {
     records: Gathered,
-    /// Cgroups that have been asked for; one that was made anew has another id.
-    known: HashMap<CgroupPath, Known>,
 }
 
-/// A cgroup in one hierarchy.
+/// Where the records of one cgroup are; its reader keeps it for the next pass.
+#[derive(Debug, Default)]
+pub struct Places {
+    path: CgroupPath,
+    memory: Option<Known>,
+    /// Where the CPU controller is on another hierarchy than memory.
+    cpu: Option<Known>,
+}
+
+impl Places {
+    /// Begins anew where it was of another cgroup.
+    fn of(&mut self, path: &CgroupPath) -> &mut Self {
+        if self.path != *path {
+            *self = Self {
+                path: path.to_owned(),
+                ..Self::default()
+            };
+        }
+        self
+    }
+}
+
+/// A cgroup in one hierarchy; one that was made anew has another id.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     id: u64,
@@ -66,28 +85,25 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// The record of the cgroup; `id` looks its id up.
+    /// The record of a cgroup; `id` looks its id up where `known` does not have it.
     fn record(
         &mut self,
-        path: &CgroupPath,
+        known: &mut Option<Known>,
         id: impl FnOnce() -> Option<u64>,
     ) -> Option<&CgroupRecord> {
         if self.records.is_empty() {
             return None;
         }
-        if !self.known.contains_key(path) {
-            let known = Known {
+        let mut at = match known.take() {
+            Some(known) => known,
+            None => Known {
                 id: id()?,
                 place: 0,
-            };
-            self.known.insert(path.to_owned(), known);
-        }
-        let known = self.known.get_mut(path)?;
-        let found = self.records.find(known.id, &mut known.place);
-        if found.is_none() {
-            self.known.remove(path);
-        }
-        found
+            },
+        };
+        let found = self.records.find(at.id, &mut at.place)?;
+        *known = Some(at);
+        Some(found)
     }
 }
 
@@ -170,7 +186,7 @@ impl Walked {
         if self.passes.is_multiple_of(COMPARE_EVERY) || self.failures > 0 {
             let after = self.file(tree, root)?;
             let id = tree.memory_id(root).ok();
-            let record = self.memory.record(root, || id);
+            let record = self.memory.record(&mut None, || id);
             compare(
                 record.ok_or("no record of the topmost cgroup")?,
                 before,
@@ -206,8 +222,14 @@ impl Walked {
     }
 
     /// A cgroup's record in the memory controller's hierarchy.
-    pub fn memory(&mut self, tree: &Tree, path: &CgroupPath) -> Option<WalkedMemory<'_>> {
-        let record = self.memory.record(path, || tree.memory_id(path).ok())?;
+    pub fn memory(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+        places: &mut Places,
+    ) -> Option<WalkedMemory<'_>> {
+        let known = &mut places.of(path).memory;
+        let record = self.memory.record(known, || tree.memory_id(path).ok())?;
         let whole = part::MEMORY | part::ITEMS;
         (record.parts & whole == whole).then_some(WalkedMemory {
             record,
@@ -216,22 +238,23 @@ impl Walked {
     }
 
     /// How often a cgroup reached its CPU quota.
-    pub fn throttling(&mut self, tree: &Tree, path: &CgroupPath) -> Option<Throttling> {
-        let hierarchy = self.cpu.as_mut().unwrap_or(&mut self.memory);
-        let record = hierarchy.record(path, || tree.cpu_id(path).ok())?;
+    pub fn throttling(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+        places: &mut Places,
+    ) -> Option<Throttling> {
+        let places = places.of(path);
+        let (hierarchy, known) = match &mut self.cpu {
+            Some(cpu) => (cpu, &mut places.cpu),
+            None => (&mut self.memory, &mut places.memory),
+        };
+        let record = hierarchy.record(known, || tree.cpu_id(path).ok())?;
         (record.parts & part::BANDWIDTH != 0).then_some(Throttling {
             periods: record.periods,
             throttled_periods: record.throttled_periods,
             throttled_nanos: record.throttled_ns,
         })
-    }
-
-    /// A cgroup is gone.
-    pub fn close(&mut self, path: &CgroupPath) {
-        self.memory.known.remove(path);
-        if let Some(cpu) = &mut self.cpu {
-            cpu.known.remove(path);
-        }
     }
 }
 
@@ -288,85 +311,4 @@ fn compare(record: &CgroupRecord, before: MemoryStat, after: MemoryStat) -> Resu
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(anon_pages: u64) -> CgroupRecord {
-        let mut items = [0; MemoryItem::COUNT];
-        items[MemoryItem::Anon as usize] = anon_pages;
-        CgroupRecord {
-            session: 1,
-            id: 7,
-            parts: part::MEMORY | part::ITEMS,
-            level: 1,
-            usage_pages: anon_pages,
-            peak_pages: anon_pages,
-            limit_pages: u64::MAX,
-            limit_hits: 0,
-            items,
-            pids: 0,
-            periods: 0,
-            throttled_periods: 0,
-            throttled_ns: 0,
-            pressure_ns: [0; podwarden_abi::PRESSURES],
-        }
-    }
-
-    fn with_id(id: u64) -> CgroupRecord {
-        CgroupRecord { id, ..record(1) }
-    }
-
-    fn anon(bytes: u64) -> MemoryStat {
-        MemoryStat {
-            rss: bytes,
-            ..MemoryStat::default()
-        }
-    }
-
-    #[test]
-    fn a_record_lies_between_two_readings_of_the_file() {
-        let page = bytes(1);
-        let slack = SLACK * u64::from(cpus::online()) / page;
-        let (one, two) = (anon(1000 * page), anon(9000 * page));
-        for pages in [1000, 5000, 9000, 9000 + slack] {
-            assert_eq!(compare(&record(pages), one, two), Ok(()));
-            assert_eq!(compare(&record(pages), two, one), Ok(()));
-        }
-        let why = compare(&record(9001 + slack), one, two).unwrap_err();
-        assert!(why.starts_with("anon is "), "{why}");
-        assert!(
-            compare(
-                &record(0),
-                anon((slack + 1) * page),
-                anon((slack + 1) * page)
-            )
-            .is_err()
-        );
-    }
-
-    #[test]
-    fn no_limit_is_none() {
-        let mut record = record(0);
-        assert_eq!(limit(&record), None);
-        record.limit_pages = i64::MAX as u64 / bytes(1);
-        assert_eq!(limit(&record), None);
-        record.limit_pages = 256;
-        assert_eq!(limit(&record), Some(bytes(256)));
-    }
-
-    #[test]
-    fn a_cgroup_made_anew_has_another_id() {
-        let mut hierarchy = Hierarchy::default();
-        let path = CgroupPath::from("kubepods/pod1");
-        hierarchy.records = Gathered::of(vec![with_id(5), with_id(7)]);
-        let found = hierarchy.record(&path, || Some(7)).map(|r| r.id);
-        assert_eq!(found, Some(7));
-        // Its record moves when another cgroup goes.
-        hierarchy.records = Gathered::of(vec![with_id(7), with_id(9)]);
-        let found = hierarchy.record(&path, || unreachable!()).map(|r| r.id);
-        assert_eq!(found, Some(7));
-        hierarchy.records = Gathered::of(vec![with_id(8)]);
-        assert!(hierarchy.record(&path, || unreachable!()).is_none());
-        assert!(hierarchy.record(&path, || Some(8)).is_some());
-    }
-}
+mod tests;

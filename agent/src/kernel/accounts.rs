@@ -1,5 +1,6 @@
 //! The accounts that the kernel programs keep: reading them, handing them out, taking them back.
 
+mod batch;
 pub(crate) mod fold;
 mod key;
 mod maps;
@@ -23,6 +24,7 @@ use super::{
 use crate::api::types::DropStats;
 pub use key::{FoldTarget, PodKey};
 
+use batch::{Batches, Gathered};
 use fold::{Maps as _, Record, Records};
 use maps::KernelMaps;
 use shapes::max_records;
@@ -87,6 +89,9 @@ pub struct Accounts {
     state: Control,
     /// A cgroup that was there already found no account, or no room in the table.
     is_full: bool,
+    /// `None` where each account is read by itself.
+    batches: Option<Batches>,
+    gathered: Gathered,
 }
 
 /// Free accounts that the kernel programs have when they are attached. A node has thousands, and each takes four system
@@ -96,13 +101,15 @@ const FREE_AT_START: usize = 256;
 impl Accounts {
     /// Takes the maps over, and what an agent before this one left in them.
     pub(super) fn new(ebpf: &mut Ebpf, max: u32, pins: Option<&Pins>) -> Result<Self, LoadError> {
+        let cpu_count = aya::util::nr_cpus().map_err(|_| LoadError::Missing("count of CPUs"))?;
+        let batches = Batches::of(ebpf, cpu_count)?;
         let mut maps = KernelMaps {
             accounts: loader::take(ebpf, "ACCOUNTS")?,
             shared: loader::take(ebpf, "SHARED")?,
             free: loader::take(ebpf, "FREE_SLOTS")?,
             tracked: loader::take(ebpf, "TRACKED")?,
             records: None,
-            cpu_count: aya::util::nr_cpus().map_err(|_| LoadError::Missing("count of CPUs"))?,
+            cpu_count,
             record_lost: false,
         };
         let mut records = match pins {
@@ -131,6 +138,8 @@ impl Accounts {
             drops: loader::take(ebpf, "DROPS")?,
             state: Control::default(),
             is_full: false,
+            batches: Some(batches),
+            gathered: Gathered::default(),
         };
         this.free_more(FREE_AT_START);
         Ok(this)
@@ -266,13 +275,31 @@ impl Accounts {
         self.maps.figures(slot)
     }
 
-    /// A number that grows with each switch to a task of the account and with its CPU time, all CPUs added up.
-    pub fn activity(&self, slot: u32) -> u64 {
-        let values = self.maps.accounts.get(&slot, 0);
-        values.map_or(0, |values| {
-            let each = values.iter().map(|Wire(one)| one.cpu_ns + one.switches);
-            each.fold(0, u64::wrapping_add)
-        })
+    /// Reads the figures of `slots`, which are sorted, for [`Accounts::gathered`].
+    pub fn gather(&mut self, slots: &[u32]) {
+        let Self {
+            maps,
+            batches,
+            gathered,
+            ..
+        } = self;
+        let alone = |slot| maps.figures(slot);
+        let read = batches.as_ref().map(|b| b.gather(slots, gathered, alone));
+        match read {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::info!(%error, "each account takes system calls of its own");
+                self.batches = None;
+                self.gathered.forget_all();
+            }
+            None => {}
+        }
+    }
+
+    /// The figures of an account as of the last [`Accounts::gather`]; as of now where that has not read it.
+    pub fn gathered(&self, slot: u32) -> Option<Account> {
+        let gathered = self.gathered.get(slot).copied();
+        gathered.or_else(|| self.read(slot))
     }
 
     /// What cgroups that are gone left to `target`.
@@ -285,6 +312,9 @@ impl Accounts {
     /// before it counted to `target`. No task may be in the cgroup any more.
     pub fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget) {
         fold::fold(&mut self.records, &mut self.maps, id, own, target.key());
+        if let Some(slot) = own {
+            self.gathered.forget(slot);
+        }
     }
 
     /// Notes for the next agent which pod the cgroup `id` is.

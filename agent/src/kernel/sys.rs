@@ -14,6 +14,23 @@ pub(super) fn empty() -> bpf_attr {
     unsafe { std::mem::zeroed() }
 }
 
+/// bpf(2), for commands that return no descriptor; the kernel may write to `attr`.
+pub(super) fn command(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<()> {
+    // SAFETY: the kernel uses `attr`, and what it points to, during the call only; the callers keep both alive.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_uint,
+            &raw mut *attr,
+            size_of_val(attr),
+        )
+    };
+    match done {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// bpf(2), for commands that return a descriptor.
 pub(super) fn bpf(command: bpf_cmd, attr: &bpf_attr) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads `attr`, and what it points to, during the call only; the callers keep

@@ -6,7 +6,7 @@ use podwarden_abi::Account;
 use podwarden_policy::PodUid;
 
 use crate::{
-    accounting::index::{AccountStore, CgroupIndex},
+    accounting::index::{AccountReader, CgroupIndex},
     api::types::PodStats,
 };
 
@@ -27,12 +27,11 @@ pub(super) struct IdlePods {
     /// See [`CgroupIndex::activity`].
     activity: HashMap<PodUid, u64>,
     ran: HashSet<PodUid>,
-    kept: HashMap<PodUid, (PodStats, Account)>,
 }
 
 impl IdlePods {
     /// Notes which pods ran since the last look; returns whether any did, came or went.
-    pub(super) fn look(&mut self, index: &CgroupIndex, figures: &impl AccountStore) -> bool {
+    pub(super) fn look(&mut self, index: &CgroupIndex, figures: &impl AccountReader) -> bool {
         self.ran.clear();
         let before = self.activity.len();
         self.activity
@@ -56,36 +55,22 @@ impl IdlePods {
         &self.ran
     }
 
-    /// What a pod that did not run had in the pass before, whose CPU use is none then.
-    pub(super) fn unchanged(&self, extent: Extent, uid: &PodUid) -> Option<(PodStats, Account)> {
+    /// What a pod that did not run had in the pass before, by `last`; it used no CPU since.
+    pub(super) fn unchanged(
+        &self,
+        extent: Extent,
+        uid: &PodUid,
+        last: impl FnOnce() -> Option<(PodStats, Account)>,
+    ) -> Option<(PodStats, Account)> {
         if extent != Extent::Ran || self.ran.contains(uid) {
             return None;
         }
-        let (mut stats, account) = self.kept.get(uid).cloned()?;
+        let (mut stats, account) = last()?;
         let containers = stats.containers.iter_mut().map(|one| &mut one.cpu);
         for cpu in containers.chain([&mut stats.cpu]) {
             cpu.usage_nano_cores = cpu.usage_nano_cores.map(|_| 0);
         }
         Some((stats, account))
-    }
-
-    /// Keeps what has been read of a pod.
-    pub(super) fn keep(&mut self, uid: &PodUid, stats: &PodStats, account: &Account) {
-        let kept = (stats.clone(), *account);
-        if let Some(known) = self.kept.get_mut(uid) {
-            *known = kept;
-        } else {
-            self.kept.insert(uid.clone(), kept);
-        }
-    }
-
-    /// A pass has ended: with a reader each pass reads all.
-    pub(super) fn end(&mut self, extent: Extent, index: &CgroupIndex) {
-        if extent == Extent::Read {
-            self.kept = HashMap::new();
-        } else {
-            self.kept.retain(|uid, _| index.pods().contains_key(uid));
-        }
     }
 }
 

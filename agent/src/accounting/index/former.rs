@@ -1,6 +1,6 @@
 //! The figures of cgroups that are gone, also of those that were removed while no agent ran.
 //!
-//! Their sums are beside the accounts ([`AccountStore`]), one for each fold target. The index holds no sum, so an agent
+//! Their sums are beside the accounts ([`AccountReader`]), one for each fold target. The index holds no sum, so an agent
 //! that dies loses none.
 
 use std::time::Instant;
@@ -9,7 +9,7 @@ use podwarden_abi::{Account, Tracked};
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::model::QosClass;
 
-use super::{AccountStore, CgroupIndex, Node, PodEntry, Role, left};
+use super::{AccountReader, CgroupIndex, Node, PodEntry, Role, left};
 use crate::kernel::accounts::{FoldTarget, PodKey, add};
 
 /// The container of a pod's cgroups whose name is lost.
@@ -125,7 +125,7 @@ impl CgroupIndex {
     }
 
     /// What pods of a class that are gone had used.
-    pub fn gone(&self, class: QosClass, figures: &impl AccountStore) -> Account {
+    pub fn gone(&self, class: QosClass, figures: &impl AccountReader) -> Account {
         let mut sum = figures.folded(FoldTarget::Class(class));
         self.add_former(&mut sum, Some(class), figures);
         sum
@@ -136,7 +136,7 @@ impl CgroupIndex {
         &self,
         sum: &mut Account,
         of: Option<QosClass>,
-        figures: &impl AccountStore,
+        figures: &impl AccountReader,
     ) {
         for id in &self.former {
             if let Some(node) = self.nodes.get(id)

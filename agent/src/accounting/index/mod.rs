@@ -30,14 +30,21 @@ use crate::kernel::{
 /// page cache can hold that back for hours.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Where the figures are; the kernel's maps, or a table in tests.
-pub trait AccountStore {
+/// Where the figures are read; the kernel's maps, what a pass has gathered of them, or a table in tests.
+pub trait AccountReader {
     /// The account's figures; `None` where it cannot be read.
     fn read(&self, slot: u32) -> Option<Account>;
-    /// A number that is another one once a task has run that counts to the account. Cheaper than [`AccountStore::read`].
-    fn activity(&self, slot: u32) -> u64;
+    /// A number that is another one once a task has run that counts to the account.
+    fn activity(&self, slot: u32) -> u64 {
+        let account = self.read(slot);
+        account.map_or(0, |one| one.cpu_ns.wrapping_add(one.switches))
+    }
     /// What cgroups that are gone left to `target`.
     fn folded(&self, target: FoldTarget) -> Account;
+}
+
+/// Where the figures are, and what is done to them; the kernel's maps, or a table in tests.
+pub trait AccountStore: AccountReader {
     /// Cgroup `id` is gone for good; `own` is its account when it had one to itself. What it counted, and
     /// what others left to it, goes to `target`.
     fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget);
@@ -302,7 +309,7 @@ impl CgroupIndex {
     }
 
     /// What a set of cgroups has counted.
-    fn sum(&self, nodes: &BTreeSet<u64>, figures: &impl AccountStore) -> Account {
+    fn sum(&self, nodes: &BTreeSet<u64>, figures: &impl AccountReader) -> Account {
         let mut sum = Account::default();
         for id in nodes {
             if let Some(node) = self.nodes.get(id) {
@@ -313,17 +320,17 @@ impl CgroupIndex {
     }
 
     /// A container's figures.
-    pub fn container(&self, entry: &ContainerEntry, figures: &impl AccountStore) -> Account {
+    pub fn container(&self, entry: &ContainerEntry, figures: &impl AccountReader) -> Account {
         self.sum(&entry.nodes, figures)
     }
 
     /// What counts to the pod's own cgroup and not to a container.
-    pub fn pod_only(&self, entry: &PodEntry, figures: &impl AccountStore) -> Account {
+    pub fn pod_only(&self, entry: &PodEntry, figures: &impl AccountReader) -> Account {
         self.sum(&entry.nodes, figures)
     }
 
     /// What belongs to no pod: tasks directly in kubepods, in a tier or in a foreign cgroup there.
-    pub fn others(&self, figures: &impl AccountStore) -> Account {
+    pub fn others(&self, figures: &impl AccountReader) -> Account {
         let mut sum = figures.folded(FoldTarget::Others);
         self.add_former(&mut sum, None, figures);
         for (id, node) in &self.nodes {
@@ -336,7 +343,7 @@ impl CgroupIndex {
 }
 
 /// What a cgroup has counted, and what others have left to it.
-fn left(id: u64, node: &Node, figures: &impl AccountStore) -> Account {
+fn left(id: u64, node: &Node, figures: &impl AccountReader) -> Account {
     let mut sum = figures.folded(FoldTarget::Cgroup(id));
     if node.own
         && let Some(account) = figures.read(node.slot)

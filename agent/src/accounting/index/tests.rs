@@ -21,7 +21,7 @@ impl Table {
     }
 }
 
-impl AccountStore for Table {
+impl AccountReader for Table {
     fn read(&self, slot: u32) -> Option<Account> {
         self.slots.get(&slot).copied()
     }
@@ -31,6 +31,9 @@ impl AccountStore for Table {
     fn folded(&self, target: FoldTarget) -> Account {
         self.folded.get(&target).copied().unwrap_or_default()
     }
+}
+
+impl AccountStore for Table {
     fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget) {
         self.gone.push((id, own));
         let before = self.folded.remove(&FoldTarget::Cgroup(id));

@@ -22,8 +22,36 @@ const KEPT: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Peaks(Mutex<HashMap<PodUid, OfPod>>);
 
-/// By container id; `None` for the pod itself.
-type OfPod = HashMap<Option<String>, Peak>;
+#[derive(Debug, Default)]
+struct OfPod {
+    own: Peak,
+    /// By container id.
+    containers: HashMap<String, Peak>,
+}
+
+impl OfPod {
+    /// The container's, or the pod's own for `None`.
+    fn get(&self, id: Option<&str>) -> Option<&Peak> {
+        match id {
+            Some(id) => self.containers.get(id),
+            None => Some(&self.own),
+        }
+    }
+
+    fn put(&mut self, id: Option<&str>, reading: Reading) {
+        match id {
+            None => self.own.put(reading),
+            Some(id) => match self.containers.get_mut(id) {
+                Some(peak) => peak.put(reading),
+                None => self
+                    .containers
+                    .entry(id.to_owned())
+                    .or_default()
+                    .put(reading),
+            },
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Peak {
@@ -78,25 +106,43 @@ impl Peak {
     }
 }
 
+/// Times of one pass, most of which are the same.
+#[derive(Debug, Default)]
+struct Times<'a>(Option<(&'a str, Timestamp)>);
+
+impl<'a> Times<'a> {
+    fn parse(&mut self, text: &'a str) -> Option<Timestamp> {
+        match self.0 {
+            Some((last, time)) if last == text => Some(time),
+            _ => {
+                let time = text.parse().ok()?;
+                self.0 = Some((text, time));
+                Some(time)
+            }
+        }
+    }
+}
+
 impl Peaks {
     /// Adds what a pass has read.
     pub(super) fn note(&self, pods: &[PodStats]) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let uids: HashSet<_> = pods.iter().map(|pod| &pod.pod_ref.uid).collect();
         all.retain(|uid, _| uids.contains(uid));
+        let mut times = Times::default();
         for pod in pods {
             let uid = &pod.pod_ref.uid;
             if !all.contains_key(uid) {
-                all.insert(uid.clone(), OfPod::new());
+                all.insert(uid.clone(), OfPod::default());
             }
             let Some(of_pod) = all.get_mut(uid) else {
                 continue;
             };
             let is_there = |id: &str| pod.containers.iter().any(|one| one.id == id);
-            of_pod.retain(|id, _| id.as_deref().is_none_or(is_there));
+            of_pod.containers.retain(|id, _| is_there(id));
             for (id, memory) in parts(pod) {
                 let Some(memory) = memory else { continue };
-                let Ok(at) = memory.time.parse() else {
+                let Some(at) = times.parse(&memory.time) else {
                     continue;
                 };
                 let reading = Reading {
@@ -104,10 +150,7 @@ impl Peaks {
                     usage: memory.usage_bytes,
                     highest: memory.peak_bytes,
                 };
-                of_pod
-                    .entry(id.map(str::to_owned))
-                    .or_default()
-                    .put(reading);
+                of_pod.put(id, reading);
             }
         }
     }
@@ -119,13 +162,13 @@ impl Peaks {
             let Some(of_pod) = all.get(&pod.pod_ref.uid) else {
                 continue;
             };
-            let since = |id| of_pod.get(&id).and_then(|peak| peak.since(time));
+            let since = |id| of_pod.get(id).and_then(|peak| peak.since(time));
             if let Some(memory) = &mut pod.memory {
                 memory.peak_since_bytes = since(None);
             }
             for container in &mut pod.containers {
                 if let Some(memory) = &mut container.memory {
-                    memory.peak_since_bytes = since(Some(container.id.clone()));
+                    memory.peak_since_bytes = since(Some(&container.id));
                 }
             }
         }

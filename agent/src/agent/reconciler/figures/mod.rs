@@ -23,7 +23,7 @@ use super::{Environment, Fact};
 use crate::{
     accounting::{
         Accounting, KernelSide,
-        figures::{Extent, Named, Names, Sampler, TierInfo},
+        figures::{Asked, Extent, Named, Names, Sampler, TierInfo},
         index::{CgroupIndex, PodEntry},
         network::PodNetworks,
         node_usage::NodeUsage,
@@ -157,11 +157,8 @@ impl FiguresPublisher {
         let is_whole_due = self
             .sampled
             .is_none_or(|sampled| sampled.elapsed() >= IDLE_SAMPLING);
-        let ran = self.accounting.kernel.is_none() || {
-            self.accounting.flush();
-            let (index, kernel) = (&self.accounting.index, &self.accounting.kernel);
-            self.sampler.look(index, kernel)
-        };
+        let (index, gathered) = (&self.accounting.index, self.accounting.gathered());
+        let ran = self.accounting.kernel.is_none() || self.sampler.look(index, &gathered);
         if is_whole_due || !self.is_idle {
             Some(Extent::Idle)
         } else {
@@ -230,11 +227,11 @@ impl FiguresPublisher {
 
     /// Reads the figures that are due and publishes them all.
     pub(super) fn sample(&mut self, env: &Environment, others: OfOthers<'_>) {
+        self.accounting.gather();
         let Some(extent) = self.extent(env) else {
             self.looked = Some(Instant::now());
             return;
         };
-        self.accounting.flush();
         let kernel = self.accounting.kernel.as_ref();
         if let (Some(walker), Some(root)) = (
             kernel.and_then(KernelSide::walker),
@@ -243,14 +240,20 @@ impl FiguresPublisher {
         {
             self.degraded(message, env);
         }
-        let mut sample = self.sampler.sample(
+        let last = env.published.latest();
+        let asked = Asked {
             extent,
+            last: &last.pods,
+        };
+        let mut sample = self.sampler.sample(
+            asked,
             &env.tree,
             &self.accounting.index,
-            &self.accounting.kernel,
+            &self.accounting.gathered(),
             &others,
             &others.tiers,
         );
+        drop(last);
         if env.config.sampling_network {
             let entries = self.accounting.index.pods();
             let ran = (extent != Extent::Read).then(|| self.sampler.ran());

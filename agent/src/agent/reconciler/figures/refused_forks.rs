@@ -35,6 +35,9 @@ impl RefusedForks {
     /// The event of a pod whose figures have just been read.
     pub(super) fn of_pod(&mut self, pod: &PodStats, now: Instant) -> Option<EventKind> {
         let total = pod.refused_forks?;
+        if self.is_as_before(pod, total) {
+            return None;
+        }
         let is_known = self.begun || self.pods.contains_key(&pod.pod_ref.uid);
         let seen = self.pods.entry(pod.pod_ref.uid.clone()).or_default();
         let before = std::mem::replace(&mut seen.total, total);
@@ -72,6 +75,19 @@ impl RefusedForks {
             _ => None,
         };
         Some(EventKind::ForksRefused { container, count })
+    }
+
+    /// Whether nothing has been counted since the last look, and nothing waits to be reported.
+    fn is_as_before(&self, pod: &PodStats, total: u64) -> bool {
+        let Some(seen) = self.pods.get(&pod.pod_ref.uid) else {
+            return false;
+        };
+        let counts = pod.containers.iter();
+        let mut counts = counts.filter_map(|one| Some((&one.id, one.refused_forks?)));
+        seen.news.is_empty()
+            && seen.total == total
+            && seen.containers.len() == counts.clone().count()
+            && counts.all(|(id, count)| seen.containers.get(id) == Some(&count))
     }
 
     /// A pass is over: pods that are first seen in the next are new.

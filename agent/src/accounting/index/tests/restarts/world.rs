@@ -9,7 +9,7 @@ use podwarden_abi::{Account, NO_SLOT, Tracked};
 use podwarden_policy::model::QosClass;
 
 use crate::{
-    accounting::index::{AccountStore, CgroupIndex, Change},
+    accounting::index::{AccountReader, AccountStore, CgroupIndex, Change},
     kernel::{
         accounts::{
             FoldTarget, PodKey,
@@ -29,18 +29,17 @@ pub(super) struct Kernel {
     pub(super) records: Records,
 }
 
-impl AccountStore for Kernel {
+impl AccountReader for Kernel {
     fn read(&self, slot: u32) -> Option<Account> {
         self.tables.figures(slot)
-    }
-    fn activity(&self, slot: u32) -> u64 {
-        let figures = self.tables.figures(slot).unwrap_or_default();
-        figures.cpu_ns.wrapping_add(figures.switches)
     }
     fn folded(&self, target: FoldTarget) -> Account {
         let record = self.records.get(&target.key());
         record.map(|record| record.sum).unwrap_or_default()
     }
+}
+
+impl AccountStore for Kernel {
     fn fold(&mut self, id: u64, own: Option<u32>, target: FoldTarget) {
         let key = target.key();
         fold(&mut self.records, &mut self.tables, id, own, key);

@@ -1,0 +1,93 @@
+use super::*;
+
+fn record(anon_pages: u64) -> CgroupRecord {
+    let mut items = [0; MemoryItem::COUNT];
+    items[MemoryItem::Anon as usize] = anon_pages;
+    CgroupRecord {
+        session: 1,
+        id: 7,
+        parts: part::MEMORY | part::ITEMS,
+        level: 1,
+        usage_pages: anon_pages,
+        peak_pages: anon_pages,
+        limit_pages: u64::MAX,
+        limit_hits: 0,
+        items,
+        pids: 0,
+        periods: 0,
+        throttled_periods: 0,
+        throttled_ns: 0,
+        pressure_ns: [0; podwarden_abi::PRESSURES],
+    }
+}
+
+fn with_id(id: u64) -> CgroupRecord {
+    CgroupRecord { id, ..record(1) }
+}
+
+fn anon(bytes: u64) -> MemoryStat {
+    MemoryStat {
+        rss: bytes,
+        ..MemoryStat::default()
+    }
+}
+
+#[test]
+fn a_record_lies_between_two_readings_of_the_file() {
+    let page = bytes(1);
+    let slack = SLACK * u64::from(cpus::online()) / page;
+    let (one, two) = (anon(1000 * page), anon(9000 * page));
+    for pages in [1000, 5000, 9000, 9000 + slack] {
+        assert_eq!(compare(&record(pages), one, two), Ok(()));
+        assert_eq!(compare(&record(pages), two, one), Ok(()));
+    }
+    let why = compare(&record(9001 + slack), one, two).unwrap_err();
+    assert!(why.starts_with("anon is "), "{why}");
+    assert!(
+        compare(
+            &record(0),
+            anon((slack + 1) * page),
+            anon((slack + 1) * page)
+        )
+        .is_err()
+    );
+}
+
+#[test]
+fn the_places_of_another_cgroup_are_not_its_own() {
+    let mut places = Places::default();
+    let (one, other) = (
+        CgroupPath::from("kubepods/pod1"),
+        CgroupPath::from("kubepods/pod2"),
+    );
+    places.of(&one).memory = Some(Known { id: 7, place: 3 });
+    assert!(places.of(&one).memory.is_some());
+    assert!(places.of(&other).memory.is_none());
+    assert!(places.of(&one).memory.is_none());
+}
+
+#[test]
+fn no_limit_is_none() {
+    let mut record = record(0);
+    assert_eq!(limit(&record), None);
+    record.limit_pages = i64::MAX as u64 / bytes(1);
+    assert_eq!(limit(&record), None);
+    record.limit_pages = 256;
+    assert_eq!(limit(&record), Some(bytes(256)));
+}
+
+#[test]
+fn a_cgroup_made_anew_has_another_id() {
+    let mut hierarchy = Hierarchy::default();
+    let mut known = None;
+    hierarchy.records = Gathered::of(vec![with_id(5), with_id(7)]);
+    let found = hierarchy.record(&mut known, || Some(7)).map(|r| r.id);
+    assert_eq!(found, Some(7));
+    // Its record moves when another cgroup goes.
+    hierarchy.records = Gathered::of(vec![with_id(7), with_id(9)]);
+    let found = hierarchy.record(&mut known, || unreachable!());
+    assert_eq!(found.map(|r| r.id), Some(7));
+    hierarchy.records = Gathered::of(vec![with_id(8)]);
+    assert!(hierarchy.record(&mut known, || unreachable!()).is_none());
+    assert!(hierarchy.record(&mut known, || Some(8)).is_some());
+}
