@@ -1,6 +1,6 @@
 //! What is kept of a cgroup from one pass to the next, beside open files.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::time::Instant;
 
 use podwarden_abi::Account;
 
@@ -23,28 +23,53 @@ pub(super) struct KeptPod {
     pub(super) own: Kept,
     /// What it had used in all.
     pub(super) total: Option<Account>,
-    /// By container id.
-    containers: BTreeMap<String, Kept>,
+    /// By container id; a pod has a few.
+    containers: Vec<(String, Kept)>,
 }
 
 impl KeptPod {
     /// Of one of its containers.
     pub(super) fn container(&mut self, id: &str) -> Kept {
-        let kept = self.containers.get_mut(id);
-        kept.map(std::mem::take).unwrap_or_default()
+        let kept = self.containers.iter_mut().find(|(known, _)| known == id);
+        kept.map(|(_, kept)| std::mem::take(kept))
+            .unwrap_or_default()
     }
 
     /// Puts back what [`KeptPod::container`] gave.
     pub(super) fn put_back(&mut self, id: &str, kept: Kept) {
-        match self.containers.get_mut(id) {
-            Some(place) => *place = kept,
-            None => drop(self.containers.insert(id.to_owned(), kept)),
+        match self.containers.iter_mut().find(|(known, _)| known == id) {
+            Some((_, place)) => *place = kept,
+            None => self.containers.push((id.to_owned(), kept)),
         }
     }
 
     /// Forgets containers that are gone.
     pub(super) fn retain(&mut self, entry: &PodEntry) {
         let is_live = |id: &str| entry.containers.get(id).is_some_and(|one| one.live);
-        self.containers.retain(|id, _| is_live(id));
+        self.containers.retain(|(id, _)| is_live(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_container_is_its_own() {
+        let mut pod = KeptPod::default();
+        for (id, forks) in [("a", 1), ("b", 2), ("a", 3)] {
+            let mut kept = pod.container(id);
+            kept.refused_forks = Some(forks);
+            pod.put_back(id, kept);
+        }
+        assert_eq!(pod.containers.len(), 2);
+        for (id, forks) in [("a", 3), ("b", 2)] {
+            let kept = pod.container(id);
+            assert_eq!(kept.refused_forks, Some(forks), "{id}");
+            pod.put_back(id, kept);
+        }
+        assert_eq!(pod.container("c").refused_forks, None);
+        pod.retain(&PodEntry::new(podwarden_policy::QosClass::Burstable));
+        assert!(pod.containers.is_empty());
     }
 }
