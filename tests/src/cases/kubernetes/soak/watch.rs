@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
-use podwarden::api::types::{Event, EventKind, PodStats};
+use podwarden::api::types::{Event, EventKind, Eviction, PodStats};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,8 +24,8 @@ pub(super) struct Watch<'a> {
     agent: u32,
     own: String,
     last: u64,
-    /// How often each was evicted.
-    evicted: BTreeMap<String, u32>,
+    /// The evictions of each pod.
+    evicted: BTreeMap<String, Vec<Eviction>>,
     /// Every pod that there was.
     pods: BTreeSet<String>,
     marked: BTreeSet<String>,
@@ -82,8 +82,8 @@ impl<'a> Watch<'a> {
     }
 
     /// How often a pod was evicted.
-    pub(super) fn evictions(&self, uid: &str) -> u32 {
-        self.evicted.get(uid).copied().unwrap_or_default()
+    pub(super) fn evictions(&self, uid: &str) -> usize {
+        self.evicted.get(uid).map_or(0, Vec::len)
     }
 
     /// The events since the last look.
@@ -94,10 +94,8 @@ impl<'a> Watch<'a> {
             self.last = event.id;
             match event.kind {
                 EventKind::Eviction(eviction) => {
-                    *self
-                        .evicted
-                        .entry(eviction.pod.uid.to_string())
-                        .or_default() += 1;
+                    let uid = eviction.pod.uid.to_string();
+                    self.evicted.entry(uid).or_default().push(*eviction);
                 }
                 EventKind::Degraded { message } => *self.said.entry(message).or_default() += 1,
                 EventKind::KernelOom { .. } => self.kernel_oom += 1,
@@ -138,12 +136,16 @@ impl<'a> Watch<'a> {
 
     /// Those were evicted once, and no others.
     pub(super) fn ensure_victims(&self, uids: &[String]) -> Result<()> {
-        for (uid, times) in &self.evicted {
+        for (uid, evictions) in &self.evicted {
             ensure!(
                 uids.contains(uid),
-                "pod {uid} was evicted and fills nothing"
+                "pod {uid} was evicted and fills nothing: {evictions:?}, after {:?}",
+                self.before(evictions)
             );
-            ensure!(*times == 1, "pod {uid} was evicted {times} times");
+            ensure!(
+                evictions.len() == 1,
+                "pod {uid} was evicted more than once: {evictions:?}"
+            );
         }
         ensure!(
             self.evicted.len() == uids.len(),
@@ -152,6 +154,15 @@ impl<'a> Watch<'a> {
             uids.len()
         );
         Ok(())
+    }
+
+    /// The eviction before the first of these.
+    fn before(&self, evictions: &[Eviction]) -> Option<&Eviction> {
+        let killed = |one: &Eviction| one.timeline.killed_nanos;
+        let first = evictions.iter().filter_map(killed).min();
+        let all = self.evicted.values().flatten();
+        let earlier = all.filter(|one| killed(one) < first);
+        earlier.max_by_key(|one| killed(one))
     }
 
     /// The agent knows the pods that run here, and no others.
