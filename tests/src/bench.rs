@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 use clap::{Args as ClapArgs, Subcommand};
+use nix::time::{ClockId, clock_gettime};
 
 use crate::cases::Context;
 use crate::harness::{Node, Options, PodSpec, Sandbox, Workload};
@@ -180,7 +181,7 @@ impl Switch {
         let args = ["pingpong", "--rounds", &rounds, "--pin", "0"];
         let mut pingpong = Workload::start(cgroup, &args)?;
         let start = Instant::now();
-        let done = pingpong.done(std::time::Duration::from_secs(300))?;
+        let done = pingpong.done(Duration::from_secs(300))?;
         ensure!(done.count == self.rounds, "{} round trips", done.count);
         Ok(start.elapsed().as_nanos() as f64 / self.rounds as f64)
     }
@@ -205,6 +206,11 @@ fn switch_program() -> Result<(u64, u64)> {
         .context("no sched_switch program is loaded")?;
     let time = u64::try_from(program.run_time().as_nanos())?;
     Ok((time, program.run_count()))
+}
+
+/// CPU time of this thread so far.
+fn cpu_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
 fn median(values: &mut [f64]) -> f64 {

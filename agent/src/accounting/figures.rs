@@ -197,10 +197,8 @@ impl Sampler {
             let account = index.container(container, figures);
             add(&mut total, &account);
             if container.live {
-                let mut of_container = kept.container(id);
-                let stats = self.container(pass, tree, id, container, &account, &mut of_container);
-                kept.put_back(id, of_container);
-                containers.push(stats);
+                let kept = kept.container(id);
+                containers.push(self.container(pass, tree, id, container, &account, kept));
             }
         }
         if let Some(used) = self.file_cpu(tree, &entry.path) {

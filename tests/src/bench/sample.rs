@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::time::{ClockId, clock_gettime};
 use podwarden::kernel::walk::{CASTS, Gathered, Walker};
 use podwarden_cgroup::Controller;
 
-use super::median;
+use super::{cpu_time, median};
 use crate::harness::{Cgroup, Sandbox};
 
 #[derive(Debug, clap::Args)]
@@ -367,11 +366,6 @@ impl Records {
             black_box(record).is_some_and(|record| record.parts != 0)
         })
     }
-}
-
-/// CPU time of this thread so far.
-fn cpu_time() -> Result<Duration> {
-    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
 fn millis(time: Duration) -> f64 {

@@ -9,30 +9,12 @@ use podwarden::kernel::size;
 use super::eviction::small;
 use super::recorder::restart;
 use super::{Case, Context, case};
-use crate::harness::{Node, Options, PodSpec, eventually};
+use crate::harness::{KernelMemory, Node, Options, PodSpec, eventually};
 
 pub(super) const CASES: &[Case] = &[
     case("accounts_memory", accounts_memory),
     case("accounts_full", accounts_full),
 ];
-
-/// What the kernel says of each map of a process (`bpf_map_show_fdinfo` of kernel/bpf/syscall.c), bytes in all.
-fn memory_of_maps(pid: u32) -> Result<u64> {
-    let mut maps = std::collections::BTreeMap::new();
-    let dir = format!("/proc/{pid}/fdinfo");
-    for entry in fs::read_dir(&dir).with_context(|| dir.clone())? {
-        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
-        let number = |name: &str| {
-            let value = text.lines().find_map(|line| line.strip_prefix(name));
-            value.and_then(|value| value.trim().parse::<u64>().ok())
-        };
-        if let (Some(id), Some(bytes)) = (number("map_id:"), number("memlock:")) {
-            maps.insert(id, bytes);
-        }
-    }
-    ensure!(!maps.is_empty(), "the agent has no maps");
-    Ok(maps.values().sum())
-}
 
 fn possible_cpus() -> Result<u32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/possible")?;
@@ -45,7 +27,8 @@ fn accounts_memory(context: &Context) -> Result<()> {
     let node = Node::start(context, &Options::default())?;
     let cpus = possible_cpus()?;
     let formula = size::memory(size::accounts(250, cpus), cpus, 1 << 20);
-    let taken = memory_of_maps(node.agent.pid())?;
+    let taken = KernelMemory::of_process(node.agent.pid())?.maps;
+    ensure!(taken > 0, "the agent has no maps");
     context.figure("maps", taken as f64 / 1e6, "MB");
     ensure!(
         taken <= formula + formula / 10,

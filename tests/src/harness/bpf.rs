@@ -1,6 +1,6 @@
-//! The kernel objects that a process holds, to see that they are gone after it.
+//! The kernel objects that a process holds: what they take of memory, and whether they are gone after it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +96,44 @@ impl Objects {
             );
         }
         Ok(())
+    }
+}
+
+/// What a process's maps and programs take of the kernel's memory, bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KernelMemory {
+    pub(crate) maps: u64,
+    pub(crate) programs: u64,
+}
+
+impl KernelMemory {
+    /// By `memlock` of `/proc/PID/fdinfo` (`bpf_map_show_fdinfo` of kernel/bpf/syscall.c), each map and program once.
+    pub(crate) fn of_process(pid: u32) -> Result<Self> {
+        let (mut maps, mut programs) = (BTreeMap::new(), BTreeMap::new());
+        let dir = format!("/proc/{pid}/fdinfo");
+        for entry in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
+            // A descriptor may be closed meanwhile.
+            let Ok(text) = fs::read_to_string(entry?.path()) else {
+                continue;
+            };
+            let field = |name: &str| -> Option<u64> {
+                let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+                let (_, value) = lines.find(|(key, _)| *key == name)?;
+                value.trim().parse().ok()
+            };
+            let Some(bytes) = field("memlock") else {
+                continue;
+            };
+            if let Some(id) = field("map_id") {
+                maps.insert(id, bytes);
+            } else if let Some(id) = field("prog_id") {
+                programs.insert(id, bytes);
+            }
+        }
+        Ok(Self {
+            maps: maps.values().sum(),
+            programs: programs.values().sum(),
+        })
     }
 }
 

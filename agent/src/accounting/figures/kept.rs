@@ -29,18 +29,13 @@ pub(super) struct KeptPod {
 
 impl KeptPod {
     /// Of one of its containers.
-    pub(super) fn container(&mut self, id: &str) -> Kept {
-        let kept = self.containers.iter_mut().find(|(known, _)| known == id);
-        kept.map(|(_, kept)| std::mem::take(kept))
-            .unwrap_or_default()
-    }
-
-    /// Puts back what [`KeptPod::container`] gave.
-    pub(super) fn put_back(&mut self, id: &str, kept: Kept) {
-        match self.containers.iter_mut().find(|(known, _)| known == id) {
-            Some((_, place)) => *place = kept,
-            None => self.containers.push((id.to_owned(), kept)),
-        }
+    pub(super) fn container(&mut self, id: &str) -> &mut Kept {
+        let known = self.containers.iter().position(|(known, _)| known == id);
+        let at = known.unwrap_or_else(|| {
+            self.containers.push((id.to_owned(), Kept::default()));
+            self.containers.len() - 1
+        });
+        &mut self.containers[at].1
     }
 
     /// Forgets containers that are gone.
@@ -58,15 +53,11 @@ mod tests {
     fn what_is_kept_of_a_container_is_its_own() {
         let mut pod = KeptPod::default();
         for (id, forks) in [("a", 1), ("b", 2), ("a", 3)] {
-            let mut kept = pod.container(id);
-            kept.refused_forks = Some(forks);
-            pod.put_back(id, kept);
+            pod.container(id).refused_forks = Some(forks);
         }
         assert_eq!(pod.containers.len(), 2);
         for (id, forks) in [("a", 3), ("b", 2)] {
-            let kept = pod.container(id);
-            assert_eq!(kept.refused_forks, Some(forks), "{id}");
-            pod.put_back(id, kept);
+            assert_eq!(pod.container(id).refused_forks, Some(forks), "{id}");
         }
         assert_eq!(pod.container("c").refused_forks, None);
         pod.retain(&PodEntry::new(podwarden_policy::QosClass::Burstable));

@@ -93,10 +93,7 @@ fn threads(pid: u32) -> Result<BTreeMap<String, u64>> {
     Ok(threads)
 }
 
-/// The kernel programs of a process.
-pub(super) struct Programs(Objects);
-
-/// The kernel counts their time.
+/// The kernel counts the time of a process's programs.
 pub(super) struct Counting {
     programs: Objects,
     before: BTreeMap<u32, Runs>,
@@ -123,24 +120,19 @@ pub(super) struct Program {
     pub(super) percent: f64,
 }
 
-impl Programs {
-    pub(super) fn of(pid: u32) -> Result<Self> {
-        Objects::of_process(pid).map(Self)
-    }
-
-    /// From now on the kernel counts their time, which itself takes some.
-    pub(super) fn count(self) -> Result<Counting> {
+impl Counting {
+    /// From now on, which itself takes some.
+    pub(super) fn begin(pid: u32) -> Result<Self> {
+        let programs = Objects::of_process(pid)?;
         let stats = enable_stats(Stats::RunTime).context("kernel program statistics")?;
-        Ok(Counting {
-            before: runs(&self.0),
-            programs: self.0,
+        Ok(Self {
+            before: runs(&programs),
+            programs,
             at: Instant::now(),
             _stats: stats,
         })
     }
-}
 
-impl Counting {
     /// Those that ran, the costliest first.
     pub(super) fn end(self) -> Result<Vec<Program>> {
         let seconds = self.at.elapsed().as_secs_f64();
@@ -175,40 +167,4 @@ fn runs(programs: &Objects) -> BTreeMap<u32, Runs> {
         (info.id(), runs)
     });
     runs.collect()
-}
-
-/// What a process's maps and programs take of the kernel's memory, bytes.
-#[derive(Debug, Default)]
-pub(super) struct KernelMemory {
-    pub(super) maps: u64,
-    pub(super) programs: u64,
-}
-
-/// By `memlock` of `/proc/PID/fdinfo`, each map and program once.
-pub(super) fn kernel_memory(pid: u32) -> Result<KernelMemory> {
-    let (mut maps, mut programs) = (BTreeMap::new(), BTreeMap::new());
-    let dir = format!("/proc/{pid}/fdinfo");
-    for entry in fs::read_dir(&dir).with_context(|| format!("read {dir}"))? {
-        // A descriptor may be closed meanwhile.
-        let Ok(text) = fs::read_to_string(entry?.path()) else {
-            continue;
-        };
-        let field = |name: &str| -> Option<u64> {
-            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-            let (_, value) = lines.find(|(key, _)| *key == name)?;
-            value.trim().parse().ok()
-        };
-        let Some(bytes) = field("memlock") else {
-            continue;
-        };
-        if let Some(id) = field("map_id") {
-            maps.insert(id, bytes);
-        } else if let Some(id) = field("prog_id") {
-            programs.insert(id, bytes);
-        }
-    }
-    Ok(KernelMemory {
-        maps: maps.values().sum(),
-        programs: programs.values().sum(),
-    })
 }

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::time::{ClockId, clock_gettime};
 
 use super::scene::Scene;
+use crate::bench::cpu_time;
 use crate::harness::Cgroup;
 
 /// cgroup v1.
@@ -128,9 +128,4 @@ fn of_cgroup(cgroup: &Cgroup) -> Vec<PathBuf> {
     let all = dirs.flat_map(|dir| names.iter().map(move |name| dir.join(name)));
     // Some are there and refuse to be read, as those of pressure where it is off.
     all.filter(|path| fs::read(path).is_ok()).collect()
-}
-
-/// CPU time of this thread so far.
-fn cpu_time() -> Result<Duration> {
-    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }

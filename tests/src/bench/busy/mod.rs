@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use self::agent::{Programs, Spent, kernel_memory};
+use self::agent::{Counting, Spent};
 use self::files::Files;
 use self::report::{FileReader, Report, Window};
 use self::scene::Scene;
 use crate::cases::Context;
-use crate::harness::{Agent, catch_signals, http_get, http_get_gzip, remove_stale, sleep};
+use crate::harness::{
+    Agent, KernelMemory, catch_signals, http_get, http_get_gzip, remove_stale, sleep,
+};
 
 /// Time between two sampling passes, and between two requests of a reader.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -75,8 +77,7 @@ impl Busy {
             windows.push(Window::new(what, spent.until_now(agent.pid())?));
         }
         // By itself: counting takes time for every run of a program.
-        let programs = Programs::of(agent.pid())?;
-        let counting = programs.count()?;
+        let counting = Counting::begin(agent.pid())?;
         self.read(
             agent,
             Reader::Pods,
@@ -91,7 +92,7 @@ impl Busy {
             self.pods
         );
         let (resident_bytes, anonymous_bytes) = (agent.rss()?, agent.anonymous()?);
-        let kernel = kernel_memory(agent.pid())?;
+        let kernel = KernelMemory::of_process(agent.pid())?;
         let files = Files::of(&scene)?;
         let reader = self.read_files(&files)?;
         let report = Report {

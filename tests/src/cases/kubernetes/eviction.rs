@@ -58,6 +58,18 @@ pub(super) fn marked(cluster: &Cluster, name: &str) -> Result<Value> {
     Ok(pod)
 }
 
+/// The pod that fills was evicted, and the one beside it was not. The event comes once its memory is free.
+pub(super) fn evicted_once(cluster: &Cluster, filler: &str, calm: &str) -> Result<()> {
+    let evictions = cluster.evictions()?;
+    let times = |uid: &str| evictions.iter().filter(|one| one.pod.uid == uid).count();
+    let (filler, calm) = (times(filler), times(calm));
+    ensure!(
+        (filler, calm) == (1, 0),
+        "evicted {filler} times, and the other pod {calm} times"
+    );
+    Ok(())
+}
+
 impl Scene {
     pub(super) fn new(context: &Context) -> Result<Self> {
         let cluster = context.kubernetes()?;
@@ -96,14 +108,7 @@ impl Scene {
     }
 
     fn evicted_once(&self) -> Result<()> {
-        let evictions = self.cluster.evictions()?;
-        let times = |uid: &str| evictions.iter().filter(|one| one.pod.uid == uid).count();
-        let (filler, calm) = (times(&self.filler), times(&self.calm));
-        ensure!(
-            (filler, calm) == (1, 0),
-            "evicted {filler} times, and the other pod {calm} times"
-        );
-        Ok(())
+        evicted_once(&self.cluster, &self.filler, &self.calm)
     }
 
     /// The status that a kubelet gives a pod that it evicts, by our hand.

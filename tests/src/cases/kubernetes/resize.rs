@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::eviction::marked;
+use super::eviction::{evicted_once, marked};
 use super::shapes::amounts;
 use super::{LIMIT, enforcing};
 use crate::cases::{Case, Context, case};
@@ -36,16 +36,7 @@ fn kubernetes_resize_not_granted(context: &Context) -> Result<()> {
     ensure!(uid(&pod)? == filler, "another pod");
     cluster.go("filler")?;
     eventually(LIMIT, || marked(&cluster, "filler"))?;
-    let evicted = || {
-        let evictions = cluster.evictions()?;
-        let times = |uid: &str| evictions.iter().filter(|one| *one.pod.uid == *uid).count();
-        ensure!(
-            (times(&filler), times(&calm)) == (1, 0),
-            "evicted: {evictions:?}"
-        );
-        Ok(())
-    };
-    // The event comes once its memory is free.
+    let evicted = || evicted_once(&cluster, &filler, &calm);
     eventually(LIMIT, evicted)?;
     sleep(Duration::from_secs(1))?;
     evicted()?;

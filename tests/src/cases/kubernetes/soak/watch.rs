@@ -28,9 +28,8 @@ pub(super) struct Watch<'a> {
     evicted: BTreeMap<String, Vec<Eviction>>,
     /// Every pod that there was.
     pods: BTreeSet<String>,
-    marked: BTreeSet<String>,
-    /// Pods whose mark the kubelet has written over, since when.
-    written_over: BTreeMap<String, Instant>,
+    /// Pods with a mark, and since when the kubelet has written over it.
+    marked: BTreeMap<String, Option<Instant>>,
     /// For how long each such mark was away.
     away: Vec<Duration>,
     /// What the agent has said of itself, and how often.
@@ -58,8 +57,7 @@ impl<'a> Watch<'a> {
             last: events.last().map_or(0, |event| event.id),
             evicted: BTreeMap::new(),
             pods: BTreeSet::new(),
-            marked: BTreeSet::new(),
-            written_over: BTreeMap::new(),
+            marked: BTreeMap::new(),
             away: Vec::new(),
             said: BTreeMap::new(),
             kernel_oom: 0,
@@ -114,19 +112,13 @@ impl<'a> Watch<'a> {
             let uid = uid(pod)?;
             let status = &pod["status"];
             if status["phase"] == "Failed" && status["reason"] == "Evicted" {
-                if let Some(since) = self.written_over.remove(&uid) {
-                    self.away.push(since.elapsed());
-                }
-                self.marked.insert(uid.clone());
-            } else if self.marked.contains(&uid) {
-                let since = *self
-                    .written_over
-                    .entry(uid.clone())
-                    .or_insert_with(Instant::now);
+                let since = self.marked.insert(uid.clone(), None).flatten();
+                self.away.extend(since.map(|since| since.elapsed()));
+            } else if let Some(since) = self.marked.get_mut(&uid) {
+                let away = since.get_or_insert_with(Instant::now).elapsed();
                 ensure!(
-                    since.elapsed() < BACK,
-                    "an evicted pod has another status for {:?}: {status}",
-                    since.elapsed()
+                    away < BACK,
+                    "an evicted pod has another status for {away:?}: {status}"
                 );
             }
             self.pods.insert(uid);
