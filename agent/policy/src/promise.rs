@@ -141,6 +141,11 @@ impl Promise {
         }
     }
 
+    /// What grew in it after it was killed, bytes: of what was started in it since.
+    pub const fn grown(&self) -> u64 {
+        self.left.saturating_sub(self.least.0)
+    }
+
     /// True once nothing is promised any more.
     pub fn is_over(&self) -> bool {
         self.promised() == 0

@@ -46,6 +46,12 @@ impl Dying {
         &self.plan.victims[self.victim]
     }
 
+    /// It was killed again at `at`: what grew in it is promised as well from now on.
+    pub(super) fn killed_again(&mut self, at: u64) {
+        self.promise = Promise::new(self.left, at);
+        self.told = false;
+    }
+
     /// Reads what it uses; nothing where its cgroup is gone.
     pub(super) fn read(&mut self) -> u64 {
         self.left = self.victim().files.memory.usage().unwrap_or(0);
@@ -129,6 +135,17 @@ impl Victims {
     fn of(&self, scope: ScopeName) -> impl Iterator<Item = &Dying> {
         self.all()
             .filter(move |dying| scope.contains(dying.victim().place))
+    }
+
+    /// Those of a scope in which a process may be left and so many bytes grew since they were killed, or more.
+    pub(super) fn grown(
+        &mut self,
+        scope: ScopeName,
+        least: u64,
+    ) -> impl Iterator<Item = &mut Dying> {
+        let all = self.0.iter_mut().flatten();
+        let here = all.filter(move |dying| scope.contains(dying.victim().place));
+        here.filter(move |dying| dying.promise.is_dying() && dying.promise.grown() >= least)
     }
 
     /// What is promised of a pod's memory, bytes; `None` while a process of it may be left: it is evicted already.

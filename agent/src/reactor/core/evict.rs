@@ -23,7 +23,7 @@ use crate::{
 /// What came of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evicted {
-    /// A pod was killed.
+    /// A pod was killed, or one that was killed before and lived on.
     Killed,
     /// A pod would have been (observe mode).
     Told,
@@ -65,6 +65,9 @@ impl Core {
             return Evicted::None(Report::RateLimited(crossing));
         }
         let scope = crossing.scope;
+        if plan.enforce && self.kill_again(scope, excess) {
+            return Evicted::Killed;
+        }
         let least = Least::Used(least);
         let survey = self.order(plan, scope, least);
         let mut amount = None;

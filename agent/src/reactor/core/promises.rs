@@ -8,7 +8,7 @@ use super::{Core, Look};
 use crate::{
     base::clock::monotonic as now,
     reactor::{
-        plan::{ArmedPlan, Scope},
+        plan::{ArmedPlan, Scope, ScopeName},
         report::Report,
         stalls,
     },
@@ -55,6 +55,27 @@ impl Core {
             self.stalls.relieved(at, stalls::window(pressure));
         }
         self.tell(report);
+    }
+
+    /// Kills a victim again whose end was not seen yet and in which `excess` bytes grew since it was killed: its kubelet
+    /// started a container anew, and what that filled is no other pod's to give. False where there is none.
+    pub(super) fn kill_again(&mut self, scope: ScopeName, excess: u64) -> bool {
+        let least = excess.max(self.costs.ahead);
+        let reaper = &mut self.reaper;
+        let again = self.dying.grown(scope, least).find_map(|dying| {
+            let at = now();
+            let number = dying.number;
+            let files = Arc::clone(&dying.victim().files);
+            let mut attempt = reaper.attempt();
+            let killed = files.kill.signal_workload(&mut |pid| attempt.found(pid));
+            killed.ok().filter(|killed| killed.processes > 0)?;
+            if !attempt.hand_over(&files, number) {
+                let _ = files.kill.kill_forked();
+            }
+            dying.killed_again(at);
+            Some(())
+        });
+        again.is_some()
     }
 
     /// A scope was found at its level: decides, unless what dead victims hold of it suffices. Returns the look

@@ -63,6 +63,45 @@ fn a_pod_is_evicted_once_while_it_is_dying() {
 }
 
 #[test]
+fn what_is_started_in_a_dying_pod_is_killed_and_costs_no_other_pod() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    fake.uses("b", 10_000);
+    fake.uses("kubepods", LEVEL - 490_000);
+    assert_eq!(freed(&fake.step()), Some(true));
+    // Its container is started anew before anyone saw that no process was left.
+    let ahead = fake.core.costs.ahead;
+    fake.uses("b", 10_000 + ahead);
+    fake.uses("kubepods", LEVEL + 50_000);
+    assert_eq!(chosen(&fake.step()), []);
+    assert_eq!(fs::read(fake.path("b", "cgroup.kill")).unwrap(), b"11");
+    // What it filled is on its way, and comes back.
+    assert_eq!(chosen(&fake.step()), []);
+    fake.uses("b", 0);
+    fake.uses("kubepods", LEVEL - 1);
+    assert_eq!(freed(&fake.step()), Some(true));
+    assert!(!fake.killed("a") && !fake.killed("c"));
+}
+
+#[test]
+fn what_is_started_in_a_dying_pod_does_not_save_another_that_fills_more() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    let ahead = fake.core.costs.ahead;
+    fake.uses("b", 10_000);
+    fake.uses("kubepods", LEVEL - 490_000);
+    fake.step();
+    fake.uses("b", 10_000 + ahead);
+    fake.uses("a", 3 * ahead);
+    fake.uses("kubepods", LEVEL + 2 * ahead);
+    assert_eq!(chosen(&fake.step()), [(1, true)]);
+}
+
+#[test]
 fn page_cache_that_the_scope_does_not_count_is_not_promised() {
     let mut fake = one_dead();
     // Of what is left, half is on the inactive list, of the scope as well.
