@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     portable("stuck_reconciler_is_noticed", stuck_reconciler_is_noticed),
     portable("stuck_victim_is_reaped", stuck_victim_is_reaped),
     portable("stuck_victim_is_passed_over", stuck_victim_is_passed_over),
+    portable("stuck_reaper_costs_no_pod", stuck_reaper_costs_no_pod),
     portable("stuck_telemetry_overflows", stuck_telemetry_overflows),
 ];
 
@@ -235,6 +236,32 @@ fn stuck_victim_is_passed_over(context: &Context) -> Result<()> {
     drop(standstill);
     process.wait(context.limit(20))?;
     drop(filler);
+    scene.node.finish()
+}
+
+/// The thread that looks after a victim gets no CPU, and what is started in it fills memory again: no other pod dies
+/// for that.
+fn stuck_reaper_costs_no_pod(context: &Context) -> Result<()> {
+    let scene = Scene::new(context, &small("enforce"))?;
+    let bystander = scene.node.pod(PodSpec::best_effort("well-behaved"))?;
+    let mut beside = bystander.start(&["anon", "--mib", "16"])?;
+    let stopped = Traced::thread(scene.node.agent.pid(), "reaper-lead")?;
+    let mib = (scene.node.level()? / MIB + 8).to_string();
+    for _ in 0..2 {
+        let mut filler = scene
+            .victim
+            .start(&["fill", "--mib", &mib, "--rate", "400"])?;
+        let ended = filler.wait(context.limit(20))?;
+        ensure!(!ended.success(), "it filled all of {mib} MiB");
+        ensure!(beside.is_alive(), "another pod was killed for it");
+    }
+    drop(stopped);
+    let evictions = scene.evictions(1)?;
+    let others = evictions
+        .iter()
+        .find(|one| one.pod.uid != scene.victim.uid());
+    ensure!(others.is_none(), "{others:?}");
+    drop(beside);
     scene.node.finish()
 }
 
