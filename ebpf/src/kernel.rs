@@ -13,7 +13,9 @@ mod controllers;
 mod structure;
 mod traffic;
 
-pub(crate) use controllers::{MemoryGroup, Statistics, TaskGroup, WalkMeta, tasks, touch_cgroup};
+pub(crate) use controllers::{
+    MemoryGroup, PressureGroup, Statistics, TaskGroup, WalkMeta, tasks, touch_cgroup,
+};
 pub(crate) use structure::{Plain, Structure, Typed};
 pub(crate) use traffic::{Bio, Packet, Socket};
 

@@ -14,8 +14,8 @@ use podwarden_abi::{CgroupRecord, Figure, WalkEnd, WalkPlace, WalkPlan, part};
 
 use crate::{
     kernel::{
-        Cgroup, MemoryGroup, Plain, Statistics, Structure, TaskGroup, Typed, WalkMeta, has, tasks,
-        touch_cgroup,
+        Cgroup, MemoryGroup, Plain, PressureGroup, Statistics, Structure, TaskGroup, Typed,
+        WalkMeta, has, tasks, touch_cgroup,
     },
     maps::{PLACES, RECORDS, WALK},
 };
@@ -102,7 +102,7 @@ fn begin(plan: &mut WalkPlan, cgroup: Cgroup) {
     }
     // The kernel counts pressure on the unified hierarchy alone (`task_psi_group`, kernel/sched/psi.c), and cgroups
     // of the others have averages all the same.
-    if has(Figure::WalkPressure) && cgroup.hierarchy() == V2 && cgroup.has_pressure() {
+    if has(Figure::WalkPressure) && cgroup.hierarchy() == V2 && cgroup.pressure() != 0 {
         parts |= part::PRESSURE;
     }
     plan.parts = parts;
@@ -176,6 +176,9 @@ fn touch<S: Structure>(next: &WalkPlace, parts: u32) {
     if has(Figure::WalkBandwidth) && parts & part::BANDWIDTH != 0 {
         TaskGroup::<S>::at(next.group).touch();
     }
+    if has(Figure::WalkPressure) && parts & part::PRESSURE != 0 {
+        PressureGroup::<S>::at(next.pressure).touch();
+    }
 }
 
 /// Reads what the cgroup's controllers have, as far as `of` says; returns the parts that it has.
@@ -209,11 +212,13 @@ fn fill<S: Structure>(
             ] = TaskGroup::<S>::at(place.group).bandwidth();
         }
     }
-    if has(Figure::WalkPressure)
-        && of & part::PRESSURE != 0
-        && cgroup.pressure(&mut record.pressure_ns)
-    {
-        parts |= part::PRESSURE;
+    if has(Figure::WalkPressure) && of & part::PRESSURE != 0 {
+        place.pressure = cgroup.pressure();
+        if place.pressure != 0
+            && PressureGroup::<S>::at(place.pressure).totals(&mut record.pressure_ns)
+        {
+            parts |= part::PRESSURE;
+        }
     }
     parts
 }

@@ -121,6 +121,7 @@ macro_rules! for_each_offset {
             OFF_GROUP_THROTTLED_TIME: WalkBandwidth, "task_group", "cfs_bandwidth.throttled_time";
             OFF_CGROUP_PSI: WalkPressure, "cgroup", "psi";
             OFF_PSI_TOTAL: WalkPressure, "psi_group", "total";
+            OFF_PSI_ENABLED: WalkPressure, "psi_group", "enabled";
             OFF_BIO_OPF: Disk, "bio", "bi_opf";
             OFF_BIO_FLAGS: Disk, "bio", "bi_flags";
             OFF_BIO_SIZE: Disk, "bio", "bi_iter.bi_size";
@@ -144,6 +145,7 @@ macro_rules! for_each_walk_type {
             TYPE_MEMCG_VMSTATS: "memcg_vmstats";
             TYPE_PIDS_CGROUP: "pids_cgroup";
             TYPE_TASK_GROUP: "task_group";
+            TYPE_PSI_GROUP: "psi_group";
         }
     };
 }

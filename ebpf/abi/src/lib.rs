@@ -24,8 +24,8 @@ pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};
 pub use wait::{LongWait, Objective};
 pub use walk::{
-    CAST_CALL, CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, WalkEnd, WalkPlace, WalkPlan, part,
-    walk_places,
+    CAST_CALL, CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, Pressed, WalkEnd, WalkPlace, WalkPlan,
+    part, walk_places,
 };
 
 /// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count

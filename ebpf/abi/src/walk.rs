@@ -76,8 +76,8 @@ pub struct WalkPlace {
     pub statistics: u64,
     /// Address of its `task_group`, as above.
     pub group: u64,
-    /// Padding to a cache line.
-    pub pad_to_line: u64,
+    /// Address of its `psi_group`, as above.
+    pub pressure: u64,
 }
 const _: () = assert!(size_of::<WalkPlace>() == 64);
 
@@ -96,11 +96,24 @@ pub mod part {
     pub const PIDS: u32 = 4;
     /// CPU bandwidth.
     pub const BANDWIDTH: u32 = 8;
-    /// Time lost to pressure.
+    /// [`super::CgroupRecord::pressure_ns`]; not where the kernel runs without PSI, and where `cgroup.pressure` is 0.
     pub const PRESSURE: u32 = 16;
 }
 
-/// The kinds of time in [`CgroupRecord::pressure_ns`], in the kernel's order (`enum psi_states`).
+/// A resource that tasks wait for.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressed {
+    /// Disks.
+    Io = 0,
+    /// Memory: reclaim, and pages that are read back.
+    Memory = 1,
+    /// A CPU, also one that a quota keeps from them.
+    Cpu = 2,
+}
+
+/// The times in [`CgroupRecord::pressure_ns`]: `some` and `full` of each [`Pressed`], in the kernel's order
+/// (`enum psi_states`).
 pub const PRESSURES: usize = 6;
 
 /// One cgroup.
@@ -133,11 +146,19 @@ pub struct CgroupRecord {
     pub throttled_periods: u64,
     /// How long they were throttled, summed over CPUs, nanoseconds.
     pub throttled_ns: u64,
-    /// Time in which some (even) and all (odd) tasks waited: for IO, memory and CPU, nanoseconds; as old as
-    /// the kernel's last average (2 s while anything waits).
+    /// Time in which some (even) and all (odd) tasks waited, by [`Pressed`], nanoseconds; as old as the kernel's last
+    /// average (2 s while anything waits).
     pub pressure_ns: [u64; PRESSURES],
 }
 const _: () = assert!(size_of::<CgroupRecord>() == 24 + 32 + 8 * MemoryItem::COUNT + 32 + 48);
+
+impl CgroupRecord {
+    /// Time in which some and in which all tasks waited for the resource, nanoseconds.
+    pub const fn waited(&self, of: Pressed) -> [u64; 2] {
+        let some = of as usize * 2;
+        [self.pressure_ns[some], self.pressure_ns[some + 1]]
+    }
+}
 
 /// What a pass writes at its end.
 #[repr(C)]

@@ -3,7 +3,7 @@
 //! A controller's structure begins with its `cgroup_subsys_state` (`mem_cgroup`, `pids_cgroup`, `task_group`), so
 //! that the state's address is the structure's.
 
-use aya_ebpf::{Global, helpers};
+use aya_ebpf::Global;
 use podwarden_abi::{Control, MemoryItem, NO_ITEM, PRESSURES};
 
 use super::*;
@@ -112,28 +112,10 @@ impl Cgroup {
         self.controller(CPU_CGRP_ID.load())
     }
 
-    /// Whether it has averages of pressure.
+    /// Address of the `struct psi_group`; 0 for none.
     #[inline(always)]
-    pub(crate) fn has_pressure(self) -> bool {
-        member::<u64>(self.0, OFF_CGROUP_PSI.load()) != 0
-    }
-
-    /// Copies the totals of the averages; false where the cgroup has none.
-    #[inline(always)]
-    pub(crate) fn pressure(self, to: &mut [u64; PRESSURES]) -> bool {
-        let group: u64 = member(self.0, OFF_CGROUP_PSI.load());
-        if group == 0 {
-            return false;
-        }
-        let at = (group + OFF_PSI_TOTAL.load()) as *const [u64; PRESSURES];
-        // SAFETY: a bad address is an error, not a fault.
-        match unsafe { helpers::bpf_probe_read_kernel(at) } {
-            Ok(totals) => {
-                *to = totals;
-                true
-            }
-            Err(_) => false,
-        }
+    pub(crate) fn pressure(self) -> u64 {
+        member(self.0, OFF_CGROUP_PSI.load())
     }
 }
 
@@ -264,6 +246,32 @@ impl<S: Structure> TaskGroup<S> {
     #[inline(always)]
     pub(crate) fn touch(self) {
         self.0.touch(OFF_GROUP_THROTTLED_TIME.load());
+    }
+}
+
+/// A `struct psi_group`.
+#[derive(Clone, Copy)]
+pub(crate) struct PressureGroup<S>(S);
+
+impl<S: Structure> PressureGroup<S> {
+    #[inline(always)]
+    pub(crate) fn at(address: u64) -> Self {
+        Self(S::at(address, TYPE_PSI_GROUP.load()))
+    }
+
+    /// Copies the totals of the averages; false where the kernel does not count them, since `cgroup.pressure` is 0.
+    #[inline(always)]
+    pub(crate) fn totals(self, to: &mut [u64; PRESSURES]) -> bool {
+        self.0.flag(OFF_PSI_ENABLED.load()) && self.0.words(OFF_PSI_TOTAL.load(), to)
+    }
+
+    #[inline(always)]
+    pub(crate) fn touch(self) {
+        self.0.touch(OFF_PSI_ENABLED.load());
+        self.0.touch(OFF_PSI_TOTAL.load());
+        // They may end in the next cache line.
+        let last = (PRESSURES - 1) * size_of::<u64>();
+        self.0.touch(OFF_PSI_TOTAL.load() + last as u64);
     }
 }
 

@@ -22,6 +22,12 @@ pub(crate) trait Structure: Copy {
     /// An `int` that is not negative.
     fn int(self, offset: u64) -> u64;
 
+    /// A `bool`; false where it cannot be read.
+    fn flag(self, offset: u64) -> bool;
+
+    /// Copies words that follow one another; false where they cannot be read.
+    fn words<const N: usize>(self, offset: u64, to: &mut [u64; N]) -> bool;
+
     /// Has the processor load what is at `offset`, while the program goes on.
     #[inline(always)]
     fn touch(self, offset: u64) {
@@ -78,6 +84,19 @@ impl Structure for Typed {
     fn int(self, offset: u64) -> u64 {
         u64::from(member::<u32>(self.0, offset))
     }
+
+    #[inline(always)]
+    fn flag(self, offset: u64) -> bool {
+        member::<u8>(self.0, offset) != 0
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(self, offset: u64, to: &mut [u64; N]) -> bool {
+        for (place, word) in to.iter_mut().enumerate() {
+            *word = self.word(offset + (place * size_of::<u64>()) as u64);
+        }
+        true
+    }
 }
 
 /// An address that helpers read.
@@ -113,5 +132,25 @@ impl Structure for Plain {
         // SAFETY: a bad address is an error, not a fault.
         let n = unsafe { helpers::bpf_probe_read_kernel(at) };
         u64::from(n.unwrap_or(0))
+    }
+
+    #[inline(always)]
+    fn flag(self, offset: u64) -> bool {
+        let at = (self.0 + offset) as *const u8;
+        // SAFETY: a bad address is an error, not a fault.
+        unsafe { helpers::bpf_probe_read_kernel(at) }.is_ok_and(|flag| flag != 0)
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(self, offset: u64, to: &mut [u64; N]) -> bool {
+        let at = (self.0 + offset) as *const [u64; N];
+        // SAFETY: a bad address is an error, not a fault.
+        match unsafe { helpers::bpf_probe_read_kernel(at) } {
+            Ok(words) => {
+                *to = words;
+                true
+            }
+            Err(_) => false,
+        }
     }
 }
