@@ -7,6 +7,7 @@
 //!  largest which cgroups outside the pods hold most memory
 //!  memory, cpu   readers with open files, for loops that must not allocate
 //!  cpuset        the CPUs that a cgroup may run on
+//!  pressure      how long tasks waited for CPU, memory and disks
 //!  pids          forks that a limit refused
 //!  bandwidth     CPU quota and burst, and how often a cgroup was throttled
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
@@ -49,6 +50,7 @@ mod memory;
 mod mountinfo;
 mod name;
 mod pids;
+mod pressure;
 mod slice;
 mod systemd;
 mod tree;
@@ -69,6 +71,7 @@ pub use lock::{AgentLock, Predecessor, TreeLock};
 pub use memory::{ColdReader, ColdReading, MemoryReader, MemoryStat, PageCache, UsageReader};
 pub use name::{CgroupLayout, CgroupPath, root_as_file_name};
 pub use podwarden_policy::settings::table::is_setting;
+pub use pressure::{Pressure, Waited};
 pub use rustix::io::Errno;
 pub use slice::is_slice_path;
 pub use systemd::{Systemd, SystemdError};

@@ -5,7 +5,9 @@ mod idle;
 mod kept;
 mod names;
 mod parts;
+mod pressure;
 mod read;
+mod seldom;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,16 +24,17 @@ use crate::{
         index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry},
         walked::{PassStats, Walked},
     },
-    api::types::{ContainerStats, NetworkStats, PodRef, PodStats, ThrottlingStats, TierStats},
+    api::types::{ContainerStats, NetworkStats, PodStats, ThrottlingStats, TierStats},
     kernel::{accounts::add, walk::Walker},
 };
 use forks::RefusedForks;
 pub use idle::Extent;
 use idle::IdlePods;
 use kept::{Kept, KeptPod};
-use names::name;
 pub use names::{Named, Names};
+use names::{name, sort_key};
 use parts::{below_mount, disk, exits, stall};
+use pressure::Pressures;
 
 /// Keeps open files and the last figures between passes.
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ pub struct Sampler {
     readers: HashMap<CgroupPath, MemoryReader>,
     throttle: HashMap<CgroupPath, ThrottleReader>,
     forks: RefusedForks,
+    pressures: Pressures,
     /// CPU time by the kernel's files; only where there are no kernel programs.
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     /// What one pass of the kernel's iterator found; files are read where it has nothing.
@@ -138,6 +142,7 @@ impl Sampler {
             time: crate::base::clock::now_text(),
         };
         self.forks.begin(pass.now);
+        self.pressures.begin(pass.now);
         let last: HashMap<&PodUid, &PodStats> = match extent {
             Extent::Ran => last.iter().map(|pod| (&pod.pod_ref.uid, pod)).collect(),
             Extent::Read | Extent::Idle => HashMap::new(),
@@ -224,6 +229,7 @@ impl Sampler {
             exits: exits(&total),
             disk: self.counted.disk.then(|| disk(&total)),
             network: self.network(pass, &total),
+            pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
             refused_forks: self.forks.of_pod(tree, &entry.path, &containers, kept),
             containers,
             ..PodStats::default()
@@ -265,6 +271,7 @@ impl Sampler {
             stall: stall(account),
             exits: exits(account),
             disk: self.counted.disk.then(|| disk(account)),
+            pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
             refused_forks: self.forks.of(tree, &entry.path, kept),
         }
     }
@@ -324,19 +331,4 @@ impl Sampler {
 struct Pass {
     now: Instant,
     time: String,
-}
-
-/// Guaranteed, Burstable, BestEffort; then by name.
-fn sort_key(pod: &PodStats) -> (u8, &str, &str, &str) {
-    let tier = match pod.qos_class.as_str() {
-        "Guaranteed" => 0,
-        "Burstable" => 1,
-        _ => 2,
-    };
-    let PodRef {
-        name,
-        namespace,
-        uid,
-    } = &pod.pod_ref;
-    (tier, namespace, name, uid)
 }

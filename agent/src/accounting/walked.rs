@@ -123,6 +123,17 @@ pub struct Walked {
     faults: bool,
 }
 
+/// What the last pass says of pressure.
+#[derive(Debug, Clone, Copy)]
+pub enum WalkedPressure<'a> {
+    /// The record has it.
+    Counted(&'a CgroupRecord),
+    /// The kernel does not count it for this cgroup.
+    NotCounted,
+    /// The cgroup has no record.
+    NoRecord,
+}
+
 /// What a record says of memory.
 #[derive(Debug, Clone, Copy)]
 pub struct WalkedMemory<'a> {
@@ -254,6 +265,23 @@ impl Walked {
             periods: record.periods,
             throttled_periods: record.throttled_periods,
             throttled_nanos: record.throttled_ns,
+        })
+    }
+
+    /// How long the tasks of a cgroup waited, where memory is on v2, see [`Tree::has_pressure`].
+    pub fn pressure(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+        places: &mut Places,
+    ) -> WalkedPressure<'_> {
+        let known = &mut places.of(path).memory;
+        let record = self.memory.record(known, || tree.memory_id(path).ok());
+        record.map_or(WalkedPressure::NoRecord, |record| {
+            match record.parts & part::PRESSURE {
+                0 => WalkedPressure::NotCounted,
+                _ => WalkedPressure::Counted(record),
+            }
         })
     }
 }

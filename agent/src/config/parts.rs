@@ -21,7 +21,8 @@ pub enum PodSeries {
     /// more of a pod that gives page cache back.
     #[default]
     Basic,
-    /// Also the distribution of waits, context switches, quota periods, exits, disk and network: some fifty.
+    /// Also the distribution of waits, context switches, quota periods, exits, pressure, disk and network: some
+    /// sixty.
     Full,
 }
 

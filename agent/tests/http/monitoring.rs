@@ -14,8 +14,8 @@ use podwarden::{
         published::{Figures, Published},
         types::{
             DiskStats, EventKind, Eviction, EvictionTimeline, InterfaceStats, MemoryStats,
-            NetworkStats, NodeStats, PodStats, ReclaimedStats, RuntimeStats, SourceStats,
-            ThrottlingStats, TierConvergence, TierStats,
+            NetworkStats, NodeStats, PodStats, PressureStats, ReclaimedStats, RuntimeStats,
+            SourceStats, ThrottlingStats, TierConvergence, TierStats, WaitedStats,
         },
     },
     config::{Live, PodSeries},
@@ -68,6 +68,15 @@ fn whole(pods: usize) -> Figures {
         pod.cpu.throttling = Some(ThrottlingStats::default());
         pod.cpu.run_queue_wait_histogram = vec![1; 24];
         pod.disk = Some(DiskStats::default());
+        let waited = WaitedStats {
+            some_nano_seconds: 0,
+            full_nano_seconds: Some(0),
+        };
+        pod.pressure = Some(PressureStats {
+            cpu: waited,
+            memory: waited,
+            io: waited,
+        });
         pod.network = Some(NetworkStats {
             interfaces: vec![InterfaceStats::default()],
             tcp_retransmitted_segments: Some(0),
@@ -254,7 +263,7 @@ async fn a_pod_has_as_many_series_as_configured() {
     for (detail, most) in [
         (PodSeries::None, 0),
         (PodSeries::Basic, 12),
-        (PodSeries::Full, 60),
+        (PodSeries::Full, 64),
     ] {
         let api = Api::start().await;
         set_series(&api.published, detail);

@@ -10,7 +10,7 @@ use podwarden::api::published::{Figures, Published};
 use podwarden::api::server::{self, Listen};
 use podwarden::api::types::{
     CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef,
-    PodStats, StallStats, ThrottlingStats,
+    PodStats, PressureStats, StallStats, ThrottlingStats,
 };
 use podwarden::config::{Live, PodSeries};
 use tokio::sync::oneshot;
@@ -227,6 +227,7 @@ fn pod(number: usize) -> PodStats {
         stall: StallStats::default(),
         exits: ExitStats::default(),
         disk: Some(DiskStats::default()),
+        pressure: Some(PressureStats::default()),
         refused_forks: Some(0),
         network: Some(NetworkStats {
             interfaces: vec![InterfaceStats {
@@ -257,6 +258,12 @@ fn go_on(pod: &mut PodStats) {
         memory.usage_bytes = 4096 * fastrand::u64(1000..100_000);
         memory.working_set_bytes = memory.usage_bytes / 2;
         memory.rss_bytes = memory.usage_bytes / 4;
+    }
+    if let Some(pressure) = &mut pod.pressure {
+        for waited in [&mut pressure.cpu, &mut pressure.memory, &mut pressure.io] {
+            waited.some_nano_seconds += fastrand::u64(..100_000_000);
+            waited.full_nano_seconds = Some(waited.some_nano_seconds / 2);
+        }
     }
     if let Some(disk) = &mut pod.disk {
         disk.reads += fastrand::u64(..10);

@@ -140,6 +140,9 @@ fn files(controller: Controller, v2: bool) -> &'static [&'static str] {
             "memory.stat",
             "memory.max",
             "pids.current",
+            "cpu.pressure",
+            "memory.pressure",
+            "io.pressure",
         ],
         (Controller::Memory, false) => &[
             "memory.usage_in_bytes",
@@ -254,7 +257,7 @@ impl Sample {
                 for controller in controllers {
                     for name in files(*controller, mounts.is_on_v2(*controller)) {
                         let path = directory.join(name);
-                        // `pids` may be off on v2.
+                        // `pids` and pressure may be off on v2.
                         let Ok(file) = File::open(&path) else {
                             continue;
                         };

@@ -44,6 +44,7 @@ mod node_told;
 mod observe;
 mod outage;
 mod pids;
+mod pressure;
 mod proactive;
 mod profile;
 pub(crate) mod prometheus;
@@ -139,6 +140,7 @@ pub(crate) fn all() -> Vec<Case> {
         colocation::CASES,
         wait::CASES,
         iterator::CASES,
+        pressure::CASES,
         traffic::CASES,
         near_limit::CASES,
         memory::CASES,

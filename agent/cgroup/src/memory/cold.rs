@@ -8,6 +8,7 @@ use super::{STAT_BUFFER, V2_KEYS, find, page_cache, usage_file};
 use crate::{
     CgroupPath, Controller, Error, Result, Tree,
     io::{self, Reread, parse_u64},
+    pressure,
 };
 
 /// Counters of `memory.stat`, pages: of files and of anonymous memory.
@@ -75,12 +76,12 @@ impl ColdReader {
         let cache = page_cache(stat, V2_KEYS).ok_or_else(|| self.stat.malformed("file pages"))?;
         let refaults = find(stat, REFAULTS).ok_or_else(|| self.stat.malformed("refaults"))?;
         let mut buffer = [0_u8; PRESSURE_BUFFER];
-        let pressure = self.pressure.read_at(&mut buffer, 0)?;
+        let waits = self.pressure.read_at(&mut buffer, 0)?;
         Ok(ColdReading {
             usage,
             cache: cache.clean,
             protected: protected(&self.directory)?,
-            stalled_micros: some_total(pressure)
+            stalled_micros: pressure::total(waits, b"some ")
                 .ok_or_else(|| self.pressure.malformed("a line `some` with its total"))?,
             refaults: refaults[0].saturating_add(refaults[1]),
         })
@@ -120,28 +121,11 @@ fn kept(directory: &Path) -> Result<u64> {
     Ok(of("memory.min")?.max(of("memory.low")?))
 }
 
-/// `total` of the line `some`, microseconds.
-fn some_total(text: &[u8]) -> Option<u64> {
-    let mut lines = text.split(|b| *b == b'\n');
-    let line = lines.find(|line| line.starts_with(b"some "))?;
-    let mut fields = line.split(|b| *b == b' ');
-    parse_u64(fields.find_map(|field| field.strip_prefix(b"total="))?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
-
-    #[test]
-    fn the_total_of_some_is_found() {
-        let text = b"some avg10=0.00 avg60=0.00 avg300=0.00 total=12345\n\
-                     full avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
-        assert_eq!(some_total(text), Some(12_345));
-        assert_eq!(some_total(b"full avg10=0.00 total=99\n"), None);
-        assert_eq!(some_total(b"some avg10=0.00\n"), None);
-    }
 
     #[test]
     fn protection_is_the_larger_of_a_pods_own_and_its_containers() {

@@ -1,35 +1,33 @@
-//! Forks that were refused, by cgroup. The kernel has them in a file of each cgroup alone, so that they are read less often
-//! than the rest, and no file is kept open.
+//! Forks that were refused, by cgroup.
 
 use std::time::{Duration, Instant};
 
 use podwarden_cgroup::{CgroupPath, Tree};
 
-use super::kept::Kept;
+use super::{kept::Kept, seldom::Seldom};
 use crate::api::types::ContainerStats;
 
 /// Time between two readings.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Default)]
-pub(super) struct RefusedForks {
-    read: Option<Instant>,
-    /// The pass under way reads the files.
-    is_due: bool,
+#[derive(Debug)]
+pub(super) struct RefusedForks(Seldom);
+
+impl Default for RefusedForks {
+    fn default() -> Self {
+        Self(Seldom::every(INTERVAL))
+    }
 }
 
 impl RefusedForks {
     /// A pass begins.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.is_due = self.read.is_none_or(|read| now >= read + INTERVAL);
-        if self.is_due {
-            self.read = Some(now);
-        }
+        self.0.begin(now);
     }
 
     /// Of one cgroup, from `kept` unless it is read now; `None` where it is not known.
     pub(super) fn of(&self, tree: &Tree, path: &CgroupPath, kept: &mut Kept) -> Option<u64> {
-        if self.is_due && !path.is_root() {
+        if self.0.is_due() && !path.is_root() {
             kept.refused_forks = tree.refused_forks(path).ok();
         }
         kept.refused_forks

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use podwarden_abi::Account;
+use podwarden_cgroup::Pressure;
 
 use crate::accounting::{index::PodEntry, walked::Places};
 
@@ -15,6 +16,8 @@ pub(super) struct Kept {
     pub(super) used: Option<(Instant, u64)>,
     /// See [`super::forks`].
     pub(super) refused_forks: Option<u64>,
+    /// See [`super::pressure`].
+    pub(super) pressure: Option<Pressure>,
 }
 
 /// Of a pod.

@@ -1,4 +1,4 @@
-//! What pods and containers are called.
+//! What pods and containers are called, and the order of pods.
 
 use podwarden_policy::PodUid;
 
@@ -40,4 +40,19 @@ pub(super) fn name(pod: &mut PodStats, uid: &PodUid, names: &impl Names) {
             .clone_into(&mut container.name);
         container.sandbox = names.is_sandbox(uid, &container.id);
     }
+}
+
+/// Guaranteed, Burstable, BestEffort; then by name.
+pub(super) fn sort_key(pod: &PodStats) -> (u8, &str, &str, &str) {
+    let tier = match pod.qos_class.as_str() {
+        "Guaranteed" => 0,
+        "Burstable" => 1,
+        _ => 2,
+    };
+    let PodRef {
+        name,
+        namespace,
+        uid,
+    } = &pod.pod_ref;
+    (tier, namespace, name, uid)
 }

@@ -1,3 +1,6 @@
+use podwarden_abi::Pressed;
+use podwarden_cgroup::{Hierarchies, Version};
+
 use super::*;
 
 fn record(anon_pages: u64) -> CgroupRecord {
@@ -90,4 +93,36 @@ fn a_cgroup_made_anew_has_another_id() {
     hierarchy.records = Gathered::of(vec![with_id(8)]);
     assert!(hierarchy.record(&mut known, || unreachable!()).is_none());
     assert!(hierarchy.record(&mut known, || Some(8)).is_some());
+}
+
+#[test]
+fn a_cgroup_without_pressure_is_told_from_one_without_a_record() {
+    let hierarchies = Hierarchies {
+        version: Version::V2,
+        v2_mount: Some("/none".into()),
+        controllers: [(Controller::Memory, "/none".into())].into(),
+    };
+    let tree = Tree::new(hierarchies, "").unwrap();
+    let counted = CgroupRecord {
+        parts: part::PRESSURE,
+        pressure_ns: [1, 2, 3, 4, 5, 6],
+        ..with_id(5)
+    };
+    let mut walked = Walked::default();
+    walked.memory.records = Gathered::of(vec![counted, with_id(7)]);
+    let path = CgroupPath::from("kubepods/pod1");
+    let known = |id| {
+        let mut places = Places::default();
+        places.of(&path).memory = Some(Known { id, place: 0 });
+        places
+    };
+    let WalkedPressure::Counted(record) = walked.pressure(&tree, &path, &mut known(5)) else {
+        panic!("its record has it");
+    };
+    let waited = [Pressed::Io, Pressed::Memory, Pressed::Cpu].map(|of| record.waited(of));
+    assert_eq!(waited, [[1, 2], [3, 4], [5, 6]]);
+    let found = walked.pressure(&tree, &path, &mut known(7));
+    assert!(matches!(found, WalkedPressure::NotCounted), "{found:?}");
+    let found = walked.pressure(&tree, &path, &mut known(9));
+    assert!(matches!(found, WalkedPressure::NoRecord), "{found:?}");
 }

@@ -13,10 +13,10 @@ use crate::api::{
     published::Figures,
     types::{
         ContainerStats, CpuStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
-        NodeUsageStats, PodStats,
+        NodeUsageStats, PodStats, PressureStats, WaitedStats,
         summary::{
-            Summary, SummaryContainer, SummaryCpu, SummaryInterface, SummaryMemory, SummaryNetwork,
-            SummaryNode, SummaryPod,
+            Summary, SummaryContainer, SummaryCpu, SummaryInterface, SummaryIo, SummaryMemory,
+            SummaryNetwork, SummaryNode, SummaryPod, SummaryPsi, SummaryPsiData,
         },
     },
 };
@@ -43,7 +43,10 @@ pub(super) async fn summary(
     let mut summary = of(&shared.published.figures());
     if asked.only_cpu_and_memory {
         for pod in &mut summary.pods {
-            pod.network = None;
+            (pod.network, pod.io) = (None, None);
+            for container in &mut pod.containers {
+                container.io = None;
+            }
         }
     }
     Ok(Json(summary).into_response())
@@ -61,8 +64,9 @@ fn node(node: &NodeStats) -> SummaryNode {
     let pods = tiers.map(|tier| SummaryContainer {
         name: "pods".to_owned(),
         start_time: None,
-        cpu: Some(cpu(&tier.cpu)),
-        memory: tier.memory.as_ref().map(memory),
+        cpu: Some(cpu(&tier.cpu, None)),
+        memory: tier.memory.as_ref().map(|of| memory(of, None)),
+        io: None,
     });
     SummaryNode {
         node_name: node.node_name.clone(),
@@ -78,6 +82,7 @@ fn node_cpu(usage: &NodeUsageStats) -> SummaryCpu {
         time: usage.time.clone(),
         usage_nano_cores: usage.usage_nano_cores,
         usage_core_nano_seconds: usage.usage_core_nano_seconds,
+        psi: None,
     }
 }
 
@@ -95,6 +100,7 @@ fn node_memory(usage: &NodeUsageStats) -> SummaryMemory {
         rss_bytes: memory.rss_bytes,
         page_faults: None,
         major_page_faults: None,
+        psi: None,
     }
 }
 
@@ -105,8 +111,9 @@ fn pod(pod: &PodStats) -> SummaryPod {
         pod_ref: pod.pod_ref.clone(),
         start_time: None,
         containers: containers.map(container).collect(),
-        cpu: Some(cpu(&pod.cpu)),
-        memory: pod.memory.as_ref().map(memory),
+        cpu: Some(cpu(&pod.cpu, pod.pressure)),
+        memory: pod.memory.as_ref().map(|of| memory(of, pod.pressure)),
+        io: io(&pod.cpu, pod.pressure),
         network: pod.network.as_ref().and_then(network),
     }
 }
@@ -115,20 +122,40 @@ fn container(container: &ContainerStats) -> SummaryContainer {
     SummaryContainer {
         name: container.name.clone(),
         start_time: None,
-        cpu: Some(cpu(&container.cpu)),
-        memory: container.memory.as_ref().map(memory),
+        cpu: Some(cpu(&container.cpu, container.pressure)),
+        memory: (container.memory.as_ref()).map(|of| memory(of, container.pressure)),
+        io: io(&container.cpu, container.pressure),
     }
 }
 
-fn cpu(cpu: &CpuStats) -> SummaryCpu {
+fn cpu(cpu: &CpuStats, pressure: Option<PressureStats>) -> SummaryCpu {
     SummaryCpu {
         time: cpu.time.clone(),
         usage_nano_cores: cpu.usage_nano_cores,
         usage_core_nano_seconds: cpu.usage_core_nano_seconds,
+        psi: pressure.map(|pressure| psi(pressure.cpu)),
     }
 }
 
-fn memory(memory: &MemoryStats) -> SummaryMemory {
+/// Read with the CPU's figures. The kubelet has nothing but pressure in it, either.
+fn io(cpu: &CpuStats, pressure: Option<PressureStats>) -> Option<SummaryIo> {
+    pressure.map(|pressure| SummaryIo {
+        time: cpu.time.clone(),
+        psi: Some(psi(pressure.io)),
+    })
+}
+
+fn psi(waited: WaitedStats) -> SummaryPsi {
+    let data = |nanos: u64| SummaryPsiData {
+        total: nanos / 1000,
+    };
+    SummaryPsi {
+        full: waited.full_nano_seconds.map(data),
+        some: data(waited.some_nano_seconds),
+    }
+}
+
+fn memory(memory: &MemoryStats, pressure: Option<PressureStats>) -> SummaryMemory {
     let limit = memory.limit_bytes;
     SummaryMemory {
         time: memory.time.clone(),
@@ -138,6 +165,7 @@ fn memory(memory: &MemoryStats) -> SummaryMemory {
         rss_bytes: memory.rss_bytes,
         page_faults: memory.page_faults,
         major_page_faults: memory.major_page_faults,
+        psi: pressure.map(|pressure| psi(pressure.memory)),
     }
 }
 

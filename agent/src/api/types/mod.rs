@@ -25,7 +25,8 @@ pub use node::{
 pub use node_usage::{NodeMemory, NodeUsageStats};
 pub use pod::{
     ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats,
-    PodList, PodRef, PodStats, ProactiveReclaimStats, StallStats, ThrottlingStats,
+    PodList, PodRef, PodStats, PressureStats, ProactiveReclaimStats, StallStats, ThrottlingStats,
+    WaitedStats,
 };
 pub use took_over::TookOver;
 

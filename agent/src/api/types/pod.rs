@@ -94,6 +94,31 @@ pub struct StallStats {
     pub memcg_reclaim_nano_seconds: u64,
 }
 
+/// How long the tasks of a cgroup and of all below it waited (PSI, `Documentation/accounting/psi.rst` of the kernel), since
+/// the cgroup was made: the totals of its `cpu.pressure`, `memory.pressure` and `io.pressure`, up to 2 s old.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PressureStats {
+    /// For a CPU, also one that a quota kept from them.
+    pub cpu: WaitedStats,
+    /// For memory: reclaim, and pages that were read back.
+    pub memory: WaitedStats,
+    /// For disks.
+    pub io: WaitedStats,
+}
+
+/// How long tasks waited for a resource. The kernel weighs CPUs by how long the tasks were not idle there: it never grows
+/// faster than the clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitedStats {
+    /// At least one of them, nanoseconds.
+    pub some_nano_seconds: u64,
+    /// All of them that were not idle, at the same time, nanoseconds. Absent for the CPU before Linux 5.13.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_nano_seconds: Option<u64>,
+}
+
 /// Processes that ended; processes, not threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -170,6 +195,10 @@ pub struct ContainerStats {
     pub memory: Option<MemoryStats>,
     /// Reclaim stalls.
     pub stall: StallStats,
+    /// Waits for CPU, memory and disks; absent on cgroup v1, where the kernel runs without PSI, and where
+    /// `cgroup.pressure` is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<PressureStats>,
     pub exits: ExitStats,
     /// Disk; absent where no kernel program counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,6 +242,10 @@ pub struct PodStats {
     pub memory: Option<MemoryStats>,
     /// Reclaim stalls.
     pub stall: StallStats,
+    /// Waits for CPU, memory and disks; absent on cgroup v1, where the kernel runs without PSI, and where
+    /// `cgroup.pressure` is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<PressureStats>,
     pub exits: ExitStats,
     /// Disk; absent where no kernel program counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

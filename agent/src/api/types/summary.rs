@@ -41,6 +41,8 @@ pub struct SummaryPod {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<SummaryMemory>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub io: Option<SummaryIo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<SummaryNetwork>,
 }
 
@@ -54,6 +56,8 @@ pub struct SummaryContainer {
     pub cpu: Option<SummaryCpu>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<SummaryMemory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io: Option<SummaryIo>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +68,8 @@ pub struct SummaryCpu {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
     pub usage_core_nano_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub psi: Option<SummaryPsi>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +86,34 @@ pub struct SummaryMemory {
     pub page_faults: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub major_page_faults: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub psi: Option<SummaryPsi>,
+}
+
+/// Of pods and containers; the kubelet has nothing but the pressure in it, either.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummaryIo {
+    pub time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub psi: Option<SummaryPsi>,
+}
+
+/// Pressure; absent where the kernel does not count it, where the kubelet has zeros.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummaryPsi {
+    /// Absent for the CPU before Linux 5.13.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full: Option<SummaryPsiData>,
+    pub some: SummaryPsiData,
+}
+
+/// Without the averages of the last 10, 60 and 300 s.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummaryPsiData {
+    /// Microseconds, the unit of the kernel's file, which the kubelet hands on as it is, though its types call it
+    /// nanoseconds.
+    pub total: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

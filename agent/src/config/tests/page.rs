@@ -187,7 +187,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "metrics.pods",
                 "`basic`; or `none`, `full`",
-                "the series of a pod on `/metrics`: at most 12, none, or also the distribution of waits, switches, periods, exits, disk and network",
+                "the series of a pod on `/metrics`: at most 12, none, or also the distribution of waits, switches, periods, exits, pressure, disk and network",
             ),
         ],
     ),

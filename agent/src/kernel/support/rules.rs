@@ -212,8 +212,8 @@ fn aids(support: &KernelSupport) -> [Row; 5] {
         row(
             "PSI",
             support.psi,
-            "pods are evicted when tasks wait for memory, where pressure.memory says so",
-            "tasks that wait for memory go unnoticed: boot with psi=1",
+            "the pressure of pods is known; pods are evicted for it where pressure.memory says so",
+            "the pressure of pods is unknown and tasks that wait for memory go unnoticed: boot with psi=1",
             Level::Degraded,
         ),
         row(

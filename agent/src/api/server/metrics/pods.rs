@@ -4,7 +4,7 @@ use super::text::{Bounds, Family, Labels, Seconds, labels};
 use crate::{
     api::{
         published::Figures,
-        types::{DiskStats, InterfaceStats, PodStats, ThrottlingStats},
+        types::{DiskStats, InterfaceStats, PodStats, PressureStats, ThrottlingStats},
     },
     config::PodSeries,
 };
@@ -41,6 +41,7 @@ pub(super) fn write(text: &mut String, figures: &Figures, detail: PodSeries) {
         switches_and_periods(text, &pods);
         exits(text, &pods);
         refused_forks(text, &pods);
+        pressure(text, &pods);
         disk(text, &pods);
         network(text, &pods);
     }
@@ -195,6 +196,33 @@ fn oom_kills(text: &mut String, pods: &[Labelled<'_>]) {
         "Processes of the pod that the kernel's OOM killer chose");
     for (labels, pod) in pods {
         family.add(labels, pod.exits.oom_killed);
+    }
+}
+
+#[rustfmt::skip]
+fn pressure(text: &mut String, pods: &[Labelled<'_>]) {
+    type Figure = fn(PressureStats) -> Option<u64>;
+    let counters: [(_, _, Figure); 6] = [
+        ("podwarden_pod_pressure_cpu_waiting_seconds_total", "Time in which a task of the pod waited for a CPU",
+            |of| Some(of.cpu.some_nano_seconds)),
+        ("podwarden_pod_pressure_cpu_stalled_seconds_total", "Time in which all tasks of the pod waited for a CPU",
+            |of| of.cpu.full_nano_seconds),
+        ("podwarden_pod_pressure_memory_waiting_seconds_total", "Time in which a task of the pod waited for memory",
+            |of| Some(of.memory.some_nano_seconds)),
+        ("podwarden_pod_pressure_memory_stalled_seconds_total", "Time in which all tasks of the pod waited for memory",
+            |of| of.memory.full_nano_seconds),
+        ("podwarden_pod_pressure_io_waiting_seconds_total", "Time in which a task of the pod waited for disks",
+            |of| Some(of.io.some_nano_seconds)),
+        ("podwarden_pod_pressure_io_stalled_seconds_total", "Time in which all tasks of the pod waited for disks",
+            |of| of.io.full_nano_seconds),
+    ];
+    for (name, help, of) in counters {
+        let mut family = Family::counter(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(nanos) = pod.pressure.and_then(of) {
+                family.add(labels, Seconds(nanos));
+            }
+        }
     }
 }
 

@@ -24,6 +24,18 @@ fn used(cpu: u64, working_set: u64, limit: Option<u64>) -> (CpuStats, Option<Mem
     (cpu, Some(memory))
 }
 
+fn pressure(some: u64) -> Option<PressureStats> {
+    let waited = |some| WaitedStats {
+        some_nano_seconds: some,
+        full_nano_seconds: Some(some / 2),
+    };
+    Some(PressureStats {
+        cpu: waited(some),
+        memory: waited(some * 10),
+        io: waited(some * 100),
+    })
+}
+
 fn figures() -> Figures {
     let one = |name: &str, sandbox| {
         let (cpu, memory) = used(20, 50, None);
@@ -32,6 +44,7 @@ fn figures() -> Figures {
             sandbox,
             cpu,
             memory,
+            pressure: pressure(4_999),
             ..ContainerStats::default()
         }
     };
@@ -58,6 +71,7 @@ fn figures() -> Figures {
             interfaces: vec![eth0],
             ..NetworkStats::default()
         }),
+        pressure: pressure(8_000),
         containers: vec![one("main", false), one("POD", true)],
         ..PodStats::default()
     };
@@ -98,6 +112,11 @@ fn the_answer_has_the_kubelets_names() {
     };
     let cpu = |used: u64| json!({"time": "t1", "usageNanoCores": used / 10, "usageCoreNanoSeconds": used});
     let eth0 = json!({"name": "eth0", "rxBytes": 1, "rxErrors": 2, "txBytes": 3, "txErrors": 4});
+    let with_psi = |mut of: serde_json::Value, full: u64, some: u64| {
+        of["psi"] = json!({"full": {"total": full}, "some": {"total": some}});
+        of
+    };
+    let io = json!({"time": "t1"});
     let mut limited = memory("t2", 70);
     limited["availableBytes"] = json!(20);
     let expected = json!({
@@ -116,10 +135,16 @@ fn the_answer_has_the_kubelets_names() {
             "podRef": {"name": "web", "namespace": "shop", "uid": "a1"},
             "startTime": null,
             "containers": [
-                {"name": "main", "startTime": null, "cpu": cpu(20), "memory": memory("t2", 50)},
+                {
+                    "name": "main", "startTime": null,
+                    "cpu": with_psi(cpu(20), 2, 4),
+                    "memory": with_psi(memory("t2", 50), 24, 49),
+                    "io": with_psi(io.clone(), 249, 499),
+                },
             ],
-            "cpu": cpu(100),
-            "memory": limited,
+            "cpu": with_psi(cpu(100), 4, 8),
+            "memory": with_psi(limited, 40, 80),
+            "io": with_psi(io, 400, 800),
             "network": {
                 "time": "t3", "name": "eth0", "rxBytes": 1, "rxErrors": 2, "txBytes": 3, "txErrors": 4,
                 "interfaces": [eth0],
@@ -141,5 +166,21 @@ fn a_pod_in_the_nodes_network_has_none_of_its_own() {
 #[test]
 fn memory_above_its_limit_leaves_nothing() {
     let (_, above) = used(1, 70, Some(60));
-    assert_eq!(memory(&above.unwrap()).available_bytes, Some(0));
+    assert_eq!(memory(&above.unwrap(), None).available_bytes, Some(0));
+}
+
+#[test]
+fn pressure_that_is_not_known_is_absent() {
+    let pod = PodStats {
+        memory: used(1, 70, None).1,
+        ..PodStats::default()
+    };
+    let text = serde_json::to_string(&super::pod(&pod)).unwrap();
+    assert!(!text.contains("psi") && !text.contains(r#""io""#), "{text}");
+    let before_5_13 = WaitedStats {
+        some_nano_seconds: 7_000,
+        full_nano_seconds: None,
+    };
+    let expected = json!({"some": {"total": 7}});
+    assert_eq!(serde_json::to_value(psi(before_5_13)).unwrap(), expected);
 }

@@ -98,6 +98,7 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
             ..DiskStats::default()
         }),
         network: (name != "cache").then(|| network(name == "hog", second)),
+        pressure: None,
         refused_forks: None,
         proactive_reclaim: None,
         containers: vec![ContainerStats::default()],
