@@ -52,6 +52,11 @@ impl Dying {
         self.told = false;
     }
 
+    /// What it used at the last look, bytes.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Reads what it uses; nothing where its cgroup is gone.
     pub(super) fn read(&mut self) -> u64 {
         self.left = self.victim().files.memory.usage().unwrap_or(0);

@@ -84,6 +84,15 @@ pub enum Report {
         /// What led to it.
         crossing: Crossing,
     },
+    /// What was started in an evicted pod filled memory, and was killed in place of another pod.
+    KilledAgain {
+        /// The pod, by [`super::plan::Victim::token`].
+        token: u64,
+        /// What led to it.
+        crossing: Crossing,
+        /// What it used, bytes.
+        usage: u64,
+    },
     /// The memory of eviction `number` is free: at most a tenth of it is left, or no process in it and no page
     /// cache that the kernel would give back. Or it was not after the wait's end.
     Freed {

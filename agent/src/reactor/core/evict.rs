@@ -65,7 +65,7 @@ impl Core {
             return Evicted::None(Report::RateLimited(crossing));
         }
         let scope = crossing.scope;
-        if plan.enforce && self.kill_again(scope, excess) {
+        if plan.enforce && self.kill_again(crossing, excess) {
             return Evicted::Killed;
         }
         let least = Least::Used(least);

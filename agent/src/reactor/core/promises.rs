@@ -8,8 +8,8 @@ use super::{Core, Look};
 use crate::{
     base::clock::monotonic as now,
     reactor::{
-        plan::{ArmedPlan, Scope, ScopeName},
-        report::Report,
+        plan::{ArmedPlan, Scope},
+        report::{Crossing, Report},
         stalls,
     },
 };
@@ -59,10 +59,10 @@ impl Core {
 
     /// Kills a victim again whose end was not seen yet and in which `excess` bytes grew since it was killed: its kubelet
     /// started a container anew, and what that filled is no other pod's to give. False where there is none.
-    pub(super) fn kill_again(&mut self, scope: ScopeName, excess: u64) -> bool {
+    pub(super) fn kill_again(&mut self, crossing: Crossing, excess: u64) -> bool {
         let least = excess.max(self.costs.ahead);
         let reaper = &mut self.reaper;
-        let again = self.dying.grown(scope, least).find_map(|dying| {
+        let again = self.dying.grown(crossing.scope, least).find_map(|dying| {
             let at = now();
             let number = dying.number;
             let files = Arc::clone(&dying.victim().files);
@@ -73,8 +73,15 @@ impl Core {
                 let _ = files.kill.kill_forked();
             }
             dying.killed_again(at);
-            Some(())
+            Some(Report::KilledAgain {
+                token: dying.victim().token,
+                crossing,
+                usage: dying.left(),
+            })
         });
+        if let Some(report) = again {
+            self.tell(report);
+        }
         again.is_some()
     }
 

@@ -68,6 +68,7 @@ pub(super) fn scope_of(report: &Report) -> Option<ScopeName> {
     match report {
         Report::Crossed(crossing)
         | Report::NotKilled { crossing, .. }
+        | Report::KilledAgain { crossing, .. }
         | Report::RateLimited(crossing)
         | Report::OthersGrow(crossing, _)
         | Report::Awaited(crossing)

@@ -127,6 +127,21 @@ impl Evictions {
                 degraded(published, crossing.wake, pod_of(token), message);
                 false
             }
+            Report::KilledAgain {
+                token,
+                crossing,
+                usage,
+            } => {
+                let pod = pod_of(token).unwrap_or_default();
+                tracing::info!(
+                    pod = pod.name,
+                    uid = %pod.uid,
+                    usage = %Bytes(usage),
+                    scope = %crossing.scope,
+                    "killed what was started in an evicted pod: its scope was at its level again"
+                );
+                false
+            }
             Report::Freed { number, at, left } => {
                 if let Some((chosen, mut eviction, incident)) = self.open.remove(&number) {
                     let pod = eviction.pod.clone();
