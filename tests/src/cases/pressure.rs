@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::{SignedDuration, Timestamp};
 use podwarden::api::types::{PodStats, PressureStats, WaitedStats, summary::Summary};
 
 use super::{Case, Context, case};
-use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, http_get, sleep};
+use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, http_get};
 
 pub(super) const CASES: &[Case] = &[
     case("pressure_equals_files", pressure_equals_files),
@@ -17,6 +18,9 @@ pub(super) const CASES: &[Case] = &[
 
 /// How old a total may be: 2 s of the kernel's or of a reading, 1 s between two passes, and what a busy machine is late by.
 const AGE: Duration = Duration::from_secs(5);
+
+/// How long figures that stand still have to.
+const REST: SignedDuration = SignedDuration::from_secs(8);
 
 /// A figure that stays what it was is further from the file than [`AGE`].
 const LONG: u64 = 10_000_000_000;
@@ -113,6 +117,27 @@ fn ensure_same(node: &Node, pod: &Pod) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Waits until the pods' figures have stood still for longer than the kernel's averages, the files and a pass are late by. A
+/// reader asks, and reads no file of the kernel's.
+fn at_rest(context: &Context, node: &Node, pods: &[&Pod]) -> Result<()> {
+    let mut since: Option<(Timestamp, Vec<[u64; 6]>)> = None;
+    eventually(context.limit(20), || {
+        let stats = pods.iter().map(|pod| node.agent.pod(pod.uid()));
+        let stats = stats.collect::<Result<Vec<_>>>()?;
+        let found = stats.iter().filter_map(|one| one.pressure.as_ref());
+        let found: Vec<_> = found.map(totals).collect();
+        let time = stats.first().context("no pod")?.cpu.time.parse()?;
+        let start = match &since {
+            Some((start, before)) if *before == found => *start,
+            _ => time,
+        };
+        since = Some((start, found));
+        let rest = time.duration_since(start);
+        ensure!(rest >= REST, "at rest for {rest} of {REST}");
+        Ok(())
+    })
 }
 
 /// The kubelet's names and units.
@@ -221,12 +246,7 @@ fn equals_files(context: &Context, source: &str, options: &Options) -> Result<()
     let found = [throttled, uncounted].map(|pod| series(&text, pod));
     ensure!(found == [6, 0], "series: {found:?}");
     drop(work);
-    // Long enough for the kernel's averages, the files and a pass to follow; a reader asks, and reads no file of the kernel's.
-    let end = Instant::now() + context.limit(6);
-    while Instant::now() < end {
-        node.agent.pod(throttled.uid())?;
-        sleep(Duration::from_millis(200))?;
-    }
+    at_rest(context, &node, &[throttled, reclaimed])?;
     for pod in [throttled, reclaimed, empty] {
         ensure_same(&node, pod).with_context(|| pod.spec.name.clone())?;
     }
