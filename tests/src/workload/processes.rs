@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, raise, signal as handle};
 use nix::sys::time::TimeValLike as _;
 use nix::sys::wait::wait;
-use nix::unistd::{ForkResult, Pid};
+use nix::unistd::{ForkResult, Pid, getpid, getppid};
 
 use super::{Done, sleep_ms};
 
@@ -132,13 +132,15 @@ fn restless() -> ! {
 
 /// Runs `child` in a new process, which ends with the code that it returns.
 pub(super) fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
+    let parent = getpid();
     // SAFETY: the process has one thread, so the child's locks and allocator are as they were.
     let fork = unsafe { nix::unistd::fork() };
     if let Ok(ForkResult::Child) = fork {
         // With the workload all of its processes end.
         let code = match set_pdeathsig(Signal::SIGKILL) {
-            Ok(()) => child(),
-            Err(_) => 1,
+            Ok(()) if getppid() == parent => child(),
+            // Also one that the workload did not live to see run.
+            _ => 1,
         };
         // SAFETY: ends the child without the parent's exit handlers and buffered output.
         unsafe { libc::_exit(code) }
