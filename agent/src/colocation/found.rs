@@ -9,7 +9,7 @@ use podwarden_policy::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::base::found;
+use crate::base::{error::chain, found};
 
 /// Quota and burst of one cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ pub fn restore(tree: &Tree, file: PathBuf) -> bool {
         if let Err(error) = restore_pod(tree, (path, found), &containers)
             && !error.is_gone()
         {
-            tracing::warn!(%error, cgroup = %path, "its quota is not what was found");
+            tracing::warn!(error = chain(&error), cgroup = %path, "its quota is not what was found");
             whole = false;
         }
     }

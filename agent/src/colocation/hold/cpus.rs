@@ -12,7 +12,7 @@ use std::{
 use podwarden_cgroup::{CgroupPath, CpuList, Errno, Error, Tree, root_as_file_name};
 use serde::{Deserialize, Serialize};
 
-use crate::base::found;
+use crate::base::{error::chain, found};
 
 /// What a cgroup's list held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +142,7 @@ fn put_back(tree: &Tree, originals: &Originals) -> bool {
         if let Err(error) = put_back_tier(tree, originals, top)
             && !error.is_gone()
         {
-            tracing::warn!(%error, cgroup = %top, "its CPUs are not what was found");
+            tracing::warn!(error = chain(&error), cgroup = %top, "its CPUs are not what was found");
             whole = false;
         }
     }
