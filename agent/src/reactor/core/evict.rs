@@ -249,10 +249,7 @@ impl Core {
                     spared: killed.spared,
                     complete: killed.complete,
                 };
-                // With the queue full they die by themselves, and what they forked is killed from here.
-                if !attempt.hand_over(&victim.files, self.evictions + 1) {
-                    let _ = victim.files.kill.kill_forked();
-                }
+                attempt.hand_over(&victim.files, self.evictions + 1);
                 self.pace.note(outcome.killed);
                 self.evicted(plan, choice, crossing, Some((verified, outcome)));
                 true

@@ -69,9 +69,7 @@ impl Core {
             let mut attempt = reaper.attempt();
             let killed = files.kill.signal_workload(&mut |pid| attempt.found(pid));
             killed.ok().filter(|killed| killed.processes > 0)?;
-            if !attempt.hand_over(&files, number) {
-                let _ = files.kill.kill_forked();
-            }
+            attempt.hand_over(&files, number);
             dying.killed_again(at);
             Some(Report::KilledAgain {
                 token: dying.victim().token,

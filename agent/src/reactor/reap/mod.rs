@@ -154,16 +154,17 @@ impl Attempt<'_> {
         let _ = self.reaper.found.push(Found { attempt, pid });
     }
 
-    /// It is killed: has its memory freed. False when the queue is full, and it dies by itself.
-    pub(super) fn hand_over(self, files: &Arc<VictimFiles>, number: u64) -> bool {
+    /// It is killed: has its memory freed. With the queue full it dies by itself, and what it forked is killed from here.
+    pub(super) fn hand_over(self, files: &Arc<VictimFiles>, number: u64) {
         let handed = Handed {
             files: Arc::clone(files),
             number,
             attempt: self.reaper.attempts,
         };
-        let taken = self.reaper.queue.push(handed).is_ok();
+        if self.reaper.queue.push(handed).is_err() {
+            let _ = files.kill.kill_forked();
+        }
         self.reaper.lead.unpark();
-        taken
     }
 }
 
