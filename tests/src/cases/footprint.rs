@@ -14,7 +14,7 @@ const FLAT: f64 = 2.0 * (1 << 20) as f64;
 const SPARE_DESCRIPTORS: f64 = 4.0;
 
 /// A shorter time says nothing about hours.
-const SHORTEST: Duration = Duration::from_secs(12 * 60);
+const SHORTEST: Duration = Duration::from_secs(11 * 60);
 
 /// One look at it.
 #[derive(Debug, Clone, Copy)]
