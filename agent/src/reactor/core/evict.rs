@@ -61,12 +61,13 @@ impl Core {
         excess: u64,
         least: u64,
     ) -> Evicted {
-        if plan.enforce && !self.pace.allows(now()) {
-            return Evicted::None(Report::RateLimited(crossing));
-        }
         let scope = crossing.scope;
+        // No further eviction, which the limit would count.
         if plan.enforce && self.kill_again(crossing, excess) {
             return Evicted::Killed;
+        }
+        if plan.enforce && !self.pace.allows(now()) {
+            return Evicted::None(Report::RateLimited(crossing));
         }
         let least = Least::Used(least);
         let survey = self.order(plan, scope, least);

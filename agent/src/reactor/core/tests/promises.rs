@@ -64,7 +64,15 @@ fn a_pod_is_evicted_once_while_it_is_dying() {
 
 #[test]
 fn what_is_started_in_a_dying_pod_is_killed_and_costs_no_other_pod() {
-    let mut fake = three_pods(60);
+    started_in_a_dying_pod(three_pods(60));
+}
+
+#[test]
+fn what_is_started_in_a_dying_pod_is_killed_at_the_limit_on_evictions_too() {
+    started_in_a_dying_pod(three_pods(1));
+}
+
+fn started_in_a_dying_pod(mut fake: Fake) {
     fake.arm(PODS, LEVEL, true);
     fake.uses("kubepods", LEVEL);
     assert_eq!(chosen(&fake.step()), [(2, true)]);
