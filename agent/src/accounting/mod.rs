@@ -205,6 +205,13 @@ impl Accounting {
         changes
     }
 
+    /// Gives the kernel programs free accounts for so many cgroups, as far as they lack some.
+    pub fn expect(&mut self, cgroups: usize) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.accounts.free_more(cgroups);
+        }
+    }
+
     /// Completes when [`Accounting::drain`] has something to do.
     pub async fn ready(&self) {
         let timer = async {

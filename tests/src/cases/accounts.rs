@@ -9,11 +9,12 @@ use podwarden::kernel::size;
 use super::eviction::small;
 use super::recorder::restart;
 use super::{Case, Context, case};
-use crate::harness::{KernelMemory, Node, Options, PodSpec, eventually};
+use crate::harness::{KernelMemory, Node, Options, PodSpec, Sandbox, eventually};
 
 pub(super) const CASES: &[Case] = &[
     case("accounts_memory", accounts_memory),
     case("accounts_full", accounts_full),
+    case("accounts_of_many_at_start", accounts_of_many_at_start),
 ];
 
 fn possible_cpus() -> Result<u32> {
@@ -75,5 +76,31 @@ fn accounts_full(context: &Context) -> Result<()> {
         );
         Ok(())
     })?;
+    node.finish()
+}
+
+/// More pods at once than there are free accounts when the programs are attached: they come between the first pass over
+/// the cgroups and the next. Each has an account of its own.
+fn accounts_of_many_at_start(context: &Context) -> Result<()> {
+    const PODS: usize = 600;
+    let mut node = Node::unready(context, Sandbox::new()?, &small("enforce"))?;
+    node.tier("besteffort")?;
+    for n in 0..PODS {
+        node.manifest(&PodSpec::best_effort(&format!("pod-{n}")))?;
+    }
+    node.agent.wait_ready(context.limit(60))?;
+    eventually(node.limit(), || {
+        let seen = node.agent.pods()?.len();
+        ensure!(seen == PODS, "{seen} of {PODS} pods");
+        Ok(())
+    })?;
+    let stats = node.agent.node()?;
+    let lost = stats.kernel_drops.accounts;
+    ensure!(lost == 0, "{lost} cgroups have no account");
+    let said = stats
+        .degradations
+        .iter()
+        .any(|d| d.contains("no account left"));
+    ensure!(!said, "{:?}", stats.degradations);
     node.finish()
 }

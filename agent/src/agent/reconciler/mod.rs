@@ -334,6 +334,7 @@ impl Reconciler {
             .extend(self.eviction.look_for_unexplained(cx));
         self.figures
             .notice(std::mem::take(&mut pass.shortcomings), &self.env);
+        self.figures.expect(pass.makes());
         let facts = self.hierarchy.act(pass, &self.env);
         self.apply(facts);
     }

@@ -126,6 +126,11 @@ impl FiguresPublisher {
         self.accounting.kernel = None;
     }
 
+    /// So many cgroups are to be made at once: the kernel programs have accounts for them.
+    pub(super) fn expect(&mut self, cgroups: usize) {
+        self.accounting.expect(cgroups);
+    }
+
     /// Takes every record of the kernel.
     pub(super) fn step(&mut self, env: &Environment) -> Vec<Fact> {
         let occurrences = self.accounting.drain(&env.tree);

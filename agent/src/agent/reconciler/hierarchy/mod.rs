@@ -19,7 +19,7 @@ use podwarden_policy::{
     drift::Judgement,
     limits::Limit,
     name::CgroupName,
-    plan,
+    plan::{self, Action},
 };
 
 use self::pace::Pace;
@@ -69,6 +69,15 @@ pub(super) struct Pass {
     /// Configured features that this node cannot provide at present, one sentence each.
     pub(super) shortcomings: BTreeSet<String>,
     recorded: Recorded,
+}
+
+impl Pass {
+    /// How many cgroups it is to make.
+    pub(super) fn makes(&self) -> usize {
+        let actions = self.judgement.admitted.iter();
+        let makes = actions.filter(|(action, _)| matches!(action, Action::EnsureCgroup { .. }));
+        makes.count()
+    }
 }
 
 impl Hierarchy {
