@@ -8,7 +8,7 @@
 //!  memory, cpu   readers with open files, for loops that must not allocate
 //!  cpuset        the CPUs that a cgroup may run on
 //!  pressure      how long tasks waited for CPU, memory and disks
-//!  pids          forks that a limit refused
+//!  pids          tasks of a cgroup, and forks that a limit refused
 //!  bandwidth     CPU quota and burst, and how often a cgroup was throttled
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  leave   a process to the hierarchies' roots, past the end of its cgroup

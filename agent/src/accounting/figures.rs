@@ -8,6 +8,7 @@ mod parts;
 mod pressure;
 mod read;
 mod seldom;
+mod tasks;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,6 +36,7 @@ pub use names::{Named, Names};
 use names::{name, sort_key};
 use parts::{below_mount, disk, exits, stall};
 use pressure::Pressures;
+use tasks::Tasks;
 
 /// Keeps open files and the last figures between passes.
 #[derive(Debug, Default)]
@@ -43,6 +45,7 @@ pub struct Sampler {
     throttle: HashMap<CgroupPath, ThrottleReader>,
     forks: RefusedForks,
     pressures: Pressures,
+    tasks: Tasks,
     /// CPU time by the kernel's files; only where there are no kernel programs.
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     /// What one pass of the kernel's iterator found; files are read where it has nothing.
@@ -143,6 +146,7 @@ impl Sampler {
         };
         self.forks.begin(pass.now);
         self.pressures.begin(pass.now);
+        self.tasks.begin(pass.now);
         let last: HashMap<&PodUid, &PodStats> = match extent {
             Extent::Ran => last.iter().map(|pod| (&pod.pod_ref.uid, pod)).collect(),
             Extent::Read | Extent::Idle => HashMap::new(),
@@ -230,6 +234,7 @@ impl Sampler {
             disk: self.counted.disk.then(|| disk(&total)),
             network: self.network(pass, &total),
             pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
+            tasks: (self.tasks).of(&mut self.walked, tree, &entry.path, kept),
             refused_forks: self.forks.of_pod(tree, &entry.path, &containers, kept),
             containers,
             ..PodStats::default()
@@ -272,6 +277,7 @@ impl Sampler {
             exits: exits(account),
             disk: self.counted.disk.then(|| disk(account)),
             pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
+            tasks: (self.tasks).of(&mut self.walked, tree, &entry.path, kept),
             refused_forks: self.forks.of(tree, &entry.path, kept),
         }
     }

@@ -18,6 +18,10 @@ use crate::{
 /// Passes between two comparisons with the kernel's file.
 const COMPARE_EVERY: u32 = 60;
 
+/// Passes between two walks of the hierarchy of the pids controller, where that is another than memory's: the number of
+/// tasks may be as old.
+const TASKS_EVERY: u32 = 5;
+
 /// Passes in a row that fail, or disagree with the kernel's file, before files are read for good.
 const TOLERATED: u32 = 3;
 
@@ -49,6 +53,8 @@ pub struct Places {
     memory: Option<Known>,
     /// Where the CPU controller is on another hierarchy than memory.
     cpu: Option<Known>,
+    /// Where the pids controller is.
+    pids: Option<Known>,
 }
 
 impl Places {
@@ -113,6 +119,8 @@ pub struct Walked {
     memory: Hierarchy,
     /// Of the CPU controller, where it is on another hierarchy than memory.
     cpu: Option<Hierarchy>,
+    /// Of the pids controller, where it is on another hierarchy than memory.
+    pids: Option<Hierarchy>,
     /// Whose reading makes the kernel add up what its CPUs have counted.
     root: Option<MemoryReader>,
     passes: u32,
@@ -161,7 +169,9 @@ impl Walked {
                 self.root = None;
                 self.failures += 1;
                 tracing::debug!(why, "a pass over the cgroups");
-                self.given_up = self.failures >= TOLERATED;
+                if self.failures >= TOLERATED {
+                    self.give_up();
+                }
                 self.given_up.then(|| {
                     format!(
                         "memory and throttling of pods are read file by file from now on ({why})"
@@ -178,6 +188,12 @@ impl Walked {
             cpu.records.clear();
         }
         self.last = None;
+    }
+
+    /// Drops what no pass refreshes any more.
+    fn give_up(&mut self) {
+        self.given_up = true;
+        self.pids = None;
     }
 
     fn try_pass(
@@ -210,6 +226,17 @@ impl Walked {
             let hierarchy = self.cpu.get_or_insert_default();
             let walked = hierarchy.walk(walker, &cpu, &mut stats);
             walked.map_err(|e| error::chain(&e))?;
+        }
+        if self.passes.is_multiple_of(TASKS_EVERY)
+            && let Ok(pids) = path(Controller::Pids)
+            && pids != directory
+        {
+            let hierarchy = self.pids.get_or_insert_default();
+            // Not each pass reads these: they do not count as its cgroups.
+            let mut took = PassStats::default();
+            let walked = hierarchy.walk(walker, &pids, &mut took);
+            walked.map_err(|e| error::chain(&e))?;
+            stats.lost += took.lost;
         }
         self.passes = self.passes.wrapping_add(1);
         stats.duration = start.elapsed();
@@ -266,6 +293,17 @@ impl Walked {
             throttled_periods: record.throttled_periods,
             throttled_nanos: record.throttled_ns,
         })
+    }
+
+    /// The tasks of a cgroup and of all below it.
+    pub fn tasks(&mut self, tree: &Tree, path: &CgroupPath, places: &mut Places) -> Option<u64> {
+        let places = places.of(path);
+        let (hierarchy, known) = match &mut self.pids {
+            Some(pids) => (pids, &mut places.pids),
+            None => (&mut self.memory, &mut places.memory),
+        };
+        let record = hierarchy.record(known, || tree.pids_id(path).ok())?;
+        (record.parts & part::PIDS != 0).then_some(record.pids)
     }
 
     /// How long the tasks of a cgroup waited, where memory is on v2, see [`Tree::has_pressure`].

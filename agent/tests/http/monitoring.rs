@@ -263,7 +263,7 @@ async fn a_pod_has_as_many_series_as_configured() {
     for (detail, most) in [
         (PodSeries::None, 0),
         (PodSeries::Basic, 12),
-        (PodSeries::Full, 61),
+        (PodSeries::Full, 62),
     ] {
         let api = Api::start().await;
         set_series(&api.published, detail);

@@ -228,6 +228,7 @@ fn pod(number: usize) -> PodStats {
         exits: ExitStats::default(),
         disk: Some(DiskStats::default()),
         pressure: Some(PressureStats::default()),
+        tasks: Some(2),
         refused_forks: Some(0),
         network: Some(NetworkStats {
             interfaces: vec![InterfaceStats {

@@ -4,14 +4,16 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::{EventKind, Eviction};
+use podwarden_policy::settings::Controller;
 
-use super::{Case, Context, portable};
-use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, until};
+use super::{Case, Context, case, portable};
+use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
     portable("pids_fork_bomb", fork_bomb),
     portable("pids_restless_fork_bomb", restless_fork_bomb),
     portable("pids_refused_forks", refused_forks),
+    case("tasks_equal_files", tasks_equal_files),
 ];
 
 /// What pods together may have, by `kubeReserved`, and what is to stay available of it.
@@ -152,4 +154,45 @@ fn refused_forks(context: &Context) -> Result<()> {
     })?;
     drop(forks);
     node.finish()
+}
+
+/// What is told is `pids.current`, from the kernel's pass and from the files.
+fn tasks_equal_files(context: &Context) -> Result<()> {
+    for disabled in ["", "iterator"] {
+        let options = Options {
+            env: vec![("PODWARDEN_DISABLE".to_owned(), disabled.to_owned())],
+            ..Options::default()
+        };
+        let node = Node::start(context, &options)?;
+        let pods = node.pods(vec![
+            PodSpec::burstable("many", "16Mi"),
+            PodSpec::best_effort("few"),
+        ])?;
+        let mut forks = Vec::new();
+        for (pod, most) in pods.iter().zip(["40", "3"]) {
+            forks.push(pod.start(&["forkbomb", "--max", most])?);
+        }
+        for (pod, least) in pods.iter().zip([40, 3]) {
+            let file = |cgroup: &Cgroup| -> Result<u64> {
+                let mount = cgroup.mounts().of(Controller::Pids);
+                let directory = mount.context("no pids controller")?.join(cgroup.path());
+                Ok(fs::read_to_string(directory.join("pids.current"))?
+                    .trim_end()
+                    .parse()?)
+            };
+            node.expect(pod.uid(), |stats| {
+                let main = stats.containers.first().context("no container")?;
+                let told = [stats.tasks, main.tasks];
+                let files = [file(&pod.cgroup)?, file(&pod.main)?];
+                ensure!(
+                    files[0] >= least && told == files.map(Some),
+                    "{told:?} are told, the files say {files:?} ({disabled})"
+                );
+                Ok(())
+            })?;
+        }
+        drop(forks);
+        node.finish()?;
+    }
+    Ok(())
 }

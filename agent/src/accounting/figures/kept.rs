@@ -16,6 +16,8 @@ pub(super) struct Kept {
     pub(super) used: Option<(Instant, u64)>,
     /// See [`super::forks`].
     pub(super) refused_forks: Option<u64>,
+    /// See [`super::tasks`].
+    pub(super) tasks: Option<u64>,
     /// See [`super::pressure`].
     pub(super) pressure: Option<Pressure>,
 }

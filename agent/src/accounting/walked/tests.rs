@@ -126,3 +126,42 @@ fn a_cgroup_without_pressure_is_told_from_one_without_a_record() {
     let found = walked.pressure(&tree, &path, &mut known(9));
     assert!(matches!(found, WalkedPressure::NoRecord), "{found:?}");
 }
+
+#[test]
+fn tasks_are_those_of_the_hierarchy_that_the_pids_controller_is_on() {
+    let hierarchies = Hierarchies {
+        version: Version::V1,
+        v2_mount: None,
+        controllers: [(Controller::Memory, "/none".into())].into(),
+    };
+    let tree = Tree::new(hierarchies, "").unwrap();
+    let with_tasks = |id, pids| CgroupRecord {
+        parts: part::PIDS,
+        pids,
+        ..with_id(id)
+    };
+    let path = CgroupPath::from("kubepods/pod1");
+    let mut places = Places::default();
+    let known = places.of(&path);
+    (known.memory, known.pids) = (
+        Some(Known { id: 5, place: 0 }),
+        Some(Known { id: 6, place: 0 }),
+    );
+    let mut walked = Walked::default();
+    walked.memory.records = Gathered::of(vec![with_id(4), with_tasks(5, 1)]);
+    assert_eq!(walked.tasks(&tree, &path, &mut places), Some(1));
+    let records = Gathered::of(vec![with_tasks(6, 2), with_id(7)]);
+    walked.pids = Some(Hierarchy { records });
+    assert_eq!(walked.tasks(&tree, &path, &mut places), Some(2));
+    // They are older than memory's records, which each pass reads.
+    walked.forget();
+    assert_eq!(walked.tasks(&tree, &path, &mut places), Some(2));
+    places.of(&path).pids = Some(Known { id: 7, place: 0 });
+    assert_eq!(
+        walked.tasks(&tree, &path, &mut places),
+        None,
+        "no pids controller"
+    );
+    walked.give_up();
+    assert_eq!(walked.tasks(&tree, &path, &mut places), None);
+}

@@ -16,7 +16,7 @@ use crate::api::{
         NodeUsageStats, PodStats, PressureStats, WaitedStats,
         summary::{
             Summary, SummaryContainer, SummaryCpu, SummaryInterface, SummaryIo, SummaryMemory,
-            SummaryNetwork, SummaryNode, SummaryPod, SummaryPsi, SummaryPsiData,
+            SummaryNetwork, SummaryNode, SummaryPod, SummaryProcesses, SummaryPsi, SummaryPsiData,
         },
     },
 };
@@ -43,7 +43,7 @@ pub(super) async fn summary(
     let mut summary = of(&shared.published.figures());
     if asked.only_cpu_and_memory {
         for pod in &mut summary.pods {
-            (pod.network, pod.io) = (None, None);
+            (pod.network, pod.io, pod.process_stats) = (None, None, None);
             for container in &mut pod.containers {
                 container.io = None;
             }
@@ -115,6 +115,9 @@ fn pod(pod: &PodStats) -> SummaryPod {
         memory: pod.memory.as_ref().map(|of| memory(of, pod.pressure)),
         io: io(&pod.cpu, pod.pressure),
         network: pod.network.as_ref().and_then(network),
+        process_stats: pod
+            .tasks
+            .map(|process_count| SummaryProcesses { process_count }),
     }
 }
 

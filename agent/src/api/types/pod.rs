@@ -203,6 +203,10 @@ pub struct ContainerStats {
     /// Disk; absent where no kernel program counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
+    /// Its tasks now: threads, each of which counts against a limit on processes (`pids.current`); 5 s old at most.
+    /// Absent without a pids controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u64>,
     /// Forks that a limit on processes refused, its own or one above it: `max` of `pids.events`, read at most every
     /// 5 s. Absent where the kernel has no such file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,6 +254,9 @@ pub struct PodStats {
     /// Disk; absent where no kernel program counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
+    /// Its tasks now, as of a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u64>,
     /// Forks of its containers that a limit on processes refused, read at most every 5 s. On v1, and before Linux 6.11, those of
     /// cgroups inside containers and of containers that are gone are not in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -44,6 +44,15 @@ pub struct SummaryPod {
     pub io: Option<SummaryIo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<SummaryNetwork>,
+    /// The kubelet's name has an underscore.
+    #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+    pub process_stats: Option<SummaryProcesses>,
+}
+
+/// As containerd and CRI-O count them for a kubelet: tasks, `pids.current` of the pod's cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummaryProcesses {
+    pub process_count: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

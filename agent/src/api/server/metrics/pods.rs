@@ -40,6 +40,7 @@ pub(super) fn write(text: &mut String, figures: &Figures, detail: PodSeries) {
         shared(text, &pods);
         switches_and_periods(text, &pods);
         exits(text, &pods);
+        tasks(text, &pods);
         refused_forks(text, &pods);
         pressure(text, &pods);
         disk(text, &pods);
@@ -175,6 +176,17 @@ fn exits(text: &mut String, pods: &[Labelled<'_>]) {
             ("signaled", exits.signaled),
         ] {
             family.add_with(labels, ("outcome", outcome), count);
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn tasks(text: &mut String, pods: &[Labelled<'_>]) {
+    let mut family = Family::gauge(text, "podwarden_pod_tasks",
+        "Tasks of the pod: threads, each of which counts against a limit on processes");
+    for (labels, pod) in pods {
+        if let Some(tasks) = pod.tasks {
+            family.add(labels, tasks);
         }
     }
 }

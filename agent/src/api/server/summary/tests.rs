@@ -72,6 +72,7 @@ fn figures() -> Figures {
             ..NetworkStats::default()
         }),
         pressure: pressure(8_000),
+        tasks: Some(7),
         containers: vec![one("main", false), one("POD", true)],
         ..PodStats::default()
     };
@@ -149,6 +150,7 @@ fn the_answer_has_the_kubelets_names() {
                 "time": "t3", "name": "eth0", "rxBytes": 1, "rxErrors": 2, "txBytes": 3, "txErrors": 4,
                 "interfaces": [eth0],
             },
+            "process_stats": {"process_count": 7},
         }],
     });
     assert_eq!(serde_json::to_value(of(&figures())).unwrap(), expected);

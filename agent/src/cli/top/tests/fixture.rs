@@ -99,6 +99,7 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
         }),
         network: (name != "cache").then(|| network(name == "hog", second)),
         pressure: None,
+        tasks: None,
         refused_forks: None,
         proactive_reclaim: None,
         containers: vec![ContainerStats::default()],
