@@ -75,7 +75,8 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::cpus`]; what the kernel refuses: on v1 `EBUSY` where a child has others, `EACCES` where the parent
-    /// does not have them, `EINVAL` for one that is offline.
+    /// does not have them, `EINVAL` for one that is offline; on v2 kernels such as 6.12 `ENOSPC` for an empty list while
+    /// processes are below the cgroup.
     pub fn set_cpus(&self, cgroup: &CgroupPath, cpus: &CpuList) -> Result<()> {
         // A write without a byte does not reach the kernel.
         io::write_text(

@@ -1,5 +1,6 @@
 //! Best effort is held to the koordlet's formula.
 
+use std::fs;
 use std::ops::RangeInclusive;
 use std::process::Command;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use podwarden_policy::settings::Controller;
 
 use super::colocation::quota;
 use super::colocation::scene::Scene;
-use super::{Case, Context, portable};
-use crate::harness::{Options, PodSpec, Qos, eventually, http_get, sleep};
+use super::undo::undo;
+use super::{Case, Context, case, portable};
+use crate::harness::{Options, PodSpec, Qos, Workload, eventually, http_get, sleep};
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -29,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     portable("suppression_is_undone", suppression_is_undone),
     portable("suppression_beside_a_kubelet", suppression_beside_a_kubelet),
-    portable("suppression_by_cpus", suppression_by_cpus),
+    case("suppression_by_cpus", suppression_by_cpus),
 ];
 
 /// What is reserved is more than the machine's own work uses: of 16 CPUs half may be used, so that pods and best effort
@@ -105,7 +107,7 @@ fn is_shown(context: &Context, scene: &Scene) -> Result<()> {
 fn is_planned(context: &Context, scene: &Scene) -> Result<()> {
     let recorded = http_get(scene.node.agent.socket(), "/v1/plan")?.text();
     let file = scene.node.sandbox.dir().join("snapshot.json");
-    std::fs::write(&file, recorded)?;
+    fs::write(&file, recorded)?;
     let planned = Command::new(context.agent())
         .args(["plan", "-o", "json", "-f"])
         .arg(&file)
@@ -230,14 +232,50 @@ fn suppression_by_cpus(context: &Context) -> Result<()> {
         "the policy is not about quotas"
     );
     scene.node.agent.stop(Signal::SIGTERM, limit)?;
+    let all = scene.node.sandbox.root.effective_cpus()?;
     let found = match scene.tier.mounts().is_on_v2(Controller::CpuSet) {
         true => String::new(),
-        false => scene.node.sandbox.root.cpus()?,
+        false => all.clone(),
     };
-    let left = scene.tier.cpus()?;
+    // Some kernels take a list away only while no process is below the cgroup: all CPUs are in it until then.
+    let left = match takes_lists_away(&scene)? {
+        true => &found,
+        false => &all,
+    };
+    let now = scene.tier.cpus()?;
     ensure!(
-        left == found,
-        "the agent left CPUs {left}, it found {found}"
+        now == *left,
+        "the agent left CPUs {now} and not {left}, it found {found}"
     );
-    scene.empty()
+    scene.work.clear();
+    undo(context, &scene.node, &[])?;
+    if scene.tier.exists() {
+        let now = scene.tier.cpus()?;
+        ensure!(
+            now == found,
+            "undo left CPUs {now}, the agent found {found}"
+        );
+    }
+    scene.finish_by_undo(context)
+}
+
+/// Whether this kernel takes a list of CPUs away from a cgroup with a process.
+fn takes_lists_away(scene: &Scene) -> Result<bool> {
+    let probe = scene.node.sandbox.root.child("probe");
+    probe.create()?;
+    let mut process = Workload::start(&probe, &["sleep"])?;
+    let mounts = probe.mounts();
+    let mount = mounts.of(Controller::CpuSet).context("no cpuset")?;
+    let file = mount.join(probe.path()).join("cpuset.cpus");
+    let taken = match mounts.is_on_v2(Controller::CpuSet) {
+        true => {
+            fs::write(&file, "0\n").with_context(|| file.display().to_string())?;
+            fs::write(&file, "\n").is_ok()
+        }
+        // None is empty there.
+        false => true,
+    };
+    process.kill();
+    eventually(scene.node.limit(), || probe.remove())?;
+    Ok(taken)
 }

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use podwarden_policy::settings::Controller;
-
 use super::mounts::Mounts;
 use super::second_opinion;
 use super::wait::eventually;
@@ -69,17 +67,6 @@ impl Cgroup {
     /// Its directory in every hierarchy.
     pub(crate) fn dirs(&self) -> impl Iterator<Item = PathBuf> {
         self.mounts.all.iter().map(|mount| mount.join(&self.path))
-    }
-
-    /// The CPUs that were written to it.
-    pub(crate) fn cpus(&self) -> Result<String> {
-        let mount = self
-            .mounts
-            .of(Controller::CpuSet)
-            .context("no cpuset controller")?;
-        let file = mount.join(&self.path).join("cpuset.cpus");
-        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        Ok(text.trim().to_owned())
     }
 
     /// Whether it is there in every hierarchy.

@@ -6,6 +6,7 @@ mod bpf;
 mod cgroup;
 mod clock;
 mod container;
+mod cpuset;
 mod fifo;
 mod http;
 mod https;

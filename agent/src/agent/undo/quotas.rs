@@ -15,10 +15,19 @@ pub(super) const STEP: Step = Step {
 };
 
 fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
+    const REFUSED: &str = "the kernel refused a value, see the log";
+    const REFUSED_CPUS: &str = "the kernel refused its list of CPUs, see the log; some kernels take it away only while the \
+         cgroup has no process: then run this again";
     let of = |file: fn(&Path, &str) -> PathBuf| file(&place.run_dir, &place.cgroup_root);
-    let mut items = undo(place, &of(found_file), left, restore);
-    items.extend(undo(place, &of(hold_file), left, restore));
-    items.extend(undo(place, &of(cpus_file), cpus_left, restore_cpus));
+    let mut items = undo(place, &of(found_file), left, restore, REFUSED);
+    items.extend(undo(place, &of(hold_file), left, restore, REFUSED));
+    items.extend(undo(
+        place,
+        &of(cpus_file),
+        cpus_left,
+        restore_cpus,
+        REFUSED_CPUS,
+    ));
     Ok(items)
 }
 
@@ -27,11 +36,11 @@ fn undo(
     found: &Path,
     left: fn(PathBuf) -> Vec<CgroupPath>,
     restore: fn(&Tree, PathBuf) -> bool,
+    refused: &str,
 ) -> Vec<Item> {
     let cgroups = left(found.to_owned());
     if !place.dry_run && !cgroups.is_empty() {
         restore(&place.tree, found.to_owned());
     }
-    let refused = "the kernel refused a value, see the log";
     put_back(place, found, &cgroups, refused)
 }

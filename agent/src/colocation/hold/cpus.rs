@@ -3,6 +3,10 @@
 //! On v1 a cgroup's CPUs have to be among its parent's, so that every cgroup of the tier is written: first all that
 //! it has and is to have, from the tier down, then what it is to have, from below up to the tier. On v2 the tier
 //! alone is written, and its pods take what it leaves them.
+//!
+//! A v2 kernel may refuse to take a list away while processes are below it (`ENOSPC`, `validate_change` of
+//! `kernel/cgroup/cpuset.c`; 6.12 does, 7.2 does not). The tier then gets all of its parent's CPUs, and what was found
+//! stays noted until it can be put back.
 
 use std::{
     collections::BTreeSet,
@@ -139,17 +143,35 @@ fn put_back(tree: &Tree, originals: &Originals) -> bool {
         .filter(|path| !all.iter().any(|other| below(path, other)));
     let mut whole = true;
     for top in tops {
-        if let Err(error) = put_back_tier(tree, originals, top)
-            && !error.is_gone()
-        {
-            tracing::warn!(error = chain(&error), cgroup = %top, "its CPUs are not what was found");
-            whole = false;
+        match put_back_tier(tree, originals, top) {
+            Ok(PutBack::AsFound) => {}
+            Ok(PutBack::InEffect) => {
+                tracing::info!(
+                    cgroup = %top,
+                    "it may run on all of its parent's CPUs as before; this kernel takes its list away only while it has no \
+                     process: the next agent, or `podwarden undo`, does that"
+                );
+                whole = false;
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                tracing::warn!(error = chain(&error), cgroup = %top, "its CPUs are not what was found");
+                whole = false;
+            }
         }
     }
     whole
 }
 
-fn put_back_tier(tree: &Tree, originals: &Originals, tier: &CgroupPath) -> Result<(), Error> {
+/// What came of it.
+enum PutBack {
+    /// The files hold what was found.
+    AsFound,
+    /// It may run on the same CPUs as before; they are written out where an empty list was found.
+    InEffect,
+}
+
+fn put_back_tier(tree: &Tree, originals: &Originals, tier: &CgroupPath) -> Result<PutBack, Error> {
     let left = tree.cpus(tier)?.0;
     let mut wanted = Vec::new();
     gather(tree, tier, &mut wanted, &mut |path, now, parent| {
@@ -173,10 +195,23 @@ fn put_back_tier(tree: &Tree, originals: &Originals, tier: &CgroupPath) -> Resul
                 .iter()
                 .map(|(path, cpus)| (path.clone(), there(cpus)))
                 .collect();
-            apply(tree, &wanted)
+            apply(tree, &wanted)?;
         }
-        applied => applied,
+        Err(error) if error.errno() == Some(Errno::NOSPC) && !tree.cpus_are_nested() => {
+            let all = tree.effective_cpus(&parent_of(tier))?;
+            if tree.cpus(tier)? != all {
+                tree.set_cpus(tier, &all)?;
+            }
+            return Ok(PutBack::InEffect);
+        }
+        applied => applied?,
     }
+    Ok(PutBack::AsFound)
+}
+
+fn parent_of(path: &CgroupPath) -> CgroupPath {
+    let parent = path.as_str().rsplit_once('/');
+    parent.map_or(CgroupPath::ROOT, |(parent, _)| parent.into())
 }
 
 /// What a cgroup is to have, from its path, what is written to it now and what its parent is to have.
