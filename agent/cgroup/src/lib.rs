@@ -67,7 +67,7 @@ pub use kill::{ChildKinds, FreezeRecord, KillHandle, Killed, LeftFrozen, freeze_
 pub use largest::{Large, largest_outside};
 pub use leave::leave_every_cgroup;
 pub use limits::Reclaims;
-pub use lock::{AgentLock, Predecessor, TreeLock};
+pub use lock::{AgentLock, Predecessor, Progress, TreeLock};
 pub use memory::{ColdReader, ColdReading, MemoryReader, MemoryStat, PageCache, UsageReader};
 pub use name::{CgroupLayout, CgroupPath, root_as_file_name};
 pub use podwarden_policy::settings::table::is_setting;

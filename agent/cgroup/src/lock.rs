@@ -6,6 +6,7 @@
 //! | `podwarden-<root>.next` | the agent that waits for the first lock |
 
 use std::{
+    fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
@@ -39,6 +40,20 @@ pub struct Predecessor {
     /// When it evicted no more, `CLOCK_MONOTONIC` nanoseconds; `None` where it was killed.
     pub ended_nanos: Option<u64>,
 }
+
+/// How far the agent is that has a root, or waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// No agent has the root or waits for it.
+    Absent,
+    /// One waits, is starting, or is about to end.
+    Underway,
+    /// One has the root, and all that it keeps in force is in force.
+    Settled,
+}
+
+/// The second word of an agent that has settled.
+const SETTLED: &str = "settled";
 
 impl AgentLock {
     /// Locks a file named after `root` in `directory`, which must exist and be the same for every
@@ -103,13 +118,38 @@ impl AgentLock {
         let _ = write_note(&self.fd, &self.path, note);
     }
 
-    /// True while an agent holds the root.
+    /// Tells whether all that this agent keeps in force is in force; not so at first.
+    pub fn note_settled(&self, settled: bool) {
+        let this = Predecessor::of_this_process();
+        // Without it others go on waiting.
+        let _ = match settled {
+            true => write_words(&self.fd, &self.path, &format!("{this} {SETTLED}")),
+            false => write_note(&self.fd, &self.path, this),
+        };
+    }
+
+    /// How far the agent of a root is.
     ///
     /// # Errors
     /// [`Error::InvalidName`]; what the kernel refuses.
-    pub fn is_held(directory: &Path, root: &str) -> Result<bool> {
-        let (path, _) = lock_files(directory, root)?;
-        is_locked(&path)
+    pub fn progress(directory: &Path, root: &str) -> Result<Progress> {
+        let (path, next) = lock_files(directory, root)?;
+        // The one that waits first: it keeps that lock until it has the other.
+        let waits = is_locked(&next)?;
+        if !is_locked(&path)? {
+            return Ok(match waits {
+                true => Progress::Underway,
+                false => Progress::Absent,
+            });
+        }
+        let settled = open(&path).is_ok_and(|file| {
+            let mut buffer = [0_u8; 64];
+            words(&file, &mut buffer).nth(1) == Some(SETTLED.as_bytes())
+        });
+        Ok(match settled {
+            true => Progress::Settled,
+            false => Progress::Underway,
+        })
     }
 
     /// For a process whose [`AgentLock::wait`] goes on in another thread, and which is about to end: removes the file
@@ -132,6 +172,16 @@ impl Drop for AgentLock {
     fn drop(&mut self) {
         // Removed while the lock is still held; a process that has it open finds out by `is_at`.
         let _ = unlink(&*self.path);
+    }
+}
+
+/// The process id, then the end.
+impl fmt::Display for Predecessor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(pid) = self.pid else { return Ok(()) };
+        write!(f, "{pid}")?;
+        self.ended_nanos
+            .map_or(Ok(()), |ended| write!(f, " {ended}"))
     }
 }
 
@@ -245,22 +295,26 @@ fn is_at(fd: impl AsFd, path: &Path) -> bool {
     }
 }
 
-/// Writes what [`note`] reads: the process id, then the end.
+/// Writes what [`note`] reads.
 fn write_note(fd: impl AsFd, path: &Path, note: Predecessor) -> Result<()> {
-    let numbers = [note.pid.map(u64::from), note.ended_nanos];
-    let words: Vec<_> = numbers.iter().flatten().map(u64::to_string).collect();
+    write_words(fd, path, &note.to_string())
+}
+
+fn write_words(fd: impl AsFd, path: &Path, words: &str) -> Result<()> {
     let failed = |e| Error::os("write", path, e);
     rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
-    let written = pwrite(&fd, words.join(" ").as_bytes(), 0);
+    let written = pwrite(&fd, words.as_bytes(), 0);
     written.map(drop).map_err(failed)
+}
+
+fn words(fd: impl AsFd, buffer: &mut [u8; 64]) -> impl Iterator<Item = &[u8]> {
+    let read = pread(fd, &mut buffer[..], 0).unwrap_or(0);
+    buffer[..read].split(|byte| *byte == b' ')
 }
 
 fn note(fd: impl AsFd) -> Predecessor {
     let mut buffer = [0_u8; 64];
-    let read = pread(fd, &mut buffer, 0).unwrap_or(0);
-    let mut words = buffer[..read]
-        .split(|byte| *byte == b' ')
-        .map(io::parse_u64);
+    let mut words = words(fd, &mut buffer).map(io::parse_u64);
     let mut word = || words.next().flatten();
     Predecessor {
         pid: word().and_then(|pid| u32::try_from(pid).ok()),

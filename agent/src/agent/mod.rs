@@ -108,11 +108,13 @@ pub(crate) async fn run(
         lock,
     };
     let mut reconciler = None;
+    let lock = &around.lock;
     let working = async {
         let events = Arc::clone(&published);
         let mut started = start::reconciler(config, published, evictions, programs).await?;
         watchdog.watch(started.pulse());
         started.settle();
+        lock.note_settled(true);
         if let Some(taken) = taken {
             taken.publish(&events);
         }
@@ -151,6 +153,8 @@ impl Surroundings {
 
     /// The agent works until all else has ended: the one that waits takes over in the moment after that.
     async fn hand_over(self, reconciler: Option<Reconciler>) {
+        // From now on it is the next that has to settle.
+        self.lock.note_settled(false);
         // What they have written is the next agent's to change.
         self.node_parts.into_iter().for_each(NodePartTask::leave);
         let api = end_api(self.api);

@@ -1,6 +1,6 @@
 use std::{fs, sync::mpsc, thread};
 
-use podwarden_cgroup::{AgentLock, Error, Predecessor};
+use podwarden_cgroup::{AgentLock, Error, Predecessor, Progress};
 
 #[test]
 fn one_agent_for_each_root() {
@@ -56,7 +56,10 @@ fn one_agent_waits_and_hears_of_the_end() {
     let dir = directory.path();
     let first = AgentLock::acquire(dir, "x").unwrap();
     assert!(!first.has_successor());
-    assert!(AgentLock::is_held(dir, "x").unwrap());
+    let progress = || AgentLock::progress(dir, "x").unwrap();
+    assert_eq!(progress(), Progress::Underway);
+    first.note_settled(true);
+    assert_eq!(progress(), Progress::Settled);
     let (say, ready) = mpsc::channel();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| AgentLock::wait(dir, "x", |holder| say.send(holder).unwrap()));
@@ -64,7 +67,10 @@ fn one_agent_waits_and_hears_of_the_end() {
         let holder = ready.recv().unwrap();
         assert_eq!(holder.pid, this);
         assert!(first.has_successor());
+        first.note_settled(false);
+        assert_eq!(progress(), Progress::Underway);
         first.note_end(77);
+        assert_eq!(progress(), Progress::Underway);
         drop(first);
         let (second, before) = waiting.join().unwrap().unwrap();
         let expected = Predecessor {
@@ -77,12 +83,20 @@ fn one_agent_waits_and_hears_of_the_end() {
             fs::read_to_string(second.path()).unwrap(),
             std::process::id().to_string()
         );
+        assert_eq!(progress(), Progress::Underway);
     });
-    assert!(!AgentLock::is_held(dir, "x").unwrap());
+    assert_eq!(progress(), Progress::Absent);
     // One that finds the root free does not wait.
     let (lock, before) = AgentLock::wait(dir, "x", |_| unreachable!()).unwrap();
     assert_eq!(before, None);
-    drop(lock);
+    // One that waits counts, also where the other is gone already.
+    fs::remove_file(lock.path()).unwrap();
+    assert_eq!(progress(), Progress::Absent);
+    let waits = fs::File::create(dir.join("podwarden-x.next")).unwrap();
+    waits.lock().unwrap();
+    assert_eq!(progress(), Progress::Underway);
+    fs::remove_file(dir.join("podwarden-x.next")).unwrap();
+    drop((lock, waits));
     let left = fs::read_dir(dir).unwrap().count();
     assert_eq!(left, 0, "the lock files are removed");
 }

@@ -23,7 +23,7 @@ use std::{
 };
 
 use podwarden_cgroup::{
-    AgentLock, CgroupPath, Error, Hierarchies, LeftFrozen, Systemd, Tree, TreeLock,
+    AgentLock, CgroupPath, Error, Hierarchies, LeftFrozen, Progress, Systemd, Tree, TreeLock,
     leave_every_cgroup,
 };
 
@@ -47,8 +47,11 @@ const DISMISSED: &[u8] = b"dismissed";
 /// What the agent says when another takes its limits over.
 const HANDED_OVER: &[u8] = b"handed over";
 
-/// An agent that takes over has the limits by then; where it wants none, they go.
+/// One that takes over and has settled for so long has the limits; where it wants none, they go.
 const SETTLED: Duration = Duration::from_secs(10);
+
+/// One that takes over and does not say for so long that it has settled is of a version that says nothing.
+const SILENT: Duration = Duration::from_secs(120);
 
 /// An agent that holds the root no more for so long has ended. A killed agent's root changes hands in less.
 const ABSENT: Duration = Duration::from_millis(300);
@@ -161,20 +164,25 @@ pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
     Ok(Some(tree))
 }
 
-/// Waits until another agent has what this guard's agent left to it; false where there is none, or where it takes no
-/// limits.
+/// Waits until another agent has what this guard's agent left to it, however long its start takes; false where there is
+/// none, or where it takes no limits.
 fn is_taken_over(place: &Place, tree: &Tree) -> bool {
     let beside = place.found.as_deref().or(place.frozen.as_deref());
     let Some(run_dir) = beside.and_then(Path::parent) else {
         return false;
     };
-    let settled = Instant::now() + SETTLED;
-    let mut seen = Instant::now();
-    while Instant::now() < settled {
-        match AgentLock::is_held(run_dir, &place.cgroup_root) {
-            Ok(true) => seen = Instant::now(),
-            Ok(false) | Err(_) if seen.elapsed() > ABSENT => return false,
-            Ok(false) | Err(_) => {}
+    let start = Instant::now();
+    let (mut seen, mut settled) = (start, None);
+    let has_settled = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() >= SETTLED);
+    while start.elapsed() < SILENT && !has_settled(settled) {
+        match AgentLock::progress(run_dir, &place.cgroup_root) {
+            Ok(Progress::Settled) => {
+                seen = Instant::now();
+                settled = settled.or(Some(seen));
+            }
+            Ok(Progress::Underway) => (seen, settled) = (Instant::now(), None),
+            Ok(Progress::Absent) | Err(_) if seen.elapsed() > ABSENT => return false,
+            Ok(Progress::Absent) | Err(_) => {}
         }
         std::thread::sleep(PAUSE);
     }

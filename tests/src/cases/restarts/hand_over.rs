@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use podwarden::api::types::{Event, EventKind, TookOver};
 
 use super::{Rig, ensure_evicted_once, start_hog, take_away};
@@ -14,6 +15,9 @@ use crate::cases::converge::scene::{CONFIG, TARGET, oom_kills};
 use crate::cases::converge::seen::{hard_limit, limit};
 use crate::cases::recorder::{records, restart};
 use crate::harness::{Agent, PodSpec, eventually, files_below, http_get, sleep};
+
+/// Longer than a guard takes an agent to be away for.
+const AWAY: Duration = Duration::from_secs(1);
 
 /// An agent that waits for the one at work, and the socket of its own health.
 struct Standby {
@@ -79,9 +83,14 @@ fn hand_over(rig: &mut Rig, next: Standby, signal: Signal) -> Result<TookOver> {
         took_over.ended_nanos.is_some() == (signal == Signal::SIGTERM),
         "{signal:?}: {took_over:?}"
     );
-    let logged = records(&rig.log)?.into_iter();
-    let logged = logged.filter(|record| record.event.kind == EventKind::TookOver(took_over));
-    ensure!(logged.count() == 1, "the event log does not have it once");
+    // A thread writes it, after it is published.
+    eventually(rig.context.limit(10), || {
+        let logged = records(&rig.log)?.into_iter();
+        let logged = logged.filter(|record| record.event.kind == EventKind::TookOver(took_over));
+        let times = logged.count();
+        ensure!(times == 1, "the event log has it {times} times");
+        Ok(())
+    })?;
     // Its socket is its own.
     rig.node.agent.wait_ready(rig.context.limit(30))?;
     let answer = http_get(&next.health, "/readyz")?;
@@ -180,8 +189,15 @@ pub(super) fn limits(context: &Context) -> Result<()> {
     })?;
 
     let next = Standby::start(&rig, "keeps-limits")?;
+    let slow = Pid::from_raw(next.agent.pid().try_into()?);
     let done = AtomicBool::new(false);
     let highest = thread::scope(|scope| {
+        // It gets no CPU for longer than a root may be without an agent.
+        next.agent.signal(Signal::SIGSTOP)?;
+        scope.spawn(move || {
+            thread::sleep(AWAY);
+            kill(slow, Signal::SIGCONT)
+        });
         let watching = scope.spawn(|| {
             let mut highest = 0;
             while !done.load(Ordering::Relaxed) {
@@ -192,7 +208,7 @@ pub(super) fn limits(context: &Context) -> Result<()> {
         });
         let handed = hand_over(&mut rig, next, Signal::SIGTERM);
         // For longer than the guard of the agent before waits to see an agent at work.
-        let handed = handed.and_then(|_| sleep(Duration::from_secs(1)));
+        let handed = handed.and_then(|_| sleep(AWAY));
         done.store(true, Ordering::Relaxed);
         let highest = watching.join();
         handed.and(highest.map_err(|_| anyhow::anyhow!("the watch panicked")))
