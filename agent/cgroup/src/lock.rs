@@ -288,7 +288,7 @@ fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// True when the open file is the one that `path` names now, not one that was removed.
-fn is_at(fd: impl AsFd, path: &Path) -> bool {
+pub(crate) fn is_at(fd: impl AsFd, path: &Path) -> bool {
     match (fstat(fd), stat(path)) {
         (Ok(open), Ok(named)) => (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino),
         _ => false,

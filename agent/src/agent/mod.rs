@@ -158,12 +158,13 @@ impl Surroundings {
         // What they have written is the next agent's to change.
         self.node_parts.into_iter().for_each(NodePartTask::leave);
         let api = end_api(self.api);
-        if let Some(mut reconciler) = reconciler {
+        let mut reconciler = reconciler;
+        if let Some(working) = &mut reconciler {
             tokio::select! {
                 () = api => {}
-                never = reconciler.run() => match never {},
+                never = working.run() => match never {},
             }
-            let ended = reconciler.finish(true);
+            let ended = working.finish(true);
             self.lock.note_end(ended);
         } else {
             api.await;
@@ -171,13 +172,15 @@ impl Surroundings {
         self.published.set_logger(None);
         drop(self.log);
         drop(self.lock);
+        // The next agent does not wait until the kernel has closed its files.
+        drop(reconciler);
     }
 
     async fn end(self, reconciler: Option<Reconciler>) {
         // The API server hears of it while the rest is taken down.
         let node_parts = self.node_parts.into_iter();
         let node_parts: Vec<_> = node_parts.map(|part| tokio::spawn(part.end())).collect();
-        if let Some(reconciler) = reconciler {
+        if let Some(mut reconciler) = reconciler {
             reconciler.finish(false);
         }
         for part in node_parts {

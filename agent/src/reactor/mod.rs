@@ -108,7 +108,7 @@ pub struct Reactor {
     reports: rtrb::Consumer<Report>,
     thread: Option<JoinHandle<()>>,
     /// Ended after the reactor's own.
-    _reaping: reap::Threads,
+    reaping: Option<reap::Threads>,
     noticing: noticing::Noticing,
     /// How real-time it is.
     pub realtime: Realtime,
@@ -171,7 +171,7 @@ impl Reactor {
             retired: Vec::new(),
             reports,
             thread: Some(thread),
-            _reaping: reaping,
+            reaping: Some(reaping),
             noticing,
             realtime,
         })
@@ -282,6 +282,11 @@ impl Reactor {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+
+    /// Ends the threads that look after victims; those that are dying still do so by themselves.
+    pub fn end_reaping(&mut self) {
+        self.reaping = None;
     }
 }
 

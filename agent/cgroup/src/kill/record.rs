@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::freezer;
-use crate::{CgroupPath, Controller, Error, Result, Tree, io, name};
+use crate::{CgroupPath, Controller, Error, Result, Tree, io, lock, name};
 
 /// Freezes at a time: two threads kill, and each freezes one cgroup.
 const SLOTS: usize = 16;
@@ -71,6 +71,14 @@ impl FreezeRecord {
         &self.path
     }
 
+    /// Removes the file, which another agent may make anew from then on. What is noted afterwards is lost.
+    pub fn remove(&self) {
+        // One that was removed before may be another agent's by now. What stays behind has no cgroup in it.
+        if lock::is_at(&self.file, &self.path) {
+            let _ = unlink(&*self.path);
+        }
+    }
+
     /// Notes a cgroup until the answer is dropped; `None` when the record is full. Allocates nothing.
     pub(super) fn note(&self, id: u64) -> std::result::Result<Option<Noted<'_>>, Errno> {
         let free = |slot: &AtomicU64| {
@@ -99,8 +107,7 @@ impl FreezeRecord {
 
 impl Drop for FreezeRecord {
     fn drop(&mut self) {
-        // What stays behind has no cgroup in it.
-        let _ = unlink(&*self.path);
+        self.remove();
     }
 }
 

@@ -375,19 +375,24 @@ impl Reconciler {
     }
 
     /// Leaves the node as it was: nothing attached, no empty cgroup that the agent made. A `successor` finds the tiers'
-    /// limits and the cgroups as they are. The answer is when the reactor ended, `CLOCK_MONOTONIC` nanoseconds.
-    pub(super) fn finish(mut self, successor: bool) -> u64 {
+    /// limits and the cgroups as they are. The answer is when the reactor ended, `CLOCK_MONOTONIC` nanoseconds. What is left
+    /// is open files, which may take the kernel tens of milliseconds to close.
+    pub(super) fn finish(&mut self, successor: bool) -> u64 {
         self.colocation.end();
         // The limits reach what `onExit` says; then records that are not finished yet end.
-        self.hierarchy.end_convergence(successor);
+        self.hierarchy.end_threads(successor);
         // Meanwhile the reactor goes on: it reads usage itself.
         self.figures.detach();
         let cx = Context::of(&self.env, &self.pods, &self.figures);
         self.eviction.stop(cx);
         let ended = clock::monotonic();
-        let _status = self.eviction.finish();
+        let status = self.eviction.finish();
         if !successor {
             self.hierarchy.remove_unused(&self.env.tree);
+        }
+        drop(status);
+        if let Some(frozen) = &self.env.frozen {
+            frozen.remove();
         }
         ended
     }

@@ -80,7 +80,7 @@ pub(in crate::agent) struct EvictionManager {
     /// Evicted pods that are to be held dead once their files are open.
     to_hold: BTreeMap<PodUid, ToHold>,
     /// `None` beside a kubelet, in observe mode, and without a container runtime.
-    _pod_killer: Option<PodKiller>,
+    pod_killer: Option<PodKiller>,
 }
 
 impl EvictionManager {
@@ -116,7 +116,7 @@ impl EvictionManager {
             unexplained: Unexplained::default(),
             reports_lost: 0,
             to_hold: BTreeMap::new(),
-            _pod_killer: pod_killer,
+            pod_killer,
             reactor,
         }
     }
@@ -386,9 +386,11 @@ impl EvictionManager {
         let _no_part_runs = self.step(cx);
     }
 
-    /// Ends the recorder; the status is returned to end last.
-    pub(super) fn finish(self) -> Option<EvictionStatus> {
-        drop(self.recorder);
-        self.status
+    /// Ends all that works on evictions; the status is returned to end last.
+    pub(super) fn finish(&mut self) -> Option<EvictionStatus> {
+        self.reactor.end_reaping();
+        self.recorder = None;
+        self.pod_killer = None;
+        self.status.take()
     }
 }

@@ -231,8 +231,9 @@ impl Hierarchy {
         self.drift.as_ref().map(Drift::stats).unwrap_or_default()
     }
 
-    /// Ends the convergence: the tiers get the limits of `onExit`, or a `successor` has their limits from now on.
-    pub(super) fn end_convergence(&mut self, successor: bool) {
+    /// Ends the threads that write to cgroups. The tiers get the limits of `onExit`, or a `successor` has their limits from now on.
+    pub(super) fn end_threads(&mut self, successor: bool) {
+        self.fresh = None;
         if let Some(converger) = self.converger.take()
             && successor
         {
