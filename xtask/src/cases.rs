@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The virtual machines, by their names; a machine's name begins with its kernel's series.
 pub const GUESTS: [&str; 4] = ["6.1", "6.12", "7.2", "6.12-systemd"];
 /// When a virtual machine is killed, in seconds.
-const VM_TIMEOUT: u64 = 2700;
+const VM_TIMEOUT: u64 = 4200;
 /// How many kernels run the cases at a time, this one among them. They wait for more than half of the time,
 /// and what a case asks for does not depend on how fast a machine is.
 const AT_ONCE: usize = 3;

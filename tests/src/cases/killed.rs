@@ -201,7 +201,7 @@ impl<'a> Rig<'a> {
         loop {
             let patience = match steps.is_empty() {
                 true => self.context.limit(20),
-                false => self.context.limit(1) / 2,
+                false => self.context.quiet(),
             };
             let Some(call) = traced.next_call(patience)? else {
                 ensure!(!steps.is_empty(), "{} does nothing", part.thread);

@@ -216,6 +216,10 @@ pub(crate) fn all() -> Vec<Case> {
     .concat()
 }
 
+/// How much longer something may take where every instruction is interpreted, beside other machines and on a host that has
+/// other work.
+const EMULATED: u64 = 10;
+
 /// What a case gets.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -283,7 +287,16 @@ impl Context {
 
     /// How long to wait for something that takes `seconds` at the very most on a real machine.
     pub(crate) fn limit(&self, seconds: u64) -> Duration {
-        Duration::from_secs(if self.emulated { seconds * 5 } else { seconds })
+        Duration::from_secs(if self.emulated {
+            seconds * EMULATED
+        } else {
+            seconds
+        })
+    }
+
+    /// A thread that has made no system call for so long has nothing more to do.
+    pub(crate) fn quiet(&self) -> Duration {
+        Duration::from_millis(if self.emulated { 2500 } else { 500 })
     }
 
     /// The cluster of this run, started when a case first asks for it.

@@ -120,8 +120,9 @@ fn caching(node: &Node, pod: &Pod, mib: u64, reads: bool) -> Result<Workload> {
     };
     let cache = ["cache", "--mib", &mib_text, "--file", &file];
     let args = [&cache[..], &times, &["--hold-ms", "600000"]].concat();
-    let started = pod.start(&args)?;
+    let mut started = pod.start(&args)?;
     eventually(node.limit(), || {
+        ensure!(started.is_alive(), "the process has ended");
         let usage = pod.cgroup.memory()?.usage;
         ensure!(usage >= mib * MIB, "{usage} bytes of {mib} MiB");
         Ok(())

@@ -1,7 +1,7 @@
 //! The cases on other kernels, each in a virtual machine.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use xtask::paths::Workspace;
@@ -13,6 +13,9 @@ use super::message::{Message, Request, Selection};
 use super::pool::{Job, Outcome};
 use super::tally::Tally;
 use super::vm::{Clock, Machine, Said};
+
+/// How much faster than the host's a machine's clock may be.
+const CLOCK_ERROR: f64 = 1.05;
 
 /// The cases on one machine.
 #[derive(Debug)]
@@ -120,9 +123,11 @@ fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outco
         timeout,
     };
     let mut tally = Tally::default();
+    let (begun, mut seconds) = (Instant::now(), 0.0);
     let off = machine.run(|said| {
         if let Said::Message(message) = said {
             if let Message::Case(verdict) = &message {
+                seconds += verdict.seconds;
                 for line in verdict.lines() {
                     println!("[{name}] {line}");
                 }
@@ -135,6 +140,12 @@ fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outco
     let (counts, reason) = tally.ended(off.ended);
     if counts.failed > 0 {
         println!("{}", cmd::tail(&off.console));
+    }
+    let passed = begun.elapsed().as_secs_f64();
+    if seconds > passed * CLOCK_ERROR {
+        println!(
+            "[{name}] its clock counted {seconds:.0} s in {passed:.0} s: limits of cases were shorter"
+        );
     }
     let explain = |why: String| {
         let why = match off.timed_out {

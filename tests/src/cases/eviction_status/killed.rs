@@ -69,7 +69,7 @@ fn killed_before(
     while taken <= step && came {
         let patience = match taken {
             0 => context.limit(20),
-            _ => context.limit(1) / 2,
+            _ => context.quiet(),
         };
         came = keeper.next_call(patience)?.is_some();
         taken += usize::from(came);

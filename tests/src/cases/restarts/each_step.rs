@@ -70,7 +70,7 @@ fn end_a_container(
     eventually(rig.node.limit(), || nested.remove())?;
     eventually(rig.node.limit(), || container.remove())?;
     let mut taken = 0;
-    let patience = 3 * rig.context.limit(1);
+    let patience = 6 * rig.context.quiet();
     let mut quiet_since = std::time::Instant::now();
     while quiet_since.elapsed() < patience {
         let Some(call) = traced.next_call(Duration::from_millis(100))? else {
