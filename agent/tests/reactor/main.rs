@@ -162,6 +162,17 @@ fn victim_of(reports: &[Report]) -> Option<u64> {
     })
 }
 
+/// What is used once no more of it is freed: memory of a victim that counts as freed may still go down.
+fn at_rest(memory: &MemoryReader) -> u64 {
+    let mut last = memory.usage().unwrap();
+    eventually("usage rests", || {
+        sleep(Duration::from_millis(200));
+        let now = memory.usage().unwrap();
+        std::mem::replace(&mut last, now).abs_diff(now) < 64 << 10
+    });
+    last
+}
+
 fn hog(sandbox: &Sandbox, path: &CgroupPath) -> Victim {
     sandbox.cgroup(path.as_str());
     let hog = Victim::spawn(&sandbox.tree.open_attach(path).unwrap(), eat::<32>);
@@ -239,10 +250,7 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
 
     // Tasks that wait for memory: the condition is what a stall trigger has, urgent data.
     let stalled = hog(&sandbox, &"kubepods/stalled/main".into());
-    let usage = MemoryReader::open(tree, &"kubepods".into())
-        .unwrap()
-        .usage()
-        .unwrap();
+    let usage = at_rest(&MemoryReader::open(tree, &"kubepods".into()).unwrap());
     tree.write(
         &"kubepods".into(),
         &Setting::MemoryLimit(Limit::At(Bytes(usage + (1 << 20)))),
