@@ -22,6 +22,8 @@ mod bench;
 mod cases;
 mod containerd;
 mod demo;
+#[cfg(test)]
+mod documents;
 mod harness;
 mod kubelet;
 mod kubernetes;

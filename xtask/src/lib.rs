@@ -4,6 +4,7 @@
 pub mod apt;
 pub mod cases;
 pub mod cmd;
+pub mod documents;
 pub mod image;
 pub mod oci;
 pub mod paths;

@@ -109,3 +109,28 @@ fn reported(
     println!("{}", report.total());
     Ok(report.total().failed == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use xtask::documents::commands;
+
+    use super::*;
+
+    #[test]
+    fn commands_of_the_documents_are_known() {
+        let commands = commands(&Workspace::locate()).unwrap();
+        let tasks = commands
+            .iter()
+            .filter(|command| command.words[..2] == ["cargo", "xtask"]);
+        let mut parsed = 0;
+        for command in tasks {
+            // Without `cargo`, as cargo's alias runs it.
+            if let Err(error) = Cli::try_parse_from(&command.words[1..]) {
+                let (file, line) = (command.file.display(), command.line);
+                assert!(!error.use_stderr(), "{file}:{line}: {error}");
+            }
+            parsed += 1;
+        }
+        assert!(parsed > 5, "{parsed} commands");
+    }
+}

@@ -16,6 +16,7 @@ pub(super) mod cut_off;
 pub(super) mod eviction;
 pub(super) mod exempt;
 pub(super) mod held;
+pub(super) mod install;
 pub(super) mod plan;
 pub(super) mod plugin;
 pub(super) mod pressure;

@@ -194,6 +194,7 @@ pub(crate) fn all() -> Vec<Case> {
         // Last: the cluster that they share goes when the run ends.
         proactive::CASES,
         kubernetes::CASES,
+        kubernetes::install::CASES,
         kubernetes::secure::CASES,
         kubernetes::summary::CASES,
         kubernetes::plugin::CASES,
