@@ -236,6 +236,11 @@ impl Cluster {
 
     /// `kubectl` as the administrator.
     pub(crate) fn kubectl(&self, args: &[&str]) -> Result<()> {
+        self.kubectl_warns(args).map(drop)
+    }
+
+    /// The same; the answer is what it says beside its output, the server's warnings among it.
+    pub(crate) fn kubectl_warns(&self, args: &[&str]) -> Result<String> {
         let mut command = self.enclosure.command(&self.programs.path("kubectl"))?;
         let cache = self.enclosure.dir().join("kubectl");
         command
@@ -352,18 +357,19 @@ fn import(enclosure: &Enclosure, image: &Path) -> Result<()> {
     })
     .context("containerd does not answer")?;
     let image = image.display().to_string();
-    succeed(&mut daemons::ctr(enclosure, &["images", "import", &image])?)
+    succeed(&mut daemons::ctr(enclosure, &["images", "import", &image])?).map(drop)
 }
 
-fn succeed(command: &mut Command) -> Result<()> {
+/// What it says on standard error.
+fn succeed(command: &mut Command) -> Result<String> {
     let output = command
         .output()
         .with_context(|| format!("start {}", command.get_program().display()))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(
         output.status.success(),
         "{}: {said}",
         command.get_program().display()
     );
-    Ok(())
+    Ok(said)
 }
