@@ -161,7 +161,8 @@ fn reaping_fork_bomb(context: &Context) -> Result<()> {
     let runs = context.repetitions(if context.emulated() { 1 } else { 3 });
     for _ in 0..runs {
         let scene = Scene::new(context, &options())?;
-        scene.victim.cgroup.limit_pids(64)?;
+        // The agent takes a limit of the pod's own back.
+        scene.victim.main.limit_pids(64)?;
         let holds = scene.victim.start(&["anon", "--mib", "128"])?;
         let bomb = scene.victim.start(&["forkbomb", "--restless"])?;
         scene.victim_holds(128)?;
