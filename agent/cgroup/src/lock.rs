@@ -136,19 +136,10 @@ impl AgentLock {
         let (path, next) = lock_files(directory, root)?;
         // The one that waits first: it keeps that lock until it has the other.
         let waits = is_locked(&next)?;
-        if !is_locked(&path)? {
-            return Ok(match waits {
-                true => Progress::Underway,
-                false => Progress::Absent,
-            });
-        }
-        let settled = open(&path).is_ok_and(|file| {
-            let mut buffer = [0_u8; 64];
-            words(&file, &mut buffer).nth(1) == Some(SETTLED.as_bytes())
-        });
-        Ok(match settled {
-            true => Progress::Settled,
-            false => Progress::Underway,
+        Ok(match is_locked(&path)? {
+            true if is_settled(&path) => Progress::Settled,
+            false if !waits => Progress::Absent,
+            true | false => Progress::Underway,
         })
     }
 
@@ -320,6 +311,13 @@ fn note(fd: impl AsFd) -> Predecessor {
         pid: word().and_then(|pid| u32::try_from(pid).ok()),
         ended_nanos: word(),
     }
+}
+
+fn is_settled(path: &Path) -> bool {
+    open(path).is_ok_and(|file| {
+        let mut buffer = [0_u8; 64];
+        words(&file, &mut buffer).nth(1) == Some(SETTLED.as_bytes())
+    })
 }
 
 fn note_at(path: &Path) -> Predecessor {

@@ -34,6 +34,13 @@ impl CgroupPath {
         self.0.rsplit('/').next().filter(|name| !name.is_empty())
     }
 
+    /// The cgroup that it is directly below; the root for the root.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        let parent = self.0.rsplit_once('/');
+        parent.map_or(Self::ROOT, |(parent, _)| parent.into())
+    }
+
     /// The cgroup `component` directly in this one.
     #[must_use]
     pub fn child(&self, component: &str) -> Self {
@@ -169,6 +176,14 @@ mod tests {
     use podwarden_policy::QosClass;
 
     use super::*;
+
+    #[test]
+    fn a_child_is_directly_below_its_parent() {
+        let parent = |path: &str| CgroupPath::from(path).parent();
+        assert_eq!(parent("kubepods/besteffort"), "kubepods".into());
+        assert_eq!(parent("kubepods"), CgroupPath::ROOT);
+        assert_eq!(parent(""), CgroupPath::ROOT);
+    }
 
     #[test]
     fn file_names_of_roots_differ() {

@@ -144,9 +144,9 @@ impl Sampler {
             now: Instant::now(),
             time: crate::base::clock::now_text(),
         };
-        self.forks.begin(pass.now);
-        self.pressures.begin(pass.now);
-        self.tasks.begin(pass.now);
+        self.forks.0.begin(pass.now);
+        self.pressures.0.begin(pass.now);
+        self.tasks.0.begin(pass.now);
         let last: HashMap<&PodUid, &PodStats> = match extent {
             Extent::Ran => last.iter().map(|pod| (&pod.pod_ref.uid, pod)).collect(),
             Extent::Read | Extent::Idle => HashMap::new(),

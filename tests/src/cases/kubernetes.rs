@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{Case, Context, case, close_cpu};
 use crate::harness::eventually;
-use crate::kubernetes::{Pod, condition, uid};
+use crate::kubernetes::{Pod, uid};
 
 mod compare;
 mod confined;
@@ -56,12 +56,7 @@ fn kubernetes_as_shipped(context: &Context) -> Result<()> {
     let cluster = context.kubernetes()?;
     cluster.clear()?;
     cluster.agent_with(str::to_owned)?;
-    eventually(LIMIT, || {
-        let pod = cluster.agent_pod()?;
-        let ready = condition(&pod, "Ready").context("it has no condition Ready")?;
-        ensure!(ready["status"] == "True", "{ready}");
-        Ok(())
-    })?;
+    eventually(LIMIT, || cluster.agent_is_ready())?;
     let uid = uid(&cluster.agent_pod()?)?;
     let node = cluster.node_stats()?;
     ensure!(node.mode == "observe", "its mode is {}", node.mode);

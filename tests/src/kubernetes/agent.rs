@@ -14,7 +14,7 @@ use podwarden::api::types::{Event, EventKind, Eviction, NodeStats, PodStats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Cluster, uid};
+use super::{Cluster, condition, uid};
 use crate::harness::{Shipped, eventually, http_get};
 
 const NAMESPACE: &str = "/api/v1/namespaces/podwarden";
@@ -110,6 +110,14 @@ impl Cluster {
         let pod = pods.next().context("the agent has no pod")?;
         ensure!(pods.next().is_none(), "the agent has several pods");
         Ok(pod)
+    }
+
+    /// An error until the API server knows that its pod is ready.
+    pub(crate) fn agent_is_ready(&self) -> Result<()> {
+        let pod = self.agent_pod()?;
+        let ready = condition(&pod, "Ready").context("it has no condition Ready")?;
+        ensure!(ready["status"] == "True", "{ready}");
+        Ok(())
     }
 
     /// The agent's socket.

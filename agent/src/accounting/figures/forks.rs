@@ -1,30 +1,15 @@
 //! Forks that were refused, by cgroup.
 
-use std::time::{Duration, Instant};
-
 use podwarden_cgroup::{CgroupPath, Tree};
 
 use super::{kept::Kept, seldom::Seldom};
 use crate::api::types::ContainerStats;
 
-/// Time between two readings.
-const INTERVAL: Duration = Duration::from_secs(5);
-
-#[derive(Debug)]
-pub(super) struct RefusedForks(Seldom);
-
-impl Default for RefusedForks {
-    fn default() -> Self {
-        Self(Seldom::every(INTERVAL))
-    }
-}
+/// The files are read each 5 s.
+#[derive(Debug, Default)]
+pub(super) struct RefusedForks(pub(super) Seldom<5>);
 
 impl RefusedForks {
-    /// A pass begins.
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.0.begin(now);
-    }
-
     /// Of one cgroup, from `kept` unless it is read now; `None` where it is not known.
     pub(super) fn of(&self, tree: &Tree, path: &CgroupPath, kept: &mut Kept) -> Option<u64> {
         if self.0.is_due() && !path.is_root() {

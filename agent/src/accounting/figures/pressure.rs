@@ -1,7 +1,5 @@
 //! How long the tasks of a cgroup waited (PSI): from the kernel's pass, from files where there is none.
 
-use std::time::{Duration, Instant};
-
 use podwarden_abi::Pressed;
 use podwarden_cgroup::{CgroupPath, Tree, Waited};
 
@@ -11,24 +9,11 @@ use crate::{
     api::types::{PressureStats, WaitedStats},
 };
 
-/// Time between two readings of the files: the totals of the kernel's pass may be as old.
-const INTERVAL: Duration = Duration::from_secs(2);
-
-#[derive(Debug)]
-pub(super) struct Pressures(Seldom);
-
-impl Default for Pressures {
-    fn default() -> Self {
-        Self(Seldom::every(INTERVAL))
-    }
-}
+/// The files are read each 2 s: the totals of the kernel's pass may be as old.
+#[derive(Debug, Default)]
+pub(super) struct Pressures(pub(super) Seldom<2>);
 
 impl Pressures {
-    /// A pass begins.
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.0.begin(now);
-    }
-
     /// Of one cgroup, from `kept` where there is no pass of the kernel's and the files are not read now; `None` where the
     /// kernel does not count it.
     pub(super) fn of(

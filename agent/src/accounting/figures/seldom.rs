@@ -3,27 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-/// Whether the pass under way reads such files.
-#[derive(Debug)]
-pub(super) struct Seldom {
-    interval: Duration,
+/// Whether the pass under way reads such files, which are read at most every `SECONDS`.
+#[derive(Debug, Default)]
+pub(super) struct Seldom<const SECONDS: u64> {
     read: Option<Instant>,
     is_due: bool,
 }
 
-impl Seldom {
-    /// Files are read at most every `interval`.
-    pub(super) fn every(interval: Duration) -> Self {
-        Self {
-            interval,
-            read: None,
-            is_due: false,
-        }
-    }
-
+impl<const SECONDS: u64> Seldom<SECONDS> {
     /// A pass begins.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.is_due = self.read.is_none_or(|read| now >= read + self.interval);
+        let interval = Duration::from_secs(SECONDS);
+        self.is_due = self.read.is_none_or(|read| now >= read + interval);
         if self.is_due {
             self.read = Some(now);
         }
@@ -41,7 +32,7 @@ mod tests {
 
     #[test]
     fn files_are_read_when_they_are_due() {
-        let mut seldom = Seldom::every(Duration::from_secs(2));
+        let mut seldom = Seldom::<2>::default();
         let start = Instant::now();
         for (second, is_due) in [true, false, true, false, true].into_iter().enumerate() {
             seldom.begin(start + Duration::from_secs(second as u64));

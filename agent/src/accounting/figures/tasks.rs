@@ -1,30 +1,15 @@
 //! The tasks of a cgroup: from the kernel's pass, from its file where there is none.
 
-use std::time::{Duration, Instant};
-
 use podwarden_cgroup::{CgroupPath, Tree};
 
 use super::{kept::Kept, seldom::Seldom};
 use crate::accounting::walked::Walked;
 
-/// Time between two readings of the files.
-const INTERVAL: Duration = Duration::from_secs(5);
-
-#[derive(Debug)]
-pub(super) struct Tasks(Seldom);
-
-impl Default for Tasks {
-    fn default() -> Self {
-        Self(Seldom::every(INTERVAL))
-    }
-}
+/// The files are read each 5 s.
+#[derive(Debug, Default)]
+pub(super) struct Tasks(pub(super) Seldom<5>);
 
 impl Tasks {
-    /// A pass begins.
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.0.begin(now);
-    }
-
     /// Of one cgroup and all below it, from `kept` where the kernel's pass has none and the file is not read now; `None`
     /// where it is not known.
     pub(super) fn of(

@@ -198,7 +198,7 @@ fn put_back_tier(tree: &Tree, originals: &Originals, tier: &CgroupPath) -> Resul
             apply(tree, &wanted)?;
         }
         Err(error) if error.errno() == Some(Errno::NOSPC) && !tree.cpus_are_nested() => {
-            let all = tree.effective_cpus(&parent_of(tier))?;
+            let all = tree.effective_cpus(&tier.parent())?;
             if tree.cpus(tier)? != all {
                 tree.set_cpus(tier, &all)?;
             }
@@ -207,11 +207,6 @@ fn put_back_tier(tree: &Tree, originals: &Originals, tier: &CgroupPath) -> Resul
         applied => applied?,
     }
     Ok(PutBack::AsFound)
-}
-
-fn parent_of(path: &CgroupPath) -> CgroupPath {
-    let parent = path.as_str().rsplit_once('/');
-    parent.map_or(CgroupPath::ROOT, |(parent, _)| parent.into())
 }
 
 /// What a cgroup is to have, from its path, what is written to it now and what its parent is to have.

@@ -11,7 +11,7 @@ use xtask::paths::Workspace;
 use super::LIMIT;
 use crate::cases::{Case, Context, case};
 use crate::harness::eventually;
-use crate::kubernetes::{Cluster, condition};
+use crate::kubernetes::Cluster;
 
 pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_installs", kubernetes_installs)];
 
@@ -26,12 +26,7 @@ fn kubernetes_installs(context: &Context) -> Result<()> {
         &cluster,
         &["apply", "-f", &deploy("kubernetes/podwarden.yaml")],
     )?;
-    eventually(LIMIT, || {
-        let pod = cluster.agent_pod()?;
-        let ready = condition(&pod, "Ready").context("it has no condition Ready")?;
-        ensure!(ready["status"] == "True", "{ready}");
-        Ok(())
-    })?;
+    eventually(LIMIT, || cluster.agent_is_ready())?;
     context.figure("ready_after", start.elapsed().as_secs_f64(), "s");
     as_documented(&cluster)?;
 

@@ -23,12 +23,7 @@ fn kubernetes_update(context: &Context) -> Result<()> {
         let scene = Scene::new(context)?;
         let cluster = &scene.cluster;
         // The controller replaces a pod that is not ready without waiting for the new one.
-        eventually(LIMIT, || {
-            let pod = cluster.agent_pod()?;
-            let ready = condition(&pod, "Ready").context("no condition Ready")?;
-            ensure!(ready["status"] == "True", "{ready}");
-            Ok(())
-        })?;
+        eventually(LIMIT, || cluster.agent_is_ready())?;
         let old = uid(&cluster.agent_pod()?)?;
         let template = json!({"metadata": {"annotations": {"update": format!("{old}-{run}")}}});
         cluster
