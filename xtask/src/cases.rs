@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub const GUESTS: [&str; 4] = ["6.1", "6.12", "7.2", "6.12-systemd"];
 /// When a virtual machine is killed, in seconds.
 const VM_TIMEOUT: u64 = 4200;
+/// When `cargo xtask ci` begins no further case in a machine that has run on this kernel, and takes the same way on
+/// every one. What comes before the cases takes half an hour of the 90 minutes that there are.
+const PORTABLE_WITHIN: u64 = 2400;
 /// How many kernels run the cases at a time, this one among them. They wait for more than half of the time,
 /// and what a case asks for does not depend on how fast a machine is.
 const AT_ONCE: usize = 3;
@@ -60,6 +63,13 @@ pub struct Request {
     /// How often the cases that repeat themselves do so, instead of a few times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: Option<u32>,
+    /// Runs each case in each machine. Else those that take the same way on every kernel run on this one and in one
+    /// machine.
+    #[arg(long)]
+    pub everywhere: bool,
+    /// Begins no further one of those in a machine after this many seconds; they come last there.
+    #[arg(long, value_name = "SECONDS")]
+    pub portable_within: Option<u64>,
     /// Runs the cases on that many kernels at a time, this one among them.
     #[arg(long, value_name = "N", default_value_t = AT_ONCE)]
     pub at_once: usize,
@@ -76,6 +86,8 @@ impl Request {
             vm_timeout: VM_TIMEOUT,
             retries: 2,
             repeat: None,
+            everywhere: false,
+            portable_within: Some(PORTABLE_WITHIN),
             at_once: AT_ONCE,
         }
     }

@@ -24,14 +24,30 @@ const MOST: u64 = 4 * MIB;
 /// Clients that send a head byte by byte.
 const SLOW: usize = 100;
 
-/// Connections in all, and how many are open at a time.
-const CONNECTIONS: usize = 10_000;
+/// Connections that are open at a time.
 const OPEN: usize = 500;
 
-/// Requests under a name that is not the agent's.
-const REBOUND: usize = 500;
+/// How much some of them do.
+#[derive(Debug, Clone, Copy)]
+struct Harm {
+    /// Connections in all.
+    connections: usize,
+    /// Requests under a name that is not the agent's.
+    rebound: usize,
+    /// Bytes of a body.
+    body: usize,
+}
 
-const BODY: usize = 1 << 30;
+impl Harm {
+    fn of(context: &Context) -> Self {
+        let part = if context.emulated() { 10 } else { 1 };
+        Self {
+            connections: 10_000 / part,
+            rebound: 500 / part,
+            body: (1 << 30) / part,
+        }
+    }
+}
 
 /// An address that nothing has at the moment.
 pub(crate) fn free() -> Result<SocketAddr> {
@@ -53,13 +69,14 @@ fn clients_that_harm(context: &Context) -> Result<()> {
     ask(address, "/metrics", "localhost")?;
     let before = node.agent.rss()?;
 
+    let harm = Harm::of(context);
     let done = AtomicBool::new(false);
     let (most, attacked) = thread::scope(|scope| {
         let slow = scope.spawn(|| trickle(address, &done));
         let harms = [
-            scope.spawn(|| connect(address)),
-            scope.spawn(|| send_bodies(address)),
-            scope.spawn(|| rebind(address)),
+            scope.spawn(|| connect(address, harm.connections)),
+            scope.spawn(|| send_bodies(address, harm.body)),
+            scope.spawn(|| rebind(address, harm.rebound)),
         ];
         let evicting = || -> Result<(u64, Eviction)> {
             let attacked = evict(context, &node, "attacked")?;
@@ -143,9 +160,9 @@ fn trickle(address: SocketAddr, done: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-fn connect(address: SocketAddr) -> Result<()> {
+fn connect(address: SocketAddr, connections: usize) -> Result<()> {
     let mut open = VecDeque::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..connections {
         open.push_back(TcpStream::connect(address)?);
         if open.len() > OPEN {
             open.pop_front();
@@ -155,10 +172,10 @@ fn connect(address: SocketAddr) -> Result<()> {
 }
 
 /// Sends a body as long as it says, and one without an end; each is refused.
-fn send_bodies(address: SocketAddr) -> Result<()> {
+fn send_bodies(address: SocketAddr, body: usize) -> Result<()> {
     let chunk = vec![b'x'; 1 << 20];
     for head in [
-        format!("Content-Length: {BODY}"),
+        format!("Content-Length: {body}"),
         "Transfer-Encoding: chunked".to_owned(),
     ] {
         let mut stream = TcpStream::connect(address)?;
@@ -167,18 +184,18 @@ fn send_bodies(address: SocketAddr) -> Result<()> {
         let mut sent = 0;
         let mut write = |bytes: &[u8]| stream.write_all(bytes).is_ok();
         if write(head.as_bytes()) {
-            while sent < BODY && write(b"100000\r\n") && write(&chunk) && write(b"\r\n") {
+            while sent < body && write(b"100000\r\n") && write(&chunk) && write(b"\r\n") {
                 sent += chunk.len();
             }
         }
-        ensure!(sent < BODY, "{head}: all of it was taken");
+        ensure!(sent < body, "{head}: all of it was taken");
     }
     Ok(())
 }
 
-fn rebind(address: SocketAddr) -> Result<()> {
+fn rebind(address: SocketAddr, requests: usize) -> Result<()> {
     let mut refused = 0;
-    for _ in 0..REBOUND {
+    for _ in 0..requests {
         match ask(address, "/metrics", "rebound.example")? {
             None => {}
             Some(421) => refused += 1,

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind};
 use podwarden_policy::settings::Controller;
 
-use super::{Case, Context, case, portable, skip, slow};
+use super::{Case, Context, portable, skip, slow};
 use crate::harness::{Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, eventually, sleep};
 
 mod delay;
@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
     portable("refused_quota_is_of_one_pod", refused_quota_is_of_one_pod),
     slow("throttled_until_relieved", delay::throttled_until_relieved),
     slow("waiting_until_relieved", delay::waiting_until_relieved),
-    case(
+    portable(
         "burst_needs_labels_that_agree",
         burst_needs_labels_that_agree,
     ),

@@ -54,25 +54,26 @@ fn all_close(node: &Node, pods: &[Pod]) -> Result<u64> {
     Ok(worst)
 }
 
-/// What pod number `n` of the mixed load does for ten seconds.
-fn mixed(n: usize, dir: &Path) -> String {
+/// What pod number `n` of the mixed load does for a while, milliseconds.
+fn mixed(n: usize, ms: u32, dir: &Path) -> String {
     match n % 6 {
-        0 => "burn --for-ms 10000".to_owned(),
-        1 => "burn --for-ms 10000 --duty 30 --threads 3".to_owned(),
-        2 => "pingpong --for-ms 10000 --rounds 100000000".to_owned(),
-        3 => "storm --count 200 --busy-us 2000 --parallel 2".to_owned(),
+        0 => format!("burn --for-ms {ms}"),
+        1 => format!("burn --for-ms {ms} --duty 30 --threads 3"),
+        2 => format!("pingpong --for-ms {ms} --rounds 100000000"),
+        3 => format!("storm --count {} --busy-us 2000 --parallel 2", ms / 50),
         4 => {
             let file = dir.join(format!("cache-{n}"));
             format!(
-                "cache --mib 8 --for-ms 10000 --pause-ms 20 --file {}",
+                "cache --mib 8 --for-ms {ms} --pause-ms 20 --file {}",
                 file.display()
             )
         }
-        _ => "fill --mib 32 --rate 8 --hold-ms 5000".to_owned(),
+        _ => format!("fill --mib 32 --rate 8 --hold-ms {}", ms / 2),
     }
 }
 
 fn cpu_mixed_20_pods(context: &Context) -> Result<()> {
+    let ms = if context.emulated() { 4_000 } else { 10_000 };
     let node = Node::start(context, &Options::default())?;
     let pods = node.pods(twenty())?;
     // BestEffort pods first: behind the others they would not get to their start before the end.
@@ -80,7 +81,7 @@ fn cpu_mixed_20_pods(context: &Context) -> Result<()> {
     order.sort_by_key(|n| n % 3 != 2);
     let mut running = Vec::new();
     for n in order {
-        let args = mixed(n, node.sandbox.dir());
+        let args = mixed(n, ms, node.sandbox.dir());
         running.push(pods[n].start(&args.split(' ').collect::<Vec<_>>())?);
     }
     for workload in &mut running {
@@ -168,7 +169,7 @@ fn forced_switches(workload: &Workload) -> Result<u64> {
 fn short_processes(context: &Context) -> Result<()> {
     // Emulated, each costs what ten do elsewhere; all of them then with the slow cases alone.
     let few = context.emulated() && !context.include_slow();
-    let per_pod: u64 = if few { 100 } else { 500 };
+    let per_pod: u64 = if few { 40 } else { 500 };
     let node = Node::start(context, &Options::default())?;
     let pods = node.pods(twenty())?;
     let count = per_pod.to_string();

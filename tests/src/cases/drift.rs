@@ -10,7 +10,7 @@ use podwarden::api::types::{Event, EventKind, ForeignWriteStats};
 use podwarden_policy::Bytes;
 use podwarden_policy::drift::{BURST, FIRST_PAUSE, LONGEST_PAUSE, REFILL};
 
-use super::{Case, Context, case, portable};
+use super::{Case, Context, portable};
 use crate::harness::{Node, Options, PodSpec, check_interrupt, eventually, monotonic, sleep};
 use assist::assist_fights_nothing;
 pub(super) use files::kept_files;
@@ -22,7 +22,7 @@ mod files;
 mod oom_score;
 
 pub(super) const CASES: &[Case] = &[
-    case("foreign_writes_are_corrected", foreign_writes_are_corrected),
+    portable("foreign_writes_are_corrected", foreign_writes_are_corrected),
     portable(
         "foreign_writes_to_a_reserve_are_corrected",
         foreign_writes_to_a_reserve_are_corrected,
@@ -31,8 +31,8 @@ pub(super) const CASES: &[Case] = &[
         "insisting_writer_is_no_write_fight",
         insisting_writer_is_no_write_fight,
     ),
-    case("assist_fights_nothing", assist_fights_nothing),
-    case("oom_score_adj_of_processes", oom_score_adj_of_processes),
+    portable("assist_fights_nothing", assist_fights_nothing),
+    portable("oom_score_adj_of_processes", oom_score_adj_of_processes),
 ];
 
 fn corrected(drift: &ForeignWriteStats) -> u64 {

@@ -12,7 +12,7 @@ use crate::workload::stamps::Stamps;
 pub(super) const CASES: &[Case] = &[
     case("eviction_enforce", eviction_enforce),
     portable("eviction_observe", eviction_observe),
-    case(
+    portable(
         "eviction_takes_burstable_last",
         eviction_takes_burstable_last,
     ),

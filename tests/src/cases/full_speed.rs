@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::types::{Event, EventKind, Eviction};
 
-use super::{Case, Context, case, portable};
+use super::{Case, Context, portable};
 use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
 
 pub(super) const CASES: &[Case] = &[
-    case("full_speed_victim", full_speed_victim),
+    portable("full_speed_victim", full_speed_victim),
     portable("full_speed_guaranteed", full_speed_guaranteed),
 ];
 

@@ -15,7 +15,7 @@ mod world;
 use world::World;
 
 pub(super) const CASES: &[Case] = &[
-    case("hierarchy_churn", |context| churn(context, "cgroupfs")),
+    portable("hierarchy_churn", |context| churn(context, "cgroupfs")),
     case("hierarchy_churn_systemd", churn_systemd),
     portable(
         "one_changed_pod_writes_only_that",
@@ -27,12 +27,6 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Different pods in one run.
-const PODS: usize = 200;
-
-/// Pods at a time, at most.
-const PEAK: usize = 120;
-
 fn churn_systemd(context: &Context) -> Result<()> {
     needs_systemd()?;
     churn(context, "systemd")
@@ -43,9 +37,30 @@ fn churn(context: &Context, driver: &'static str) -> Result<()> {
     churn_with(context, driver, seed).with_context(|| format!("with {SEED}={seed}"))
 }
 
+/// How much a churn does.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    /// Different pods in one run.
+    pods: usize,
+    /// Pods at a time, at most.
+    peak: usize,
+}
+
+impl Size {
+    fn of(context: &Context) -> Self {
+        let (pods, peak) = if context.emulated() {
+            (80, 50)
+        } else {
+            (200, 120)
+        };
+        Self { pods, peak }
+    }
+}
+
 fn churn_with(context: &Context, driver: &'static str, seed: u64) -> Result<()> {
     let mut world = World::start(context, driver, seed)?;
     world.settled().context("before the first pod")?;
+    let size = Size::of(context);
     let mut done = Done::default();
     let (mut steps, mut peak) = (0_u32, 0);
     // Emulated, a step costs more and an operation hardly less: fewer and larger ones there.
@@ -53,7 +68,7 @@ fn churn_with(context: &Context, driver: &'static str, seed: u64) -> Result<()> 
     loop {
         let operations = world.random().usize(most / 4..=most);
         for _ in 0..operations {
-            operate(&mut world, &mut done)?;
+            operate(&mut world, &mut done, size)?;
         }
         steps += 1;
         peak = peak.max(world.live().len());
@@ -63,14 +78,14 @@ fn churn_with(context: &Context, driver: &'static str, seed: u64) -> Result<()> 
             .only_changed_were_written()
             .with_context(|| at.clone())?;
         world.second_pass_writes_nothing().context(at)?;
-        if done.added == PODS && world.live().is_empty() {
+        if done.added == size.pods && world.live().is_empty() {
             break;
         }
     }
     context.figure("steps", f64::from(steps), "");
     context.figure("resizes", done.resized as f64, "");
     context.figure("pods_at_peak", peak as f64, "");
-    ensure!(peak > PODS / 4, "only {peak} pods at a time");
+    ensure!(peak > size.pods / 4, "only {peak} pods at a time");
     world.finish()
 }
 
@@ -83,15 +98,18 @@ struct Done {
 }
 
 /// One pod comes, changes or goes; without waiting for what the agent makes of it.
-fn operate(world: &mut World, done: &mut Done) -> Result<()> {
+fn operate(world: &mut World, done: &mut Done, size: Size) -> Result<()> {
     let live = world.live().len();
     let dice = world.random().u32(..100);
     // First the node fills up, then it empties.
-    let (add, resize) = match (done.added, live) {
-        (PODS, _) => (0, 40),
-        (_, PEAK..) => (0, 50),
-        (_, 0) => (100, 0),
-        _ => (50, 30),
+    let (add, resize) = if done.added == size.pods {
+        (0, 40)
+    } else if live >= size.peak {
+        (0, 50)
+    } else if live == 0 {
+        (100, 0)
+    } else {
+        (50, 30)
     };
     if dice < add {
         let class = *world.random().choice(&QosClass::ALL).context("a class")?;

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
 
 use super::reaping::Scene;
+use super::reaping::bomb_pids;
 use super::recorder::{logging, records, restart};
 use super::{Case, Context, portable};
 use crate::harness::{Call, Cgroup, Options, Traced, Workload, eventually, sleep, state_of, until};
@@ -180,7 +181,7 @@ impl<'a> Rig<'a> {
         let victim = &self.scene.victim;
         let mut started = vec![victim.start(&["anon", "--mib", "128"])?];
         if self.bomb {
-            victim.main.limit_pids(64)?;
+            victim.main.limit_pids(bomb_pids(self.context))?;
             started.push(victim.start(&["forkbomb", "--restless"])?);
             until(self.scene.node.limit(), "the bomb", || {
                 victim.main.procs().len() > 8

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
 
-use super::{Case, Context, case, close_cpu};
+use super::{Case, Context, case, close_cpu, portable};
 use crate::harness::{
     Agent, Cgroup, Node, Options, Sandbox, Workload, eventually, fresh_uid, http_get, monotonic,
     sleep,
@@ -22,9 +22,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case("discovered_pods_cgroupfs", discovered_pods_cgroupfs),
     case("discovered_pods_systemd", discovered_pods_systemd),
-    case("existing_tree_at_start", existing_tree_at_start),
-    case("kubepods_appears_later", kubepods_appears_later),
-    case("cgroup_vanishes_while_read", cgroup_vanishes_while_read),
+    portable("existing_tree_at_start", existing_tree_at_start),
+    portable("kubepods_appears_later", kubepods_appears_later),
+    portable("cgroup_vanishes_while_read", cgroup_vanishes_while_read),
 ];
 
 fn pod_created_and_removed_within_10ms(context: &Context) -> Result<()> {

@@ -4,13 +4,13 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::EventKind;
 use podwarden_policy::signal::ScopeName;
 
-use super::{Case, Context, case, eviction::small, portable, reaping::Scene, worth::meminfo};
+use super::{Case, Context, eviction::small, portable, reaping::Scene, worth::meminfo};
 use crate::harness::{Options, Pod, PodSpec, Workload, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
-    case("relief_minimum_reclaim", relief_minimum_reclaim),
-    case("relief_soft", relief_soft),
-    case("relief_limit", relief_limit),
+    portable("relief_minimum_reclaim", relief_minimum_reclaim),
+    portable("relief_soft", relief_soft),
+    portable("relief_limit", relief_limit),
     portable("relief_best_effort", relief_best_effort),
 ];
 

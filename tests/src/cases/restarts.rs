@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     portable("restarts_unfit", unfit::unfit),
     portable("hand_over", hand_over::filling),
     portable("hand_over_limits", hand_over::limits),
-    case("restarts_nested", nested::some),
+    portable("restarts_nested", nested::some),
     slow("restarts_nested_20000", nested::thousands),
     slow("soak", soak::soak),
 ];

@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
         clean_shutdown_leaves_nothing,
     ),
     portable("ctrl_c", ctrl_c),
-    case(
+    portable(
         "shutdown_leaves_running_pods_alone",
         shutdown_leaves_running_pods_alone,
     ),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sched::{CloneFlags, setns};
 use podwarden::api::types::{DiskStats, InterfaceStats, NetworkStats, PodStats};
 
-use super::{Case, Context, case, skip};
+use super::{Case, Context, case, portable, skip};
 use crate::harness::{Node, Objects, Options, Pod, PodSpec, eventually};
 
 pub(super) const CASES: &[Case] = &[
@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     case("network_told_apart", network_told_apart),
     case("network_equals_interfaces", network_equals_interfaces),
     case("retransmits_equal_socket", retransmits_equal_socket),
-    case("traffic_switched_off", traffic_switched_off),
+    portable("traffic_switched_off", traffic_switched_off),
 ];
 
 const MIB: u64 = 1 << 20;

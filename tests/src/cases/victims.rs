@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Case, Context, apiserver::World, case, eviction::small, portable};
+use super::{Case, Context, apiserver::World, eviction::small, portable};
 use crate::harness::{
     Cgroup, NODE, Node, PodSpec, Workload, eventually, fresh_uid, http_get, until,
 };
 
 pub(super) const CASES: &[Case] = &[
-    case("victims_unexplained", unexplained),
+    portable("victims_unexplained", unexplained),
     portable("victims_annotated", annotated),
     portable("victims_resize", resize),
 ];

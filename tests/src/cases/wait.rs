@@ -7,12 +7,12 @@ use podwarden::api::types::EventKind;
 
 use super::colocation::scene::Scene;
 use super::colocation::{limit_in, quota};
-use super::{Case, Context, case, portable};
+use super::{Case, Context, portable};
 use crate::harness::{Node, Options, PodSpec, Qos, eventually, sleep};
 
 pub(super) const CASES: &[Case] = &[
-    case("wait_holds_best_effort", wait_holds_best_effort),
-    case(
+    portable("wait_holds_best_effort", wait_holds_best_effort),
+    portable(
         "wait_for_its_own_limit_holds_nothing",
         wait_for_its_own_limit_holds_nothing,
     ),

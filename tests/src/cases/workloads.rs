@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
         "workloads_are_charged_to_their_cgroup",
         workloads_are_charged_to_their_cgroup,
     ),
-    case("workloads_do_what_they_say", workloads_do_what_they_say),
+    portable("workloads_do_what_they_say", workloads_do_what_they_say),
     portable("sandbox_cleans_up", sandbox_cleans_up),
 ];
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use xtask::paths::Workspace;
 
 use super::kernels::Kernel;
-use super::message::{Portable, Selection};
+use super::message::{Selection, Share};
 use super::{debian, initramfs};
 
 /// What runs as PID 1.
@@ -44,9 +44,6 @@ pub(super) const GUESTS: [Guest; 4] = [
 /// What the cases that concern the systemd driver have in their names.
 const ABOUT_SYSTEMD: &str = "systemd";
 
-/// The machines that share what takes the same way on every kernel.
-const SHARING: [(&str, Portable); 2] = [("7.2", Portable::Odd), ("6.12", Portable::Even)];
-
 impl Guest {
     const fn plain(series: &'static str) -> Self {
         Self {
@@ -65,19 +62,25 @@ impl Guest {
     }
 
     /// The cases that run here beside the machines `requested`: with systemd only those that it makes a difference
-    /// to; what takes the same way on every kernel in one machine, unless a filter names it.
-    pub(super) fn selection(self, mut all: Selection, requested: &[&str]) -> Selection {
+    /// to; what takes the same way on every kernel in one of them, unless a filter names it or it is to run
+    /// `everywhere`.
+    pub(super) fn selection(
+        self,
+        mut all: Selection,
+        requested: &[&str],
+        everywhere: bool,
+    ) -> Selection {
         if self.first == First::Systemd {
             all.filter.push(ABOUT_SYSTEMD.to_owned());
-        } else if all.filter.is_empty() {
-            let sharing = SHARING.map(|(name, part)| (requested.contains(&name), name, part));
-            let alone = sharing.iter().filter(|(runs, ..)| *runs).count() == 1;
-            let own = sharing.into_iter().find(|(_, name, _)| *name == self.name);
-            all.portable = match own {
-                None => Portable::None,
-                Some(_) if alone => Portable::All,
-                Some((.., part)) => part,
+        } else if all.filter.is_empty() && !everywhere {
+            let sharing = || {
+                let guests = GUESTS.iter().filter(|guest| guest.first == First::Cases);
+                guests.filter(|guest| requested.contains(&guest.name))
             };
+            if let Some(part) = sharing().position(|guest| *guest == self) {
+                let of = sharing().count();
+                all.portable = Share { part, of };
+            }
         }
         all
     }
@@ -134,28 +137,28 @@ mod tests {
             filter: vec!["churn".to_owned()],
             ..Selection::default()
         };
-        let of = |name| Guest::of(name).unwrap().selection(all.clone(), &["6.12"]);
+        let of = |name| {
+            Guest::of(name)
+                .unwrap()
+                .selection(all.clone(), &["6.12"], false)
+        };
         assert_eq!(of("6.12-systemd").filter, ["churn", "systemd"]);
         assert_eq!(of("6.12"), all);
     }
 
     #[test]
     fn what_takes_the_same_way_everywhere_runs_in_one_machine() {
-        let of = |name, requested: &[&str]| {
-            let selection = Guest::of(name).unwrap();
-            selection
-                .selection(Selection::default(), requested)
-                .portable
-        };
         let all = ["6.1", "6.12", "7.2"];
-        assert_eq!(
-            all.map(|name| of(name, &all)),
-            [Portable::None, Portable::Even, Portable::Odd]
-        );
-        assert_eq!(of("7.2", &["6.1", "7.2"]), Portable::All);
-        assert_eq!(of("6.12", &["6.12"]), Portable::All);
-        for before in 0..9 {
-            assert_ne!(Portable::Odd.has(before), Portable::Even.has(before));
+        let share = |name, requested: &[&str], everywhere| {
+            let guest = Guest::of(name).unwrap();
+            let selection = guest.selection(Selection::default(), requested, everywhere);
+            selection.portable
+        };
+        for case in ["ctrl_c", "hand_over", "bad_config", "undo_after_kill"] {
+            let machines = all.map(|name| share(name, &all, false).has(case));
+            assert_eq!(machines.iter().filter(|runs| **runs).count(), 1, "{case}");
+            assert!(all.iter().all(|name| share(name, &all, true).has(case)));
         }
+        assert_eq!(share("7.2", &["7.2", "6.12-systemd"], false), Share::ALL);
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Run {
     pub(super) selection: Selection,
     /// How many there are: counted as skipped where the machine cannot run.
     pub(super) cases: u64,
+    /// When it begins no further case that takes the same way on every kernel.
+    pub(super) portable_until: Option<Instant>,
 }
 
 /// A machine that can be booted.
@@ -113,12 +115,17 @@ fn stage(guest: Guest) -> String {
 fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outcome> {
     let name = ready.run.guest.name;
     let dir = workspace.results().join(name);
+    let mut selection = ready.run.selection.clone();
+    selection.portable_within = ready.run.portable_until.map(|until| {
+        let left = until.saturating_duration_since(Instant::now());
+        left.as_secs()
+    });
     let machine = Machine {
         kernel: &ready.kernel,
         kernel_arguments: &ready.run.guest.kernel_arguments(),
         initramfs: &ready.initramfs,
         dir: &dir,
-        request: &Request::Cases(ready.run.selection.clone()),
+        request: &Request::Cases(selection),
         clock: Clock::Host,
         timeout,
     };

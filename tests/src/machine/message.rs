@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use xtask::report::Counts;
 
@@ -63,38 +63,42 @@ pub(crate) struct Selection {
     /// How often the cases that repeat themselves do so, instead of a few times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeat: Option<u32>,
-    /// Which of the cases that take the same way on every kernel.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) portable: Portable,
+    /// Which of the cases that take the same way on every kernel; the others run in every machine.
+    #[arg(skip)]
+    pub(crate) portable: Share,
+    /// After how many seconds no further one of those begins: they come last then. They run on the host's kernel
+    /// in any case.
+    #[arg(skip)]
+    pub(crate) portable_within: Option<u64>,
     /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
     /// its failures are shown: on a machine that others use too, a wait can be too short.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) retries: u32,
 }
 
-/// Two machines share what takes the same way on every kernel.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Portable {
-    /// Each.
-    #[default]
-    All,
-    /// The first, the third and so on.
-    Odd,
-    /// The others.
-    Even,
-    /// Not one.
-    None,
+/// The cases of one machine where several share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Share {
+    /// Which machine this is, from 0.
+    pub(crate) part: usize,
+    /// How many there are.
+    pub(crate) of: usize,
 }
 
-impl Portable {
-    /// Whether the case after `before` others of that kind is one.
-    pub(crate) fn has(self, before: usize) -> bool {
-        match self {
-            Self::All => true,
-            Self::Odd => before.is_multiple_of(2),
-            Self::Even => !before.is_multiple_of(2),
-            Self::None => false,
-        }
+impl Share {
+    /// Each case.
+    pub(crate) const ALL: Self = Self { part: 0, of: 1 };
+
+    /// Whether it has the case of this name. A new case moves no other to another machine.
+    pub(crate) fn has(self, name: &str) -> bool {
+        let sum: usize = name.bytes().map(usize::from).sum();
+        sum % self.of == self.part
+    }
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self::ALL
     }
 }
 

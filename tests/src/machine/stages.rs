@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nix::sys::prctl::set_pdeathsig;
@@ -39,17 +39,21 @@ fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Resu
         repeat: request.repeat,
         ..Selection::default()
     };
+    let portable_until = request
+        .portable_within
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let requested: Vec<_> = request.guests().collect();
     let mut runs = request
         .guests()
         .map(|name| {
             let guest = Guest::of(name)?;
-            let selection = guest.selection(all.clone(), &requested);
+            let selection = guest.selection(all.clone(), &requested, request.everywhere);
             let cases = count(&selection);
             Ok(guests::Run {
                 guest,
                 selection,
                 cases,
+                portable_until,
             })
         })
         .collect::<Result<Vec<_>>>()?;

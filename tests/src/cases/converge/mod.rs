@@ -17,10 +17,10 @@ use super::{Case, Context, case, portable, skip};
 use crate::harness::{Agent, Cgroup, Mounts, Node, Options, PodSpec, eventually, monotonic};
 
 pub(super) const CASES: &[Case] = &[
-    case("converge_anonymous", |context| {
+    portable("converge_anonymous", |context| {
         converges(context, Load::Anonymous)
     }),
-    case("converge_cache", |context| converges(context, Load::Cache)),
+    portable("converge_cache", |context| converges(context, Load::Cache)),
     case("converge_mixed", |context| converges(context, Load::Mixed)),
     portable("converge_after_kill", after_kill),
     portable("converge_keeps_on_exit", keeps_on_exit),
