@@ -16,6 +16,7 @@ mod traffic;
 pub(crate) use controllers::{
     MemoryGroup, PressureGroup, Statistics, TaskGroup, WalkMeta, tasks, touch_cgroup,
 };
+use structure::untrusted;
 pub(crate) use structure::{Plain, Structure, Typed};
 pub(crate) use traffic::{Bio, Packet, Socket};
 
@@ -28,6 +29,17 @@ macro_rules! offsets {
     };
 }
 podwarden_abi::for_each_offset!(offsets);
+
+macro_rules! types {
+    ($($name:ident: $structure:literal;)*) => {
+        $(
+            /// The id of this type in the kernel's BTF.
+            #[unsafe(no_mangle)]
+            static $name: Global<u64> = Global::new(0);
+        )*
+    };
+}
+podwarden_abi::for_each_type!(types);
 
 /// Set in the state of a task that will not run again (include/linux/sched.h).
 pub(crate) const TASK_DEAD: u64 = 0x80;
@@ -92,6 +104,12 @@ impl Task {
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.0 as u64
+    }
+
+    /// A member that is a pointer.
+    #[inline(always)]
+    fn pointer(self, offset: u64) -> *const u8 {
+        member(untrusted(self.0, TYPE_TASK.load()), offset)
     }
 
     /// Process id in the root namespace.
@@ -175,7 +193,7 @@ impl Task {
         if !has(Figure::Shortcuts) {
             return now();
         }
-        let cfs_rq: *const u8 = member(self.0, OFF_TASK_CFS_RQ.load());
+        let cfs_rq = self.pointer(OFF_TASK_CFS_RQ.load());
         let rq: *const u8 = member(cfs_rq, OFF_CFS_RQ_RQ.load());
         member(rq, OFF_RQ_CLOCK.load())
     }
@@ -183,12 +201,12 @@ impl Task {
     /// Whether any program has stored something with the task.
     #[inline(always)]
     pub(crate) fn has_storage(self) -> bool {
-        member::<u64>(self.0, OFF_TASK_BPF_STORAGE.load()) != 0
+        !self.pointer(OFF_TASK_BPF_STORAGE.load()).is_null()
     }
 
     #[inline(always)]
     fn css_set(self) -> *const u8 {
-        member(self.0, OFF_TASK_CGROUPS.load())
+        self.pointer(OFF_TASK_CGROUPS.load())
     }
 
     /// The task's cgroup in the hierarchy that identifies pods.
@@ -213,12 +231,12 @@ impl Task {
 
     #[inline(always)]
     fn signal(self) -> *const u8 {
-        member(self.0, OFF_TASK_SIGNAL.load())
+        self.pointer(OFF_TASK_SIGNAL.load())
     }
 
     #[inline(always)]
     pub(crate) fn leader(self) -> Self {
-        Self(member(self.0, OFF_TASK_LEADER.load()))
+        Self(self.pointer(OFF_TASK_LEADER.load()))
     }
 
     /// True for the thread whose id is the process's.
@@ -287,17 +305,22 @@ impl Task {
 pub(crate) struct Cgroup(pub(crate) *const u8);
 
 impl Cgroup {
+    /// A member that is a pointer.
+    #[inline(always)]
+    fn pointer(self, offset: u64) -> *const u8 {
+        member(untrusted(self.0, TYPE_CGROUP.load()), offset)
+    }
+
     /// Its id: the inode number of its directory.
     #[inline(always)]
     pub(crate) fn id(self) -> u64 {
-        let kn: *const u8 = member(self.0, OFF_CGROUP_KN.load());
-        member(kn, OFF_KN_ID.load())
+        member(self.pointer(OFF_CGROUP_KN.load()), OFF_KN_ID.load())
     }
 
     /// Its parent's id; 0 for a root.
     #[inline(always)]
     pub(crate) fn parent_id(self) -> u64 {
-        let parent = Css(member(self.0, OFF_CGROUP_PARENT.load()));
+        let parent = Css(self.pointer(OFF_CGROUP_PARENT.load()));
         parent.cgroup().id()
     }
 
@@ -310,7 +333,7 @@ impl Cgroup {
     /// The number of its hierarchy.
     #[inline(always)]
     pub(crate) fn hierarchy(self) -> u64 {
-        let root: *const u8 = member(self.0, OFF_CGROUP_ROOT.load());
+        let root = self.pointer(OFF_CGROUP_ROOT.load());
         u64::from(member::<u32>(root, OFF_ROOT_HIERARCHY.load()))
     }
 
@@ -320,7 +343,7 @@ impl Cgroup {
     /// `to` must be writable for `len` bytes.
     #[inline(always)]
     pub(crate) unsafe fn name_into(self, to: *mut u8, len: u32) -> u32 {
-        let kn: *const u8 = member(self.0, OFF_CGROUP_KN.load());
+        let kn = self.pointer(OFF_CGROUP_KN.load());
         let name: *const u8 = member(kn, OFF_KN_NAME.load());
         // SAFETY: `to` is writable by the caller's word; a bad name is an error, not a fault.
         let n =

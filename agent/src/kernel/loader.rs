@@ -19,6 +19,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::{
     accounts::Accounts,
     btf::KernelBtf,
+    casts::Casts,
     hooks::{self, Hook, Member},
     levels::Levels,
     pins::{PinError, Pins, Place},
@@ -48,7 +49,7 @@ pub struct LoadOptions {
     pub fentry: bool,
     /// Whether to try the iterator over cgroups.
     pub walk: bool,
-    /// Whether it may have the kernel give pointers a type.
+    /// Whether the programs may have the kernel give pointers a type.
     pub casts: bool,
     /// Figures that are not wanted: their programs are not loaded.
     pub off: Vec<Figure>,
@@ -60,6 +61,16 @@ pub struct LoadOptions {
     pub log: KernelLog,
     /// Structure members to do without, as `structure.path`.
     pub without_members: Vec<String>,
+}
+
+impl LoadOptions {
+    /// How the programs give pointers a type on this kernel.
+    fn casts(&self, btf: &KernelBtf) -> Casts {
+        match self.casts {
+            true => Casts::of(btf),
+            false => Casts::NONE,
+        }
+    }
 }
 
 /// Why nothing runs in the kernel.
@@ -199,14 +210,15 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
         (&hooks[0], hooks::choose(hooks, arguments.as_deref()))
     });
     let choices: Choices = choices.collect();
-    let layout = walk::layout(&btf, options, &lacking);
+    let items = walk::offsets(&btf, options, &lacking);
+    let casts = options.casts(&btf);
     drop(btf);
     let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
     let Made {
         ebpf,
         pins,
         unpinned,
-    } = maps::make(options, &globals, &aya_btf, layout.as_ref().ok())?;
+    } = maps::make(options, &globals, &aya_btf, items.as_ref().ok(), casts)?;
     let mut programs = Programs {
         ebpf,
         figures: Vec::new(),
@@ -217,7 +229,7 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
     programs.load_all(choices, &aya_btf, options.fentry)?;
     let seen = |member: &&Member| matches!(member.figure, Figure::LongWaits | Figure::Shortcuts);
     Ok(Prepared {
-        walker: programs.walker(layout, &aya_btf),
+        walker: programs.walker(items, casts, &aya_btf),
         programs,
         pins,
         unpinned,

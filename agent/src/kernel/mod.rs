@@ -2,6 +2,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod btf;
+pub mod casts;
 pub(crate) mod events;
 pub(crate) mod hooks;
 pub(crate) mod levels;

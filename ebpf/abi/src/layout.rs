@@ -135,11 +135,12 @@ macro_rules! for_each_offset {
     };
 }
 
-/// Calls `$each!` with every `GLOBAL: structure` whose type id the pass over the cgroups is given.
+/// Calls `$each!` with every `GLOBAL: structure` whose type id the programs are given.
 #[macro_export]
-macro_rules! for_each_walk_type {
+macro_rules! for_each_type {
     ($each:ident) => {
         $each! {
+            TYPE_TASK: "task_struct";
             TYPE_CGROUP: "cgroup";
             TYPE_MEM_CGROUP: "mem_cgroup";
             TYPE_MEMCG_VMSTATS: "memcg_vmstats";

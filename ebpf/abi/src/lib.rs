@@ -6,6 +6,7 @@
 #![no_std]
 
 mod account;
+mod cast;
 mod event;
 mod layout;
 mod level;
@@ -16,6 +17,7 @@ pub use account::{
     Account, CacheLine, CpuAccount, CpuState, DiskAccount, SharedAccount, Split, Tracked, Used,
     WAIT_BUCKETS, WAIT_CARRY,
 };
+pub use cast::{CAST_CALL, Instruction, RECAST_CALL};
 pub use event::{
     CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, NAME_LEN, NearLimitEvent, OomEvent,
     TASK_COMM_LEN,
@@ -24,8 +26,8 @@ pub use layout::Figure;
 pub use level::{Control, DropCounter, Level, LevelState, Source};
 pub use wait::{LongWait, Objective};
 pub use walk::{
-    CAST_CALL, CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, Pressed, WalkEnd, WalkPlace, WalkPlan,
-    part, walk_places,
+    CgroupRecord, MemoryItem, NO_ITEM, PRESSURES, Pressed, WalkEnd, WalkPlace, WalkPlan, part,
+    walk_places,
 };
 
 /// A cgroup this deep below kubepods (which is 0) still has an account of its own; deeper ones count

@@ -170,7 +170,3 @@ pub struct WalkEnd {
     pub places: u64,
 }
 const _: () = assert!(size_of::<WalkEnd>() == 16);
-
-/// The instruction that stands in the programs for a call of `bpf_rdonly_cast`: code, registers, offset, and a type id that no
-/// kernel has.
-pub const CAST_CALL: [u8; 8] = [0x85, 0x20, 0, 0, 0x01, 0x70, 0xa5, 0x7c];

@@ -20,17 +20,6 @@ static PIDS_CGRP_ID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static ITEM_AT: Global<[u32; MemoryItem::COUNT]> = Global::new([NO_ITEM; MemoryItem::COUNT]);
 
-macro_rules! types {
-    ($($name:ident: $structure:literal;)*) => {
-        $(
-            /// The id of this type in the kernel's BTF.
-            #[unsafe(no_mangle)]
-            static $name: Global<u64> = Global::new(0);
-        )*
-    };
-}
-podwarden_abi::for_each_walk_type!(types);
-
 /// `struct bpf_iter_meta *`
 #[derive(Clone, Copy)]
 pub(crate) struct WalkMeta(pub(crate) *const u8);
@@ -91,7 +80,7 @@ impl Cgroup {
     /// Address of a controller's structure; 0 where the controller is off, or is on another hierarchy.
     #[inline(always)]
     fn controller(self, id: u64) -> u64 {
-        member(self.0, OFF_CGROUP_SUBSYS.load() + id * 8)
+        self.pointer(OFF_CGROUP_SUBSYS.load() + id * 8) as u64
     }
 
     /// Address of the `struct mem_cgroup`; 0 for none.
@@ -115,7 +104,7 @@ impl Cgroup {
     /// Address of the `struct psi_group`; 0 for none.
     #[inline(always)]
     pub(crate) fn pressure(self) -> u64 {
-        member(self.0, OFF_CGROUP_PSI.load())
+        self.pointer(OFF_CGROUP_PSI.load()) as u64
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use podwarden::kernel::walk::{CASTS, Gathered, Walker};
+use podwarden::kernel::casts::CASTS;
+use podwarden::kernel::walk::{Gathered, Walker};
 use podwarden_cgroup::Controller;
 
 use super::{cpu_time, median};

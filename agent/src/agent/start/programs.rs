@@ -11,13 +11,13 @@ use crate::{
     base::error,
     config::Config,
     kernel::{
+        casts::CASTS,
         hooks,
         loader::{self, LoadError, LoadOptions, Prepared},
         pins::{self, Place},
         size,
         support::{self, Decision, Profile},
         waits::Waits,
-        walk,
     },
     reactor::KernelLevels,
 };
@@ -175,7 +175,7 @@ fn options(config: &Config, tree: &Tree) -> LoadOptions {
         waits: config.colocation.wait.enable && !without("waits"),
         fentry: !without("fentry"),
         walk: !without("iterator"),
-        casts: !without(walk::CASTS),
+        casts: !without(CASTS),
         off: off(config, hierarchy),
         pins: config.state_dir.is_some().then(|| Place {
             bpf_fs: std::env::var_os(BPF_FS).map_or_else(|| pins::BPF_FS.into(), Into::into),

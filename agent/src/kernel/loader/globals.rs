@@ -2,7 +2,7 @@
 
 use std::collections::HashMap as StdHashMap;
 
-use podwarden_abi::{Figure, Objective, for_each_walk_type};
+use podwarden_abi::{Figure, Objective, for_each_type};
 
 use super::{LoadError, LoadOptions};
 use crate::kernel::{
@@ -19,10 +19,10 @@ const STAND_INS: [(&str, &str); 2] = [
 
 macro_rules! types {
     ($($global:ident: $structure:literal;)*) => {
-        const WALK_TYPES: &[(&str, &str)] = &[$((stringify!($global), $structure)),*];
+        const TYPES: &[(&str, &str)] = &[$((stringify!($global), $structure)),*];
     };
 }
-for_each_walk_type!(types);
+for_each_type!(types);
 
 /// The globals of the object, for a kernel that lacks the members `lacking`.
 pub(super) fn globals(
@@ -74,8 +74,8 @@ pub(super) fn globals(
         // A kernel without the controller lacks its structure, too, and the programs do not look then.
         globals.insert(global, controller(name).unwrap_or_default());
     }
-    for (global, name) in WALK_TYPES.iter().copied() {
-        // Without the structure there is no pass, or not this part of it.
+    for (global, name) in TYPES.iter().copied() {
+        // Without the structure what is read of it is lost.
         globals.insert(global, u64::from(btf.struct_id(name).unwrap_or_default()));
     }
     globals.insert("IDENTITY_HIERARCHY", u64::from(options.identity_hierarchy));

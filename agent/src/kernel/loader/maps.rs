@@ -10,8 +10,9 @@ use crate::{
     config::KernelLog,
     kernel::{
         accounts,
+        casts::Casts,
         pins::{PinError, Pins},
-        walk::{Layout, with_casts},
+        walk::Offsets,
     },
 };
 
@@ -29,11 +30,12 @@ pub(super) fn make(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
-    walk: Option<&Layout>,
+    walk: Option<&Offsets>,
+    casts: Casts,
 ) -> Result<Made, LoadError> {
     let with = |pins: Option<Pins>| {
         Ok(Made {
-            ebpf: object(options, globals, btf, walk, pins.as_ref())?,
+            ebpf: object(options, globals, btf, walk, casts, pins.as_ref())?,
             pins,
             unpinned: None,
         })
@@ -74,7 +76,8 @@ fn object(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
     btf: &Btf,
-    walk: Option<&Layout>,
+    walk: Option<&Offsets>,
+    casts: Casts,
     pins: Option<&Pins>,
 ) -> Result<Ebpf, LoadError> {
     // Without the iterator nothing writes records.
@@ -108,8 +111,8 @@ fn object(
     for (name, value) in globals {
         loader.override_global(name, value, false);
     }
-    if let Some(layout) = walk {
-        loader.override_global("ITEM_AT", &layout.items[..], true);
+    if let Some(items) = walk {
+        loader.override_global("ITEM_AT", &items[..], true);
     }
     if let Some(pins) = pins {
         // aya opens what is pinned there and looks at nothing; `Pins::prepare` has.
@@ -122,10 +125,8 @@ fn object(
             loader.map_pin_path(map, pins.path(file));
         }
     }
-    let cast = walk.and_then(|layout| layout.cast);
-    let with_casts = cast.map(|cast| with_casts(OBJECT, cast));
-    let object = with_casts.as_deref().unwrap_or(OBJECT);
-    loader.load(object).map_err(|error| match (error, pins) {
+    let object = casts.put_into(OBJECT);
+    loader.load(&object).map_err(|error| match (error, pins) {
         (EbpfError::MapError(error @ MapError::PinError { .. }), Some(pins)) => {
             LoadError::Pins(pins.refused(error))
         }

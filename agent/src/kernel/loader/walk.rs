@@ -9,8 +9,9 @@ use crate::{
     config::KernelLog,
     kernel::{
         btf::KernelBtf,
+        casts::{CASTS, Casts},
         hooks::{Member, WALK},
-        walk::{self, Layout, Walker},
+        walk::{self, Offsets, Walker},
     },
 };
 
@@ -27,7 +28,7 @@ pub(in crate::kernel) fn alone(
         waits: false,
         fentry: false,
         walk: true,
-        casts: !without.contains(&walk::CASTS),
+        casts: !without.contains(&CASTS),
         off: Vec::new(),
         pins: None,
         only_continue: false,
@@ -35,23 +36,25 @@ pub(in crate::kernel) fn alone(
         without_members: without.iter().copied().map(str::to_owned).collect(),
     };
     let lacking = super::lacking(&btf, &options);
-    let mut layout = layout(&btf, &options, &lacking)?;
+    let mut items = offsets(&btf, &options, &lacking)?;
     if without.contains(&walk::STATISTICS) {
-        layout.items = [NO_ITEM; MemoryItem::COUNT];
+        items = [NO_ITEM; MemoryItem::COUNT];
     }
     let globals = globals::globals(&btf, &options, &lacking).map_err(|e| chain(&e))?;
+    let casts = options.casts(&btf);
     drop(btf);
     let btf = Btf::from_sys_fs().map_err(|e| chain(&e))?;
-    let mut made = maps::make(&options, &globals, &btf, Some(&layout)).map_err(|e| chain(&e))?;
-    Walker::new(&mut made.ebpf, &btf, &layout)
+    let mut made =
+        maps::make(&options, &globals, &btf, Some(&items), casts).map_err(|e| chain(&e))?;
+    Walker::new(&mut made.ebpf, &btf, items, casts)
 }
 
-/// What a pass over the cgroups has to be given, or why there is to be no pass.
-pub(super) fn layout(
+/// Where the statistics are that a pass over the cgroups reads, or why there is to be no pass.
+pub(super) fn offsets(
     btf: &KernelBtf,
     options: &LoadOptions,
     lacking: &[Member],
-) -> Result<Layout, String> {
+) -> Result<Offsets, String> {
     if !options.walk {
         return Err("switched off".to_owned());
     }
@@ -59,17 +62,18 @@ pub(super) fn layout(
     if lacking.iter().any(|member| needed.contains(&member.figure)) {
         return Err("it lacks structure members".to_owned());
     }
-    let mut layout = walk::layout(btf)?;
-    if !options.casts {
-        layout.cast = None;
-    }
-    Ok(layout)
+    walk::offsets(btf)
 }
 
 impl Programs {
     /// Loads the iterator over cgroups, or notes why there is none.
-    pub(super) fn walker(&mut self, layout: Result<Layout, String>, btf: &Btf) -> Option<Walker> {
-        let walker = layout.and_then(|layout| Walker::new(&mut self.ebpf, btf, &layout));
+    pub(super) fn walker(
+        &mut self,
+        items: Result<Offsets, String>,
+        casts: Casts,
+        btf: &Btf,
+    ) -> Option<Walker> {
+        let walker = items.and_then(|items| Walker::new(&mut self.ebpf, btf, items, casts));
         match (walker, WALK.lost_without) {
             (Ok(walker), _) => Some(walker),
             (Err(why), Some(lost)) => {

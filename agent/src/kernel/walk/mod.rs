@@ -28,17 +28,15 @@ use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
 pub use gathered::Gathered;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 pub use podwarden_abi::CgroupRecord;
-use podwarden_abi::{CAST_CALL, MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
+use podwarden_abi::{MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
 
 use super::{
     accounts::Wire,
     btf::KernelBtf,
+    casts::Casts,
     hooks,
     sys::{bpf, empty},
 };
-
-/// What `PODWARDEN_DISABLE` calls typed pointers.
-pub const CASTS: &str = "casts";
 
 /// The structure that has a memory cgroup's statistics.
 pub const STATISTICS: &str = "memcg_vmstats";
@@ -46,37 +44,9 @@ pub const STATISTICS: &str = "memcg_vmstats";
 /// Where in [`STATISTICS`] each item is.
 pub(super) type Offsets = [u32; MemoryItem::COUNT];
 
-/// What the program has to be given before it is loaded.
-#[derive(Debug, Clone)]
-pub(super) struct Layout {
-    pub(super) items: Offsets,
-    /// The type id of the kernel's function that gives pointers a type; `None` where it has none, or is to do without:
-    /// helpers read then.
-    pub(super) cast: Option<u32>,
-}
-
 /// Looks the statistics up in this kernel's types.
-pub(super) fn layout(btf: &KernelBtf) -> Result<Layout, String> {
-    Ok(Layout {
-        items: items::offsets(btf)?,
-        cast: btf.func_id(CAST),
-    })
-}
-
-/// Linux 6.2.
-const CAST: &str = "bpf_rdonly_cast";
-
-/// The programs' object with the kernel's own type id in each call of [`CAST`].
-pub(super) fn with_casts(object: &[u8], cast: u32) -> Vec<u8> {
-    let mut object = object.to_vec();
-    let id = CAST_CALL.len() - size_of_val(&cast);
-    // Instructions stand at multiples of their own length.
-    for call in object.chunks_exact_mut(CAST_CALL.len()) {
-        if call == CAST_CALL {
-            call[id..].copy_from_slice(&cast.to_le_bytes());
-        }
-    }
-    object
+pub(super) fn offsets(btf: &KernelBtf) -> Result<Offsets, String> {
+    items::offsets(btf)
 }
 
 /// A pass failed.
@@ -120,9 +90,15 @@ impl Walker {
     ///
     /// # Errors
     /// The kernel's reason, as text.
-    pub(super) fn new(ebpf: &mut Ebpf, btf: &Btf, layout: &Layout) -> Result<Self, String> {
+    pub(super) fn new(
+        ebpf: &mut Ebpf,
+        btf: &Btf,
+        items: Offsets,
+        casts: Casts,
+    ) -> Result<Self, String> {
         let text = |e: &dyn std::error::Error| crate::base::error::chain(e);
-        let program = match layout.cast.map(|_| load(ebpf, btf, "walk")) {
+        let typed = casts.are_known().then(|| load(ebpf, btf, "walk"));
+        let program = match typed {
             Some(Ok(program)) => program,
             Some(Err(why)) => {
                 tracing::debug!(why, "the pass over the cgroups reads by helpers");
@@ -149,7 +125,7 @@ impl Walker {
         Ok(Self {
             program,
             records,
-            items: layout.items,
+            items,
             _plan: plan,
         })
     }

@@ -1,11 +1,6 @@
 //! The order of the statistics, for kernels whose types were looked up.
 
-use podwarden_abi::CAST_CALL;
-
-use super::{
-    items::{Types, places},
-    with_casts,
-};
+use super::items::{Types, places};
 
 /// What the types of a kernel have, as text.
 struct Kernel {
@@ -116,25 +111,4 @@ fn an_unknown_order_is_refused() {
         [None, None],
         "faults alone are lost"
     );
-}
-
-#[test]
-fn each_call_of_the_cast_gets_the_kernels_own_id() {
-    let other = [0x85, 0x20, 0, 0, 1, 0, 0, 0];
-    let object = [other, CAST_CALL, other, CAST_CALL].concat();
-    let with = with_casts(&object, 0x0102_0304);
-    let call = [0x85, 0x20, 0, 0, 4, 3, 2, 1];
-    assert_eq!(with, [other, call, other, call].concat());
-}
-
-#[test]
-fn the_programs_have_such_calls() {
-    let object = crate::kernel::loader::OBJECT;
-    let calls = |object: &[u8]| {
-        let instructions = object.chunks_exact(CAST_CALL.len());
-        instructions.filter(|one| **one == CAST_CALL).count()
-    };
-    // Built without the kernel programs there is nothing to look at.
-    assert!(object.is_empty() || calls(object) > 3, "{}", calls(object));
-    assert_eq!(calls(&with_casts(object, 7)), 0);
 }
