@@ -159,7 +159,17 @@ fn equals_files(context: &Context, options: &Options) -> Result<()> {
         Workload::start(&nested[0], &["anon", "--mib", "24"])?,
         Workload::start(&nested[1], &["anon", "--mib", "24"])?,
         pods[2].start(&["anon", "--mib", "64"])?,
-        pods[3].start(&["cache", "--mib", "32", "--for-ms", "1500", "--file", &file])?,
+        pods[3].start(&[
+            "cache",
+            "--mib",
+            "32",
+            "--for-ms",
+            "1500",
+            "--hold-ms",
+            "600000",
+            "--file",
+            &file,
+        ])?,
     ];
     for (pod, least) in pods.iter().zip([0, 48, 64, 32]) {
         until(node.limit(), "the workloads' memory", || {

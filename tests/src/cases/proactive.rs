@@ -110,21 +110,22 @@ fn given(node: &Node, pod: &Pod) -> Result<Option<ProactiveReclaimStats>> {
     Ok(node.agent.pod(pod.uid())?.proactive_reclaim)
 }
 
-/// Writes a file, and reads it again and again or never; waits until the pod holds it.
+/// Writes a file, and reads it again and again or never; waits until it is written. The agent may have some of it given
+/// back by then.
 fn caching(node: &Node, pod: &Pod, mib: u64, reads: bool) -> Result<Workload> {
     let file = node.sandbox.dir().join(&pod.spec.name);
-    let (file, mib_text) = (file.display().to_string(), mib.to_string());
+    let (name, mib_text) = (file.display().to_string(), mib.to_string());
     let times = match reads {
         true => ["--pause-ms", "20"],
         false => ["--for-ms", "0"],
     };
-    let cache = ["cache", "--mib", &mib_text, "--file", &file];
+    let cache = ["cache", "--mib", &mib_text, "--file", &name];
     let args = [&cache[..], &times, &["--hold-ms", "600000"]].concat();
     let mut started = pod.start(&args)?;
     eventually(node.limit(), || {
         ensure!(started.is_alive(), "the process has ended");
-        let usage = pod.cgroup.memory()?.usage;
-        ensure!(usage >= mib * MIB, "{usage} bytes of {mib} MiB");
+        let written = std::fs::metadata(&file)?.len();
+        ensure!(written >= mib * MIB, "{written} bytes of {mib} MiB");
         Ok(())
     })?;
     Ok(started)

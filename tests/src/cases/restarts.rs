@@ -198,10 +198,11 @@ fn restarts_continue(context: &Context) -> Result<()> {
 
 fn start_hog(rig: &Rig) -> Result<Hog> {
     let pod = rig.node.pod(PodSpec::best_effort("hog"))?;
-    // Processes that come and go hold some for a moment, which must not be missing later.
+    // Processes that come and go hold some for a moment, which must not be missing later; nor does page cache count that
+    // is easily given back.
     let mut usage = u64::MAX;
     for _ in 0..10 {
-        usage = usage.min(rig.node.kubepods().memory()?.usage);
+        usage = usage.min(rig.node.kubepods().memory()?.working_set());
         sleep(Duration::from_millis(20))?;
     }
     let mib = (rig.node.level()? + 24 * MIB).saturating_sub(usage) / MIB;
