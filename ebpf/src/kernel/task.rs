@@ -1,0 +1,217 @@
+//! A task: what it has used, where it belongs, how it ends.
+
+use podwarden_abi::Used;
+
+use super::*;
+use crate::telemetry::now;
+
+/// `struct task_struct *`
+#[derive(Clone, Copy)]
+pub(crate) struct Task(pub(crate) *const u8);
+
+impl Task {
+    /// The task that runs on this CPU.
+    #[inline(always)]
+    pub(crate) fn current() -> Self {
+        // SAFETY: always allowed; returns the running task.
+        Self(unsafe { helpers::bpf_get_current_task_btf() }.cast::<u8>())
+    }
+
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// A member that is a pointer.
+    #[inline(always)]
+    fn pointer(self, offset: u64) -> *const u8 {
+        member(untrusted(self.0, TYPE_TASK.load()), offset)
+    }
+
+    /// Process id in the root namespace.
+    #[inline(always)]
+    pub(crate) fn tgid(self) -> u32 {
+        member(self.0, OFF_TASK_TGID.load())
+    }
+
+    /// [`Task::tgid`] of a task by its address only.
+    #[inline(always)]
+    pub(crate) fn tgid_at(address: u64) -> Option<u32> {
+        let at = (address + OFF_TASK_TGID.load()) as *const u32;
+        // SAFETY: a bad address is an error, not a fault.
+        unsafe { helpers::bpf_probe_read_kernel(at) }.ok()
+    }
+
+    /// CPU time so far: exactly what the kernel has charged to the task's cgroup, since
+    /// `update_curr` (kernel/sched/fair.c) adds one delta to both.
+    #[inline(always)]
+    pub(crate) fn runtime(self) -> u64 {
+        member(self.0, OFF_TASK_RUNTIME.load())
+    }
+
+    /// How long the task has waited for CPUs so far. The wait that ends with the switch that is being
+    /// traced is not in it yet (`sched_info_arrive`, kernel/sched/stats.h).
+    #[inline(always)]
+    pub(crate) fn waited(self) -> u64 {
+        member(self.0, OFF_TASK_RUN_DELAY.load())
+    }
+
+    /// When the task came to the run queue that it is on, by that queue's clock; 0 for one that runs
+    /// (`sched_info_enqueue`, kernel/sched/stats.h).
+    #[inline(always)]
+    pub(crate) fn last_queued(self) -> u64 {
+        member(self.0, OFF_TASK_LAST_QUEUED.load())
+    }
+
+    /// [`Task::runtime`] and [`Task::waited`].
+    #[inline(always)]
+    pub(crate) fn used(self) -> Used {
+        Used {
+            runtime: self.runtime(),
+            waited: self.waited(),
+        }
+    }
+
+    /// [`Task::runtime`] when the task was last picked to run; fair tasks only (`set_next_entity`,
+    /// kernel/sched/fair.c).
+    #[inline(always)]
+    pub(crate) fn runtime_when_picked(self) -> u64 {
+        member(self.0, OFF_TASK_PICKED_RUNTIME.load())
+    }
+
+    /// True for SCHED_OTHER, SCHED_BATCH and SCHED_IDLE.
+    #[inline(always)]
+    pub(crate) fn is_fair(self) -> bool {
+        /// `MAX_RT_PRIO` of include/linux/sched/prio.h.
+        const MAX_RT_PRIO: i32 = 100;
+        member::<i32>(self.0, OFF_TASK_PRIO.load()) >= MAX_RT_PRIO
+    }
+
+    /// [`Task::used`] of a task by its address only.
+    #[inline(always)]
+    pub(crate) fn used_at(address: u64) -> Option<Used> {
+        Some(Used {
+            runtime: word_at(address + OFF_TASK_RUNTIME.load())?,
+            waited: word_at(address + OFF_TASK_RUN_DELAY.load())?,
+        })
+    }
+
+    /// [`Task::runtime_when_picked`] of a task by its address only.
+    #[inline(always)]
+    pub(crate) fn runtime_when_picked_at(address: u64) -> Option<u64> {
+        word_at(address + OFF_TASK_PICKED_RUNTIME.load())
+    }
+
+    /// The clock of the run queue that the task is on; where it is out of reach `CLOCK_MONOTONIC`, which costs
+    /// more.
+    #[inline(always)]
+    pub(crate) fn queue_clock(self) -> u64 {
+        if !has(Figure::Shortcuts) {
+            return now();
+        }
+        let cfs_rq = self.pointer(OFF_TASK_CFS_RQ.load());
+        let rq: *const u8 = member(cfs_rq, OFF_CFS_RQ_RQ.load());
+        member(rq, OFF_RQ_CLOCK.load())
+    }
+
+    /// Whether any program has stored something with the task.
+    #[inline(always)]
+    pub(crate) fn has_storage(self) -> bool {
+        !self.pointer(OFF_TASK_BPF_STORAGE.load()).is_null()
+    }
+
+    #[inline(always)]
+    pub(super) fn css_set(self) -> *const u8 {
+        self.pointer(OFF_TASK_CGROUPS.load())
+    }
+
+    /// The task's cgroup in the hierarchy that identifies pods.
+    #[inline(always)]
+    pub(crate) fn cgroup(self) -> Cgroup {
+        let cset = self.css_set();
+        if IDENTITY_HIERARCHY.load() == 0 {
+            Cgroup(member(cset, OFF_CSET_DFL_CGRP.load()))
+        } else {
+            Cgroup(member(self.memory_css().0, OFF_CSS_CGROUP.load()))
+        }
+    }
+
+    /// The task's memory cgroup.
+    #[inline(always)]
+    pub(crate) fn memory_css(self) -> Css {
+        Css(member(
+            self.css_set(),
+            OFF_CSET_SUBSYS.load() + MEMORY_CGRP_ID.load() * 8,
+        ))
+    }
+
+    #[inline(always)]
+    fn signal(self) -> *const u8 {
+        self.pointer(OFF_TASK_SIGNAL.load())
+    }
+
+    #[inline(always)]
+    pub(crate) fn leader(self) -> Self {
+        Self(self.pointer(OFF_TASK_LEADER.load()))
+    }
+
+    /// True for the thread whose id is the process's.
+    #[inline(always)]
+    pub(crate) fn is_leader(self) -> bool {
+        member::<u32>(self.0, OFF_TASK_PID.load()) == self.tgid()
+    }
+
+    /// Threads of the process that have not begun to exit.
+    #[inline(always)]
+    pub(crate) fn live_threads(self) -> u32 {
+        member(self.signal(), OFF_SIGNAL_LIVE.load())
+    }
+
+    /// What `wait(2)` will report for the process (kernel/exit.c, `wait_task_zombie`).
+    #[inline(always)]
+    pub(crate) fn exit_status(self) -> u32 {
+        /// `SIGNAL_GROUP_EXIT` of include/linux/sched/signal.h.
+        const GROUP_EXIT: u32 = 4;
+        let signal = self.signal();
+        let flags: u32 = member(signal, OFF_SIGNAL_FLAGS.load());
+        if flags & GROUP_EXIT != 0 {
+            member(signal, OFF_SIGNAL_GROUP_EXIT_CODE.load())
+        } else {
+            member(self.leader().0, OFF_TASK_EXIT_CODE.load())
+        }
+    }
+
+    /// CPU time of the process's threads that are gone, nanoseconds.
+    #[inline(always)]
+    pub(crate) fn reaped_runtime(self) -> u64 {
+        member(self.signal(), OFF_SIGNAL_RUNTIME.load())
+    }
+
+    /// Largest resident set of the process, pages.
+    #[inline(always)]
+    pub(crate) fn max_rss(self) -> u64 {
+        member(self.signal(), OFF_SIGNAL_MAXRSS.load())
+    }
+
+    /// `CLOCK_MONOTONIC` at the task's start, nanoseconds.
+    #[inline(always)]
+    pub(crate) fn start_time(self) -> u64 {
+        member(self.0, OFF_TASK_START.load())
+    }
+
+    /// `comm`, as two words.
+    #[inline(always)]
+    pub(crate) fn comm(self) -> [u8; podwarden_abi::TASK_COMM_LEN] {
+        let mut comm = [0; podwarden_abi::TASK_COMM_LEN];
+        let at = self.address() + OFF_TASK_COMM.load();
+        // SAFETY: a bad address is an error, not a fault; the buffer is 16 bytes long.
+        unsafe {
+            helpers::generated::bpf_probe_read_kernel(
+                comm.as_mut_ptr().cast(),
+                comm.len() as u32,
+                at as *const _,
+            );
+        }
+        comm
+    }
+}
