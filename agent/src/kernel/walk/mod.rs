@@ -137,7 +137,7 @@ impl Walker {
 
     /// The iterator without any other program, with room for `places` records, to measure it. It does without the
     /// structure members `without` (as `structure.path`), without all statistics where that has [`STATISTICS`], and without
-    /// typed pointers where it has [`CASTS`].
+    /// typed pointers where it has [`super::casts::CASTS`].
     ///
     /// # Errors
     /// The kernel's reason, as text.
