@@ -1,6 +1,7 @@
 //! Structures of the kernel by their address alone.
 
 use aya_ebpf::helpers;
+use podwarden_abi::{CAST_CALL, RECAST_CALL};
 
 use super::member;
 
@@ -37,26 +38,34 @@ pub(crate) trait Structure: Copy {
     }
 }
 
+/// Gives `$from`, a pointer or an address, the type with the id `$of`, by an instruction in whose place the agent writes a
+/// call of `bpf_rdonly_cast` with its right id: neither rustc nor aya have relocations for such a call.
+macro_rules! cast {
+    ($call:expr, $from:expr, $of:expr) => {{
+        let typed: *const u8;
+        // SAFETY: the verifier replaces the call by a move; the pointer's loads cannot fault.
+        unsafe {
+            core::arch::asm!(
+                ".8byte {call}",
+                call = const u64::from_le_bytes($call),
+                inlateout("r1") $from => _,
+                inlateout("r2") $of => _,
+                lateout("r0") typed,
+                lateout("r3") _,
+                lateout("r4") _,
+                lateout("r5") _,
+            );
+        }
+        typed
+    }};
+}
+
 /// Has the verifier trust a pointer no longer, whose type has the id `of`. It searches the kernel's types for each pointer
 /// that is loaded through one that it trusts, several times and on each path that it follows
 /// (`btf_nested_type_is_trusted`, kernel/bpf/btf.c): that made up most of the time that the programs took to load.
 #[inline(always)]
 pub(super) fn untrusted(pointer: *const u8, of: u64) -> *const u8 {
-    let typed: *const u8;
-    // SAFETY: the verifier replaces the call by a move; the pointer's loads cannot fault.
-    unsafe {
-        core::arch::asm!(
-            // `podwarden_abi::RECAST_CALL`, see `Typed`.
-            ".8byte 0x7ca5700200002085",
-            inlateout("r1") pointer => _,
-            inlateout("r2") of => _,
-            lateout("r0") typed,
-            lateout("r3") _,
-            lateout("r4") _,
-            lateout("r5") _,
-        );
-    }
-    typed
+    cast!(RECAST_CALL, pointer, of)
 }
 
 /// A pointer that `bpf_rdonly_cast` (kernel/bpf/helpers.c, Linux 6.2) has given a type. A load through it is one of the
@@ -69,22 +78,7 @@ impl Structure for Typed {
 
     #[inline(always)]
     fn at(address: u64, of: u64) -> Self {
-        let typed: u64;
-        // SAFETY: the verifier replaces the call by a move; the pointer's loads cannot fault.
-        unsafe {
-            core::arch::asm!(
-                // A call of the kernel's function with the type id 0x7ca57001, in whose place the agent writes the right
-                // one (`podwarden_abi::CAST_CALL`): neither rustc nor aya have relocations for such a call.
-                ".8byte 0x7ca5700100002085",
-                inlateout("r1") address => _,
-                inlateout("r2") of => _,
-                lateout("r0") typed,
-                lateout("r3") _,
-                lateout("r4") _,
-                lateout("r5") _,
-            );
-        }
-        Self(typed as *const u8)
+        Self(cast!(CAST_CALL, address, of))
     }
 
     #[inline(always)]

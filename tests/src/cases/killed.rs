@@ -12,8 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podwarden::api::types::EventKind;
 
-use super::reaping::Scene;
-use super::reaping::bomb_pids;
+use super::reaping::{Scene, bomb_pids};
 use super::recorder::{logging, records, restart};
 use super::{Case, Context, portable};
 use crate::harness::{Call, Cgroup, Options, Traced, Workload, eventually, sleep, state_of, until};

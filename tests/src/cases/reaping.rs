@@ -84,12 +84,12 @@ impl Scene {
     }
 }
 
-/// Six CPU hogs beside the victim, which has a BestEffort pod's shares.
 /// How many processes a fork bomb has at a time. An emulated machine would do nothing else for minutes with more.
 pub(super) fn bomb_pids(context: &Context) -> i64 {
     if context.emulated() { 16 } else { 64 }
 }
 
+/// Six CPU hogs beside the victim, which has a BestEffort pod's shares.
 fn reaping_saturated(context: &Context) -> Result<()> {
     let runs = context.repetitions(if context.emulated() { 1 } else { 2 });
     let shapes = [("sixteen", 16, 16), ("single", 1, 256)];

@@ -20,9 +20,6 @@ const MIB: u64 = 1 << 20;
 const SMALL: usize = 20;
 const HOLDS: &str = "4";
 
-/// What a small pod holds lasts a tenth of a second at this rate, bytes a second.
-const SLOW_FILL: u64 = 40 * MIB;
-
 /// BestEffort pods that hold little and do not grow.
 struct Small {
     pods: Vec<Pod>,
@@ -150,9 +147,6 @@ fn worth_filler(context: &Context) -> Result<()> {
     ensure!(!ended.success(), "the filler ended by itself");
     sleep(Duration::from_millis(500))?;
     let evicted = node.agent.evictions()?;
-    if context.emulated() && evicted.iter().all(|e| e.fill_bytes_per_second < SLOW_FILL) {
-        return skip("this machine fills so slowly that a small pod's death gains a while");
-    }
     let last = evicted.last().context("no eviction")?;
     ensure!(
         last.pod.uid == filler.uid() && evicted.len() <= 2,

@@ -9,6 +9,7 @@
 
 use podwarden_abi::{MemoryItem, NO_ITEM};
 
+use super::Offsets;
 use crate::kernel::btf::KernelBtf;
 
 /// Bytes of one value.
@@ -135,7 +136,7 @@ pub(super) struct Types<F> {
 }
 
 /// Offset in `struct memcg_vmstats` of each item, by [`MemoryItem`].
-pub(super) fn offsets(btf: &KernelBtf) -> Result<[u32; MemoryItem::COUNT], String> {
+pub(in crate::kernel) fn offsets(btf: &KernelBtf) -> Result<Offsets, String> {
     let len = |member| {
         let len = btf.array_len("memcg_vmstats", member);
         len.ok_or_else(|| format!("no memcg_vmstats.{member}"))

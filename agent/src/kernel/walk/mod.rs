@@ -26,13 +26,13 @@ use aya::{
 };
 use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
 pub use gathered::Gathered;
+pub(super) use items::offsets;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 pub use podwarden_abi::CgroupRecord;
 use podwarden_abi::{MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
 
 use super::{
     accounts::Wire,
-    btf::KernelBtf,
     casts::Casts,
     hooks,
     sys::{bpf, empty},
@@ -43,11 +43,6 @@ pub const STATISTICS: &str = "memcg_vmstats";
 
 /// Where in [`STATISTICS`] each item is.
 pub(super) type Offsets = [u32; MemoryItem::COUNT];
-
-/// Looks the statistics up in this kernel's types.
-pub(super) fn offsets(btf: &KernelBtf) -> Result<Offsets, String> {
-    items::offsets(btf)
-}
 
 /// A pass failed.
 #[derive(Debug, thiserror::Error)]
