@@ -5,11 +5,10 @@
 //! one fills five hundred in a second. Evicting down the order then ends every pod and saves none.
 //!
 //! Approach: an eviction has to last. It is *effective* when the victim's memory, and what it would have
-//! filled, cover the excess and the growth of the scope over a horizon. The first eviction has no horizon; it is
-//! [`SHORTEST_HORIZON_NS`] for the second and doubles with each that follows before [`LONGEST_HORIZON_NS`] have
-//! passed. A pod that is not effective, or whose memory would be free only
-//! after the scope is at its hard limit, gives way to the candidate that grows, if that one uses more than it requested. Where no
-//! candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing. The pod is
+//! filled, cover the excess and the growth of the scope over a horizon. The first eviction has no horizon; the next
+//! ones have [`KUBELET_PACE_NS`] until that has passed: memory that was filled again at once is not worth a second
+//! pod. A pod that is not effective, or whose memory would be free only after the scope is at its hard limit, gives way
+//! to the candidate that grows, if that one uses more than it requested. Where no candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing. The pod is
 //! then the first in the order that keeps the scope below its level for that long, else the first that keeps it
 //! below its hard limit, else the first. Where the hard limit would be reached within the pause, a pod of the first two
 //! kinds does not wait for it, nor does one whose death lasts as long as the rest of the pause.
@@ -33,12 +32,6 @@ pub const KUBELET_PACE_NS: u64 = 10 * SECOND_NS;
 
 /// The longest pause between two evictions that change nothing.
 pub const LONGEST_PAUSE_NS: u64 = 300 * SECOND_NS;
-
-/// The second eviction has to last this long: about as long as freeing one gibibyte takes.
-pub const SHORTEST_HORIZON_NS: u64 = SECOND_NS / 10;
-
-/// No eviction has to last longer than this.
-pub const LONGEST_HORIZON_NS: u64 = KUBELET_PACE_NS;
 
 /// How much a scope grew of late, and how much of that its candidates did, all over the same time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -213,7 +206,6 @@ pub struct Effect {
     last: Option<u64>,
     /// The last one for growth that is no candidate's.
     paced: Option<u64>,
-    horizon: u64,
     pause: u64,
     /// What is taken to grow before growth was seen, and what was seen last.
     assumed: Grower,
@@ -227,7 +219,6 @@ impl Effect {
         Self {
             last: None,
             paced: None,
-            horizon: SHORTEST_HORIZON_NS,
             pause: KUBELET_PACE_NS,
             assumed,
             grower: assumed,
@@ -249,7 +240,7 @@ impl Effect {
     /// How long the eviction at `now` has to last, nanoseconds.
     pub const fn horizon(&self, now: u64) -> u64 {
         match self.last {
-            Some(last) if now.saturating_sub(last) < LONGEST_HORIZON_NS => self.horizon,
+            Some(last) if now.saturating_sub(last) < KUBELET_PACE_NS => KUBELET_PACE_NS,
             _ => 0,
         }
     }
@@ -265,12 +256,6 @@ impl Effect {
 
     /// A pod was evicted at `now`, for what [`Effect::grower`] named last.
     pub fn evicted(&mut self, now: u64) {
-        if let Some(last) = self.last {
-            self.horizon = match now.saturating_sub(last) {
-                LONGEST_HORIZON_NS.. => SHORTEST_HORIZON_NS,
-                _ => self.horizon.saturating_mul(2).min(LONGEST_HORIZON_NS),
-            };
-        }
         self.last = Some(now);
         if self.grower == Grower::Candidates {
             return;

@@ -18,8 +18,11 @@ const LOADAVG: &str = "/proc/loadavg";
 /// As fast as one CPU forks, tasks per second: a thread takes 10 us and more.
 const FORK_RATE_PER_CPU: u64 = 100_000;
 
-/// A victim's processes are waited for no longer than this, nanoseconds.
+/// A victim of which no process ended for this long has processes that stay, nanoseconds.
 const LONGEST_WAIT_NS: u64 = 5_000_000_000;
+
+/// Victims whose processes are awaited at a time; of more, the oldest one's count again.
+const MOST_ENDING: usize = 16;
 
 /// Where tasks are counted.
 #[derive(Debug)]
@@ -162,6 +165,29 @@ pub(super) struct Shortage {
     pub(super) first: bool,
 }
 
+/// A victim whose processes were killed. Times are `CLOCK_MONOTONIC` nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    token: u64,
+    /// When it was killed.
+    killed: u64,
+    /// The fewest processes that it had since then.
+    left: u64,
+    /// When there were that few for the first time.
+    fell: u64,
+}
+
+impl Ending {
+    /// How many of its processes end at `now`; `None` where nothing more is to come.
+    fn look(&mut self, pids: &Pids, now: u64) -> Option<u64> {
+        let left = pids.of(self.token)?;
+        if left < self.left {
+            (self.left, self.fell) = (left, now);
+        }
+        (self.left > 0 && now.saturating_sub(self.fell) < LONGEST_WAIT_NS).then_some(self.left)
+    }
+}
+
 /// Where the levels stand. Times are `CLOCK_MONOTONIC` nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PidWatch {
@@ -172,8 +198,9 @@ pub(super) struct PidWatch {
     settled: bool,
     /// No candidate was said.
     said: bool,
-    /// The last victim and when it was killed.
-    victim: Option<(u64, u64)>,
+    /// When a pod was evicted for its processes.
+    evicted: Option<u64>,
+    ending: [Option<Ending>; MOST_ENDING],
 }
 
 impl PidWatch {
@@ -193,6 +220,8 @@ impl PidWatch {
         cpus: u32,
         (shortest, longest): (Duration, Duration),
     ) -> Option<Shortage> {
+        // Read first: what ends between the two readings counts twice, and no pod dies for it.
+        let ending = self.ending(pids, now);
         let mut left = u64::MAX;
         let mut shortage = None;
         for level in &pids.levels {
@@ -204,9 +233,10 @@ impl PidWatch {
             } else {
                 level.level
             };
-            left = left.min(level.level.saturating_sub(tasks));
-            if tasks >= floor && shortage.is_none() {
-                let excess = tasks - level.target.min(tasks) + 1;
+            let rest = tasks.saturating_sub(ending);
+            left = left.min(level.level.saturating_sub(rest));
+            if rest >= floor && shortage.is_none() {
+                let excess = rest - level.target.min(rest) + 1;
                 shortage = Some((level.level, tasks, excess));
             }
         }
@@ -220,7 +250,7 @@ impl PidWatch {
             (self.settled, self.said) = (false, false);
             return None;
         };
-        if self.settled || self.is_ending(pids, now) {
+        if self.settled {
             return None;
         }
         Some(Shortage {
@@ -231,22 +261,45 @@ impl PidWatch {
         })
     }
 
-    /// Killed is not gone: true while processes of the last victim are left.
-    fn is_ending(&self, pids: &Pids, now: u64) -> bool {
-        self.victim.is_some_and(|(token, killed)| {
-            let waits = now.saturating_sub(killed) < LONGEST_WAIT_NS;
-            waits && pids.of(token).is_some_and(|left| left > 0)
-        })
+    /// Killed is not gone: so many processes end.
+    fn ending(&mut self, pids: &Pids, now: u64) -> u64 {
+        let all = self.ending.iter_mut().filter_map(|place| {
+            let left = place.as_mut()?.look(pids, now);
+            if left.is_none() {
+                *place = None;
+            }
+            left
+        });
+        all.sum()
     }
 
     /// Whether a pod may go whose end is not enough: no faster than the kubelet evicts.
     pub(super) fn may_take_less(&self, now: u64) -> bool {
-        self.victim
-            .is_none_or(|(_, killed)| now.saturating_sub(killed) >= KUBELET_PACE_NS)
+        self.evicted
+            .is_none_or(|evicted| now.saturating_sub(evicted) >= KUBELET_PACE_NS)
     }
 
-    pub(super) fn evicted(&mut self, token: u64, now: u64) {
-        self.victim = Some((token, now));
+    /// A pod was killed, for whatever reason: its processes end from now on.
+    pub(super) fn killed(&mut self, token: u64, now: u64) {
+        let ending = Ending {
+            token,
+            killed: now,
+            left: u64::MAX,
+            fell: now,
+        };
+        let same = |place: &Option<Ending>| place.is_some_and(|of| of.token == token);
+        let place = self.ending.iter().position(same);
+        let place = place.or_else(|| self.ending.iter().position(Option::is_none));
+        let killed = |place: &Option<Ending>| place.map(|of| of.killed);
+        let oldest = || (0..MOST_ENDING).min_by_key(|at| killed(&self.ending[*at]));
+        if let Some(place) = place.or_else(oldest) {
+            self.ending[place] = Some(ending);
+        }
+    }
+
+    /// A pod was evicted for its processes.
+    pub(super) fn evicted(&mut self, now: u64) {
+        self.evicted = Some(now);
     }
 
     /// All is said (observe mode).
@@ -262,53 +315,4 @@ impl PidWatch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SLEEPS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-
-    #[test]
-    fn this_machine_runs_tasks() {
-        let tasks = Tasks::of_node().unwrap().count().unwrap();
-        assert!((2..4_194_304).contains(&tasks), "{tasks}");
-    }
-
-    /// The node at a level that its tasks make true or not.
-    fn pids(level: u64, target: u64) -> Pids {
-        let level = PidLevel {
-            tasks: Tasks::of_node().unwrap(),
-            level,
-            target,
-        };
-        Pids::new(vec![level], Vec::new())
-    }
-
-    #[test]
-    fn the_sleep_shrinks_with_what_is_left() {
-        let mut watch = PidWatch::default();
-        assert_eq!(watch.look(&pids(u64::MAX, u64::MAX), 5, 2, SLEEPS), None);
-        assert!(!watch.is_due(99_000_000) && watch.is_due(100_000_005));
-        let near = Tasks::of_node().unwrap().count().unwrap() + 100_000;
-        assert_eq!(watch.look(&pids(near, near), 0, 100, SLEEPS), None);
-        assert!(watch.sleep(0) < Duration::from_millis(15), "{watch:?}");
-    }
-
-    #[test]
-    fn a_level_is_said_once_and_the_target_counts_from_then_on() {
-        let mut watch = PidWatch::default();
-        let found = watch.look(&pids(1, 1), 0, 1, SLEEPS).unwrap();
-        assert!(found.first && found.excess >= found.tasks);
-        let further = pids(u64::MAX, 1);
-        let found = watch.look(&further, 1, 1, SLEEPS).unwrap();
-        assert!(!found.first, "above its target");
-        assert!(watch.no_candidate(1, SLEEPS.1));
-        assert!(!watch.no_candidate(2, SLEEPS.1));
-        watch.settle();
-        assert_eq!(watch.look(&further, 3, 1, SLEEPS), None);
-        assert_eq!(watch.look(&pids(u64::MAX, u64::MAX), 4, 1, SLEEPS), None);
-        assert!(watch.look(&pids(1, 1), 5, 1, SLEEPS).is_some());
-        assert!(watch.may_take_less(6));
-        watch.evicted(1, 6);
-        assert!(!watch.may_take_less(7) && watch.may_take_less(6 + KUBELET_PACE_NS));
-    }
-}
+mod tests;

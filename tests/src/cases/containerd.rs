@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -13,7 +12,7 @@ use podwarden::api::types::PodStats;
 use super::apiserver::{NAMESPACE, World};
 use super::eviction_status::{expect_delivered, expect_status};
 use super::{Case, Context, case};
-use crate::containerd::{Containerd, RunningPod, WORKLOAD};
+use crate::containerd::{Containerd, RunningPod, TEARDOWN, WORKLOAD};
 use crate::harness::{Node, Options, PodSpec, eventually, state_of, until};
 
 pub(super) const CASES: &[Case] = &[
@@ -25,9 +24,6 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const MIB: u64 = 1 << 20;
-
-/// How long a pod may take to be torn down: what the runtime refuses is tried again, ever later.
-const TEARDOWN: Duration = Duration::from_secs(60);
 
 /// How often a case does what it is about, unless it is told.
 const RUNS: u32 = 2;

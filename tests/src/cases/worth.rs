@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = &[
     portable("worth_outside", worth_outside),
     portable("worth_exempt", worth_exempt),
     case("worth_filler", worth_filler),
+    portable("worth_slow_filler", worth_slow_filler),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -136,13 +137,22 @@ fn worth_exempt(context: &Context) -> Result<()> {
     node.finish()
 }
 
-/// A Burstable pod over its request fills; BestEffort pods rank ahead of it and hold 4 MiB each.
-fn worth_filler(context: &Context) -> Result<()> {
+/// A Burstable pod over its request holds `holds` MiB and fills `rate` MiB per second; BestEffort pods rank ahead of it
+/// and hold 4 MiB each.
+fn fills(context: &Context, holds: &str, rate: &str) -> Result<()> {
     let node = Node::start(context, &super::eviction::small("enforce"))?;
     let filler = node.pod(PodSpec::burstable("filler", "8Mi"))?;
     let mut small = Small::start(&node, SMALL)?;
+    let held = filler.start(&["anon", "--mib", holds])?;
+    let least = holds.parse::<u64>()? * MIB;
+    until(node.limit(), "the filler's memory", || {
+        filler
+            .cgroup
+            .memory()
+            .is_ok_and(|memory| memory.usage >= least)
+    })?;
     sleep(Duration::from_millis(1500))?;
-    let mut fill = filler.start(&["fill", "--mib", "480", "--rate", "400"])?;
+    let mut fill = filler.start(&["fill", "--mib", "480", "--rate", rate])?;
     let ended = fill.wait(node.limit())?;
     ensure!(!ended.success(), "the filler ended by itself");
     sleep(Duration::from_millis(500))?;
@@ -158,6 +168,15 @@ fn worth_filler(context: &Context) -> Result<()> {
         alive + 1 >= SMALL,
         "{alive} of {SMALL} small pods are alive"
     );
-    drop((fill, small));
+    drop((fill, held, small));
     node.finish()
+}
+
+fn worth_filler(context: &Context) -> Result<()> {
+    fills(context, "1", "400")
+}
+
+/// Each small pod would last a moment.
+fn worth_slow_filler(context: &Context) -> Result<()> {
+    fills(context, "240", "12")
 }

@@ -33,7 +33,7 @@ use crate::harness::{eventually, private_dir};
 
 pub(crate) use self::cni::{Asked, plugins};
 pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox};
-pub(crate) use self::pods::{RunningPod, Started, WORKLOAD};
+pub(crate) use self::pods::{RunningPod, Started, TEARDOWN, WORKLOAD};
 
 /// What has to be on the machine, besides the network plugins.
 const PROGRAMS: [&str; 8] = [

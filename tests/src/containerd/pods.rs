@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::pods::runtime::cri::{
@@ -17,7 +18,10 @@ use super::cri::{
     NamespaceOption, OF_CONTAINER, PodSandboxConfig, RunPodSandboxRequest, method,
 };
 use super::image;
-use crate::harness::{Cgroup, PodSpec};
+use crate::harness::{Cgroup, PodSpec, eventually};
+
+/// How long a pod may take to be torn down: what the runtime refuses is tried again, ever later.
+pub(crate) const TEARDOWN: Duration = Duration::from_secs(60);
 
 /// What the one container is called.
 pub(crate) const WORKLOAD: &str = "main";
@@ -138,9 +142,12 @@ impl Containerd {
         Ok(())
     }
 
-    /// Stops and removes a pod, as a kubelet does in the end.
+    /// Stops and removes a pod, as a kubelet does in the end: time and again, for while the agent stops the same sandbox
+    /// the runtime may find its network half gone, and refuse.
     pub(crate) fn remove(&self, pod: &RunningPod) -> Result<()> {
-        self.ask(async |client| client.stop_sandbox(&pod.sandbox).await)?;
+        eventually(TEARDOWN, || {
+            self.ask(async |client| client.stop_sandbox(&pod.sandbox).await)
+        })?;
         let Nothing {} = self.call(
             method::REMOVE_POD_SANDBOX,
             Id {

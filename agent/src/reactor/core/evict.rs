@@ -283,6 +283,7 @@ impl Core {
             let usage = choice.usage;
             self.dying
                 .add(Dying::new(plan, choice.position, number, usage, verified));
+            self.pids.killed(victim.token, verified);
         }
         self.tell(Report::Chosen(Chosen {
             number,

@@ -94,7 +94,7 @@ impl Core {
                     return Evicted::Told;
                 }
                 if self.kill(plan, taken, crossing) {
-                    self.pids.evicted(victim.token, at);
+                    self.pids.evicted(at);
                     return Evicted::Killed;
                 }
             }
