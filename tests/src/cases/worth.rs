@@ -155,11 +155,15 @@ fn fills(context: &Context, holds: &str, rate: &str) -> Result<()> {
     let mut fill = filler.start(&["fill", "--mib", "480", "--rate", rate])?;
     let ended = fill.wait(node.limit())?;
     ensure!(!ended.success(), "the filler ended by itself");
+    let evicted: Vec<Eviction> = eventually(node.limit(), || {
+        let evicted = node.agent.evictions()?;
+        let filled = evicted.iter().any(|one| one.pod.uid == filler.uid());
+        ensure!(filled, "the filler's eviction is not told: {evicted:?}");
+        Ok(evicted)
+    })?;
     sleep(Duration::from_millis(500))?;
-    let evicted = node.agent.evictions()?;
-    let last = evicted.last().context("no eviction")?;
     ensure!(
-        last.pod.uid == filler.uid() && evicted.len() <= 2,
+        evicted.len() <= 2 && node.agent.evictions()?.len() == evicted.len(),
         "{} evictions: {evicted:?}",
         evicted.len()
     );
