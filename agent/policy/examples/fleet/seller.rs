@@ -292,10 +292,9 @@ impl Seller {
             tally.contended((asked - NODE_CPU).min(given), STEP_S);
         }
         for pod in &mut self.sold {
-            let part = u128::from(pod.ask.cpu) * u128::from(given);
-            let part = part.checked_div(u128::from(wanted)).unwrap_or(0);
-            let part = u64::try_from(part).unwrap_or(u64::MAX);
-            pod.left = pod.left.saturating_sub(part.saturating_mul(STEP_S));
+            // Thousandths of a node's CPUs: their product is far below 2^64.
+            let part = (pod.ask.cpu * given).checked_div(wanted).unwrap_or(0);
+            pod.left = pod.left.saturating_sub(part * STEP_S);
         }
         self.sold.retain(|pod| {
             if pod.left == 0 {
