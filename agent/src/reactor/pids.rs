@@ -10,7 +10,10 @@ use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc, time::Duration};
 use podwarden_cgroup::UsageReader;
 use podwarden_policy::{evict::PidRank, worth::KUBELET_PACE_NS};
 
-use super::{plan::Victim, room::touch};
+use super::{
+    plan::{ArmedPlan, Victim},
+    room::touch,
+};
 use crate::base::clock::nanos;
 
 const LOADAVG: &str = "/proc/loadavg";
@@ -166,8 +169,10 @@ pub(super) struct Shortage {
 }
 
 /// A victim whose processes were killed. Times are `CLOCK_MONOTONIC` nanoseconds.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Ending {
+    /// Its plan: the next one has no file of an evicted pod. What holds the files is freed by the reconciler.
+    plan: Arc<ArmedPlan>,
     token: u64,
     /// When it was killed.
     killed: u64,
@@ -179,8 +184,8 @@ struct Ending {
 
 impl Ending {
     /// How many of its processes end at `now`; `None` where nothing more is to come.
-    fn look(&mut self, pids: &Pids, now: u64) -> Option<u64> {
-        let left = pids.of(self.token)?;
+    fn look(&mut self, now: u64) -> Option<u64> {
+        let left = self.plan.pids.as_ref()?.of(self.token)?;
         if left < self.left {
             (self.left, self.fell) = (left, now);
         }
@@ -189,7 +194,7 @@ impl Ending {
 }
 
 /// Where the levels stand. Times are `CLOCK_MONOTONIC` nanoseconds.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct PidWatch {
     due: u64,
     /// A level is reached: the target counts.
@@ -221,7 +226,7 @@ impl PidWatch {
         (shortest, longest): (Duration, Duration),
     ) -> Option<Shortage> {
         // Read first: what ends between the two readings counts twice, and no pod dies for it.
-        let ending = self.ending(pids, now);
+        let ending = self.ending(now);
         let mut left = u64::MAX;
         let mut shortage = None;
         for level in &pids.levels {
@@ -262,9 +267,9 @@ impl PidWatch {
     }
 
     /// Killed is not gone: so many processes end.
-    fn ending(&mut self, pids: &Pids, now: u64) -> u64 {
+    fn ending(&mut self, now: u64) -> u64 {
         let all = self.ending.iter_mut().filter_map(|place| {
-            let left = place.as_mut()?.look(pids, now);
+            let left = place.as_mut()?.look(now);
             if left.is_none() {
                 *place = None;
             }
@@ -280,17 +285,18 @@ impl PidWatch {
     }
 
     /// A pod was killed, for whatever reason: its processes end from now on.
-    pub(super) fn killed(&mut self, token: u64, now: u64) {
+    pub(super) fn killed(&mut self, plan: &Arc<ArmedPlan>, token: u64, now: u64) {
         let ending = Ending {
+            plan: Arc::clone(plan),
             token,
             killed: now,
             left: u64::MAX,
             fell: now,
         };
-        let same = |place: &Option<Ending>| place.is_some_and(|of| of.token == token);
+        let same = |place: &Option<Ending>| place.as_ref().is_some_and(|of| of.token == token);
         let place = self.ending.iter().position(same);
         let place = place.or_else(|| self.ending.iter().position(Option::is_none));
-        let killed = |place: &Option<Ending>| place.map(|of| of.killed);
+        let killed = |place: &Option<Ending>| place.as_ref().map(|of| of.killed);
         let oldest = || (0..MOST_ENDING).min_by_key(|at| killed(&self.ending[*at]));
         if let Some(place) = place.or_else(oldest) {
             self.ending[place] = Some(ending);

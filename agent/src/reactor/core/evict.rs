@@ -283,7 +283,9 @@ impl Core {
             let usage = choice.usage;
             self.dying
                 .add(Dying::new(plan, choice.position, number, usage, verified));
-            self.pids.killed(victim.token, verified);
+            if plan.pids.is_some() {
+                self.pids.killed(plan, victim.token, verified);
+            }
         }
         self.tell(Report::Chosen(Chosen {
             number,
