@@ -8,8 +8,10 @@
 //! filled, cover the excess and the growth of the scope over a horizon. The first eviction has no horizon; the next
 //! ones have [`KUBELET_PACE_NS`] until that has passed: memory that was filled again at once is not worth a second
 //! pod. A pod that is not effective, or whose memory would be free only after the scope is at its hard limit, gives way
-//! to the candidate that grows, if that one uses more than it requested. Where no candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing. The pod is
-//! then the first in the order that keeps the scope below its level for that long, else the first that keeps it
+//! to the candidate that grows, if that one uses more than it requested.
+//!
+//! Where no candidate grows, evictions keep the kubelet's pace, and the pause doubles while they change nothing. The pod
+//! is then the first in the order that keeps the scope below its level for that long, else the first that keeps it
 //! below its hard limit, else the first. Where the hard limit would be reached within the pause, a pod of the first two
 //! kinds does not wait for it, nor does one whose death lasts as long as the rest of the pause.
 //!

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use podwarden_policy::promise::Promise;
 
-use super::plan::{ArmedPlan, Scope, ScopeName, Victim};
+use super::{
+    places::keep,
+    plan::{ArmedPlan, Scope, ScopeName, Victim},
+};
 
 /// Victims that are looked after at a time; of more, the oldest one's memory counts again.
 const MOST: usize = 64;
@@ -105,17 +108,8 @@ impl Default for Victims {
 impl Victims {
     pub(super) fn add(&mut self, dying: Dying) {
         let token = dying.victim().token;
-        let same = |d: &Option<Dying>| d.as_ref().is_some_and(|d| d.victim().token == token);
-        let place = self.0.iter().position(same);
-        let place = place.or_else(|| self.0.iter().position(Option::is_none));
-        let oldest = || {
-            let numbers = self.0.iter().enumerate();
-            numbers.min_by_key(|(_, dying)| dying.as_ref().map(|dying| dying.number))
-        };
-        let place = place.or_else(|| oldest().map(|(place, _)| place));
-        if let Some(place) = place {
-            self.0[place] = Some(dying);
-        }
+        let same = |old: &Dying| old.victim().token == token;
+        keep(&mut self.0, dying, same, |old| old.number);
     }
 
     /// Calls `look` with each, and forgets those of which nothing more is to come; true where there was one.

@@ -29,6 +29,7 @@ pub mod growth;
 mod node;
 mod noticing;
 pub mod pids;
+mod places;
 pub mod plan;
 mod poll;
 mod reap;

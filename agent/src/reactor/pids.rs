@@ -11,6 +11,7 @@ use podwarden_cgroup::UsageReader;
 use podwarden_policy::{evict::PidRank, worth::KUBELET_PACE_NS};
 
 use super::{
+    places::keep,
     plan::{ArmedPlan, Victim},
     room::touch,
 };
@@ -293,14 +294,8 @@ impl PidWatch {
             left: u64::MAX,
             fell: now,
         };
-        let same = |place: &Option<Ending>| place.as_ref().is_some_and(|of| of.token == token);
-        let place = self.ending.iter().position(same);
-        let place = place.or_else(|| self.ending.iter().position(Option::is_none));
-        let killed = |place: &Option<Ending>| place.as_ref().map(|of| of.killed);
-        let oldest = || (0..MOST_ENDING).min_by_key(|at| killed(&self.ending[*at]));
-        if let Some(place) = place.or_else(oldest) {
-            self.ending[place] = Some(ending);
-        }
+        let same = |old: &Ending| old.token == token;
+        keep(&mut self.ending, ending, same, |old| old.killed);
     }
 
     /// A pod was evicted for its processes.

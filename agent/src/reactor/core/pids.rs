@@ -12,7 +12,7 @@ use super::{
 use crate::{
     base::clock::monotonic as now,
     reactor::{
-        pids::{PidWatch, Pids},
+        pids::Pids,
         plan::{ArmedPlan, ScopeName, Victim},
         report::{Crossing, Detector, Report},
     },
@@ -21,10 +21,7 @@ use crate::{
 impl Core {
     /// Looks at the levels of process ids where it is time.
     pub(super) fn relieve_pids(&mut self, plan: &Arc<ArmedPlan>, wake: u64) {
-        let Some(pids) = &plan.pids else {
-            self.pids = PidWatch::default();
-            return;
-        };
+        let Some(pids) = &plan.pids else { return };
         let at = now();
         if !self.pids.is_due(at) {
             return;

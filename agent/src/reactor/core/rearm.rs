@@ -6,6 +6,7 @@ use super::{Core, EVENTS_OF, NOTIFY, SCOPES, STALL};
 use crate::reactor::{
     fill::Fill,
     node::NodeRoom,
+    pids::PidWatch,
     plan::{ArmedPlan, Pressure, Scope},
     poll::drain,
     watch::Watch,
@@ -53,6 +54,10 @@ impl Core {
             }
         }
         self.swap_triggers(&new);
+        // Nothing looks at it then, and it holds plans.
+        if new.pids.is_none() {
+            self.pids = PidWatch::default();
+        }
         // The node is looked at afresh.
         self.node = NodeRoom::default();
         self.plan = new;

@@ -4,6 +4,7 @@ use podwarden_cgroup::{Controller, Hierarchies, Tree, Version};
 
 use super::*;
 
+const SECOND: u64 = 1_000_000_000;
 const SLEEPS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 #[test]
@@ -50,6 +51,7 @@ fn a_level_is_said_once_and_the_target_counts_from_then_on() {
     watch.evicted(6);
     assert!(!watch.may_take_less(7) && watch.may_take_less(6 + KUBELET_PACE_NS));
 }
+
 fn tree(dir: &tempfile::TempDir) -> Tree {
     let mount = dir.path().to_owned();
     let hierarchies = Hierarchies {
@@ -91,18 +93,22 @@ fn set(dir: &tempfile::TempDir, index: usize, tasks: u64) {
     std::fs::write(path, format!("{tasks}\n")).unwrap();
 }
 
-const SECOND: u64 = 1_000_000_000;
-
 fn pids(plan: &ArmedPlan) -> &Pids {
     plan.pids.as_ref().unwrap()
 }
 
-#[test]
-fn processes_that_end_slowly_cost_no_other_pod() {
+/// A pod of 390 processes was found beside one of 50, and killed.
+fn killed_bomb() -> (tempfile::TempDir, Arc<ArmedPlan>, PidWatch) {
     let (dir, plan) = cgroups(&[450, 390, 50]);
     let mut watch = PidWatch::default();
     assert!(watch.look(pids(&plan), 0, 2, SLEEPS).is_some());
     watch.killed(&plan, 1, 0);
+    (dir, plan, watch)
+}
+
+#[test]
+fn processes_that_end_slowly_cost_no_other_pod() {
+    let (dir, plan, mut watch) = killed_bomb();
     // One a second, for longer than a victim of which none ends is awaited.
     for second in 1..20 {
         let left = 390 - second;
@@ -116,10 +122,7 @@ fn processes_that_end_slowly_cost_no_other_pod() {
 
 #[test]
 fn a_plan_without_the_victim_changes_nothing() {
-    let (dir, plan) = cgroups(&[450, 390, 50]);
-    let mut watch = PidWatch::default();
-    assert!(watch.look(pids(&plan), 0, 2, SLEEPS).is_some());
-    watch.killed(&plan, 1, 0);
+    let (dir, _, mut watch) = killed_bomb();
     let (_other, next) = cgroups(&[450, 0, 50]);
     let next = Pids::new(
         vec![level(
@@ -132,10 +135,7 @@ fn a_plan_without_the_victim_changes_nothing() {
 
 #[test]
 fn a_second_bomb_does_not_wait_for_the_end_of_the_first() {
-    let (dir, plan) = cgroups(&[450, 390, 50]);
-    let mut watch = PidWatch::default();
-    assert!(watch.look(pids(&plan), 0, 2, SLEEPS).is_some());
-    watch.killed(&plan, 1, 0);
+    let (dir, plan, mut watch) = killed_bomb();
     assert_eq!(watch.look(pids(&plan), 1, 2, SLEEPS), None);
     set(&dir, 2, 410);
     set(&dir, 0, 800);
