@@ -22,8 +22,9 @@ const LOADAVG: &str = "/proc/loadavg";
 /// As fast as one CPU forks, tasks per second: a thread takes 10 us and more.
 const FORK_RATE_PER_CPU: u64 = 100_000;
 
-/// A victim of which no process ended for this long has processes that stay, nanoseconds.
-const LONGEST_WAIT_NS: u64 = 5_000_000_000;
+/// A victim of which no process ended for this long has processes that stay, nanoseconds. Hundreds that share slow CPUs
+/// end all at once, and late.
+const LONGEST_WAIT_NS: u64 = 60_000_000_000;
 
 /// Victims whose processes are awaited at a time; of more, the oldest one's count again.
 const MOST_ENDING: usize = 16;

@@ -110,14 +110,18 @@ fn killed_bomb() -> (tempfile::TempDir, Arc<ArmedPlan>, PidWatch) {
 fn processes_that_end_slowly_cost_no_other_pod() {
     let (dir, plan, mut watch) = killed_bomb();
     // One a second, for longer than a victim of which none ends is awaited.
-    for second in 1..20 {
+    for second in 1..70 {
         let left = 390 - second;
         set(&dir, 1, left);
         set(&dir, 0, 50 + left);
         assert_eq!(watch.look(pids(&plan), second * SECOND, 2, SLEEPS), None);
     }
-    // None ended for five seconds.
-    assert!(watch.look(pids(&plan), 24 * SECOND, 2, SLEEPS).is_some());
+    let last = 69 * SECOND;
+    let stays = last + LONGEST_WAIT_NS;
+    assert_eq!(watch.look(pids(&plan), stays - 1, 2, SLEEPS), None);
+    set(&dir, 2, 100);
+    set(&dir, 0, 450);
+    assert!(watch.look(pids(&plan), stays, 2, SLEEPS).is_some());
 }
 
 #[test]
