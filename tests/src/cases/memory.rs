@@ -2,7 +2,7 @@
 
 use std::thread::available_parallelism;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use podwarden::api::types::EventKind;
 
@@ -54,7 +54,7 @@ fn memory_matches_kernel(context: &Context) -> Result<()> {
         })?;
     }
     for pod in &pods {
-        let stats = node.expect(pod.uid(), |stats| {
+        node.expect(pod.uid(), |stats| {
             let kernel: Memory = pod.cgroup.memory()?;
             let memory = stats.memory.clone().unwrap_or_default();
             ensure_close("usageBytes", memory.usage_bytes, kernel.usage)?;
@@ -63,21 +63,18 @@ fn memory_matches_kernel(context: &Context) -> Result<()> {
                 memory.working_set_bytes,
                 kernel.working_set(),
             )?;
-            ensure_close("rssBytes", memory.rss_bytes, kernel.rss)
+            ensure_close("rssBytes", memory.rss_bytes, kernel.rss)?;
+            let main = stats.containers.first().context("no container")?;
+            let memory = main
+                .memory
+                .as_ref()
+                .with_context(|| format!("the container of {} has no memory", pod.spec.name))?;
+            ensure_close(
+                "the container's usageBytes",
+                memory.usage_bytes,
+                pod.main.memory()?.usage,
+            )
         })?;
-        let main = &stats.containers[0];
-        let kernel = pod.main.memory()?;
-        ensure!(
-            main.memory.is_some(),
-            "the container of {} has no memory",
-            pod.spec.name
-        );
-        let memory = main.memory.clone().unwrap_or_default();
-        ensure_close(
-            "the container's usageBytes",
-            memory.usage_bytes,
-            kernel.usage,
-        )?;
     }
     // A Guaranteed pod has a limit; a BestEffort one has none.
     let limit = |n: usize| -> Result<Option<u64>> {

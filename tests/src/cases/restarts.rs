@@ -3,6 +3,7 @@
 mod each_step;
 mod figures;
 mod hand_over;
+mod hog;
 mod load;
 mod nested;
 mod soak;
@@ -18,6 +19,7 @@ use podwarden::api::types::{Event, EventKind, PodStats};
 
 use self::figures::Figures;
 pub(super) use self::hand_over::last_take_over;
+use self::hog::Hog;
 use self::load::Load;
 use super::eviction::small;
 use super::recorder::{records, restart};
@@ -107,14 +109,6 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// A pod that fills memory past the level and stays there until it is evicted.
-struct Hog {
-    pod: Pod,
-    workload: Workload,
-    /// It was dead when an agent started.
-    was_dead: bool,
-}
-
 fn restarts_continue(context: &Context) -> Result<()> {
     let seed = context.seed()?;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -141,7 +135,7 @@ fn restarts_continue(context: &Context) -> Result<()> {
     let mut killed = 0;
     for round in 0..rounds {
         let mut hog = match round % 2 {
-            1 => Some(start_hog(&rig)?),
+            1 => Some(Hog::start(&rig)?),
             _ => None,
         };
         for _ in 0..random.u32(1..=3) {
@@ -159,9 +153,7 @@ fn restarts_continue(context: &Context) -> Result<()> {
             settings(&rig, &pods)? == limits,
             "limits are not what they were"
         );
-        if let Some(hog) = &mut hog {
-            hog.was_dead = !hog.workload.is_alive();
-        }
+        let was_dead = hog.as_mut().is_some_and(Hog::is_dead);
         rig.start()?;
         let told = figures.look(&rig.node.agent, &pods, &load);
         told.with_context(|| format!("round {round}, ended by {signal:?}, seed {seed}"))?;
@@ -170,10 +162,8 @@ fn restarts_continue(context: &Context) -> Result<()> {
             "limits are not what they were before the agent was started again"
         );
         if let Some(mut hog) = hog {
-            hog.workload
-                .wait(context.limit(20))
-                .context("the hog was not evicted")?;
-            hogs.insert(hog.pod.uid().to_owned(), hog.was_dead);
+            hog.evicted(&rig, context.limit(20))?;
+            hogs.insert(hog.pod.uid().to_owned(), was_dead);
             take_away(&rig, &hog.pod)?;
         }
         load.ensure_goes_on()?;
@@ -194,34 +184,6 @@ fn restarts_continue(context: &Context) -> Result<()> {
         context.figure(name, count as f64, "");
     }
     rig.node.finish()
-}
-
-fn start_hog(rig: &Rig) -> Result<Hog> {
-    let pod = rig.node.pod(PodSpec::best_effort("hog"))?;
-    // Processes that come and go hold some for a moment, which must not be missing later; nor does page cache count that
-    // is easily given back.
-    let mut usage = u64::MAX;
-    for _ in 0..10 {
-        usage = usage.min(rig.node.kubepods().memory()?.working_set());
-        sleep(Duration::from_millis(20))?;
-    }
-    let mib = (rig.node.level()? + 24 * MIB).saturating_sub(usage) / MIB;
-    let workload = pod.start(&[
-        "fill",
-        "--mib",
-        &mib.to_string(),
-        "--rate",
-        "400",
-        "--step-kib",
-        "64",
-        "--hold-ms",
-        "600000",
-    ])?;
-    Ok(Hog {
-        pod,
-        workload,
-        was_dead: false,
-    })
 }
 
 /// Takes an idle pod off the node.

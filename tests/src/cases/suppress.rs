@@ -14,7 +14,7 @@ use super::colocation::quota;
 use super::colocation::scene::Scene;
 use super::undo::undo;
 use super::{Case, Context, case, portable};
-use crate::harness::{Options, PodSpec, Qos, Workload, eventually, http_get, sleep};
+use crate::harness::{Options, PodSpec, Qos, eventually, http_get, sleep};
 
 pub(super) const CASES: &[Case] = &[
     portable(
@@ -238,7 +238,7 @@ fn suppression_by_cpus(context: &Context) -> Result<()> {
         false => all.clone(),
     };
     // Some kernels take a list away only while no process is below the cgroup: all CPUs are in it until then.
-    let left = match takes_lists_away(&scene)? {
+    let left = match scene.takes_lists_away()? {
         true => &found,
         false => &all,
     };
@@ -257,25 +257,4 @@ fn suppression_by_cpus(context: &Context) -> Result<()> {
         );
     }
     scene.finish_by_undo(context)
-}
-
-/// Whether this kernel takes a list of CPUs away from a cgroup with a process.
-fn takes_lists_away(scene: &Scene) -> Result<bool> {
-    let probe = scene.node.sandbox.root.child("probe");
-    probe.create()?;
-    let mut process = Workload::start(&probe, &["sleep"])?;
-    let mounts = probe.mounts();
-    let mount = mounts.of(Controller::CpuSet).context("no cpuset")?;
-    let file = mount.join(probe.path()).join("cpuset.cpus");
-    let taken = match mounts.is_on_v2(Controller::CpuSet) {
-        true => {
-            fs::write(&file, "0\n").with_context(|| file.display().to_string())?;
-            fs::write(&file, "\n").is_ok()
-        }
-        // None is empty there.
-        false => true,
-    };
-    process.kill();
-    eventually(scene.node.limit(), || probe.remove())?;
-    Ok(taken)
 }

@@ -17,7 +17,7 @@ pub(crate) struct Burn {
     /// Ends after this much time, milliseconds.
     #[arg(long, default_value_t = 600_000)]
     for_ms: u64,
-    /// Ends once every thread has used this much CPU time, milliseconds.
+    /// Ends once every thread has used this much CPU time with this work, milliseconds.
     #[arg(long)]
     cpu_ms: Option<u64>,
     /// Share of the time that it works, in percent.
@@ -50,12 +50,15 @@ impl Burn {
 
     fn work(&self, end: Instant) {
         let busy = PERIOD * self.duty.min(100) / 100;
-        let budget = self.cpu_ms.map(Duration::from_millis);
+        // What the thread used before, when its process began in another cgroup, is no part of it.
+        let until = self
+            .cpu_ms
+            .map(|ms| thread_cpu() + Duration::from_millis(ms));
         loop {
             let turn = Instant::now();
             while turn.elapsed() < busy {
                 std::hint::spin_loop();
-                if budget.is_some_and(|budget| thread_cpu() >= budget) {
+                if until.is_some_and(|until| thread_cpu() >= until) {
                     return;
                 }
             }

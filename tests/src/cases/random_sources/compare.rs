@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::cases::Context;
 use crate::harness::{Node, eventually};
@@ -20,20 +20,26 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Waits until all sources are well, the pods are as `expected`, and nothing changes between two looks.
+    /// Waits until all sources are well, the pods are as `expected`, and nothing has changed from one look to
+    /// another after a later sampling pass: what pods are called is of the last one.
     pub(super) fn once(
         context: &Context,
         node: &Node,
         expected: impl Fn(&Self) -> Result<()>,
     ) -> Result<Self> {
-        let mut last = None;
+        let mut last: Option<(Self, String)> = None;
         eventually(context.limit(60), || {
+            let from = node.agent.node()?.time;
             let seen = Self::of(node)?;
             expected(&seen)?;
-            let same = last.as_ref() == Some(&seen);
-            let seen = last.insert(seen);
-            ensure!(same, "it changes still");
-            Ok(seen.clone())
+            if let Some((earlier, until)) = &last
+                && *earlier == seen
+            {
+                ensure!(*until != from, "no sampling pass since the last look");
+                return Ok(seen);
+            }
+            last = Some((seen, node.agent.node()?.time));
+            bail!("it changes still");
         })
     }
 

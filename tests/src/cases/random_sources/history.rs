@@ -184,6 +184,13 @@ impl<'a> History<'a> {
             "pods {:?}, not {wanted:?}",
             seen.pods.keys()
         );
+        for (name, object) in self.objects.iter().filter(|(_, object)| object.alive) {
+            let found = &seen.pods[object.pod.uid.as_str()];
+            ensure!(
+                found.starts_with(&format!("e2e/{name} ")),
+                "{name} is still called {found}"
+            );
+        }
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use podwarden::api::types::{Event, EventKind, TookOver};
 
-use super::{Rig, ensure_evicted_once, start_hog, take_away};
+use super::hog::Hog;
+use super::{Rig, ensure_evicted_once, take_away};
 use crate::cases::Context;
 use crate::cases::converge::scene::{CONFIG, TARGET, oom_kills};
 use crate::cases::converge::seen::{hard_limit, limit};
@@ -127,15 +128,14 @@ pub(super) fn filling(context: &Context) -> Result<()> {
             _ => Signal::SIGKILL,
         };
         let next = Standby::start(&rig, &format!("round-{round}"))?;
-        let mut hog = start_hog(&rig)?;
+        let mut hog = Hog::start(&rig)?;
         sleep(Duration::from_millis(random.u64(0..1000)))?;
         let took_over = hand_over(&mut rig, next, signal)
             .with_context(|| format!("round {round}, {signal:?}, seed {seed}"))?;
         let name = format!("no_agent_evicted_{}", signal.as_str().to_lowercase());
         context.figure(name, took_over.gap_nanos() as f64 / 1e6, "ms");
-        hog.workload
-            .wait(context.limit(20))
-            .with_context(|| format!("round {round}, seed {seed}: the hog was not evicted"))?;
+        hog.evicted(&rig, context.limit(20))
+            .with_context(|| format!("round {round}, seed {seed}"))?;
         take_away(&rig, &hog.pod)?;
         hogs.insert(hog.pod.uid().to_owned(), false);
         ensure!(calm.is_alive(), "another pod was killed as well");

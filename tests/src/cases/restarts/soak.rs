@@ -10,8 +10,9 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind};
 
 use super::figures::Figures;
+use super::hog::Hog;
 use super::load::Load;
-use super::{Rig, start_hog, take_away};
+use super::{Rig, take_away};
 use crate::apiserver::{ApiServer, Outage};
 use crate::cases::drift::kept_files;
 use crate::cases::footprint::{Footprint, ensure_flat};
@@ -138,11 +139,9 @@ impl<'a> Soak<'a> {
 
     /// A pod fills memory past the level and is gone within the limit; the agent tells of it.
     fn evict_one(&mut self) -> Result<()> {
-        let mut hog = start_hog(&self.rig)?;
+        let mut hog = Hog::start(&self.rig)?;
         let limit = self.rig.context.limit(120);
-        hog.workload
-            .wait(limit)
-            .context("the hog was not evicted")?;
+        hog.evicted(&self.rig, limit)?;
         self.hogs.insert(hog.pod.uid().to_owned());
         eventually(limit, || {
             let told = self.evictions()?;
