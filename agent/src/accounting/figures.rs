@@ -32,8 +32,8 @@ use forks::RefusedForks;
 pub use idle::Extent;
 use idle::IdlePods;
 use kept::{Kept, KeptPod};
+use names::in_order;
 pub use names::{Named, Names};
-use names::{name, sort_key};
 use parts::{below_mount, disk, exits, stall};
 use pressure::Pressures;
 use tasks::Tasks;
@@ -154,7 +154,8 @@ impl Sampler {
         let mut sums: HashMap<QosClass, Account> = HashMap::new();
         let mut pods = Vec::with_capacity(index.pods().len());
         let mut kept = std::mem::take(&mut self.pods);
-        for (uid, entry) in index.pods() {
+        for named in in_order(index, names) {
+            let (uid, entry) = (named.uid, named.entry);
             if !kept.contains_key(uid) {
                 kept.insert(uid.clone(), KeptPod::default());
             }
@@ -168,11 +169,10 @@ impl Sampler {
             let (mut pod, total) =
                 unchanged.unwrap_or_else(|| self.pod(&pass, tree, index, figures, entry, kept));
             kept.total = Some(total);
-            name(&mut pod, uid, names);
+            named.name(&mut pod, names);
             add(sums.entry(entry.class).or_default(), &total);
             pods.push(pod);
         }
-        pods.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
         kept.retain(|uid, _| index.pods().contains_key(uid));
         self.pods = kept;
@@ -189,7 +189,7 @@ impl Sampler {
         }
     }
 
-    /// Reads a pod; [`name`] adds what it is called.
+    /// Reads a pod; [`names`] adds what it is called.
     fn pod(
         &mut self,
         pass: &Pass,

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Pods that every pass reads, if there are so many.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 32;
 
 /// No pod's figures are older, apart from the time between two passes.
 const FRESH: Duration = Duration::from_secs(10);

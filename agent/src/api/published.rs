@@ -5,6 +5,7 @@
 
 pub(crate) mod compressed;
 mod counts;
+mod demand;
 mod events;
 mod figures;
 mod peaks;
@@ -24,10 +25,10 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 
 pub(crate) use self::counts::{CROSSING_TO_KILL, KILL_TO_FREED, NOT_FREED, OVERSHOOT};
-use self::{counts::count, events::Rings, standing::Standing};
+use self::{counts::count, demand::Demand, events::Rings, standing::Standing};
 pub use self::{
     events::EVENTS_KEPT, figures::Figures, presenter::Presenter, settings::ConfigState,
 };
@@ -77,9 +78,7 @@ pub struct Published {
     standing: Standing,
     reactor_down: AtomicBool,
     pressure: NodePressure,
-    epoch: Instant,
-    last_demand_ms: AtomicU64,
-    demand: Notify,
+    demand: Demand,
 }
 
 impl Default for Published {
@@ -108,9 +107,7 @@ impl Default for Published {
             standing: Standing::default(),
             reactor_down: AtomicBool::new(false),
             pressure: NodePressure::default(),
-            epoch: Instant::now(),
-            last_demand_ms: AtomicU64::new(0),
-            demand: Notify::new(),
+            demand: Demand::default(),
         }
     }
 }
@@ -181,10 +178,14 @@ impl Published {
 
     /// The latest figures. Also wakes the sampler: a client reads figures.
     pub fn figures(&self) -> Arc<Figures> {
-        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_demand_ms.store(now.max(1), Ordering::Relaxed);
-        self.demand.notify_one();
+        self.demand.figures();
         self.latest()
+    }
+
+    /// The same for a client that reads [`Figures::listed`].
+    pub fn figures_to_list(&self) -> Arc<Figures> {
+        self.demand.list();
+        self.figures()
     }
 
     /// The same without waking the sampler.
@@ -228,14 +229,12 @@ impl Published {
 
     /// Time since the last request for figures; `None` before the first.
     pub fn since_demand(&self) -> Option<Duration> {
-        match self.last_demand_ms.load(Ordering::Relaxed) {
-            0 => None,
-            ms => Some(
-                self.epoch
-                    .elapsed()
-                    .saturating_sub(Duration::from_millis(ms)),
-            ),
-        }
+        self.demand.since_figures()
+    }
+
+    /// Time since the last request for the list of pods; `None` before the first.
+    pub fn since_list_demand(&self) -> Option<Duration> {
+        self.demand.since_list()
     }
 
     /// Completes at a request for figures.

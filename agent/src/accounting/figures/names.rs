@@ -1,8 +1,13 @@
 //! What pods and containers are called, and the order of pods.
 
-use podwarden_policy::PodUid;
+use std::cmp::Reverse;
 
-use crate::api::types::{PodRef, PodStats};
+use podwarden_policy::{PodUid, QosClass};
+
+use crate::{
+    accounting::index::{CgroupIndex, PodEntry},
+    api::types::{PodRef, PodStats},
+};
 
 /// What pods and containers are called, where a source says so.
 pub trait Names {
@@ -26,33 +31,52 @@ pub struct Named {
     pub evicted: bool,
 }
 
-/// Puts what a pod and its containers are called beside their figures.
-pub(super) fn name(pod: &mut PodStats, uid: &PodUid, names: &impl Names) {
-    let named = names.pod(uid);
-    pod.pod_ref = named.pod;
-    named.source.clone_into(&mut pod.source);
-    let phase = if named.evicted { "Evicted" } else { "Running" };
-    phase.clone_into(&mut pod.phase);
-    for container in &mut pod.containers {
-        let found = names.container(uid, &container.id);
-        found
-            .unwrap_or(&container.id)
-            .clone_into(&mut container.name);
-        container.sandbox = names.is_sandbox(uid, &container.id);
-    }
+/// A pod's cgroups and what it is called.
+pub(super) struct NamedPod<'a> {
+    pub(super) uid: &'a PodUid,
+    pub(super) entry: &'a PodEntry,
+    named: Named,
 }
 
-/// Guaranteed, Burstable, BestEffort; then by name.
-pub(super) fn sort_key(pod: &PodStats) -> (u8, &str, &str, &str) {
-    let tier = match pod.qos_class.as_str() {
-        "Guaranteed" => 0,
-        "Burstable" => 1,
-        _ => 2,
-    };
-    let PodRef {
-        name,
-        namespace,
-        uid,
-    } = &pod.pod_ref;
-    (tier, namespace, name, uid)
+/// Every pod in the order of the API: Guaranteed, Burstable, BestEffort; then by name.
+pub(super) fn in_order<'a>(index: &'a CgroupIndex, names: &impl Names) -> Vec<NamedPod<'a>> {
+    let pods = index.pods().iter();
+    let mut pods: Vec<NamedPod<'a>> = pods
+        .map(|(uid, entry)| NamedPod {
+            uid,
+            entry,
+            named: names.pod(uid),
+        })
+        .collect();
+    // The figures themselves are many times as large.
+    pods.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+    pods
+}
+
+impl NamedPod<'_> {
+    fn key(&self) -> (Reverse<QosClass>, &str, &str, &PodUid) {
+        let pod = &self.named.pod;
+        (
+            Reverse(self.entry.class),
+            &pod.namespace,
+            &pod.name,
+            self.uid,
+        )
+    }
+
+    /// Puts what the pod and its containers are called beside their figures.
+    pub(super) fn name(self, pod: &mut PodStats, names: &impl Names) {
+        let Self { uid, named, .. } = self;
+        pod.pod_ref = named.pod;
+        named.source.clone_into(&mut pod.source);
+        let phase = if named.evicted { "Evicted" } else { "Running" };
+        phase.clone_into(&mut pod.phase);
+        for container in &mut pod.containers {
+            let found = names.container(uid, &container.id);
+            found
+                .unwrap_or(&container.id)
+                .clone_into(&mut container.name);
+            container.sandbox = names.is_sandbox(uid, &container.id);
+        }
+    }
 }

@@ -89,7 +89,10 @@ pub(super) async fn pods(
     asked: Result<Query<AskedPods>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
     let peak_since = peak_since(asked)?;
-    let figures = shared.published.figures();
+    let figures = match peak_since {
+        Some(_) => shared.published.figures(),
+        None => shared.published.figures_to_list(),
+    };
     if let Some(time) = peak_since {
         let pods = shared.published.with_peaks(figures.pods.clone(), time);
         return Ok(Json(PodList { pods }).into_response());

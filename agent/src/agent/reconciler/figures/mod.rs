@@ -303,7 +303,7 @@ impl FiguresPublisher {
         let figures = Figures::new(node, sample.pods)
             .with_reclaimed(inputs)
             .with_cpu_strategies(others.cpu_strategies);
-        if extent == Extent::Read {
+        if stays(env.published.since_list_demand()) {
             // Written now, not while a request waits.
             let _ = figures.listed();
         }
@@ -345,7 +345,11 @@ impl FiguresPublisher {
 
 /// Whether a client has asked for figures lately.
 fn has_reader(env: &Environment) -> bool {
-    let since = env.published.since_demand();
+    stays(env.published.since_demand())
+}
+
+/// Whether another request is to be expected so long after the last one.
+fn stays(since: Option<Duration>) -> bool {
     since.is_some_and(|since| since < READER_STAYS)
 }
 

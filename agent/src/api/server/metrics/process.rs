@@ -34,9 +34,9 @@ pub(super) fn write(text: &mut String, start_time: &str) {
         )
         .add(&none, bytes);
     }
-    if let Ok(files) = fs::read_dir("/proc/self/fd") {
+    if let Some(files) = open_files() {
         Family::gauge(text, "process_open_fds", "Number of open file descriptors.")
-            .add(&none, files.count());
+            .add(&none, files);
     }
     if let Ok(start) = start_time.parse::<jiff::Timestamp>() {
         Family::gauge(
@@ -45,6 +45,16 @@ pub(super) fn write(text: &mut String, start_time: &str) {
             "Start time of the process since unix epoch in seconds.",
         )
         .add(&none, start.as_microsecond() as f64 / MICROS);
+    }
+}
+
+/// From Linux 6.2 on the directory's size is their number (`proc_fd_getattr`, fs/proc/fd.c), before it is 0.
+fn open_files() -> Option<u64> {
+    const DESCRIPTORS: &str = "/proc/self/fd";
+    match fs::metadata(DESCRIPTORS).ok()?.len() {
+        // One of them reads the directory.
+        0 => Some((fs::read_dir(DESCRIPTORS).ok()?.count() as u64).saturating_sub(1)),
+        open => Some(open),
     }
 }
 

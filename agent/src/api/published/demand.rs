@@ -1,0 +1,73 @@
+//! When figures were last asked for, and which.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Demand {
+    epoch: Instant,
+    /// Any of them.
+    figures: Moment,
+    /// The list of pods as a whole.
+    list: Moment,
+    notify: Notify,
+}
+
+/// Milliseconds since the epoch; 0 before the first.
+type Moment = AtomicU64;
+
+impl Demand {
+    /// Figures are asked for.
+    pub(super) fn figures(&self) {
+        self.figures.store(self.now(), Ordering::Relaxed);
+        self.notify.notify_one();
+    }
+
+    /// The list of pods is asked for, after [`Demand::figures`].
+    pub(super) fn list(&self) {
+        self.list.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Time since figures were asked for.
+    pub(super) fn since_figures(&self) -> Option<Duration> {
+        self.since(&self.figures)
+    }
+
+    /// Time since the list was asked for.
+    pub(super) fn since_list(&self) -> Option<Duration> {
+        self.since(&self.list)
+    }
+
+    /// Completes when figures are asked for.
+    pub(super) async fn notified(&self) {
+        self.notify.notified().await;
+    }
+
+    fn now(&self) -> u64 {
+        let now = u64::try_from(self.epoch.elapsed().as_millis());
+        now.unwrap_or(u64::MAX).max(1)
+    }
+
+    fn since(&self, moment: &Moment) -> Option<Duration> {
+        match moment.load(Ordering::Relaxed) {
+            0 => None,
+            ms => Some((self.epoch.elapsed()).saturating_sub(Duration::from_millis(ms))),
+        }
+    }
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        Self {
+            epoch: Instant::now(),
+            figures: Moment::new(0),
+            list: Moment::new(0),
+            notify: Notify::new(),
+        }
+    }
+}
