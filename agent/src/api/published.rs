@@ -20,7 +20,7 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -227,14 +227,14 @@ impl Published {
         let _ = self.done.set(counters);
     }
 
-    /// Time since the last request for figures; `None` before the first.
-    pub fn since_demand(&self) -> Option<Duration> {
-        self.demand.since_figures()
+    /// Figures were asked for lately: sampling goes on at its full pace.
+    pub fn has_reader(&self) -> bool {
+        self.demand.is_for_figures()
     }
 
-    /// Time since the last request for the list of pods; `None` before the first.
-    pub fn since_list_demand(&self) -> Option<Duration> {
-        self.demand.since_list()
+    /// The list of pods was asked for lately.
+    pub fn has_list_reader(&self) -> bool {
+        self.demand.is_for_list()
     }
 
     /// Completes at a request for figures.

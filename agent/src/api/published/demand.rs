@@ -7,6 +7,9 @@ use std::{
 
 use tokio::sync::Notify;
 
+/// Another request is to be expected for so long after one.
+const READER_STAYS: Duration = Duration::from_secs(10);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Demand {
@@ -33,14 +36,14 @@ impl Demand {
         self.list.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Time since figures were asked for.
-    pub(super) fn since_figures(&self) -> Option<Duration> {
-        self.since(&self.figures)
+    /// Figures were asked for less than [`READER_STAYS`] ago.
+    pub(super) fn is_for_figures(&self) -> bool {
+        self.is_lately(&self.figures)
     }
 
-    /// Time since the list was asked for.
-    pub(super) fn since_list(&self) -> Option<Duration> {
-        self.since(&self.list)
+    /// The list was.
+    pub(super) fn is_for_list(&self) -> bool {
+        self.is_lately(&self.list)
     }
 
     /// Completes when figures are asked for.
@@ -53,10 +56,10 @@ impl Demand {
         now.unwrap_or(u64::MAX).max(1)
     }
 
-    fn since(&self, moment: &Moment) -> Option<Duration> {
+    fn is_lately(&self, moment: &Moment) -> bool {
         match moment.load(Ordering::Relaxed) {
-            0 => None,
-            ms => Some((self.epoch.elapsed()).saturating_sub(Duration::from_millis(ms))),
+            0 => false,
+            ms => self.epoch.elapsed() < Duration::from_millis(ms) + READER_STAYS,
         }
     }
 }

@@ -52,9 +52,6 @@ const IDLE_LOOK: Duration = Duration::from_secs(1);
 const ACCOUNTS_FULL: &str = "the kernel programs have no account left: CPU time, waits and exits of some cgroups count \
      to the one above them; every pod is seen and may be evicted all the same; raise maxPods and restart the agent";
 
-/// A request for figures keeps sampling at its full pace for this long.
-const READER_STAYS: Duration = Duration::from_secs(10);
-
 pub(in crate::agent) struct FiguresPublisher {
     accounting: Accounting,
     sampler: Sampler,
@@ -145,7 +142,7 @@ impl FiguresPublisher {
             return Duration::ZERO;
         };
         let interval = env.published.sampling_interval();
-        if has_reader(env) {
+        if env.published.has_reader() {
             interval.saturating_sub(sampled.elapsed())
         } else if self.accounting.kernel.is_some() {
             IDLE_LOOK.max(interval).saturating_sub(looked.elapsed())
@@ -156,7 +153,7 @@ impl FiguresPublisher {
 
     /// What the pass reads that is due now; `None` where nothing has changed.
     fn extent(&mut self, env: &Environment) -> Option<Extent> {
-        if has_reader(env) {
+        if env.published.has_reader() {
             return Some(Extent::Read);
         }
         let is_whole_due = self
@@ -189,7 +186,7 @@ impl FiguresPublisher {
 
     /// Whether a request for figures brings the next pass forward.
     pub(super) fn waits_for_reader(&self, env: &Environment) -> bool {
-        !has_reader(env)
+        !env.published.has_reader()
     }
 
     /// The pods' cgroups, by uid.
@@ -303,7 +300,7 @@ impl FiguresPublisher {
         let figures = Figures::new(node, sample.pods)
             .with_reclaimed(inputs)
             .with_cpu_strategies(others.cpu_strategies);
-        if stays(env.published.since_list_demand()) {
+        if env.published.has_list_reader() {
             // Written now, not while a request waits.
             let _ = figures.listed();
         }
@@ -341,16 +338,6 @@ impl FiguresPublisher {
         let (stats, inputs) = reclaimer.and_then(|r| r.pass(&env.node, set, pods)).unzip();
         (stats, inputs.map(Arc::new))
     }
-}
-
-/// Whether a client has asked for figures lately.
-fn has_reader(env: &Environment) -> bool {
-    stays(env.published.since_demand())
-}
-
-/// Whether another request is to be expected so long after the last one.
-fn stays(since: Option<Duration>) -> bool {
-    since.is_some_and(|since| since < READER_STAYS)
 }
 
 /// Where the pods' memory came from.
