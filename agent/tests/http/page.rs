@@ -303,7 +303,7 @@ async fn live_figures_come_with_each_pass() {
         "{read}"
     );
     // It is a client that reads figures.
-    assert!(api.published.since_demand().is_some());
+    assert!(api.published.has_reader());
 }
 
 #[tokio::test]
