@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use podwarden::api::types::{Event, EventKind, PodStats};
 
 use self::figures::Figures;
-pub(super) use self::hand_over::last_take_over;
+pub(super) use self::hand_over::{gap, last_take_over};
 use self::hog::Hog;
 use self::load::Load;
 use super::eviction::small;

@@ -24,6 +24,11 @@ pub(super) async fn wait(
     kubepods: &CgroupPath,
 ) -> Result<Tree, StartError> {
     let tree = || Tree::new(hierarchies.clone(), root).map_err(StartError::Cgroup);
+    let present = tree()?;
+    if present.id(kubepods).is_ok() {
+        // Without a watch, whose end waits for the kernel: an agent that takes over has no time for that.
+        return Ok(present);
+    }
     let mut waited = false;
     loop {
         // The watches before the look, so that no creation falls in between.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::LIMIT;
 use super::eviction::Scene;
-use crate::cases::restarts::last_take_over;
+use crate::cases::restarts::{gap, last_take_over};
 use crate::cases::{Case, Context, slow};
 use crate::harness::eventually;
 use crate::kubernetes::{Cluster, condition, uid};
@@ -32,7 +32,7 @@ fn kubernetes_update(context: &Context) -> Result<()> {
         eventually(LIMIT, || old_one_ends(cluster, &old)).context("the old pod is not ended")?;
         scene.evict()?;
         let took_over = eventually(LIMIT, || took_over(cluster))?;
-        context.figure("no_agent_evicted", took_over.gap_nanos() as f64 / 1e6, "ms");
+        gap(context, &took_over, "update");
         ensure!(took_over.ended_nanos.is_some(), "{took_over:?}");
         eventually(LIMIT, || {
             let new = cluster.agent_pod()?;

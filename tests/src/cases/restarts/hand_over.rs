@@ -66,6 +66,17 @@ pub(in crate::cases) fn last_take_over(events: Vec<Event>) -> Option<TookOver> {
     })
 }
 
+/// For how long no agent evicted, and how much of that the one before took to leave.
+pub(in crate::cases) fn gap(context: &Context, took_over: &TookOver, after: &str) {
+    let ms = |nanos: u64| nanos as f64 / 1e6;
+    let gap = took_over.gap_nanos();
+    context.figure(format!("no_agent_evicted_{after}"), ms(gap), "ms");
+    if let Some(ended) = took_over.ended_nanos {
+        let left = took_over.locked_nanos.saturating_sub(ended);
+        context.figure(format!("left_after_{after}"), ms(left), "ms");
+    }
+}
+
 /// Ends the agent at work; the one that stands by is the node's agent then.
 fn hand_over(rig: &mut Rig, next: Standby, signal: Signal) -> Result<TookOver> {
     rig.node.agent.signal(signal)?;
@@ -132,8 +143,7 @@ pub(super) fn filling(context: &Context) -> Result<()> {
         sleep(Duration::from_millis(random.u64(0..1000)))?;
         let took_over = hand_over(&mut rig, next, signal)
             .with_context(|| format!("round {round}, {signal:?}, seed {seed}"))?;
-        let name = format!("no_agent_evicted_{}", signal.as_str().to_lowercase());
-        context.figure(name, took_over.gap_nanos() as f64 / 1e6, "ms");
+        gap(context, &took_over, &signal.as_str().to_lowercase());
         hog.evicted(&rig, context.limit(20))
             .with_context(|| format!("round {round}, seed {seed}"))?;
         take_away(&rig, &hog.pod)?;
