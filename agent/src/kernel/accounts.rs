@@ -94,9 +94,9 @@ pub struct Accounts {
     gathered: Gathered,
 }
 
-/// Free accounts that the kernel programs have when they are attached. A node has thousands, and each takes four system
-/// calls: the others follow once the agent works.
-const FREE_AT_START: usize = 256;
+/// Free accounts that the kernel programs have when they are attached, enough for some twenty pods in the moment until the
+/// agent works. A node has thousands, and each takes four system calls: the others follow then.
+const FREE_AT_START: usize = 64;
 
 impl Accounts {
     /// Takes the maps over, and what an agent before this one left in them.

@@ -1,6 +1,6 @@
 //! Makes the calling thread real-time, as far as this node lets it.
 
-use std::{fs, io};
+use std::{fs, io, sync::OnceLock};
 
 use podwarden_cgroup::{Controller, Hierarchies};
 
@@ -40,17 +40,10 @@ impl Realtime {
         if !wanted {
             return Self::default();
         }
-        use rustix::mm::MlockAllFlags as Lock;
         touch_stack();
-        let program = Program::find();
-        if let Ok(program) = &program {
-            // Refused, they stay.
-            let _ = program.give_back_tables();
-        }
-        // On fault: only pages in use, so that untouched stacks and heaps stay unlocked.
-        let locked = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT).is_ok();
+        let Locked { locked, resident } = lock_memory();
         Self {
-            resident: locked && program.is_ok_and(|program| program.lock().is_ok()),
+            resident,
             scheduling: schedule(),
             locked,
             io_flusher: be_io_flusher(),
@@ -95,6 +88,33 @@ impl Realtime {
         }
         lost
     }
+}
+
+/// What came of locking this process's memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Locked {
+    locked: bool,
+    resident: bool,
+}
+
+/// Locks the program's code, and other memory as it is touched: once in a process, by whichever call comes first. An
+/// agent that waits for another has the time.
+pub(crate) fn lock_memory() -> Locked {
+    static DONE: OnceLock<Locked> = OnceLock::new();
+    *DONE.get_or_init(|| {
+        use rustix::mm::MlockAllFlags as Lock;
+        let program = Program::find();
+        if let Ok(program) = &program {
+            // Refused, they stay.
+            let _ = program.give_back_tables();
+        }
+        // On fault: only pages in use, so that untouched stacks and heaps stay unlocked.
+        let locked = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT).is_ok();
+        Locked {
+            locked,
+            resident: locked && program.is_ok_and(|program| program.lock().is_ok()),
+        }
+    })
 }
 
 /// What a thread that helps the reactor needs of this: its stack, and no wait for a disk. What is refused here was

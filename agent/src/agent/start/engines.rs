@@ -40,6 +40,7 @@ impl Engines {
         pods: &PodSet,
         standby: Option<Standby>,
     ) -> Result<Self, StartError> {
+        let is_prepared = standby.is_some();
         let (prepared, decision) = match standby {
             Some(standby) => standby.into_parts(),
             None => (None, support::decide(&support::probe(&config.cgroup_root))),
@@ -58,7 +59,9 @@ impl Engines {
         let kubepods = site.layout.path(&site.layout.kubepods);
         let (accounting, changes) = Accounting::start(kernel, tree, &kubepods, any_level)
             .map_err(StartError::Accounting)?;
-        process::release_unused_memory();
+        if !is_prepared {
+            process::release_unused_memory();
+        }
         let reactor = Reactor::start(levels, config.reactor)?;
         degradations.extend(degradations_of(config, tree, &reactor));
         degradations.sort();

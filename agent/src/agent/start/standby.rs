@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use podwarden_cgroup::{AgentLock, Error, Hierarchies, Predecessor, Tree};
 use tokio::sync::oneshot;
 
-use super::{LOCK_DIR, StartError, programs};
+use super::{LOCK_DIR, StartError, process, programs};
 use crate::{
     api::{
         published::Published,
@@ -14,6 +14,7 @@ use crate::{
     },
     base::clock,
     config::Config,
+    kernel::realtime,
 };
 
 /// The root is this agent's.
@@ -120,5 +121,10 @@ pub(in crate::agent) fn give_up(config: &Config) {
 fn prepare(config: &Config) -> Result<programs::Standby, String> {
     let hierarchies = Hierarchies::detect().map_err(|e| e.to_string())?;
     let tree = Tree::new(hierarchies, &config.cgroup_root).map_err(|e| e.to_string())?;
-    programs::stand_by(config, &tree)
+    let programs = programs::stand_by(config, &tree);
+    process::release_unused_memory();
+    if programs.is_ok() && config.reactor.real_time {
+        realtime::lock_memory();
+    }
+    programs
 }
