@@ -29,20 +29,15 @@ pub(super) async fn wait(
         // Without a watch, whose end waits for the kernel: an agent that takes over has no time for that.
         return Ok(present);
     }
-    let mut waited = false;
     loop {
         // The watches before the look, so that no creation falls in between.
         let current = tree()?;
         let watches = places(&current, kubepods);
         let watches: Vec<_> = watches.iter().filter_map(|p| watch(p)).collect();
         if current.id(kubepods).is_ok() {
-            if !waited {
-                return Ok(current);
-            }
             tokio::time::sleep(SETTLE).await;
             return tree();
         }
-        waited = true;
         let any = async {
             match watches.as_slice() {
                 [] => std::future::pending().await,

@@ -31,7 +31,7 @@ impl Demand {
         self.notify.notify_one();
     }
 
-    /// The list of pods is asked for, after [`Demand::figures`].
+    /// The list of pods is asked for; [`Demand::figures`] besides.
     pub(super) fn list(&self) {
         self.list.store(self.now(), Ordering::Relaxed);
     }

@@ -88,15 +88,12 @@ pub(super) async fn pods(
     State(shared): State<Shared>,
     asked: Result<Query<AskedPods>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
-    let peak_since = peak_since(asked)?;
-    let figures = match peak_since {
-        Some(_) => shared.published.figures(),
-        None => shared.published.figures_to_list(),
-    };
-    if let Some(time) = peak_since {
+    if let Some(time) = peak_since(asked)? {
+        let figures = shared.published.figures();
         let pods = shared.published.with_peaks(figures.pods.clone(), time);
         return Ok(Json(PodList { pods }).into_response());
     }
+    let figures = shared.published.figures_to_list();
     let json = figures
         .listed()
         .map_err(|e| ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
