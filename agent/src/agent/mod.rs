@@ -83,8 +83,9 @@ pub(crate) async fn run(
     };
     let standby::Root {
         lock,
-        programs,
+        prepared,
         taken,
+        urgent,
     } = root;
     let api = start::api(&config).await?;
     // After the lock: no other agent writes to the log.
@@ -111,9 +112,10 @@ pub(crate) async fn run(
     let lock = &around.lock;
     let working = async {
         let events = Arc::clone(&published);
-        let mut started = start::reconciler(config, published, evictions, programs).await?;
+        let mut started = start::reconciler(config, published, evictions, prepared).await?;
         watchdog.watch(started.pulse());
         started.settle();
+        standby::end_urgency(urgent);
         lock.note_settled(true);
         if let Some(taken) = taken {
             taken.publish(&events);

@@ -13,5 +13,6 @@ mod resident;
 pub mod size;
 pub(crate) mod support;
 mod sys;
+pub(crate) mod urgent;
 pub(crate) mod waits;
 pub mod walk;

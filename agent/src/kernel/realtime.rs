@@ -1,6 +1,6 @@
 //! Makes the calling thread real-time, as far as this node lets it.
 
-use std::{fs, io, sync::OnceLock};
+use std::{fs, io, path::PathBuf, sync::OnceLock};
 
 use podwarden_cgroup::{Controller, Hierarchies};
 
@@ -32,7 +32,7 @@ pub enum Scheduling {
 
 /// Middle of 1..=99: above everything ordinary, and below the kernel's own watchdogs (99) and threaded interrupts
 /// (50).
-const PRIORITY: i32 = 49;
+pub(super) const PRIORITY: i32 = 49;
 
 impl Realtime {
     /// Tries SCHED_FIFO, then nice -20, locks the program's code, and other memory as it is touched.
@@ -92,14 +92,13 @@ impl Realtime {
 
 /// What came of locking this process's memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Locked {
+struct Locked {
     locked: bool,
     resident: bool,
 }
 
-/// Locks the program's code, and other memory as it is touched: once in a process, by whichever call comes first. An
-/// agent that waits for another has the time.
-pub(crate) fn lock_memory() -> Locked {
+/// Locks the program's code, and other memory as it is touched: once in a process.
+fn lock_memory() -> Locked {
     static DONE: OnceLock<Locked> = OnceLock::new();
     *DONE.get_or_init(|| {
         use rustix::mm::MlockAllFlags as Lock;
@@ -145,20 +144,34 @@ fn touch_stack() {
 /// unless an operator gives it one, and a pod's has none: the thread then leaves it for the root, which
 /// counts its CPU time from there on.
 pub(crate) fn make_fifo() -> bool {
-    set_fifo() || (leave_cpu_cgroup().is_ok() && set_fifo())
+    set_fifo(PRIORITY) || (leave_cpu_cgroup().is_ok() && set_fifo(PRIORITY))
 }
 
-fn set_fifo() -> bool {
+/// Threads that the calling one starts are ordinary.
+pub(super) fn set_fifo(priority: i32) -> bool {
+    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
+}
+
+/// Undoes [`set_fifo`]; false where the kernel refuses.
+pub(super) fn set_ordinary() -> bool {
+    set_scheduler(libc::SCHED_OTHER, 0)
+}
+
+fn set_scheduler(policy: i32, priority: i32) -> bool {
     let parameters = libc::sched_param {
-        sched_priority: PRIORITY,
+        sched_priority: priority,
     };
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: affects the calling thread only; the pointer is to a live value.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
 }
 
 /// Of the calling thread and no other: v1 takes threads one by one.
 fn leave_cpu_cgroup() -> io::Result<()> {
+    fs::write(mount_with_budgets()?.join("tasks"), "0")
+}
+
+/// The v1 cpu hierarchy, where its cgroups have real-time budgets.
+pub(super) fn mount_with_budgets() -> io::Result<PathBuf> {
     let hierarchies = Hierarchies::detect().map_err(io::Error::other)?;
     let mount = hierarchies.controllers.get(&Controller::Cpu);
     let mount = mount.filter(|_| !hierarchies.is_on_v2(Controller::Cpu));
@@ -167,7 +180,7 @@ fn leave_cpu_cgroup() -> io::Result<()> {
     if !mount.join("cpu.rt_runtime_us").exists() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    fs::write(mount.join("tasks"), "0")
+    Ok(mount.clone())
 }
 
 fn schedule() -> Scheduling {

@@ -95,21 +95,17 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(
         shared: Arc<Shared>,
-        kernel: Option<KernelLevels>,
         reports: rtrb::Producer<Report>,
         reaper: Reaper,
         config: ReactorConfig,
     ) -> nix::Result<Self> {
         let poll = Poll::new(TIMER)?;
         poll.add(&shared.control, CONTROL)?;
-        if let Some(kernel) = &kernel {
-            poll.add(&kernel.decisions, DECISIONS)?;
-        }
         let plan = shared.plan.load_full();
         let cpus = cpus::online();
         Ok(Self {
             shared,
-            kernel,
+            kernel: None,
             reports,
             poll,
             plan,
@@ -133,6 +129,13 @@ impl Core {
             cpus,
             config,
         })
+    }
+
+    /// For the kernel's own levels.
+    pub(super) fn take_kernel(&mut self, kernel: KernelLevels) -> nix::Result<()> {
+        self.poll.add(&kernel.decisions, DECISIONS)?;
+        self.kernel = Some(kernel);
+        Ok(())
     }
 
     /// Runs until stopped.

@@ -123,12 +123,20 @@ pub struct KernelLevels {
     pub decisions: RingBuf<MapData>,
 }
 
-impl Reactor {
-    /// Starts the thread with nothing armed.
+/// A reactor whose threads wait for its first turn.
+pub struct Prepared {
+    // Before the reactor, whose end waits for its thread, which waits for this.
+    begin: std::sync::mpsc::SyncSender<core::Core>,
+    core: core::Core,
+    reactor: Reactor,
+}
+
+impl Prepared {
+    /// Makes the threads, real-time as far as `config` wants it. An agent that waits for another has the time.
     ///
     /// # Errors
-    /// When a descriptor or the thread cannot be made.
-    pub fn start(kernel: Option<KernelLevels>, config: ReactorConfig) -> Result<Self, StartError> {
+    /// When a descriptor or a thread cannot be made.
+    pub fn new(config: ReactorConfig) -> Result<Self, StartError> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
             plan: ArcSwap::default(),
@@ -151,23 +159,27 @@ impl Reactor {
                 operation: "the thread that asks for notices",
                 source,
             })?;
-        let core = core::Core::new(Arc::clone(&shared), kernel, producer, reaper, config)
+        let core = core::Core::new(Arc::clone(&shared), producer, reaper, config)
             .map_err(failed("epoll and timer"))?;
         let ended = Ended(Arc::clone(&shared));
         let (say, said) = std::sync::mpsc::channel();
+        let (begin, begun) = std::sync::mpsc::sync_channel::<core::Core>(1);
         let thread = std::thread::Builder::new()
             .name("reactor".to_owned())
             .spawn(move || {
                 let _ended = ended;
                 let _ = say.send(Realtime::of_this_thread(config.real_time));
-                core.run();
+                // Without one it was not to begin.
+                if let Ok(core) = begun.recv() {
+                    core.run();
+                }
             })
             .map_err(|source| StartError {
                 operation: "thread",
                 source,
             })?;
         let realtime = said.recv().unwrap_or_default();
-        Ok(Self {
+        let reactor = Reactor {
             shared,
             retired: Vec::new(),
             reports,
@@ -175,7 +187,40 @@ impl Reactor {
             reaping: Some(reaping),
             noticing,
             realtime,
+        };
+        Ok(Self {
+            begin,
+            core,
+            reactor,
         })
+    }
+
+    /// Begins with nothing armed.
+    ///
+    /// # Errors
+    /// When the ring of `kernel` cannot be waited for.
+    pub fn start(self, kernel: Option<KernelLevels>) -> Result<Reactor, StartError> {
+        let Self {
+            begin,
+            mut core,
+            reactor,
+        } = self;
+        if let Some(kernel) = kernel {
+            core.take_kernel(kernel).map_err(failed("epoll"))?;
+        }
+        // An error says that the thread has ended, which is noticed.
+        let _ = begin.send(core);
+        Ok(reactor)
+    }
+}
+
+impl Reactor {
+    /// Starts the thread with nothing armed.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`] and [`Prepared::start`].
+    pub fn start(kernel: Option<KernelLevels>, config: ReactorConfig) -> Result<Self, StartError> {
+        Prepared::new(config)?.start(kernel)
     }
 
     /// Replaces what is armed, at once; notices of the kernel's that the plan has not got yet follow.

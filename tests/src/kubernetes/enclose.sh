@@ -24,6 +24,10 @@ while read -r _ at kind options _; do
         fi
     done
     echo $$ > "$at/$daemons/cgroup.procs"
+    # As the root of a machine, it has a real-time budget (CONFIG_RT_GROUP_SCHED).
+    if [ -e "$at/cpu.rt_runtime_us" ]; then
+        echo 300000 > "$at/cpu.rt_runtime_us" || true
+    fi
 done < "$dir/cgroups"
 mount -t bpf bpf /sys/fs/bpf
 

@@ -38,10 +38,10 @@ impl Engines {
         site: &Site,
         tree: &Tree,
         pods: &PodSet,
-        standby: Option<Standby>,
+        programs: Option<Standby>,
+        reactor: Option<reactor::Prepared>,
     ) -> Result<Self, StartError> {
-        let is_prepared = standby.is_some();
-        let (prepared, decision) = match standby {
+        let (prepared, decision) = match programs {
             Some(standby) => standby.into_parts(),
             None => (None, support::decide(&support::probe(&config.cgroup_root))),
         };
@@ -59,10 +59,13 @@ impl Engines {
         let kubepods = site.layout.path(&site.layout.kubepods);
         let (accounting, changes) = Accounting::start(kernel, tree, &kubepods, any_level)
             .map_err(StartError::Accounting)?;
-        if !is_prepared {
-            process::release_unused_memory();
-        }
-        let reactor = Reactor::start(levels, config.reactor)?;
+        let reactor = match reactor {
+            Some(prepared) => prepared.start(levels)?,
+            None => {
+                process::release_unused_memory();
+                Reactor::start(levels, config.reactor)?
+            }
+        };
         degradations.extend(degradations_of(config, tree, &reactor));
         degradations.sort();
         degradations.dedup();

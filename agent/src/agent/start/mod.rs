@@ -85,16 +85,19 @@ pub(super) async fn api(config: &Config) -> Result<server::Server, StartError> {
     server.map_err(StartError::Http)
 }
 
-/// Builds the reconciler. `recorded` are evictions by agents before this one, each with its time; `prepared` are the
-/// kernel programs of an agent that has waited.
+/// Builds the reconciler. `recorded` are evictions by agents before this one, each with its time; `prepared` is what an
+/// agent that has waited made ready.
 pub(super) async fn reconciler(
     config: Config,
     published: Arc<Published>,
     recorded: Vec<(String, Eviction)>,
-    prepared: Option<programs::Standby>,
+    prepared: standby::Prepared,
 ) -> Result<Reconciler, StartError> {
     let frozen = frozen::take_over(&config)?;
-    let mut site = Site::find(&config)?;
+    let mut site = match prepared.site {
+        Some(site) => site,
+        None => Site::find(&config)?,
+    };
     let mut writer = tree::writer(&config, site.driver)?;
     let without_systemd = writer.lost.take();
     let runtime = runtime(&config)?;
@@ -121,9 +124,16 @@ pub(super) async fn reconciler(
         runtime.as_ref().map(|runtime| runtime.names().clone()),
         &published,
     );
-    let engines = Engines::start(&config, &site, &tree, &set, prepared)
-        // What was made for an agent that does not run goes.
-        .inspect_err(|_| actor.remove_unused(&tree))?;
+    let engines = Engines::start(
+        &config,
+        &site,
+        &tree,
+        &set,
+        prepared.programs,
+        prepared.reactor,
+    )
+    // What was made for an agent that does not run goes.
+    .inspect_err(|_| actor.remove_unused(&tree))?;
     stats.profile = engines.profile.as_str().to_owned();
     stats.degradations = engines.degradations;
     stats

@@ -46,6 +46,14 @@ impl Site {
         })
     }
 
+    /// The tree below the root, which may have no kubepods cgroup yet.
+    ///
+    /// # Errors
+    /// As [`Tree::new`].
+    pub(super) fn bare_tree(&self, config: &Config) -> podwarden_cgroup::Result<Tree> {
+        Tree::new(self.hierarchies.clone(), &config.cgroup_root)
+    }
+
     /// What there is to use on the node.
     pub(super) fn sizes(&self) -> Sizes {
         Sizes {
@@ -69,7 +77,7 @@ impl Site {
 
     /// True for a pod whose cgroup exists.
     pub(super) fn has_cgroup_of(&self, config: &Config) -> impl Fn(&SourcedPod) -> bool {
-        let tree = Tree::new(self.hierarchies.clone(), &config.cgroup_root).ok();
+        let tree = self.bare_tree(config).ok();
         move |pod| {
             let layout = &self.layout;
             let path = layout.path(&layout.kubepods.pod(pod.qos, &pod.pod.uid));
@@ -88,7 +96,7 @@ impl Site {
         published: &Published,
     ) -> Result<Tree, StartError> {
         let root = &config.cgroup_root;
-        let tree = || Tree::new(self.hierarchies.clone(), root);
+        let tree = || self.bare_tree(config);
         if config.mode == Mode::Enforce && config.ownership == Ownership::Own {
             return tree().map_err(StartError::Cgroup);
         }

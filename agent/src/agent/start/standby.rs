@@ -2,28 +2,38 @@
 
 use std::{io, path::Path};
 
-use podwarden_cgroup::{AgentLock, Error, Hierarchies, Predecessor, Tree};
+use podwarden_cgroup::{AgentLock, Error, Predecessor};
 use tokio::sync::oneshot;
 
-use super::{LOCK_DIR, StartError, process, programs};
+use super::{LOCK_DIR, StartError, process, programs, site::Site};
 use crate::{
     api::{
         published::Published,
         server::OwnHealth,
         types::{EventKind, TookOver},
     },
-    base::clock,
+    base::{clock, error},
     config::Config,
-    kernel::realtime,
+    kernel::urgent::Urgent,
+    reactor,
 };
 
 /// The root is this agent's.
 pub(in crate::agent) struct Root {
     pub(in crate::agent) lock: AgentLock,
-    /// What was prepared while another agent worked.
-    pub(in crate::agent) programs: Option<programs::Standby>,
+    pub(in crate::agent) prepared: Prepared,
     /// The agent before this one, where this one has waited for it.
     pub(in crate::agent) taken: Option<Taken>,
+    /// Since then no agent watches the node: until the levels are armed this thread goes before all that is ordinary.
+    pub(in crate::agent) urgent: Option<Urgent>,
+}
+
+/// What was made ready while another agent worked; the start makes each part that is missing.
+#[derive(Default)]
+pub(in crate::agent) struct Prepared {
+    pub(super) site: Option<Site>,
+    pub(super) programs: Option<programs::Standby>,
+    pub(super) reactor: Option<reactor::Prepared>,
 }
 
 /// The end of the agent before this one, as far as it is known.
@@ -38,10 +48,23 @@ impl Root {
     pub(in crate::agent) fn of(lock: AgentLock) -> Self {
         Self {
             lock,
-            programs: None,
+            prepared: Prepared::default(),
             taken: None,
+            urgent: None,
         }
     }
+}
+
+/// The levels are armed: this thread is as all others are.
+pub(in crate::agent) fn end_urgency(urgent: Option<Urgent>) {
+    let Some(back) = urgent.and_then(Urgent::end) else {
+        return;
+    };
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = back.run() {
+            tracing::warn!(%error, "a thread stays in the root's cpu cgroup: its CPU time is not counted for this pod");
+        }
+    });
 }
 
 impl Taken {
@@ -74,9 +97,8 @@ pub(in crate::agent) async fn wait(
         free => return free.map(Root::of),
     }
     tracing::info!("another agent is at work: preparing to take over");
-    let programs = tokio::task::block_in_place(|| prepare(config))
-        .inspect_err(|why| tracing::info!(why, "kernel programs are loaded when it has ended"))
-        .ok();
+    let prepared = tokio::task::block_in_place(|| Prepared::of(config));
+    let is_urgent = config.reactor.real_time;
     let (tell, waited) = oneshot::channel();
     let say = health.map(OwnHealth::standby);
     let root = config.cgroup_root.clone();
@@ -89,6 +111,10 @@ pub(in crate::agent) async fn wait(
             if let Some(say) = say {
                 say(holder.pid);
             }
+            // It ends with this thread.
+            if is_urgent {
+                Urgent::begin();
+            }
         };
         let waited = AgentLock::wait(Path::new(LOCK_DIR), &root, ready);
         // Without a receiver this process is ending.
@@ -99,17 +125,22 @@ pub(in crate::agent) async fn wait(
         .name("standby".to_owned())
         .spawn(waiting)
         .map_err(no_thread)?;
+    // After the thread is there, which is to be in this process's cgroup.
+    let urgent = is_urgent
+        .then(|| tokio::task::block_in_place(Urgent::begin))
+        .flatten();
     let waited = waited
         .await
         .map_err(|gone| no_thread(io::Error::other(gone)))?;
     let ((lock, before), locked_nanos) = waited.map_err(StartError::Lock)?;
     Ok(Root {
         lock,
-        programs,
+        prepared,
         taken: before.map(|before| Taken {
             before,
             locked_nanos,
         }),
+        urgent,
     })
 }
 
@@ -118,13 +149,32 @@ pub(in crate::agent) fn give_up(config: &Config) {
     AgentLock::stop_waiting(Path::new(LOCK_DIR), &config.cgroup_root);
 }
 
-fn prepare(config: &Config) -> Result<programs::Standby, String> {
-    let hierarchies = Hierarchies::detect().map_err(|e| e.to_string())?;
-    let tree = Tree::new(hierarchies, &config.cgroup_root).map_err(|e| e.to_string())?;
-    let programs = programs::stand_by(config, &tree);
-    process::release_unused_memory();
-    if programs.is_ok() && config.reactor.real_time {
-        realtime::lock_memory();
+impl Prepared {
+    /// Changes nothing of the other agent's.
+    fn of(config: &Config) -> Self {
+        let site = match Site::find(config) {
+            Ok(site) => site,
+            Err(error) => {
+                let why = error::chain(&error);
+                tracing::info!(why, "all is looked for again when it has ended");
+                return Self::default();
+            }
+        };
+        let tree = site.bare_tree(config).map_err(|e| e.to_string());
+        let programs = tree.and_then(|tree| programs::stand_by(config, &tree));
+        let programs = programs
+            .inspect_err(|why| tracing::info!(why, "kernel programs are loaded when it has ended"))
+            .ok();
+        process::release_unused_memory();
+        // It locks memory, which would keep what the programs take later.
+        let reactor = programs
+            .is_some()
+            .then(|| reactor::Prepared::new(config.reactor));
+        Self {
+            site: Some(site),
+            programs,
+            // An error is the start's to tell, if it is still there.
+            reactor: reactor.and_then(Result::ok),
+        }
     }
-    programs
 }

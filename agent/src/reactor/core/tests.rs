@@ -87,7 +87,7 @@ impl Fake {
         let (producer, reports) = rtrb::RingBuffer::new(reports);
         let (reaper, handed) = reap::idle();
         let shared_too = Arc::clone(&shared);
-        let core = Core::new(shared_too, None, producer, reaper, config(per_minute)).unwrap();
+        let core = Core::new(shared_too, producer, reaper, config(per_minute)).unwrap();
         Self {
             dir,
             tree,
