@@ -66,6 +66,7 @@ pub(crate) async fn run(
     tokio::pin!(shutdown);
     start::process::keep_heap_small();
     start::process::raise_open_files();
+    start::process::make_room_for_open_files(config.max_pods);
     // Before the first figure is counted.
     server::recorder();
     let health = entry.health_socket.as_deref().map(OwnHealth::open);
