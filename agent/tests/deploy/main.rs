@@ -112,6 +112,10 @@ fn the_command_line_is_one() {
         let (name, health) = asked.subcommand().unwrap();
         assert_eq!(name, "health", "{probe}");
         assert_eq!(health.get_flag("ready"), path == "ready", "{probe}");
+        let timeout = container[probe]["timeoutSeconds"].as_u64().unwrap();
+        let wait: &std::time::Duration = health.get_one("wait").unwrap();
+        assert!(wait.as_secs_f64() < timeout as f64, "{probe}");
+        assert_eq!(wait.is_zero(), path != "ready", "{probe}");
         let asked: &std::path::PathBuf = health.get_one("api_socket").unwrap();
         assert_eq!(asked, own, "{probe}");
         // Longer than the start of a process on a busy node.

@@ -10,7 +10,7 @@ use std::{
 use podwarden::{
     api::{
         client::{Client, ClientError, Endpoint},
-        published::Figures,
+        published::{Figures, Published},
         types::{ErrorBody, EventKind, Eviction, NodeStats, PodList, PodStats},
     },
     hierarchy::act::{Counters, Operation, Outcome},
@@ -83,6 +83,29 @@ async fn health_is_at_once_and_readiness_when_it_is_set() {
     assert!(text.contains("the reactor is stuck"), "{text}");
     api.published.set_trouble(None);
     assert_eq!(api.status("GET", "/healthz").await.0, 200);
+}
+
+/// A probe asks as the process starts: before there is a socket, and before the agent is ready.
+#[tokio::test]
+async fn a_probe_may_wait_for_the_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("api.sock");
+    let ask = |wait: &str| {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_podwarden"));
+        command.args(["health", "--ready", "--wait", wait, "--api-socket"]);
+        command.arg(&socket).kill_on_drop(true).output()
+    };
+    assert_eq!(ask("0.3").await.unwrap().status.code(), Some(3));
+    let asked = tokio::spawn(ask("60"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let listening = socket.clone();
+    let api = Api::with(Published::default(), |listen| listen.unix = Some(listening)).await;
+    assert_eq!(ask("0").await.unwrap().status.code(), Some(1));
+    assert!(!asked.is_finished());
+    api.published.set_ready(true);
+    let answer = asked.await.unwrap().unwrap();
+    assert_eq!(answer.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "ok\n");
 }
 
 #[tokio::test]
