@@ -5,7 +5,7 @@ use podwarden_policy::{Pod, qos};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{Problem, QosClass, convert::Checked};
+use super::{Problem, QosClass, convert::Checked, typed::from_json};
 
 /// Documents of one file that are read, empty ones included: a node has some hundred pods at most.
 pub(crate) const MOST_DOCUMENTS: usize = 1024;
@@ -143,10 +143,7 @@ fn typed(mut value: Value) -> Result<(Pod, QosClass), Problem> {
         fields.insert("apiVersion".to_owned(), "v1".into());
         fields.insert("kind".to_owned(), "Pod".into());
     }
-    let typed: v1::Pod = serde_path_to_error::deserialize(value).map_err(|e| Problem::Type {
-        field: e.path().to_string(),
-        problem: e.inner().to_string(),
-    })?;
+    let typed: v1::Pod = from_json(&value.to_string(), "")?;
     let pod = super::convert::pod(&typed, &uid, Checked::Here)?;
     let class = qos::classify(&pod);
     Ok((pod, class))

@@ -36,6 +36,7 @@ mod manifests;
 mod mux;
 pub mod runtime;
 mod source;
+mod typed;
 mod url;
 
 pub use apiserver::Apiserver;

@@ -23,6 +23,7 @@ use crate::pods::{
     convert::{self, Checked, Quantities},
     http::Refusal,
     mux::PodEvent,
+    typed::from_json,
 };
 
 /// Kubelet `pkg/kubelet/types/pod_update.go`. The value of `mirror` is that of `config.hash`, which is
@@ -258,14 +259,8 @@ pub(crate) fn pod(raw: &RawValue, by: Source) -> Result<SourcedPod, Box<SourceEr
             problem,
         })
     };
-    let mut json = serde_json::Deserializer::from_str(raw.get());
-    let object: Object<'_> = serde_path_to_error::deserialize(&mut json).map_err(|e| {
-        let problem = Problem::Type {
-            field: e.path().to_string(),
-            problem: e.inner().to_string(),
-        };
-        error(uid_of(raw), "(not readable)".to_owned(), problem)
-    })?;
+    let object: Object<'_> = from_json(raw.get(), "")
+        .map_err(|problem| error(uid_of(raw), "(not readable)".to_owned(), problem))?;
     let meta = &object.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     converted(&object, by).map_err(|problem| {
@@ -308,7 +303,8 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect(),
     );
-    typed.spec = object.spec.map(spec).transpose()?;
+    let spec = object.spec.map(|raw| from_json(raw.get(), "spec."));
+    typed.spec = spec.transpose()?;
     let node = typed
         .spec
         .as_ref()
@@ -352,14 +348,6 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
             .as_ref()
             .map_or_else(BTreeMap::new, PodStatus::containers),
         deleting: meta.deletion_timestamp.is_some(),
-    })
-}
-
-fn spec(raw: &RawValue) -> Result<v1::PodSpec, Problem> {
-    let mut json = serde_json::Deserializer::from_str(raw.get());
-    serde_path_to_error::deserialize(&mut json).map_err(|e| Problem::Type {
-        field: format!("spec.{}", e.path()),
-        problem: e.inner().to_string(),
     })
 }
 
