@@ -101,6 +101,22 @@ struct Shared {
     ended: std::sync::atomic::AtomicBool,
 }
 
+impl Shared {
+    fn new() -> Result<Self, StartError> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Self {
+            plan: ArcSwap::default(),
+            control: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
+            bell: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
+            stop: false.into(),
+            lost: 0.into(),
+            trace: Arc::default(),
+            beat: 0.into(),
+            ended: false.into(),
+        })
+    }
+}
+
 /// The reconciler's end.
 pub struct Reactor {
     shared: Arc<Shared>,
@@ -137,17 +153,7 @@ impl Prepared {
     /// # Errors
     /// When a descriptor or a thread cannot be made.
     pub fn new(config: ReactorConfig) -> Result<Self, StartError> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let shared = Arc::new(Shared {
-            plan: ArcSwap::default(),
-            control: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
-            bell: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
-            stop: false.into(),
-            lost: 0.into(),
-            trace: Arc::default(),
-            beat: 0.into(),
-            ended: false.into(),
-        });
+        let shared = Arc::new(Shared::new()?);
         let (mut producer, reports) = rtrb::RingBuffer::new(REPORTS);
         room::touch_queue(&mut producer);
         let (reaper, reaping) = reap::start(config.real_time).map_err(|source| StartError {
@@ -304,6 +310,22 @@ impl Pulse {
         let beat = self.0.beat.load(Ordering::Relaxed);
         ring(&self.0.control);
         Some(beat)
+    }
+}
+
+#[cfg(test)]
+impl Pulse {
+    /// Of a reactor whose thread ends by itself: by a panic where one is told.
+    pub(crate) fn of_a_thread_that_ends(by_panic: bool) -> Self {
+        let shared = Arc::new(Shared::new().unwrap());
+        let ended = Ended(Arc::clone(&shared));
+        let thread = std::thread::spawn(move || {
+            let _ended = ended;
+            assert!(!by_panic, "a fault that a test has planted");
+        });
+        // Its panic is what was asked for.
+        let _ = thread.join();
+        Self(shared)
     }
 }
 

@@ -123,6 +123,33 @@ fn the_command_line_is_one() {
     }
 }
 
+/// systemd.service(5), systemd.unit(5).
+#[test]
+fn the_service_is_watched_and_always_started_again() {
+    const UNIT: &str = include_str!("../../../deploy/podwarden.service");
+    let of = |key: &str| -> &str {
+        let mut values = UNIT.lines().filter_map(|line| {
+            let (name, value) = line.split_once('=')?;
+            (name == key).then_some(value)
+        });
+        let value = values.next().unwrap_or_else(|| panic!("no {key}"));
+        assert_eq!(values.next(), None, "{key}");
+        value
+    };
+    assert_eq!(of("Type"), "notify");
+    // Who notifies is the agent itself, not its guard.
+    assert_eq!(of("NotifyAccess"), "main");
+    // Seconds; the agent says every two that its loops go round.
+    let watchdog: u64 = of("WatchdogSec").parse().unwrap();
+    assert!((10..=60).contains(&watchdog), "{watchdog}");
+    assert_eq!(of("Restart"), "always");
+    assert_eq!(of("StartLimitIntervalSec"), "0");
+    let words: Vec<_> = of("ExecStart").split(' ').collect();
+    let command = podwarden::cli::Cli::command();
+    let matches = command.try_get_matches_from(&words).unwrap();
+    assert_eq!(matches.subcommand_name(), Some("run"));
+}
+
 /// Two pods of one node: the new one waits, Ready, for the end of the old one.
 #[test]
 fn an_update_leaves_no_node_without_an_agent() {

@@ -4,7 +4,7 @@ use podwarden::{
     api::{
         client::{EventStream, Update},
         published::Published,
-        types::{Event, EventRecord, FlightRecord},
+        types::{Event, EventKind, EventRecord, FlightRecord, PodRef},
     },
     eviction::recorder::log::{Log, LogFile, read},
 };
@@ -32,6 +32,43 @@ async fn events_are_an_array_after_an_id() {
     assert_eq!(ids("/v1/events").await, [1, 2, 3]);
     assert_eq!(ids("/v1/events?after=2").await, [3]);
     assert_eq!(ids("/v1/events?after=9").await, [0; 0]);
+}
+
+/// A pod's exits have a rate: those beyond it are counted, and the next event of the pod says so.
+#[tokio::test]
+async fn exits_that_are_no_events_are_counted() {
+    let api = Api::start().await;
+    let dropped = async || -> u64 {
+        let text = api.metrics().await;
+        let prefix = "podwarden_events_dropped_total{type=\"processExit\"} ";
+        let value = text.lines().find_map(|line| line.strip_prefix(prefix));
+        value.unwrap().parse().unwrap()
+    };
+    let before = dropped().await;
+    let happened = 5_000;
+    let exit = |pid| {
+        (
+            "2026-11-21T08:57:48.123456Z".to_owned(),
+            PodRef::default(),
+            EventKind::ProcessExit {
+                pid,
+                command: "true".to_owned(),
+                exit_code: Some(0),
+                signal: None,
+                oom_killed: false,
+                max_rss_bytes: 1 << 20,
+                run_time_nanos: 1_000_000,
+            },
+        )
+    };
+    for pid in 0..happened {
+        api.published.exit(&"uid-1".into(), false, || exit(pid));
+    }
+    let events: Vec<Event> = api.client().get("/v1/events").await.unwrap();
+    let is_exit = |event: &&Event| matches!(event.kind, EventKind::ProcessExit { .. });
+    let kept = events.iter().filter(is_exit).count() as u64;
+    assert!((1..u64::from(happened)).contains(&kept), "{kept}");
+    assert_eq!(dropped().await - before, u64::from(happened) - kept);
 }
 
 #[tokio::test]
@@ -161,7 +198,7 @@ async fn a_follower_over_a_restart_misses_nothing_that_was_kept() {
     let before = Published::default();
     before.set_logger(Some(logger));
     let event = |published: &Published, pid| {
-        let kind = podwarden::api::types::EventKind::KernelOom { pid };
+        let kind = EventKind::KernelOom { pid };
         published.event("2026-11-21T08:57:48.123456Z".to_owned(), None, kind)
     };
     let seen = event(&before, 1);

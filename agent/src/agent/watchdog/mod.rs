@@ -210,3 +210,26 @@ impl Judge {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The agent waits for this beside its work, and ends.
+    #[tokio::test]
+    async fn an_agent_hears_that_its_reactor_has_ended() {
+        for by_panic in [false, true] {
+            let published = Arc::new(Published::default());
+            let mut watchdog = Watchdog::start(Arc::clone(&published)).unwrap();
+            let soon = Duration::from_millis(100);
+            let early = tokio::time::timeout(soon, watchdog.reactor_ended()).await;
+            assert!(early.is_err(), "no reactor runs yet");
+            watchdog.watch(Pulse::of_a_thread_that_ends(by_panic));
+            watchdog.reactor_ended().await;
+            // The same look goes on to say it to probes.
+            drop(watchdog);
+            let trouble = published.health().trouble;
+            assert_eq!(trouble.as_deref(), Some(health::ENDED));
+        }
+    }
+}
