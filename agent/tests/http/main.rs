@@ -135,6 +135,7 @@ async fn metrics_say_what_the_figures_say() {
     for line in [
         format!("podwarden_pod_cpu_usage_seconds_total{{{labels}}} 1.5"),
         format!("podwarden_pod_memory_usage_bytes{{{labels}}} 4096"),
+        format!("podwarden_pod_memory_shared_bytes{{{labels}}} 1024"),
         format!("podwarden_pod_run_queue_wait_seconds_bucket{{{labels},le=\"0.000002\"}} 2"),
         format!("podwarden_pod_run_queue_wait_seconds_bucket{{{labels},le=\"0.000004\"}} 3"),
         format!("podwarden_pod_run_queue_wait_seconds_bucket{{{labels},le=\"+Inf\"}} 4"),

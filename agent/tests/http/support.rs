@@ -164,6 +164,7 @@ pub(crate) fn pod(i: usize) -> PodStats {
         },
         memory: Some(MemoryStats {
             usage_bytes: 4096,
+            shared_bytes: 1024,
             ..MemoryStats::default()
         }),
         ..PodStats::default()

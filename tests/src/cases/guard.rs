@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use podwarden_cgroup::freeze_record_file;
 
 use super::recorder::restart;
+use super::undo::{found, undo};
 use super::{Case, Context, portable, skip};
 use crate::harness::{Agent, Cgroup, Node, Options, PodSpec, Sandbox, eventually, until};
 
@@ -75,8 +76,17 @@ fn outlives_the_cgroup(context: &Context) -> Result<()> {
     eventually(node.limit(), || own.remove())
 }
 
+/// Who thaws what a killed agent has left frozen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum By {
+    Guard,
+    /// The next agent, in its mode: also in the one in which it changes nothing else.
+    Next(&'static str),
+    Undo,
+}
+
 /// What a kill of the agent leaves frozen, noted as the agent's own kill notes it: the guard thaws it. With the
-/// guard killed too the next agent does, also one that changes nothing else.
+/// guard killed too the next agent does, or `podwarden undo`.
 fn thaws(context: &Context) -> Result<()> {
     let mut node = Node::start(context, &Options::default())?;
     if node.sandbox.mounts.memory_on_v2() {
@@ -84,12 +94,17 @@ fn thaws(context: &Context) -> Result<()> {
     }
     let pod = node.pod(PodSpec::best_effort("victim"))?;
     let mut workload = pod.start(&["anon", "--mib", "1"])?;
-    for guarded in [true, false] {
+    for by in [
+        By::Guard,
+        By::Next("observe"),
+        By::Next("enforce"),
+        By::Undo,
+    ] {
         let guard = node.agent.guard()?;
         let record = freeze_record_file(Path::new("/run/podwarden"), node.sandbox.root.path())?;
         fs::write(&record, pod.cgroup.freezer_id()?.to_ne_bytes())?;
         pod.cgroup.freeze()?;
-        if !guarded {
+        if by != By::Guard {
             kill(Pid::from_raw(guard.cast_signed()), Signal::SIGKILL)?;
         }
         node.agent.signal(Signal::SIGKILL)?;
@@ -99,13 +114,26 @@ fn thaws(context: &Context) -> Result<()> {
             mode,
             ..Options::default()
         };
-        if !guarded {
+        if by != By::Guard {
             ensure!(pod.cgroup.is_frozen(), "another process thawed it");
-            restart(context, &mut node, &options("observe"))?;
-            ensure!(!pod.cgroup.is_frozen(), "left frozen by observe mode");
-            node.agent.stop(Signal::SIGTERM, limit)?;
         }
-        until(limit, "thawed", || !pod.cgroup.is_frozen())?;
+        match by {
+            By::Guard => until(limit, "thawed", || !pod.cgroup.is_frozen())?,
+            By::Next(mode) => {
+                restart(context, &mut node, &options(mode))?;
+                ensure!(!pod.cgroup.is_frozen(), "left frozen by {mode} mode");
+                node.agent.stop(Signal::SIGTERM, limit)?;
+            }
+            By::Undo => {
+                let (_, answer) = undo(context, &node, &[])?;
+                let (thawed, stays) = found(&answer, "frozen")?;
+                ensure!(
+                    thawed.len() == 1 && thawed[0].contains(pod.uid()) && stays.is_empty(),
+                    "{answer}"
+                );
+                ensure!(!pod.cgroup.is_frozen(), "left frozen by undo");
+            }
+        }
         restart(context, &mut node, &options("enforce"))?;
     }
     ensure!(workload.is_alive(), "it was killed");
