@@ -229,7 +229,7 @@ mod tests {
             // The same look goes on to say it to probes.
             drop(watchdog);
             let trouble = published.health().trouble;
-            assert_eq!(trouble.as_deref(), Some(health::ENDED));
+            assert_eq!(trouble, Some(health::ENDED));
         }
     }
 }
