@@ -24,7 +24,7 @@ pub(in crate::agent) struct Root {
     pub(in crate::agent) prepared: Prepared,
     /// The agent before this one, where this one has waited for it.
     pub(in crate::agent) taken: Option<Taken>,
-    /// Since then no agent watches the node: until the levels are armed this thread goes before all that is ordinary.
+    /// No agent watches the node until the levels are armed: this thread goes before all that is ordinary.
     pub(in crate::agent) urgent: Option<Urgent>,
 }
 
