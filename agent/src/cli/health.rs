@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{connect::Connect, output};
+use super::{connect::Connect, output, seconds};
 use crate::api::client::ClientError;
 
 const EXAMPLES: &str = "\
@@ -37,11 +37,7 @@ pub struct Args {
 const AGAIN: Duration = Duration::from_millis(100);
 
 fn wait(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|wait| *wait <= Duration::from_secs(3600))
-        .ok_or_else(|| "not between 0 and 3600 seconds".to_owned())
+    seconds(text, Duration::ZERO)
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {

@@ -10,7 +10,7 @@
 //! | `select` | a pod by its name or uid |
 //! | `words` | what the API says in words |
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -132,6 +132,19 @@ fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
         .block_on(future)
 }
 
+/// The value of an option in seconds: `shortest` to an hour.
+fn seconds(text: &str, shortest: Duration) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(3600);
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|value| (shortest..=LONGEST).contains(value))
+        .ok_or_else(|| {
+            let [from, to] = [shortest, LONGEST].map(|bound| bound.as_secs_f64());
+            format!("not between {from} and {to} seconds")
+        })
+}
+
 fn log_to_stderr(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     // `--kernel-log` is the filter of the kernel programs' lines. kube's client logs each failed request, which
     // the agent says itself, once for each problem.
@@ -155,6 +168,19 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn seconds_have_bounds() {
+        let tenth = Duration::from_millis(100);
+        assert_eq!(seconds("0.1", tenth), Ok(tenth));
+        assert_eq!(seconds("3600", tenth), Ok(Duration::from_secs(3600)));
+        assert_eq!(seconds("0", Duration::ZERO), Ok(Duration::ZERO));
+        for wrong in ["0.09", "3600.5", "-1", "NaN"] {
+            let said = seconds(wrong, tenth).unwrap_err();
+            assert_eq!(said, "not between 0.1 and 3600 seconds", "{wrong}");
+        }
+        assert_eq!(seconds("1s", tenth).unwrap_err(), "not a number of seconds");
+    }
 
     #[test]
     fn definitions_are_consistent() {

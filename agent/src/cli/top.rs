@@ -16,7 +16,7 @@ use self::{
     figures::{PodRow, Sample, SortKey},
     layout::Layout,
 };
-use super::{connect::Connect, output};
+use super::{connect::Connect, output, seconds};
 use crate::api::{
     client::{Client, ClientError},
     types::{NodeStats, PodList},
@@ -74,11 +74,7 @@ enum Output {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|interval| (SHORTEST..=Duration::from_secs(3600)).contains(interval))
-        .ok_or_else(|| "not between 0.1 and 3600 seconds".to_owned())
+    seconds(text, SHORTEST)
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {

@@ -94,10 +94,7 @@ pub(super) async fn reconciler(
     prepared: standby::Prepared,
 ) -> Result<Reconciler, StartError> {
     let frozen = frozen::take_over(&config)?;
-    let mut site = match prepared.site {
-        Some(site) => site,
-        None => Site::find(&config)?,
-    };
+    let mut site = prepared.site.map_or_else(|| Site::find(&config), Ok)?;
     let mut writer = tree::writer(&config, site.driver)?;
     let without_systemd = writer.lost.take();
     let runtime = runtime(&config)?;
