@@ -327,7 +327,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "reactor.realTime",
                 "true",
-                "whether the reactor's thread runs as SCHED_FIFO with locked memory",
+                "whether the reactor's thread runs as SCHED_FIFO with locked memory, and an agent that takes over from another starts as SCHED_FIFO",
             ),
             (
                 "reactor.minInterval",
