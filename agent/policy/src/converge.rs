@@ -225,16 +225,33 @@ impl Tier {
 /// v2, above the target: `memory.high` at usage or below.
 fn press(target: Bytes, swaps: bool, reading: &Reading, terms: &Terms) -> Option<Step> {
     let bottom = target.saturating_sub(terms.margin);
-    // Below usage the kernel takes from the tier what it can, which may be to swap.
-    let usage = reading.usage;
-    let slack = if swaps { 0 } else { usage.0 / THROTTLE };
-    let high = usage
-        .saturating_sub(Bytes(slack))
-        .round_down(terms.page_size)
-        .max(bottom);
+    let high = slowing(reading.usage, bottom, swaps, terms);
     let now = reading.high?;
     let follows = now > Limit::At(high.saturating_add(grain(terms)));
     (follows || now < Limit::At(bottom)).then_some(Step::High(Limit::At(high)))
+}
+
+/// `memory.high` of one pod of a tier that uses more than its target and holds a critical pod, see [`slowed_alone`]:
+/// at usage or below, and not below what the pod `requests`. `None` where `high`, which is in force, is as low.
+pub fn press_alone(
+    usage: Bytes,
+    requests: Bytes,
+    high: Limit<Bytes>,
+    terms: &Terms,
+) -> Option<Limit<Bytes>> {
+    let Kernel::V2 { swaps, .. } = terms.kernel else {
+        return None;
+    };
+    let wanted = slowing(usage, requests.round_up(terms.page_size), swaps, terms);
+    (high > Limit::At(wanted.saturating_add(grain(terms)))).then_some(Limit::At(wanted))
+}
+
+/// A `memory.high` that slows what uses so much, and no lower than `bottom`.
+fn slowing(usage: Bytes, bottom: Bytes, swaps: bool, terms: &Terms) -> Bytes {
+    // Below usage the kernel takes what it can, which may be to swap.
+    let slack = if swaps { 0 } else { usage.0 / THROTTLE };
+    let high = usage.saturating_sub(Bytes(slack));
+    high.round_down(terms.page_size).max(bottom)
 }
 
 /// v1, above the target: the hard limit a margin above the reactor's level, where that is a margin

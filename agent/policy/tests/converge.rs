@@ -4,7 +4,7 @@
 
 use podwarden_policy::{
     Bytes,
-    converge::{Decision, Kernel, Look, Reading, Step, Steps, Terms, Tier, hold},
+    converge::{Decision, Kernel, Look, Reading, Step, Steps, Terms, Tier, hold, press_alone},
     limits::Limit,
 };
 use proptest::{collection::vec, prelude::*};
@@ -117,6 +117,31 @@ fn v2_a_tier_is_slowed_no_more_once_a_critical_pod_is_in_it() {
     // And again when it has gone.
     let steps = settle(&mut tier, &mut reading, &slowing);
     assert_eq!(steps.0, [Step::High(at(184))]);
+}
+
+#[test]
+fn v2_a_pod_is_slowed_alone_down_to_its_request() {
+    let terms = terms(V2);
+    let press = |usage, requests, high| {
+        press_alone(Bytes::mebi(usage), Bytes::mebi(requests), high, &terms)
+    };
+    assert_eq!(press(320, 0, Limit::Unlimited), Some(at(300)), "as a tier");
+    assert_eq!(press(320, 0, at(300)), None, "is there");
+    assert_eq!(press(320, 310, Limit::Unlimited), Some(at(310)));
+    assert_eq!(
+        press(100, 128, Limit::Unlimited),
+        Some(at(128)),
+        "below its request"
+    );
+    assert_eq!(press(320, 0, at(200)), None, "lower, and not raised");
+    let v1 = Terms {
+        kernel: V1,
+        ..terms
+    };
+    assert_eq!(
+        press_alone(Bytes::mebi(320), Bytes::ZERO, Limit::Unlimited, &v1),
+        None
+    );
 }
 
 #[test]

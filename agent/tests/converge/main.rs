@@ -124,6 +124,7 @@ impl Scene {
             told: 1,
             made: false,
             slows,
+            pods: Vec::new(),
         }]);
     }
 

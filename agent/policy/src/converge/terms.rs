@@ -53,6 +53,15 @@ pub fn may_be_slowed<'a>(class: QosClass, pods: impl IntoIterator<Item = &'a Pod
     !pods.into_iter().any(critical)
 }
 
+/// The pods of a tier that are slowed one by one where it holds a critical one: all others.
+pub fn slowed_alone<'a>(
+    class: QosClass,
+    pods: impl IntoIterator<Item = &'a Pod>,
+) -> impl Iterator<Item = &'a Pod> {
+    let pods = pods.into_iter();
+    pods.filter(move |pod| qos::classify(pod) == class && !pod.is_critical())
+}
+
 impl Default for Steps {
     fn default() -> Self {
         Self {

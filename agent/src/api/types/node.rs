@@ -58,6 +58,9 @@ pub struct TierConvergence {
     /// `memory.high` of the tier, bytes; absent without such a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_bytes: Option<u64>,
+    /// Pods that are slowed by a `memory.high` of their own: the tier is above its target and holds a critical pod.
+    #[serde(default)]
+    pub slowed_pods: u64,
     /// From when the pods became known that lowered the target last until a limit kept the tier, above
     /// it, from growing, nanoseconds; absent until that was needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! The tiers' former limits, see [`crate::base::found`].
+//! The former limits of tiers, and of pods that were slowed in a tier's stead, see [`crate::base::found`].
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,9 @@ use crate::base::found;
 pub(super) struct Found {
     /// The cgroup's id in the memory controller's hierarchy.
     pub(super) id: u64,
-    /// The hard limit.
-    pub(super) max: Limit<Bytes>,
+    /// The hard limit; `None` of a pod, whose hard limit is not convergence's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) max: Option<Limit<Bytes>>,
     /// `memory.high`; `None` on v1.
     pub(super) high: Option<Limit<Bytes>>,
 }
@@ -44,7 +45,7 @@ mod tests {
     fn limits(id: u64, max: u64) -> Found {
         Found {
             id,
-            max: Limit::At(Bytes(max)),
+            max: Some(Limit::At(Bytes(max))),
             high: Some(Limit::Unlimited),
         }
     }

@@ -15,7 +15,9 @@
 //! |---|---|
 //! | `thread` | waits, looks, tells |
 //! | `tier` | one tier: its files read, a step decided, what came of it |
-//! | `writes` | every write to a tier's files |
+//! | `progress` | figures of a tier, and reports of its gap |
+//! | `pods` | a tier's pods, slowed one by one where it holds a critical one |
+//! | `writes` | every write to these files |
 //! | `found` | what the files held before podwarden wrote to them, kept past a kill |
 //! | `guard` | puts that back when the agent is killed, and thaws what it had frozen |
 //! | `ours` | podwarden's recent writes, so that they do not count as foreign |
@@ -23,6 +25,8 @@
 mod found;
 pub(crate) mod guard;
 mod ours;
+mod pods;
+mod progress;
 mod thread;
 mod tier;
 mod writes;
@@ -70,6 +74,17 @@ pub struct Aim {
     pub made: bool,
     /// Its tasks may be slowed, see [`podwarden_policy::converge::may_be_slowed`].
     pub slows: bool,
+    /// The pods to slow one by one where they may not.
+    pub pods: Vec<PodAim>,
+}
+
+/// A pod that is slowed in its tier's stead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodAim {
+    /// Its cgroup below the tree's root.
+    pub path: CgroupPath,
+    /// The memory that it requests.
+    pub requests: Bytes,
 }
 
 /// What the reconciler is told.

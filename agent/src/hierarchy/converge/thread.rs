@@ -58,7 +58,7 @@ impl Keeping {
     fn open(&mut self, parts: &Parts, aim: &Aim) -> Result<Tier, Error> {
         let _exists = parts.tree.memory_id(&aim.path)?;
         let originals = self.originals(parts);
-        Tier::open(parts, aim, |now| originals.of(&aim.path, now))
+        Tier::open(parts, aim, originals)
     }
 
     fn originals(&mut self, parts: &Parts) -> &mut Originals {
@@ -244,6 +244,7 @@ impl Thread {
             parts,
             ours,
             tell,
+            keeping,
             tiers,
             ..
         } = self;
@@ -275,6 +276,7 @@ impl Thread {
                 wait = wait.into_iter().chain(next).min();
                 break;
             }
+            stepped |= tier.slow_pods(parts, keeping.originals(parts), &mut tell);
         }
         for index in gone.into_iter().rev() {
             tiers.remove(index);
@@ -293,7 +295,7 @@ impl Thread {
         let with_target = self
             .tiers
             .iter()
-            .filter(|t| t.figures.target_bytes.is_some());
-        figures.extend(with_target.map(|tier| (tier.scope(), tier.figures.clone())));
+            .filter(|t| t.progress.figures.target_bytes.is_some());
+        figures.extend(with_target.map(|tier| (tier.scope(), tier.progress.figures.clone())));
     }
 }

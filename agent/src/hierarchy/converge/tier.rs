@@ -7,26 +7,18 @@ use podwarden_policy::{
     Bytes,
     converge::{self, Decision, Kernel, Look, Reading, Step, Terms},
     limits::Limit,
-    plan::DEFAULT_MARGIN,
 };
 
-use super::{Aim, Gap, Parts, Report, found::Found, margin, ours::Ours, writes};
-use crate::{
-    api::types::TierConvergence, base::clock, hierarchy::act::Outcome, reactor::plan::ScopeName,
+use super::{
+    Aim, Parts, Report,
+    found::{Found, Originals},
+    margin,
+    ours::Ours,
+    pods::Pods,
+    progress::{self, Progress},
+    writes,
 };
-
-/// What the reactor's level may be above usage and the margin before it is worth lowering it.
-const LEVEL_GRAIN: u64 = DEFAULT_MARGIN.0 / 2;
-
-/// What was done since the gap opened.
-#[derive(Debug)]
-struct Open {
-    gap: Gap,
-    reclaimed: u64,
-    writes: u64,
-    /// Usage when the reconciler was last told that it fell.
-    told: u64,
-}
+use crate::{base::clock, hierarchy::act::Outcome, reactor::plan::ScopeName};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -38,11 +30,9 @@ pub(super) struct Tier {
     reclaims: Reclaims,
     level: Option<Bytes>,
     slows: bool,
+    pods: Pods,
     pub(super) found: Found,
-    open: Option<Open>,
-    pub(super) figures: TierConvergence,
-    /// A lower target is not answered yet; since when it is known.
-    lowered: Option<u64>,
+    pub(super) progress: Progress,
     /// The next hard limit overwrites a foreign one.
     answers: bool,
     /// What was refused last, so that it is said once.
@@ -60,35 +50,30 @@ pub(super) struct Looked {
 }
 
 impl Tier {
-    /// Opens a tier's files; `found` is given what they hold and tells what they held at first, and
-    /// whether an agent before this one found that.
+    /// Opens a tier's files; of what they held at first, an agent before this one may have left word.
     ///
     /// # Errors
     /// [`Error::NotFound`] while there is no such cgroup.
-    pub(super) fn open(
-        parts: &Parts,
-        aim: &Aim,
-        found: impl FnOnce(Found) -> (Found, bool),
-    ) -> Result<Self, Error> {
+    pub(super) fn open(parts: &Parts, aim: &Aim, originals: &mut Originals) -> Result<Self, Error> {
         let tree = &parts.tree;
         let memory = MemoryReader::open(tree, &aim.path)?;
         let is_v2 = tree.memory_high(&aim.path).is_ok();
         let now = Found {
             id: tree.memory_id(&aim.path)?,
-            max: match aim.made {
+            max: Some(match aim.made {
                 true => Limit::Unlimited,
                 false => bytes(memory.limit()?),
-            },
+            }),
             high: match (is_v2, aim.made) {
                 (false, _) => None,
                 (true, true) => Some(Limit::Unlimited),
                 (true, false) => Some(tree.memory_high(&aim.path)?),
             },
         };
-        let (found, inherited) = found(now);
+        let (found, inherited) = originals.of(&aim.path, now);
         let mut machine = converge::Tier::default();
-        if inherited {
-            machine.inherit(found.max);
+        if let Some(max) = found.max.filter(|_| inherited) {
+            machine.inherit(max);
         }
         Ok(Self {
             path: aim.path.clone(),
@@ -98,10 +83,9 @@ impl Tier {
             reclaims: tree.reclaims(&aim.path),
             level: None,
             slows: aim.slows,
+            pods: Pods::inherited(originals, &aim.path),
             found,
-            open: None,
-            figures: TierConvergence::default(),
-            lowered: None,
+            progress: Progress::of(aim.scope),
             answers: false,
             refused: None,
         })
@@ -120,13 +104,13 @@ impl Tier {
     pub(super) fn aim(&mut self, aim: &Aim) {
         let falls = |to: Limit<Bytes>| self.machine.target().is_none_or(|now| to < now);
         if aim.target.is_some_and(falls) {
-            self.lowered = Some(aim.told);
-            self.figures.cap_nano_seconds = None;
+            self.progress.lowered(aim.told);
         }
         self.machine.aim(aim.target);
         self.level = aim.level;
         self.slows = aim.slows;
-        self.figures.target_bytes = target(&self.machine);
+        self.pods.aim(&aim.pods);
+        self.progress.figures.target_bytes = progress::target(&self.machine);
     }
 
     /// Another's value in the hard limit is to be overwritten.
@@ -208,7 +192,7 @@ impl Tier {
         tell: &mut impl FnMut(Report),
     ) -> Result<Looked, Error> {
         let (reading, Decision { step, look }) = self.decide(parts, ours)?;
-        self.account(&reading, tell);
+        self.progress.look(&reading, &self.machine, tell);
         if let Some(left) = self.machine.left() {
             // Before the write, so that no reader takes the value for a foreign one.
             ours.note(&self.path, left, Instant::now());
@@ -217,7 +201,7 @@ impl Tier {
             self.answers = false;
             if look == Look::OnChange {
                 // It fits: there is nothing to keep from growing.
-                self.lowered = None;
+                self.progress.fits();
             }
             return Ok(Looked {
                 look,
@@ -237,13 +221,13 @@ impl Tier {
             Step::Max(_) if failed => ours.note(&self.path, reading.max, Instant::now()),
             Step::High(_) if failed => {}
             Step::Max(_) => {
-                self.capped(clock::monotonic());
+                self.progress.capped(clock::monotonic());
                 let answers = std::mem::take(&mut self.answers);
                 parts.counters.count_corrected(answers.into());
             }
             // In force from the first; the write returns only when the kernel has reclaimed what it can:
             // `memory_high_write` of mm/memcontrol.c.
-            Step::High(_) => self.capped(begun),
+            Step::High(_) => self.progress.capped(begun),
         }
         tracing::debug!(
             tier = self.scope.as_str(),
@@ -259,64 +243,28 @@ impl Tier {
         })
     }
 
-    /// A limit is in force since `at`: notes how long that took, for the first under a lower target.
-    fn capped(&mut self, at: u64) {
-        if let Some(told) = self.lowered.take()
-            && self.open.is_some()
-            && told > 0
-        {
-            let took = at.saturating_sub(told);
-            self.figures.cap_nano_seconds = Some(took);
-        }
-    }
-
-    /// Keeps figures, and reports when a gap opens, shrinks and closes.
-    fn account(&mut self, reading: &Reading, tell: &mut impl FnMut(Report)) {
-        let usage = reading.usage.0;
-        let gap = self.machine.gap(reading.usage).0;
-        self.figures.gap_bytes = gap;
-        self.figures.high_bytes = reading.high.and_then(Limit::bound).map(|high| high.0);
-        let Some(target) = target(&self.machine) else {
-            self.close(usage, tell);
-            return;
+    /// Slows the tier's pods where it is above its target and may not be slowed itself, else puts back what was found in
+    /// them; true when one was slowed further.
+    pub(super) fn slow_pods(
+        &mut self,
+        parts: &Parts,
+        originals: &mut Originals,
+        tell: &mut impl FnMut(Report),
+    ) -> bool {
+        let slows_pods =
+            self.progress.is_open() && !self.slows && parts.config.steps.cap_lower_tiers;
+        let slowed = match slows_pods && self.found.high.is_some() {
+            true => self.pods.press(parts, originals, &self.terms(parts)),
+            false => {
+                self.pods.release(parts, originals);
+                Ok(false)
+            }
         };
-        let reached = reading.max <= Limit::At(Bytes(target));
-        self.figures.reached = reached;
-        match &mut self.open {
-            None if gap > 0 && !reached => {
-                let gap = Gap {
-                    scope: self.scope,
-                    since: clock::monotonic(),
-                    target,
-                    usage,
-                };
-                self.open = Some(Open {
-                    gap,
-                    reclaimed: 0,
-                    writes: 0,
-                    told: usage,
-                });
-                tell(Report::Opened(gap));
-            }
-            Some(_) if reached => self.close(usage, tell),
-            Some(open) if usage.saturating_add(LEVEL_GRAIN) < open.told => {
-                open.told = usage;
-                tell(Report::Fell(self.scope));
-            }
-            _ => {}
-        }
-    }
-
-    fn close(&mut self, usage: u64, tell: &mut impl FnMut(Report)) {
-        if let Some(open) = self.open.take() {
-            tell(Report::Closed {
-                gap: open.gap,
-                usage,
-                at: clock::monotonic(),
-                reclaimed: open.reclaimed,
-                writes: open.writes,
-            });
-        }
+        self.progress.figures.slowed_pods = self.pods.count();
+        slowed.unwrap_or_else(|error| {
+            self.say_refused(&error, tell);
+            false
+        })
     }
 
     /// False when the kernel had no page cache to give, `None` when it refused the step.
@@ -345,48 +293,30 @@ impl Tier {
         match result {
             Ok(outcome) => {
                 let done = outcome == Outcome::Done;
-                self.count(step, done);
+                self.progress.count(step, done);
                 self.refused = None;
                 Some(done)
             }
             Err(error) if error.is_gone() => None,
             Err(error) => {
-                let said = format!(
-                    "the {} tier does not converge: {}",
-                    self.scope.as_str(),
-                    crate::base::error::chain(&error)
-                );
-                if self.refused.as_ref() != Some(&said) {
-                    tell(Report::Refused(said.clone()));
-                    self.refused = Some(said);
-                }
+                self.say_refused(&error, tell);
                 None
             }
         }
     }
 
-    fn count(&mut self, step: &Step, done: bool) {
-        let steps = &mut self.figures.steps;
-        let mut limits = 0;
-        let mut reclaimed = 0;
-        match *step {
-            Step::Max(_) => (steps.max, limits) = (steps.max + 1, 1),
-            Step::High(_) => (steps.high, limits) = (steps.high + 1, 1),
-            Step::Reclaim(bytes) => {
-                steps.reclaim += 1;
-                reclaimed = if done { bytes.0 } else { 0 };
-            }
-        }
-        self.figures.reclaimed_bytes += reclaimed;
-        if let Some(open) = &mut self.open {
-            open.writes += limits;
-            open.reclaimed += reclaimed;
+    /// Says once that a write is refused.
+    fn say_refused(&mut self, error: &Error, tell: &mut impl FnMut(Report)) {
+        let said = format!(
+            "the {} tier does not converge: {}",
+            self.scope.as_str(),
+            crate::base::error::chain(error)
+        );
+        if self.refused.as_ref() != Some(&said) {
+            tell(Report::Refused(said.clone()));
+            self.refused = Some(said);
         }
     }
-}
-
-fn target(machine: &converge::Tier) -> Option<u64> {
-    machine.target()?.bound().map(Bytes::as_u64)
 }
 
 /// A limit as it was read.

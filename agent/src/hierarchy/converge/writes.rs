@@ -1,4 +1,4 @@
-//! Every write to a tier's files, counted where all writes are counted.
+//! Every write to the files of a tier and of its pods, counted where all writes are counted.
 
 use podwarden_cgroup::{CgroupPath, Error, MemoryReader, Reclaims};
 use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
@@ -78,13 +78,15 @@ pub(super) fn restore(parts: &Parts, path: &CgroupPath, found: &Found) -> Result
     if tree.memory_id(path)? != found.id {
         return Ok(());
     }
-    let memory = MemoryReader::open(tree, path)?;
-    let floor = Bytes(memory.usage()?)
-        .saturating_add(margin())
-        .round_up(Bytes(rustix::param::page_size() as u64));
-    let wanted = found.max.max(Limit::At(floor));
-    if bytes(memory.limit()?) != wanted {
-        max(parts, path, wanted)?;
+    if let Some(found) = found.max {
+        let memory = MemoryReader::open(tree, path)?;
+        let floor = Bytes(memory.usage()?)
+            .saturating_add(margin())
+            .round_up(Bytes(rustix::param::page_size() as u64));
+        let wanted = found.max(Limit::At(floor));
+        if bytes(memory.limit()?) != wanted {
+            max(parts, path, wanted)?;
+        }
     }
     if let Some(wanted) = found.high
         && tree.memory_high(path)? != wanted

@@ -1,6 +1,7 @@
 //! Convergence of the tiers' reserve: no write of the agent's kills, the tier stops growing, its limit
 //! gets where it belongs, and what was found is put back.
 
+mod critical;
 pub(crate) mod scene;
 pub(crate) mod seen;
 
@@ -24,6 +25,10 @@ pub(super) const CASES: &[Case] = &[
     case("converge_mixed", |context| converges(context, Load::Mixed)),
     portable("converge_after_kill", after_kill),
     portable("converge_keeps_on_exit", keeps_on_exit),
+    case(
+        "converge_beside_critical_pod",
+        critical::beside_critical_pod,
+    ),
 ];
 
 fn figures(scene: &Scene) -> Result<TierConvergence> {
@@ -185,12 +190,7 @@ fn after_kill(context: &Context) -> Result<()> {
     for _ in 0..2 {
         start(node)?;
         // What the agent before it has left is a cap already, and it may not have come to its own.
-        let guard = eventually(limit, || match node.agent.children()[..] {
-            [guard] => Ok(guard),
-            ref guards => anyhow::bail!("{} guards", guards.len()),
-        })?;
-        send(Pid::from_raw(i32::try_from(guard)?), Signal::SIGKILL)?;
-        kill(node)?;
+        kill_with_guard(node)?;
         ensure!(limits(&scene.tier) != found, "another process restored it");
     }
     let on_v1 = !Mounts::detect()?.memory_on_v2();
@@ -222,6 +222,16 @@ fn kill(node: &mut Node) -> Result<()> {
     node.agent.signal(Signal::SIGKILL)?;
     let limit = node.limit();
     node.agent.wait(limit).map(drop)
+}
+
+/// Ends the agent and its guard, so that no process puts back what was found.
+fn kill_with_guard(node: &mut Node) -> Result<()> {
+    let guard = eventually(node.limit(), || match node.agent.children()[..] {
+        [guard] => Ok(guard),
+        ref guards => anyhow::bail!("{} guards", guards.len()),
+    })?;
+    send(Pid::from_raw(i32::try_from(guard)?), Signal::SIGKILL)?;
+    kill(node)
 }
 
 /// `onExit: keep` leaves the limits as they are.

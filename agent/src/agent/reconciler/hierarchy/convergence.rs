@@ -5,10 +5,10 @@ use std::time::Instant;
 use podwarden_cgroup::{CgroupLayout, Controller};
 use podwarden_policy::{
     Bytes,
-    converge::may_be_slowed,
+    converge::{may_be_slowed, slowed_alone},
     desired::{self, Desired},
     drift::Judgement,
-    limits::Limit,
+    limits::{self, Limit},
     name::CgroupName,
     settings::{Observed, Setting, Value},
 };
@@ -18,7 +18,7 @@ use crate::{
     agent::{arm::Levels, reconciler::TIERS},
     api::types::EventKind,
     base::clock,
-    hierarchy::converge::{Aim, Report, Whose},
+    hierarchy::converge::{Aim, PodAim, Report, Whose},
     pods::PodSet,
     reactor::plan::ScopeName,
 };
@@ -85,13 +85,22 @@ impl Hierarchy {
         let aims = self.targets.iter().zip(TIERS);
         let aims = aims.map(|((scope, target), (class, _))| {
             let path = layout.path(&layout.kubepods.tier(class));
+            let pods = || set.pods.iter().map(|pod| &pod.pod);
+            let slows = may_be_slowed(class, pods());
+            let alone = slowed_alone(class, pods()).filter(|_| !slows);
             Aim {
                 scope: *scope,
                 target: *target,
                 level: levels.of_scope(*scope).map(Bytes),
                 told: set.since.0,
                 made: self.actor.made(&path),
-                slows: may_be_slowed(class, set.pods.iter().map(|pod| &pod.pod)),
+                slows,
+                pods: alone
+                    .map(|pod| PodAim {
+                        path: layout.path(&layout.kubepods.pod(class, &pod.uid)),
+                        requests: limits::ranking_memory_request(pod),
+                    })
+                    .collect(),
                 path,
             }
         });
