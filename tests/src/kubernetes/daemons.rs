@@ -116,7 +116,7 @@ pub(super) fn apiserver(program: PathBuf, pki: &Pki) -> Daemon {
     Daemon::new("kube-apiserver", program, args)
 }
 
-pub(super) fn controller_manager(program: PathBuf, pki: &Pki) -> Daemon {
+pub(super) fn controller_manager(program: PathBuf, enclosure: &Enclosure, pki: &Pki) -> Daemon {
     let args = [
         format!("--kubeconfig={}", pki.file("admin.conf")),
         format!("--root-ca-file={}", pki.file("ca.crt")),
@@ -126,6 +126,11 @@ pub(super) fn controller_manager(program: PathBuf, pki: &Pki) -> Daemon {
         ),
         "--use-service-account-credentials".to_owned(),
         "--leader-elect=false".to_owned(),
+        // It makes the directory where there is none.
+        format!(
+            "--flex-volume-plugin-dir={}",
+            enclosure.dir().join("plugins").display()
+        ),
     ];
     Daemon::new("kube-controller-manager", program, args.into())
 }

@@ -156,8 +156,8 @@ impl Cluster {
         for daemon in [&mut etcd, &mut apiserver, &mut containerd] {
             daemon.start(&enclosure)?;
         }
-        let mut controllers =
-            daemons::controller_manager(programs.path("kube-controller-manager"), &pki);
+        let controllers = programs.path("kube-controller-manager");
+        let mut controllers = daemons::controller_manager(controllers, &enclosure, &pki);
         let mut scheduler = daemons::scheduler(programs.path("kube-scheduler"), &pki);
         let mut kubelet = daemons::kubelet(programs.path("kubelet"), &enclosure, &pki)?;
         import(&enclosure, &build_busybox(&dir.join("busybox"))?)?;
