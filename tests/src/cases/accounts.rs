@@ -27,13 +27,26 @@ fn possible_cpus() -> Result<u32> {
 fn accounts_memory(context: &Context) -> Result<()> {
     let node = Node::start(context, &Options::default())?;
     let cpus = possible_cpus()?;
+    let told = fs::read_to_string("/proc/cmdline")?;
+    let told = told
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("possible_cpus="));
+    ensure!(
+        told.is_none_or(|told| told == cpus.to_string()),
+        "the machine was to have {told:?} possible CPUs, it has {cpus}"
+    );
     let formula = size::memory(size::accounts(250, cpus), cpus, 1 << 20);
     let taken = KernelMemory::of_process(node.agent.pid())?.maps;
     ensure!(taken > 0, "the agent has no maps");
     context.figure("maps", taken as f64 / 1e6, "MB");
+    context.figure("possible_cpus", f64::from(cpus), "");
     ensure!(
         taken <= formula + formula / 10,
         "the maps take {taken} bytes, {formula} at most on {cpus} CPUs"
+    );
+    ensure!(
+        taken <= 48 << 20 || cpus > 384,
+        "the maps take {taken} bytes on {cpus} CPUs"
     );
     node.finish()
 }

@@ -27,22 +27,31 @@ pub(super) struct Guest {
     series: &'static str,
     /// Its first process.
     pub(super) first: First,
+    /// What the cases have in their names that it is for; all cases without.
+    about: Option<&'static str>,
+    /// CPUs that it could have, beside those that it has: what a program keeps for each CPU is kept for these as well.
+    possible_cpus: Option<u32>,
 }
 
 /// Every one.
-pub(super) const GUESTS: [Guest; 4] = [
+pub(super) const GUESTS: [Guest; 5] = [
     Guest::plain("6.1"),
     Guest::plain("6.12"),
     Guest::plain("7.2"),
     Guest {
         name: "6.12-systemd",
-        series: "6.12",
         first: First::Systemd,
+        about: Some("systemd"),
+        ..Guest::plain("6.12")
+    },
+    Guest {
+        name: "6.1-256cpus",
+        about: Some("accounts_memory"),
+        possible_cpus: Some(256),
+        // Later kernels have as many as the firmware tells of.
+        ..Guest::plain("6.1")
     },
 ];
-
-/// What the cases that concern the systemd driver have in their names.
-const ABOUT_SYSTEMD: &str = "systemd";
 
 impl Guest {
     const fn plain(series: &'static str) -> Self {
@@ -50,6 +59,8 @@ impl Guest {
             name: series,
             series,
             first: First::Cases,
+            about: None,
+            possible_cpus: None,
         }
     }
 
@@ -61,8 +72,8 @@ impl Guest {
             .with_context(|| format!("there is no machine {name}"))
     }
 
-    /// The cases that run here beside the machines `requested`: with systemd only those that it makes a difference
-    /// to; what takes the same way on every kernel in one of them, unless a filter names it or it is to run
+    /// The cases that run here beside the machines `requested`: only those that the machine is for, where it is for
+    /// some; what takes the same way on every kernel in one of them, unless a filter names it or it is to run
     /// `everywhere`.
     pub(super) fn selection(
         self,
@@ -70,11 +81,11 @@ impl Guest {
         requested: &[&str],
         everywhere: bool,
     ) -> Selection {
-        if self.first == First::Systemd {
-            all.filter.push(ABOUT_SYSTEMD.to_owned());
+        if let Some(about) = self.about {
+            all.filter.push(about.to_owned());
         } else if all.filter.is_empty() && !everywhere {
             let sharing = || {
-                let guests = GUESTS.iter().filter(|guest| guest.first == First::Cases);
+                let guests = GUESTS.iter().filter(|guest| guest.about.is_none());
                 guests.filter(|guest| requested.contains(&guest.name))
             };
             if let Some(part) = sharing().position(|guest| *guest == self) {
@@ -87,10 +98,14 @@ impl Guest {
 
     /// What the kernel's command line says besides what it says everywhere.
     pub(super) fn kernel_arguments(self) -> String {
-        match self.first {
+        let mut arguments = match self.first {
             First::Cases => String::new(),
             First::Systemd => debian::kernel_arguments(),
+        };
+        if let Some(cpus) = self.possible_cpus {
+            arguments.push_str(&format!(" possible_cpus={cpus}"));
         }
+        arguments
     }
 
     /// The bootable kernel; fetched when this is the first time.
@@ -132,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn with_systemd_a_filter_only_narrows() {
+    fn where_a_machine_is_for_some_cases_a_filter_only_narrows() {
         let all = Selection {
             filter: vec!["churn".to_owned()],
             ..Selection::default()
@@ -143,6 +158,7 @@ mod tests {
                 .selection(all.clone(), &["6.12"], false)
         };
         assert_eq!(of("6.12-systemd").filter, ["churn", "systemd"]);
+        assert_eq!(of("6.1-256cpus").filter, ["churn", "accounts_memory"]);
         assert_eq!(of("6.12"), all);
     }
 
