@@ -33,6 +33,15 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         return Ok(());
     }
     setup::for_lint(workspace)?;
+    let checks = |report: &mut Report| compiled(workspace, report);
+    test::everything(workspace, checks, report)
+}
+
+/// The checks that compile.
+fn compiled(workspace: &Workspace, report: &mut Report) {
+    let root = workspace.root();
+    let cargo = |args: &[&str]| cmd::run(cmd::cargo().current_dir(root).args(args));
+
     report.check("clippy", || {
         cargo(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"])
     });
@@ -56,5 +65,4 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         Some(_) => cargo(&["deny", "check", "bans", "licenses", "sources"]),
         None => licences::check(root),
     });
-    test::run(workspace, &test::Args::everything(), report)
 }

@@ -188,12 +188,17 @@ impl Report {
         fs::write(path, text).with_context(|| format!("write {}", path.display()))
     }
 
+    /// Adds the stages of another report, whose lines are printed already.
+    pub fn append(&mut self, other: Self) {
+        self.stages.extend(other.stages);
+    }
+
     /// Adds the stages of a file, whose lines are printed already.
     pub fn read(&mut self, path: &Path) -> Result<()> {
         let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
         let other: Self =
             serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))?;
-        self.stages.extend(other.stages);
+        self.append(other);
         Ok(())
     }
 }

@@ -1,9 +1,11 @@
-//! `cargo xtask test`: unit tests, then the same end-to-end cases on this kernel and on others.
+//! `cargo xtask test`: unit tests, then the same end-to-end cases on this kernel and on others; and the same in the order
+//! of `cargo xtask ci`.
 
 use std::fs;
+use std::process::Command;
 use std::thread;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use xtask::cases::Request;
 use xtask::paths::Workspace;
 use xtask::report::{Counts, Report, begin};
@@ -21,30 +23,55 @@ pub(crate) struct Args {
     skip_unit: bool,
 }
 
-impl Args {
-    /// Everything, to the end.
-    pub(crate) fn everything() -> Self {
-        Self {
-            cases: Request::everything(),
-            skip_unit: false,
-        }
+/// What is built and linted beside the cases comes behind them and their machines, nice(2).
+const LAST: i32 = 19;
+
+/// Runs everything to the end, with `checks` and the build of the unit tests beside the cases, which wait for more than
+/// half of the time and have their limits; the unit tests after both, since they have limits, too.
+pub(crate) fn everything(
+    workspace: &Workspace,
+    checks: impl FnOnce(&mut Report) + Send,
+    report: &mut Report,
+) -> Result<()> {
+    let cases = Request::everything();
+    prepare(workspace, &cases, true)?;
+    let ended = thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut report = Report::default();
+            // Of this thread and what it starts. Refused, it is as it was.
+            let _ = rustix::process::nice(LAST);
+            checks(&mut report);
+            // What does not build fails with the unit tests.
+            let _ = cmd::run(tests(workspace).args(["--no-run", "--quiet"]));
+            report
+        });
+        let ended = end_to_end(workspace, &cases, report);
+        report.append(beside.join().map_err(|_| anyhow!("a check panicked"))?);
+        ended
+    });
+    unit(workspace, &cases, report)?;
+    ended
+}
+
+/// Installs and builds what the stages take.
+fn prepare(workspace: &Workspace, cases: &Request, with_unit: bool) -> Result<()> {
+    if with_unit {
+        setup::for_metrics(workspace);
+        setup::for_page(workspace);
     }
+    // First, since the agent embeds them: built later, they would have it built twice.
+    build::kernel_programs(workspace)?;
+    if cases.anywhere() {
+        build::release(workspace)?;
+    }
+    Ok(())
 }
 
 /// Runs the stages into `report`.
 pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let cases = &args.cases;
-    if !args.skip_unit {
-        setup::for_metrics(workspace);
-        setup::for_page(workspace);
-    }
+    prepare(workspace, cases, !args.skip_unit)?;
     let guests: Vec<&str> = cases.guests().collect();
-    let anywhere = cases.native() || !guests.is_empty();
-    // First, since the agent embeds them: built later, they would have it built twice.
-    build::kernel_programs(workspace)?;
-    if anywhere {
-        build::release(workspace)?;
-    }
     thread::scope(|scope| {
         // What takes the network, beside what takes the CPUs. A filter may leave a machine without cases.
         if cases.filter.is_none() && !guests.is_empty() {
@@ -53,10 +80,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
         }
         match args.skip_unit {
             true => Ok(()),
-            false => unit(workspace, args, report),
+            false => unit(workspace, cases, report),
         }
     })?;
-    if anywhere && (cases.keep_going || report.total().failed == 0) {
+    if cases.anywhere() && (cases.keep_going || report.total().failed == 0) {
         end_to_end(workspace, cases, report)?;
     }
     Ok(())
@@ -78,25 +105,31 @@ fn end_to_end(workspace: &Workspace, cases: &Request, report: &mut Report) -> Re
     ended.and(read)
 }
 
+/// `cargo test`.
+fn tests(workspace: &Workspace) -> Command {
+    let mut cargo = cmd::cargo();
+    cargo.current_dir(workspace.root()).arg("test");
+    cargo
+}
+
 /// `cargo test`, its output kept in a file.
-fn unit(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+fn unit(workspace: &Workspace, cases: &Request, report: &mut Report) -> Result<()> {
     let stage = begin("unit tests");
     let log = workspace.results().join("unit.log");
     fs::create_dir_all(workspace.results()).context("create the results directory")?;
     let mut text = String::new();
     let mut failures = Failures::default();
     let mut counts = Counts::default();
-    let mut cargo = cmd::cargo();
+    let mut cargo = tests(workspace);
     cargo
-        .current_dir(workspace.root())
         .env("PATH", workspace.search_path())
         .envs(
             Some(workspace.axe())
                 .filter(|axe| axe.is_file())
                 .map(|axe| ("PODWARDEN_AXE", axe)),
         )
-        .args(["test", "--no-fail-fast"])
-        .args(&args.cases.filter);
+        .arg("--no-fail-fast")
+        .args(&cases.filter);
     let status = cmd::stream(&mut cargo, |line| {
         text.push_str(line);
         text.push('\n');
