@@ -10,6 +10,7 @@ use super::{Case, Context, case, close_cpu};
 use crate::harness::eventually;
 use crate::kubernetes::{Pod, uid};
 
+pub(super) mod colocation;
 mod compare;
 mod confined;
 pub(super) mod cut_off;

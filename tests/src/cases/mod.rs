@@ -208,6 +208,7 @@ pub(crate) fn all() -> Vec<Case> {
         kubernetes::values::CASES,
         kubernetes::removed::CASES,
         kubernetes::resize::CASES,
+        kubernetes::colocation::CASES,
         kubernetes::reclaimed::CASES,
         kubernetes::plan::CASES,
         kubernetes::soak::CASES,

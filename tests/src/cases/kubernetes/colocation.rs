@@ -1,0 +1,154 @@
+//! Co-location beside a kubelet that is started anew time and again: neither writes against the other, and no write of
+//! the kubelet's is refused. `--repeat N` starts it N times, five minutes apart.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podwarden::api::types::EventKind;
+use serde_json::json;
+
+use super::{LIMIT, enforcing};
+use crate::cases::colocation::quota;
+use crate::cases::{Case, Context, case};
+use crate::harness::{Cgroup, eventually, sleep};
+use crate::kubernetes::{Cluster, PODS, Pod};
+
+pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_colocation", kubernetes_colocation)];
+
+/// How often the kubelet is started anew.
+const RESTARTS: u32 = 2;
+/// Between two of these, in a run of a few and in one that was asked for.
+const SHORT: Duration = Duration::from_secs(8);
+const LONG: Duration = Duration::from_secs(300);
+/// Of 100m in a period of 100 ms, microseconds.
+const LIMITED: u64 = 10_000;
+/// All that works by itself, on a node with so many CPUs that some are free.
+const CONFIG: &str = "capacity: {cpu: 64, memory: 256Gi}\n\
+    colocation: {cpuBurstStrategy: {policy: auto}, cpuSuppressThresholdPercent: 65, \
+    cpuSuppressPolicy: cfsQuota, cpuWaitStrategy: {enable: true, objective: 1ms}}\n";
+/// What a kernel answers where it refuses a write to a cgroup's file.
+const REFUSALS: [&str; 4] = [
+    "invalid argument",
+    "operation not permitted",
+    "device or resource busy",
+    "numerical result out of range",
+];
+
+fn kubernetes_colocation(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.clear()?;
+    cluster.agent_with(|shipped| format!("{}\n{CONFIG}", enforcing(shipped)))?;
+    let web = Pod::new("web", &working(20_000, "sleep 0.3")).with_resources(json!({
+        "requests": {"cpu": "100m", "memory": "16Mi"},
+        "limits": {"cpu": "100m", "memory": "64Mi"},
+    }));
+    let web = web.labelled("koordinator.sh/qosClass", "LS");
+    let web = cluster.run_now(&web)?;
+    let batch = Pod::new("batch", &working(1_000_000, "true"));
+    let batch = cluster.run_now(&batch.labelled("koordinator.sh/qosClass", "BE"))?;
+    relieved(&cluster, &web, 0).context("before the kubelet was started anew")?;
+
+    let (seen, degraded) = (kubelet_log(&cluster)?.len(), degradations(&cluster)?);
+    let restarts = context.repetitions(RESTARTS);
+    let apart = if restarts > RESTARTS { LONG } else { SHORT };
+    for restart in 1..=restarts {
+        cluster.kill_kubelet();
+        cluster.start_kubelet()?;
+        comes_up(&cluster, restart)?;
+        sleep(apart)?;
+        let last = cluster.events()?.last().map_or(0, |event| event.id);
+        relieved(&cluster, &web, last).with_context(|| format!("after restart {restart}"))?;
+        for uid in [&web, &batch] {
+            ensure!(cluster.starts(uid)? == 1, "a container was started again");
+        }
+        let log = kubelet_log(&cluster)?;
+        ensure_not_refused(&log[seen.min(log.len())..])?;
+        let writes = cluster.node_stats()?.foreign_writes;
+        ensure!(
+            writes.contested_files == 0 && writes.properties.is_empty(),
+            "after restart {restart}: {writes:?}"
+        );
+        let now = degradations(&cluster)?;
+        ensure!(now == degraded, "had {degraded:?}, has {now:?}");
+    }
+    context.figure("restarts", f64::from(restarts), "");
+
+    cluster.without_agent()?;
+    for cgroup in cgroups(&cluster, &web)? {
+        let left = quota(&cgroup)?;
+        ensure!(left == Some(LIMITED), "{} has {left:?}", cgroup.path());
+    }
+    let tier = cluster.kubepods().child("besteffort");
+    ensure!(quota(&tier)?.is_none(), "the tier is left with a quota");
+    cluster.clear()
+}
+
+/// A script that counts, and then does something else.
+fn working(count: u32, and: &str) -> String {
+    format!("while true; do i=0; while [ $i -lt {count} ]; do i=$((i+1)); done; {and}; done")
+}
+
+/// The protected pod's quota is raised, after the event of this id.
+fn relieved(cluster: &Cluster, uid: &str, after: u64) -> Result<()> {
+    eventually(LIMIT, || {
+        let events = cluster.events()?;
+        let raised = events.iter().any(|event| {
+            let of_it = event.pod.as_ref().is_some_and(|pod| pod.uid == uid);
+            let raised = matches!(&event.kind, EventKind::CpuQuota { dry_run, .. } if !dry_run);
+            event.id > after && of_it && raised
+        });
+        let now = cgroups(cluster, uid)?;
+        let higher = now
+            .iter()
+            .any(|c| quota(c).is_ok_and(|q| q > Some(LIMITED)));
+        ensure!(raised || higher, "its quota was not raised");
+        Ok(())
+    })
+}
+
+/// The pod's cgroup and its containers' with a quota.
+fn cgroups(cluster: &Cluster, uid: &str) -> Result<Vec<Cgroup>> {
+    let pod = cluster
+        .kubepods()
+        .child("burstable")
+        .child(&format!("pod{uid}"));
+    let mut all = pod.children();
+    all.push(pod);
+    // The sandbox has none.
+    all.retain(|cgroup| quota(cgroup).is_ok_and(|quota| quota.is_some()));
+    ensure!(
+        all.len() == 2,
+        "a pod and a container have a quota: {all:?}"
+    );
+    Ok(all)
+}
+
+/// The kubelet runs another pod.
+fn comes_up(cluster: &Cluster, restart: u32) -> Result<()> {
+    let name = format!("after-{restart}");
+    cluster
+        .run_now(&Pod::new(&name, "sleep 1000"))
+        .with_context(|| format!("restart {restart} of the kubelet"))?;
+    cluster
+        .api
+        .delete(&format!("{PODS}/{name}?gracePeriodSeconds=1"))
+}
+
+fn kubelet_log(cluster: &Cluster) -> Result<String> {
+    let log = fs::read(cluster.dir().join("kubelet.log")).context("read the kubelet's log")?;
+    Ok(String::from_utf8_lossy(&log).into_owned())
+}
+
+/// No line tells of a write that the kernel refused.
+fn ensure_not_refused(log: &str) -> Result<()> {
+    let refused = log.lines().find(|line| {
+        line.contains("cgroup") && REFUSALS.iter().any(|refusal| line.contains(refusal))
+    });
+    ensure!(refused.is_none(), "the kubelet says {refused:?}");
+    Ok(())
+}
+
+fn degradations(cluster: &Cluster) -> Result<Vec<String>> {
+    Ok(cluster.node_stats()?.degradations)
+}
