@@ -37,10 +37,7 @@ use super::{
     watch::{Look, Next, Watch},
 };
 use crate::{
-    base::{
-        clock::{monotonic as now, nanos},
-        cpus,
-    },
+    base::clock::{monotonic as now, nanos},
     config::ReactorConfig,
 };
 
@@ -88,7 +85,6 @@ pub(super) struct Core {
     pids: PidWatch,
     pid_order: PidOrder,
     evictions: u64,
-    cpus: u32,
     config: ReactorConfig,
 }
 
@@ -102,7 +98,6 @@ impl Core {
         let poll = Poll::new(TIMER)?;
         poll.add(&shared.control, CONTROL)?;
         let plan = shared.plan.load_full();
-        let cpus = cpus::online();
         Ok(Self {
             shared,
             kernel: None,
@@ -112,7 +107,7 @@ impl Core {
             listening: [false; SCOPES],
             watches: [Watch::default(); SCOPES],
             fills: [Fill::default(); SCOPES],
-            costs: Costs::new(config.max_headroom, cpus),
+            costs: Costs::new(config.max_headroom),
             dying: Victims::default(),
             order: Order::default(),
             lasting: Order::default(),
@@ -126,7 +121,6 @@ impl Core {
             pids: PidWatch::default(),
             pid_order: PidOrder::default(),
             evictions: 0,
-            cpus,
             config,
         })
     }
@@ -209,7 +203,7 @@ impl Core {
         let level = self.fills[index].level;
         let room = level.saturating_sub(look.working_set);
         let (shortest, longest) = (self.config.min_interval, self.config.max_interval);
-        let sleep = self.watches[index].sleep(level, look.at, self.cpus, shortest, longest);
+        let sleep = self.watches[index].sleep(level, look.at, plan.cpus, shortest, longest);
         let pods = pods_use(plan).unwrap_or(0);
         self.node.looked(look.at, room, pods, nanos(sleep));
     }
@@ -363,7 +357,7 @@ impl Core {
             .take(self.plan.scopes.len());
         let sleeps = scopes.map(|(fill, watch)| {
             let (shortest, longest) = (config.min_interval, config.max_interval);
-            watch.sleep(fill.level, at, self.cpus, shortest, longest)
+            watch.sleep(fill.level, at, self.plan.cpus, shortest, longest)
         });
         let dying = match (self.dying.is_awaited(), self.dying.is_empty()) {
             (true, _) => Some(FREED_POLL),

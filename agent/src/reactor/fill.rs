@@ -34,12 +34,17 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    pub(super) fn new(most: Amount, cpus: u32) -> Self {
+    pub(super) fn new(most: Amount) -> Self {
         Self {
             reap: ReapCost::default(),
             most,
-            ahead: CHARGE_BATCH.as_u64().saturating_mul(cpus.into()),
+            ahead: 0,
         }
+    }
+
+    /// So many CPUs are online.
+    pub(super) fn charge_on(&mut self, cpus: u32) {
+        self.ahead = CHARGE_BATCH.as_u64().saturating_mul(cpus.into());
     }
 }
 

@@ -186,6 +186,8 @@ pub struct ArmedPlan {
     pub pids: Option<Pids>,
     /// Who goes first.
     pub ranking: Ranking,
+    /// CPUs online: each may fill memory, and the kernel charges ahead on each.
+    pub cpus: u32,
     /// False in observe mode: decide and report, write nothing.
     pub enforce: bool,
 }

@@ -139,6 +139,7 @@ fn plan(scope: &Arc<Scope>, victims: Vec<ArmedVictim>) -> ArmedPlan {
         pressure: None,
         pids: None,
         ranking: Ranking::QosFirst,
+        cpus: 2,
         enforce: true,
     }
 }

@@ -252,6 +252,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
         victims,
         pressure: pressure::arm(inputs, before),
         ranking: inputs.ranking,
+        cpus: cpus::online(),
         enforce: inputs.mode == Mode::Enforce,
     }
 }

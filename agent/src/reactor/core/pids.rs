@@ -27,7 +27,7 @@ impl Core {
             return;
         }
         let sleeps = (self.config.min_interval, self.config.max_interval);
-        let Some(shortage) = self.pids.look(pids, at, self.cpus, sleeps) else {
+        let Some(shortage) = self.pids.look(pids, at, plan.cpus, sleeps) else {
             return;
         };
         let crossing = Crossing {

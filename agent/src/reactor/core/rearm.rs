@@ -34,6 +34,7 @@ impl Core {
                 kernel.levels.disarm(scope.memory_id);
             }
         }
+        self.costs.charge_on(new.cpus);
         // A level that moved starts afresh; one that stands keeps what was said about it.
         let mut watches = [Watch::default(); SCOPES];
         let mut fills = [Fill::default(); SCOPES];

@@ -44,6 +44,8 @@ struct Fake {
     reports: rtrb::Consumer<Report>,
     /// What each pod requests, bytes.
     request: u64,
+    /// CPUs online.
+    cpus: u32,
     handed: reap::Idle,
 }
 
@@ -95,6 +97,7 @@ impl Fake {
             shared,
             reports,
             request: 0,
+            cpus: 2,
             handed,
         }
     }
@@ -213,6 +216,7 @@ impl Fake {
             })),
             pids: None,
             ranking: Ranking::QosFirst,
+            cpus: self.cpus,
             enforce,
         };
         self.shared.plan.store(Arc::new(plan));

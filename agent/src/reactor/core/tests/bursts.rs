@@ -146,3 +146,14 @@ fn pods_that_use_up_the_nodes_room_are_met_before_its_next_look() {
     };
     assert_eq!(crossing.scope, ScopeName::Node);
 }
+
+#[test]
+fn cpus_that_come_online_count_from_the_next_plan_on() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, true);
+    let ahead = fake.core.costs.ahead;
+    assert!(ahead > 0);
+    fake.cpus = 512;
+    fake.arm(PODS, LEVEL, true);
+    assert_eq!(fake.core.costs.ahead, 256 * ahead);
+}
