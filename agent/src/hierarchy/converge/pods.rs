@@ -142,7 +142,11 @@ impl Pods {
             };
             match slowed.and_then(|slowed| slowed.press(parts, originals, aim.requests, terms)) {
                 Ok(wrote) => written += usize::from(wrote),
-                Err(error) if error.is_gone() => _ = self.slowed.remove(&aim.path),
+                Err(error) if error.is_gone() => {
+                    let slowed = self.slowed.remove(&aim.path);
+                    self.former
+                        .extend(slowed.map(|slowed| (slowed.path, slowed.found)));
+                }
                 Err(error) => refused = refused.or(Some(error)),
             }
             if written == AT_ONCE {
@@ -161,24 +165,22 @@ impl Pods {
         self.put_back(parts, originals);
     }
 
-    /// What is refused stays for the next look, and for the end.
+    /// What is refused stays for the end.
     fn put_back(&mut self, parts: &Parts, originals: &mut Originals) {
-        let done = self.former.extract_if(.., |(path, found)| {
-            // Of a pod that was not slowed nothing is kept, and another agent's entry may have the same name.
-            if !originals.has(path) || self.slowed.contains_key(path) {
-                return true;
+        let mut done = Vec::new();
+        for (path, found) in self.former.drain(..) {
+            // Nothing is kept of a pod that was not slowed.
+            if !originals.has(&path) || self.slowed.contains_key(&path) {
+                continue;
             }
-            match writes::restore(parts, path, found) {
-                Ok(()) => true,
-                Err(error) if error.is_gone() => true,
+            match writes::restore(parts, &path, &found) {
+                Ok(()) => done.push(path),
+                Err(error) if error.is_gone() => done.push(path),
                 Err(error) => {
                     tracing::warn!(%error, cgroup = %path, "its memory.high is not what was found");
-                    false
                 }
             }
-        });
-        let done: Vec<_> = done.map(|(path, _)| path).collect();
-        let slowed = &self.slowed;
-        originals.forget(done.iter().filter(|path| !slowed.contains_key(*path)));
+        }
+        originals.forget(&done);
     }
 }
