@@ -134,7 +134,8 @@ impl Scene {
         for eviction in evictions {
             ensure!(
                 eviction.pod.uid == self.victim.uid(),
-                "the wrong victim: {eviction:?}"
+                "the wrong victim, {}, among {evictions:?}",
+                eviction.pod.name
             );
         }
         for bystander in &mut self.bystanders {

@@ -13,12 +13,15 @@ use serde_json::Value;
 
 use super::eviction::{Scene, small};
 use super::{Case, Context, case, close_cpu, portable};
-use crate::harness::{Agent, Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually};
+use crate::harness::{
+    Agent, Cgroup, Node, Objects, Options, PodSpec, Sandbox, Workload, eventually,
+};
 
 pub(super) const CASES: &[Case] = &[
     case("check_names_profile", check_names_profile),
     case("no_fentry", no_fentry),
     case("no_bpf_capability", no_bpf_capability),
+    portable("all_switched_off", all_switched_off),
     portable("unprivileged_user", unprivileged_user),
     case("ring_full", ring_full),
     portable("ring_full_container_unseen", ring_full_container_unseen),
@@ -184,6 +187,27 @@ fn no_bpf_capability(context: &Context) -> Result<()> {
     })?;
     evicts_the_hog(context, &mut scene)?;
     scene.finish()
+}
+
+/// A context switch, a packet and a request to a disk cost what they do without an agent: it has no kernel program.
+fn all_switched_off(context: &Context) -> Result<()> {
+    let options = Options {
+        env: vec![("PODWARDEN_DISABLE".to_owned(), "bpf".to_owned())],
+        config: "sampling: {disk: false, network: false}\n".to_owned(),
+        ..Options::default()
+    };
+    let node = Node::start(context, &options)?;
+    let pod = node.pod(PodSpec::best_effort("pod"))?;
+    let status = pod
+        .start(&["burn", "--cpu-ms", "300"])?
+        .wait(context.limit(30))?;
+    ensure!(status.success(), "the burner ended with {status}");
+    node.expect(pod.uid(), |stats| {
+        close_cpu(stats.cpu.usage_core_nano_seconds, pod.cgroup.cpu_ns()?)
+    })?;
+    let objects = Objects::of_process(node.agent.pid())?;
+    ensure!(objects == Objects::default(), "the agent has {objects:?}");
+    node.finish()
 }
 
 fn unprivileged_user(context: &Context) -> Result<()> {

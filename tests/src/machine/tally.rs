@@ -24,11 +24,13 @@ impl Tally {
         }
     }
 
-    /// The counts, and what was wrong with the whole.
+    /// The counts, and what was wrong with the whole or only held when it was tried again.
     pub(super) fn ended(&self, ended: Option<Ended>) -> (Counts, Option<String>) {
         let summary = self.summary.as_ref().map(|summary| summary.counts);
         match (summary, ended) {
-            (Some(counts), Some(Ended::Exit(0))) if counts.failed == 0 => (counts, None),
+            (Some(counts), Some(Ended::Exit(0))) if counts.failed == 0 => {
+                (counts, self.tried_again())
+            }
             (Some(counts), Some(Ended::Exit(_))) if counts.failed > 0 => {
                 (counts, Some(self.failures()))
             }
@@ -54,6 +56,13 @@ impl Tally {
         let failed = failed.filter(|verdict| verdict.outcome == Outcome::Failed);
         let lines: Vec<String> = failed.flat_map(Verdict::lines).collect();
         lines.join("; ")
+    }
+
+    /// The cases that failed first and then held: each is a fault to be found.
+    fn tried_again(&self) -> Option<String> {
+        let again = self.verdicts.iter().filter(|v| !v.earlier.is_empty());
+        let names: Vec<_> = again.map(|verdict| verdict.name.as_str()).collect();
+        (!names.is_empty()).then(|| format!("held only when tried again: {}", names.join(", ")))
     }
 
     /// Writes all that is known of the run; nothing for one without a summary.
@@ -122,6 +131,15 @@ mod tests {
     fn the_summary_counts() {
         let ended = tally(1, true).ended(Some(Ended::Exit(0)));
         assert_eq!(ended, (Counts::PASSED, None));
+    }
+
+    #[test]
+    fn what_held_only_when_tried_again_is_named() {
+        let mut tally = tally(2, true);
+        tally.verdicts[1].earlier.push("nothing died".to_owned());
+        let (counts, reason) = tally.ended(Some(Ended::Exit(0)));
+        assert_eq!((counts.passed, counts.failed), (2, 0));
+        assert_eq!(reason.as_deref(), Some("held only when tried again: a"));
     }
 
     #[test]
