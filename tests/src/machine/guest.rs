@@ -72,6 +72,11 @@ impl Guest {
             .with_context(|| format!("there is no machine {name}"))
     }
 
+    /// Whether it is for all cases.
+    pub(super) const fn is_for_all(&self) -> bool {
+        self.about.is_none()
+    }
+
     /// The cases that run here beside the machines `requested`: only those that the machine is for, where it is for
     /// some; what takes the same way on every kernel in one of them, unless a filter names it or it is to run
     /// `everywhere`.

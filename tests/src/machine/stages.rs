@@ -53,7 +53,8 @@ fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Resu
                 guest,
                 selection,
                 cases,
-                portable_until,
+                // A machine that is for some cases has few of them.
+                portable_until: portable_until.filter(|_| guest.is_for_all()),
             })
         })
         .collect::<Result<Vec<_>>>()?;
