@@ -42,20 +42,21 @@ impl<F: Found> Originals<F> {
     /// What was found in a cgroup; `now` when it is seen for the first time, and that is kept before
     /// anything is written to it. True for one that an agent before this one has seen.
     pub fn of(&mut self, path: &CgroupPath, now: F) -> (F, bool) {
-        if let Some(found) = self
-            .found
-            .get(path.as_str())
-            .filter(|found| found.id() == now.id())
-        {
+        if let Some(found) = self.get(path).filter(|found| found.id() == now.id()) {
             return (found.clone(), true);
         }
         self.set(path, now.clone());
         (now, false)
     }
 
+    /// What was found in this cgroup.
+    pub fn get(&self, path: &CgroupPath) -> Option<&F> {
+        self.found.get(path.as_str())
+    }
+
     /// True where there is something found in this cgroup.
     pub fn has(&self, path: &CgroupPath) -> bool {
-        self.found.contains_key(path.as_str())
+        self.get(path).is_some()
     }
 
     /// Another writer has set this: it counts as found from now on.

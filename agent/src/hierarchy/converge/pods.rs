@@ -23,7 +23,6 @@ const AT_ONCE: usize = 8;
 /// A pod with its files.
 #[derive(Debug)]
 struct Slowed {
-    path: CgroupPath,
     memory: MemoryReader,
     found: Found,
     /// `memory.high` as it was written here; another value is another writer's.
@@ -33,21 +32,17 @@ struct Slowed {
 }
 
 impl Slowed {
-    fn open(tree: &Tree, originals: &mut Originals, path: &CgroupPath) -> Result<Self, Error> {
+    fn open(tree: &Tree, originals: &Originals, path: &CgroupPath) -> Result<Self, Error> {
         let high = tree.memory_high(path)?;
         let now = Found {
             id: tree.memory_id(path)?,
             max: None,
             high: Some(high),
         };
-        let found = match originals.has(path) {
-            true => originals.of(path, now).0,
-            false => now,
-        };
+        let found = originals.get(path).filter(|found| found.id == now.id);
         Ok(Self {
-            path: path.clone(),
             memory: MemoryReader::open(tree, path)?,
-            found,
+            found: found.copied().unwrap_or(now),
             left: high,
             used: Bytes::ZERO,
         })
@@ -58,25 +53,26 @@ impl Slowed {
         &mut self,
         parts: &Parts,
         originals: &mut Originals,
-        requests: Bytes,
+        aim: &PodAim,
         terms: &Terms,
     ) -> Result<bool, Error> {
+        let path = &aim.path;
         let usage = Bytes(self.memory.usage()?);
         if usage == self.used {
             return Ok(false);
         }
-        let now = parts.tree.memory_high(&self.path)?;
-        let Some(high) = press_alone(usage, requests, now, terms) else {
+        let now = parts.tree.memory_high(path)?;
+        let Some(high) = press_alone(usage, aim.requests, now, terms) else {
             self.used = usage;
             return Ok(false);
         };
         if now == self.left {
-            (self.found, _) = originals.of(&self.path, self.found);
+            (self.found, _) = originals.of(path, self.found);
         } else {
             self.found.high = Some(now);
-            originals.set(&self.path, self.found);
+            originals.set(path, self.found);
         }
-        writes::high(parts, &self.path, high)?;
+        writes::high(parts, path, high)?;
         self.left = high;
         Ok(true)
     }
@@ -88,7 +84,7 @@ pub(super) struct Pods {
     aims: Vec<PodAim>,
     slowed: HashMap<CgroupPath, Slowed>,
     /// Those that an agent before this one has slowed, and those that are slowed no more: to be put back.
-    former: Vec<(CgroupPath, Found)>,
+    former: Vec<CgroupPath>,
 }
 
 impl Pods {
@@ -98,9 +94,9 @@ impl Pods {
             let rest = path.as_str().strip_prefix(tier.as_str());
             rest.is_some_and(|rest| rest.starts_with('/'))
         };
-        let all = originals.all().map(|(path, found)| (path, *found));
+        let all = originals.all().map(|(path, _)| path);
         Self {
-            former: all.filter(|(path, _)| below(path)).collect(),
+            former: all.filter(below).collect(),
             ..Self::default()
         }
     }
@@ -111,8 +107,7 @@ impl Pods {
         let gone = self
             .slowed
             .extract_if(|path, _| !aims.iter().any(|aim| aim.path == *path));
-        self.former
-            .extend(gone.map(|(path, slowed)| (path, slowed.found)));
+        self.former.extend(gone.map(|(path, _)| path));
     }
 
     /// How many are slowed.
@@ -140,12 +135,11 @@ impl Pods {
                 None => Slowed::open(&parts.tree, originals, &aim.path)
                     .map(|opened| self.slowed.entry(aim.path.clone()).or_insert(opened)),
             };
-            match slowed.and_then(|slowed| slowed.press(parts, originals, aim.requests, terms)) {
+            match slowed.and_then(|slowed| slowed.press(parts, originals, aim, terms)) {
                 Ok(wrote) => written += usize::from(wrote),
                 Err(error) if error.is_gone() => {
-                    let slowed = self.slowed.remove(&aim.path);
-                    self.former
-                        .extend(slowed.map(|slowed| (slowed.path, slowed.found)));
+                    let gone = self.slowed.remove_entry(&aim.path);
+                    self.former.extend(gone.map(|(path, _)| path));
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -159,21 +153,21 @@ impl Pods {
 
     /// Puts back what was found in all of them.
     pub(super) fn release(&mut self, parts: &Parts, originals: &mut Originals) {
-        let slowed = self.slowed.drain();
         self.former
-            .extend(slowed.map(|(path, slowed)| (path, slowed.found)));
+            .extend(self.slowed.drain().map(|(path, _)| path));
         self.put_back(parts, originals);
     }
 
     /// What is refused stays for the end.
     fn put_back(&mut self, parts: &Parts, originals: &mut Originals) {
         let mut done = Vec::new();
-        for (path, found) in self.former.drain(..) {
+        for path in self.former.drain(..) {
             // Nothing is kept of a pod that was not slowed.
-            if !originals.has(&path) || self.slowed.contains_key(&path) {
+            let kept = originals.get(&path);
+            let Some(found) = kept.filter(|_| !self.slowed.contains_key(&path)) else {
                 continue;
-            }
-            match writes::restore(parts, &path, &found) {
+            };
+            match writes::restore(parts, &path, found) {
                 Ok(()) => done.push(path),
                 Err(error) if error.is_gone() => done.push(path),
                 Err(error) => {
