@@ -1,5 +1,7 @@
 //! `cargo xtask ci`: the checks before a change lands.
 
+use std::path::Path;
+
 use anyhow::Result;
 use xtask::paths::Workspace;
 use xtask::report::Report;
@@ -19,9 +21,8 @@ pub(crate) struct Args {
 /// Runs every check and every test; a check that fails stops nothing, so that one run shows all.
 pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
     let root = workspace.root();
-    let cargo = |args: &[&str]| cmd::run(cmd::cargo().current_dir(root).args(args));
 
-    report.check("formatting", || cargo(&["fmt", "--all", "--check"]));
+    report.check("formatting", || cargo(root, &["fmt", "--all", "--check"]));
     report.check("the order of imports", || layers::check(root));
     report.check("the length of files", || lengths::check(root));
     report.check("words", || words::check(root));
@@ -37,24 +38,34 @@ pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Re
     test::everything(workspace, checks, report)
 }
 
+/// Runs cargo in the workspace.
+fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+    cmd::run(cmd::cargo().current_dir(root).args(args))
+}
+
 /// The checks that compile.
 fn compiled(workspace: &Workspace, report: &mut Report) {
     let root = workspace.root();
-    let cargo = |args: &[&str]| cmd::run(cmd::cargo().current_dir(root).args(args));
 
     report.check("clippy", || {
-        cargo(&["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"])
+        cargo(
+            root,
+            &["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"],
+        )
     });
     // The kernel programs' crate builds for its own target alone.
     report.check("links in the documentation", || {
-        cargo(&[
-            "doc",
-            "--quiet",
-            "--workspace",
-            "--exclude=podwarden-ebpf",
-            "--no-deps",
-            "--document-private-items",
-        ])
+        cargo(
+            root,
+            &[
+                "doc",
+                "--quiet",
+                "--workspace",
+                "--exclude=podwarden-ebpf",
+                "--no-deps",
+                "--document-private-items",
+            ],
+        )
     });
     report.check("clippy for the kernel programs", || ebpf::clippy(workspace));
     report.check("the policy without an operating system", || {
@@ -62,7 +73,7 @@ fn compiled(workspace: &Workspace, report: &mut Report) {
     });
     fuzz::smoke(workspace, report);
     report.check("licences and sources", || match cmd::find("cargo-deny") {
-        Some(_) => cargo(&["deny", "check", "bans", "licenses", "sources"]),
+        Some(_) => cargo(root, &["deny", "check", "bans", "licenses", "sources"]),
         None => licences::check(root),
     });
 }

@@ -90,7 +90,7 @@ impl Guest {
             all.filter.push(about.to_owned());
         } else if all.filter.is_empty() && !everywhere {
             let sharing = || {
-                let guests = GUESTS.iter().filter(|guest| guest.about.is_none());
+                let guests = GUESTS.iter().filter(|guest| guest.is_for_all());
                 guests.filter(|guest| requested.contains(&guest.name))
             };
             if let Some(part) = sharing().position(|guest| *guest == self) {
