@@ -140,11 +140,6 @@ impl Cluster {
         self.ask(&format!("/v1/pods/{uid}"))
     }
 
-    /// What happened, as far as it is kept.
-    pub(crate) fn events(&self) -> Result<Vec<Event>> {
-        self.ask("/v1/events?after=0")
-    }
-
     /// The evictions since the agent started.
     pub(crate) fn evictions(&self) -> Result<Vec<Eviction>> {
         Self::evictions_at(&self.socket())

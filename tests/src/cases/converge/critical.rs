@@ -1,26 +1,18 @@
 //! A tier that holds a critical pod and uses more than its target: its other pods are slowed one by one (cgroup v2).
 
 use anyhow::{Context as _, Result, ensure};
-use podwarden::api::types::TierConvergence;
 
 use super::scene::{CONFIG, oom_kills};
-use super::seen::{file, limit};
-use super::{kill, kill_with_guard};
+use super::seen::{self, file, limit};
+use super::{figures, kill, kill_with_guard};
 use crate::cases::{Context, skip};
 use crate::harness::{Agent, Cgroup, Mounts, Node, Options, PodSpec, Workload, eventually};
 
 /// A `memory.high` without a value.
 const NONE: u64 = u64::MAX;
 
-fn figures(node: &Node) -> Result<TierConvergence> {
-    let tiers = node.agent.node()?.tiers;
-    let tier = tiers.into_iter().find(|tier| tier.name == "besteffort");
-    tier.and_then(|tier| tier.convergence)
-        .context("the BestEffort tier does not converge")
-}
-
 fn high(cgroup: &Cgroup) -> u64 {
-    limit(&file(cgroup, "none", "memory.high"))
+    limit(&seen::high(cgroup))
 }
 
 /// How often tasks of it were slowed, `high` of `memory.events`.

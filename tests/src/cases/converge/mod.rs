@@ -31,8 +31,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn figures(scene: &Scene) -> Result<TierConvergence> {
-    let node = scene.node.as_ref().context("there is no agent")?;
+/// How far the BestEffort tier is.
+fn figures(node: &Node) -> Result<TierConvergence> {
     let tiers = node.agent.node()?.tiers;
     let tier = tiers.into_iter().find(|tier| tier.name == "besteffort");
     tier.and_then(|tier| tier.convergence)
@@ -69,7 +69,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
         }
         // It is told for as long as it lasts.
         eventually(context.limit(5), || {
-            let figures = figures(scene)?;
+            let figures = figures(scene.node.as_ref().context("there is no agent")?)?;
             ensure!(
                 figures.target_bytes == Some(TARGET) && figures.gap_bytes > 0 && !figures.reached,
                 "{figures:?}"
@@ -109,7 +109,7 @@ fn converges(context: &Context, load: Load) -> Result<()> {
     );
     let node = scene.node.as_ref().context("there is no agent")?;
     eventually(context.limit(5), || {
-        let figures = figures(&scene)?;
+        let figures = figures(node)?;
         ensure!(figures.reached && figures.gap_bytes == 0, "{figures:?}");
         let events = node.agent.events(0)?;
         let tier = |event: &&podwarden::api::types::Event| {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::Eviction;
 use serde::Serialize;
 
-use super::seen::{Outcome, Watch, file, hard_limit, limit, measure};
+use super::seen::{Outcome, Watch, file, hard_limit, high, limit, measure};
 use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, monotonic, sleep, until,
@@ -247,7 +247,7 @@ impl Scene {
         eventually(context.limit(20), || {
             let usage = self.tier.memory()?.usage;
             let max = limit(&hard_limit(&self.tier));
-            let high = limit(&file(&self.tier, "none", "memory.high"));
+            let high = limit(&high(&self.tier));
             ensure!(
                 usage < 32 * MIB && max.min(high) >= NODE_MIB * MIB - MARGIN,
                 "the tier has no room: usage {usage}, limit {max}, memory.high {high}"

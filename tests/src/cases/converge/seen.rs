@@ -85,6 +85,11 @@ pub(super) fn file(tier: &Cgroup, v1: &str, v2: &str) -> PathBuf {
     mounts.memory().join(tier.path()).join(name)
 }
 
+/// `memory.high`, which v1 does not have.
+pub(super) fn high(cgroup: &Cgroup) -> PathBuf {
+    file(cgroup, "none", "memory.high")
+}
+
 /// The tier's hard limit.
 pub(crate) fn hard_limit(tier: &Cgroup) -> PathBuf {
     file(tier, "memory.limit_in_bytes", "memory.max")
@@ -95,7 +100,7 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let usage = file(tier, "memory.usage_in_bytes", "memory.current");
-        let (max, high) = (hard_limit(tier), file(tier, "none", "memory.high"));
+        let (max, high) = (hard_limit(tier), high(tier));
         let thread = thread::spawn(move || {
             let mut samples = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
