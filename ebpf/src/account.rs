@@ -42,8 +42,9 @@ pub(crate) fn tracked_slot(cgroup: Cgroup) -> u32 {
     slot_in_table(key(cgroup))
 }
 
+/// The account of the cgroup with this [`key`]; [`NO_SLOT`] when it is not in scope any more.
 #[inline(always)]
-fn slot_in_table(key: u64) -> u32 {
+pub(crate) fn slot_in_table(key: u64) -> u32 {
     // SAFETY: read at once; a concurrent removal may leave the values of another cgroup in scope,
     // which the agent only allows once no task can be in this one.
     unsafe { TRACKED.get(key) }.map_or(NO_SLOT, |t| t.slot)

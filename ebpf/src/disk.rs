@@ -6,16 +6,24 @@
 //! A bio of a running task counts to the task's own cgroup, on both versions. One that another task writes back counts
 //! to the cgroup that it is charged to, which v2 knows: on v1 the IO controller is on another hierarchy, and charges
 //! written-back page cache to the root.
+//!
+//! It is done when the kernel says so: of itself (`bio_endio`, block/bio.c) or, where the device has a queue of requests,
+//! of the request that it is part of (`blk_update_request`, block/blk-mq.c).
 
-use podwarden_abi::{Figure, NO_SLOT};
+use podwarden_abi::{Figure, NO_SLOT, PendingBio};
 
 use crate::{
-    account, atomic,
-    kernel::{self, Bio, Task},
+    account, atomic, histogram,
+    kernel::{self, Bio, Request, Task},
+    maps::BIOS,
+    telemetry::now,
 };
 
 /// `REQ_OP_DISCARD` of include/linux/blk_types.h.
 const DISCARD: u32 = 3;
+
+/// Bios of a request that are looked at; how long those behind them took is not counted.
+const MAX_BIOS: u32 = 128;
 
 /// A bio is handed to a device.
 #[inline(always)]
@@ -27,7 +35,8 @@ pub(crate) fn queued(bio: Bio) {
     if operation == DISCARD {
         return;
     }
-    let slot = slot_of(bio);
+    let cgroup = cgroup_of(bio);
+    let slot = account::slot_in_table(cgroup);
     if slot == NO_SLOT {
         return;
     }
@@ -35,10 +44,11 @@ pub(crate) fn queued(bio: Bio) {
         return;
     };
     let bytes = u64::from(bio.size());
-    // SAFETY: aligned words of a map value. Operations with the lowest bit write (`op_is_write`,
-    // include/linux/blk_types.h).
+    // `op_is_write` of include/linux/blk_types.h.
+    let writes = operation & 1 != 0;
+    // SAFETY: aligned words of a map value.
     unsafe {
-        if operation & 1 != 0 {
+        if writes {
             atomic::add(&raw mut (*shared).disk.written_bytes, bytes);
             atomic::add(&raw mut (*shared).disk.writes, 1);
         } else {
@@ -46,18 +56,89 @@ pub(crate) fn queued(bio: Bio) {
             atomic::add(&raw mut (*shared).disk.reads, 1);
         }
     }
+    if kernel::has(Figure::DiskLatency) {
+        let pending = PendingBio {
+            start_ns: now(),
+            cgroup,
+            writes: u64::from(writes),
+        };
+        // Where it cannot be noted it is counted, but not how long it took.
+        let _ = BIOS.insert(bio.address(), pending, 0);
+    }
 }
 
+/// The key of the cgroup that a bio counts to; 0 for none.
 #[inline(always)]
-fn slot_of(bio: Bio) -> u32 {
+fn cgroup_of(bio: Bio) -> u64 {
     let (task, css) = (Task::current(), bio.charged_to());
     if css.0 as u64 == task.io_css().0 as u64 {
-        return account::tracked_slot(task.cgroup());
+        return account::key(task.cgroup());
     }
     let cgroup = css.cgroup();
     if cgroup.is_identity() {
-        account::tracked_slot(cgroup)
+        account::key(cgroup)
     } else {
-        NO_SLOT
+        0
+    }
+}
+
+/// A bio is done, on a device without a queue of requests.
+#[inline(always)]
+pub(crate) fn bio_done(bio: Bio) {
+    if kernel::has(Figure::DiskLatency) {
+        done(bio, now());
+    }
+}
+
+/// The first `bytes` of a request are done.
+#[inline(always)]
+pub(crate) fn request_done(request: Request, bytes: u32) {
+    if !kernel::has(Figure::Disk) || !kernel::has(Figure::DiskLatency) {
+        return;
+    }
+    let (now, mut bio, mut left) = (now(), request.bio(), bytes);
+    for _ in 0..MAX_BIOS {
+        if bio.is_null() {
+            return;
+        }
+        let size = bio.size();
+        if size > left {
+            return;
+        }
+        done(bio, now);
+        left -= size;
+        if left == 0 {
+            return;
+        }
+        bio = bio.next();
+    }
+}
+
+#[inline(always)]
+fn done(bio: Bio, now: u64) {
+    // SAFETY: copied at once; the bio is done once.
+    let Some(&pending) = (unsafe { BIOS.get(bio.address()) }) else {
+        return;
+    };
+    let _ = BIOS.remove(bio.address());
+    let slot = account::slot_in_table(pending.cgroup);
+    if slot == NO_SLOT {
+        return;
+    }
+    let Some(shared) = account::shared(slot) else {
+        return;
+    };
+    let ns = now.saturating_sub(pending.start_ns);
+    let bucket = histogram::bucket(ns);
+    // SAFETY: aligned words of a map value.
+    unsafe {
+        let disk = &raw mut (*shared).disk;
+        let latency = if pending.writes != 0 {
+            &raw mut (*disk).write_latency
+        } else {
+            &raw mut (*disk).read_latency
+        };
+        atomic::add(&raw mut (*latency).total_ns, ns);
+        atomic::add(&raw mut (*latency).hist[bucket], 1);
     }
 }

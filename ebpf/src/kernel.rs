@@ -18,7 +18,7 @@ pub(crate) use controllers::{
 use structure::untrusted;
 pub(crate) use structure::{Plain, Structure, Typed};
 pub(crate) use task::Task;
-pub(crate) use traffic::{Bio, Packet, Socket};
+pub(crate) use traffic::{Bio, Packet, Request, Socket};
 
 macro_rules! offsets {
     ($($name:ident: $figure:ident, $structure:literal, $path:literal;)*) => {

@@ -10,6 +10,7 @@
 //! | `cgroup_mkdir`, `cgroup_rmdir`, `cgroup_release`, `cgroup_attach_task` | tp_btf | what is in scope, and which account a task counts to |
 //! | `direct_reclaim_begin`/`_end`, `memcg_reclaim_begin`/`_end` | tp_btf | stall time per account |
 //! | `block_bio_queue` | tp_btf | bytes and operations of disks per account |
+//! | `block_bio_complete`, `block_rq_complete` | tp_btf | how long these took, from devices without and with a queue of requests |
 //! | `tcp_retransmit_skb` | tp_btf | TCP segments sent again per account |
 //! | `walk` | iter `cgroup` | a record for each cgroup below kubepods when the agent asks |
 //! | `charge` | fentry `page_counter_try_charge` | armed levels, at the charge that reaches them |
@@ -33,6 +34,7 @@ mod account;
 mod atomic;
 mod disk;
 mod exit;
+mod histogram;
 mod kernel;
 mod level;
 mod lifecycle;
@@ -51,7 +53,7 @@ use aya_ebpf::{
 };
 
 use aya_log_ebpf::{debug, warn};
-use kernel::{Bio, Cgroup, Packet, PageCounter, Socket, Task};
+use kernel::{Bio, Cgroup, Packet, PageCounter, Request, Socket, Task};
 use lifecycle::Outcome;
 
 #[btf_tracepoint(function = "sched_switch")]
@@ -176,6 +178,20 @@ fn memcg_reclaim_end(_ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "block_bio_queue")]
 fn block_bio_queue(ctx: BtfTracePointContext) -> i32 {
     disk::queued(Bio(ctx.arg(0)));
+    0
+}
+
+#[btf_tracepoint(function = "block_bio_complete")]
+fn block_bio_complete(ctx: BtfTracePointContext) -> i32 {
+    // (queue, bio)
+    disk::bio_done(Bio(ctx.arg(1)));
+    0
+}
+
+#[btf_tracepoint(function = "block_rq_complete")]
+fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
+    // (request, error, bytes)
+    disk::request_done(Request(ctx.arg(0)), ctx.arg::<u64>(2) as u32);
     0
 }
 

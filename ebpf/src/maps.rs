@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use podwarden_abi::{
     CgroupRecord, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, NearLimitEvent,
-    Objective, SharedAccount, Tracked, Used, WalkPlace, WalkPlan,
+    Objective, PendingBio, SharedAccount, Tracked, Used, WalkPlace, WalkPlan,
 };
 
 use crate::task_storage::TaskStorage;
@@ -68,6 +68,11 @@ pub(crate) static ENDED: LruHashMap<[u64; 2], u8, ENDED_ENTRIES> = LruHashMap::n
 /// been reported.
 #[btf_map]
 pub(crate) static NEAR: LruHashMap<u64, u64, { NearLimitEvent::REMEMBERED }> = LruHashMap::new();
+
+/// Bios that devices have not done yet, by address; resized by the agent. One whose end is missed goes when there is no
+/// room for another.
+#[btf_map]
+pub(crate) static BIOS: LruHashMap<u64, PendingBio, 4096> = LruHashMap::new();
 
 /// What was lost, by [`DropCounter`].
 #[btf_map]

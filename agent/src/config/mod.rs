@@ -160,7 +160,8 @@ pub struct Config {
     pub reactor: ReactorConfig,
     /// Time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,
-    /// `sampling.disk`: whether a kernel program counts what pods read from and write to disks. Default: true.
+    /// `sampling.disk`: whether kernel programs count what pods read from and write to disks, and time it.
+    /// Default: true.
     pub sampling_disk: bool,
     /// `sampling.network`: whether the pods' network is read. Default: true.
     pub sampling_network: bool,

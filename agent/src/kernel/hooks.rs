@@ -28,6 +28,7 @@ pub struct Hook {
 }
 
 const NO_DISK: &str = "what pods read from and write to disks is unknown";
+const NO_DISK_LATENCY: &str = "how long disks take for what pods read and write is unknown";
 const NO_RETRANSMITS: &str = "TCP segments that pods send again are unknown";
 
 /// Every tracepoint program, in the order in which they are attached: scope before accounting, so that
@@ -147,6 +148,22 @@ pub const HOOKS: &[Hook] = &[
         figure: Some(Figure::Disk),
     },
     Hook {
+        program: "block_bio_complete",
+        tracepoint: "block_bio_complete",
+        arguments: &["request_queue *", "bio *"],
+        enables: "how long each disk without a queue of requests takes",
+        lost_without: Some(NO_DISK_LATENCY),
+        figure: Some(Figure::DiskLatency),
+    },
+    Hook {
+        program: "block_rq_complete",
+        tracepoint: "block_rq_complete",
+        arguments: &["request *", "blk_status_t", "unsigned int"],
+        enables: "how long each other disk takes",
+        lost_without: Some(NO_DISK_LATENCY),
+        figure: Some(Figure::DiskLatency),
+    },
+    Hook {
         program: "tcp_retransmit_skb",
         tracepoint: "tcp_retransmit_skb",
         arguments: &["sock *", "sk_buff *"],
@@ -224,6 +241,7 @@ pub const fn figure(figure: Figure) -> (&'static str, Option<&'static str>) {
             Some("the pressure of pods is unknown"),
         ),
         Figure::Disk => ("bytes and operations of disks", Some(NO_DISK)),
+        Figure::DiskLatency => ("how long disks take", Some(NO_DISK_LATENCY)),
         Figure::Retransmits => ("TCP segments sent again", Some(NO_RETRANSMITS)),
     }
 }

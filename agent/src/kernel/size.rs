@@ -4,7 +4,7 @@
 //! pods that the node may have, and is larger only where that is cheap.
 
 use podwarden_abi::{
-    CgroupRecord, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective,
+    CgroupRecord, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, Objective, PendingBio,
     SharedAccount, Tracked, WalkPlace, walk_places,
 };
 
@@ -22,6 +22,18 @@ const PLENTY: u32 = 4096;
 /// [`PLENTY`] may cost so much, bytes on all CPUs.
 const CHEAP: u64 = 16 << 20;
 
+/// Bios that devices may be doing at the same time.
+const BIOS: u32 = 4096;
+
+/// A map that forgets what was used longest ago gives each CPU so many free entries ahead (`LOCAL_FREE_TARGET` of
+/// kernel/bpf/bpf_lru_list.c).
+const AHEAD: u32 = 128;
+
+/// Bios that are remembered, on so many possible CPUs.
+pub(super) fn bios(cpus: u32) -> u32 {
+    AHEAD.saturating_mul(cpus).saturating_add(BIOS)
+}
+
 /// Accounts for a node of so many pods and possible CPUs.
 pub fn accounts(max_pods: u32, cpus: u32) -> u32 {
     let needed = max_pods.saturating_mul(PER_POD).saturating_add(BESIDE_PODS);
@@ -36,6 +48,7 @@ pub fn accounts(max_pods: u32, cpus: u32) -> u32 {
 /// without what a task's storage takes, 80 bytes a task in scope, and without the records of cgroups that are gone,
 /// which take memory as they are made.
 pub fn memory(accounts: u32, cpus: u32, telemetry: u32) -> u64 {
+    let bios = bios(cpus);
     let (accounts, cpus) = (u64::from(accounts), u64::from(cpus));
     let size = |bytes: usize| (bytes as u64).next_multiple_of(8);
     let per_cpu = |bytes: usize, entries: u64| entries * (size(bytes) * cpus + 8);
@@ -62,6 +75,7 @@ pub fn memory(accounts: u32, cpus: u32, telemetry: u32) -> u64 {
         hash(8, 8, 8192),
         hash(4, 8, 1024),
         hash(16, 1, ENDED_ENTRIES as u64),
+        hash(8, size_of::<PendingBio>(), u64::from(bios)),
         // Decisions and long waits.
         2 * ring(64 << 10),
         ring(u64::from(telemetry)),
@@ -99,7 +113,7 @@ mod tests {
         for cpus in [1, 2, 8, 64] {
             assert_eq!(accounts(110, cpus), PLENTY);
         }
-        assert!(memory(accounts(110, 2), 2, 1 << 20) < 8 * MIB);
+        assert!(memory(accounts(110, 2), 2, 1 << 20) < 10 * MIB);
         assert!(accounts(110, 128) < PLENTY && accounts(110, 0) == PLENTY);
     }
 }

@@ -13,9 +13,9 @@ use podwarden::{
     api::{
         published::{Figures, Published},
         types::{
-            DiskStats, EventKind, Eviction, EvictionTimeline, InterfaceStats, MemoryStats,
-            NetworkStats, NodeStats, PodStats, PressureStats, ReclaimedStats, RuntimeStats,
-            SourceStats, ThrottlingStats, TierConvergence, TierStats, WaitedStats,
+            DiskStats, EventKind, Eviction, EvictionTimeline, InterfaceStats, LatencyStats,
+            MemoryStats, NetworkStats, NodeStats, PodStats, PressureStats, ReclaimedStats,
+            RuntimeStats, SourceStats, ThrottlingStats, TierConvergence, TierStats, WaitedStats,
         },
     },
     config::{Live, PodSeries},
@@ -67,7 +67,16 @@ fn whole(pods: usize) -> Figures {
         };
         pod.cpu.throttling = Some(ThrottlingStats::default());
         pod.cpu.run_queue_wait_histogram = vec![1; 24];
-        pod.disk = Some(DiskStats::default());
+        let histogram = vec![1; 20];
+        let latency = LatencyStats {
+            total_nano_seconds: 1,
+            histogram,
+        };
+        pod.disk = Some(DiskStats {
+            read_latency: Some(latency.clone()),
+            write_latency: Some(latency),
+            ..DiskStats::default()
+        });
         let waited = WaitedStats {
             some_nano_seconds: 0,
             full_nano_seconds: Some(0),
@@ -236,11 +245,8 @@ fn test_rules(rules: &str, tests: &str) {
 
 /// Whether it went well, and what it said; `None` where there is no such program.
 fn run(program: &str, arguments: &[&str], dir: &Path) -> Option<(bool, String)> {
-    match Command::new(program)
-        .args(arguments)
-        .current_dir(dir)
-        .output()
-    {
+    let mut command = Command::new(program);
+    match command.args(arguments).current_dir(dir).output() {
         Ok(done) => {
             let said =
                 String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
@@ -263,7 +269,7 @@ async fn a_pod_has_as_many_series_as_configured() {
     for (detail, most) in [
         (PodSeries::None, 0),
         (PodSeries::Basic, 12),
-        (PodSeries::Full, 62),
+        (PodSeries::Full, 86),
     ] {
         let api = Api::start().await;
         set_series(&api.published, detail);

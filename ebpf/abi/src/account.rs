@@ -2,9 +2,9 @@
 
 use core::mem::{offset_of, size_of};
 
-/// Buckets of the run-queue wait histogram. Bucket `i` counts waits in `[2^i, 2^(i+1))` microseconds;
+/// Buckets of a histogram of times. Bucket `i` counts those in `[2^i, 2^(i+1))` microseconds;
 /// bucket 0 also everything shorter, the last (from 0.52 s) also everything longer.
-pub const WAIT_BUCKETS: usize = 20;
+pub const BUCKETS: usize = 20;
 
 /// One cgroup's figures on one CPU: what a context switch counts, in the bytes of one cache line. A reader adds up the
 /// CPUs and [`SharedAccount`].
@@ -17,10 +17,31 @@ pub struct CpuAccount {
     pub wait_ns: u64,
     /// See [`Account::switches`].
     pub switches: u64,
-    /// See [`WAIT_BUCKETS`]; a bucket that overflows adds 65,536 to [`SharedAccount::wait_carry`].
-    pub wait_hist: [u16; WAIT_BUCKETS],
+    /// See [`BUCKETS`]; a bucket that overflows adds 65,536 to [`SharedAccount::wait_carry`].
+    pub wait_hist: [u16; BUCKETS],
 }
 const _: () = assert!(size_of::<CpuAccount>() == 64);
+
+/// How long operations of disks took, from when they were handed to the topmost device until it had done them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyAccount {
+    /// All of them, nanoseconds.
+    pub total_ns: u64,
+    /// See [`BUCKETS`].
+    pub hist: [u64; BUCKETS],
+}
+const _: () = assert!(size_of::<LatencyAccount>() == 8 + BUCKETS * 8);
+
+impl LatencyAccount {
+    /// Adds what another has counted.
+    pub fn accumulate(&mut self, of: &Self) {
+        self.total_ns += of.total_ns;
+        for (to, of) in self.hist.iter_mut().zip(of.hist) {
+            *to += of;
+        }
+    }
+}
 
 /// What a cgroup's tasks asked of disks, and what was written back of theirs.
 #[repr(C)]
@@ -34,8 +55,12 @@ pub struct DiskAccount {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
+    /// Reads that are done.
+    pub read_latency: LatencyAccount,
+    /// Writes that are done.
+    pub write_latency: LatencyAccount,
 }
-const _: () = assert!(size_of::<DiskAccount>() == 4 * 8);
+const _: () = assert!(size_of::<DiskAccount>() == 4 * 8 + 2 * size_of::<LatencyAccount>());
 
 impl DiskAccount {
     /// Adds what another has counted.
@@ -44,6 +69,8 @@ impl DiskAccount {
         self.written_bytes += of.written_bytes;
         self.reads += of.reads;
         self.writes += of.writes;
+        self.read_latency.accumulate(&of.read_latency);
+        self.write_latency.accumulate(&of.write_latency);
     }
 }
 
@@ -68,9 +95,9 @@ pub struct SharedAccount {
     /// See [`Account::retransmits`].
     pub retransmits: u64,
     /// What the CPUs' buckets have no room for.
-    pub wait_carry: [u64; WAIT_BUCKETS],
+    pub wait_carry: [u64; BUCKETS],
 }
-const _: () = assert!(size_of::<SharedAccount>() == 11 * 8 + WAIT_BUCKETS * 8);
+const _: () = assert!(size_of::<SharedAccount>() == 7 * 8 + size_of::<DiskAccount>() + BUCKETS * 8);
 
 /// What a bucket of [`CpuAccount::wait_hist`] has counted when it is 0 again.
 pub const WAIT_CARRY: u64 = 1 << 16;
@@ -101,10 +128,10 @@ pub struct Account {
     pub disk: DiskAccount,
     /// TCP segments that its sockets sent again.
     pub retransmits: u64,
-    /// See [`WAIT_BUCKETS`].
-    pub wait_hist: [u64; WAIT_BUCKETS],
+    /// See [`BUCKETS`].
+    pub wait_hist: [u64; BUCKETS],
 }
-const _: () = assert!(size_of::<Account>() == 14 * 8 + WAIT_BUCKETS * 8);
+const _: () = assert!(size_of::<Account>() == 10 * 8 + size_of::<DiskAccount>() + BUCKETS * 8);
 
 impl Account {
     /// Adds what one CPU has counted.
@@ -151,6 +178,19 @@ impl Account {
         }
     }
 }
+
+/// A bio that a device has not done yet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PendingBio {
+    /// `CLOCK_MONOTONIC` when it was handed to the device, nanoseconds.
+    pub start_ns: u64,
+    /// The key in the table of cgroups of the one that it counts to.
+    pub cgroup: u64,
+    /// 1 when it writes.
+    pub writes: u64,
+}
+const _: () = assert!(size_of::<PendingBio>() == 24);
 
 /// A cgroup in scope, keyed by its kernel id. The table names all parents, so that it
 /// can be read when a cgroup that it names is gone.

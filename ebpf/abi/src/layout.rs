@@ -37,11 +37,13 @@ pub enum Figure {
     Disk = 12,
     /// TCP segments that are sent again.
     Retransmits = 13,
+    /// How long reads and writes of disks take.
+    DiskLatency = 14,
 }
 
 impl Figure {
     /// Every one.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Accounts,
         Self::Wait,
         Self::Untraced,
@@ -56,6 +58,7 @@ impl Figure {
         Self::WalkPressure,
         Self::Disk,
         Self::Retransmits,
+        Self::DiskLatency,
     ];
 
     /// Its bit in the global `LOST_FIGURES`.
@@ -128,6 +131,8 @@ macro_rules! for_each_offset {
             OFF_BIO_BLKG: Disk, "bio", "bi_blkg";
             OFF_BLKG_BLKCG: Disk, "blkcg_gq", "blkcg";
             OFF_BLKCG_CSS: Disk, "blkcg", "css";
+            OFF_BIO_NEXT: DiskLatency, "bio", "bi_next";
+            OFF_REQUEST_BIO: DiskLatency, "request", "bio";
             OFF_SOCK_CGROUP: Retransmits, "sock", "sk_cgrp_data.cgroup";
             OFF_SKB_CB: Retransmits, "sk_buff", "cb";
             OFF_CB_SEGMENTS: Retransmits, "tcp_skb_cb", "tcp_gso_segs";

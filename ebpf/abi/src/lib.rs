@@ -14,8 +14,8 @@ mod wait;
 mod walk;
 
 pub use account::{
-    Account, CacheLine, CpuAccount, CpuState, DiskAccount, SharedAccount, Split, Tracked, Used,
-    WAIT_BUCKETS, WAIT_CARRY,
+    Account, BUCKETS, CacheLine, CpuAccount, CpuState, DiskAccount, LatencyAccount, PendingBio,
+    SharedAccount, Split, Tracked, Used, WAIT_CARRY,
 };
 pub use cast::{CAST_CALL, Instruction, RECAST_CALL};
 pub use event::{
@@ -40,7 +40,7 @@ pub const ENDED_ENTRIES: usize = 8192;
 
 /// Version of what the maps that outlive the agent mean: [`CpuAccount`], [`SharedAccount`], [`Tracked`] and how the agent adds
 /// up what is gone. To be raised with each change of meaning; sizes are compared besides.
-pub const PINNED_LAYOUT: u32 = 3;
+pub const PINNED_LAYOUT: u32 = 4;
 
 /// The account that means "not accounted".
 pub const NO_SLOT: u32 = 0;

@@ -34,6 +34,22 @@ impl Bio {
         member(self.0, OFF_BIO_SIZE.load())
     }
 
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The one behind it in its request.
+    #[inline(always)]
+    pub(crate) fn next(self) -> Self {
+        Self(member(self.0, OFF_BIO_NEXT.load()))
+    }
+
     /// The state of the IO controller that it is charged to.
     #[inline(always)]
     pub(crate) fn charged_to(self) -> Css {
@@ -41,6 +57,18 @@ impl Bio {
         let blkcg: *const u8 = member(group, OFF_BLKG_BLKCG.load());
         // SAFETY: the member at this offset; the verifier checks the type.
         Css(unsafe { blkcg.add(OFF_BLKCG_CSS.load() as usize) })
+    }
+}
+
+/// `struct request *`
+#[derive(Clone, Copy)]
+pub(crate) struct Request(pub(crate) *const u8);
+
+impl Request {
+    /// The first bio that is not done.
+    #[inline(always)]
+    pub(crate) fn bio(self) -> Bio {
+        Bio(member(self.0, OFF_REQUEST_BIO.load()))
     }
 }
 

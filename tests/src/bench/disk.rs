@@ -38,8 +38,8 @@ const KINDS: [(&str, Option<&str>); 3] = [
     ("disk", Some("")),
 ];
 
-/// The agent's program that runs for a read.
-const PROGRAM: &str = "block_bio_queue";
+/// The agent's programs of disks; two of them run for a read. The kernel keeps 15 characters of a name.
+const PROGRAMS: [&str; 3] = ["block_bio_queue", "block_bio_compl", "block_rq_comple"];
 
 /// Medians of a kind's runs.
 #[derive(Debug, serde::Serialize)]
@@ -50,7 +50,7 @@ struct Row {
     read_nanos: f64,
     /// As a ratio to the first row.
     ratio: f64,
-    /// The agent's program by the kernel's own count, nanoseconds a read.
+    /// The agent's programs by the kernel's own count, nanoseconds a read.
     program_nanos: Option<f64>,
 }
 
@@ -135,7 +135,7 @@ impl Disk {
         Ok(start.elapsed().as_nanos() as f64 / self.reads as f64)
     }
 
-    /// What the kernel counts for the agent's program while a run goes on, nanoseconds a read. Its runs for other disk
+    /// What the kernel counts for the agent's programs while a run goes on, nanoseconds a read. Their runs for other disk
     /// operations of the machine count too.
     fn program(&self, cgroup: &Cgroup, file: &Path) -> Result<f64> {
         let _counting = enable_stats(Stats::RunTime).context("kernel program statistics")?;
@@ -145,9 +145,12 @@ impl Disk {
     }
 }
 
-/// Run time of [`PROGRAM`] so far; none where it is not loaded.
+/// Run time of [`PROGRAMS`] so far; none where they are not loaded.
 fn run_time() -> Duration {
     let all = loaded_programs().filter_map(Result::ok);
-    let ours = all.filter(|info| info.name_as_str() == Some(PROGRAM));
+    let ours = all.filter(|info| {
+        info.name_as_str()
+            .is_some_and(|name| PROGRAMS.contains(&name))
+    });
     ours.map(|info| info.run_time()).sum()
 }

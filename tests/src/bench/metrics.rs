@@ -9,8 +9,8 @@ use nix::time::{ClockId, clock_gettime};
 use podwarden::api::published::{Figures, Published};
 use podwarden::api::server::{self, Listen};
 use podwarden::api::types::{
-    CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef,
-    PodStats, PressureStats, StallStats, ThrottlingStats,
+    CpuStats, DiskStats, ExitStats, InterfaceStats, LatencyStats, MemoryStats, NetworkStats,
+    NodeStats, PodRef, PodStats, PressureStats, StallStats, ThrottlingStats,
 };
 use podwarden::config::{Live, PodSeries};
 use tokio::sync::oneshot;
@@ -197,6 +197,13 @@ fn cpu() -> Result<Duration> {
     Ok(time.into())
 }
 
+fn latency() -> LatencyStats {
+    LatencyStats {
+        total_nano_seconds: 0,
+        histogram: vec![0; 20],
+    }
+}
+
 /// A pod of a Deployment that has run for a while.
 fn pod(number: usize) -> PodStats {
     let uid = format!(
@@ -226,7 +233,11 @@ fn pod(number: usize) -> PodStats {
         }),
         stall: StallStats::default(),
         exits: ExitStats::default(),
-        disk: Some(DiskStats::default()),
+        disk: Some(DiskStats {
+            read_latency: Some(latency()),
+            write_latency: Some(latency()),
+            ..DiskStats::default()
+        }),
         pressure: Some(PressureStats::default()),
         tasks: Some(2),
         refused_forks: Some(0),

@@ -1,7 +1,7 @@
 //! Disk and network.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
+use std::io::{IoSlice, IoSliceMut, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ impl Disk {
     }
 }
 
-/// Reads pages of a file past the page cache, one after the other.
+/// Reads pages of a file or a disk past the page cache, one after the other.
 #[derive(Debug, Args)]
 pub(crate) struct Reads {
     /// The file, of at least a page.
@@ -83,8 +83,9 @@ impl Reads {
     pub(crate) fn run(&self) -> Result<()> {
         let mut options = File::options();
         let file = options.read(true).custom_flags(libc::O_DIRECT);
-        let file = file.open(&self.file)?;
-        let pages = file.metadata()?.len() / PAGE as u64;
+        let mut file = file.open(&self.file)?;
+        // A disk has no length of a file.
+        let pages = file.seek(SeekFrom::End(0))? / PAGE as u64;
         ensure!(pages > 0, "{} has no page", self.file.display());
         let mut page = Box::new(Page([0; PAGE]));
         for n in 0..self.count {

@@ -1,11 +1,11 @@
 //! Figures in the API's types.
 
-use podwarden_abi::{Account, MemoryItem};
+use podwarden_abi::{Account, LatencyAccount, MemoryItem};
 use podwarden_cgroup::{CgroupPath, MemoryStat, Throttling, Tree};
 
 use crate::{
     accounting::walked::{self, WalkedMemory},
-    api::types::{DiskStats, ExitStats, MemoryStats, StallStats, ThrottlingStats},
+    api::types::{DiskStats, ExitStats, LatencyStats, MemoryStats, StallStats, ThrottlingStats},
 };
 
 pub(super) fn memory_stats(
@@ -69,7 +69,18 @@ pub(super) fn disk(account: &Account) -> DiskStats {
         written_bytes: disk.written_bytes,
         reads: disk.reads,
         writes: disk.writes,
+        read_latency: latency(&disk.read_latency),
+        write_latency: latency(&disk.write_latency),
     }
+}
+
+/// `None` where nothing has been timed: most pods leave the disks alone.
+fn latency(of: &LatencyAccount) -> Option<LatencyStats> {
+    let timed = of.hist.iter().any(|count| *count > 0);
+    timed.then(|| LatencyStats {
+        total_nano_seconds: of.total_ns,
+        histogram: of.hist.to_vec(),
+    })
 }
 
 pub(super) fn exits(account: &Account) -> ExitStats {

@@ -145,6 +145,7 @@ pub(super) fn load(
 fn off(config: &Config, hierarchy: u32) -> Vec<Figure> {
     let wanted = [
         (Figure::Disk, config.sampling_disk),
+        (Figure::DiskLatency, config.sampling_disk),
         // Sockets know their cgroup in the unified hierarchy alone.
         (
             Figure::Retransmits,

@@ -24,9 +24,9 @@ pub use node::{
 };
 pub use node_usage::{NodeMemory, NodeUsageStats};
 pub use pod::{
-    ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats,
-    PodList, PodRef, PodStats, PressureStats, ProactiveReclaimStats, StallStats, ThrottlingStats,
-    WaitedStats,
+    ContainerStats, CpuStats, DiskStats, ExitStats, InterfaceStats, LatencyStats, MemoryStats,
+    NetworkStats, PodList, PodRef, PodStats, PressureStats, ProactiveReclaimStats, StallStats,
+    ThrottlingStats, WaitedStats,
 };
 pub use took_over::TookOver;
 

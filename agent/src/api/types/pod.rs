@@ -134,7 +134,7 @@ pub struct ExitStats {
 
 /// What was read from and written to disks, as handed to the topmost device, since the cgroup was first seen. Page cache
 /// counts when it is read in and written back.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskStats {
     pub read_bytes: u64,
@@ -143,6 +143,23 @@ pub struct DiskStats {
     pub reads: u64,
     /// Write operations, flushes of a disk's own cache included.
     pub writes: u64,
+    /// How long reads took; absent before the first is done, and where no kernel program times them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_latency: Option<LatencyStats>,
+    /// How long writes took, as of reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_latency: Option<LatencyStats>,
+}
+
+/// How long operations of disks took, from when they were handed to the topmost device until it had done them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LatencyStats {
+    /// All of them, nanoseconds.
+    pub total_nano_seconds: u64,
+    /// How many; bucket `i` counts those that took `[2^i, 2^(i+1))` microseconds, bucket 0 also everything shorter, the
+    /// last also everything longer.
+    pub histogram: Vec<u64>,
 }
 
 /// Counters of a network interface (`/proc/net/dev`); names as in the kubelet's Summary API, and packets and drops.

@@ -33,6 +33,7 @@ pub(super) enum Column {
     Switches,
     DiskRead,
     DiskWritten,
+    DiskP99,
     Received,
     Sent,
     Uid,
@@ -40,6 +41,8 @@ pub(super) enum Column {
 
 /// A wait this long shows in response times.
 const LONG_WAIT: u64 = 20_000_000;
+/// A disk this slow is overloaded, whatever it is made of.
+const SLOW_DISK: u64 = 100_000_000;
 /// A tenth of a second in each second.
 const MUCH_STALL: u64 = 100_000_000;
 
@@ -57,7 +60,7 @@ impl Column {
         Self::Containers,
     ];
     /// With `-o wide`.
-    pub(super) const WIDE: [Self; 18] = [
+    pub(super) const WIDE: [Self; 19] = [
         Self::Cpu,
         Self::Usage,
         Self::WorkingSet,
@@ -71,6 +74,7 @@ impl Column {
         Self::Switches,
         Self::DiskRead,
         Self::DiskWritten,
+        Self::DiskP99,
         Self::Received,
         Self::Sent,
         Self::Exits,
@@ -78,10 +82,11 @@ impl Column {
         Self::Uid,
     ];
     /// Which go first on a narrow terminal.
-    pub(super) const LEAST_NEEDED: [Self; 15] = [
+    pub(super) const LEAST_NEEDED: [Self; 16] = [
         Self::Uid,
         Self::DiskRead,
         Self::DiskWritten,
+        Self::DiskP99,
         Self::Received,
         Self::Sent,
         Self::Switches,
@@ -113,6 +118,7 @@ impl Column {
             Self::Switches => "CSW/s",
             Self::DiskRead => "DISK-R",
             Self::DiskWritten => "DISK-W",
+            Self::DiskP99 => "DISK99",
             Self::Received => "NET-RX",
             Self::Sent => "NET-TX",
             Self::Uid => "UID",
@@ -131,6 +137,7 @@ impl Column {
             | Self::WaitP99
             | Self::DiskRead
             | Self::DiskWritten
+            | Self::DiskP99
             | Self::Received
             | Self::Sent => 7,
             Self::Exits => 11,
@@ -184,6 +191,9 @@ impl Column {
             ),
             Self::DiskRead => bytes(row.disk_read_bytes_per_second),
             Self::DiskWritten => bytes(row.disk_written_bytes_per_second),
+            Self::DiskP99 => known(row.disk_latency_p99_nano_seconds, bound, |nanos| {
+                above(nanos, SLOW_DISK)
+            }),
             Self::Received => bytes(row.network_rx_bytes_per_second),
             Self::Sent => bytes(row.network_tx_bytes_per_second),
             Self::Uid => (output::printable(&row.pod_ref.uid), Tone::Dim),

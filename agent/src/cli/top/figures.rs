@@ -62,6 +62,9 @@ pub(super) struct PodRow {
     pub(super) disk_read_bytes_per_second: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) disk_written_bytes_per_second: Option<u64>,
+    /// Upper bound of the bucket with the 99th percentile of how long the disks took since the reading before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) disk_latency_p99_nano_seconds: Option<u64>,
     /// All interfaces together; absent for a pod in the node's network, and between two readings of its interfaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network_rx_bytes_per_second: Option<u64>,
@@ -147,9 +150,9 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
         let (before, nanos) = window?;
         per_second(of(before), of(now), nanos)
     };
-    let disk = |of: fn(DiskStats) -> u64| {
+    let disk = |of: fn(&DiskStats) -> u64| {
         let (before, nanos) = window?;
-        per_second(of(before.disk?), of(now.disk?), nanos)
+        per_second(of(before.disk.as_ref()?), of(now.disk.as_ref()?), nanos)
     };
     let network = |of: fn(&InterfaceStats) -> u64| network_rate(before?, now, of);
     let memory = now.memory.as_ref();
@@ -185,11 +188,28 @@ fn row(before: Option<&PodStats>, now: &PodStats) -> PodRow {
         context_switches_per_second: rate(|pod| pod.cpu.context_switches),
         disk_read_bytes_per_second: disk(|disk| disk.read_bytes),
         disk_written_bytes_per_second: disk(|disk| disk.written_bytes),
+        disk_latency_p99_nano_seconds: window.and_then(|(before, _)| {
+            let before = before.disk.as_ref().map(disk_latencies).unwrap_or_default();
+            p99(&before, &disk_latencies(now.disk.as_ref()?))
+        }),
         network_rx_bytes_per_second: network(|of| of.rx_bytes),
         network_tx_bytes_per_second: network(|of| of.tx_bytes),
         exits: now.exits.clone(),
         containers: now.containers.iter().filter(|one| !one.sandbox).count(),
     }
+}
+
+/// The histogram of reads and writes together.
+fn disk_latencies(disk: &DiskStats) -> Vec<u64> {
+    let mut sum = Vec::new();
+    for latency in [&disk.read_latency, &disk.write_latency] {
+        let counts = latency.as_ref().map_or(&[][..], |of| &of.histogram);
+        sum.resize(sum.len().max(counts.len()), 0);
+        for (sum, count) in sum.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    sum
 }
 
 /// See [`PodRow::percent_of_limit`].

@@ -128,7 +128,7 @@ impl Layout {
         for column in &self.columns {
             let text = match column {
                 // Percentiles and identities do not add up.
-                Column::WaitP99 | Column::Uid => String::new(),
+                Column::WaitP99 | Column::DiskP99 | Column::Uid => String::new(),
                 Column::Exits => exits(&pods),
                 Column::Containers => pods.iter().map(|p| p.containers).sum::<usize>().to_string(),
                 column => column.cell(&total).0,

@@ -91,6 +91,8 @@ fn rates_are_those_between_two_samples() {
     assert_eq!(hog.context_switches_per_second, Some(150));
     assert_eq!(hog.disk_read_bytes_per_second, Some(3 * MI));
     assert_eq!(hog.disk_written_bytes_per_second, Some(MI / 2));
+    // 198 reads in bucket 3 and 8 writes in bucket 5.
+    assert_eq!(hog.disk_latency_p99_nano_seconds, Some(64_000));
     // In the node's network.
     assert_eq!(hog.network_rx_bytes_per_second, None);
     let web = rows.iter().find(|row| row.pod_ref.name == "web").unwrap();

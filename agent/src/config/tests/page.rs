@@ -177,7 +177,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "sampling.disk",
                 "true",
-                "what pods read from and write to disks; false: the kernel program for it is not loaded",
+                "what pods read from and write to disks, and how long the disks take; false: the kernel programs for it are not loaded",
             ),
             (
                 "sampling.network",
@@ -187,7 +187,7 @@ const KEYS: &[(&str, &[Key])] = &[
             (
                 "metrics.pods",
                 "`basic`; or `none`, `full`",
-                "the series of a pod on `/metrics`: at most 12, none, or also the distribution of waits, switches, periods, exits, pressure, disk and network",
+                "the series of a pod on `/metrics`: at most 12, none, or also the distributions of waits and of what disks take, switches, periods, exits, pressure, disk and network",
             ),
         ],
     ),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader, maps::MapError};
-use podwarden_abi::walk_places;
+use podwarden_abi::{Figure, walk_places};
 
 use super::{LoadError, LoadOptions, OBJECT};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
         accounts,
         casts::Casts,
         pins::{PinError, Pins},
+        size,
         walk::Offsets,
     },
 };
@@ -86,6 +87,11 @@ fn object(
     } else {
         1
     };
+    let cpus = aya::util::nr_cpus().map_err(|_| LoadError::Missing("count of CPUs"))?;
+    let bios = match options.off.contains(&Figure::DiskLatency) {
+        true => 1,
+        false => size::bios(u32::try_from(cpus).unwrap_or(u32::MAX)),
+    };
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(btf))
@@ -103,6 +109,7 @@ fn object(
                 1
             },
         )
+        .map_max_entries("BIOS", bios)
         .map_max_entries("RECORDS", records)
         .map_max_entries("PLACES", walk_places(records))
         .map_max_entries("TELEMETRY", options.telemetry_bytes);

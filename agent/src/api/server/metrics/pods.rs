@@ -4,7 +4,9 @@ use super::text::{Bounds, Family, Labels, Seconds, labels};
 use crate::{
     api::{
         published::Figures,
-        types::{DiskStats, InterfaceStats, PodStats, PressureStats, ThrottlingStats},
+        types::{
+            DiskStats, InterfaceStats, LatencyStats, PodStats, PressureStats, ThrottlingStats,
+        },
     },
     config::PodSeries,
 };
@@ -101,7 +103,7 @@ fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
             PodSeries::Full => counts.as_slice(),
             _ => &all,
         };
-        bounds.resize(counts.len());
+        bounds.resize(counts.len(), 1);
         family.add_buckets(labels, sum, &bounds, counts);
     }
 }
@@ -240,7 +242,7 @@ fn pressure(text: &mut String, pods: &[Labelled<'_>]) {
 
 #[rustfmt::skip]
 fn disk(text: &mut String, pods: &[Labelled<'_>]) {
-    type Figure = fn(DiskStats) -> u64;
+    type Figure = fn(&DiskStats) -> u64;
     let counters: [(_, _, Figure); 4] = [
         ("podwarden_pod_fs_reads_bytes_total", "Bytes that the pod read from disks", |disk| disk.read_bytes),
         ("podwarden_pod_fs_writes_bytes_total", "Bytes that the pod wrote to disks", |disk| disk.written_bytes),
@@ -250,8 +252,28 @@ fn disk(text: &mut String, pods: &[Labelled<'_>]) {
     for (name, help, of) in counters {
         let mut family = Family::counter(text, name, help);
         for (labels, pod) in pods {
-            if let Some(disk) = pod.disk {
+            if let Some(disk) = &pod.disk {
                 family.add(labels, of(disk));
+            }
+        }
+    }
+    type Latency = fn(&DiskStats) -> Option<&LatencyStats>;
+    let histograms: [(_, _, Latency); 2] = [
+        ("podwarden_pod_fs_read_latency_seconds", "How long disks took for reads of the pod",
+            |disk| disk.read_latency.as_ref()),
+        ("podwarden_pod_fs_write_latency_seconds", "How long disks took for writes of the pod",
+            |disk| disk.write_latency.as_ref()),
+    ];
+    let mut bounds = Bounds::default();
+    for (name, help, of) in histograms {
+        let mut family = Family::histogram(text, name, help);
+        for (labels, pod) in pods {
+            if let Some(latency) = pod.disk.as_ref().and_then(of) {
+                // Half as many series: a pod has two of these histograms.
+                let pairs = latency.histogram.chunks(2).map(|pair| pair.iter().sum());
+                let counts: Vec<u64> = pairs.collect();
+                bounds.resize(counts.len(), 2);
+                family.add_buckets(labels, Seconds(latency.total_nano_seconds), &bounds, &counts);
             }
         }
     }

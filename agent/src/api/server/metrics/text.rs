@@ -89,10 +89,11 @@ impl Value for Seconds {
 pub(super) struct Bounds(Vec<String>);
 
 impl Bounds {
-    /// Makes them those of so many buckets, each twice as wide as the one before it.
-    pub(super) fn resize(&mut self, buckets: usize) {
+    /// Makes them those of so many buckets, each of which is `joined` of those that are twice as wide as the one before.
+    pub(super) fn resize(&mut self, buckets: usize, joined: usize) {
         if self.0.len() != buckets {
-            let bounds = super::log2_bounds().map(|bound| bound.to_string());
+            let bounds = super::log2_bounds().skip(joined - 1).step_by(joined);
+            let bounds = bounds.map(|bound| bound.to_string());
             self.0 = bounds.take(buckets.saturating_sub(1)).collect();
             self.0.resize(buckets, "+Inf".to_owned());
         }
@@ -297,7 +298,7 @@ mod tests {
             name: "waits_seconds",
         };
         let mut bounds = Bounds::default();
-        bounds.resize(3);
+        bounds.resize(3, 1);
         family.add_buckets(&labels([("pod", "a")]), Seconds(1_500), &bounds, &[2, 0, 3]);
         let expected = "waits_seconds_bucket{pod=\"a\",le=\"0.000002\"} 2
 waits_seconds_bucket{pod=\"a\",le=\"0.000004\"} 2
@@ -306,5 +307,12 @@ waits_seconds_sum{pod=\"a\"} 0.0000015
 waits_seconds_count{pod=\"a\"} 5
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn joined_buckets_have_every_second_bound() {
+        let mut bounds = Bounds::default();
+        bounds.resize(4, 2);
+        assert_eq!(bounds.0, ["0.000004", "0.000016", "0.000064", "+Inf"]);
     }
 }

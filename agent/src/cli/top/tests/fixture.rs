@@ -6,8 +6,8 @@ use super::super::{
 };
 use crate::api::types::{
     ContainerStats, CpuStats, DiskStats, DropStats, Event, EventKind, Eviction, EvictionTimeline,
-    ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef, PodStats, StallStats,
-    ThrottlingStats, TierStats,
+    ExitStats, InterfaceStats, LatencyStats, MemoryStats, NetworkStats, NodeStats, PodRef,
+    PodStats, StallStats, ThrottlingStats, TierStats,
 };
 
 pub(super) const MI: u64 = 1 << 20;
@@ -95,6 +95,15 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
         disk: Some(DiskStats {
             read_bytes: 3 * MI * second,
             written_bytes: MI / 2 * second,
+            read_latency: Some(LatencyStats {
+                total_nano_seconds: 500_000 * second,
+                histogram: vec![0, 0, 0, 99 * second],
+            }),
+            // The first was done in the eleventh second.
+            write_latency: (second > 10).then(|| LatencyStats {
+                total_nano_seconds: 900_000 * second,
+                histogram: vec![0, 0, 0, 0, 0, 4 * (second - 10)],
+            }),
             ..DiskStats::default()
         }),
         network: (name != "cache").then(|| network(name == "hog", second)),
