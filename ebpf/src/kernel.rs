@@ -13,7 +13,8 @@ mod task;
 mod traffic;
 
 pub(crate) use controllers::{
-    MemoryGroup, PressureGroup, Statistics, TaskGroup, WalkMeta, tasks, touch_cgroup,
+    MemoryGroup, PidsGroup, PressureGroup, Statistics, TaskGroup, WalkMeta, refused_forks,
+    touch_cgroup,
 };
 use structure::untrusted;
 pub(crate) use structure::{Plain, Structure, Typed};

@@ -14,14 +14,17 @@ use podwarden_abi::{CgroupRecord, Figure, WalkEnd, WalkPlace, WalkPlan, part};
 
 use crate::{
     kernel::{
-        Cgroup, MemoryGroup, Plain, PressureGroup, Statistics, Structure, TaskGroup, Typed,
-        WalkMeta, has, tasks, touch_cgroup,
+        Cgroup, MemoryGroup, PidsGroup, Plain, PressureGroup, Statistics, Structure, TaskGroup,
+        Typed, WalkMeta, has, refused_forks, touch_cgroup,
     },
     maps::{PLACES, RECORDS, WALK},
 };
 
 /// The number of the unified hierarchy, see proc_pid_cgroup(5).
 const V2: u64 = 0;
+
+/// The bits of refused forks; a pass has at most one of them.
+const FORKS: u32 = part::FORKS_OF_LIMITS | part::FORKS_OF_TASKS;
 
 /// `struct bpf_iter__cgroup`.
 #[repr(C)]
@@ -90,19 +93,20 @@ fn end(meta: WalkMeta) {
 fn begin(plan: &mut WalkPlan, cgroup: Cgroup) {
     plan.root_level = cgroup.level();
     plan.used = 0;
+    let is_v2 = cgroup.hierarchy() == V2;
     let mut parts = 0;
     if cgroup.memory() != 0 {
         parts |= part::MEMORY;
     }
     if has(Figure::WalkPids) && cgroup.pids() != 0 {
-        parts |= part::PIDS;
+        parts |= part::PIDS | refused_forks(is_v2);
     }
     if has(Figure::WalkBandwidth) && cgroup.cpu() != 0 {
         parts |= part::BANDWIDTH;
     }
     // The kernel counts pressure on the unified hierarchy alone (`task_psi_group`, kernel/sched/psi.c), and cgroups
     // of the others have averages all the same.
-    if has(Figure::WalkPressure) && cgroup.hierarchy() == V2 && cgroup.pressure() != 0 {
+    if has(Figure::WalkPressure) && is_v2 && cgroup.pressure() != 0 {
         parts |= part::PRESSURE;
     }
     plan.parts = parts;
@@ -197,8 +201,12 @@ fn fill<S: Structure>(
     if has(Figure::WalkPids) && of & part::PIDS != 0 {
         let pids = cgroup.pids();
         if pids != 0 {
-            parts |= part::PIDS;
-            record.pids = tasks::<S>(pids);
+            let (pids, forks) = (PidsGroup::<S>::at(pids), of & FORKS);
+            record.pids = pids.tasks();
+            if forks != 0 {
+                record.refused_forks = pids.refused_forks(forks);
+            }
+            parts |= part::PIDS | forks;
         }
     }
     if has(Figure::WalkBandwidth) && of & part::BANDWIDTH != 0 {

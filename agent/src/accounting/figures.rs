@@ -235,7 +235,13 @@ impl Sampler {
             network: self.network(pass, &total),
             pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
             tasks: (self.tasks).of(&mut self.walked, tree, &entry.path, kept),
-            refused_forks: self.forks.of_pod(tree, &entry.path, &containers, kept),
+            refused_forks: (self.forks).of_pod(
+                &mut self.walked,
+                tree,
+                &entry.path,
+                &containers,
+                kept,
+            ),
             containers,
             ..PodStats::default()
         };
@@ -278,7 +284,7 @@ impl Sampler {
             disk: self.counted.disk.then(|| disk(account)),
             pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
             tasks: (self.tasks).of(&mut self.walked, tree, &entry.path, kept),
-            refused_forks: self.forks.of(tree, &entry.path, kept),
+            refused_forks: (self.forks).of(&mut self.walked, tree, &entry.path, kept),
         }
     }
 

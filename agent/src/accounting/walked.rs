@@ -19,7 +19,7 @@ use crate::{
 const COMPARE_EVERY: u32 = 60;
 
 /// Passes between two walks of the hierarchy of the pids controller, where that is another than memory's: the number of
-/// tasks may be as old.
+/// tasks and the forks that were refused may be as old.
 const TASKS_EVERY: u32 = 5;
 
 /// Passes in a row that fail, or disagree with the kernel's file, before files are read for good.
@@ -297,13 +297,35 @@ impl Walked {
 
     /// The tasks of a cgroup and of all below it.
     pub fn tasks(&mut self, tree: &Tree, path: &CgroupPath, places: &mut Places) -> Option<u64> {
+        let record = self.pids(tree, path, places)?;
+        (record.parts & part::PIDS != 0).then_some(record.pids)
+    }
+
+    /// Forks that were refused, see [`Tree::refused_forks`].
+    pub fn refused_forks(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+        places: &mut Places,
+    ) -> Option<u64> {
+        let record = self.pids(tree, path, places)?;
+        let counted = part::FORKS_OF_LIMITS | part::FORKS_OF_TASKS;
+        (record.parts & counted != 0).then_some(record.refused_forks)
+    }
+
+    /// A cgroup's record in the pids controller's hierarchy.
+    fn pids(
+        &mut self,
+        tree: &Tree,
+        path: &CgroupPath,
+        places: &mut Places,
+    ) -> Option<&CgroupRecord> {
         let places = places.of(path);
         let (hierarchy, known) = match &mut self.pids {
             Some(pids) => (pids, &mut places.pids),
             None => (&mut self.memory, &mut places.memory),
         };
-        let record = hierarchy.record(known, || tree.pids_id(path).ok())?;
-        (record.parts & part::PIDS != 0).then_some(record.pids)
+        hierarchy.record(known, || tree.pids_id(path).ok())
     }
 
     /// How long the tasks of a cgroup waited, where memory is on v2, see [`Tree::has_pressure`].

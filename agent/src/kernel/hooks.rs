@@ -279,13 +279,14 @@ impl Member {
 }
 
 /// What is asked for besides the tables.
-const ALSO_ASKED: [&str; 7] = [
+const ALSO_ASKED: [&str; 8] = [
     "bpf_rdonly_cast",
     "bpf_task_storage_get_recur",
     "cgroup_subsys_id",
     "memcg_stat_item",
     "memcg_vmstats",
     "node_stat_item",
+    "pidcg_event",
     "vm_event_item",
 ];
 

@@ -98,6 +98,10 @@ pub mod part {
     pub const BANDWIDTH: u32 = 8;
     /// [`super::CgroupRecord::pressure_ns`]; not where the kernel runs without PSI, and where `cgroup.pressure` is 0.
     pub const PRESSURE: u32 = 16;
+    /// [`super::CgroupRecord::refused_forks`] by the limits of the cgroup and of those below it (v2, Linux 6.11).
+    pub const FORKS_OF_LIMITS: u32 = 32;
+    /// [`super::CgroupRecord::refused_forks`] of tasks directly in the cgroup, whichever limit above refused them.
+    pub const FORKS_OF_TASKS: u32 = 64;
 }
 
 /// A resource that tasks wait for.
@@ -140,6 +144,8 @@ pub struct CgroupRecord {
     pub items: [u64; MemoryItem::COUNT],
     /// Tasks of the cgroup and all below it.
     pub pids: u64,
+    /// Forks that a limit on tasks refused, as the bit of [`part`] says.
+    pub refused_forks: u64,
     /// Periods of the CPU quota in which its tasks ran.
     pub periods: u64,
     /// Of these the periods in which they were throttled.
@@ -150,7 +156,7 @@ pub struct CgroupRecord {
     /// average (2 s while anything waits).
     pub pressure_ns: [u64; PRESSURES],
 }
-const _: () = assert!(size_of::<CgroupRecord>() == 24 + 32 + 8 * MemoryItem::COUNT + 32 + 48);
+const _: () = assert!(size_of::<CgroupRecord>() == 24 + 32 + 8 * MemoryItem::COUNT + 40 + 48);
 
 impl CgroupRecord {
     /// Time in which some and in which all tasks waited for the resource, nanoseconds.

@@ -4,7 +4,7 @@
 //! that the state's address is the structure's.
 
 use aya_ebpf::Global;
-use podwarden_abi::{Control, MemoryItem, NO_ITEM, PRESSURES};
+use podwarden_abi::{Control, MemoryItem, NO_ITEM, PRESSURES, part};
 
 use super::*;
 
@@ -15,6 +15,15 @@ static CPU_CGRP_ID: Global<u64> = Global::new(0);
 /// `pids_cgrp_id` of this kernel.
 #[unsafe(no_mangle)]
 static PIDS_CGRP_ID: Global<u64> = Global::new(0);
+
+/// Where in `struct pids_cgroup` the forks are that the limits of a cgroup and of those below it refused, bytes; 0 where
+/// they are not.
+#[unsafe(no_mangle)]
+static FORKS_OF_LIMITS_AT: Global<u64> = Global::new(0);
+
+/// Where in `struct pids_cgroup` the forks are that were refused to tasks of the cgroup itself, bytes; 0 where they are not.
+#[unsafe(no_mangle)]
+static FORKS_OF_TASKS_AT: Global<u64> = Global::new(0);
 
 /// Where in `struct memcg_vmstats` each [`MemoryItem`] is, bytes; [`NO_ITEM`] where it is not.
 #[unsafe(no_mangle)]
@@ -264,8 +273,41 @@ impl<S: Structure> PressureGroup<S> {
     }
 }
 
-/// Tasks of a `struct pids_cgroup` and all below it.
+/// Which forks the kernel counts that a limit on tasks refused, as a bit of [`part`]; 0 for none.
 #[inline(always)]
-pub(crate) fn tasks<S: Structure>(address: u64) -> u64 {
-    S::at(address, TYPE_PIDS_CGROUP.load()).word(OFF_PIDS_COUNTER.load())
+pub(crate) fn refused_forks(is_v2: bool) -> u32 {
+    if is_v2 && FORKS_OF_LIMITS_AT.load() != 0 {
+        part::FORKS_OF_LIMITS
+    } else if FORKS_OF_TASKS_AT.load() != 0 {
+        part::FORKS_OF_TASKS
+    } else {
+        0
+    }
+}
+
+/// A `struct pids_cgroup`.
+#[derive(Clone, Copy)]
+pub(crate) struct PidsGroup<S>(S);
+
+impl<S: Structure> PidsGroup<S> {
+    #[inline(always)]
+    pub(crate) fn at(address: u64) -> Self {
+        Self(S::at(address, TYPE_PIDS_CGROUP.load()))
+    }
+
+    /// Tasks of it and all below it.
+    #[inline(always)]
+    pub(crate) fn tasks(self) -> u64 {
+        self.0.word(OFF_PIDS_COUNTER.load())
+    }
+
+    /// Forks that were refused, by the bit that [`refused_forks`] has.
+    #[inline(always)]
+    pub(crate) fn refused_forks(self, of: u32) -> u64 {
+        if of == part::FORKS_OF_LIMITS {
+            self.0.word(FORKS_OF_LIMITS_AT.load())
+        } else {
+            self.0.word(FORKS_OF_TASKS_AT.load())
+        }
+    }
 }

@@ -112,9 +112,35 @@ fn restless_fork_bomb(context: &Context) -> Result<()> {
     explode(context, &["forkbomb", "--restless"])
 }
 
-/// A container at its own limit: each fork that the kernel refuses is counted for its pod, and an event of it alone.
+/// A number in a file of the pids controller: of the line that begins with `name`.
+fn pids_file(cgroup: &Cgroup, file: &str, name: &str) -> Result<u64> {
+    let mount = cgroup.mounts().of(Controller::Pids);
+    let directory = mount.context("no pids controller")?.join(cgroup.path());
+    let text = fs::read_to_string(directory.join(file))?;
+    let number = text.lines().find_map(|line| line.strip_prefix(name));
+    Ok(number.context("no such line")?.trim().parse()?)
+}
+
+/// A node without what `disabled` says.
+fn node_without(context: &Context, disabled: &str) -> Result<Node> {
+    let options = Options {
+        env: vec![("PODWARDEN_DISABLE".to_owned(), disabled.to_owned())],
+        ..Options::default()
+    };
+    Node::start(context, &options)
+}
+
 fn refused_forks(context: &Context) -> Result<()> {
-    let node = Node::start(context, &Options::default())?;
+    for disabled in ["", "iterator"] {
+        refused_without(context, disabled).with_context(|| format!("without {disabled:?}"))?;
+    }
+    Ok(())
+}
+
+/// A container at its own limit: each fork that the kernel refuses is counted for its pod, and an event of it alone. What
+/// is told is `pids.events`, from the kernel's pass and from the files.
+fn refused_without(context: &Context, disabled: &str) -> Result<()> {
+    let node = node_without(context, disabled)?;
     let pods = node.pods(vec![
         PodSpec::burstable("full", "16Mi"),
         PodSpec::best_effort("beside"),
@@ -144,26 +170,28 @@ fn refused_forks(context: &Context) -> Result<()> {
         );
         ensure!(container.is_some(), "it is one container's: {refused:?}");
     }
-    node.expect(full.uid(), |stats| {
-        ensure!(stats.refused_forks > Some(0), "{:?}", stats.refused_forks);
-        Ok(())
-    })?;
-    node.expect(beside.uid(), |stats| {
-        ensure!(stats.refused_forks == Some(0), "{:?}", stats.refused_forks);
-        Ok(())
-    })?;
+    // Nothing is refused from now on.
     drop(forks);
+    for (pod, any) in [(&full, true), (&beside, false)] {
+        let file = |cgroup| pids_file(cgroup, "pids.events", "max ");
+        node.expect(pod.uid(), |stats| {
+            let main = stats.containers.first().context("no container")?;
+            let told = [stats.refused_forks, main.refused_forks];
+            let (pod, main) = (file(&pod.cgroup)?, file(&pod.main)?);
+            ensure!(
+                (main > 0) == any && told == [Some(pod.max(main)), Some(main)],
+                "{told:?} are told, the files say {pod} and {main}"
+            );
+            Ok(())
+        })?;
+    }
     node.finish()
 }
 
 /// What is told is `pids.current`, from the kernel's pass and from the files.
 fn tasks_equal_files(context: &Context) -> Result<()> {
     for disabled in ["", "iterator"] {
-        let options = Options {
-            env: vec![("PODWARDEN_DISABLE".to_owned(), disabled.to_owned())],
-            ..Options::default()
-        };
-        let node = Node::start(context, &options)?;
+        let node = node_without(context, disabled)?;
         let pods = node.pods(vec![
             PodSpec::burstable("many", "16Mi"),
             PodSpec::best_effort("few"),
@@ -173,13 +201,7 @@ fn tasks_equal_files(context: &Context) -> Result<()> {
             forks.push(pod.start(&["forkbomb", "--max", most])?);
         }
         for (pod, least) in pods.iter().zip([40, 3]) {
-            let file = |cgroup: &Cgroup| -> Result<u64> {
-                let mount = cgroup.mounts().of(Controller::Pids);
-                let directory = mount.context("no pids controller")?.join(cgroup.path());
-                Ok(fs::read_to_string(directory.join("pids.current"))?
-                    .trim_end()
-                    .parse()?)
-            };
+            let file = |cgroup| pids_file(cgroup, "pids.current", "");
             node.expect(pod.uid(), |stats| {
                 let main = stats.containers.first().context("no container")?;
                 let told = [stats.tasks, main.tasks];

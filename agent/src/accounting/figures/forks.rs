@@ -3,15 +3,24 @@
 use podwarden_cgroup::{CgroupPath, Tree};
 
 use super::{kept::Kept, seldom::Seldom};
-use crate::api::types::ContainerStats;
+use crate::{accounting::walked::Walked, api::types::ContainerStats};
 
-/// The files are read each 5 s.
+/// Where the kernel's pass has none the files are read, each 5 s.
 #[derive(Debug, Default)]
 pub(super) struct RefusedForks(pub(super) Seldom<5>);
 
 impl RefusedForks {
-    /// Of one cgroup, from `kept` unless it is read now; `None` where it is not known.
-    pub(super) fn of(&self, tree: &Tree, path: &CgroupPath, kept: &mut Kept) -> Option<u64> {
+    /// Of one cgroup, from `kept` where the kernel's pass has none and the file is not read now; `None` where it is not known.
+    pub(super) fn of(
+        &self,
+        walked: &mut Walked,
+        tree: &Tree,
+        path: &CgroupPath,
+        kept: &mut Kept,
+    ) -> Option<u64> {
+        if let Some(forks) = walked.refused_forks(tree, path, &mut kept.places) {
+            return Some(forks);
+        }
         if self.0.is_due() && !path.is_root() {
             kept.refused_forks = tree.refused_forks(path).ok();
         }
@@ -21,6 +30,7 @@ impl RefusedForks {
     /// Of a pod: its own cgroup counts what is below it, or its containers count for themselves.
     pub(super) fn of_pod(
         &self,
+        walked: &mut Walked,
         tree: &Tree,
         path: &CgroupPath,
         containers: &[ContainerStats],
@@ -28,6 +38,6 @@ impl RefusedForks {
     ) -> Option<u64> {
         let below = containers.iter().filter_map(|one| one.refused_forks);
         let below = below.reduce(|a, b| a + b);
-        self.of(tree, path, kept).max(below)
+        self.of(walked, tree, path, kept).max(below)
     }
 }

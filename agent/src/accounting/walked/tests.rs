@@ -16,6 +16,7 @@ fn record(anon_pages: u64) -> CgroupRecord {
         limit_pages: u64::MAX,
         limit_hits: 0,
         items,
+        refused_forks: 0,
         pids: 0,
         periods: 0,
         throttled_periods: 0,

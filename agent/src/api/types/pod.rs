@@ -224,8 +224,8 @@ pub struct ContainerStats {
     /// Absent without a pids controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
-    /// Forks that a limit on processes refused, its own or one above it: `max` of `pids.events`, read at most every
-    /// 5 s. Absent where the kernel has no such file.
+    /// Forks that a limit on processes refused, its own or one above it: `max` of `pids.events`, at most
+    /// 5 s old. Absent where the kernel has no such file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_forks: Option<u64>,
 }
@@ -274,7 +274,7 @@ pub struct PodStats {
     /// Its tasks now, as of a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
-    /// Forks of its containers that a limit on processes refused, read at most every 5 s. On v1, and before Linux 6.11, those of
+    /// Forks of its containers that a limit on processes refused, at most 5 s old. On v1, and before Linux 6.11, those of
     /// cgroups inside containers and of containers that are gone are not in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_forks: Option<u64>,

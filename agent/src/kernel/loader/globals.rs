@@ -8,6 +8,7 @@ use super::{LoadError, LoadOptions};
 use crate::kernel::{
     btf::KernelBtf,
     hooks::{MEMBERS, Member},
+    walk,
 };
 
 /// Members that stand in for one that this kernel lacks, as (missing, instead). A start time never changes, so
@@ -78,6 +79,7 @@ pub(super) fn globals(
         // Without the structure what is read of it is lost.
         globals.insert(global, u64::from(btf.struct_id(name).unwrap_or_default()));
     }
+    globals.extend(walk::globals(btf));
     globals.insert("IDENTITY_HIERARCHY", u64::from(options.identity_hierarchy));
     let least = if options.waits {
         Objective::LEAST_NS

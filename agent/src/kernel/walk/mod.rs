@@ -4,6 +4,7 @@
 //! aya loads the program; it cannot say where an iterator begins (`bpf_iter_link_info`), so the link and the
 //! iterator are made here.
 
+mod forks;
 mod gathered;
 mod items;
 
@@ -25,6 +26,7 @@ use aya::{
     programs::{Iter, ProgramFd},
 };
 use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
+pub(super) use forks::globals;
 pub use gathered::Gathered;
 pub(super) use items::offsets;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};

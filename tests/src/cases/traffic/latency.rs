@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::stat::{major, minor};
 use nix::unistd::gettid;
+use podwarden::api::types::LatencyStats;
 
 use super::disk;
 use crate::cases::Context;
@@ -43,6 +44,41 @@ impl Drop for LoopDisk {
         let detached = Command::new("losetup").arg("-d").arg(&self.0).status();
         if !detached.is_ok_and(|status| status.success()) {
             eprintln!("left behind: {}", self.0.display());
+        }
+    }
+}
+
+/// A disk in compressed memory, whose driver takes bios without a queue of requests.
+struct MemoryDisk {
+    number: String,
+}
+
+impl MemoryDisk {
+    const CONTROL: &str = "/sys/class/zram-control";
+
+    /// `None` where the kernel has none.
+    fn new(bytes: u64) -> Result<Option<Self>> {
+        let Ok(number) = fs::read_to_string(Path::new(Self::CONTROL).join("hot_add")) else {
+            return Ok(None);
+        };
+        let this = Self {
+            number: number.trim().to_owned(),
+        };
+        let size = format!("/sys/block/zram{}/disksize", this.number);
+        fs::write(size, bytes.to_string()).context("the size of a zram disk")?;
+        Ok(Some(this))
+    }
+
+    fn device(&self) -> PathBuf {
+        format!("/dev/zram{}", self.number).into()
+    }
+}
+
+impl Drop for MemoryDisk {
+    fn drop(&mut self) {
+        let removed = fs::write(Path::new(Self::CONTROL).join("hot_remove"), &self.number);
+        if let Err(error) = removed {
+            eprintln!("left behind: {}: {error}", self.device().display());
         }
     }
 }
@@ -103,34 +139,22 @@ fn disk_of(file: &Path) -> Result<PathBuf> {
     Ok(link)
 }
 
-/// Every read has its time, which is what the disk's queue counts or more, and less than what the reader waited. With a
-/// disk of its own, and a slow one where there can be one.
-pub(super) fn disk_latency(context: &Context) -> Result<()> {
-    const LENGTH: u64 = 8 << 20;
-    let home = tempfile::tempdir_in("/var/tmp")?;
-    let file = home.path().join("file");
-    fs::write(&file, vec![0x5a; LENGTH as usize])?;
-    File::open(&file)?.sync_all()?;
-    let node = Node::start(context, &Options::default())?;
-    let pod = node.pod(PodSpec::best_effort("reads"))?;
-    let own = LoopDisk::over(&file)?;
-    let (target, device) = match &own {
-        Some(LoopDisk(device)) => (device.clone(), device.clone()),
-        None => (file.clone(), disk_of(&file)?),
-    };
-    let throttle = match &own {
-        Some(_) => Throttle::on_the_disk_of(&file)?,
-        None => None,
-    };
-    let count = if throttle.is_some() { 2 * SLOW } else { 2000 };
-    let (before, started) = (queue(&device)?, Instant::now());
+/// What a pod's reads of a disk took.
+struct Timed {
+    latency: LatencyStats,
+    /// Reads that the disk has done meanwhile, and how long its queue had them, milliseconds.
+    reads: u64,
+    queue_ms: u64,
+}
+
+/// Has a pod read `target`, on the disk `device`, and compares: every read has its time, less than what the reader waited.
+fn timed(node: &Node, name: &str, target: &Path, device: &Path, count: u64) -> Result<Timed> {
+    let pod = node.pod(PodSpec::best_effort(name))?;
     let (target, number) = (target.display().to_string(), count.to_string());
+    let (before, started) = (queue(device)?, Instant::now());
     let mut work = pod.start(&["reads", "--file", &target, "--count", &number])?;
     work.done(node.limit())?;
-    let (waited, after) = (started.elapsed(), queue(&device)?);
-    let (slow, reads) = (throttle.is_some(), after.0 - before.0);
-    drop(throttle);
-
+    let (waited, after) = (started.elapsed(), queue(device)?);
     let stats = node.expect(pod.uid(), |stats| {
         let found = disk(stats)?;
         let latency = found.read_latency.as_ref().context("nothing is timed")?;
@@ -140,27 +164,62 @@ pub(super) fn disk_latency(context: &Context) -> Result<()> {
     })?;
     let found = disk(&stats)?;
     let latency = found.read_latency.context("nothing is timed")?;
-    let total = latency.total_nano_seconds;
-    context.figure("reads", found.reads as f64, "");
-    context.figure("disk_time", total as f64 / 1e6, "ms");
-    context.figure("queue_time", (after.1 - before.1) as f64, "ms");
-    context.figure("reader_waited", waited.as_secs_f64() * 1e3, "ms");
+    let reads = after.0 - before.0;
     // Where the disk below a loop device counts, too, a read is timed twice.
     let times = u128::from(found.reads.div_ceil(reads.max(1)));
+    let total = u128::from(latency.total_nano_seconds);
     ensure!(
-        u128::from(total) <= waited.as_nanos() * times,
-        "{latency:?}"
+        total <= waited.as_nanos() * times,
+        "{latency:?}, {waited:?}"
     );
+    ensure!(found.write_latency.is_none(), "{:?}", found.write_latency);
+    Ok(Timed {
+        latency,
+        reads,
+        queue_ms: after.1 - before.1,
+    })
+}
+
+/// How long reads take is what the disk's queue counts or more: with a disk of the pod's own, and a slow one, where there
+/// can be one; and of a disk without a queue.
+pub(super) fn disk_latency(context: &Context) -> Result<()> {
+    const LENGTH: usize = 8 << 20;
+    let home = tempfile::tempdir_in("/var/tmp")?;
+    let file = home.path().join("file");
+    fs::write(&file, vec![0x5a; LENGTH])?;
+    File::open(&file)?.sync_all()?;
+    let node = Node::start(context, &Options::default())?;
+    let own = LoopDisk::over(&file)?;
+    let throttle = match &own {
+        Some(_) => Throttle::on_the_disk_of(&file)?,
+        None => None,
+    };
+    let slow = throttle.is_some();
+    let count = if slow { 2 * SLOW } else { 2000 };
+    let found = match &own {
+        Some(LoopDisk(disk)) => timed(&node, "reads", disk, disk, count)?,
+        None => timed(&node, "reads", &file, &disk_of(&file)?, count)?,
+    };
+    drop(throttle);
+    let total = found.latency.total_nano_seconds;
+    context.figure("disk_time", total as f64 / 1e6, "ms");
+    context.figure("queue_time", found.queue_ms as f64, "ms");
     if own.is_some() {
         // The queue counts whole milliseconds.
-        let least = (after.1 - before.1).saturating_sub(1) * 1_000_000;
-        ensure!(reads >= count && total >= least, "{latency:?}, {least} ns");
+        let least = found.queue_ms.saturating_sub(1) * 1_000_000;
+        ensure!(
+            found.reads >= count && total >= least,
+            "{total} ns, {least}"
+        );
     }
     if slow {
-        let slow: u64 = latency.histogram[WAITED..].iter().sum();
-        ensure!(slow >= count / 20, "{latency:?}");
+        let slow: u64 = found.latency.histogram[WAITED..].iter().sum();
+        ensure!(slow >= count / 20, "{:?}", found.latency);
     }
-    ensure!(found.write_latency.is_none(), "{:?}", found.write_latency);
-    drop((work, own));
+    drop(own);
+    if let Some(disk) = MemoryDisk::new(LENGTH as u64)? {
+        let device = disk.device();
+        timed(&node, "without-a-queue", &device, &device, 2000)?;
+    }
     node.finish()
 }

@@ -131,8 +131,9 @@ impl<'a> Watch<'a> {
         for (uid, evictions) in &self.evicted {
             ensure!(
                 uids.contains(uid),
-                "pod {uid} was evicted and fills nothing: {evictions:?}, after {:?}",
-                self.before(evictions)
+                "pod {uid} was evicted and fills nothing: {evictions:?}; all evictions: {:?}; the agent: {}",
+                self.in_order(),
+                self.cluster.agent_log()?
             );
             ensure!(
                 evictions.len() == 1,
@@ -148,13 +149,21 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The eviction before the first of these.
-    fn before(&self, evictions: &[Eviction]) -> Option<&Eviction> {
-        let killed = |one: &Eviction| one.timeline.killed_nanos;
-        let first = evictions.iter().filter_map(killed).min();
+    /// Every eviction: when its level was crossed and when its pod was killed, nanoseconds, whose, and what that used.
+    fn in_order(&self) -> Vec<(u64, Option<u64>, &str, u64)> {
         let all = self.evicted.values().flatten();
-        let earlier = all.filter(|one| killed(one) < first);
-        earlier.max_by_key(|one| killed(one))
+        let all = all.map(|one| {
+            let (line, name) = (&one.timeline, one.pod.name.as_str());
+            (
+                line.crossing_nanos,
+                line.killed_nanos,
+                name,
+                one.victim_usage_bytes,
+            )
+        });
+        let mut all: Vec<_> = all.collect();
+        all.sort_unstable();
+        all
     }
 
     /// The agent knows the pods that run here, and no others.
