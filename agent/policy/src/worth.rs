@@ -15,6 +15,10 @@
 //! below its hard limit, else the first. Where the hard limit would be reached within the pause, a pod of the first two
 //! kinds does not wait for it, nor does one whose death lasts as long as the rest of the pause.
 //!
+//! A pod of which no source has told yet may not be evicted, and may be what fills the scope: a kubelet starts a pod
+//! while the API server does not answer here. Where such *strangers* use as much as is to be freed, and grew the
+//! most, no other pod goes for it ([`Shortage::is_of`]). Each is known soon, or may be evicted as it is.
+//!
 //! Terms: the *excess* is what counts against the level less the target; the *grower* is what grew most over
 //! the last half second to second; the *gain* of a victim is its working set.
 //!
@@ -145,6 +149,16 @@ impl Shortage {
         self.room.is_none_or(|room| filled <= room)
     }
 
+    /// Whether strangers use enough for it to be theirs, and grew as much as anything else did.
+    pub fn is_of(&self, strangers: Strangers) -> bool {
+        let Growth { candidates, others } = self.growth;
+        // Theirs is part of what others grew.
+        let rest = others.saturating_sub(strangers.growth);
+        strangers.usage > 0
+            && strangers.usage >= self.excess
+            && strangers.growth >= candidates.max(rest)
+    }
+
     /// How much of the rate is of `gain`.
     fn rate_of(&self, gain: Gain) -> u64 {
         let all = self.growth.all();
@@ -155,6 +169,15 @@ impl Shortage {
     fn is_filled_by(&self, gain: Gain) -> bool {
         gain.growth > 0 && gain.growth >= self.growth.all() / 2
     }
+}
+
+/// What pods have of which no source has told yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// Bytes.
+    pub usage: u64,
+    /// How much of that they grew over the time of [`Shortage::growth`], bytes.
+    pub growth: u64,
 }
 
 /// So many bytes over so long a time: [`Shortage::lasting`].

@@ -6,7 +6,7 @@
 use podwarden_policy::{
     Bytes, QosClass,
     evict::{self, Candidate, Ranking},
-    worth::{self, Effect, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage},
+    worth::{self, Effect, Gain, Grower, Growth, KUBELET_PACE_NS, Pick, Shortage, Strangers},
 };
 use proptest::prelude::*;
 
@@ -401,4 +401,38 @@ fn the_pause_doubles_while_evictions_change_nothing_and_returns_when_one_does() 
     effect.evicted(third + 100 * KUBELET_PACE_NS);
     let pause = effect.allowed_from(Grower::Others) - (third + 100 * KUBELET_PACE_NS);
     assert_eq!(pause, KUBELET_PACE_NS);
+}
+
+/// Who has to wait for a source to tell of a stranger: (usage and growth of the strangers, excess, growth of candidates
+/// and of all else).
+#[test]
+fn strangers_are_waited_for_where_the_excess_may_be_theirs() {
+    for (strangers, excess, growth, waits) in [
+        ((0, 0), 0, (0, 0), false),
+        ((500, 400), 300, (0, 400), true),
+        ((500, 400), 600, (0, 400), false),
+        ((500, 400), 300, (500, 400), false),
+        ((500, 400), 300, (0, 801), false),
+        ((500, 400), 300, (0, 800), true),
+        // They have filled, and rest.
+        ((500, 0), 300, (0, 0), true),
+        ((500, 0), 300, (1, 0), false),
+    ] {
+        let shortage = Shortage {
+            excess,
+            rate: 0,
+            growth: Growth {
+                candidates: growth.0,
+                others: growth.1,
+            },
+            room: None,
+        };
+        let (usage, growth) = strangers;
+        let strangers = Strangers { usage, growth };
+        assert_eq!(
+            shortage.is_of(strangers),
+            waits,
+            "{shortage:?} {strangers:?}"
+        );
+    }
 }

@@ -4,11 +4,14 @@
 //! besides its candidates is kept here. A decision compares the present with the older of two samples, so that
 //! it looks back half a second at least and one second at most.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
-use podwarden_policy::worth::{Effect, Grower, Growth, KUBELET_PACE_NS};
+use podwarden_policy::worth::{Effect, Grower, Growth, KUBELET_PACE_NS, Strangers};
 
-use super::plan::{ArmedPlan, ScopeName};
+use super::plan::{ArmedPlan, ScopeName, Stranger};
 
 /// Two samples are this far apart, nanoseconds.
 const DISTANCE_NS: u64 = 500_000_000;
@@ -109,7 +112,7 @@ impl Growths {
         }
     }
 
-    /// Samples the candidates of a plan where a sample is due at `now`.
+    /// Samples the candidates and the strangers of a plan where a sample is due at `now`.
     pub(super) fn sample(&mut self, plan: &ArmedPlan, now: u64) {
         if now.saturating_sub(self.sampled[1]) < DISTANCE_NS {
             return;
@@ -126,6 +129,10 @@ impl Growths {
                     others[index] = others[index].map(|rest| rest.saturating_sub(usage));
                 }
             }
+        }
+        for stranger in &plan.strangers {
+            let usage = stranger.memory.usage().unwrap_or(0);
+            stranger.seen.sample(usage);
         }
         self.others = [self.others[1], others];
     }
@@ -165,6 +172,18 @@ impl Candidates {
         self.usage = self.usage.saturating_add(usage);
         self.growth = self.growth.saturating_add(growth);
     }
+}
+
+/// What the strangers of a scope use now, and by how much that grew.
+pub(super) fn strangers(plan: &ArmedPlan, scope: ScopeName) -> Strangers {
+    let mut sum = Strangers::default();
+    let inside = |stranger: &&Arc<Stranger>| scope.contains(stranger.place);
+    for stranger in plan.strangers.iter().filter(inside) {
+        let usage = stranger.memory.usage().unwrap_or(0);
+        sum.usage = sum.usage.saturating_add(usage);
+        sum.growth = sum.growth.saturating_add(stranger.seen.growth(usage));
+    }
+    sum
 }
 
 /// What the evictions of each scope come to, before the first, by [`index`]. The node has a level of its own for

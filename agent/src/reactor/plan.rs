@@ -159,6 +159,19 @@ pub struct Victim {
     pub files: Arc<VictimFiles>,
 }
 
+/// A pod of which no source has told yet: it may not be evicted so far.
+#[derive(Debug)]
+pub struct Stranger {
+    /// Its cgroup, relative to the root.
+    pub path: CgroupPath,
+    /// The class of the tier that its cgroup is in.
+    pub place: QosClass,
+    /// Its usage.
+    pub memory: MemoryReader,
+    /// What it used at the last samples.
+    pub seen: Seen,
+}
+
 /// The open files of a victim's cgroup.
 #[derive(Debug)]
 pub struct VictimFiles {
@@ -180,6 +193,8 @@ pub struct ArmedPlan {
     pub unwatched: Vec<ScopeName>,
     /// Whom it may evict, in no particular order.
     pub victims: Vec<Victim>,
+    /// Whose memory it waits to hear of; each shared with the next plan as long as it stays one.
+    pub strangers: Vec<Arc<Stranger>>,
     /// Where it is configured.
     pub pressure: Option<Arc<Pressure>>,
     /// Where it is configured.

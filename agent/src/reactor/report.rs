@@ -1,7 +1,11 @@
 //! The reactor's reports to the reconciler: small values through a wait-free queue, so that reporting
 //! neither allocates nor blocks.
 
-use podwarden_policy::{evict::Place, model::QosClass, worth::Growth};
+use podwarden_policy::{
+    evict::Place,
+    model::QosClass,
+    worth::{Growth, Strangers},
+};
 
 pub use podwarden_policy::signal::Detector;
 
@@ -109,6 +113,9 @@ pub enum Report {
     /// Usage is at a level, and what grew is no candidate: evictions keep the kubelet's pace
     /// ([`podwarden_policy::worth`]); said once until usage falls.
     OthersGrow(Crossing, Growth),
+    /// Usage is at a level, and pods of which no source has told yet are what grew: no other goes for it; said once
+    /// until usage falls.
+    StrangersGrow(Crossing, Strangers),
     /// Usage is at a level, memory of evicted pods is on its way, and all that are left use no more than they
     /// requested; said once until usage falls.
     Awaited(Crossing),

@@ -31,11 +31,7 @@ use podwarden_cgroup::{
     CgroupPath, Controller, KillHandle, MemoryReader, MemoryThresholds, PsiKind, Tree,
 };
 use podwarden_policy::{
-    evict::{Candidate, Ranking},
-    limits::Limit,
-    model::QosClass,
-    settings::Setting,
-    threshold::Amount,
+    evict::Candidate, limits::Limit, model::QosClass, settings::Setting, threshold::Amount,
     units::Bytes,
 };
 
@@ -134,13 +130,10 @@ fn candidate(tree: &Tree, token: u64, path: &CgroupPath, priority: i32) -> Armed
 fn plan(scope: &Arc<Scope>, victims: Vec<ArmedVictim>) -> ArmedPlan {
     ArmedPlan {
         scopes: vec![Arc::clone(scope)],
-        unwatched: Vec::new(),
         victims,
-        pressure: None,
-        pids: None,
-        ranking: Ranking::QosFirst,
         cpus: 2,
         enforce: true,
+        ..ArmedPlan::default()
     }
 }
 

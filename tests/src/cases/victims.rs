@@ -12,6 +12,7 @@ use crate::harness::{
 
 pub(super) const CASES: &[Case] = &[
     portable("victims_unexplained", unexplained),
+    portable("victims_not_known_yet", not_known_yet),
     portable("victims_annotated", annotated),
     portable("victims_resize", resize),
 ];
@@ -38,15 +39,52 @@ fn first_evicted(node: &Node) -> Result<String> {
     })
 }
 
+/// The container's cgroup of a pod that no manifest describes.
+fn stranger(node: &Node, uid: &str) -> Result<Cgroup> {
+    let path = format!("kubepods/besteffort/pod{uid}/main");
+    let main = node.sandbox.root.child(&path);
+    main.create_below(&node.sandbox.root)?;
+    Ok(main)
+}
+
+/// A pod of which no source has told yet fills memory: those that are known live on until it may be evicted.
+fn not_known_yet(context: &Context) -> Result<()> {
+    let node = Node::start(context, &small("enforce"))?;
+    let known = [
+        (PodSpec::best_effort("known"), "2"),
+        (PodSpec::burstable("modest", "64Mi"), "48"),
+    ];
+    let mut held = Vec::new();
+    for (spec, mib) in known {
+        let pod = node.pod(spec)?;
+        held.push(pod.start(&["anon", "--mib", mib])?);
+    }
+    let uid = fresh_uid();
+    let main = stranger(&node, &uid)?;
+    until(node.limit(), "the agent sees its cgroup", || {
+        node.agent.pod(&uid).is_ok()
+    })?;
+    let mut filler = fill(&node, &main)?;
+    let evicted = first_evicted(&node)?;
+    ensure!(evicted == uid, "{evicted} was evicted, not {uid}");
+    until(node.limit(), "its end", || !filler.is_alive())?;
+    ensure!(held.iter_mut().all(Workload::is_alive), "a known pod ended");
+    drop((held, filler));
+    main.remove()?;
+    node.sandbox
+        .root
+        .child(&format!("kubepods/besteffort/pod{uid}"))
+        .remove()?;
+    node.finish()
+}
+
 /// A cgroup of a pod that no manifest describes fills memory: it is evicted, and counted.
 fn unexplained(context: &Context) -> Result<()> {
     let node = Node::start(context, &small("enforce"))?;
     let known = node.pod(PodSpec::best_effort("known"))?;
     let mut holds = known.start(&["anon", "--mib", "48"])?;
     let uid = fresh_uid();
-    let path = format!("kubepods/besteffort/pod{uid}/main");
-    let main = node.sandbox.root.child(&path);
-    main.create_below(&node.sandbox.root)?;
+    let main = stranger(&node, &uid)?;
     let mut idle = Workload::start(&main, &["anon", "--mib", "1"])?;
     // It has to stay unexplained for 10 s.
     until(context.limit(40), "it counts as unexplained", || {

@@ -2,6 +2,7 @@
 
 pub(super) mod pids;
 pub(super) mod pressure;
+mod strangers;
 pub(super) mod unexplained;
 
 use std::{
@@ -215,6 +216,8 @@ pub(super) struct Inputs<'a> {
     pub pods: &'a [&'a Pod],
     /// Pods that only their cgroups show, by uid, see [`unexplained`].
     pub unexplained: &'a [&'a PodUid],
+    /// Those of them that are not settled yet.
+    pub strangers: &'a [&'a PodUid],
     /// Where the pods' cgroups are, by uid.
     pub entries: &'a BTreeMap<PodUid, PodEntry>,
     /// Which of their containers are sandboxes, by the runtime's last list.
@@ -250,6 +253,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, before: &ArmedPlan, tokens: &mut Tokens)
         unwatched,
         pids: pids::arm(inputs, before, &victims),
         victims,
+        strangers: strangers::look(inputs, before),
         pressure: pressure::arm(inputs, before),
         ranking: inputs.ranking,
         cpus: cpus::online(),

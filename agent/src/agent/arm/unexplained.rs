@@ -8,6 +8,8 @@
 //! - The runtime, where one is configured: it has the kubelet's annotation on the sandbox of a static pod,
 //!   which has no object in the API until the kubelet has made its mirror.
 //!
+//! Until a cgroup counts it is a stranger: no other pod goes for what it fills (`podwarden_policy::worth`).
+//!
 //! Values only: time is an argument.
 
 use std::{
@@ -99,9 +101,19 @@ impl Unexplained {
 
     /// The uids of those that count.
     pub(in crate::agent) fn settled(&self, now: Instant) -> impl Iterator<Item = &PodUid> {
-        let settled = move |since: &Instant| now.duration_since(*since) >= SETTLE;
-        let counted = self.since.iter().filter(move |(_, since)| settled(since));
-        counted.map(|(uid, _)| uid)
+        self.of(true, now)
+    }
+
+    /// The uids of those that do not count yet.
+    pub(in crate::agent) fn strangers(&self, now: Instant) -> impl Iterator<Item = &PodUid> {
+        self.of(false, now)
+    }
+
+    fn of(&self, settled: bool, now: Instant) -> impl Iterator<Item = &PodUid> {
+        let is_settled = move |since: &Instant| now.duration_since(*since) >= SETTLE;
+        let all = self.since.iter();
+        let these = all.filter(move |(_, since)| is_settled(since) == settled);
+        these.map(|(uid, _)| uid)
     }
 
     /// How many counted at the last look.
@@ -202,8 +214,11 @@ mod tests {
             let entries = entries(&["a", "b", "c"]);
             unexplained.look(&entries, explainers, start);
             assert_eq!(unexplained.settled(start).count(), 0, "not at once");
+            let strangers = unexplained.strangers(start).count();
             let later = start + SETTLE;
             unexplained.look(&entries, explainers, later);
+            assert_eq!(unexplained.strangers(later).count(), 0);
+            assert_eq!(unexplained.settled(later).count(), strangers);
             let found: Vec<_> = unexplained.settled(later).map(PodUid::to_string).collect();
             assert_eq!(unexplained.count(), found.len());
             assert_eq!(unexplained.notice(later).is_some(), !found.is_empty());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use podwarden_cgroup::Killed;
 use podwarden_policy::{
     evict::Place,
-    worth::{self, Gain, Grower, Growth, Pick, Shortage},
+    worth::{self, Gain, Grower, Growth, Pick, Shortage, Strangers},
 };
 
 use super::{Choice, Core, Least, Survey, choice_of, skip};
@@ -14,7 +14,7 @@ use crate::{
     reactor::{
         dying::Dying,
         fill::DETECTION_NS,
-        growth::index,
+        growth::{self, index},
         plan::{ArmedPlan, ScopeName, Victim},
         report::{Chosen, Crossing, Outcome, Report},
     },
@@ -29,6 +29,22 @@ pub(super) enum Evicted {
     Told,
     /// No pod may be evicted, or can be: why.
     None(Report),
+}
+
+/// Why the next eviction waits, with what grew.
+#[derive(Debug, Clone, Copy)]
+enum Held {
+    ByOthers(Growth),
+    ByStrangers(Strangers),
+}
+
+impl Held {
+    fn report(self, crossing: Crossing) -> Report {
+        match self {
+            Self::ByOthers(growth) => Report::OthersGrow(crossing, growth),
+            Self::ByStrangers(strangers) => Report::StrangersGrow(crossing, strangers),
+        }
+    }
 }
 
 /// The pod that is evicted, why, what it uses, and what of that is its working set, bytes.
@@ -78,7 +94,7 @@ impl Core {
             let at = now();
             let choice = match self.weigh(plan, &crossing, excess, first, &survey, &mut amount) {
                 Ok(choice) => choice,
-                Err(growth) => return Evicted::None(Report::OthersGrow(crossing, growth)),
+                Err(held) => return Evicted::None(held.report(crossing)),
             };
             // Memory is on its way: none goes beside it that uses no more than it requested.
             let request = plan.victims[choice.position].candidate.memory_request;
@@ -112,7 +128,7 @@ impl Core {
     }
 
     /// The candidate that is worth evicting: the first in the order, or one whose death lasts longer. An error
-    /// when the next eviction has to wait, with what grew. `amount` is [`Core::lasting`]'s, `None` at first.
+    /// when the next eviction has to wait. `amount` is [`Core::lasting`]'s, `None` at first.
     fn weigh(
         &mut self,
         plan: &ArmedPlan,
@@ -121,18 +137,23 @@ impl Core {
         first: Choice,
         survey: &Survey,
         amount: &mut Option<usize>,
-    ) -> Result<Choice, Growth> {
+    ) -> Result<Choice, Held> {
         // Tasks that wait for memory have no level that anything could grow past.
         let Some(index) = index(crossing.scope) else {
             return Ok(first);
         };
         let shortage = self.shortage(plan, crossing, excess, survey);
+        let strangers = growth::strangers(plan, crossing.scope);
+        if shortage.is_of(strangers) {
+            return Err(Held::ByStrangers(strangers));
+        }
+        let others_grow = || Held::ByOthers(shortage.growth);
         let at = now();
         let grower = self.effects[index].grower(&shortage.growth, at);
         let effect = self.effects[index];
         let pause = effect.allowed_from(grower).saturating_sub(at);
         if pause > 0 && !shortage.reaches_limit(pause) {
-            return Err(shortage.growth);
+            return Err(others_grow());
         }
         // Reading it again costs as much as all other reads: not where it is the first anyway.
         let filler = survey
@@ -151,7 +172,7 @@ impl Core {
             Grower::Others => self
                 .lasting(plan, crossing.scope, &shortage, pause, filler, amount)
                 .or((pause == 0).then_some(first))
-                .ok_or(shortage.growth),
+                .ok_or_else(others_grow),
         }
     }
 

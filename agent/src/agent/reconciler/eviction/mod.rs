@@ -307,9 +307,10 @@ impl EvictionManager {
         // What the node's memory leaves the tier is the reactor's alone: no tier is limited by it.
         let (armed, best_effort_target) = self.with_best_effort(levels);
         self.armed = armed;
-        let unexplained: Vec<_> = (self.unexplained.settled(Instant::now()))
-            .filter(|uid| !set.mentions(uid))
-            .collect();
+        let now = Instant::now();
+        let is_unknown = |uid: &&PodUid| !set.mentions(uid);
+        let unexplained: Vec<_> = self.unexplained.settled(now).filter(is_unknown).collect();
+        let strangers: Vec<_> = self.unexplained.strangers(now).filter(is_unknown).collect();
         let inputs = arm::Inputs {
             tree: &env.tree,
             entries,
@@ -320,6 +321,7 @@ impl EvictionManager {
             best_effort_target,
             pods: &specs,
             unexplained: &unexplained,
+            strangers: &strangers,
             pressure: config.pressure,
             pids: PidThreshold::of(config, &env.node),
             exemptions: &env.exemptions,

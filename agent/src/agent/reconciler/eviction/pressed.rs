@@ -71,6 +71,7 @@ pub(super) fn scope_of(report: &Report) -> Option<ScopeName> {
         | Report::KilledAgain { crossing, .. }
         | Report::RateLimited(crossing)
         | Report::OthersGrow(crossing, _)
+        | Report::StrangersGrow(crossing, _)
         | Report::Awaited(crossing)
         | Report::NoCandidate(crossing) => Some(crossing.scope),
         Report::Chosen(chosen) => Some(chosen.crossing.scope),

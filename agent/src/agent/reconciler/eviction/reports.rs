@@ -101,6 +101,17 @@ impl Evictions {
                 held_back(listeners, &crossing, message);
                 false
             }
+            Report::StrangersGrow(crossing, strangers) => {
+                let message = format!(
+                    "{}, and pods of which no source has told yet are what grew ({} of late, they use {}): no other \
+                     pod goes for it; they may be evicted once a source has told of them, or none has for 10 s",
+                    at_level(&crossing),
+                    Bytes(strangers.growth),
+                    Bytes(strangers.usage),
+                );
+                held_back(listeners, &crossing, message);
+                false
+            }
             Report::Awaited(crossing) => {
                 let message = at_level(&crossing)
                     + ", and all pods that are left use no more than they requested: the memory of those that \

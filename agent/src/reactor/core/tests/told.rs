@@ -37,3 +37,26 @@ fn what_is_told_is_what_decided() {
     let (used, target) = (LEVEL - 250_000, LEVEL - 300_000);
     assert_eq!(told(&fake.step()), (used, used - 2000, target, 0));
 }
+
+#[test]
+fn observing_says_it_once_and_kills_none() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, false);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, false)]);
+    assert_eq!(fake.step(), []);
+    assert!(!fake.killed("b"));
+}
+
+#[test]
+fn a_new_plan_keeps_what_was_said() {
+    let mut fake = three_pods(60);
+    fake.arm(PODS, LEVEL, false);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, false)]);
+    fake.arm(PODS, LEVEL, false);
+    assert_eq!(fake.step(), []);
+    // Rung without a new one.
+    fake.core.take_plan();
+    assert_eq!(fake.step(), []);
+}

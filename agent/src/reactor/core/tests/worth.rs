@@ -116,3 +116,46 @@ fn a_candidate_that_grows_lasts_longer_than_a_larger_one_where_others_grow() {
     fake.uses("kubepods", level + MB);
     assert_eq!(chosen(&fake.step()), [(2, true)]);
 }
+
+#[test]
+fn no_pod_goes_for_one_of_which_no_source_has_told() {
+    const MB: u64 = 1_000_000;
+    let mut fake = Fake::new(60, 64);
+    fake.cgroup("kubepods", 0);
+    fake.cgroup("stranger", MB);
+    let mut pods = small_pods(&fake);
+    let arm = |fake: &mut Fake, pods: &[String], strangers| {
+        fake.strangers = strangers;
+        let names: Vec<&str> = pods.iter().map(String::as_str).collect();
+        fake.arm_at(HIGH, &names, HIGH, true);
+    };
+    arm(&mut fake, &pods, vec!["stranger"]);
+    settle(&mut fake, "kubepods", HIGH - 100 * MB);
+    fake.uses("stranger", 150 * MB);
+    fake.uses("kubepods", HIGH + 49 * MB);
+    let reports = fake.step();
+    let is_said = |report: &Report| matches!(report, Report::StrangersGrow(..));
+    assert_eq!(chosen(&reports), []);
+    assert!(reports.iter().any(is_said), "{reports:?}");
+    // Once it rests neither.
+    settle(&mut fake, "kubepods", HIGH + 49 * MB);
+    assert_eq!(fake.step(), [], "said once");
+    // Told of, it is the one that goes.
+    pods.push("stranger".to_owned());
+    arm(&mut fake, &pods, Vec::new());
+    assert_eq!(chosen(&fake.step()), [(21, true)]);
+}
+
+#[test]
+fn a_stranger_that_rests_keeps_no_pod_from_going() {
+    let mut fake = three_pods(60);
+    fake.cgroup("stranger", 900_000);
+    fake.strangers = vec!["stranger"];
+    fake.arm(PODS, LEVEL, true);
+    let settled = LEVEL - 300_000;
+    settle(&mut fake, "kubepods", settled);
+    // What grew is a pod that is known.
+    fake.uses("b", 800_000);
+    fake.uses("kubepods", LEVEL);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+}
