@@ -2,6 +2,8 @@
 //!
 //! Controllers may be on hierarchies of their own (v1): each such hierarchy has a pass, and a cgroup an id in each.
 
+mod compare;
+
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -11,7 +13,7 @@ use podwarden_abi::{CgroupRecord, MemoryItem, part};
 use podwarden_cgroup::{CgroupPath, Controller, MemoryReader, MemoryStat, Throttling, Tree};
 
 use crate::{
-    base::{cpus, error},
+    base::error,
     kernel::walk::{Gathered, WalkError, Walker},
 };
 
@@ -24,10 +26,6 @@ const TASKS_EVERY: u32 = 5;
 
 /// Passes in a row that fail, or disagree with the kernel's file, before files are read for good.
 const TOLERATED: u32 = 3;
-
-/// How far a figure may lie outside what the file said before and after, bytes for each CPU: what changes
-/// meanwhile, and the kernel's parts for each CPU that are not added up yet.
-const SLACK: u64 = 1 << 20;
 
 /// What one pass took and found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -214,7 +212,7 @@ impl Walked {
             let after = self.file(tree, root)?;
             let id = tree.memory_id(root).ok();
             let record = self.memory.record(&mut None, || id);
-            compare(
+            compare::compare(
                 record.ok_or("no record of the topmost cgroup")?,
                 before,
                 after,
@@ -370,32 +368,6 @@ pub fn stat(record: &CgroupRecord) -> MemoryStat {
         rss: item(record, MemoryItem::Anon),
         shmem: item(record, MemoryItem::Shmem),
     }
-}
-
-/// A name in `memory.stat`, and its value.
-type Figure = (&'static str, fn(&MemoryStat) -> u64);
-
-/// Whether a record fits what the file said before and after.
-fn compare(record: &CgroupRecord, before: MemoryStat, after: MemoryStat) -> Result<(), String> {
-    let slack = SLACK * u64::from(cpus::online());
-    let found = stat(record);
-    let figures: [Figure; 4] = [
-        ("inactive_file", |s| s.inactive_file),
-        ("active_file", |s| s.active_file),
-        ("anon", |s| s.rss),
-        ("shmem", |s| s.shmem),
-    ];
-    for (name, of) in figures {
-        let (value, one, other) = (of(&found), of(&before), of(&after));
-        let least = one.min(other).saturating_sub(slack);
-        let most = one.max(other).saturating_add(slack);
-        if !(least..=most).contains(&value) {
-            return Err(format!(
-                "{name} is {value} in the pass, {one} to {other} in memory.stat"
-            ));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -80,6 +80,8 @@ pub struct Pids {
     pub levels: Vec<PidLevel>,
     /// The processes of every candidate, ordered by [`Victim::token`].
     processes: Vec<(u64, Arc<UsageReader>)>,
+    /// Those of pods of which no source has told yet.
+    strangers: Vec<UsageReader>,
 }
 
 impl Pids {
@@ -88,10 +90,27 @@ impl Pids {
         &self.processes
     }
 
-    /// Of candidates and the files of their processes.
-    pub fn new(levels: Vec<PidLevel>, mut processes: Vec<(u64, Arc<UsageReader>)>) -> Self {
+    /// Of candidates, and strangers, and the files of their processes.
+    pub fn new(
+        levels: Vec<PidLevel>,
+        mut processes: Vec<(u64, Arc<UsageReader>)>,
+        strangers: Vec<UsageReader>,
+    ) -> Self {
         processes.sort_by_key(|(token, _)| *token);
-        Self { levels, processes }
+        Self {
+            levels,
+            processes,
+            strangers,
+        }
+    }
+
+    /// How many processes the strangers have, where that is `excess` or more, and more than any candidate has.
+    pub(super) fn is_of_strangers(&self, excess: u64) -> Option<u64> {
+        let count = |of: &UsageReader| of.usage().unwrap_or(0);
+        let strangers: u64 = self.strangers.iter().map(count).sum();
+        let most = || self.processes.iter().map(|(_, of)| count(of)).max();
+        let theirs = strangers > 0 && strangers >= excess && Some(strangers) > most();
+        theirs.then_some(strangers)
     }
 
     /// How many processes a pod has; `None` where it is gone.

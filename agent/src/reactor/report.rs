@@ -113,8 +113,8 @@ pub enum Report {
     /// Usage is at a level, and what grew is no candidate: evictions keep the kubelet's pace
     /// ([`podwarden_policy::worth`]); said once until usage falls.
     OthersGrow(Crossing, Growth),
-    /// Usage is at a level, and pods of which no source has told yet are what grew: no other goes for it; said once
-    /// until usage falls.
+    /// Usage is at a level, and may be of pods of which no source has told yet: no other goes for it; said once until
+    /// usage falls.
     StrangersGrow(Crossing, Strangers),
     /// Usage is at a level, memory of evicted pods is on its way, and all that are left use no more than they
     /// requested; said once until usage falls.

@@ -6,12 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::{EventKind, Eviction};
 use podwarden_policy::settings::Controller;
 
+use super::victims::{first_evicted, forget, stranger};
 use super::{Case, Context, case, portable};
-use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, until};
+use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, fresh_uid, until};
 
 pub(super) const CASES: &[Case] = &[
     portable("pids_fork_bomb", fork_bomb),
     portable("pids_restless_fork_bomb", restless_fork_bomb),
+    portable("pids_not_known_yet", not_known_yet),
     portable("pids_refused_forks", refused_forks),
     case("tasks_equal_files", tasks_equal_files),
 ];
@@ -110,6 +112,28 @@ fn fork_bomb(context: &Context) -> Result<()> {
 /// Its processes come and go, so that no list of them is true when it is read.
 fn restless_fork_bomb(context: &Context) -> Result<()> {
     explode(context, &["forkbomb", "--restless"])
+}
+
+/// The bomb is in a pod of which no source has told yet: no other pod goes for it, and it goes once it may.
+fn not_known_yet(context: &Context) -> Result<()> {
+    let node = node(context)?;
+    let (known, mut rest) = pods(&node)?;
+    let uid = fresh_uid();
+    let main = stranger(&node, &uid)?;
+    main.limit_pids(SAFETY_NET)?;
+    until(node.limit(), "the agent sees its cgroup", || {
+        node.agent.pod(&uid).is_ok()
+    })?;
+    let bomb = Workload::start(&main, &["forkbomb", "--max", "700"])?;
+    let evicted = first_evicted(&node)?;
+    ensure!(evicted == uid, "{evicted} was evicted, not {uid}");
+    until(node.limit(), "the end of every process of the bomb", || {
+        main.procs().is_empty()
+    })?;
+    ensure!(rest.iter_mut().all(Workload::is_alive), "a known pod ended");
+    drop((known, rest, bomb));
+    forget(&node, &main, &uid)?;
+    node.finish()
 }
 
 /// A number in a file of the pids controller: of the line that begins with `name`.

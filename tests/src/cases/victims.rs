@@ -30,7 +30,7 @@ fn fill(node: &Node, cgroup: &Cgroup) -> Result<Workload> {
 }
 
 /// The uid of the first pod that was evicted.
-fn first_evicted(node: &Node) -> Result<String> {
+pub(super) fn first_evicted(node: &Node) -> Result<String> {
     eventually(node.limit(), || {
         let first = node.agent.evictions()?.into_iter().next();
         first
@@ -40,11 +40,18 @@ fn first_evicted(node: &Node) -> Result<String> {
 }
 
 /// The container's cgroup of a pod that no manifest describes.
-fn stranger(node: &Node, uid: &str) -> Result<Cgroup> {
+pub(super) fn stranger(node: &Node, uid: &str) -> Result<Cgroup> {
     let path = format!("kubepods/besteffort/pod{uid}/main");
     let main = node.sandbox.root.child(&path);
     main.create_below(&node.sandbox.root)?;
     Ok(main)
+}
+
+/// Removes it, and its pod's.
+pub(super) fn forget(node: &Node, main: &Cgroup, uid: &str) -> Result<()> {
+    main.remove()?;
+    let pod = format!("kubepods/besteffort/pod{uid}");
+    node.sandbox.root.child(&pod).remove()
 }
 
 /// A pod of which no source has told yet fills memory: those that are known live on until it may be evicted.
@@ -70,11 +77,7 @@ fn not_known_yet(context: &Context) -> Result<()> {
     until(node.limit(), "its end", || !filler.is_alive())?;
     ensure!(held.iter_mut().all(Workload::is_alive), "a known pod ended");
     drop((held, filler));
-    main.remove()?;
-    node.sandbox
-        .root
-        .child(&format!("kubepods/besteffort/pod{uid}"))
-        .remove()?;
+    forget(&node, &main, &uid)?;
     node.finish()
 }
 
@@ -106,11 +109,7 @@ fn unexplained(context: &Context) -> Result<()> {
     })?;
     ensure!(holds.is_alive(), "the pod with a manifest was evicted");
     drop((holds, idle, filler));
-    main.remove()?;
-    node.sandbox
-        .root
-        .child(&format!("kubepods/besteffort/pod{uid}"))
-        .remove()?;
+    forget(&node, &main, &uid)?;
     node.finish()
 }
 

@@ -1,7 +1,11 @@
 use podwarden_abi::Pressed;
 use podwarden_cgroup::{Hierarchies, Version};
 
-use super::*;
+use super::{
+    compare::{SLACK, compare},
+    *,
+};
+use crate::base::cpus;
 
 fn record(anon_pages: u64) -> CgroupRecord {
     let mut items = [0; MemoryItem::COUNT];

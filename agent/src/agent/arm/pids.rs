@@ -77,5 +77,9 @@ pub(super) fn arm(inputs: &Inputs<'_>, before: &ArmedPlan, victims: &[Victim]) -
         Some((victim.token, processes))
     });
     let processes = processes.collect();
-    (!levels.is_empty()).then(|| Pids::new(levels, processes))
+    let strangers = inputs.strangers.iter().filter_map(|uid| {
+        let entry = inputs.entries.get(*uid)?;
+        UsageReader::processes(inputs.tree, &entry.path).ok()
+    });
+    (!levels.is_empty()).then(|| Pids::new(levels, processes, strangers.collect()))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use podwarden_policy::evict::Place;
+use podwarden_policy::{evict::Place, worth::Strangers};
 
 use super::{
     Core, Skip,
@@ -67,6 +67,10 @@ impl Core {
     ) -> Evicted {
         if plan.enforce && !self.pace.allows(now()) {
             return Evicted::None(Report::RateLimited(crossing));
+        }
+        if let Some(usage) = pids.is_of_strangers(excess) {
+            let strangers = Strangers { usage, growth: 0 };
+            return Evicted::None(Report::StrangersGrow(crossing, strangers));
         }
         let lesser = self.pids.may_take_less(now()).then_some(1);
         for least in [Some(excess), lesser].into_iter().flatten() {

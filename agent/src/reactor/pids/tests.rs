@@ -20,7 +20,7 @@ fn of_node(level: u64, target: u64) -> Pids {
         level,
         target,
     };
-    Pids::new(vec![level], Vec::new())
+    Pids::new(vec![level], Vec::new(), Vec::new())
 }
 
 #[test]
@@ -74,7 +74,11 @@ fn cgroups(tasks: &[u64]) -> (tempfile::TempDir, Arc<ArmedPlan>) {
     };
     let pods = (1..tasks.len()).map(|index| (index as u64, Arc::new(reader(index))));
     let plan = ArmedPlan {
-        pids: Some(Pids::new(vec![level(reader(0))], pods.collect())),
+        pids: Some(Pids::new(
+            vec![level(reader(0))],
+            pods.collect(),
+            Vec::new(),
+        )),
         ..ArmedPlan::default()
     };
     (dir, Arc::new(plan))
@@ -133,6 +137,7 @@ fn a_plan_without_the_victim_changes_nothing() {
             UsageReader::processes(&tree(&dir), &"cgroup-0".into()).unwrap(),
         )],
         next.pids.as_ref().unwrap().processes()[1..].to_vec(),
+        Vec::new(),
     );
     assert_eq!(watch.look(&next, 1, 2, SLEEPS), None);
 }
@@ -164,4 +169,31 @@ fn more_victims_than_are_remembered() {
     let rest = 2000 - 100 * MOST_ENDING as u64;
     let found = watch.look(pids(&plan), 21, 2, SLEEPS).unwrap();
     assert_eq!(found.excess, rest - 360 + 1);
+}
+
+#[test]
+fn a_bomb_of_which_no_source_has_told_is_told_apart() {
+    for (known, strangers, excess, theirs) in [
+        (vec![50, 390], vec![], 10, None),
+        (vec![50, 390], vec![20], 10, None),
+        (vec![50, 20], vec![370, 10], 10, Some(380)),
+        (vec![50, 20], vec![370], 371, None),
+        (vec![], vec![370], 10, Some(370)),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = tree(&dir);
+        let reader = |(index, tasks): (usize, &u64)| {
+            let rel = format!("cgroup-{index}");
+            std::fs::create_dir(dir.path().join(&rel)).unwrap();
+            set(&dir, index, *tasks);
+            UsageReader::processes(&tree, &(*rel).into()).unwrap()
+        };
+        let all: Vec<u64> = known.iter().chain(&strangers).copied().collect();
+        let mut readers: Vec<_> = all.iter().enumerate().map(reader).collect();
+        let strangers = readers.split_off(known.len());
+        let known = readers.into_iter().zip(1..);
+        let known = known.map(|(reader, token)| (token, Arc::new(reader)));
+        let pids = Pids::new(Vec::new(), known.collect(), strangers);
+        assert_eq!(pids.is_of_strangers(excess), theirs, "{all:?}");
+    }
 }

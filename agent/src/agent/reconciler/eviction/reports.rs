@@ -103,11 +103,10 @@ impl Evictions {
             }
             Report::StrangersGrow(crossing, strangers) => {
                 let message = format!(
-                    "{}, and pods of which no source has told yet are what grew ({} of late, they use {}): no other \
-                     pod goes for it; they may be evicted once a source has told of them, or none has for 10 s",
+                    "{}, and {} of that may be of pods of which no source has told yet: no other pod goes for it; \
+                     they may be evicted once a source has told of them, or none has for 10 s",
                     at_level(&crossing),
-                    Bytes(strangers.growth),
-                    Bytes(strangers.usage),
+                    crossing.scope.signal().amount(strangers.usage),
                 );
                 held_back(listeners, &crossing, message);
                 false

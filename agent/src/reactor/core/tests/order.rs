@@ -219,6 +219,7 @@ fn pods_with_nothing_to_kill_are_tried_once_where_process_ids_run_out() {
     let pids = Pids::new(
         Vec::new(),
         names.iter().enumerate().map(processes).collect(),
+        Vec::new(),
     );
     let crossing = Crossing {
         scope: ScopeName::Pids,
