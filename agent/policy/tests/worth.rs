@@ -28,6 +28,8 @@ struct SimPod {
     qos: QosClass,
     priority: i32,
     exempt: bool,
+    /// A source tells of it then; it is a stranger before.
+    told: u64,
     dead: bool,
 }
 
@@ -128,6 +130,20 @@ impl Sim {
         }
     }
 
+    fn is_candidate(&self, index: usize) -> bool {
+        let pod = &self.pods[index];
+        !pod.exempt && pod.told <= self.now
+    }
+
+    fn strangers(&self) -> Strangers {
+        let mut sum = Strangers::default();
+        for (index, pod) in self.live().filter(|(_, pod)| pod.told > self.now) {
+            sum.usage += pod.usage;
+            sum.growth += self.growth_of(index);
+        }
+        sum
+    }
+
     fn growth_of(&self, index: usize) -> u64 {
         self.pods[index]
             .usage
@@ -144,7 +160,8 @@ impl Sim {
 
     /// Everything but the candidates, by this usage of each pod and of all.
     fn others(&self, pods: &[u64], total: u64) -> u64 {
-        let candidates = self.pods.iter().zip(pods).filter(|(pod, _)| !pod.exempt);
+        let all = pods.iter().enumerate();
+        let candidates = all.filter(|(index, _)| self.is_candidate(*index));
         total - candidates.map(|(_, usage)| usage).sum::<u64>()
     }
 
@@ -154,7 +171,7 @@ impl Sim {
         let others = self.others(&now, self.total());
         Growth {
             candidates: (0..now.len())
-                .filter(|i| !self.pods[*i].exempt)
+                .filter(|i| self.is_candidate(*i))
                 .map(|i| self.growth_of(i))
                 .sum(),
             others: others.saturating_sub(self.others(then, *total)),
@@ -165,20 +182,23 @@ impl Sim {
     fn decide(&mut self) -> bool {
         let candidates: Vec<usize> = self
             .live()
-            .filter(|(_, pod)| !pod.exempt && pod.usage > 0)
+            .filter(|(index, pod)| self.is_candidate(*index) && pod.usage > 0)
             .map(|(index, _)| index)
             .collect();
         let growth = self.growth();
-        let grower = self.effect.grower(&growth, self.now);
-        if self.now < self.effect.allowed_from(grower) {
-            return false;
-        }
         let shortage = Shortage {
             excess: self.total() - self.level,
             rate: self.rate(),
             growth,
             room: None,
         };
+        if shortage.is_of(self.strangers()) {
+            return false;
+        }
+        let grower = self.effect.grower(&growth, self.now);
+        if self.now < self.effect.allowed_from(grower) {
+            return false;
+        }
         let rank = |i: &usize| {
             (
                 evict::rank(Ranking::QosFirst, &self.pods[*i].candidate()),
@@ -241,6 +261,7 @@ fn small(mib: u64) -> SimPod {
         qos: QosClass::BestEffort,
         priority: 0,
         exempt: false,
+        told: 0,
         dead: false,
     }
 }
@@ -303,6 +324,21 @@ proptest! {
         }
         let exempted = |index: &usize| sim.pods[*index].exempt;
         prop_assert!(!sim.evicted.iter().any(|(_, victim)| exempted(victim)));
+    }
+
+    #[test]
+    fn no_pod_goes_for_a_stranger_that_fills_and_rests_until_a_source_has_told_of_it(
+        mut pods in resting(),
+        rate in fast(),
+        told_ms in 0_u64..10_000,
+        room_mib in 1_u64..512,
+        beyond_mib in 1_u64..4096,
+    ) {
+        let cap = (16 + room_mib + beyond_mib) * MIB;
+        let told = told_ms * (SECOND / 1000);
+        pods.push(SimPod { rate, cap, told, ..small(16) });
+        let sim = Sim::new(pods, (64 * MIB, 0, 0), room_mib * MIB, u64::MAX >> 2).run(35);
+        prop_assert!(sim.evicted.iter().all(|(at, _)| *at >= told), "{:?}", sim.evicted);
     }
 
     #[test]

@@ -209,10 +209,7 @@ impl<'a> Watch<'a> {
         for path in self.cluster.pod_cgroups() {
             let cgroup = Cgroup::new(self.cluster.kubepods().mounts(), &path);
             let uid = path.rsplit("/pod").next().unwrap_or_default().to_owned();
-            let same = eventually(Duration::from_secs(20), || match cgroup.exists() {
-                true => self.account(&uid, &cgroup).map(Some),
-                false => Ok(None),
-            });
+            let same = eventually(Duration::from_secs(20), || self.account(&uid, &cgroup));
             let Some(before) = same.with_context(|| format!("the accounts of {path}"))? else {
                 continue;
             };
@@ -223,14 +220,28 @@ impl<'a> Watch<'a> {
     }
 
     /// What the kernel counted and the agent did not, nanoseconds: what the runtime did before the agent heard of the pod.
-    fn account(&self, uid: &str, cgroup: &Cgroup) -> Result<u64> {
+    /// `None` where the pod goes meanwhile.
+    fn account(&self, uid: &str, cgroup: &Cgroup) -> Result<Option<u64>> {
+        match self.compare(uid, cgroup) {
+            Err(_) if !cgroup.exists() => Ok(None),
+            compared => compared,
+        }
+    }
+
+    fn compare(&self, uid: &str, cgroup: &Cgroup) -> Result<Option<u64>> {
         let (asked, kernel) = (Timestamp::now(), cgroup.cpu_ns()?);
         let told = eventually(LIMIT, || {
+            if !cgroup.exists() {
+                return Ok(None);
+            }
             let told = self.cluster.pod_stats(uid)?;
             let time: Timestamp = told.cpu.time.parse()?;
             ensure!(time > asked, "figures of {time}, before {asked}");
-            Ok(told)
+            Ok(Some(told))
         })?;
+        let Some(told) = told else {
+            return Ok(None);
+        };
         let (memory, now) = (cgroup.memory()?, cgroup.cpu_ns()?);
         close_cpu(kernel, now).context("it uses CPU")?;
         let working_set = told.memory.context("no memory is told")?.working_set_bytes;
@@ -239,10 +250,11 @@ impl<'a> Watch<'a> {
             "{working_set} bytes and {memory:?}"
         );
         let told = told.cpu.usage_core_nano_seconds;
-        match self.before.get(uid) {
+        let before = match self.before.get(uid) {
             Some(before) => close_cpu(told + before, now).map(|()| *before),
             None => Ok(now.saturating_sub(told)),
-        }
+        };
+        before.map(Some)
     }
 
     pub(super) fn tell(&self, context: &Context) {
