@@ -108,7 +108,7 @@ impl Evictions {
                     at_level(&crossing),
                     crossing.scope.signal().amount(strangers.usage),
                 );
-                held_back(listeners, &crossing, message);
+                degraded(published, crossing.wake, None, message);
                 false
             }
             Report::Awaited(crossing) => {
