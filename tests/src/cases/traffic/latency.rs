@@ -142,6 +142,8 @@ fn disk_of(file: &Path) -> Result<PathBuf> {
 /// What a pod's reads of a disk took.
 struct Timed {
     latency: LatencyStats,
+    /// Reads of the pod whose end was not seen.
+    unseen: u64,
     /// Reads that the disk has done meanwhile, and how long its queue had them, milliseconds.
     reads: u64,
     queue_ms: u64,
@@ -178,7 +180,9 @@ fn timed(node: &Node, name: &str, target: &Path, device: &Path, count: u64) -> R
         "{latency:?}, {waited:?}"
     );
     ensure!(found.write_latency.is_none(), "{:?}", found.write_latency);
+    let timed: u64 = latency.histogram.iter().sum();
     Ok(Timed {
+        unseen: found.reads - timed,
         latency,
         reads,
         queue_ms: after.1 - before.1,
@@ -208,6 +212,7 @@ pub(super) fn disk_latency(context: &Context) -> Result<()> {
     drop(throttle);
     let total = found.latency.total_nano_seconds;
     context.figure("disk_time", total as f64 / 1e6, "ms");
+    context.figure("unseen", found.unseen as f64, "");
     context.figure("queue_time", found.queue_ms as f64, "ms");
     if own.is_some() {
         // Those whose end was not seen may have been slow ones.
