@@ -1,14 +1,13 @@
 //! One sampling pass: the cgroup index and the memory controller's files -> the figures of the API.
 
-mod forks;
 mod idle;
 mod kept;
 mod names;
 mod parts;
+mod pids;
 mod pressure;
 mod read;
 mod seldom;
-mod tasks;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,24 +27,22 @@ use crate::{
     api::types::{ContainerStats, NetworkStats, PodStats, ThrottlingStats, TierStats},
     kernel::{accounts::add, walk::Walker},
 };
-use forks::RefusedForks;
 pub use idle::Extent;
 use idle::IdlePods;
 use kept::{Kept, KeptPod};
 use names::in_order;
 pub use names::{Named, Names};
 use parts::{below_mount, disk, exits, stall};
+use pids::Pids;
 use pressure::Pressures;
-use tasks::Tasks;
 
 /// Keeps open files and the last figures between passes.
 #[derive(Debug, Default)]
 pub struct Sampler {
     readers: HashMap<CgroupPath, MemoryReader>,
     throttle: HashMap<CgroupPath, ThrottleReader>,
-    forks: RefusedForks,
+    pids: Pids,
     pressures: Pressures,
-    tasks: Tasks,
     /// CPU time by the kernel's files; only where there are no kernel programs.
     cpu: Option<HashMap<CgroupPath, KernelCpu>>,
     /// What one pass of the kernel's iterator found; files are read where it has nothing.
@@ -144,9 +141,8 @@ impl Sampler {
             now: Instant::now(),
             time: crate::base::clock::now_text(),
         };
-        self.forks.0.begin(pass.now);
+        self.pids.0.begin(pass.now);
         self.pressures.0.begin(pass.now);
-        self.tasks.0.begin(pass.now);
         let last: HashMap<&PodUid, &PodStats> = match extent {
             Extent::Ran => last.iter().map(|pod| (&pod.pod_ref.uid, pod)).collect(),
             Extent::Read | Extent::Idle => HashMap::new(),
@@ -234,8 +230,8 @@ impl Sampler {
             disk: self.counted.disk.then(|| disk(&total)),
             network: self.network(pass, &total),
             pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
-            tasks: (self.tasks).of(&mut self.walked, tree, &entry.path, kept),
-            refused_forks: (self.forks).of_pod(
+            tasks: (self.pids).tasks(&mut self.walked, tree, &entry.path, kept),
+            refused_forks: (self.pids).refused_forks_of_pod(
                 &mut self.walked,
                 tree,
                 &entry.path,
@@ -283,8 +279,8 @@ impl Sampler {
             exits: exits(account),
             disk: self.counted.disk.then(|| disk(account)),
             pressure: (self.pressures).of(&mut self.walked, tree, &entry.path, kept),
-            tasks: (self.tasks).of(&mut self.walked, tree, &entry.path, kept),
-            refused_forks: (self.forks).of(&mut self.walked, tree, &entry.path, kept),
+            tasks: (self.pids).tasks(&mut self.walked, tree, &entry.path, kept),
+            refused_forks: (self.pids).refused_forks(&mut self.walked, tree, &entry.path, kept),
         }
     }
 

@@ -12,6 +12,7 @@ use std::{
 use podwarden_abi::{CgroupRecord, MemoryItem, part};
 use podwarden_cgroup::{CgroupPath, Controller, MemoryReader, MemoryStat, Throttling, Tree};
 
+use self::compare::compare;
 use crate::{
     base::error,
     kernel::walk::{Gathered, WalkError, Walker},
@@ -212,7 +213,7 @@ impl Walked {
             let after = self.file(tree, root)?;
             let id = tree.memory_id(root).ok();
             let record = self.memory.record(&mut None, || id);
-            compare::compare(
+            compare(
                 record.ok_or("no record of the topmost cgroup")?,
                 before,
                 after,

@@ -14,9 +14,9 @@ pub(super) struct Kept {
     pub(super) places: Places,
     /// When it was read last, and its CPU time then, nanoseconds.
     pub(super) used: Option<(Instant, u64)>,
-    /// See [`super::forks`].
+    /// See [`super::pids`].
     pub(super) refused_forks: Option<u64>,
-    /// See [`super::tasks`].
+    /// See [`super::pids`].
     pub(super) tasks: Option<u64>,
     /// See [`super::pressure`].
     pub(super) pressure: Option<Pressure>,

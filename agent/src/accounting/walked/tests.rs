@@ -1,10 +1,7 @@
 use podwarden_abi::Pressed;
 use podwarden_cgroup::{Hierarchies, Version};
 
-use super::{
-    compare::{SLACK, compare},
-    *,
-};
+use super::{compare::SLACK, *};
 use crate::base::cpus;
 
 fn record(anon_pages: u64) -> CgroupRecord {
