@@ -1,11 +1,7 @@
 //! The reactor's reports to the reconciler: small values through a wait-free queue, so that reporting
 //! neither allocates nor blocks.
 
-use podwarden_policy::{
-    evict::Place,
-    model::QosClass,
-    worth::{Growth, Strangers},
-};
+use podwarden_policy::{evict::Place, model::QosClass, worth::Growth};
 
 pub use podwarden_policy::signal::Detector;
 
@@ -113,9 +109,9 @@ pub enum Report {
     /// Usage is at a level, and what grew is no candidate: evictions keep the kubelet's pace
     /// ([`podwarden_policy::worth`]); said once until usage falls.
     OthersGrow(Crossing, Growth),
-    /// Usage is at a level, and may be of pods of which no source has told yet: no other goes for it; said once until
-    /// usage falls.
-    StrangersGrow(Crossing, Strangers),
+    /// Usage is at a level, and pods of which no source has told yet use so much of it, bytes or processes, that no other
+    /// goes for it; said once until usage falls.
+    StrangersGrow(Crossing, u64),
     /// Usage is at a level, memory of evicted pods is on its way, and all that are left use no more than they
     /// requested; said once until usage falls.
     Awaited(Crossing),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use podwarden_cgroup::Killed;
 use podwarden_policy::{
     evict::Place,
-    worth::{self, Gain, Grower, Growth, Pick, Shortage, Strangers},
+    worth::{self, Gain, Grower, Growth, Pick, Shortage},
 };
 
 use super::{Choice, Core, Least, Survey, choice_of, skip};
@@ -35,14 +35,15 @@ pub(super) enum Evicted {
 #[derive(Debug, Clone, Copy)]
 enum Held {
     ByOthers(Growth),
-    ByStrangers(Strangers),
+    /// What they use, bytes.
+    ByStrangers(u64),
 }
 
 impl Held {
     fn report(self, crossing: Crossing) -> Report {
         match self {
             Self::ByOthers(growth) => Report::OthersGrow(crossing, growth),
-            Self::ByStrangers(strangers) => Report::StrangersGrow(crossing, strangers),
+            Self::ByStrangers(usage) => Report::StrangersGrow(crossing, usage),
         }
     }
 }
@@ -145,7 +146,7 @@ impl Core {
         let shortage = self.shortage(plan, crossing, excess, survey);
         let strangers = growth::strangers(plan, crossing.scope);
         if shortage.is_of(strangers) {
-            return Err(Held::ByStrangers(strangers));
+            return Err(Held::ByStrangers(strangers.usage));
         }
         let others_grow = || Held::ByOthers(shortage.growth);
         let at = now();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use podwarden_policy::{evict::Place, worth::Strangers};
+use podwarden_policy::evict::Place;
 
 use super::{
     Core, Skip,
@@ -68,8 +68,7 @@ impl Core {
         if plan.enforce && !self.pace.allows(now()) {
             return Evicted::None(Report::RateLimited(crossing));
         }
-        if let Some(usage) = pids.is_of_strangers(excess) {
-            let strangers = Strangers { usage, growth: 0 };
+        if let Some(strangers) = pids.is_of_strangers(excess) {
             return Evicted::None(Report::StrangersGrow(crossing, strangers));
         }
         let lesser = self.pids.may_take_less(now()).then_some(1);

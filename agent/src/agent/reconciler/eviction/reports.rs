@@ -101,12 +101,12 @@ impl Evictions {
                 held_back(listeners, &crossing, message);
                 false
             }
-            Report::StrangersGrow(crossing, strangers) => {
+            Report::StrangersGrow(crossing, usage) => {
                 let message = format!(
                     "{}, and {} of that may be of pods of which no source has told yet: no other pod goes for it; \
                      they may be evicted once a source has told of them, or none has for 10 s",
                     at_level(&crossing),
-                    crossing.scope.signal().amount(strangers.usage),
+                    crossing.scope.signal().amount(usage),
                 );
                 degraded(published, crossing.wake, None, message);
                 false
