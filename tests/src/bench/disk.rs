@@ -10,7 +10,7 @@ use aya::sys::{Stats, enable_stats};
 
 use super::median;
 use crate::cases::Context;
-use crate::harness::{Cgroup, Node, Options, PodSpec, Sandbox, Workload};
+use crate::harness::{Cgroup, DISK_PROGRAMS, Node, Options, PodSpec, Sandbox, Workload};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Disk {
@@ -37,9 +37,6 @@ const KINDS: [(&str, Option<&str>); 3] = [
     ("disk off", Some("sampling: {disk: false}\n")),
     ("disk", Some("")),
 ];
-
-/// The agent's programs of disks; two of them run for a read. The kernel keeps 15 characters of a name.
-const PROGRAMS: [&str; 3] = ["block_bio_queue", "block_bio_compl", "block_rq_comple"];
 
 /// Medians of a kind's runs.
 #[derive(Debug, serde::Serialize)]
@@ -145,12 +142,12 @@ impl Disk {
     }
 }
 
-/// Run time of [`PROGRAMS`] so far; none where they are not loaded.
+/// Run time of [`DISK_PROGRAMS`] so far; none where they are not loaded.
 fn run_time() -> Duration {
     let all = loaded_programs().filter_map(Result::ok);
     let ours = all.filter(|info| {
         info.name_as_str()
-            .is_some_and(|name| PROGRAMS.contains(&name))
+            .is_some_and(|name| DISK_PROGRAMS.contains(&name))
     });
     ours.map(|info| info.run_time()).sum()
 }

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use podwarden::api::types::{DiskStats, InterfaceStats, NetworkStats, PodStats};
 
 use super::{Case, Context, case, portable, skip};
-use crate::harness::{Node, Objects, Options, Pod, PodSpec, eventually};
+use crate::harness::{DISK_PROGRAMS, Node, Objects, Options, Pod, PodSpec, eventually};
 
 pub(super) const CASES: &[Case] = &[
     case("disk_equals_kernel", disk_equals_kernel),
@@ -302,13 +302,8 @@ fn retransmits_equal_socket(context: &Context) -> Result<()> {
     node.finish()
 }
 
-/// The kernel keeps 15 characters of a name.
-const PROGRAMS: [&str; 4] = [
-    "block_bio_queue",
-    "block_bio_compl",
-    "block_rq_comple",
-    "tcp_retransmit_",
-];
+/// As the kernel keeps its name.
+const RETRANSMITS: &str = "tcp_retransmit_";
 
 /// Nothing is loaded, read and reported; with both on the programs are there.
 fn traffic_switched_off(context: &Context) -> Result<()> {
@@ -326,8 +321,8 @@ fn traffic_switched_off(context: &Context) -> Result<()> {
         let held = pod.start(&["sleep"])?;
         let loaded = Objects::of_process(node.agent.pid())?.program_names();
         let has_v2 = pod.main.mounts().v2().is_some();
-        let wanted = [!off, !off, !off, !off && has_v2];
-        for (name, wanted) in PROGRAMS.into_iter().zip(wanted) {
+        let disks = DISK_PROGRAMS.map(|name| (name, !off));
+        for (name, wanted) in disks.into_iter().chain([(RETRANSMITS, !off && has_v2)]) {
             ensure!(loaded.contains(name) == wanted, "{name}: {loaded:?}");
         }
         node.expect(pod.uid(), |stats| {

@@ -8,6 +8,10 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::{loaded_links, loaded_programs};
 
+/// The agent's programs of disks; the kernel keeps 15 characters of a name.
+pub(crate) const DISK_PROGRAMS: [&str; 3] =
+    ["block_bio_queue", "block_bio_compl", "block_rq_comple"];
+
 /// Ids of programs, links and maps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
