@@ -236,12 +236,19 @@ impl Core {
             wake,
         };
         self.tell(Report::Crossed(crossing));
-        match self.evict_one(plan, crossing, 0, WORTH_EVICTING.as_u64()) {
-            Evicted::Killed => return,
-            Evicted::Told => {}
-            Evicted::None(why) => self.tell(why),
+        let least = WORTH_EVICTING.as_u64();
+        match self.evict_one(plan, crossing, least, least) {
+            Evicted::Killed => {}
+            Evicted::Told => self.stalls.said(now()),
+            Evicted::None(why) => {
+                self.tell(why);
+                if let Report::StrangersGrow(..) = why {
+                    self.stalls.waits(now());
+                } else {
+                    self.stalls.said(now());
+                }
+            }
         }
-        self.stalls.said(now());
     }
 
     /// Looks at one scope, which settles the level that is in force.

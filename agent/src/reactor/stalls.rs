@@ -15,6 +15,9 @@ use crate::base::clock::nanos;
 /// the kernel notices once a window for as long as tasks wait.
 const STANDS_NS: u64 = 60_000_000_000;
 
+/// A decision that waits until a source has told of a pod stands for this long, nanoseconds.
+const WAITS_NS: u64 = 1_000_000_000;
+
 /// Times are `CLOCK_MONOTONIC` nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stalls {
@@ -39,6 +42,11 @@ impl Stalls {
     pub(super) fn relieved(&mut self, at: u64, window: Duration) {
         self.noticed = None;
         self.quiet_until = self.quiet_until.max(at.saturating_add(nanos(window)));
+    }
+
+    /// What was noticed may be of pods of which a source has to tell first: it is asked again soon.
+    pub(super) fn waits(&mut self, at: u64) {
+        self.quiet_until = self.quiet_until.max(at.saturating_add(WAITS_NS));
     }
 
     /// All is said that can be said at `at`.
@@ -86,6 +94,21 @@ mod tests {
         assert_eq!(stalls.take(), None);
         stalls.noticed(120, Detector::PsiFull);
         assert_eq!(stalls.take(), Some((120, Detector::PsiFull)));
+    }
+
+    #[test]
+    fn what_waits_for_a_source_is_acted_on_within_a_second() {
+        let mut stalls = Stalls::default();
+        stalls.waits(5);
+        stalls.noticed(4 + WAITS_NS, Detector::PsiSome);
+        assert_eq!(stalls.take(), None);
+        stalls.noticed(5 + WAITS_NS, Detector::PsiSome);
+        assert!(stalls.take().is_some());
+        // Relief that is longer stands.
+        stalls.relieved(6, Duration::from_nanos(2 * WAITS_NS));
+        stalls.waits(7);
+        stalls.noticed(7 + WAITS_NS, Detector::PsiSome);
+        assert_eq!(stalls.take(), None);
     }
 
     #[test]

@@ -139,15 +139,15 @@ impl Core {
         survey: &Survey,
         amount: &mut Option<usize>,
     ) -> Result<Choice, Held> {
-        // Tasks that wait for memory have no level that anything could grow past.
-        let Some(index) = index(crossing.scope) else {
-            return Ok(first);
-        };
         let shortage = self.shortage(plan, crossing, excess, survey);
         let strangers = growth::strangers(plan, crossing.scope);
         if shortage.is_of(strangers) {
             return Err(Held::ByStrangers(strangers.usage));
         }
+        // Tasks that wait for memory have no level that anything could grow past.
+        let Some(index) = index(crossing.scope) else {
+            return Ok(first);
+        };
         let others_grow = || Held::ByOthers(shortage.growth);
         let at = now();
         let grower = self.effects[index].grower(&shortage.growth, at);

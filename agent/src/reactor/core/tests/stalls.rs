@@ -74,3 +74,44 @@ fn a_trigger_that_there_is_not_says_nothing() {
     fake.core.notified(3, now());
     assert_eq!(fake.step(), []);
 }
+
+#[test]
+fn no_pod_goes_for_a_stranger_that_makes_tasks_wait() {
+    let mut fake = short(500, true);
+    fake.cgroup("stranger", 100 * MIB);
+    let arm = |fake: &mut Fake, strangers, pods: &[&'static str]| {
+        fake.strangers = strangers;
+        fake.arm_at(1 << 40, pods, 1 << 40, true);
+    };
+    arm(&mut fake, vec!["stranger"], PODS);
+    assert_eq!(fake.step(), []);
+    fake.uses("stranger", 700 * MIB);
+    fake.core.stalled(0, now());
+    let reports = fake.step();
+    assert_eq!(chosen(&reports), []);
+    assert!(
+        matches!(
+            reports[..],
+            [Report::Crossed(_), Report::StrangersGrow(_, usage)] if usage == 700 * MIB
+        ),
+        "{reports:?}"
+    );
+    fake.core.stalled(0, now());
+    assert_eq!(fake.step(), [], "noticed again at once");
+    // A source has told of it.
+    let told = ["a", "b", "c", "stranger"];
+    arm(&mut fake, Vec::new(), &told);
+    fake.core.stalled(0, now() + 1_000_000_000);
+    assert_eq!(chosen(&fake.step()), [(4, true)]);
+}
+
+#[test]
+fn a_stranger_that_rests_keeps_no_pod_from_going_for_tasks_that_wait() {
+    let mut fake = short(500, true);
+    // Too small to be the reason.
+    fake.cgroup("stranger", 3 * MIB);
+    fake.strangers = vec!["stranger"];
+    fake.arm_at(1 << 40, PODS, 1 << 40, true);
+    fake.core.stalled(0, now());
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+}
