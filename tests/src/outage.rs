@@ -229,6 +229,7 @@ impl Scene {
             recorded: Vec::new(),
             teardown: Some(teardown(server, &ended)),
             pressure: podwarden::eviction::status::NodePressure::default(),
+            real_time: false,
             on_degraded: Arc::new(|_| ()),
         });
         let pods = feed.pods.clone();

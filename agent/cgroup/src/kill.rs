@@ -219,6 +219,11 @@ impl KillHandle {
         }
     }
 
+    /// The directory in which processes are listed.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Kills what was forked since [`KillHandle::signal_workload`]. Waits for `cgroup_mutex`. Does nothing without
     /// `cgroup.kill`, where that method has found all.
     ///

@@ -2,22 +2,28 @@
 //!
 //! A kubelet starts a container again that has died, until it has seen the eviction status: without an API
 //! server for as long as that is away. What appears in the cgroup of a held pod is killed, its sandbox excepted.
-//! The kernel's record of a new cgroup calls for a look, and a slow look finds what no record told of.
+//! A cgroup that is made in it calls for a look (inotify(7)), and a slow look finds what no notice told of.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
+    os::fd::AsFd as _,
+    path::Path,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::KillHandle;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use podwarden_cgroup::{KillHandle, Notice, WatchId, WriteWatch};
 
-use crate::reactor::plan::VictimFiles;
+use crate::{kernel::realtime, reactor::plan::VictimFiles};
 
 /// Between two looks at a pod in which a container was made, or killed, of late.
 const SOON: Duration = Duration::from_millis(5);
@@ -31,7 +37,6 @@ const AFTER: Duration = Duration::from_secs(90);
 
 enum Message {
     Hold(String, Arc<VictimFiles>, Option<Instant>),
-    Stir(String),
     Written(String),
     Contested(String),
     Release(String),
@@ -40,18 +45,17 @@ enum Message {
 
 /// Says what is to be held. Never waits; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Holder(Sender<Message>);
+pub(crate) struct Holder {
+    messages: Sender<Message>,
+    /// Rung after a message.
+    bell: Arc<EventFd>,
+}
 
 impl Holder {
     /// A pod was evicted: what appears in its cgroup dies from now on. With a time `until` its status counts for
     /// nothing: it is held until then.
     pub(crate) fn hold(&self, uid: &str, files: Arc<VictimFiles>, until: Option<Instant>) {
         self.send(Message::Hold(uid.to_owned(), files, until));
-    }
-
-    /// A container was made in a pod, which may be a held one.
-    pub(crate) fn stir(&self, uid: &str) {
-        self.send(Message::Stir(uid.to_owned()));
     }
 
     /// The pod's status was written.
@@ -71,7 +75,9 @@ impl Holder {
 
     /// An error says that the thread has ended, and the agent with it.
     fn send(&self, message: Message) {
-        let _ = self.0.send(message);
+        let _ = self.messages.send(message);
+        // Refused, it rings already.
+        let _ = self.bell.write(1);
     }
 }
 
@@ -83,17 +89,28 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Starts it, with nothing to hold.
+    /// Starts it, with nothing to hold. `real_time`: it may be SCHED_FIFO.
     ///
     /// # Errors
-    /// When there is no thread to be had.
-    pub(crate) fn start() -> io::Result<Self> {
+    /// When there is no thread or eventfd to be had.
+    pub(crate) fn start(real_time: bool) -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
         let (sender, messages) = channel();
+        let holds = Thread {
+            messages,
+            bell: Arc::clone(&bell),
+            pods: Pods(BTreeMap::new()),
+            watch: Watch::new(),
+        };
         let thread = std::thread::Builder::new()
             .name("hold".to_owned())
-            .spawn(move || run(&messages))?;
+            .spawn(move || holds.run(real_time))?;
         Ok(Self {
-            holder: Holder(sender),
+            holder: Holder {
+                messages: sender,
+                bell,
+            },
             thread: Some(thread),
         })
     }
@@ -211,29 +228,128 @@ impl<K> Pods<K> {
     }
 }
 
-fn run(messages: &Receiver<Message>) {
-    let mut pods = Pods(BTreeMap::new());
-    loop {
-        let message = match pods.due() {
-            None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
-        };
-        let now = Instant::now();
-        match message {
-            Ok(Message::Hold(uid, files, until)) => pods.hold(uid, files, until, now),
-            Ok(Message::Stir(uid)) => pods.stir(&uid, now),
-            Ok(Message::Written(uid)) => pods.until(&uid, Some(now + AFTER)),
-            Ok(Message::Contested(uid)) => pods.until(&uid, None),
-            Ok(Message::Release(uid)) => pods.release(&uid),
-            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
+/// Sees cgroups that are made in those of held pods. Where the kernel refuses it, slow looks find them.
+struct Watch {
+    inotify: Option<WriteWatch>,
+    /// The pods by what is watched of them.
+    uids: HashMap<WatchId, String>,
+}
+
+impl Watch {
+    fn new() -> Self {
+        let inotify = WriteWatch::new();
+        if let Err(error) = &inotify {
+            tracing::info!(%error, "containers that start in evicted pods are found by slow looks");
         }
-        for (uid, processes) in pods.look(now, |files: &Arc<VictimFiles>| look(&files.kill)) {
+        Self {
+            inotify: inotify.ok(),
+            uids: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, uid: &str, dir: &Path) {
+        let watch = self.inotify.as_ref();
+        // One that is gone, or was refused, is looked at all the same.
+        let id = watch.and_then(|watch| watch.directory_and_children(dir).ok());
+        if let Some(id) = id {
+            self.uids.insert(id, uid.to_owned());
+        }
+    }
+
+    /// Watches no others any more.
+    fn keep(&mut self, is_held: impl Fn(&str) -> bool) {
+        let Some(watch) = &self.inotify else { return };
+        self.uids.retain(|id, uid| {
+            let is_held = is_held(uid);
+            if !is_held {
+                watch.remove(*id);
+            }
+            is_held
+        });
+    }
+
+    /// The pods in which a cgroup was made.
+    fn stirred(&self) -> BTreeSet<&str> {
+        let mut stirred = BTreeSet::new();
+        let found = |id, notice, _: &str| {
+            // A kill is a write.
+            if notice == Notice::Made {
+                stirred.extend(self.uids.get(&id).map(String::as_str));
+            }
+        };
+        // What the kernel dropped, or does not tell, the slow look finds.
+        let _ = self.inotify.as_ref().map(|watch| watch.read_all(found));
+        stirred
+    }
+}
+
+struct Thread {
+    messages: Receiver<Message>,
+    bell: Arc<EventFd>,
+    pods: Pods<Arc<VictimFiles>>,
+    watch: Watch,
+}
+
+impl Thread {
+    /// Runs until it is told to end, or no one is left to tell it anything.
+    fn run(mut self, real_time: bool) {
+        if real_time && !realtime::make_fifo() {
             tracing::info!(
-                uid,
-                processes,
-                "killed what was left or started in an evicted pod"
+                "SCHED_FIFO was refused: on a busy node a container that starts in an evicted pod lives longer"
             );
+        }
+        loop {
+            self.sleep();
+            // Nothing to read is as good.
+            let _ = self.bell.read();
+            let now = Instant::now();
+            if !self.take_messages(now) {
+                return;
+            }
+            for uid in self.watch.stirred() {
+                self.pods.stir(uid, now);
+            }
+            for (uid, processes) in self.pods.look(now, |files| look(&files.kill)) {
+                tracing::info!(
+                    uid,
+                    processes,
+                    "killed what was left or started in an evicted pod"
+                );
+            }
+            self.watch.keep(|uid| self.pods.0.contains_key(uid));
+        }
+    }
+
+    fn sleep(&self) {
+        let due = self.pods.due();
+        let timeout = due.map_or(PollTimeout::NONE, |due| {
+            // Up to the next millisecond: it is due then.
+            let left = due.saturating_duration_since(Instant::now());
+            let left = left + Duration::from_micros(999);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)
+        });
+        let watch = self.watch.inotify.as_ref().map(|watch| watch.as_fd());
+        let fds = [self.bell.as_fd()].into_iter().chain(watch);
+        let mut ready: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // A signal is as good as a look.
+        let _ = poll(&mut ready, timeout);
+    }
+
+    /// False once there is nothing more to do.
+    fn take_messages(&mut self, now: Instant) -> bool {
+        loop {
+            match self.messages.try_recv() {
+                Ok(Message::Hold(uid, files, until)) => {
+                    // Watched before the look, so that nothing starts in between.
+                    self.watch.add(&uid, files.kill.path());
+                    self.pods.hold(uid, files, until, now);
+                }
+                Ok(Message::Written(uid)) => self.pods.until(&uid, Some(now + AFTER)),
+                Ok(Message::Contested(uid)) => self.pods.until(&uid, None),
+                Ok(Message::Release(uid)) => self.pods.release(&uid),
+                Err(TryRecvError::Empty) => return true,
+                Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
+            }
         }
     }
 }
@@ -321,5 +437,24 @@ mod tests {
         let mut pods = holding(start);
         assert_eq!(pods.look(start, |()| Looked::Gone), []);
         assert_eq!(pods.due(), None);
+    }
+
+    #[test]
+    fn a_directory_that_is_made_in_a_held_pod_calls_for_a_look_and_a_write_does_not() {
+        let (held, let_go) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut watch = Watch::new();
+        watch.add("a", held.path());
+        watch.add("b", let_go.path());
+        std::fs::write(held.path().join("cgroup.kill"), "1").unwrap();
+        assert_eq!(watch.stirred(), BTreeSet::new());
+        for dir in [&held, &let_go] {
+            std::fs::create_dir(dir.path().join("container")).unwrap();
+        }
+        assert_eq!(watch.stirred(), BTreeSet::from(["a", "b"]));
+        watch.keep(|uid| uid == "a");
+        for dir in [&held, &let_go] {
+            std::fs::create_dir(dir.path().join("another")).unwrap();
+        }
+        assert_eq!(watch.stirred(), BTreeSet::from(["a"]));
     }
 }

@@ -102,7 +102,6 @@ impl Reconciler {
 
     fn container_appeared(&mut self, uid: &PodUid, id: &str) {
         self.reclaimed_appeared(uid);
-        self.eviction.container_appeared(uid.as_str());
         let pod = self.figures.pods().get(uid);
         let container = pod.and_then(|pod| pod.containers.get(id));
         if let Some(path) = container.map(|container| container.path.clone()) {

@@ -115,6 +115,7 @@ pub(super) fn start(
             .filter(|_| is_final)
             .map(|client| teardown(client.clone(), kubelet)),
         pressure: published.pressure().clone(),
+        real_time: config.reactor.real_time,
         on_degraded: on_degraded(published),
     });
     let started = started.unwrap_or_else(|error| {

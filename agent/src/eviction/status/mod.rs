@@ -120,6 +120,8 @@ pub struct Parts {
     pub teardown: Option<Teardown>,
     /// Whether the node is short of memory, and whether the Node object says so.
     pub pressure: NodePressure,
+    /// Whether the thread that holds pods dead may be SCHED_FIFO.
+    pub real_time: bool,
     /// What publishes a problem.
     pub on_degraded: OnDegraded,
 }
@@ -207,7 +209,7 @@ impl EvictionStatus {
             .unzip();
         // Where something else than a status is written, or nothing, the pod may run again.
         let holds = server.is_some() && parts.how == EvictionStatusConfig::Status;
-        let holding = holds.then(Holding::start).transpose()?;
+        let holding = holds.then(|| Holding::start(parts.real_time)).transpose()?;
         let holder = holding.as_ref().map(Holding::holder);
         let steps = Steps {
             queue: queue.clone(),
@@ -269,13 +271,6 @@ impl EvictionStatus {
         self.unwritten.remove(uid);
         if let Some(holding) = &self.holding {
             holding.holder().hold(uid, files, until);
-        }
-    }
-
-    /// A container was made in a pod.
-    pub(crate) fn container_appeared(&self, uid: &str) {
-        if let Some(holding) = &self.holding {
-            holding.holder().stir(uid);
         }
     }
 

@@ -97,13 +97,6 @@ impl EvictionManager {
             false
         });
     }
-
-    /// A container was made in a pod.
-    pub(in crate::agent::reconciler) fn container_appeared(&self, uid: &str) {
-        if let Some(status) = &self.status {
-            status.container_appeared(uid);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ async fn a_pod_whose_memory_is_mostly_shared_is_torn_down_beside_the_mark() {
             Box::pin(async { Ok(()) })
         });
         let (_workers, _ending, steps) = ended_by(scene.steps, teardown);
-        let holding = Holding::start().unwrap();
+        let holding = Holding::start(false).unwrap();
         let steps = Steps {
             holder: Some(holding.holder()),
             ..steps
