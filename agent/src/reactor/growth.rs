@@ -2,19 +2,27 @@
 //!
 //! Twice a second the usage of every candidate is read and kept beside its open files, and what a scope uses
 //! besides its candidates is kept here. A decision compares the present with the older of two samples, so that
-//! it looks back half a second at least and one second at most.
+//! it looks back half a second at least. While no scope moves, samples are further apart: that which moves one is
+//! sampled before it has come far, and the older sample is of the time before.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-use podwarden_policy::worth::{Effect, Grower, Growth, KUBELET_PACE_NS, Strangers};
+use podwarden_policy::{
+    pressure::WORTH_EVICTING,
+    worth::{Effect, Grower, Growth, KUBELET_PACE_NS, Strangers},
+};
 
 use super::plan::{ArmedPlan, ScopeName, Stranger};
 
 /// Two samples are this far apart, nanoseconds.
 const DISTANCE_NS: u64 = 500_000_000;
+
+/// Two samples while every scope uses what it did at the last one, but for less than [`WORTH_EVICTING`]: a thousand
+/// candidates take some 4 ms to read.
+const DISTANCE_AT_REST_NS: u64 = 2_000_000_000;
 
 /// Scopes by name.
 const SCOPES: usize = ScopeName::LEVELS.len();
@@ -102,6 +110,8 @@ pub(super) struct Growths {
     sampled: [u64; 2],
     /// Usage at the last look, bytes.
     usage: [Option<u64>; SCOPES],
+    /// And at the last sample.
+    usage_then: [Option<u64>; SCOPES],
 }
 
 impl Growths {
@@ -114,10 +124,11 @@ impl Growths {
 
     /// Samples the candidates and the strangers of a plan where a sample is due at `now`.
     pub(super) fn sample(&mut self, plan: &ArmedPlan, now: u64) {
-        if now.saturating_sub(self.sampled[1]) < DISTANCE_NS {
+        if now.saturating_sub(self.sampled[1]) < self.distance() {
             return;
         }
         self.sampled = [self.sampled[1], now];
+        self.usage_then = self.usage;
         let mut others = self.usage;
         for victim in &plan.victims {
             let usage = victim.files.memory.usage().unwrap_or(0);
@@ -135,6 +146,20 @@ impl Growths {
             stranger.seen.sample(usage);
         }
         self.others = [self.others[1], others];
+    }
+
+    /// Nanoseconds between the last sample and the next.
+    fn distance(&self) -> u64 {
+        let mut scopes = self.usage.iter().zip(&self.usage_then);
+        let rests = scopes.all(|scope| match scope {
+            (Some(now), Some(then)) => now.abs_diff(*then) < WORTH_EVICTING.as_u64(),
+            (now, then) => now == then,
+        });
+        if rests {
+            DISTANCE_AT_REST_NS
+        } else {
+            DISTANCE_NS
+        }
     }
 
     /// How fast a scope grew at `now`, bytes per second; 0 before there are two samples.
@@ -203,6 +228,29 @@ pub(super) fn index(scope: ScopeName) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_are_far_apart_while_no_scope_moves() {
+        const MIB: u64 = 1 << 20;
+        let plan = ArmedPlan::default();
+        let mut growths = Growths::default();
+        let mut sampled = |usage: u64, now: u64| {
+            growths.looked(ScopeName::Kubepods, usage);
+            growths.sample(&plan, now);
+            growths.sampled[1]
+        };
+        let (start, ms) = (10_000_000_000, 1_000_000);
+        assert_eq!(sampled(100 * MIB, start), start);
+        assert_eq!(sampled(103 * MIB, start + 1999 * ms), start);
+        let second = start + 2000 * ms;
+        assert_eq!(sampled(103 * MIB, second), second);
+        // It moves, from what it was at the sample.
+        assert_eq!(sampled(106 * MIB, second + 600 * ms), second);
+        assert_eq!(sampled(107 * MIB, second + 499 * ms), second);
+        let third = second + 601 * ms;
+        assert_eq!(sampled(107 * MIB, third), third);
+        assert_eq!(growths.sampled, [second, third]);
+    }
 
     #[test]
     fn left_out_for_a_while() {

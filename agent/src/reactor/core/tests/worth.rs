@@ -21,7 +21,7 @@ fn settle(fake: &mut Fake, rel: &str, usage: u64) {
     let plan = Arc::clone(&fake.core.plan);
     let later = now() + 2_000_000_000;
     fake.core.growths.sample(&plan, later);
-    fake.core.growths.sample(&plan, later + 1_000_000_000);
+    fake.core.growths.sample(&plan, later + 2_000_000_000);
 }
 
 /// Frees a victim's memory and leaves the scope where it was.
@@ -104,7 +104,7 @@ fn a_candidate_that_grows_lasts_longer_than_a_larger_one_where_others_grow() {
     fake.core
         .growths
         .looked(ScopeName::Kubepods, level - 740 * MB);
-    for seconds in [8, 7] {
+    for seconds in [8, 6] {
         fake.core
             .growths
             .sample(&plan, at - seconds * 1_000_000_000);
