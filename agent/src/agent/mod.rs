@@ -40,7 +40,7 @@ use crate::{
     eviction::{recorder::log::Log, status::NodePartTask},
 };
 
-pub(crate) use start::StartError;
+pub(crate) use start::{StartError, process::keep_heap_small};
 
 /// How this process enters, of which the configuration tells nothing.
 #[derive(Debug, Default)]
@@ -64,7 +64,6 @@ pub(crate) async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
     tokio::pin!(shutdown);
-    start::process::keep_heap_small();
     start::process::raise_open_files();
     start::process::make_room_for_open_files(config.max_pods);
     // Before the first figure is counted.

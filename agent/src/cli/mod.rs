@@ -108,7 +108,10 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         log_to_stderr(&self.log, self.log_format)?;
         match self.command {
-            Command::Run(args) => block_on(run::run(args)),
+            Command::Run(args) => {
+                crate::agent::keep_heap_small();
+                block_on(run::run(args))
+            }
             Command::Top(args) => block_on(top::run(args)),
             Command::Plan(args) => block_on(plan::run(args)),
             Command::Explain(args) => block_on(explain::run(args)),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::{Case, Context, case, skip, slow};
-use crate::harness::{Node, Options, PodSpec, http_get, monotonic, sleep};
+use crate::harness::{Node, Options, PodSpec, heaps_of_threads, http_get, monotonic, sleep};
 
 pub(super) const CASES: &[Case] = &[
     case("many_pods_110_idle", many_pods_110_idle),
@@ -55,6 +55,11 @@ fn many_pods_110_idle(context: &Context) -> Result<()> {
     let (cpu, time) = (node.agent.cpu_ns()? - cpu, monotonic() - time);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let (rss, anonymous) = (mib(node.agent.rss()?), mib(node.agent.anonymous()?));
+    let heaps = heaps_of_threads(node.agent.pid())?;
+    ensure!(
+        heaps == 0,
+        "{heaps} threads of the agent have heaps of their own"
+    );
     context.figure(
         "agent_cpu_idle",
         100.0 * cpu as f64 / time as f64,

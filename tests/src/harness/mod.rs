@@ -27,7 +27,7 @@ mod wait;
 mod workload;
 mod writes;
 
-pub(crate) use agent::{Agent, NODE, Options, resident};
+pub(crate) use agent::{Agent, NODE, Options, heaps_of_threads, resident};
 pub(crate) use bpf::{DISK_PROGRAMS, KernelMemory, Objects, files_below};
 pub(crate) use cgroup::{Cgroup, Memory};
 pub(crate) use clock::{kernel_release, monotonic, nanos as clock_nanos, wall_nanos};

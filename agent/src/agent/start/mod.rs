@@ -24,7 +24,7 @@ pub(super) mod event_log;
 mod frozen;
 mod kubepods;
 mod own_pod;
-pub(super) mod process;
+pub(crate) mod process;
 mod programs;
 mod site;
 pub(super) mod standby;

@@ -2,8 +2,8 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors of a pod with two containers: up to nine, and three for each container.
-const OF_POD: u32 = 9 + 2 * 3;
+/// Descriptors of a pod with two containers: up to ten, and three for each container.
+const OF_POD: u32 = 10 + 2 * 3;
 /// Descriptors of an agent without pods.
 const OF_AGENT: u32 = 256;
 
@@ -30,8 +30,9 @@ pub(in crate::agent) fn make_room_for_open_files(max_pods: u32) {
 
 /// Keeps the heap small: locked memory is given back by munmap(2) and brk(2) alone, not by madvise(2). All threads
 /// share one heap, as each would keep what its busiest moment took; the reactor, which must not wait for its lock,
-/// allocates nothing. What is large is a mapping of its own, however large the ones before it were. Call it first.
-pub(in crate::agent) fn keep_heap_small() {
+/// allocates nothing. What is large is a mapping of its own, however large the ones before it were. Call it before the
+/// first thread is started: one that has a heap of its own by then keeps it.
+pub(crate) fn keep_heap_small() {
     #[cfg(target_env = "gnu")]
     for (of, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, LARGE)] {
         // SAFETY: sets a number of the allocator's. Refused, it stays as it was.
