@@ -1,7 +1,8 @@
 //! The counters of the pods' network interfaces, as cAdvisor reads them: `/proc/PID/net/dev` of a process of the pod.
 //!
-//! The kernel counts them for every network namespace anyhow. Reading costs some 30 us a pod, so that on a node with many
-//! pods a pass reads some of them: those that were read longest ago, and each at least every [`FRESH`].
+//! The kernel counts them for every network namespace anyhow. Reading costs some 10 us a pod, and finding a process of it
+//! some 30, so that on a node with many pods a pass reads some of them: those that were read longest ago, and each at
+//! least every [`FRESH`].
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -32,6 +33,9 @@ const FRESH: Duration = Duration::from_secs(10);
 /// or drops for the pod.
 const FRESH_ASLEEP: Duration = Duration::from_secs(60);
 
+/// For so long a pod is read by the same process, as long as it runs: it may have left the pod's cgroups.
+const SAME_PROCESS: Duration = Duration::from_secs(60);
+
 /// The interface that the kubelet's Summary API takes for a pod's own.
 const DEFAULT: &str = "eth0";
 
@@ -45,10 +49,18 @@ pub struct PodNetworks {
 
 #[derive(Debug)]
 struct Known {
+    process: Option<Process>,
     at: Instant,
     /// A task of the pod has run since, as far as has been looked.
     ran: bool,
     stats: Option<NetworkStats>,
+}
+
+/// A process of a pod. That its directory is open keeps neither it nor its network.
+#[derive(Debug)]
+struct Process {
+    directory: OwnedFd,
+    found: Instant,
 }
 
 impl PodNetworks {
@@ -81,17 +93,22 @@ impl PodNetworks {
             let Some(entry) = entries.get(uid) else {
                 continue;
             };
-            let found = self.read(tree, entry, pod, node);
-            let known = self.known.entry(uid.clone());
-            let known = known.or_insert(Known {
+            let mut known = self.known.remove(uid).unwrap_or(Known {
+                process: None,
                 at: now,
                 ran: false,
                 stats: None,
             });
-            known.at = now;
-            known.ran = false;
-            // A pod between two containers keeps what it had.
-            known.stats = found.or_else(|| known.stats.take());
+            let (process, namespace) = self.look(tree, entry, pod, known.process, now).unzip();
+            let stats = namespace.map(|namespace| self.stats(namespace, node));
+            known = Known {
+                process,
+                at: now,
+                ran: false,
+                // A pod between two containers keeps what it had.
+                stats: stats.or(known.stats),
+            };
+            self.known.insert(uid.clone(), known);
         }
         for pod in pods {
             let known = self.known.get(&pod.pod_ref.uid);
@@ -112,14 +129,28 @@ impl PodNetworks {
         self.interfaces(&process)
     }
 
-    /// From a process of the sandbox, else of another container, else of the pod's own cgroup.
-    fn read(
+    /// Reads the interfaces by the process that they were read by before, or by another of the pod; returns it, and what
+    /// stands for its network namespace.
+    fn look(
         &mut self,
         tree: &Tree,
         entry: &PodEntry,
         pod: &PodStats,
-        node: Option<u64>,
-    ) -> Option<NetworkStats> {
+        before: Option<Process>,
+        now: Instant,
+    ) -> Option<(Process, u64)> {
+        if let Some(process) = before.filter(|before| now < before.found + SAME_PROCESS)
+            && let Some(namespace) = self.interfaces(&process.directory)
+        {
+            return Some((process, namespace));
+        }
+        let (directory, namespace) = self.find(tree, entry, pod)?;
+        let found = now;
+        Some((Process { directory, found }, namespace))
+    }
+
+    /// By a process of the sandbox, else of another container, else of the pod's own cgroup.
+    fn find(&mut self, tree: &Tree, entry: &PodEntry, pod: &PodStats) -> Option<(OwnedFd, u64)> {
         let cgroups = |sandbox: bool| {
             let containers = pod
                 .containers
@@ -128,7 +159,11 @@ impl PodNetworks {
             containers.filter_map(|one| entry.containers.get(&one.id).map(|found| &found.path))
         };
         let mut all = cgroups(true).chain(cgroups(false)).chain([&entry.path]);
-        let namespace = all.find_map(|cgroup| self.of_cgroup(tree, cgroup))?;
+        all.find_map(|cgroup| self.of_cgroup(tree, cgroup))
+    }
+
+    /// What was read last, of this network namespace; `node` is the node's.
+    fn stats(&self, namespace: u64, node: Option<u64>) -> NetworkStats {
         let host_network = Some(namespace) == node;
         let interfaces = if host_network {
             Vec::new()
@@ -136,25 +171,26 @@ impl PodNetworks {
             interfaces(&self.text)
         };
         let default = interfaces.iter().find(|one| one.name == DEFAULT).cloned();
-        Some(NetworkStats {
-            time: clock::now_text(),
+        NetworkStats {
+            time: clock::now_text().into(),
             default,
             host_network,
             interfaces,
             tcp_retransmitted_segments: None,
-        })
+        }
     }
 
-    /// Reads the interfaces by the first process of a cgroup; returns what stands for its network namespace.
+    /// Reads the interfaces by the first process of a cgroup; returns its directory and what stands for its network
+    /// namespace.
     ///
     /// The process may end, and its id become another's, before its directory is open: then the cgroup does not list it
     /// afterwards. What is read below an open directory of `/proc` is that process's.
-    fn of_cgroup(&mut self, tree: &Tree, cgroup: &CgroupPath) -> Option<u64> {
+    fn of_cgroup(&mut self, tree: &Tree, cgroup: &CgroupPath) -> Option<(OwnedFd, u64)> {
         let list = tree.identity_path(cgroup).ok()?.join("cgroup.procs");
         let pid = first_process(&list)?;
         let process = directory(Path::new(&format!("/proc/{pid}")))?;
         let namespace = self.interfaces(&process)?;
-        (first_process(&list)? == pid).then_some(namespace)
+        (first_process(&list)? == pid).then_some((process, namespace))
     }
 
     /// Reads `net/dev` of a process. The file's inode is the namespace's own (`proc_register`, fs/proc/generic.c), and
@@ -239,6 +275,9 @@ fn interface(name: &str, counters: &str) -> Option<InterfaceStats> {
 
 #[cfg(test)]
 mod tests {
+    use podwarden_cgroup::{Hierarchies, Version};
+    use podwarden_policy::QosClass;
+
     use super::*;
 
     /// A name may touch its first counter, and old aliases have a colon of their own no more.
@@ -271,6 +310,46 @@ Inter-|   Receive                                                |  Transmit
         assert_eq!((received, sent), ([1, 2, 3, 4], [9, 10, 11, 12]));
         assert_eq!(found[1].rx_bytes, u64::MAX);
         assert_eq!(interfaces("  eth0: 1 2 3\n"), []);
+    }
+
+    #[test]
+    fn a_pod_is_read_by_the_same_process_until_it_ends_or_a_minute_has_passed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path().to_owned();
+        let hierarchies = Hierarchies {
+            version: Version::V2,
+            v2_mount: Some(mount),
+            controllers: BTreeMap::new(),
+        };
+        let tree = Tree::new(hierarchies, "").unwrap();
+        let mut networks = PodNetworks::default();
+        let (entry, pod) = (PodEntry::new(QosClass::Burstable), PodStats::default());
+        let own = || Process {
+            directory: directory(Path::new("/proc/self")).unwrap(),
+            found: Instant::now(),
+        };
+        let start = Instant::now();
+        let mut look = |process: Process, at| {
+            let found = networks.look(&tree, &entry, &pod, Some(process), at);
+            found.is_some()
+        };
+        assert!(look(own(), start));
+        // The cgroup has no process.
+        assert!(!look(own(), start + 2 * SAME_PROCESS));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let path = format!("/proc/{}", child.id());
+        let process = || Process {
+            directory: directory(Path::new(&path)).unwrap(),
+            found: start,
+        };
+        let ended = process();
+        assert!(look(process(), start));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!look(ended, start));
     }
 
     #[test]
