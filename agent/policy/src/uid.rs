@@ -1,19 +1,22 @@
 //! Names of pods.
 
-use alloc::string::String;
-use core::fmt;
+use alloc::{string::String, sync::Arc};
+use core::{
+    fmt,
+    hash::{Hash, Hasher},
+};
 
 /// `metadata.uid` of a pod, as the API server wrote it. Ordering is by text; it is the last
-/// tie-break of every ranking.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// tie-break of every ranking. Copies share the text.
+#[derive(Debug, Clone, Default, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
-pub struct PodUid(String);
+pub struct PodUid(Arc<str>);
 
 impl PodUid {
     /// Wraps a uid.
     pub fn new(uid: impl Into<String>) -> Self {
-        Self(uid.into())
+        Self::from(uid.into())
     }
 
     /// The text.
@@ -43,15 +46,28 @@ impl core::borrow::Borrow<str> for PodUid {
     }
 }
 
+/// Copies are the same without a look at their text.
+impl PartialEq for PodUid {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for PodUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
 impl PartialEq<str> for PodUid {
     fn eq(&self, other: &str) -> bool {
-        self.0 == other
+        *self.0 == *other
     }
 }
 
 impl PartialEq<&str> for PodUid {
     fn eq(&self, other: &&str) -> bool {
-        self.0 == *other
+        *self.0 == **other
     }
 }
 
@@ -63,6 +79,6 @@ impl From<&str> for PodUid {
 
 impl From<String> for PodUid {
     fn from(uid: String) -> Self {
-        Self(uid)
+        Self(uid.into())
     }
 }

@@ -24,7 +24,7 @@ use crate::{
         index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry},
         walked::{PassStats, Walked},
     },
-    api::types::{ContainerStats, NetworkStats, PodStats, ThrottlingStats, TierStats},
+    api::types::{ContainerStats, NetworkStats, PodStats, SharedText, ThrottlingStats, TierStats},
     kernel::{accounts::add, walk::Walker},
 };
 pub use idle::Extent;
@@ -139,7 +139,7 @@ impl Sampler {
     ) -> Sample {
         let pass = Pass {
             now: Instant::now(),
-            time: crate::base::clock::now_text(),
+            time: crate::base::clock::now_text().into(),
         };
         self.pids.0.begin(pass.now);
         self.pressures.0.begin(pass.now);
@@ -209,6 +209,7 @@ impl Sampler {
         if let Some(used) = self.file_cpu(tree, &entry.path) {
             total.cpu_ns = used;
         }
+        let cgroup = kept.cgroup(tree, &entry.path);
         let kept = &mut kept.own;
         let mut cpu = self.cpu(pass, kept, &total);
         let own = self.throttling(tree, &entry.path, kept);
@@ -221,8 +222,8 @@ impl Sampler {
             throttled_nano_seconds: a.throttled_nano_seconds + b.throttled_nano_seconds,
         });
         let stats = PodStats {
-            qos_class: entry.class.to_string(),
-            cgroup: below_mount(tree, &entry.path),
+            qos_class: SharedText::fixed(entry.class.as_str()),
+            cgroup,
             cpu,
             memory: self.memory(pass, tree, &entry.path, kept),
             stall: stall(&total),
@@ -257,7 +258,7 @@ impl Sampler {
         &mut self,
         pass: &Pass,
         tree: &Tree,
-        id: &str,
+        id: &SharedText,
         entry: &ContainerEntry,
         account: &Account,
         kept: &mut Kept,
@@ -270,8 +271,8 @@ impl Sampler {
         let mut cpu = self.cpu(pass, kept, account);
         cpu.throttling = self.throttling(tree, &entry.path, kept);
         ContainerStats {
-            name: id.to_owned(),
-            id: id.to_owned(),
+            name: id.clone(),
+            id: id.clone(),
             sandbox: false,
             cpu,
             memory: self.memory(pass, tree, &entry.path, kept),
@@ -338,5 +339,5 @@ impl Sampler {
 
 struct Pass {
     now: Instant,
-    time: String,
+    time: SharedText,
 }

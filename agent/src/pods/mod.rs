@@ -18,7 +18,7 @@ use std::{
 use podwarden_policy::{PodUid, QosClass};
 
 use self::runtime::Runtime;
-use crate::api::types::PodRef;
+use crate::api::types::{PodRef, SharedText};
 
 pub(crate) mod apiserver;
 mod checkpoint;
@@ -166,7 +166,7 @@ pub struct Identities {
 struct Known {
     identity: PodIdentity,
     /// Names by the runtime's ids.
-    containers: BTreeMap<String, String>,
+    containers: BTreeMap<String, SharedText>,
 }
 
 impl Identities {
@@ -176,7 +176,9 @@ impl Identities {
         for pod in set.pods.iter().chain(&set.ended) {
             let known = Known {
                 identity: PodIdentity::of(pod),
-                containers: pod.containers.clone(),
+                containers: (pod.containers.iter())
+                    .map(|(id, name)| (id.clone(), name.as_str().into()))
+                    .collect(),
             };
             self.sources.insert(pod.pod.uid.clone(), known);
         }
@@ -200,11 +202,16 @@ impl Identities {
 
     /// The name of a container, where the runtime or a source knows it.
     pub fn container(&self, uid: &PodUid, id: &str) -> Option<&str> {
+        self.container_name(uid, id).map(SharedText::as_str)
+    }
+
+    /// As [`Identities::container`].
+    pub fn container_name(&self, uid: &PodUid, id: &str) -> Option<&SharedText> {
         if let Some(known) = self.runtime.state.container(uid, id) {
             return Some(&known.name);
         }
         let known = self.sources.get(uid)?;
-        known.containers.get(id).map(String::as_str)
+        known.containers.get(id)
     }
 
     /// True where the runtime says that it is its pod's sandbox.

@@ -155,7 +155,7 @@ pub(crate) fn pod(i: usize) -> PodStats {
             namespace: "default".to_owned(),
             uid: format!("uid-{i}").into(),
         },
-        qos_class: "Burstable".to_owned(),
+        qos_class: "Burstable".into(),
         cpu: CpuStats {
             usage_core_nano_seconds: 1_500_000_000,
             run_queue_wait_nano_seconds: 4_000,

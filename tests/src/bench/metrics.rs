@@ -220,8 +220,8 @@ fn pod(number: usize) -> PodStats {
             namespace: format!("team-{}", number % 20),
             uid: uid.into(),
         },
-        qos_class: ["Guaranteed", "Burstable", "BestEffort"][number % 3].to_owned(),
-        phase: "Running".to_owned(),
+        qos_class: ["Guaranteed", "Burstable", "BestEffort"][number % 3].into(),
+        phase: "Running".into(),
         cpu: CpuStats {
             run_queue_wait_histogram: vec![0; 24],
             throttling: Some(ThrottlingStats::default()),

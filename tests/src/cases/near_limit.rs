@@ -40,7 +40,7 @@ fn short_peak_is_seen(context: &Context) -> Result<()> {
         let of_main = main.memory.as_ref().and_then(|m| m.peak_since_bytes);
         let of_main = of_main.context("no peak of the container")?;
         ensure!(of_main <= peak, "container {of_main}, pod {peak}");
-        Ok((peak, memory.time.clone()))
+        Ok((peak, memory.time.to_string()))
     };
     // Two readers: what the first has had stays there for the second.
     let begin = "2020-01-01T00:00:00Z";

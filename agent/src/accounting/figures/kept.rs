@@ -3,9 +3,13 @@
 use std::time::Instant;
 
 use podwarden_abi::Account;
-use podwarden_cgroup::Pressure;
+use podwarden_cgroup::{CgroupPath, Pressure, Tree};
 
-use crate::accounting::{index::PodEntry, walked::Places};
+use super::parts::below_mount;
+use crate::{
+    accounting::{index::PodEntry, walked::Places},
+    api::types::SharedText,
+};
 
 /// Of one cgroup.
 #[derive(Debug, Default)]
@@ -29,15 +33,27 @@ pub(super) struct KeptPod {
     /// What it had used in all.
     pub(super) total: Option<Account>,
     /// By container id; a pod has a few.
-    containers: Vec<(String, Kept)>,
+    containers: Vec<(SharedText, Kept)>,
+    /// Its cgroup, and that below the controllers' mount points.
+    cgroup: (CgroupPath, SharedText),
 }
 
 impl KeptPod {
+    /// Its cgroup below the controllers' mount points.
+    pub(super) fn cgroup(&mut self, tree: &Tree, path: &CgroupPath) -> SharedText {
+        let (known, text) = &mut self.cgroup;
+        if text.is_empty() || known != path {
+            *text = below_mount(tree, path).into();
+            known.clone_from(path);
+        }
+        text.clone()
+    }
+
     /// Of one of its containers.
-    pub(super) fn container(&mut self, id: &str) -> &mut Kept {
+    pub(super) fn container(&mut self, id: &SharedText) -> &mut Kept {
         let known = self.containers.iter().position(|(known, _)| known == id);
         let at = known.unwrap_or_else(|| {
-            self.containers.push((id.to_owned(), Kept::default()));
+            self.containers.push((id.clone(), Kept::default()));
             self.containers.len() - 1
         });
         &mut self.containers[at].1
@@ -58,13 +74,13 @@ mod tests {
     fn what_is_kept_of_a_container_is_its_own() {
         let mut pod = KeptPod::default();
         for (id, forks) in [("a", 1), ("b", 2), ("a", 3)] {
-            pod.container(id).refused_forks = Some(forks);
+            pod.container(&id.into()).refused_forks = Some(forks);
         }
         assert_eq!(pod.containers.len(), 2);
         for (id, forks) in [("a", 3), ("b", 2)] {
-            assert_eq!(pod.container(id).refused_forks, Some(forks), "{id}");
+            assert_eq!(pod.container(&id.into()).refused_forks, Some(forks), "{id}");
         }
-        assert_eq!(pod.container("c").refused_forks, None);
+        assert_eq!(pod.container(&"c".into()).refused_forks, None);
         pod.retain(&PodEntry::new(podwarden_policy::QosClass::Burstable));
         assert!(pod.containers.is_empty());
     }

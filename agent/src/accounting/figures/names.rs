@@ -6,7 +6,7 @@ use podwarden_policy::{PodUid, QosClass};
 
 use crate::{
     accounting::index::{CgroupIndex, PodEntry},
-    api::types::{PodRef, PodStats},
+    api::types::{PodRef, PodStats, SharedText},
 };
 
 /// What pods and containers are called, where a source says so.
@@ -15,7 +15,7 @@ pub trait Names {
     fn pod(&self, uid: &PodUid) -> Named;
 
     /// A container's name by the runtime's id, where a source has it.
-    fn container(&self, uid: &PodUid, id: &str) -> Option<&str>;
+    fn container(&self, uid: &PodUid, id: &str) -> Option<&SharedText>;
 
     /// Whether a container is its pod's sandbox, as far as a runtime has reported.
     fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool;
@@ -26,7 +26,7 @@ pub trait Names {
 pub struct Named {
     pub pod: PodRef,
     /// `manifest` or `cgroup`.
-    pub source: &'static str,
+    pub source: SharedText,
     /// True once it has been evicted.
     pub evicted: bool,
 }
@@ -68,14 +68,11 @@ impl NamedPod<'_> {
     pub(super) fn name(self, pod: &mut PodStats, names: &impl Names) {
         let Self { uid, named, .. } = self;
         pod.pod_ref = named.pod;
-        named.source.clone_into(&mut pod.source);
-        let phase = if named.evicted { "Evicted" } else { "Running" };
-        phase.clone_into(&mut pod.phase);
+        pod.source = named.source;
+        pod.phase = SharedText::fixed(if named.evicted { "Evicted" } else { "Running" });
         for container in &mut pod.containers {
             let found = names.container(uid, &container.id);
-            found
-                .unwrap_or(&container.id)
-                .clone_into(&mut container.name);
+            container.name = found.unwrap_or(&container.id).clone();
             container.sandbox = names.is_sandbox(uid, &container.id);
         }
     }

@@ -5,17 +5,19 @@ use podwarden_cgroup::{CgroupPath, MemoryStat, Throttling, Tree};
 
 use crate::{
     accounting::walked::{self, WalkedMemory},
-    api::types::{DiskStats, ExitStats, LatencyStats, MemoryStats, StallStats, ThrottlingStats},
+    api::types::{
+        DiskStats, ExitStats, LatencyStats, MemoryStats, SharedText, StallStats, ThrottlingStats,
+    },
 };
 
 pub(super) fn memory_stats(
-    time: &str,
+    time: &SharedText,
     usage: u64,
     stat: MemoryStat,
     limit: Option<u64>,
 ) -> MemoryStats {
     MemoryStats {
-        time: time.to_owned(),
+        time: time.clone(),
         usage_bytes: usage,
         working_set_bytes: stat.working_set(usage),
         rss_bytes: stat.rss,
@@ -26,7 +28,7 @@ pub(super) fn memory_stats(
 }
 
 /// From a record of the kernel's pass.
-pub(super) fn walked_memory(time: &str, walked: WalkedMemory<'_>) -> MemoryStats {
+pub(super) fn walked_memory(time: &SharedText, walked: WalkedMemory<'_>) -> MemoryStats {
     let record = walked.record;
     let (usage, stat) = (walked::bytes(record.usage_pages), walked::stat(record));
     let faults = |item: MemoryItem| walked.faults.then_some(record.items[item as usize]);

@@ -71,7 +71,7 @@ impl CgroupIndex {
             match container {
                 None => entry.nodes.insert(id),
                 Some(name) => {
-                    let one = entry.containers.entry(name.to_owned()).or_default();
+                    let one = entry.containers.entry((*name).into()).or_default();
                     if matches!(role, Role::Container { .. }) {
                         one.cgroups.insert(id);
                     }

@@ -20,6 +20,7 @@ use podwarden_policy::{PodUid, QosClass};
 
 pub use role::Role;
 
+use crate::api::types::SharedText;
 use crate::kernel::{
     accounts::{FoldTarget, add},
     events::CgroupChange,
@@ -82,7 +83,7 @@ pub struct PodEntry {
     /// The pod's own cgroup; containers have theirs. Two while one replaces the other.
     nodes: BTreeSet<u64>,
     /// By container id.
-    pub containers: BTreeMap<String, ContainerEntry>,
+    pub containers: BTreeMap<SharedText, ContainerEntry>,
 }
 
 /// What a change means to the rest of the agent.
@@ -192,7 +193,7 @@ impl CgroupIndex {
             entry.nodes.insert(id);
             return changes;
         };
-        let container_entry = entry.containers.entry(container.to_owned()).or_default();
+        let container_entry = entry.containers.entry(container.into()).or_default();
         container_entry.nodes.insert(id);
         if matches!(node.role, Role::Container { .. }) {
             container_entry.cgroups.insert(id);

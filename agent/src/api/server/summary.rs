@@ -13,7 +13,7 @@ use crate::api::{
     published::Figures,
     types::{
         ContainerStats, CpuStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
-        NodeUsageStats, PodStats, PressureStats, WaitedStats,
+        NodeUsageStats, PodStats, PressureStats, SharedText, WaitedStats,
         summary::{
             Summary, SummaryContainer, SummaryCpu, SummaryInterface, SummaryIo, SummaryMemory,
             SummaryNetwork, SummaryNode, SummaryPod, SummaryProcesses, SummaryPsi, SummaryPsiData,
@@ -62,7 +62,7 @@ fn of(figures: &Figures) -> Summary {
 fn node(node: &NodeStats) -> SummaryNode {
     let tiers = node.tiers.iter().filter(|tier| tier.name == ALL_PODS);
     let pods = tiers.map(|tier| SummaryContainer {
-        name: "pods".to_owned(),
+        name: SharedText::fixed("pods"),
         start_time: None,
         cpu: Some(cpu(&tier.cpu, None)),
         memory: tier.memory.as_ref().map(|of| memory(of, None)),
@@ -79,7 +79,7 @@ fn node(node: &NodeStats) -> SummaryNode {
 
 fn node_cpu(usage: &NodeUsageStats) -> SummaryCpu {
     SummaryCpu {
-        time: usage.time.clone(),
+        time: usage.time.as_str().into(),
         usage_nano_cores: usage.usage_nano_cores,
         usage_core_nano_seconds: usage.usage_core_nano_seconds,
         psi: None,
@@ -89,7 +89,7 @@ fn node_cpu(usage: &NodeUsageStats) -> SummaryCpu {
 fn node_memory(usage: &NodeUsageStats) -> SummaryMemory {
     let memory = usage.memory;
     SummaryMemory {
-        time: usage.time.clone(),
+        time: usage.time.as_str().into(),
         available_bytes: Some(
             memory
                 .capacity_bytes

@@ -11,6 +11,7 @@ mod flight_record;
 mod node;
 mod node_usage;
 mod pod;
+mod shared_text;
 pub mod summary;
 mod took_over;
 
@@ -28,6 +29,7 @@ pub use pod::{
     NetworkStats, PodList, PodRef, PodStats, PressureStats, ProactiveReclaimStats, StallStats,
     ThrottlingStats, WaitedStats,
 };
+pub use shared_text::SharedText;
 pub use took_over::TookOver;
 
 /// Body of every answer with a status of 400 or above.

@@ -3,6 +3,8 @@
 use podwarden_policy::PodUid;
 use serde::{Deserialize, Serialize};
 
+use super::SharedText;
+
 /// Which pod; the same triple as the Summary API's `podRef`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodRef {
@@ -19,7 +21,7 @@ pub struct PodRef {
 #[serde(rename_all = "camelCase")]
 pub struct CpuStats {
     /// When the figures were read.
-    pub time: String,
+    pub time: SharedText,
     /// CPU time since the cgroup was first seen, in nanoseconds.
     pub usage_core_nano_seconds: u64,
     /// CPU use over the last sampling window, in billionths of a core.
@@ -55,7 +57,7 @@ pub struct ThrottlingStats {
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStats {
     /// When the figures were read.
-    pub time: String,
+    pub time: SharedText,
     /// `memory.current` (v2) or `memory.usage_in_bytes` (v1).
     pub usage_bytes: u64,
     /// Usage minus `inactive_file`, never below 0, as cAdvisor computes it.
@@ -182,7 +184,7 @@ pub struct InterfaceStats {
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStats {
     /// When the interfaces were read.
-    pub time: String,
+    pub time: SharedText,
     #[serde(flatten)]
     pub default: Option<InterfaceStats>,
     /// The pod is in the node's network, whose interfaces count the whole node and are not listed.
@@ -200,9 +202,9 @@ pub struct NetworkStats {
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStats {
     /// The container's name where a manifest or runtime told it, else its id.
-    pub name: String,
+    pub name: SharedText,
     /// The runtime's id, or the cgroup's name.
-    pub id: String,
+    pub id: SharedText,
     /// The runtime says that it is the pod's sandbox; it is called `POD` then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sandbox: bool,
@@ -250,13 +252,13 @@ pub struct ProactiveReclaimStats {
 pub struct PodStats {
     pub pod_ref: PodRef,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
-    pub qos_class: String,
+    pub qos_class: SharedText,
     /// How podwarden knows of it: `apiserver`, `kubelet`, `manifest`, `runtime` or `cgroup`.
-    pub source: String,
+    pub source: SharedText,
     /// `Running`, or `Evicted` once podwarden has killed it.
-    pub phase: String,
+    pub phase: SharedText,
     /// The pod's cgroup below the controllers' mount points.
-    pub cgroup: String,
+    pub cgroup: SharedText,
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
     #[serde(skip_serializing_if = "Option::is_none")]

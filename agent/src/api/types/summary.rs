@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::PodRef;
+use super::{PodRef, SharedText};
 
 /// The answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub struct SummaryProcesses {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryContainer {
-    pub name: String,
+    pub name: SharedText,
     /// `null`: not known.
     pub start_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ pub struct SummaryContainer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryCpu {
-    pub time: String,
+    pub time: SharedText,
     /// Billionths of a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
@@ -84,7 +84,7 @@ pub struct SummaryCpu {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryMemory {
-    pub time: String,
+    pub time: SharedText,
     /// Limit minus working set; absent without a limit. For the node its capacity is the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
@@ -103,7 +103,7 @@ pub struct SummaryMemory {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryIo {
-    pub time: String,
+    pub time: SharedText,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psi: Option<SummaryPsi>,
 }
@@ -128,7 +128,7 @@ pub struct SummaryPsiData {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryNetwork {
-    pub time: String,
+    pub time: SharedText,
     /// `eth0`.
     #[serde(flatten)]
     pub default: Option<SummaryInterface>,

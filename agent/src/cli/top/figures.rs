@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::api::types::{
     DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef, PodStats,
+    SharedText,
 };
 
 /// The agent's figures at one moment.
@@ -24,8 +25,8 @@ pub(super) struct Sample {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodRow {
     pub(super) pod_ref: PodRef,
-    pub(super) qos_class: String,
-    pub(super) phase: String,
+    pub(super) qos_class: SharedText,
+    pub(super) phase: SharedText,
     /// CPU use between the samples, billionths of a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage_nano_cores: Option<u64>,
@@ -84,7 +85,7 @@ pub(super) const TIERS: [QosClass; 3] = [
 impl PodRow {
     pub(super) fn tier(&self) -> QosClass {
         let mut classes = TIERS.into_iter();
-        let class = classes.find(|class| class.as_str() == self.qos_class);
+        let class = classes.find(|class| self.qos_class == class.as_str());
         class.unwrap_or(QosClass::BestEffort)
     }
 

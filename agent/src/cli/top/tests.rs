@@ -143,7 +143,7 @@ fn named(name: &str, qos: &str) -> PodRow {
             namespace: "n".to_owned(),
             uid: name.into(),
         },
-        qos_class: qos.to_owned(),
+        qos_class: qos.into(),
         ..PodRow::default()
     }
 }

@@ -105,7 +105,7 @@ fn stats(pod: &Pod, n: u64, second: u64) -> PodStats {
         } else {
             "BestEffort"
         }
-        .to_owned(),
+        .into(),
         memory: Some(MemoryStats {
             rss_bytes: (n * 7 + second * 13 % 61) << 20,
             ..MemoryStats::default()

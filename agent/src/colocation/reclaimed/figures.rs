@@ -276,7 +276,7 @@ mod tests {
 
     fn stats(uid: &str, class: &str, cpu_ns: u64, rss: u64) -> PodStats {
         let mut stats = PodStats {
-            qos_class: class.to_owned(),
+            qos_class: class.into(),
             memory: Some(crate::api::types::MemoryStats {
                 rss_bytes: rss,
                 ..Default::default()

@@ -296,7 +296,7 @@ impl Thread {
                     names.seen(id, true);
                 }
                 let known = names.known();
-                Some(known.state.container(uid, id)?.name.clone())
+                Some(known.state.container(uid, id)?.name.to_string())
             });
             places.extend(named.into_iter().map(|c| (uid.clone(), Some(c))));
         }

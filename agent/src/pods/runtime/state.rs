@@ -6,7 +6,7 @@ use podwarden_cgroup::ChildKinds;
 use podwarden_policy::PodUid;
 
 use super::cri::{Container, PodSandbox, VersionResponse};
-use crate::api::types::PodRef;
+use crate::api::types::{PodRef, SharedText};
 
 /// The kubelet writes the pod's uid on all that it has made (`pkg/kubelet/types/labels.go`).
 const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -27,7 +27,7 @@ pub struct KnownContainer {
     /// The pod's uid.
     pub uid: PodUid,
     /// As in the pod's spec; [`SANDBOX_NAME`] for a sandbox.
-    pub name: String,
+    pub name: SharedText,
     /// It is its pod's sandbox.
     pub is_sandbox: bool,
     /// It was made by a runtime that is not the default one, such as one whose sandbox is a virtual machine that
@@ -67,7 +67,7 @@ impl RuntimeState {
             }
             let known = KnownContainer {
                 uid,
-                name: SANDBOX_NAME.to_owned(),
+                name: SharedText::fixed(SANDBOX_NAME),
                 is_sandbox: true,
                 of_other_handler: !sandbox.runtime_handler.is_empty(),
             };
@@ -85,7 +85,7 @@ impl RuntimeState {
                 .find(|n| !n.is_empty());
             let known = KnownContainer {
                 uid: uid.into(),
-                name: name.unwrap_or(&container.id).clone(),
+                name: name.unwrap_or(&container.id).as_str().into(),
                 is_sandbox: false,
                 of_other_handler: false,
             };

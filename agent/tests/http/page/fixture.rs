@@ -15,7 +15,7 @@ const HOSTILE: &str = "<img src=x onerror=document.title='caught'>";
 
 pub(crate) fn pod(i: usize, pass: u64) -> PodStats {
     let mut pod = crate::support::pod(i);
-    pod.qos_class = ["BestEffort", "Burstable", "Guaranteed"][i % 3].to_owned();
+    pod.qos_class = ["BestEffort", "Burstable", "Guaranteed"][i % 3].into();
     if i == 4 {
         pod.pod_ref.name = HOSTILE.to_owned();
     }

@@ -33,7 +33,7 @@ use crate::{
         published::Figures,
         types::{
             BestEffortCpuStats, ForeignWriteStats, NodeStats, NodeUsageStats, PodStats,
-            ReclaimedStats, RuntimeStats, SamplingStats, TierConvergence, TierStats,
+            ReclaimedStats, RuntimeStats, SamplingStats, SharedText, TierConvergence, TierStats,
         },
     },
     base::{clock, cpus},
@@ -375,13 +375,13 @@ impl Names for OfOthers<'_> {
         let identity = self.identities.get(uid);
         Named {
             pod: identity.pod,
-            source: identity.known_by.as_str(),
+            source: SharedText::fixed(identity.known_by.as_str()),
             evicted: self.evicted.contains(uid),
         }
     }
 
-    fn container(&self, uid: &PodUid, id: &str) -> Option<&str> {
-        self.identities.container(uid, id)
+    fn container(&self, uid: &PodUid, id: &str) -> Option<&SharedText> {
+        self.identities.container_name(uid, id)
     }
 
     fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool {

@@ -59,7 +59,7 @@ impl NearLimits {
             let (usage_bytes, limit_bytes) = (memory?.usage_bytes, memory?.limit_bytes?);
             let percent = self.news(uid, id, usage_bytes, limit_bytes)?;
             Some(EventKind::MemoryNearLimit {
-                container: name.cloned(),
+                container: name.map(ToString::to_string),
                 percent,
                 usage_bytes,
                 limit_bytes,

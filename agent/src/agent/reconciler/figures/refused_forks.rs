@@ -7,7 +7,7 @@ use std::{
 
 use podwarden_policy::PodUid;
 
-use crate::api::types::{EventKind, PodStats};
+use crate::api::types::{EventKind, PodStats, SharedText};
 
 /// Between two events of one pod.
 const SPACING: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ const SPACING: Duration = Duration::from_secs(10);
 struct Seen {
     total: u64,
     /// By container id.
-    containers: BTreeMap<String, u64>,
+    containers: BTreeMap<SharedText, u64>,
     /// Not reported yet, by container name; `None` where it is not known which.
     news: BTreeMap<Option<String>, u64>,
     reported: Option<Instant>,
@@ -51,7 +51,7 @@ impl RefusedForks {
             // Less than before is the count of a cgroup that was made anew.
             let more = count.checked_sub(before).unwrap_or(count);
             if more > 0 && is_known {
-                *seen.news.entry(Some(one.name.clone())).or_default() += more;
+                *seen.news.entry(Some(one.name.to_string())).or_default() += more;
             }
             of_containers += more;
             containers.insert(one.id.clone(), count);
@@ -108,8 +108,8 @@ mod tests {
 
     fn pod(uid: &str, own: u64, containers: &[(&str, u64)]) -> PodStats {
         let container = |(name, count): &(&str, u64)| ContainerStats {
-            name: (*name).to_owned(),
-            id: format!("id-{name}"),
+            name: (*name).into(),
+            id: format!("id-{name}").into(),
             refused_forks: Some(*count),
             ..ContainerStats::default()
         };

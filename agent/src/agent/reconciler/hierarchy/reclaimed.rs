@@ -56,7 +56,8 @@ fn aim(cx: Context<'_>, set: &PodSet) -> Aim {
     let asking = pods.filter(|pod| asks(env, pod)).map(|pod| {
         let entry = cx.entries.get(&pod.uid);
         let containers = entry.into_iter().flat_map(|entry| &entry.containers);
-        let name = |(id, container): (&String, &ContainerEntry)| {
+        let containers = containers.map(|(id, container)| (id.as_str(), container));
+        let name = |(id, container): (&str, &ContainerEntry)| {
             let name = known.identities.container(&pod.uid, id)?;
             Some((container.path.last()?.to_owned(), name.to_owned()))
         };

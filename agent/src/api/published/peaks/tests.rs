@@ -114,13 +114,13 @@ fn the_answer_is_never_below_what_there_was() {
 fn pod(uid: &str, second: i64, usage: u64, containers: &[(&str, u64)]) -> PodStats {
     let memory = |usage| {
         Some(MemoryStats {
-            time: format!("{:.6}", at(second)),
+            time: format!("{:.6}", at(second)).into(),
             usage_bytes: usage,
             ..MemoryStats::default()
         })
     };
     let containers = containers.iter().map(|(id, usage)| ContainerStats {
-        id: (*id).to_owned(),
+        id: (*id).into(),
         memory: memory(*usage),
         ..ContainerStats::default()
     });

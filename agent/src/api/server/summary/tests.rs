@@ -6,13 +6,13 @@ use crate::api::types::{NodeMemory, PodRef, TierStats};
 
 fn used(cpu: u64, working_set: u64, limit: Option<u64>) -> (CpuStats, Option<MemoryStats>) {
     let cpu = CpuStats {
-        time: "t1".to_owned(),
+        time: "t1".into(),
         usage_core_nano_seconds: cpu,
         usage_nano_cores: Some(cpu / 10),
         ..CpuStats::default()
     };
     let memory = MemoryStats {
-        time: "t2".to_owned(),
+        time: "t2".into(),
         usage_bytes: working_set + 1,
         working_set_bytes: working_set,
         rss_bytes: working_set - 1,
@@ -40,7 +40,7 @@ fn figures() -> Figures {
     let one = |name: &str, sandbox| {
         let (cpu, memory) = used(20, 50, None);
         ContainerStats {
-            name: name.to_owned(),
+            name: name.into(),
             sandbox,
             cpu,
             memory,
@@ -66,7 +66,7 @@ fn figures() -> Figures {
         cpu,
         memory,
         network: Some(NetworkStats {
-            time: "t3".to_owned(),
+            time: "t3".into(),
             default: Some(eth0.clone()),
             interfaces: vec![eth0],
             ..NetworkStats::default()

@@ -20,7 +20,7 @@ pub(super) fn time(second: u64) -> String {
 
 fn memory(usage: u64, limit: Option<u64>) -> Option<MemoryStats> {
     Some(MemoryStats {
-        time: time(0),
+        time: time(0).into(),
         usage_bytes: usage,
         working_set_bytes: usage - usage / 8,
         rss_bytes: usage / 2,
@@ -42,7 +42,7 @@ fn network(host_network: bool, second: u64) -> NetworkStats {
         interface("net1", 1024 * second),
     ];
     NetworkStats {
-        time: time(second),
+        time: time(second).into(),
         host_network,
         interfaces: if host_network {
             Vec::new()
@@ -69,12 +69,12 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
             namespace: "default".to_owned(),
             uid: format!("uid-{name}").into(),
         },
-        qos_class: qos.to_owned(),
-        source: "manifest".to_owned(),
-        phase: "Running".to_owned(),
-        cgroup: format!("/kubepods/poduid-{name}"),
+        qos_class: qos.into(),
+        source: "manifest".into(),
+        phase: "Running".into(),
+        cgroup: format!("/kubepods/poduid-{name}").into(),
         cpu: CpuStats {
-            time: time(second),
+            time: time(second).into(),
             usage_core_nano_seconds: load.millicores * 1_000_000 * second,
             usage_nano_cores: None,
             run_queue_wait_nano_seconds: load.wait_ms * 1_000_000 * second,
@@ -123,7 +123,7 @@ pub(super) fn sample(second: u64) -> Sample {
     };
     let mut hog = pod("hog", "BestEffort", second, &load(990, 400, 250));
     hog.memory = memory(700 * MI, None);
-    hog.phase = "Evicted".to_owned();
+    hog.phase = "Evicted".into();
     hog.exits = ExitStats {
         total: 3,
         failed: 0,

@@ -264,7 +264,7 @@ impl World {
             for (id, container) in &entry.containers {
                 let used = self.index.container(container, &self.kernel).cpu_ns;
                 total += used;
-                let key = (uid.to_string(), id.clone());
+                let key = (uid.to_string(), id.to_string());
                 if let Some(expected) = self.containers.get(&key) {
                     assert_eq!(used, *expected, "container {id} of {uid}");
                 }
