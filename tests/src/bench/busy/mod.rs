@@ -40,8 +40,8 @@ pub(super) struct Busy {
     /// Pods; every other one has a second container.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pods: u32,
-    /// How long each part is measured, seconds.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(5..=3600))]
+    /// How long each part is measured, seconds: once a minute the agent looks at all that it wrote.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(5..=3600))]
     seconds: u32,
     /// One JSON object in place of the table.
     #[arg(long)]
