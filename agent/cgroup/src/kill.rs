@@ -6,16 +6,14 @@
 //!
 //! On v2 `cgroup.kill` (since 5.14) follows for what was forked meanwhile. Its write takes `cgroup_mutex`
 //! (`cgroup_kill_write`, `kernel/cgroup/cgroup.c`), which the attachment of a process holds for a grace period:
-//! a thread that must not wait leaves it to another ([`KillHandle::signal_workload`],
-//! [`KillHandle::kill_forked`]).
+//! a thread that must not wait leaves it to another ([`KillHandle::signal_workload`], [`KillHandle::kill_forked`]).
 //!
-//! On v1 processes are found again until there is no new one. What goes on
-//! forking meanwhile is frozen for that: nothing in a frozen cgroup can fork or move on. It is thawed
-//! to die; v1 delivers no signal to a frozen task. To freeze first would be simpler, but an agent that
-//! dies in between leaves a pod that can neither run nor end. The freezer has a lock of its own.
+//! On v1 processes are found again until there is no new one. What goes on forking meanwhile is frozen for that:
+//! nothing in a frozen cgroup can fork or move on. It is thawed to die; v1 delivers no signal to a frozen task. To
+//! freeze first would be simpler, but an agent that dies in between leaves a pod that can neither run nor end. The
+//! freezer has a lock of its own.
 //!
-//! A fork that is under way at the last look may still come to light: the caller looks again
-//! ([`KillHandle::processes`]) until no process is left.
+//! A fork under way at the last look may still come to light: the caller looks again ([`KillHandle::processes`]).
 
 mod freezer;
 mod kernel;
@@ -62,8 +60,7 @@ pub struct Killed {
     /// container needs the host's) or one we have no right to signal, cgroups nested deeper than
     /// 64, or new processes up to the last pass. Always true with `cgroup.kill`.
     pub complete: bool,
-    /// True when no process was found, and one is dying that the kernel no longer lists: see
-    /// [`KillHandle::processes`].
+    /// True when no process was found, and one is dying that the kernel no longer lists: see [`KillHandle::processes`].
     pub dying: bool,
 }
 
@@ -219,7 +216,7 @@ impl KillHandle {
         }
     }
 
-    /// The directory in which processes are listed.
+    /// Where processes are listed.
     pub fn path(&self) -> &Path {
         &self.path
     }
