@@ -150,7 +150,8 @@ struct Timed {
 }
 
 /// Has a pod read `target`, on the disk `device`, and compares: nine in ten reads at least have their time, less than what
-/// the reader waited. On a busy machine the end of some is not seen.
+/// the reader waited. A kernel that runs no program upon tasks of its first process does not show the end of those that end
+/// there (`deploy/docs/figures.md`).
 fn timed(node: &Node, name: &str, target: &Path, device: &Path, count: u64) -> Result<Timed> {
     let pod = node.pod(PodSpec::best_effort(name))?;
     let (target, number) = (target.display().to_string(), count.to_string());
