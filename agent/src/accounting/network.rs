@@ -1,7 +1,7 @@
 //! The counters of the pods' network interfaces, as cAdvisor reads them: `/proc/PID/net/dev` of a process of the pod.
 //!
-//! The kernel counts them for every network namespace anyhow. Reading costs some 10 us a pod, and finding a process of it
-//! some 30, so that on a node with many pods a pass reads some of them: those that were read longest ago, and each at
+//! The kernel counts them for every network namespace anyhow. Reading costs some 20 us a pod, and finding a process of it
+//! some 30 more, so that on a node with many pods a pass reads some of them: those that were read longest ago, and each at
 //! least every [`FRESH`].
 
 use std::{
@@ -93,20 +93,16 @@ impl PodNetworks {
             let Some(entry) = entries.get(uid) else {
                 continue;
             };
-            let mut known = self.known.remove(uid).unwrap_or(Known {
-                process: None,
-                at: now,
-                ran: false,
-                stats: None,
-            });
-            let (process, namespace) = self.look(tree, entry, pod, known.process, now).unzip();
+            let before = self.known.remove(uid);
+            let (before, had) = before.map_or((None, None), |known| (known.process, known.stats));
+            let (process, namespace) = self.look(tree, entry, pod, before, now).unzip();
             let stats = namespace.map(|namespace| self.stats(namespace, node));
-            known = Known {
+            let known = Known {
                 process,
                 at: now,
                 ran: false,
                 // A pod between two containers keeps what it had.
-                stats: stats.or(known.stats),
+                stats: stats.or(had),
             };
             self.known.insert(uid.clone(), known);
         }

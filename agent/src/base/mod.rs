@@ -1,6 +1,7 @@
-//! Shared helpers: clocks, CPUs, watched directories, durable files, errors as text, heartbeats, pauses.
+//! Shared helpers: clocks, CPUs, watched directories, durable files, errors as text, heartbeats, pauses, bells.
 
 pub(crate) mod backoff;
+pub(crate) mod bell;
 pub mod clock;
 pub mod cpus;
 pub(crate) mod directory;

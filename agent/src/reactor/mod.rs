@@ -45,9 +45,10 @@ use std::{os::fd::AsFd, sync::Arc, thread::JoinHandle};
 
 use arc_swap::ArcSwap;
 use aya::maps::{MapData, RingBuf};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 
 use crate::{
+    base::bell::bell,
     config::ReactorConfig,
     kernel::{levels::Levels, realtime::Realtime},
 };
@@ -103,11 +104,10 @@ struct Shared {
 
 impl Shared {
     fn new() -> Result<Self, StartError> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self {
             plan: ArcSwap::default(),
-            control: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
-            bell: EventFd::from_flags(flags).map_err(failed("eventfd"))?,
+            control: bell().map_err(failed("eventfd"))?,
+            bell: bell().map_err(failed("eventfd"))?,
             stop: false.into(),
             lost: 0.into(),
             trace: Arc::default(),

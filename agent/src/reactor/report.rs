@@ -110,7 +110,7 @@ pub enum Report {
     /// ([`podwarden_policy::worth`]); said once until usage falls.
     OthersGrow(Crossing, Growth),
     /// Usage is at a level, and pods of which no source has told yet use so much of it, bytes or processes, that no other
-    /// goes for it; said once until usage falls.
+    /// goes for it; said once until usage falls, and each second where tasks wait for memory.
     StrangersGrow(Crossing, u64),
     /// Usage is at a level, memory of evicted pods is on its way, and all that are left use no more than they
     /// requested; said once until usage falls.

@@ -94,12 +94,6 @@ impl PartialEq<&str> for SharedText {
     }
 }
 
-impl PartialEq<String> for SharedText {
-    fn eq(&self, other: &String) -> bool {
-        self.as_str() == other
-    }
-}
-
 impl PartialOrd for SharedText {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))

@@ -34,7 +34,7 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::{CgroupPath, CpuList, Tree};
 use podwarden_policy::{MilliCpu, colocation::hold::Bounds};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -44,7 +44,7 @@ pub use self::{
     standing::Standing,
     suppress::{Pinned, Strategy},
 };
-use crate::{api::types::PodRef, kernel::waits::Waits};
+use crate::{api::types::PodRef, base::bell::bell, kernel::waits::Waits};
 
 /// A pod that is not to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,8 +165,7 @@ impl Holder {
     /// # Errors
     /// When there is no thread or no eventfd to be had.
     pub fn start(parts: Parts, waits: Option<Waits>) -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let bell = Arc::new(bell()?);
         let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();
         let standing = Arc::new(Standing::default());

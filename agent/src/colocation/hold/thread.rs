@@ -10,10 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::EventFd,
-};
+use nix::sys::eventfd::EventFd;
 use podwarden_abi::LongWait;
 use podwarden_cgroup::Controller;
 use podwarden_policy::{MilliCpu, colocation::hold::Hold};
@@ -24,7 +21,7 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    base::{clock, error::chain},
+    base::{bell::wait, clock, error::chain},
     colocation::{found::Originals, undo},
     hierarchy::converge::guard::Guard,
     kernel::{realtime, waits::Waits},
@@ -141,15 +138,9 @@ impl Thread {
             Duration::from_nanos(at.saturating_sub(clock::monotonic())) + Duration::from_millis(1)
         });
         let look = self.is_needed().then_some(LOOK);
-        let timeout = due.into_iter().chain(look).min();
-        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)
-        });
-        let bell = self.bell.as_fd();
-        let waits = self.waits.as_ref().map_or(bell, Waits::as_fd);
-        let mut ready = [waits, bell].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        // A signal is as good as a look.
-        let _ = poll(&mut ready, timeout);
+        let waits = self.waits.as_ref().map(Waits::as_fd);
+        let fds = waits.into_iter().chain([self.bell.as_fd()]);
+        wait(fds, due.into_iter().chain(look).min());
     }
 
     /// True while there is something to look at.

@@ -19,17 +19,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::{EfdFlags, EventFd},
-};
+use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::KillHandle;
 
 use self::{
     pods::{Looked, Pods},
     watch::Watch,
 };
-use crate::{kernel::realtime, reactor::plan::VictimFiles};
+use crate::{
+    base::bell::{bell, wait},
+    kernel::realtime,
+    reactor::plan::VictimFiles,
+};
 
 /// A pod is held for so long after its status was written: a kubelet looks at every pod within a minute
 /// (`syncFrequency`).
@@ -94,8 +95,7 @@ impl Holding {
     /// # Errors
     /// When there is no thread or eventfd to be had.
     pub(crate) fn start(real_time: bool) -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let bell = Arc::new(bell()?);
         let (sender, messages) = channel();
         let holds = Thread {
             messages,
@@ -169,17 +169,14 @@ impl Thread {
     }
 
     fn sleep(&self) {
-        let due = self.pods.due();
-        let timeout = due.map_or(PollTimeout::NONE, |due| {
+        let left = self.pods.due().map(|due| {
             // Up to the next millisecond: it is due then.
-            let left = due.saturating_duration_since(Instant::now());
-            let left = left + Duration::from_micros(999);
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)
+            due.saturating_duration_since(Instant::now()) + Duration::from_micros(999)
         });
-        let fds = [self.bell.as_fd()].into_iter().chain(self.watch.as_fd());
-        let mut ready: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // A signal is as good as a look.
-        let _ = poll(&mut ready, timeout);
+        wait(
+            self.watch.as_fd().into_iter().chain([self.bell.as_fd()]),
+            left,
+        );
     }
 
     /// False once there is nothing more to do.

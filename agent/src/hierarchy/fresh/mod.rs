@@ -36,11 +36,12 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{Pod, plan::Snapshot};
 
 use crate::{
+    base::bell::bell,
     hierarchy::act::{Backend, Counters},
     pods::runtime::Names,
 };
@@ -105,8 +106,7 @@ impl Fresh {
     /// # Errors
     /// When there is no thread, eventfd or inotify instance to be had.
     pub fn start(parts: Parts) -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let bell = Arc::new(bell()?);
         let (messages, waiting) = channel();
         if let Some(names) = &parts.names {
             names.ring(Arc::clone(&bell));

@@ -11,10 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::EventFd,
-};
+use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::{CgroupPath, Notice, Reading, WatchId, WriteWatch, is_setting};
 use podwarden_policy::{
     PodUid, QosClass,
@@ -26,7 +23,7 @@ use super::{
     files::directories_in,
     followed::{Followed, PROPERTIES},
 };
-use crate::kernel::realtime;
+use crate::{base::bell::wait, kernel::realtime};
 
 /// How soon a watch that could not be made is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -109,13 +106,7 @@ impl Thread {
         let starting = self.pods.values().flat_map(|pod| pod.starting(now));
         let starting = starting.map(|(_, pause)| pause).min();
         let timeout = expiry.into_iter().chain(retry).chain(starting).min();
-        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)
-        });
-        let fds = [self.watch.as_fd(), self.bell.as_fd()];
-        let mut ready = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        // A signal is as good as a look.
-        let _ = poll(&mut ready, timeout);
+        wait([self.watch.as_fd(), self.bell.as_fd()], timeout);
     }
 
     /// False once there is nothing more to do.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::{MIB, Rig};
 use crate::harness::{Pod, PodSpec, Workload, sleep};
@@ -73,10 +73,13 @@ impl Hog {
                 (most, since) = (own, Instant::now());
             }
             if since.elapsed() >= limit {
-                let wanted = self.wanted;
-                looked?;
+                looked.context("the hog")?;
                 bail!(
-                    "the hog was not evicted: it lives with {most} bytes of {wanted} for {limit:?}"
+                    "the hog was not evicted: it lives with {most} bytes of {}, as it did {limit:?} ago; all use {}, the \
+                     level is {}",
+                    self.wanted,
+                    rig.node.kubepods().memory()?.working_set(),
+                    rig.node.level()?
                 );
             }
             sleep(Duration::from_millis(10))?;
