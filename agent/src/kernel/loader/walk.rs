@@ -75,7 +75,13 @@ impl Programs {
     ) -> Option<Walker> {
         let walker = items.and_then(|items| Walker::new(&mut self.ebpf, btf, items, casts));
         match (walker, WALK.lost_without) {
-            (Ok(walker), _) => Some(walker),
+            (Ok(mut walker), _) => {
+                if let Some(why) = walker.refused.take() {
+                    let lost = "a pass over the cgroups takes twice the CPU time";
+                    self.miss("bpf_rdonly_cast", lost, why);
+                }
+                Some(walker)
+            }
             (Err(why), Some(lost)) => {
                 self.miss(WALK.tracepoint, lost, why);
                 None

@@ -23,7 +23,7 @@ use std::{
 use aya::{
     Btf, Ebpf,
     maps::{Array, Map, MapData},
-    programs::{Iter, ProgramFd},
+    programs::{Iter, ProgramError, ProgramFd},
 };
 use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
 pub(super) use forks::globals;
@@ -61,6 +61,8 @@ pub struct Walker {
     program: ProgramFd,
     records: Records,
     items: Offsets,
+    /// Why it reads by helpers, where this kernel gives addresses types.
+    pub(super) refused: Option<String>,
     /// Keeps the plan's map for the program.
     _plan: Array<MapData, Wire<WalkPlan>>,
 }
@@ -95,13 +97,10 @@ impl Walker {
     ) -> Result<Self, String> {
         let text = |e: &dyn std::error::Error| crate::base::error::chain(e);
         let typed = casts.are_known().then(|| load(ebpf, btf, "walk"));
-        let program = match typed {
-            Some(Ok(program)) => program,
-            Some(Err(why)) => {
-                tracing::debug!(why, "the pass over the cgroups reads by helpers");
-                load(ebpf, btf, "walk_plain")?
-            }
-            None => load(ebpf, btf, "walk_plain")?,
+        let (program, refused) = match typed {
+            Some(Ok(program)) => (program, None),
+            Some(Err(why)) => (load(ebpf, btf, "walk_plain")?, Some(why)),
+            None => (load(ebpf, btf, "walk_plain")?, None),
         };
         let Some(Map::Array(records)) = ebpf.take_map("RECORDS") else {
             return Err("the object has no RECORDS".to_owned());
@@ -123,6 +122,7 @@ impl Walker {
             program,
             records,
             items,
+            refused,
             _plan: plan,
         })
     }
@@ -217,9 +217,28 @@ fn load(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<ProgramFd, String> {
         return Err("not in the object".to_owned());
     };
     let program: &mut Iter = program;
-    program.load("cgroup", btf).map_err(|e| text(&e))?;
+    program.load("cgroup", btf).map_err(|e| refusal(&e))?;
     let program = program.fd().map_err(|e| text(&e))?;
     program.try_clone().map_err(|e| text(&e))
+}
+
+/// What the kernel said of a program that it refused; of the verifier's log the line that says why.
+fn refusal(error: &ProgramError) -> String {
+    /// How the lines after that one begin.
+    const FIGURES: [&str; 3] = ["verification time", "stack depth", "processed "];
+    let ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    } = error
+    else {
+        return crate::base::error::chain(error);
+    };
+    let log = verifier_log.to_string();
+    tracing::debug!(log, "the verifier refused a program");
+    let mut lines = log.lines().rev().map(str::trim);
+    let why = lines
+        .find(|line| !line.is_empty() && FIGURES.iter().all(|figure| !line.starts_with(figure)));
+    why.map_or_else(|| io_error.to_string(), |why| format!("{io_error}: {why}"))
 }
 
 /// A pass that is ready to be read.
