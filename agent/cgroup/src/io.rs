@@ -54,6 +54,32 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::malformed(path, "text"))
 }
 
+/// Bytes of the largest value that [`read_value`] reads.
+const VALUE: usize = 128;
+
+/// What a file of one value holds.
+pub(crate) struct Small {
+    bytes: [u8; VALUE],
+    len: usize,
+}
+
+impl Small {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Reads a file of one value: the kernel gives it in one piece.
+pub(crate) fn read_value(path: &Path) -> Result<Small> {
+    let fd = open_read(path)?;
+    let mut bytes = [0; VALUE];
+    let len = retry_on_intr(|| read(&fd, &mut bytes)).map_err(|e| Error::os("read", path, e))?;
+    match len {
+        VALUE => Err(Error::malformed(path, "one value")),
+        len => Ok(Small { bytes, len }),
+    }
+}
+
 /// The names in a directory that are text, in no order.
 pub(crate) fn names_in(path: &Path) -> Result<Vec<String>> {
     let failed = |e: std::io::Error| {

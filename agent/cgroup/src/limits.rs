@@ -6,7 +6,10 @@
 
 mod memory;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 use podwarden_policy::{
     Bytes,
@@ -26,8 +29,8 @@ impl Tree {
     /// What a cgroup holds; a value that cannot be read is unknown. Whose the cgroup is, the caller
     /// notes.
     pub fn read(&self, cgroup: &CgroupPath) -> Observed {
-        let sizes = self.huge_page_sizes(cgroup).unwrap_or_default();
-        let huge = sizes.into_iter().map(Property::HugetlbLimit);
+        // What has no file is unknown: to list a directory of some sixty files takes longer.
+        let huge = page_sizes().iter().copied().map(Property::HugetlbLimit);
         let mut observed = self.values(cgroup, Property::COMMON.into_iter().chain(huge));
         if let Ok(memory) = MemoryReader::open(self, cgroup) {
             let (usage, stat) = (memory.usage().ok(), memory.stat().ok());
@@ -171,16 +174,27 @@ impl Tree {
     }
 }
 
+/// The sizes of huge pages that this kernel has: they stay the same while it runs.
+fn page_sizes() -> &'static [Bytes] {
+    static SIZES: OnceLock<Vec<Bytes>> = OnceLock::new();
+    SIZES.get_or_init(|| {
+        let names = io::names_in(Path::new("/sys/kernel/mm/hugepages")).unwrap_or_default();
+        let sizes = names.iter().filter_map(|name| {
+            let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+            kib.parse::<u64>().ok()?.checked_mul(1024).map(Bytes)
+        });
+        sizes.collect()
+    })
+}
+
 fn read_files(directory: &Path, row: &Row, size: Option<Bytes>, version: Version) -> Result<Value> {
     let names = row.files(version).iter();
     let files: Vec<PathBuf> = names
         .map(|name| directory.join(table::named(name, size)))
         .collect();
-    let texts = files
-        .iter()
-        .map(|file| io::read_text(file))
-        .collect::<Result<Vec<_>>>()?;
-    let texts: Vec<_> = texts.iter().map(String::as_bytes).collect();
+    let texts = files.iter().map(|file| io::read_value(file));
+    let texts = texts.collect::<Result<Vec<_>>>()?;
+    let texts: Vec<_> = texts.iter().map(io::Small::as_bytes).collect();
     let expected = match row.format {
         Format::Share => "a number",
         Format::Quota => "a quota and a period",
