@@ -11,7 +11,6 @@ mod figures;
 mod peaks;
 mod presenter;
 mod rows;
-mod series;
 mod settings;
 mod standing;
 
@@ -57,7 +56,6 @@ use crate::{
 pub struct Published {
     figures: ArcSwap<Figures>,
     passes: watch::Sender<()>,
-    series_room: series::Room,
     peaks: peaks::Peaks,
     presenter: OnceLock<Presenter>,
     live: ArcSwapOption<Live>,
@@ -86,7 +84,6 @@ impl Default for Published {
         Self {
             figures: ArcSwap::default(),
             passes: watch::channel(()).0,
-            series_room: series::Room::default(),
             peaks: peaks::Peaks::default(),
             presenter: OnceLock::new(),
             live: ArcSwapOption::empty(),

@@ -15,36 +15,71 @@ pub(crate) struct Compressed {
     crc: Crc,
 }
 
-impl Compressed {
-    /// Compresses at the fastest level: names and labels repeat, so that more effort gains little. After the `last` text
-    /// none may follow.
+/// Compresses text that is written piece by piece.
+#[derive(Debug)]
+pub(crate) struct Compressor {
+    deflate: Compress,
+    blocks: Vec<u8>,
+    crc: Crc,
+}
+
+/// Compressed text that there is room for at least before each call of deflate.
+const ROOM: usize = 16 << 10;
+
+impl Compressor {
+    /// At the fastest level: names and labels repeat, so that more effort gains little.
+    pub(crate) fn new() -> Self {
+        Self {
+            deflate: Compress::new(Compression::fast(), false),
+            blocks: Vec::new(),
+            crc: Crc::new(),
+        }
+    }
+
+    /// The next piece.
     ///
     /// # Errors
     /// Never, by what deflate promises of valid calls.
-    pub(crate) fn of(text: &[u8], last: bool) -> io::Result<Self> {
+    pub(crate) fn add(&mut self, text: &[u8]) -> io::Result<()> {
+        self.take(text, FlushCompress::None)
+    }
+
+    /// All that was added. After the `last` text none may follow.
+    ///
+    /// # Errors
+    /// As [`Compressor::add`].
+    pub(crate) fn finish(mut self, last: bool) -> io::Result<Compressed> {
         let flush = match last {
             true => FlushCompress::Finish,
             // To a byte's end, so that other blocks may follow.
             false => FlushCompress::Sync,
         };
-        let mut crc = Crc::new();
-        crc.update(text);
-        let mut deflate = Compress::new(Compression::fast(), false);
-        // A tenth is what it comes to.
-        let mut blocks = Vec::with_capacity(text.len() / 8 + 64);
+        self.take(&[], flush)?;
+        self.blocks.shrink_to_fit();
+        Ok(Compressed {
+            blocks: self.blocks.into(),
+            crc: self.crc,
+        })
+    }
+
+    fn take(&mut self, text: &[u8], flush: FlushCompress) -> io::Result<()> {
+        self.crc.update(text);
         let mut rest = text;
         loop {
-            let before = deflate.total_in();
-            let status = deflate.compress_vec(rest, &mut blocks, flush)?;
-            let read = usize::try_from(deflate.total_in() - before).map_err(io::Error::other)?;
-            rest = &rest[read..];
-            // Room that is left says that a flush is whole (zlib.h).
-            let is_flushed = !last && rest.is_empty() && blocks.len() < blocks.capacity();
-            if is_flushed || status == Status::StreamEnd {
-                let blocks = blocks.into();
-                return Ok(Self { blocks, crc });
+            self.blocks.reserve(ROOM);
+            let before = self.deflate.total_in();
+            let status = self.deflate.compress_vec(rest, &mut self.blocks, flush)?;
+            let read = usize::try_from(self.deflate.total_in() - before);
+            rest = &rest[read.map_err(io::Error::other)?..];
+            // Room that is left says that all is taken, and a flush whole (zlib.h).
+            let is_taken = rest.is_empty() && self.blocks.len() < self.blocks.capacity();
+            let is_whole = match flush {
+                FlushCompress::Finish => status == Status::StreamEnd,
+                _ => is_taken,
+            };
+            if is_whole {
+                return Ok(());
             }
-            blocks.reserve(text.len() / 8 + 64);
         }
     }
 }
@@ -69,6 +104,15 @@ mod tests {
 
     use super::*;
 
+    /// In pieces of some length.
+    fn compressed(text: &str, last: bool) -> Compressed {
+        let mut compressor = Compressor::new();
+        for piece in text.as_bytes().chunks(70_000) {
+            compressor.add(piece).unwrap();
+        }
+        compressor.finish(last).unwrap()
+    }
+
     #[test]
     fn one_member_holds_both_texts() {
         let long = "podwarden_pod_cpu_usage_seconds_total{uid=\"1\"} 1\n".repeat(20_000);
@@ -84,8 +128,7 @@ mod tests {
             (&random, &random),
         ] {
             let parts = [(first, false), (last, true)];
-            let [head, tail] =
-                parts.map(|(text, last)| Compressed::of(text.as_bytes(), last).unwrap());
+            let [head, tail] = parts.map(|(text, last)| compressed(text, last));
             let member = gzip(&head, &tail).concat();
             let mut decoder = flate2::bufread::GzDecoder::new(&member[..]);
             let mut read = String::new();

@@ -1,6 +1,7 @@
 //! Figures of one sampling pass, as they are published.
 
 use std::{
+    io,
     sync::{Arc, OnceLock},
     time::Instant,
 };
@@ -9,10 +10,7 @@ use bytes::Bytes;
 use podwarden_policy::colocation::{reclaimed::Inputs, strategies::Strategies};
 use serde::Serialize;
 
-use super::{
-    rows,
-    series::{Room, Series},
-};
+use super::{compressed::Compressed, rows};
 use crate::api::types::{NodeStats, PodStats};
 
 /// Figures of one sampling pass.
@@ -30,7 +28,7 @@ pub struct Figures {
     pub cpu_strategies: Option<Arc<Strategies>>,
     listed: OnceLock<serde_json::Result<Bytes>>,
     rows: OnceLock<serde_json::Result<String>>,
-    series: OnceLock<Series>,
+    series: OnceLock<io::Result<Compressed>>,
 }
 
 impl Figures {
@@ -81,10 +79,15 @@ impl Figures {
         listed.as_ref().cloned()
     }
 
-    /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass, in this room.
-    pub(super) fn series(&self, room: &Room, write: impl FnOnce(&mut String, &Self)) -> &Series {
-        let written = || Series::written(room, |text| write(text, self));
-        self.series.get_or_init(written)
+    /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass that takes it compressed.
+    ///
+    /// # Errors
+    /// What was wrong when it was written.
+    pub(crate) fn series(
+        &self,
+        write: impl FnOnce(&Self) -> io::Result<Compressed>,
+    ) -> Result<&Compressed, &io::Error> {
+        self.series.get_or_init(|| write(self)).as_ref()
     }
 
     /// What `GET /v1/live` sends of the pods: a `rows::Pass` in JSON, written for the first reader of this pass.

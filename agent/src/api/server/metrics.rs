@@ -2,7 +2,8 @@
 //!
 //! What the agent counts and times itself comes from the process's recorder. The series of pods and tiers are
 //! written from the figures: they agree with `/v1/pods`, and a pod that is gone has no series. Those of pods are
-//! most of the text; they are written and compressed once for a sampling pass, whatever the number of scrapes.
+//! most of the text; they are compressed as they are written, once for a sampling pass, whatever the number of scrapes
+//! that take them so.
 
 use axum::{
     extract::State,
@@ -11,6 +12,7 @@ use axum::{
 };
 
 mod encoding;
+mod family;
 mod parts;
 mod pods;
 mod process;
@@ -19,15 +21,13 @@ mod text;
 
 pub use self::recorder::recorder;
 use self::{
+    family::{Family, Seconds, labels},
     parts::Parts,
-    text::{Family, Seconds, labels},
+    text::Text,
 };
 use super::{Shared, api::ErrorResponse};
 use crate::api::{
-    published::{
-        Figures, Published,
-        compressed::{self, Compressed},
-    },
+    published::{Published, compressed},
     types::{BestEffortCpuStats, DropStats, NodeStats, ReclaimedStats, SourceStats, TierStats},
 };
 
@@ -35,27 +35,28 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     let Shared { published, .. } = shared;
-    let mut text = recorder().render();
     let figures = published.figures();
-    node(&mut text, &figures.node, &published);
-    sources(&mut text, &published.sources());
-    tiers(&mut text, &figures.node.tiers);
-    config(&mut text, &published);
-    process::write(&mut text, &figures.node.start_time);
     let detail = published.pod_series();
-    let write = move |text: &mut String, figures: &Figures| pods::write(text, figures, detail);
     let plain = [
         (header::CONTENT_TYPE, CONTENT_TYPE),
         (header::VARY, "accept-encoding"),
     ];
     if !encoding::takes_gzip(&headers) {
-        let parts = [text.into(), published.series(&figures, write).text()];
-        return (plain, Parts::body(parts)).into_response();
+        let mut text = Text::default();
+        node_and_agent(&mut text, &figures.node, &published);
+        pods::write(&mut text, &figures, detail);
+        return (plain, text.whole()).into_response();
     }
     // A thread of its own: other answers do not wait for it.
     let compressed = tokio::task::spawn_blocking(move || {
-        let first = Compressed::of(text.as_bytes(), false).map_err(|e| e.to_string())?;
-        let last = published.series(&figures, write).compressed();
+        let mut first = Text::compressed();
+        node_and_agent(&mut first, &figures.node, &published);
+        let first = first.finish(false).map_err(|e| e.to_string())?;
+        let last = figures.series(|figures| {
+            let mut text = Text::compressed();
+            pods::write(&mut text, figures, detail);
+            text.finish(true)
+        });
         let last = last.map_err(ToString::to_string)?;
         Ok::<_, String>(compressed::gzip(&first, last))
     });
@@ -68,8 +69,18 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
     }
 }
 
+/// All but the series of pods.
+fn node_and_agent(text: &mut Text, figures: &NodeStats, published: &Published) {
+    text.push(&recorder().render());
+    node(text, figures, published);
+    sources(text, &published.sources());
+    tiers(text, &figures.tiers);
+    config(text, published);
+    process::write(text, &figures.start_time);
+}
+
 #[rustfmt::skip]
-fn node(text: &mut String, node: &NodeStats, published: &Published) {
+fn node(text: &mut Text, node: &NodeStats, published: &Published) {
     let none = labels([]);
     Family::gauge(text, "podwarden_info",
         "Always 1; the labels say which version runs, in which mode and profile, on which cgroups")
@@ -108,7 +119,7 @@ fn node(text: &mut String, node: &NodeStats, published: &Published) {
 }
 
 #[rustfmt::skip]
-fn config(text: &mut String, published: &Published) {
+fn config(text: &mut Text, published: &Published) {
     let Some(state) = published.config_state() else {
         return;
     };
@@ -124,7 +135,7 @@ fn config(text: &mut String, published: &Published) {
 }
 
 #[rustfmt::skip]
-fn reclaimed(text: &mut String, reclaimed: Option<&ReclaimedStats>) {
+fn reclaimed(text: &mut Text, reclaimed: Option<&ReclaimedStats>) {
     let Some(reclaimed) = reclaimed else {
         return;
     };
@@ -142,7 +153,7 @@ fn reclaimed(text: &mut String, reclaimed: Option<&ReclaimedStats>) {
 }
 
 #[rustfmt::skip]
-fn best_effort_cpu(text: &mut String, stats: Option<&BestEffortCpuStats>) {
+fn best_effort_cpu(text: &mut Text, stats: Option<&BestEffortCpuStats>) {
     let Some(stats) = stats else {
         return;
     };
@@ -158,7 +169,7 @@ fn best_effort_cpu(text: &mut String, stats: Option<&BestEffortCpuStats>) {
         .add(&labels([]), stats.long_waits);
 }
 
-fn drops(text: &mut String, drops: &DropStats) {
+fn drops(text: &mut Text, drops: &DropStats) {
     let help = "What the kernel programs could not deliver, by kind";
     let mut family = Family::counter(text, "podwarden_kernel_drops_total", help);
     for (kind, count) in [
@@ -173,7 +184,7 @@ fn drops(text: &mut String, drops: &DropStats) {
 }
 
 #[rustfmt::skip]
-fn sources(text: &mut String, sources: &[SourceStats]) {
+fn sources(text: &mut Text, sources: &[SourceStats]) {
     if sources.is_empty() {
         return;
     }
@@ -195,7 +206,7 @@ fn sources(text: &mut String, sources: &[SourceStats]) {
 }
 
 #[rustfmt::skip]
-fn tiers(text: &mut String, tiers: &[TierStats]) {
+fn tiers(text: &mut Text, tiers: &[TierStats]) {
     let tiers: Vec<_> = tiers.iter().map(|tier| (labels([("tier", &tier.name)]), tier)).collect();
     let mut family = Family::counter(text, "podwarden_tier_cpu_usage_seconds_total",
         "CPU time of everything below the tier's cgroup");

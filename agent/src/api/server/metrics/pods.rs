@@ -1,6 +1,9 @@
 //! The series of pods.
 
-use super::text::{Bounds, Family, Labels, Seconds, labels};
+use super::{
+    family::{Bounds, Family, Labels, Seconds, labels},
+    text::Text,
+};
 use crate::{
     api::{
         published::Figures,
@@ -15,7 +18,7 @@ use crate::{
 type Labelled<'a> = (Labels, &'a PodStats);
 
 /// Series of every pod; [`PodSeries::Basic`] has at most twelve of one, and one more of a pod that gives page cache back.
-pub(super) fn write(text: &mut String, figures: &Figures, detail: PodSeries) {
+pub(super) fn write(text: &mut Text, figures: &Figures, detail: PodSeries) {
     if detail == PodSeries::None {
         return;
     }
@@ -51,7 +54,7 @@ pub(super) fn write(text: &mut String, figures: &Figures, detail: PodSeries) {
 }
 
 #[rustfmt::skip]
-fn cpu(text: &mut String, pods: &[Labelled<'_>]) {
+fn cpu(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod");
     for (labels, pod) in pods {
         family.add(labels, Seconds(pod.cpu.usage_core_nano_seconds));
@@ -66,7 +69,7 @@ fn cpu(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn switches_and_periods(text: &mut String, pods: &[Labelled<'_>]) {
+fn switches_and_periods(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_context_switches_total",
         "Context switches into tasks of the pod");
     for (labels, pod) in pods {
@@ -91,7 +94,7 @@ fn switches_and_periods(text: &mut String, pods: &[Labelled<'_>]) {
 
 /// Without detail the histogram has one bucket: count and sum stay what they are.
 #[rustfmt::skip]
-fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
+fn waits(text: &mut Text, pods: &[Labelled<'_>], detail: PodSeries) {
     let mut family = Family::histogram(text, "podwarden_pod_run_queue_wait_seconds",
         "How long runnable tasks of the pod waited for a CPU");
     let mut bounds = Bounds::default();
@@ -109,7 +112,7 @@ fn waits(text: &mut String, pods: &[Labelled<'_>], detail: PodSeries) {
 }
 
 #[rustfmt::skip]
-fn memory(text: &mut String, pods: &[Labelled<'_>]) {
+fn memory(text: &mut Text, pods: &[Labelled<'_>]) {
     type Figure = fn(&PodStats) -> Option<u64>;
     let gauges: [(_, _, Figure); 4] = [
         ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
@@ -142,7 +145,7 @@ fn memory(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn shared(text: &mut String, pods: &[Labelled<'_>]) {
+fn shared(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::gauge(text, "podwarden_pod_memory_shared_bytes",
         "Shared memory of the pod: volumes in memory, /dev/shm, what its processes share");
     for (labels, pod) in pods {
@@ -154,7 +157,7 @@ fn shared(text: &mut String, pods: &[Labelled<'_>]) {
 
 /// Only of pods that are asked.
 #[rustfmt::skip]
-fn given(text: &mut String, pods: &[Labelled<'_>]) {
+fn given(text: &mut Text, pods: &[Labelled<'_>]) {
     let asked = || pods.iter().filter_map(|(labels, pod)| Some((labels, pod.proactive_reclaim.as_ref()?)));
     if asked().next().is_none() {
         return;
@@ -167,7 +170,7 @@ fn given(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn exits(text: &mut String, pods: &[Labelled<'_>]) {
+fn exits(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_process_exits_total",
         "Processes of the pod that ended, by outcome");
     for (labels, PodStats { exits, .. }) in pods {
@@ -183,7 +186,7 @@ fn exits(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn tasks(text: &mut String, pods: &[Labelled<'_>]) {
+fn tasks(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::gauge(text, "podwarden_pod_tasks",
         "Tasks of the pod: threads, each of which counts against a limit on processes");
     for (labels, pod) in pods {
@@ -194,7 +197,7 @@ fn tasks(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn refused_forks(text: &mut String, pods: &[Labelled<'_>]) {
+fn refused_forks(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_refused_forks_total",
         "Forks of the pod that a limit on processes refused (pids.max)");
     for (labels, pod) in pods {
@@ -205,7 +208,7 @@ fn refused_forks(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn oom_kills(text: &mut String, pods: &[Labelled<'_>]) {
+fn oom_kills(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_oom_kills_total",
         "Processes of the pod that the kernel's OOM killer chose");
     for (labels, pod) in pods {
@@ -214,7 +217,7 @@ fn oom_kills(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn pressure(text: &mut String, pods: &[Labelled<'_>]) {
+fn pressure(text: &mut Text, pods: &[Labelled<'_>]) {
     type Figure = fn(PressureStats) -> Option<u64>;
     let counters: [(_, _, Figure); 6] = [
         ("podwarden_pod_pressure_cpu_waiting_seconds_total", "Time in which a task of the pod waited for a CPU",
@@ -241,7 +244,7 @@ fn pressure(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn disk(text: &mut String, pods: &[Labelled<'_>]) {
+fn disk(text: &mut Text, pods: &[Labelled<'_>]) {
     type Figure = fn(&DiskStats) -> u64;
     let counters: [(_, _, Figure); 4] = [
         ("podwarden_pod_fs_reads_bytes_total", "Bytes that the pod read from disks", |disk| disk.read_bytes),
@@ -280,7 +283,7 @@ fn disk(text: &mut String, pods: &[Labelled<'_>]) {
 }
 
 #[rustfmt::skip]
-fn network(text: &mut String, pods: &[Labelled<'_>]) {
+fn network(text: &mut Text, pods: &[Labelled<'_>]) {
     type Figure = fn(&InterfaceStats) -> u64;
     let counters: [(_, _, Figure); 8] = [
         ("podwarden_pod_network_receive_bytes_total", "Bytes that an interface of the pod received", |of| of.rx_bytes),

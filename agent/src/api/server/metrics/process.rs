@@ -7,13 +7,16 @@ use nix::{
     unistd::{SysconfVar, sysconf},
 };
 
-use super::text::{Family, labels};
+use super::{
+    family::{Family, labels},
+    text::Text,
+};
 
 /// Microseconds in a second.
 const MICROS: f64 = 1e6;
 
 /// A figure that cannot be read has no series.
-pub(super) fn write(text: &mut String, start_time: &str) {
+pub(super) fn write(text: &mut Text, start_time: &str) {
     let none = labels([]);
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let (user, system) = (usage.user_time(), usage.system_time());
