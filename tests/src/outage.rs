@@ -246,8 +246,8 @@ impl Scene {
     async fn evict(&mut self, name: &str, waiting: u64) {
         let mut eviction = Eviction {
             pod: PodRef {
-                name: name.to_owned(),
-                namespace: "shop".to_owned(),
+                name: name.into(),
+                namespace: "shop".into(),
                 uid: name.into(),
             },
             ..Eviction::default()

@@ -2,6 +2,7 @@
 
 use std::{borrow::Borrow, fmt};
 
+use arcstr::ArcStr;
 use podwarden_policy::name::{self, CgroupName};
 
 use crate::{Driver, Error, Result, is_slice_path};
@@ -13,11 +14,11 @@ const NAME_MAX: usize = 255;
 /// either end (`kubepods/besteffort/podUID`); the empty path is the root. A path that leaves the root is
 /// refused where it is used ([`Error::InvalidName`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CgroupPath(String);
+pub struct CgroupPath(ArcStr);
 
 impl CgroupPath {
     /// The root of the tree.
-    pub const ROOT: Self = Self(String::new());
+    pub const ROOT: Self = Self(ArcStr::new());
 
     /// The text.
     pub fn as_str(&self) -> &str {
@@ -47,7 +48,7 @@ impl CgroupPath {
         if self.is_root() {
             return component.into();
         }
-        Self(format!("{}/{component}", self.0))
+        Self(arcstr::format!("{}/{component}", self.0))
     }
 
     /// Checks that the path stays below the root.
@@ -64,13 +65,13 @@ impl fmt::Display for CgroupPath {
 
 impl From<&str> for CgroupPath {
     fn from(path: &str) -> Self {
-        Self(path.to_owned())
+        Self(path.into())
     }
 }
 
 impl From<String> for CgroupPath {
     fn from(path: String) -> Self {
-        Self(path)
+        Self(path.into())
     }
 }
 

@@ -14,6 +14,7 @@ use std::{
     time::Instant,
 };
 
+use arcstr::ArcStr;
 use podwarden_abi::{Account, Figure};
 use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, ThrottleReader, Tree};
 use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
@@ -24,7 +25,7 @@ use crate::{
         index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry},
         walked::{PassStats, Walked},
     },
-    api::types::{ContainerStats, NetworkStats, PodStats, SharedText, ThrottlingStats, TierStats},
+    api::types::{ContainerStats, NetworkStats, PodStats, ThrottlingStats, TierStats},
     kernel::{accounts::add, walk::Walker},
 };
 pub use idle::Extent;
@@ -32,7 +33,7 @@ use idle::IdlePods;
 use kept::{Kept, KeptPod};
 use names::in_order;
 pub use names::{Named, Names};
-use parts::{below_mount, disk, exits, stall};
+use parts::{below_mount, class_text, disk, exits, stall};
 use pids::Pids;
 use pressure::Pressures;
 
@@ -222,7 +223,7 @@ impl Sampler {
             throttled_nano_seconds: a.throttled_nano_seconds + b.throttled_nano_seconds,
         });
         let stats = PodStats {
-            qos_class: SharedText::fixed(entry.class.as_str()),
+            qos_class: class_text(entry.class),
             cgroup,
             cpu,
             memory: self.memory(pass, tree, &entry.path, kept),
@@ -258,7 +259,7 @@ impl Sampler {
         &mut self,
         pass: &Pass,
         tree: &Tree,
-        id: &SharedText,
+        id: &ArcStr,
         entry: &ContainerEntry,
         account: &Account,
         kept: &mut Kept,
@@ -339,5 +340,5 @@ impl Sampler {
 
 struct Pass {
     now: Instant,
-    time: SharedText,
+    time: ArcStr,
 }

@@ -31,8 +31,8 @@ mod tests {
     #[test]
     fn the_smaller_limit_is_named_with_its_reason() {
         let pod = PodRef {
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
+            namespace: "shop".into(),
+            name: "web".into(),
             uid: "1".into(),
         };
         let mut stats = BestEffortCpuStats::default();

@@ -102,8 +102,8 @@ async fn follow(mut feed: Feed, mut pods: Pods, offers: Offers<Gone>) {
         for gone in gone {
             let uid = gone.pod.uid.to_string();
             tracing::info!(
-                pod = gone.pod.name,
-                namespace = gone.pod.namespace,
+                pod = %gone.pod.name,
+                namespace = %gone.pod.namespace,
                 uid,
                 grace = ?gone.grace,
                 "no source has the pod any more: it is taken down"
@@ -169,8 +169,8 @@ impl Pods {
             });
             let known = Gone {
                 pod: PodRef {
-                    name: pod.name.clone(),
-                    namespace: pod.namespace.clone(),
+                    name: pod.name.as_str().into(),
+                    namespace: pod.namespace.as_str().into(),
                     uid: pod.uid.clone(),
                 },
                 grace,

@@ -15,10 +15,11 @@ use std::{
     sync::Arc,
 };
 
+use arcstr::{ArcStr, literal};
 use podwarden_policy::{PodUid, QosClass};
 
 use self::runtime::Runtime;
-use crate::api::types::{PodRef, SharedText};
+use crate::api::types::PodRef;
 
 pub(crate) mod apiserver;
 mod checkpoint;
@@ -105,6 +106,19 @@ podwarden_policy::names! {
     }
 }
 
+impl KnownBy {
+    /// Its name; the copies take no memory.
+    pub fn text(self) -> ArcStr {
+        match self {
+            Self::Manifest => literal!("manifest"),
+            Self::Apiserver => literal!("apiserver"),
+            Self::Kubelet => literal!("kubelet"),
+            Self::Runtime => literal!("runtime"),
+            Self::Cgroup => literal!("cgroup"),
+        }
+    }
+}
+
 /// The pod behind a uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodIdentity {
@@ -119,8 +133,8 @@ impl PodIdentity {
     fn of(pod: &SourcedPod) -> Self {
         Self {
             pod: PodRef {
-                name: pod.pod.name.clone(),
-                namespace: pod.pod.namespace.clone(),
+                name: pod.pod.name.as_str().into(),
+                namespace: pod.pod.namespace.as_str().into(),
                 uid: pod.pod.uid.clone(),
             },
             qos: Some(pod.qos),
@@ -144,8 +158,8 @@ impl PodIdentity {
     pub fn of_cgroup(uid: &PodUid) -> Self {
         Self {
             pod: PodRef {
-                name: uid.to_string(),
-                namespace: String::new(),
+                name: uid.as_str().into(),
+                namespace: "".into(),
                 uid: uid.clone(),
             },
             qos: None,
@@ -166,7 +180,7 @@ pub struct Identities {
 struct Known {
     identity: PodIdentity,
     /// Names by the runtime's ids.
-    containers: BTreeMap<String, SharedText>,
+    containers: BTreeMap<String, ArcStr>,
 }
 
 impl Identities {
@@ -202,11 +216,11 @@ impl Identities {
 
     /// The name of a container, where the runtime or a source knows it.
     pub fn container(&self, uid: &PodUid, id: &str) -> Option<&str> {
-        self.container_name(uid, id).map(SharedText::as_str)
+        self.container_name(uid, id).map(ArcStr::as_str)
     }
 
     /// As [`Identities::container`].
-    pub fn container_name(&self, uid: &PodUid, id: &str) -> Option<&SharedText> {
+    pub fn container_name(&self, uid: &PodUid, id: &str) -> Option<&ArcStr> {
         if let Some(known) = self.runtime.state.container(uid, id) {
             return Some(&known.name);
         }

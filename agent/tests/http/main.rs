@@ -112,7 +112,7 @@ async fn a_probe_may_wait_for_the_answer() {
 async fn metrics_say_what_the_figures_say() {
     let api = Api::start().await;
     let mut named = pod(0);
-    named.pod_ref.name = "a\"b\\c".to_owned();
+    named.pod_ref.name = "a\"b\\c".into();
     let pods = vec![named, pod(1)];
     api.published.publish(Figures::new(node(), pods));
     let eviction = EventKind::Eviction(Box::new(Eviction {

@@ -26,8 +26,8 @@ use crate::support::Api;
 /// A node with one BestEffort pod that has no cgroup yet.
 fn planned() -> Recorded {
     planned_of(PodRef {
-        name: "web".to_owned(),
-        namespace: "shop".to_owned(),
+        name: "web".into(),
+        namespace: "shop".into(),
         uid: "u1".into(),
     })
 }
@@ -42,8 +42,8 @@ pub(crate) fn planned_of(pod: PodRef) -> Recorded {
     let mut snapshot = Snapshot::new(node, CgroupName::new(["kubepods"]));
     snapshot.pods.push(Pod {
         uid: pod.uid,
-        name: pod.name,
-        namespace: pod.namespace,
+        name: pod.name.to_string(),
+        namespace: pod.namespace.to_string(),
         ..Pod::default()
     });
     let time = "2026-11-21T08:57:48.123456Z".to_owned();

@@ -151,8 +151,8 @@ pub(crate) fn node() -> NodeStats {
 pub(crate) fn pod(i: usize) -> PodStats {
     PodStats {
         pod_ref: PodRef {
-            name: format!("web-{i}"),
-            namespace: "default".to_owned(),
+            name: format!("web-{i}").into(),
+            namespace: "default".into(),
             uid: format!("uid-{i}").into(),
         },
         qos_class: "Burstable".into(),

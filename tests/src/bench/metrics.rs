@@ -216,8 +216,8 @@ fn pod(number: usize) -> PodStats {
     );
     let mut pod = PodStats {
         pod_ref: PodRef {
-            name: format!("service-{}-{:09x}-{:05x}", number % 60, number, number * 7),
-            namespace: format!("team-{}", number % 20),
+            name: format!("service-{}-{:09x}-{:05x}", number % 60, number, number * 7).into(),
+            namespace: format!("team-{}", number % 20).into(),
             uid: uid.into(),
         },
         qos_class: ["Guaranteed", "Burstable", "BestEffort"][number % 3].into(),

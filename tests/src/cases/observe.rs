@@ -36,7 +36,7 @@ struct Decision {
 impl Decision {
     fn of(eviction: &Eviction) -> Self {
         Self {
-            victim: eviction.pod.name.clone(),
+            victim: eviction.pod.name.to_string(),
             class: eviction.qos_class.clone(),
             scope: eviction.scope.to_string(),
             level: eviction.level_bytes + eviction.headroom_bytes,

@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
+use arcstr::ArcStr;
 use podwarden_abi::Account;
 use podwarden_cgroup::{CgroupPath, Pressure, Tree};
 
 use super::parts::below_mount;
-use crate::{
-    accounting::{index::PodEntry, walked::Places},
-    api::types::SharedText,
-};
+use crate::accounting::{index::PodEntry, walked::Places};
 
 /// Of one cgroup.
 #[derive(Debug, Default)]
@@ -33,14 +31,14 @@ pub(super) struct KeptPod {
     /// What it had used in all.
     pub(super) total: Option<Account>,
     /// By container id; a pod has a few.
-    containers: Vec<(SharedText, Kept)>,
+    containers: Vec<(ArcStr, Kept)>,
     /// Its cgroup, and that below the controllers' mount points.
-    cgroup: (CgroupPath, SharedText),
+    cgroup: (CgroupPath, ArcStr),
 }
 
 impl KeptPod {
     /// Its cgroup below the controllers' mount points.
-    pub(super) fn cgroup(&mut self, tree: &Tree, path: &CgroupPath) -> SharedText {
+    pub(super) fn cgroup(&mut self, tree: &Tree, path: &CgroupPath) -> ArcStr {
         let (known, text) = &mut self.cgroup;
         if text.is_empty() || known != path {
             *text = below_mount(tree, path).into();
@@ -50,7 +48,7 @@ impl KeptPod {
     }
 
     /// Of one of its containers.
-    pub(super) fn container(&mut self, id: &SharedText) -> &mut Kept {
+    pub(super) fn container(&mut self, id: &ArcStr) -> &mut Kept {
         let known = self.containers.iter().position(|(known, _)| known == id);
         let at = known.unwrap_or_else(|| {
             self.containers.push((id.clone(), Kept::default()));

@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 
+use arcstr::{ArcStr, literal};
 use podwarden_policy::{PodUid, QosClass};
 
 use crate::{
     accounting::index::{CgroupIndex, PodEntry},
-    api::types::{PodRef, PodStats, SharedText},
+    api::types::{PodRef, PodStats},
 };
 
 /// What pods and containers are called, where a source says so.
@@ -15,7 +16,7 @@ pub trait Names {
     fn pod(&self, uid: &PodUid) -> Named;
 
     /// A container's name by the runtime's id, where a source has it.
-    fn container(&self, uid: &PodUid, id: &str) -> Option<&SharedText>;
+    fn container(&self, uid: &PodUid, id: &str) -> Option<&ArcStr>;
 
     /// Whether a container is its pod's sandbox, as far as a runtime has reported.
     fn is_sandbox(&self, uid: &PodUid, id: &str) -> bool;
@@ -26,7 +27,7 @@ pub trait Names {
 pub struct Named {
     pub pod: PodRef,
     /// `manifest` or `cgroup`.
-    pub source: SharedText,
+    pub source: ArcStr,
     /// True once it has been evicted.
     pub evicted: bool,
 }
@@ -69,7 +70,11 @@ impl NamedPod<'_> {
         let Self { uid, named, .. } = self;
         pod.pod_ref = named.pod;
         pod.source = named.source;
-        pod.phase = SharedText::fixed(if named.evicted { "Evicted" } else { "Running" });
+        pod.phase = if named.evicted {
+            literal!("Evicted")
+        } else {
+            literal!("Running")
+        };
         for container in &mut pod.containers {
             let found = names.container(uid, &container.id);
             container.name = found.unwrap_or(&container.id).clone();

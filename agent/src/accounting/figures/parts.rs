@@ -1,17 +1,26 @@
 //! Figures in the API's types.
 
+use arcstr::{ArcStr, literal};
 use podwarden_abi::{Account, LatencyAccount, MemoryItem};
 use podwarden_cgroup::{CgroupPath, MemoryStat, Throttling, Tree};
+use podwarden_policy::QosClass;
 
 use crate::{
     accounting::walked::{self, WalkedMemory},
-    api::types::{
-        DiskStats, ExitStats, LatencyStats, MemoryStats, SharedText, StallStats, ThrottlingStats,
-    },
+    api::types::{DiskStats, ExitStats, LatencyStats, MemoryStats, StallStats, ThrottlingStats},
 };
 
+/// A class's name; the copies take no memory.
+pub(super) fn class_text(class: QosClass) -> ArcStr {
+    match class {
+        QosClass::Guaranteed => literal!("Guaranteed"),
+        QosClass::Burstable => literal!("Burstable"),
+        QosClass::BestEffort => literal!("BestEffort"),
+    }
+}
+
 pub(super) fn memory_stats(
-    time: &SharedText,
+    time: &ArcStr,
     usage: u64,
     stat: MemoryStat,
     limit: Option<u64>,
@@ -28,7 +37,7 @@ pub(super) fn memory_stats(
 }
 
 /// From a record of the kernel's pass.
-pub(super) fn walked_memory(time: &SharedText, walked: WalkedMemory<'_>) -> MemoryStats {
+pub(super) fn walked_memory(time: &ArcStr, walked: WalkedMemory<'_>) -> MemoryStats {
     let record = walked.record;
     let (usage, stat) = (walked::bytes(record.usage_pages), walked::stat(record));
     let faults = |item: MemoryItem| walked.faults.then_some(record.items[item as usize]);
@@ -91,5 +100,21 @@ pub(super) fn exits(account: &Account) -> ExitStats {
         failed: account.exits_failed,
         signaled: account.exits_signaled,
         oom_killed: account.exits_oom,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::KnownBy;
+
+    #[test]
+    fn classes_and_origins_have_their_names() {
+        for class in QosClass::ALL {
+            assert_eq!(class_text(class), class.as_str());
+        }
+        for known_by in KnownBy::ALL {
+            assert_eq!(known_by.text(), known_by.as_str());
+        }
     }
 }

@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arcstr::ArcStr;
 use podwarden_abi::{Account, NO_SLOT};
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{PodUid, QosClass};
 
 pub use role::Role;
 
-use crate::api::types::SharedText;
 use crate::kernel::{
     accounts::{FoldTarget, add},
     events::CgroupChange,
@@ -83,7 +83,7 @@ pub struct PodEntry {
     /// The pod's own cgroup; containers have theirs. Two while one replaces the other.
     nodes: BTreeSet<u64>,
     /// By container id.
-    pub containers: BTreeMap<SharedText, ContainerEntry>,
+    pub containers: BTreeMap<ArcStr, ContainerEntry>,
 }
 
 /// What a change means to the rest of the agent.

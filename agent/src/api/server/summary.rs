@@ -1,5 +1,6 @@
 //! `/stats/summary`: the latest figures in the kubelet's Summary API.
 
+use arcstr::literal;
 use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
@@ -13,7 +14,7 @@ use crate::api::{
     published::Figures,
     types::{
         ContainerStats, CpuStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
-        NodeUsageStats, PodStats, PressureStats, SharedText, WaitedStats,
+        NodeUsageStats, PodStats, PressureStats, WaitedStats,
         summary::{
             Summary, SummaryContainer, SummaryCpu, SummaryInterface, SummaryIo, SummaryMemory,
             SummaryNetwork, SummaryNode, SummaryPod, SummaryProcesses, SummaryPsi, SummaryPsiData,
@@ -62,7 +63,7 @@ fn of(figures: &Figures) -> Summary {
 fn node(node: &NodeStats) -> SummaryNode {
     let tiers = node.tiers.iter().filter(|tier| tier.name == ALL_PODS);
     let pods = tiers.map(|tier| SummaryContainer {
-        name: SharedText::fixed("pods"),
+        name: literal!("pods"),
         start_time: None,
         cpu: Some(cpu(&tier.cpu, None)),
         memory: tier.memory.as_ref().map(|of| memory(of, None)),

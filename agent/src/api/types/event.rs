@@ -368,8 +368,8 @@ mod tests {
     #[test]
     fn an_event_reads_back_as_it_was_written() {
         let pod = PodRef {
-            name: "a".to_owned(),
-            namespace: "b".to_owned(),
+            name: "a".into(),
+            namespace: "b".into(),
             uid: "c".into(),
         };
         let kinds = [

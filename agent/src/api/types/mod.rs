@@ -11,7 +11,6 @@ mod flight_record;
 mod node;
 mod node_usage;
 mod pod;
-mod shared_text;
 pub mod summary;
 mod took_over;
 
@@ -29,7 +28,6 @@ pub use pod::{
     NetworkStats, PodList, PodRef, PodStats, PressureStats, ProactiveReclaimStats, StallStats,
     ThrottlingStats, WaitedStats,
 };
-pub use shared_text::SharedText;
 pub use took_over::TookOver;
 
 /// Body of every answer with a status of 400 or above.

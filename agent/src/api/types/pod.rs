@@ -1,17 +1,16 @@
 //! Usage of a pod and its containers: `GET /v1/pods` and `GET /v1/pods/{uid}`.
 
+use arcstr::ArcStr;
 use podwarden_policy::PodUid;
 use serde::{Deserialize, Serialize};
-
-use super::SharedText;
 
 /// Which pod; the same triple as the Summary API's `podRef`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodRef {
     /// `metadata.name`, or the uid where only the cgroup is known.
-    pub name: String,
+    pub name: ArcStr,
     /// `metadata.namespace`; empty where only the cgroup is known.
-    pub namespace: String,
+    pub namespace: ArcStr,
     /// `metadata.uid` as it stands in the cgroup's name.
     pub uid: PodUid,
 }
@@ -21,7 +20,7 @@ pub struct PodRef {
 #[serde(rename_all = "camelCase")]
 pub struct CpuStats {
     /// When the figures were read.
-    pub time: SharedText,
+    pub time: ArcStr,
     /// CPU time since the cgroup was first seen, in nanoseconds.
     pub usage_core_nano_seconds: u64,
     /// CPU use over the last sampling window, in billionths of a core.
@@ -57,7 +56,7 @@ pub struct ThrottlingStats {
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStats {
     /// When the figures were read.
-    pub time: SharedText,
+    pub time: ArcStr,
     /// `memory.current` (v2) or `memory.usage_in_bytes` (v1).
     pub usage_bytes: u64,
     /// Usage minus `inactive_file`, never below 0, as cAdvisor computes it.
@@ -184,7 +183,7 @@ pub struct InterfaceStats {
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStats {
     /// When the interfaces were read.
-    pub time: SharedText,
+    pub time: ArcStr,
     #[serde(flatten)]
     pub default: Option<InterfaceStats>,
     /// The pod is in the node's network, whose interfaces count the whole node and are not listed.
@@ -202,9 +201,9 @@ pub struct NetworkStats {
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStats {
     /// The container's name where a manifest or runtime told it, else its id.
-    pub name: SharedText,
+    pub name: ArcStr,
     /// The runtime's id, or the cgroup's name.
-    pub id: SharedText,
+    pub id: ArcStr,
     /// The runtime says that it is the pod's sandbox; it is called `POD` then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sandbox: bool,
@@ -252,13 +251,13 @@ pub struct ProactiveReclaimStats {
 pub struct PodStats {
     pub pod_ref: PodRef,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
-    pub qos_class: SharedText,
+    pub qos_class: ArcStr,
     /// How podwarden knows of it: `apiserver`, `kubelet`, `manifest`, `runtime` or `cgroup`.
-    pub source: SharedText,
+    pub source: ArcStr,
     /// `Running`, or `Evicted` once podwarden has killed it.
-    pub phase: SharedText,
+    pub phase: ArcStr,
     /// The pod's cgroup below the controllers' mount points.
-    pub cgroup: SharedText,
+    pub cgroup: ArcStr,
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,9 +1,10 @@
 //! `GET /stats/summary`: the kubelet's Summary API (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`), as far as there are
 //! figures. Names and units are the kubelet's; what the kubelet leaves out without a figure is left out.
 
+use arcstr::ArcStr;
 use serde::{Deserialize, Serialize};
 
-use super::{PodRef, SharedText};
+use super::PodRef;
 
 /// The answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -58,7 +59,7 @@ pub struct SummaryProcesses {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryContainer {
-    pub name: SharedText,
+    pub name: ArcStr,
     /// `null`: not known.
     pub start_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +73,7 @@ pub struct SummaryContainer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryCpu {
-    pub time: SharedText,
+    pub time: ArcStr,
     /// Billionths of a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
@@ -84,7 +85,7 @@ pub struct SummaryCpu {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryMemory {
-    pub time: SharedText,
+    pub time: ArcStr,
     /// Limit minus working set; absent without a limit. For the node its capacity is the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
@@ -103,7 +104,7 @@ pub struct SummaryMemory {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryIo {
-    pub time: SharedText,
+    pub time: ArcStr,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psi: Option<SummaryPsi>,
 }
@@ -128,7 +129,7 @@ pub struct SummaryPsiData {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryNetwork {
-    pub time: SharedText,
+    pub time: ArcStr,
     /// `eth0`.
     #[serde(flatten)]
     pub default: Option<SummaryInterface>,

@@ -47,7 +47,7 @@ impl Explanation {
 /// `namespace/name`, or the uid of a pod that no manifest names.
 fn name(pod: &PodRef) -> String {
     let full = match pod.namespace.as_str() {
-        "" => pod.name.clone(),
+        "" => pod.name.to_string(),
         namespace => format!("{namespace}/{}", pod.name),
     };
     output::printable(&full)

@@ -270,8 +270,8 @@ fn steps(input: &Input, action: &Action) -> Vec<Step> {
 
 pub(crate) fn pod_ref(pod: &Pod) -> PodRef {
     PodRef {
-        name: pod.name.clone(),
-        namespace: pod.namespace.clone(),
+        name: pod.name.as_str().into(),
+        namespace: pod.namespace.as_str().into(),
         uid: pod.uid.clone(),
     }
 }

@@ -3,6 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
+use arcstr::ArcStr;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use podwarden_policy::QosClass;
@@ -10,7 +11,6 @@ use serde::Serialize;
 
 use crate::api::types::{
     DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef, PodStats,
-    SharedText,
 };
 
 /// The agent's figures at one moment.
@@ -25,8 +25,8 @@ pub(super) struct Sample {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodRow {
     pub(super) pod_ref: PodRef,
-    pub(super) qos_class: SharedText,
-    pub(super) phase: SharedText,
+    pub(super) qos_class: ArcStr,
+    pub(super) phase: ArcStr,
     /// CPU use between the samples, billionths of a core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage_nano_cores: Option<u64>,

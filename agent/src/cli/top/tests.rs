@@ -139,8 +139,8 @@ fn the_percentile_counts_only_what_was_added() {
 fn named(name: &str, qos: &str) -> PodRow {
     PodRow {
         pod_ref: PodRef {
-            name: name.to_owned(),
-            namespace: "n".to_owned(),
+            name: name.into(),
+            namespace: "n".into(),
             uid: name.into(),
         },
         qos_class: qos.into(),

@@ -73,7 +73,7 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
             .find(|ranked| ranked.pod.uid == *uid);
         ranked.map_or_else(
             || PodRef {
-                name: uid.to_string(),
+                name: uid.as_str().into(),
                 uid: uid.clone(),
                 ..PodRef::default()
             },

@@ -171,8 +171,8 @@ impl Steps {
             ));
         }
         Ok(found.map(|known| PodRef {
-            name: known.pod.name.clone(),
-            namespace: known.pod.namespace.clone(),
+            name: known.pod.name.as_str().into(),
+            namespace: known.pod.namespace.as_str().into(),
             uid: pod.uid.clone(),
         }))
     }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use arcstr::{ArcStr, literal};
 use podwarden_cgroup::ChildKinds;
 use podwarden_policy::PodUid;
 
 use super::cri::{Container, PodSandbox, VersionResponse};
-use crate::api::types::{PodRef, SharedText};
+use crate::api::types::PodRef;
 
 /// The kubelet writes the pod's uid on all that it has made (`pkg/kubelet/types/labels.go`).
 const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -19,7 +20,7 @@ const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// What a sandbox is called among its pod's containers, as cAdvisor and dockershim called it. No container
 /// of a spec can have that name: theirs are in lower case.
-pub const SANDBOX_NAME: &str = "POD";
+pub const SANDBOX_NAME: ArcStr = literal!("POD");
 
 /// One container or sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct KnownContainer {
     /// The pod's uid.
     pub uid: PodUid,
     /// As in the pod's spec; [`SANDBOX_NAME`] for a sandbox.
-    pub name: SharedText,
+    pub name: ArcStr,
     /// It is its pod's sandbox.
     pub is_sandbox: bool,
     /// It was made by a runtime that is not the default one, such as one whose sandbox is a virtual machine that
@@ -55,8 +56,8 @@ impl RuntimeState {
             let uid = PodUid::from(uid);
             if let Some(metadata) = &sandbox.metadata {
                 let pod = PodRef {
-                    name: metadata.name.clone(),
-                    namespace: metadata.namespace.clone(),
+                    name: metadata.name.as_str().into(),
+                    namespace: metadata.namespace.as_str().into(),
                     uid: uid.clone(),
                 };
                 state.pods.insert(uid.clone(), pod);
@@ -67,7 +68,7 @@ impl RuntimeState {
             }
             let known = KnownContainer {
                 uid,
-                name: SharedText::fixed(SANDBOX_NAME),
+                name: SANDBOX_NAME,
                 is_sandbox: true,
                 of_other_handler: !sandbox.runtime_handler.is_empty(),
             };

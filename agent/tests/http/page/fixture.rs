@@ -17,7 +17,7 @@ pub(crate) fn pod(i: usize, pass: u64) -> PodStats {
     let mut pod = crate::support::pod(i);
     pod.qos_class = ["BestEffort", "Burstable", "Guaranteed"][i % 3].into();
     if i == 4 {
-        pod.pod_ref.name = HOSTILE.to_owned();
+        pod.pod_ref.name = HOSTILE.into();
     }
     let i = i as u64;
     pod.cpu.usage_nano_cores = Some((i * 37 + pass * 91) % 900 * 1_000_000);

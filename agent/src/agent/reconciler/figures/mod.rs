@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arcstr::ArcStr;
 use podwarden_abi::NearLimitEvent;
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::{
@@ -33,7 +34,7 @@ use crate::{
         published::Figures,
         types::{
             BestEffortCpuStats, ForeignWriteStats, NodeStats, NodeUsageStats, PodStats,
-            ReclaimedStats, RuntimeStats, SamplingStats, SharedText, TierConvergence, TierStats,
+            ReclaimedStats, RuntimeStats, SamplingStats, TierConvergence, TierStats,
         },
     },
     base::{clock, cpus},
@@ -375,12 +376,12 @@ impl Names for OfOthers<'_> {
         let identity = self.identities.get(uid);
         Named {
             pod: identity.pod,
-            source: SharedText::fixed(identity.known_by.as_str()),
+            source: identity.known_by.text(),
             evicted: self.evicted.contains(uid),
         }
     }
 
-    fn container(&self, uid: &PodUid, id: &str) -> Option<&SharedText> {
+    fn container(&self, uid: &PodUid, id: &str) -> Option<&ArcStr> {
         self.identities.container_name(uid, id)
     }
 

@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arcstr::ArcStr;
 use podwarden_policy::PodUid;
 
-use crate::api::types::{EventKind, PodStats, SharedText};
+use crate::api::types::{EventKind, PodStats};
 
 /// Between two events of one pod.
 const SPACING: Duration = Duration::from_secs(10);
@@ -17,7 +18,7 @@ const SPACING: Duration = Duration::from_secs(10);
 struct Seen {
     total: u64,
     /// By container id.
-    containers: BTreeMap<SharedText, u64>,
+    containers: BTreeMap<ArcStr, u64>,
     /// Not reported yet, by container name; `None` where it is not known which.
     news: BTreeMap<Option<String>, u64>,
     reported: Option<Instant>,

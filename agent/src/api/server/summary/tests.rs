@@ -59,8 +59,8 @@ fn figures() -> Figures {
     let (cpu, memory) = used(100, 70, Some(90));
     let pod = PodStats {
         pod_ref: PodRef {
-            name: "web".to_owned(),
-            namespace: "shop".to_owned(),
+            name: "web".into(),
+            namespace: "shop".into(),
             uid: PodUid::from("a1"),
         },
         cpu,

@@ -5,8 +5,8 @@ const MIB: u64 = 1 << 20;
 
 fn pod(name: &str) -> PodRef {
     PodRef {
-        name: name.to_owned(),
-        namespace: "batch".to_owned(),
+        name: name.into(),
+        namespace: "batch".into(),
         uid: format!("uid-{name}").into(),
     }
 }
@@ -234,7 +234,7 @@ fn every_text_of_the_record_is_there() {
 #[test]
 fn names_cannot_become_markup() {
     let mut record = example();
-    record.event.pod.as_mut().unwrap().name = "\u{1b}[2J<script>".to_owned();
+    record.event.pod.as_mut().unwrap().name = "\u{1b}[2J<script>".into();
     let svg = svg(&record).unwrap();
     assert!(svg.contains("&lt;quiet&gt; &amp; &quot;calm&quot;"));
     assert!(!svg.contains("<quiet>") && !svg.contains("<script") && !svg.contains('\u{1b}'));

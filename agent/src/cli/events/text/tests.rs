@@ -2,8 +2,8 @@ use super::*;
 
 fn pod() -> PodRef {
     PodRef {
-        name: "hog".to_owned(),
-        namespace: "batch".to_owned(),
+        name: "hog".into(),
+        namespace: "batch".into(),
         uid: "3f0c6d1e-8a55-4a3e-9a53-0d3f3a1f9f10".into(),
     }
 }
@@ -350,8 +350,8 @@ fn a_pod_known_by_its_cgroup_goes_by_uid_and_none_by_a_dash() {
     let mut event = event(EventKind::KernelOom { pid: 1 });
     let uid = pod().uid;
     event.pod = Some(PodRef {
-        name: uid.to_string(),
-        namespace: String::new(),
+        name: uid.as_str().into(),
+        namespace: "".into(),
         uid: uid.clone(),
     });
     assert!(lines(&event).contains(&format!("Z  {uid}  the kernel's")));

@@ -65,8 +65,8 @@ fn pod(name: &str, qos: &str, second: u64, load: &Load) -> PodStats {
     histogram[13] = 5 * second * u64::from(load.wait_ms > 0);
     PodStats {
         pod_ref: PodRef {
-            name: name.to_owned(),
-            namespace: "default".to_owned(),
+            name: name.into(),
+            namespace: "default".into(),
             uid: format!("uid-{name}").into(),
         },
         qos_class: qos.into(),
@@ -133,8 +133,8 @@ pub(super) fn sample(second: u64) -> Sample {
     let mut cache = pod("cache", "Burstable", second, &load(120, 2, 0));
     cache.memory = memory(500 * MI, Some(480 * MI));
     let mut found = pod("found", "BestEffort", second, &load(5, 0, 0));
-    found.pod_ref.namespace = String::new();
-    found.pod_ref.name = "0b6a2bd2-6f5e-4c19-9be0-6f3bb8d6a1c5".to_owned();
+    found.pod_ref.namespace = "".into();
+    found.pod_ref.name = "0b6a2bd2-6f5e-4c19-9be0-6f3bb8d6a1c5".into();
     found.memory = None;
     found.exits = ExitStats {
         total: 10_000,
@@ -189,8 +189,8 @@ fn events() -> Vec<Event> {
         id,
         time: format!("2026-11-21T08:57:48.{id:03}456Z"),
         pod: Some(PodRef {
-            name: "hog".to_owned(),
-            namespace: "default".to_owned(),
+            name: "hog".into(),
+            namespace: "default".into(),
             uid: "uid-hog".into(),
         }),
         kind,
@@ -206,8 +206,8 @@ fn events() -> Vec<Event> {
     };
     let eviction = Eviction {
         pod: PodRef {
-            name: "hog".to_owned(),
-            namespace: "default".to_owned(),
+            name: "hog".into(),
+            namespace: "default".into(),
             uid: "uid-hog".into(),
         },
         qos_class: "BestEffort".to_owned(),

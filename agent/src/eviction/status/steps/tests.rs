@@ -129,8 +129,8 @@ fn waiting(steps: &Steps) -> Vec<Entry> {
 
 fn pod() -> PodRef {
     PodRef {
-        name: "web".to_owned(),
-        namespace: "shop".to_owned(),
+        name: "web".into(),
+        namespace: "shop".into(),
         uid: "u1".into(),
     }
 }
@@ -366,8 +366,8 @@ async fn an_object_that_changes_often_is_looked_at_again_for_a_time() {
 async fn a_pod_whose_name_is_not_known_is_asked_for_later() {
     let steps = steps(EvictionStatusConfig::Status, None);
     let nameless = PodRef {
-        name: "u1".to_owned(),
-        namespace: String::new(),
+        name: "u1".into(),
+        namespace: "".into(),
         uid: "u1".into(),
     };
     assert_eq!(steps.who(&nameless).unwrap(), None, "no source has it");

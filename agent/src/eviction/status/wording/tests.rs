@@ -9,8 +9,8 @@ const MIB: u64 = 1 << 20;
 fn an_eviction(scope: &str) -> Eviction {
     Eviction {
         pod: PodRef {
-            name: "web".to_owned(),
-            namespace: "shop".to_owned(),
+            name: "web".into(),
+            namespace: "shop".into(),
             uid: "u1".into(),
         },
         qos_class: "BestEffort".to_owned(),
