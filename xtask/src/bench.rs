@@ -7,7 +7,7 @@ use xtask::cases::GUESTS;
 use xtask::cmd;
 use xtask::paths::Workspace;
 
-use crate::{e2e, peers};
+use crate::{e2e, peers, release};
 
 /// What the benchmark is run with.
 #[derive(Debug, clap::Args)]
@@ -86,7 +86,8 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// What an agent takes on a node of 1,000 busy pods, beside a reader of the files that cAdvisor reads.
+    /// What an agent, built as it is shipped, takes on a node of 1,000 busy pods, beside a reader of the files that
+    /// cAdvisor reads.
     Busy {
         /// Handed to the benchmark: --pods N, --seconds N, --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -142,7 +143,10 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
         What::Fleet { args } => fleet(workspace, args),
         What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
-        What::Busy { args } => e2e::become_with_agent(workspace, &["bench", "busy"], args),
+        What::Busy { args } => {
+            let agent = release::shipped(workspace)?;
+            e2e::become_with(workspace, &agent, &["bench", "busy"], args)
+        }
         What::Scrape { args } => e2e::become_with_agent(workspace, &["bench", "scrape"], args),
         What::Metrics { args } => e2e::become_it(workspace, &["bench", "metrics"], args),
         What::Disk { args } => e2e::become_with_agent(workspace, &["bench", "disk"], args),

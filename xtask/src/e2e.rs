@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -26,7 +27,17 @@ pub(crate) fn become_with_agent(
             words.join(" ")
         );
     }
-    let agent = ["--agent".into(), workspace.agent().into_os_string()];
+    become_with(workspace, &workspace.agent(), words, args)
+}
+
+/// The same with another agent, without a look at who asks.
+pub(crate) fn become_with(
+    workspace: &Workspace,
+    agent: &Path,
+    words: &[&str],
+    args: &[OsString],
+) -> Result<()> {
+    let agent = ["--agent".into(), agent.as_os_str().to_owned()];
     become_it(workspace, words, &[&agent, args].concat())
 }
 

@@ -94,6 +94,11 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// The agent as it is shipped for this machine.
+pub(crate) fn shipped(workspace: &Workspace) -> Result<PathBuf> {
+    built(workspace, Platform::HERE)
+}
+
 /// The agent with the kernel programs in it, without a path of this machine.
 fn built(workspace: &Workspace, platform: Platform) -> Result<PathBuf> {
     platform.require()?;
