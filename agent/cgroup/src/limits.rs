@@ -179,10 +179,7 @@ fn page_sizes() -> &'static [Bytes] {
     static SIZES: OnceLock<Vec<Bytes>> = OnceLock::new();
     SIZES.get_or_init(|| {
         let names = io::names_in(Path::new("/sys/kernel/mm/hugepages")).unwrap_or_default();
-        let sizes = names.iter().filter_map(|name| {
-            let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-            kib.parse::<u64>().ok()?.checked_mul(1024).map(Bytes)
-        });
+        let sizes = names.iter().filter_map(|name| table::size_of_pages(name));
         sizes.collect()
     })
 }

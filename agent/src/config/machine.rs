@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, path::Path};
 
-use podwarden_policy::{Bytes, MilliCpu};
+use podwarden_policy::{Bytes, MilliCpu, settings::table};
 
 use crate::base::cpus;
 
@@ -88,15 +88,10 @@ pub(super) fn hugepages(directory: &Path) -> BTreeMap<Bytes, Bytes> {
         return BTreeMap::new();
     };
     let sizes = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name();
-        let kib = name
-            .to_str()?
-            .strip_prefix("hugepages-")?
-            .strip_suffix("kB")?;
-        let size = kib.parse::<u64>().ok()?.checked_mul(1024)?;
+        let size = table::size_of_pages(entry.file_name().to_str()?)?;
         let pages = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
         let pages: u64 = pages.trim().parse().ok()?;
-        Some((Bytes(size), Bytes(size.saturating_mul(pages))))
+        Some((size, Bytes(size.0.saturating_mul(pages))))
     });
     sizes.collect()
 }

@@ -307,6 +307,12 @@ pub fn size_in(pattern: &str, file: &str) -> Option<Bytes> {
     })
 }
 
+/// The size of the huge pages whose directory in `/sys/kernel/mm/hugepages` has this name (`hstate`'s, `mm/hugetlb.c`).
+pub fn size_of_pages(directory: &str) -> Option<Bytes> {
+    let kib = directory.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    kib.parse::<u64>().ok()?.checked_mul(Bytes::KI.0).map(Bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
