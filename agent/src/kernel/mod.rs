@@ -9,6 +9,7 @@ pub(crate) mod levels;
 pub(crate) mod loader;
 pub mod pins;
 pub(crate) mod realtime;
+mod refusal;
 mod resident;
 pub mod size;
 pub(crate) mod support;

@@ -265,10 +265,7 @@ impl<S: Structure> PressureGroup<S> {
 
     #[inline(always)]
     pub(crate) fn touch(self) {
-        // A word would reach beyond it, which the verifier refuses.
-        if S::TOUCHES {
-            self.0.flag(OFF_PSI_ENABLED.load());
-        }
+        self.0.touch_flag(OFF_PSI_ENABLED.load());
         self.0.touch(OFF_PSI_TOTAL.load());
         // They may end in the next cache line.
         let last = (PRESSURES - 1) * size_of::<u64>();

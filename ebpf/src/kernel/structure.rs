@@ -36,6 +36,14 @@ pub(crate) trait Structure: Copy {
             self.word(offset);
         }
     }
+
+    /// The same for a `bool`: a word reaches beyond it, which the verifier refuses.
+    #[inline(always)]
+    fn touch_flag(self, offset: u64) {
+        if Self::TOUCHES {
+            self.flag(offset);
+        }
+    }
 }
 
 /// Gives `$from`, a pointer or an address, the type with the id `$of`, by an instruction in whose place the agent writes a

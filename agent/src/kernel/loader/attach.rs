@@ -7,9 +7,9 @@ use aya::{
 use podwarden_abi::Figure;
 
 use super::{Choices, LoadError, Missing, Programs};
-use crate::{
-    base::error::chain,
-    kernel::hooks::{self, CHARGE, Hook, Member},
+use crate::kernel::{
+    hooks::{self, CHARGE, Hook, Member},
+    refusal::refusal,
 };
 
 impl Programs {
@@ -121,7 +121,7 @@ impl Programs {
     ) -> Result<bool, LoadError> {
         match (done, hook.lost_without) {
             (Ok(()), _) => return Ok(true),
-            (Err(e), Some(lost)) => self.miss(hook.tracepoint, lost, chain(&e)),
+            (Err(e), Some(lost)) => self.miss(hook.tracepoint, lost, refusal(&e)),
             (Err(e), None) => {
                 let (name, source) = (hook.program, Box::new(e));
                 return Err(LoadError::Program { name, source });
@@ -132,12 +132,12 @@ impl Programs {
 
     fn load_charge(&mut self, btf: &Btf) -> Result<(), String> {
         let loaded = self.charge()?.load(CHARGE.tracepoint, btf);
-        loaded.map_err(|e| chain(&e))
+        loaded.map_err(|e| refusal(&e))
     }
 
     fn attach_charge(&mut self) -> Result<(), String> {
         let attached = self.charge()?.attach();
-        attached.map(drop).map_err(|e| chain(&e))
+        attached.map(drop).map_err(|e| refusal(&e))
     }
 
     fn charge(&mut self) -> Result<&mut FEntry, String> {

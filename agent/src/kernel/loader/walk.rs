@@ -46,7 +46,10 @@ pub(in crate::kernel) fn alone(
     let btf = Btf::from_sys_fs().map_err(|e| chain(&e))?;
     let mut made =
         maps::make(&options, &globals, &btf, Some(&items), casts).map_err(|e| chain(&e))?;
-    Walker::new(&mut made.ebpf, &btf, items, casts)
+    match Walker::new(&mut made.ebpf, &btf, items, casts)? {
+        (walker, None) => Ok(walker),
+        (_, Some(refused)) => Err(refused),
+    }
 }
 
 /// Where the statistics are that a pass over the cgroups reads, or why there is to be no pass.
@@ -75,8 +78,8 @@ impl Programs {
     ) -> Option<Walker> {
         let walker = items.and_then(|items| Walker::new(&mut self.ebpf, btf, items, casts));
         match (walker, WALK.lost_without) {
-            (Ok(mut walker), _) => {
-                if let Some(why) = walker.refused.take() {
+            (Ok((walker, refused)), _) => {
+                if let Some(why) = refused {
                     let lost = "a pass over the cgroups takes twice the CPU time";
                     self.miss("bpf_rdonly_cast", lost, why);
                 }

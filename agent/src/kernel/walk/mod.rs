@@ -23,7 +23,7 @@ use std::{
 use aya::{
     Btf, Ebpf,
     maps::{Array, Map, MapData},
-    programs::{Iter, ProgramError, ProgramFd},
+    programs::{Iter, ProgramFd},
 };
 use aya_obj::generated::{bpf_attach_type, bpf_cgroup_iter_order, bpf_cmd};
 pub(super) use forks::globals;
@@ -37,6 +37,7 @@ use super::{
     accounts::Wire,
     casts::Casts,
     hooks,
+    refusal::refusal,
     sys::{bpf, empty},
 };
 
@@ -61,8 +62,6 @@ pub struct Walker {
     program: ProgramFd,
     records: Records,
     items: Offsets,
-    /// Why it reads by helpers, where this kernel gives addresses types.
-    pub(super) refused: Option<String>,
     /// Keeps the plan's map for the program.
     _plan: Array<MapData, Wire<WalkPlan>>,
 }
@@ -85,7 +84,7 @@ struct LinkInfo {
 }
 
 impl Walker {
-    /// Loads the program and takes its maps.
+    /// Loads the program and takes its maps. The text says why it reads by helpers on a kernel that gives addresses types.
     ///
     /// # Errors
     /// The kernel's reason, as text.
@@ -94,7 +93,7 @@ impl Walker {
         btf: &Btf,
         items: Offsets,
         casts: Casts,
-    ) -> Result<Self, String> {
+    ) -> Result<(Self, Option<String>), String> {
         let text = |e: &dyn std::error::Error| crate::base::error::chain(e);
         let typed = casts.are_known().then(|| load(ebpf, btf, "walk"));
         let (program, refused) = match typed {
@@ -118,13 +117,13 @@ impl Walker {
             parts: 0,
         };
         plan.set(0, Wire(value), 0).map_err(|e| text(&e))?;
-        Ok(Self {
+        let this = Self {
             program,
             records,
             items,
-            refused,
             _plan: plan,
-        })
+        };
+        Ok((this, refused))
     }
 
     /// Whether this kernel's records have the item.
@@ -137,7 +136,7 @@ impl Walker {
     /// typed pointers where it has [`super::casts::CASTS`].
     ///
     /// # Errors
-    /// The kernel's reason, as text.
+    /// The kernel's reason, as text; also for typed pointers that it refuses.
     pub fn alone(places: u32, without: &[&str]) -> Result<Self, String> {
         let btf = hooks::kernel_types().map_err(|e| crate::base::error::chain(&e))?;
         super::loader::walker_alone(btf, places, without)
@@ -220,25 +219,6 @@ fn load(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<ProgramFd, String> {
     program.load("cgroup", btf).map_err(|e| refusal(&e))?;
     let program = program.fd().map_err(|e| text(&e))?;
     program.try_clone().map_err(|e| text(&e))
-}
-
-/// What the kernel said of a program that it refused; of the verifier's log the line that says why.
-fn refusal(error: &ProgramError) -> String {
-    /// How the lines after that one begin.
-    const FIGURES: [&str; 3] = ["verification time", "stack depth", "processed "];
-    let ProgramError::LoadError {
-        io_error,
-        verifier_log,
-    } = error
-    else {
-        return crate::base::error::chain(error);
-    };
-    let log = verifier_log.to_string();
-    tracing::debug!(log, "the verifier refused a program");
-    let mut lines = log.lines().rev().map(str::trim);
-    let why = lines
-        .find(|line| !line.is_empty() && FIGURES.iter().all(|figure| !line.starts_with(figure)));
-    why.map_or_else(|| io_error.to_string(), |why| format!("{io_error}: {why}"))
 }
 
 /// A pass that is ready to be read.
