@@ -102,8 +102,8 @@ async fn follow(mut feed: Feed, mut pods: Pods, offers: Offers<Gone>) {
         for gone in gone {
             let uid = gone.pod.uid.to_string();
             tracing::info!(
-                pod = %gone.pod.name,
-                namespace = %gone.pod.namespace,
+                pod = gone.pod.name.as_str(),
+                namespace = gone.pod.namespace.as_str(),
                 uid,
                 grace = ?gone.grace,
                 "no source has the pod any more: it is taken down"

@@ -159,7 +159,7 @@ impl PodIdentity {
         Self {
             pod: PodRef {
                 name: uid.as_str().into(),
-                namespace: "".into(),
+                namespace: ArcStr::new(),
                 uid: uid.clone(),
             },
             qos: None,

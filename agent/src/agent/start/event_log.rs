@@ -86,7 +86,7 @@ fn evictions(history: &History) -> Vec<(String, Eviction)> {
 fn publish_interrupted(published: &Published, interrupted: Vec<Begun>) {
     for Begun { time, mut eviction } in interrupted {
         tracing::warn!(
-            pod = %eviction.pod.name,
+            pod = eviction.pod.name.as_str(),
             uid = %eviction.pod.uid,
             "the agent before this one ended during this eviction"
         );

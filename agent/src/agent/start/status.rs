@@ -160,8 +160,8 @@ fn said(pod: &PodRef, done: Result<TornDown, RuntimeError>) -> Result<(), JobErr
         ))
     })?;
     tracing::info!(
-        pod = %pod.name,
-        namespace = %pod.namespace,
+        pod = pod.name.as_str(),
+        namespace = pod.namespace.as_str(),
         uid = %pod.uid,
         containers = done.containers,
         sandboxes = done.ready + done.not_ready,

@@ -14,7 +14,7 @@ pub(super) fn recover(queue: &mut Queue, recorded: Vec<(String, Eviction)>, size
             continue;
         }
         tracing::warn!(
-            pod = %eviction.pod.name,
+            pod = eviction.pod.name.as_str(),
             uid = %eviction.pod.uid,
             "the agent before this one ended before it could write the eviction status of this pod"
         );

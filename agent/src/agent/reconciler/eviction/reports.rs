@@ -144,7 +144,7 @@ impl Evictions {
             } => {
                 let pod = pod_of(token).unwrap_or_default();
                 tracing::info!(
-                    pod = %pod.name,
+                    pod = pod.name.as_str(),
                     uid = %pod.uid,
                     usage = %Bytes(usage),
                     scope = %crossing.scope,
@@ -188,11 +188,11 @@ impl Evictions {
             return false;
         };
         if outcome.spared {
-            tracing::debug!(pod = %pod.name, uid = %pod.uid, "its sandbox was left alive");
+            tracing::debug!(pod = pod.name.as_str(), uid = %pod.uid, "its sandbox was left alive");
         }
         if !outcome.complete {
             tracing::warn!(
-                pod = %pod.name,
+                pod = pod.name.as_str(),
                 uid = %pod.uid,
                 "the pod could not be killed whole"
             );
@@ -327,8 +327,8 @@ fn reason(chosen: &Chosen) -> String {
 fn publish_eviction(published: &Published, chosen: &Chosen, eviction: Eviction) -> u64 {
     let pod = &eviction.pod;
     tracing::info!(
-        pod = %pod.name,
-        namespace = %pod.namespace,
+        pod = pod.name.as_str(),
+        namespace = pod.namespace.as_str(),
         uid = %pod.uid,
         scope = eviction.scope.as_str(),
         reason = eviction.reason,
