@@ -31,8 +31,9 @@ impl Text {
 
     /// What was written, compressed. After the `last` text none may follow.
     pub(super) fn finish(mut self, last: bool) -> io::Result<Compressed> {
-        self.compress();
-        let compressor = self.compressor.unwrap_or_else(|| Ok(Compressor::new()))?;
+        let compressor = self.compressor.take();
+        let mut compressor = compressor.unwrap_or_else(|| Ok(Compressor::new()))?;
+        compressor.add(self.written.as_bytes())?;
         compressor.finish(last)
     }
 
