@@ -144,8 +144,9 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
         What::Fleet { args } => fleet(workspace, args),
         What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
         What::Busy { args } => {
-            let agent = release::shipped(workspace)?;
-            e2e::become_with(workspace, &agent, &["bench", "busy"], args)
+            let words = ["bench", "busy"];
+            e2e::require_root(&words)?;
+            e2e::become_with(workspace, &release::shipped(workspace)?, &words, args)
         }
         What::Scrape { args } => e2e::become_with_agent(workspace, &["bench", "scrape"], args),
         What::Metrics { args } => e2e::become_it(workspace, &["bench", "metrics"], args),

@@ -20,6 +20,12 @@ pub(crate) fn become_with_agent(
     words: &[&str],
     args: &[OsString],
 ) -> Result<()> {
+    require_root(words)?;
+    become_with(workspace, &workspace.agent(), words, args)
+}
+
+/// Refuses what loads kernel programs to others than root.
+pub(crate) fn require_root(words: &[&str]) -> Result<()> {
     if !geteuid().is_root() {
         bail!(
             "this loads kernel programs and makes cgroups, which takes root: \
@@ -27,10 +33,10 @@ pub(crate) fn become_with_agent(
             words.join(" ")
         );
     }
-    become_with(workspace, &workspace.agent(), words, args)
+    Ok(())
 }
 
-/// The same with another agent, without a look at who asks.
+/// The same with another agent; [`require_root`] comes before that is built.
 pub(crate) fn become_with(
     workspace: &Workspace,
     agent: &Path,
