@@ -9,12 +9,10 @@ mod pressure;
 mod read;
 mod seldom;
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Instant,
-};
+use std::time::Instant;
 
 use arcstr::ArcStr;
+use foldhash::HashMap;
 use podwarden_abi::{Account, Figure};
 use podwarden_cgroup::{CgroupPath, KernelCpu, MemoryReader, ThrottleReader, Tree};
 use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
@@ -97,7 +95,7 @@ impl Sampler {
     pub fn new(kernel: Option<&KernelSide>) -> Self {
         let counts = |figure| kernel.is_some_and(|kernel| kernel.counts(figure));
         Self {
-            cpu: kernel.is_none().then(HashMap::new),
+            cpu: kernel.is_none().then(HashMap::default),
             counted: Counted {
                 disk: counts(Figure::Disk),
                 retransmits: counts(Figure::Retransmits),
@@ -117,15 +115,9 @@ impl Sampler {
         self.walked.last()
     }
 
-    /// Notes which pods ran since the last call; returns whether any did, came or went. Call before a pass without a
-    /// reader.
-    pub fn look(&mut self, index: &CgroupIndex, figures: &impl AccountReader) -> bool {
+    /// What a pass without a reader is to read; `None` where no pod ran, came or went since the last call.
+    pub fn look(&mut self, index: &CgroupIndex, figures: &impl AccountReader) -> Option<Extent> {
         self.idle.look(index, figures)
-    }
-
-    /// The pods that ran between the last two calls of [`Sampler::look`].
-    pub fn ran(&self) -> &HashSet<PodUid> {
-        self.idle.ran()
     }
 
     /// Reads what `asked` says once.
@@ -146,9 +138,9 @@ impl Sampler {
         self.pressures.0.begin(pass.now);
         let last: HashMap<&PodUid, &PodStats> = match extent {
             Extent::Ran => last.iter().map(|pod| (&pod.pod_ref.uid, pod)).collect(),
-            Extent::Read | Extent::Idle => HashMap::new(),
+            Extent::Read | Extent::Idle => HashMap::default(),
         };
-        let mut sums: HashMap<QosClass, Account> = HashMap::new();
+        let mut sums: HashMap<QosClass, Account> = HashMap::default();
         let mut pods = Vec::with_capacity(index.pods().len());
         let mut kept = std::mem::take(&mut self.pods);
         for named in in_order(index, names) {
@@ -171,7 +163,9 @@ impl Sampler {
             pods.push(pod);
         }
         let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
-        kept.retain(|uid, _| index.pods().contains_key(uid));
+        if kept.len() > index.pods().len() {
+            kept.retain(|uid, _| index.pods().contains_key(uid));
+        }
         self.pods = kept;
         self.last_pass = Some(pass.now);
         Sample { pods, tiers }

@@ -2,10 +2,10 @@
 //!
 //! The kernel counts them for every network namespace anyhow. Reading costs some 20 us a pod, and finding a process of it
 //! some 30 more, so that on a node with many pods a pass reads some of them: those that were read longest ago, and each at
-//! least every [`FRESH`].
+//! least every [`FRESH`] while there is a reader. The first pass for a reader reads as many as it may keep him waiting for.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::BTreeMap,
     fs::File,
     io::Read as _,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foldhash::HashMap;
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::PodUid;
 use rustix::fs::{Mode, OFlags, open, openat};
@@ -26,15 +27,17 @@ use crate::{
 /// Pods that every pass reads, if there are so many.
 const AT_ONCE: usize = 32;
 
-/// No pod's figures are older, apart from the time between two passes.
+/// No pod's figures are older while there is a reader, apart from the time between two passes.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// As [`FRESH`], for a pod none of whose tasks ran, while there is no reader: the kernel may still count what it forwards
-/// or drops for the pod.
-const FRESH_ASLEEP: Duration = Duration::from_secs(60);
+/// The same while there is none.
+const FRESH_UNREAD: Duration = Duration::from_secs(60);
+
+/// The first pass for a reader reads so many, some 20 ms of work; the passes after it read the others.
+const FIRST_FOR_READER: usize = 512;
 
 /// For so long a pod is read by the same process, as long as it runs: it may have left the pod's cgroups.
-const SAME_PROCESS: Duration = Duration::from_secs(60);
+const SAME_PROCESS: Duration = Duration::from_secs(300);
 
 /// The interface that the kubelet's Summary API takes for a pod's own.
 const DEFAULT: &str = "eth0";
@@ -44,6 +47,7 @@ const DEFAULT: &str = "eth0";
 pub struct PodNetworks {
     known: HashMap<PodUid, Known>,
     last_pass: Option<Instant>,
+    had_reader: bool,
     text: String,
 }
 
@@ -51,8 +55,6 @@ pub struct PodNetworks {
 struct Known {
     process: Option<Process>,
     at: Instant,
-    /// A task of the pod has run since, as far as has been looked.
-    ran: bool,
     stats: Option<NetworkStats>,
 }
 
@@ -64,31 +66,30 @@ struct Process {
 }
 
 impl PodNetworks {
-    /// Puts the figures beside the others of each pod; `entries` are the pods' cgroups. Without a reader `ran` has the
-    /// pods whose tasks ran since the last pass.
+    /// Puts the figures beside the others of each pod; `entries` are the pods' cgroups.
     pub fn pass(
         &mut self,
+        now: Instant,
         tree: &Tree,
         entries: &BTreeMap<PodUid, PodEntry>,
         pods: &mut [PodStats],
-        ran: Option<&HashSet<PodUid>>,
+        has_reader: bool,
     ) {
-        let now = Instant::now();
-        for uid in ran.into_iter().flatten() {
-            if let Some(known) = self.known.get_mut(uid) {
-                known.ran = true;
-            }
-        }
         let since = self.last_pass.replace(now).map(|last| now - last);
-        self.known.retain(|uid, _| entries.contains_key(uid));
-        let due = |pod: &&PodStats| {
-            let known = self.known.get(&pod.pod_ref.uid);
-            ran.is_none() || known.is_none_or(|known| is_due(now - known.at, known.ran))
+        let had_reader = std::mem::replace(&mut self.had_reader, has_reader);
+        let fresh = if has_reader { FRESH } else { FRESH_UNREAD };
+        let (at_least, at_most) = match (had_reader, has_reader) {
+            (false, true) => (AT_ONCE, FIRST_FOR_READER),
+            (true, true) => (AT_ONCE, quota(pods.len(), since, fresh)),
+            (_, false) => (0, quota(pods.len(), since, fresh)),
         };
-        let mut oldest_first: Vec<&PodStats> = pods.iter().filter(due).collect();
-        oldest_first.sort_by_key(|pod| self.known.get(&pod.pod_ref.uid).map(|known| known.at));
         let node = self.node();
-        for pod in oldest_first.into_iter().take(quota(pods.len(), since)) {
+        for (nth, (read, at)) in self.oldest_first(pods).into_iter().enumerate() {
+            let is_due = read.is_none_or(|read| now - read >= fresh);
+            if nth >= at_most || nth >= at_least && !is_due {
+                break;
+            }
+            let pod = &pods[at];
             let uid = &pod.pod_ref.uid;
             let Some(entry) = entries.get(uid) else {
                 continue;
@@ -100,11 +101,13 @@ impl PodNetworks {
             let known = Known {
                 process,
                 at: now,
-                ran: false,
                 // A pod between two containers keeps what it had.
                 stats: stats.or(had),
             };
             self.known.insert(uid.clone(), known);
+        }
+        if self.known.len() > entries.len() {
+            self.known.retain(|uid, _| entries.contains_key(uid));
         }
         for pod in pods {
             let known = self.known.get(&pod.pod_ref.uid);
@@ -117,6 +120,14 @@ impl PodNetworks {
                 })
             });
         }
+    }
+
+    /// When each pod was read, and its place.
+    fn oldest_first(&self, pods: &[PodStats]) -> Vec<(Option<Instant>, usize)> {
+        let read = |pod: &PodStats| self.known.get(&pod.pod_ref.uid).map(|known| known.at);
+        let mut pods: Vec<_> = pods.iter().map(read).zip(0..).collect();
+        pods.sort_unstable();
+        pods
     }
 
     /// What stands for the node's network namespace.
@@ -200,15 +211,10 @@ impl PodNetworks {
     }
 }
 
-/// Whether a pod is read without a reader whose figures have this age.
-fn is_due(age: Duration, ran: bool) -> bool {
-    age >= if ran { FRESH } else { FRESH_ASLEEP }
-}
-
-/// How many of `pods` a pass reads that comes `since` after the last one.
-fn quota(pods: usize, since: Option<Duration>) -> usize {
+/// How many of `pods` a pass reads that comes `since` after the last one, where none is to be older than `fresh`.
+fn quota(pods: usize, since: Option<Duration>, fresh: Duration) -> usize {
     let Some(since) = since else { return pods };
-    let due = (pods as u128 * since.as_nanos()).div_ceil(FRESH.as_nanos());
+    let due = (pods as u128 * since.as_nanos()).div_ceil(fresh.as_nanos());
     AT_ONCE.max(usize::try_from(due).unwrap_or(usize::MAX))
 }
 
@@ -270,110 +276,4 @@ fn interface(name: &str, counters: &str) -> Option<InterfaceStats> {
 }
 
 #[cfg(test)]
-mod tests {
-    use podwarden_cgroup::{Hierarchies, Version};
-    use podwarden_policy::QosClass;
-
-    use super::*;
-
-    /// A name may touch its first counter, and old aliases have a colon of their own no more.
-    const TEXT: &str = "\
-Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo: 1104 12 0 0 0 0 0 0 1104 12 0 0 0 0 0 0
-  eth0:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
-  net1: 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
-";
-
-    #[test]
-    fn interfaces_are_as_the_file_says() {
-        let found = interfaces(TEXT);
-        let names: Vec<_> = found.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names, ["eth0", "net1"]);
-        let eth0 = &found[0];
-        let received = [
-            eth0.rx_bytes,
-            eth0.rx_packets,
-            eth0.rx_errors,
-            eth0.rx_dropped,
-        ];
-        let sent = [
-            eth0.tx_bytes,
-            eth0.tx_packets,
-            eth0.tx_errors,
-            eth0.tx_dropped,
-        ];
-        assert_eq!((received, sent), ([1, 2, 3, 4], [9, 10, 11, 12]));
-        assert_eq!(found[1].rx_bytes, u64::MAX);
-        assert_eq!(interfaces("  eth0: 1 2 3\n"), []);
-    }
-
-    #[test]
-    fn a_pod_is_read_by_the_same_process_until_it_ends_or_a_minute_has_passed() {
-        let dir = tempfile::tempdir().unwrap();
-        let mount = dir.path().to_owned();
-        let hierarchies = Hierarchies {
-            version: Version::V2,
-            v2_mount: Some(mount),
-            controllers: BTreeMap::new(),
-        };
-        let tree = Tree::new(hierarchies, "").unwrap();
-        let mut networks = PodNetworks::default();
-        let (entry, pod) = (PodEntry::new(QosClass::Burstable), PodStats::default());
-        let own = || Process {
-            directory: directory(Path::new("/proc/self")).unwrap(),
-            found: Instant::now(),
-        };
-        let start = Instant::now();
-        let mut look = |process: Process, at| {
-            let found = networks.look(&tree, &entry, &pod, Some(process), at);
-            found.is_some()
-        };
-        assert!(look(own(), start));
-        // The cgroup has no process.
-        assert!(!look(own(), start + 2 * SAME_PROCESS));
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
-        let path = format!("/proc/{}", child.id());
-        let process = || Process {
-            directory: directory(Path::new(&path)).unwrap(),
-            found: start,
-        };
-        let ended = process();
-        assert!(look(process(), start));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!look(ended, start));
-    }
-
-    #[test]
-    fn each_pod_is_read_in_ten_seconds() {
-        assert_eq!(quota(1000, None), 1000);
-        assert_eq!(quota(1000, Some(FRESH)), 1000);
-        assert_eq!(quota(1000, Some(Duration::from_secs(1))), 100);
-        assert_eq!(quota(1000, Some(Duration::from_millis(100))), AT_ONCE);
-        assert_eq!(quota(10, Some(Duration::from_millis(100))), AT_ONCE);
-    }
-
-    #[test]
-    fn without_a_reader_a_pod_that_sleeps_is_read_once_a_minute() {
-        let seconds = Duration::from_secs;
-        assert!(!is_due(seconds(9), true));
-        assert!(is_due(seconds(10), true));
-        assert!(!is_due(seconds(59), false));
-        assert!(is_due(seconds(60), false));
-    }
-
-    #[test]
-    fn this_process_is_in_some_network() {
-        let mut networks = PodNetworks::default();
-        let own = directory(Path::new("/proc/self")).unwrap();
-        let thread = directory(Path::new("/proc/thread-self")).unwrap();
-        let inode = networks.interfaces(&own);
-        assert!(inode.is_some());
-        assert!(networks.text.contains("lo:"));
-        assert_eq!(networks.interfaces(&thread), inode);
-    }
-}
+mod tests;

@@ -10,12 +10,10 @@
 //!
 //! [`Identities`] keeps the name of a uid for as long as its cgroup may still be seen.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use arcstr::{ArcStr, literal};
+use foldhash::HashMap;
 use podwarden_policy::{PodUid, QosClass};
 
 use self::runtime::Runtime;

@@ -176,8 +176,8 @@ impl Core {
                 continue;
             };
             self.shared.trace.scope(scope.name, look);
-            self.growths.looked(scope.name, look.usage);
             let level = self.fills[index].level;
+            self.growths.looked(scope.name, look, level);
             if look.working_set < self.watches[index].floor(level, scope.target) {
                 self.below(index, scope, look);
             } else {

@@ -15,14 +15,20 @@ use podwarden_policy::{
     worth::{Effect, Grower, Growth, KUBELET_PACE_NS, Strangers},
 };
 
-use super::plan::{ArmedPlan, ScopeName, Stranger};
+use super::{
+    plan::{ArmedPlan, ScopeName, Stranger},
+    watch::Look,
+};
 
 /// Two samples are this far apart, nanoseconds.
 const DISTANCE_NS: u64 = 500_000_000;
 
-/// Two samples while every scope uses what it did at the last one, but for less than [`WORTH_EVICTING`]: a thousand
-/// candidates take some 4 ms to read.
-const DISTANCE_AT_REST_NS: u64 = 2_000_000_000;
+/// Two samples while every scope uses what it did at the last one, but for less than [`WORTH_EVICTING`] or than
+/// one in [`FAR`] parts of the room below its level: a thousand candidates take some 4 ms to read.
+const DISTANCE_AT_REST_NS: u64 = 5_000_000_000;
+
+/// What moves a scope by less than this part of its room is sampled in time all the same.
+const FAR: u64 = 64;
 
 /// Scopes by name.
 const SCOPES: usize = ScopeName::LEVELS.len();
@@ -112,13 +118,16 @@ pub(super) struct Growths {
     usage: [Option<u64>; SCOPES],
     /// And at the last sample.
     usage_then: [Option<u64>; SCOPES],
+    /// Below the level at the last look, bytes.
+    room: [u64; SCOPES],
 }
 
 impl Growths {
-    /// A scope uses so much.
-    pub(super) fn looked(&mut self, scope: ScopeName, usage: u64) {
+    /// A scope uses so much, and has this level.
+    pub(super) fn looked(&mut self, scope: ScopeName, look: Look, level: u64) {
         if let Some(index) = index(scope) {
-            self.usage[index] = Some(usage);
+            self.usage[index] = Some(look.usage);
+            self.room[index] = level.saturating_sub(look.working_set);
         }
     }
 
@@ -150,9 +159,12 @@ impl Growths {
 
     /// Nanoseconds between the last sample and the next.
     fn distance(&self) -> u64 {
-        let mut scopes = self.usage.iter().zip(&self.usage_then);
-        let rests = scopes.all(|scope| match scope {
-            (Some(now), Some(then)) => now.abs_diff(*then) < WORTH_EVICTING.as_u64(),
+        let scopes = self.usage.iter().zip(&self.usage_then);
+        let mut scopes = scopes.zip(&self.room);
+        let rests = scopes.all(|(usage, room)| match usage {
+            (Some(now), Some(then)) => {
+                now.abs_diff(*then) < WORTH_EVICTING.as_u64().max(room / FAR)
+            }
             (now, then) => now == then,
         });
         if rests {
@@ -229,20 +241,28 @@ pub(super) fn index(scope: ScopeName) -> Option<usize> {
 mod tests {
     use super::*;
 
+    fn look(usage: u64) -> Look {
+        Look {
+            at: 0,
+            usage,
+            working_set: usage,
+        }
+    }
+
     #[test]
     fn samples_are_far_apart_while_no_scope_moves() {
         const MIB: u64 = 1 << 20;
         let plan = ArmedPlan::default();
         let mut growths = Growths::default();
         let mut sampled = |usage: u64, now: u64| {
-            growths.looked(ScopeName::Kubepods, usage);
+            growths.looked(ScopeName::Kubepods, look(usage), usage + 200 * MIB);
             growths.sample(&plan, now);
             growths.sampled[1]
         };
         let (start, ms) = (10_000_000_000, 1_000_000);
         assert_eq!(sampled(100 * MIB, start), start);
-        assert_eq!(sampled(103 * MIB, start + 1999 * ms), start);
-        let second = start + 2000 * ms;
+        assert_eq!(sampled(103 * MIB, start + 4999 * ms), start);
+        let second = start + 5000 * ms;
         assert_eq!(sampled(103 * MIB, second), second);
         // It moves, from what it was at the sample.
         assert_eq!(sampled(106 * MIB, second + 600 * ms), second);
@@ -250,6 +270,25 @@ mod tests {
         let third = second + 601 * ms;
         assert_eq!(sampled(107 * MIB, third), third);
         assert_eq!(growths.sampled, [second, third]);
+    }
+
+    #[test]
+    fn far_below_its_level_a_scope_may_move() {
+        const MIB: u64 = 1 << 20;
+        let plan = ArmedPlan::default();
+        let mut growths = Growths::default();
+        let start = 10_000_000_000;
+        let mut sampled = |usage: u64, room: u64, now: u64| {
+            growths.looked(ScopeName::Node, look(usage), usage + room);
+            growths.sample(&plan, now);
+            growths.sampled[1] == now
+        };
+        assert!(sampled(1000 * MIB, 6400 * MIB, start));
+        let later = start + DISTANCE_NS;
+        assert!(!sampled(1099 * MIB, 6400 * MIB, later));
+        assert!(sampled(1100 * MIB, 6300 * MIB, later), "by a 64th");
+        let later = later + DISTANCE_NS;
+        assert!(sampled(1199 * MIB, 6200 * MIB, later), "of what is left");
     }
 
     #[test]

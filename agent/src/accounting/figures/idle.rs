@@ -1,7 +1,6 @@
 //! What a pass without a reader spares: a pod none of whose tasks ran keeps the figures that it had.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashSet};
 use podwarden_abi::Account;
 use podwarden_policy::PodUid;
 
@@ -21,22 +20,46 @@ pub enum Extent {
     Ran,
 }
 
+/// Where most pods ran, a look spares nothing: so many passes read every pod before the next.
+const WITHOUT_LOOK: u32 = 8;
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct IdlePods {
     /// See [`CgroupIndex::activity`].
     activity: HashMap<PodUid, u64>,
     ran: HashSet<PodUid>,
+    /// Passes that read every pod before a look is worth it.
+    without_look: u32,
 }
 
 impl IdlePods {
-    /// Notes which pods ran since the last look; returns whether any did, came or went.
-    pub(super) fn look(&mut self, index: &CgroupIndex, figures: &impl AccountReader) -> bool {
+    /// What the pass reads that is due now; `None` where no pod ran, came or went since the last call.
+    pub(super) fn look(
+        &mut self,
+        index: &CgroupIndex,
+        figures: &impl AccountReader,
+    ) -> Option<Extent> {
+        if let Some(left) = self.without_look.checked_sub(1) {
+            self.without_look = left;
+            if left == 0 {
+                // What the next look compares with.
+                self.note(index, figures);
+            }
+            return Some(Extent::Idle);
+        }
+        let changed = self.note(index, figures);
+        if changed && self.ran.len() * 4 >= index.pods().len() * 3 {
+            self.without_look = WITHOUT_LOOK;
+            return Some(Extent::Idle);
+        }
+        changed.then_some(Extent::Ran)
+    }
+
+    /// Notes which pods ran since the last call; returns whether any did, came or went.
+    fn note(&mut self, index: &CgroupIndex, figures: &impl AccountReader) -> bool {
         self.ran.clear();
-        let before = self.activity.len();
-        self.activity
-            .retain(|uid, _| index.pods().contains_key(uid));
-        let mut changed = self.activity.len() < before;
+        let mut changed = false;
         for (uid, entry) in index.pods() {
             let now = index.activity(entry, figures);
             match self.activity.get_mut(uid) {
@@ -47,12 +70,12 @@ impl IdlePods {
             self.ran.insert(uid.clone());
             changed = true;
         }
+        if self.activity.len() > index.pods().len() {
+            self.activity
+                .retain(|uid, _| index.pods().contains_key(uid));
+            changed = true;
+        }
         changed
-    }
-
-    /// The pods that ran between the last two looks.
-    pub(super) fn ran(&self) -> &HashSet<PodUid> {
-        &self.ran
     }
 
     /// What a pod that did not run had in the pass before, by `last`; it used no CPU since.

@@ -10,11 +10,12 @@ mod role;
 mod slots;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
 use arcstr::ArcStr;
+use foldhash::HashMap;
 use podwarden_abi::{Account, NO_SLOT};
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{PodUid, QosClass};

@@ -5,10 +5,11 @@
 //! so that they fall: the first that ends after a time is the highest since then.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::VecDeque,
     sync::{Mutex, PoisonError},
 };
 
+use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use podwarden_policy::PodUid;
 
@@ -127,8 +128,6 @@ impl Peaks {
     /// Adds what a pass has read.
     pub(super) fn note(&self, pods: &[PodStats]) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let uids: HashSet<_> = pods.iter().map(|pod| &pod.pod_ref.uid).collect();
-        all.retain(|uid, _| uids.contains(uid));
         let mut times = Times::default();
         for pod in pods {
             let uid = &pod.pod_ref.uid;
@@ -138,8 +137,6 @@ impl Peaks {
             let Some(of_pod) = all.get_mut(uid) else {
                 continue;
             };
-            let is_there = |id: &str| pod.containers.iter().any(|one| one.id == id);
-            of_pod.containers.retain(|id, _| is_there(id));
             for (id, memory) in parts(pod) {
                 let Some(memory) = memory else { continue };
                 let Some(at) = times.parse(&memory.time) else {
@@ -152,6 +149,14 @@ impl Peaks {
                 };
                 of_pod.put(id, reading);
             }
+            if of_pod.containers.len() > pod.containers.len() {
+                let is_there = |id: &str| pod.containers.iter().any(|one| one.id == id);
+                of_pod.containers.retain(|id, _| is_there(id));
+            }
+        }
+        if all.len() > pods.len() {
+            let uids: HashSet<_> = pods.iter().map(|pod| &pod.pod_ref.uid).collect();
+            all.retain(|uid, _| uids.contains(uid));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reads the usage of the followed cgroups, at low cost.
 //!
-//! Every pass reads the cgroup of all pods. Only when that has moved, and every other second, is every pod
+//! Every pass reads the cgroup of all pods. Only when that has moved, and every 5 s, is every pod
 //! read. A pass that took long is followed by a long pause: the whole costs at most a two-hundredth of
 //! a CPU, however many pods there are.
 
@@ -23,7 +23,7 @@ const COARSEST: Duration = Duration::from_secs(1);
 const SHARE: u32 = 200;
 
 /// Every pod is read at least this often, nanoseconds.
-const EVERY: u64 = 2_000_000_000;
+const EVERY: u64 = 5_000_000_000;
 
 /// Less than this is what the kernel charges ahead (`MEMCG_CHARGE_BATCH`, 64 pages, for each of a few
 /// CPUs), bytes.

@@ -3,7 +3,9 @@
 //! The kernel visits cgroups in the same order each time, so a cgroup's record is where it was in the pass before,
 //! until a cgroup comes or goes: a table by id is made only for a pass in which a record has moved.
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
+
+use foldhash::HashMap;
 
 use super::{CgroupRecord, Found, WalkError, Walker};
 

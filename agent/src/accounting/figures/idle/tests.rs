@@ -51,7 +51,7 @@ fn two_pods() -> CgroupIndex {
 }
 
 fn uids(idle: &IdlePods) -> Vec<&str> {
-    let mut uids: Vec<_> = idle.ran().iter().map(|uid| &**uid).collect();
+    let mut uids: Vec<_> = idle.ran.iter().map(|uid| &**uid).collect();
     uids.sort_unstable();
     uids
 }
@@ -61,32 +61,56 @@ fn a_pod_that_ran_is_read() {
     let mut index = two_pods();
     let mut table = Table::default();
     let mut idle = IdlePods::default();
-    assert!(idle.look(&index, &table), "every pod is new");
+    assert!(idle.note(&index, &table), "every pod is new");
     assert_eq!(uids(&idle), ["aa", "bb"]);
-    assert!(!idle.look(&index, &table));
-    assert!(idle.ran().is_empty());
+    assert_eq!(idle.look(&index, &table), None);
+    assert!(idle.ran.is_empty());
     *table.0.entry(3).or_default() += 1;
-    assert!(idle.look(&index, &table), "a container of its ran");
+    let ran = Some(Extent::Ran);
+    assert_eq!(idle.look(&index, &table), ran, "a container of its ran");
     assert_eq!(uids(&idle), ["aa"]);
-    assert!(!idle.look(&index, &table));
+    assert_eq!(idle.look(&index, &table), None);
     created(&mut index, 5, 4, "c");
-    assert!(idle.look(&index, &table), "another container");
+    assert_eq!(idle.look(&index, &table), ran, "another container");
     assert_eq!(uids(&idle), ["bb"]);
     created(&mut index, 6, 1, "podcc");
-    assert!(idle.look(&index, &table), "another pod");
+    assert_eq!(idle.look(&index, &table), ran, "another pod");
     assert_eq!(uids(&idle), ["cc"]);
+}
+
+#[test]
+fn where_most_pods_run_there_are_few_looks() {
+    let index = two_pods();
+    let mut table = Table::default();
+    let mut idle = IdlePods::default();
+    let whole = Some(Extent::Idle);
+    for _ in 0..3 {
+        *table.0.entry(3).or_default() += 1;
+        *table.0.entry(4).or_default() += 1;
+        assert_eq!(idle.look(&index, &table), whole, "both ran");
+        // Whether or not a pod runs meanwhile.
+        for _ in 0..WITHOUT_LOOK {
+            assert_eq!(idle.look(&index, &table), whole);
+            *table.0.entry(4).or_default() += 1;
+        }
+    }
+    // What ran before the last of them is no news.
+    *table.0.entry(4).or_default() -= 1;
+    assert_eq!(idle.look(&index, &table), None);
+    *table.0.entry(4).or_default() += 1;
+    assert_eq!(idle.look(&index, &table), Some(Extent::Ran));
 }
 
 #[test]
 fn a_pod_that_went_takes_another_pass() {
     let table = Table::default();
     let mut idle = IdlePods::default();
-    idle.look(&two_pods(), &table);
+    idle.note(&two_pods(), &table);
     let mut one = CgroupIndex::new(1, &CgroupPath::from("kubepods"), 1);
     created(&mut one, 4, 1, "podbb");
-    assert!(idle.look(&one, &table));
-    assert!(idle.ran().is_empty());
-    assert!(!idle.look(&one, &table));
+    assert!(idle.note(&one, &table));
+    assert!(idle.ran.is_empty());
+    assert_eq!(idle.look(&one, &table), None);
 }
 
 #[test]
@@ -113,10 +137,10 @@ fn what_did_not_run_keeps_its_figures_and_uses_no_cpu() {
         ..Account::default()
     };
     let (a, b) = (PodUid::from("aa"), PodUid::from("bb"));
-    idle.look(&index, &table);
+    idle.note(&index, &table);
     let last = || Some((stats.clone(), account));
     *table.0.entry(3).or_default() += 1;
-    idle.look(&index, &table);
+    idle.note(&index, &table);
     assert_eq!(idle.unchanged(Extent::Idle, &b, last), None, "a whole pass");
     assert_eq!(idle.unchanged(Extent::Ran, &a, last), None, "it ran");
     let (found, total) = idle.unchanged(Extent::Ran, &b, last).unwrap();

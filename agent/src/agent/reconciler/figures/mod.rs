@@ -161,12 +161,14 @@ impl FiguresPublisher {
             .sampled
             .is_none_or(|sampled| sampled.elapsed() >= IDLE_SAMPLING);
         let (index, gathered) = (&self.accounting.index, self.accounting.gathered());
-        let ran = self.accounting.kernel.is_none() || self.sampler.look(index, &gathered);
-        if is_whole_due || !self.is_idle {
-            Some(Extent::Idle)
-        } else {
-            ran.then_some(Extent::Ran)
+        if self.accounting.kernel.is_none() {
+            return Some(Extent::Idle);
         }
+        let extent = self.sampler.look(index, &gathered);
+        if is_whole_due || !self.is_idle {
+            return Some(Extent::Idle);
+        }
+        extent
     }
 
     /// A capability is missing; reported once.
@@ -259,9 +261,14 @@ impl FiguresPublisher {
         drop(last);
         if env.config.sampling_network {
             let entries = self.accounting.index.pods();
-            let ran = (extent != Extent::Read).then(|| self.sampler.ran());
-            self.networks
-                .pass(&env.tree, entries, &mut sample.pods, ran);
+            let has_reader = extent == Extent::Read;
+            self.networks.pass(
+                Instant::now(),
+                &env.tree,
+                entries,
+                &mut sample.pods,
+                has_reader,
+            );
         }
         if let Some(given) = others.given {
             given.put(&mut sample.pods);

@@ -3,8 +3,9 @@
 //! Kernel programs see it at context switches and before the kernel reclaims for the limit; a sampling pass sees what
 //! stays there without running.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::HashMap;
 use podwarden_abi::NearLimitEvent;
 use podwarden_policy::PodUid;
 

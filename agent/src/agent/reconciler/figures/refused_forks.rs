@@ -1,11 +1,12 @@
 //! Which pods had forks refused, by the counts of the sampling passes: an event for a pod at most every [`SPACING`].
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use arcstr::ArcStr;
+use foldhash::HashMap;
 use podwarden_policy::PodUid;
 
 use crate::api::types::{EventKind, PodStats};

@@ -112,8 +112,8 @@ fn one_that_fills_and_cannot_be_killed_leaves_the_first_in_its_place() {
     fake.arm(&["a", "b", "c", "d"], LEVEL, true);
     fake.step();
     let plan = Arc::clone(&fake.core.plan);
-    fake.core.growths.sample(&plan, now() + 2_000_000_000);
-    fake.core.growths.sample(&plan, now() + 3_000_000_000);
+    fake.core.growths.sample(&plan, now() + 5_000_000_000);
+    fake.core.growths.sample(&plan, now() + 10_000_000_000);
     fake.uses("d", 499_000);
     fake.uses("kubepods", LEVEL + 600_000);
     assert_eq!(chosen(&fake.step()), [(2, true)]);

@@ -19,9 +19,10 @@ fn settle(fake: &mut Fake, rel: &str, usage: u64) {
     fake.uses(rel, usage);
     fake.step();
     let plan = Arc::clone(&fake.core.plan);
-    let later = now() + 2_000_000_000;
-    fake.core.growths.sample(&plan, later);
-    fake.core.growths.sample(&plan, later + 2_000_000_000);
+    for seconds in [5, 10] {
+        let later = now() + seconds * 1_000_000_000;
+        fake.core.growths.sample(&plan, later);
+    }
 }
 
 /// Frees a victim's memory and leaves the scope where it was.
@@ -101,10 +102,13 @@ fn a_candidate_that_grows_lasts_longer_than_a_larger_one_where_others_grow() {
     fake.cgroup("kubepods", 0);
     fake.arm_at(level, &names, level, true);
     let (plan, at) = (Arc::clone(&fake.core.plan), now());
-    fake.core
-        .growths
-        .looked(ScopeName::Kubepods, level - 740 * MB);
-    for seconds in [8, 6] {
+    let look = Look {
+        at,
+        usage: level - 740 * MB,
+        working_set: level - 740 * MB,
+    };
+    fake.core.growths.looked(ScopeName::Kubepods, look, level);
+    for seconds in [8, 2] {
         fake.core
             .growths
             .sample(&plan, at - seconds * 1_000_000_000);
