@@ -84,9 +84,8 @@ impl PodNetworks {
             (_, false) => (0, quota(pods.len(), since, fresh)),
         };
         let node = self.node();
-        for (nth, (read, at)) in self.oldest_first(pods).into_iter().enumerate() {
-            let is_due = read.is_none_or(|read| now - read >= fresh);
-            if nth >= at_most || nth >= at_least && !is_due {
+        for (nth, (age, at)) in (self.oldest_first(pods, now, fresh).into_iter()).enumerate() {
+            if nth >= at_most || nth >= at_least && age < fresh {
                 break;
             }
             let pod = &pods[at];
@@ -122,11 +121,20 @@ impl PodNetworks {
         }
     }
 
-    /// When each pod was read, and its place.
-    fn oldest_first(&self, pods: &[PodStats]) -> Vec<(Option<Instant>, usize)> {
-        let read = |pod: &PodStats| self.known.get(&pod.pod_ref.uid).map(|known| known.at);
-        let mut pods: Vec<_> = pods.iter().map(read).zip(0..).collect();
-        pods.sort_unstable();
+    /// The age of what is known of each pod, and its place. A pod that had no process may have one by now: it is due.
+    fn oldest_first(
+        &self,
+        pods: &[PodStats],
+        now: Instant,
+        fresh: Duration,
+    ) -> Vec<(Duration, usize)> {
+        let age = |pod: &PodStats| match self.known.get(&pod.pod_ref.uid) {
+            Some(known) if known.stats.is_some() => now - known.at,
+            Some(known) => now - known.at + fresh,
+            None => Duration::MAX,
+        };
+        let mut pods: Vec<_> = pods.iter().map(age).zip(0..).collect();
+        pods.sort_unstable_by(|a, b| b.cmp(a));
         pods
     }
 
