@@ -20,7 +20,7 @@
 //! most, no other pod goes for it ([`Shortage::is_of`]). Each is known soon, or may be evicted as it is.
 //!
 //! Terms: the *excess* is what counts against the level less the target; the *grower* is what grew most over
-//! the last half second to second; the *gain* of a victim is its working set.
+//! the last half second to second, further back where nothing moved before; the *gain* of a victim is its working set.
 //!
 //! Properties, each with a test (`tests/worth.rs`):
 //! - pods that do not grow lose at most one of theirs to growth that is no candidate's in any

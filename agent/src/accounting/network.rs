@@ -2,7 +2,8 @@
 //!
 //! The kernel counts them for every network namespace anyhow. Reading costs some 20 us a pod, and finding a process of it
 //! some 30 more, so that on a node with many pods a pass reads some of them: those that were read longest ago, and each at
-//! least every [`FRESH`] while there is a reader. The first pass for a reader reads as many as it may keep him waiting for.
+//! least every [`FRESH`] while there is a reader. The first pass for a reader reads as many as it may
+//! keep the reader waiting for.
 
 use std::{
     collections::BTreeMap,
@@ -84,7 +85,7 @@ impl PodNetworks {
             (_, false) => (0, quota(pods.len(), since, fresh)),
         };
         let node = self.node();
-        for (nth, (age, at)) in (self.oldest_first(pods, now, fresh).into_iter()).enumerate() {
+        for (nth, (age, at)) in self.oldest_first(pods, now).into_iter().enumerate() {
             if nth >= at_most || nth >= at_least && age < fresh {
                 break;
             }
@@ -121,16 +122,12 @@ impl PodNetworks {
         }
     }
 
-    /// The age of what is known of each pod, and its place. A pod that had no process may have one by now: it is due.
-    fn oldest_first(
-        &self,
-        pods: &[PodStats],
-        now: Instant,
-        fresh: Duration,
-    ) -> Vec<(Duration, usize)> {
+    /// The age of what is known of each pod, and its place. A pod that had no process may have one by now: it is due for a
+    /// reader.
+    fn oldest_first(&self, pods: &[PodStats], now: Instant) -> Vec<(Duration, usize)> {
         let age = |pod: &PodStats| match self.known.get(&pod.pod_ref.uid) {
             Some(known) if known.stats.is_some() => now - known.at,
-            Some(known) => now - known.at + fresh,
+            Some(known) => now - known.at + FRESH,
             None => Duration::MAX,
         };
         let mut pods: Vec<_> = pods.iter().map(age).zip(0..).collect();

@@ -147,14 +147,14 @@ impl Looks {
 fn the_first_pass_for_a_reader_makes_up_for_the_time_without() {
     let mut looks = Looks::at(1000);
     assert_eq!(looks.pass(0, false), 1000, "every pod is new");
-    assert_eq!(looks.pass(30, false), 1, "it had no process");
+    assert_eq!(looks.pass(30, false), 0);
     assert_eq!(looks.pass(1, true), FIRST_FOR_READER);
-    for left in [100, 100, 100, 100, 88] {
+    for left in [100, 100, 100, 100, 88 + 1] {
         assert_eq!(looks.pass(1, true), left);
     }
     assert_eq!(looks.pass(1, true), AT_ONCE, "none is ten seconds old");
-    assert_eq!(looks.pass(1, false), 1);
-    assert_eq!(looks.pass(53, false), 512 - 31 + 1, "a minute old");
+    assert_eq!(looks.pass(1, false), 0);
+    assert_eq!(looks.pass(53, false), 512 - 31, "a minute old");
 }
 
 #[test]
