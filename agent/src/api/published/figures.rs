@@ -13,6 +13,10 @@ use serde::Serialize;
 use super::{compressed::Compressed, rows};
 use crate::api::types::{NodeStats, PodStats};
 
+/// What a pod or container takes in a list, bytes: 800, with waits and latencies 1,100. With this room a list of megabytes is not
+/// copied each time that it has doubled.
+const LISTED: usize = 1280;
+
 /// Figures of one sampling pass.
 #[derive(Debug)]
 pub struct Figures {
@@ -74,7 +78,10 @@ impl Figures {
         }
         let listed = self.listed.get_or_init(|| {
             let list = List { pods: &self.pods };
-            serde_json::to_vec(&list).map(Bytes::from)
+            let places: usize = self.pods.iter().map(|pod| 1 + pod.containers.len()).sum();
+            let mut text = Vec::with_capacity(places * LISTED);
+            serde_json::to_writer(&mut text, &list)?;
+            Ok(Bytes::from(text))
         });
         listed.as_ref().cloned()
     }
