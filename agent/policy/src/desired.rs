@@ -148,15 +148,7 @@ fn tier(snapshot: &Snapshot, sums: &Sums, class: QosClass) -> Desired {
         (Setting::CpuShares(CpuShares::MIN), Reason::LeastShares)
     };
     let mut settings = Vec::from([shares, tier_memory(&snapshot.node, sums, class)]);
-    settings.extend(snapshot.node.hugepages.keys().map(|&page_size| {
-        (
-            Setting::HugetlbLimit {
-                page_size,
-                limit: Limit::Unlimited,
-            },
-            Reason::TierHugepages { page_size },
-        )
-    }));
+    settings.extend(node::huge_pages(snapshot));
     if burstable {
         let request = sums.burstable.memory_request;
         settings.push(node::reservation(snapshot, Setting::MemoryLow, request));

@@ -259,15 +259,8 @@ pub enum Reason {
         /// Amount.
         limit: Bytes,
     },
-    /// Huge pages of `kubepods`: all that the node has.
-    NodeHugepages {
-        /// Page size.
-        page_size: Bytes,
-        /// Amount.
-        limit: Bytes,
-    },
-    /// Huge pages of a tier are not limited.
-    TierHugepages {
+    /// Huge pages of `kubepods` and of a tier are not limited.
+    HugepagesOfPods {
         /// Page size.
         page_size: Bytes,
     },

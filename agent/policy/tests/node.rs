@@ -2,13 +2,13 @@
 //! (kubelet `pkg/kubelet/cm/node_container_manager_linux.go` and its test).
 
 use podwarden_policy::{
-    Bytes, MilliCpu, Node,
+    Bytes, MilliCpu, Node, desired,
     limits::Limit,
     model::{Enforcement, Reserved, ReservedCgroup},
-    name::CgroupName,
+    name::{self, CgroupName},
     plan::{Action, Controllers, Ownership, Snapshot, plan},
     reserve::{self, Advertised, Amounts, ReserveError},
-    settings::{CpuShare, Observed},
+    settings::{CpuShare, Observed, Setting},
 };
 
 const SYSTEM: &str = "/system";
@@ -287,6 +287,30 @@ fn reserves_that_are_not_configured_are_those_of_the_node_object() {
         "what is configured stays"
     );
     assert_eq!(reserve::allocatable(&found).cpu, MilliCpu(7500));
+}
+
+/// The rows that a kubelet 1.36.2 left on cgroup v2 in a node with 256 huge pages of 2 MiB and none of 1 GiB.
+#[test]
+fn huge_pages_are_limited_in_pods_alone() {
+    let mut snapshot = Snapshot::new(Node::default(), name::kubepods(&CgroupName::root()));
+    let sizes = [
+        (Bytes::mebi(2), Bytes::mebi(512)),
+        (Bytes::gibi(1), Bytes::ZERO),
+    ];
+    snapshot.node.hugepages = sizes.into();
+    let tree = desired::tree(&snapshot);
+    assert_eq!(tree.len(), 3, "kubepods and two tiers");
+    for cgroup in tree {
+        let of_pages = cgroup
+            .settings
+            .iter()
+            .filter_map(|(setting, _)| match setting {
+                Setting::HugetlbLimit { page_size, limit } => Some((*page_size, *limit)),
+                _ => None,
+            });
+        let wanted = sizes.map(|(size, _)| (size, Limit::Unlimited));
+        assert_eq!(of_pages.collect::<Vec<_>>(), wanted, "{}", cgroup.name);
+    }
 }
 
 #[test]

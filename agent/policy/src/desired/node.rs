@@ -19,19 +19,10 @@ use crate::{
 /// written: nothing left is a node that is not known or not configured
 /// (see [`crate::reserve::validate`]), not one on which every pod is to be stopped.
 pub(super) fn kubepods(snapshot: &Snapshot, sums: &Sums) -> Desired {
-    let node = &snapshot.node;
     let mut settings = Vec::from([cpu(snapshot, sums)]);
     settings.extend(memory(snapshot, sums));
     settings.extend(pids(snapshot, sums));
-    settings.extend(node.hugepages.iter().map(|(&page_size, &limit)| {
-        (
-            Setting::HugetlbLimit {
-                page_size,
-                limit: Limit::At(limit),
-            },
-            Reason::NodeHugepages { page_size, limit },
-        )
-    }));
+    settings.extend(huge_pages(snapshot));
     let request = sums
         .guaranteed
         .memory_request
@@ -43,6 +34,19 @@ pub(super) fn kubepods(snapshot: &Snapshot, sums: &Sums) -> Desired {
         reason: Reason::TierMissing,
         settings,
     }
+}
+
+/// Huge pages of `kubepods` and of a tier: pods alone have limits (`setHugePagesConfig` of kubelet
+/// `pkg/kubelet/cm/qos_container_manager_linux.go`, which has `kubepods` as the tier of Guaranteed pods and takes
+/// back what it gave it before).
+pub(super) fn huge_pages(snapshot: &Snapshot) -> impl Iterator<Item = (Setting, Reason)> {
+    snapshot.node.hugepages.keys().map(|&page_size| {
+        let limit = Limit::Unlimited;
+        (
+            Setting::HugetlbLimit { page_size, limit },
+            Reason::HugepagesOfPods { page_size },
+        )
+    })
 }
 
 fn cpu(snapshot: &Snapshot, sums: &Sums) -> (Setting, Reason) {

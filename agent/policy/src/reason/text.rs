@@ -195,10 +195,7 @@ impl fmt::Display for Reason {
             Self::Hugepages { page_size, limit } => {
                 write!(f, "hugepages-{page_size} requested = {limit}")
             }
-            Self::NodeHugepages { page_size, limit } => {
-                write!(f, "hugepages-{page_size} of the node = {limit}")
-            }
-            Self::TierHugepages { page_size } => {
+            Self::HugepagesOfPods { page_size } => {
                 write!(f, "hugepages-{page_size} are limited per pod")
             }
             Self::Evict {

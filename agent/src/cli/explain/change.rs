@@ -59,9 +59,8 @@ pub(super) fn changes_with(scope: Scope, setting: &Setting, reason: &Reason) -> 
         (Reason::MemoryReservation { .. }, Pod) => "the memory requests of its containers",
         (Reason::MemoryReservation { .. }, _) => "pods that come or go, and their memory requests",
         (Reason::PidsLimit, _) => "podPidsLimit",
-        (Reason::NodeHugepages { .. }, _) => "the node's huge pages",
         (Reason::Hugepages { .. }, _) => "its requests of that size",
-        (Reason::TierHugepages { .. }, _) => "nothing, it is fixed",
+        (Reason::HugepagesOfPods { .. }, _) => "nothing, it is fixed",
         (Reason::NoLimit, _) => match setting {
             Setting::PidsLimit(_) => "podPidsLimit",
             Setting::MemoryLimit(_) => "qosReserved.memory",
