@@ -34,7 +34,7 @@ A snapshot (YAML or JSON); every key but the first two may be left out:
   kind: Snapshot
   cgroupVersion: v2                     # v1 | v2
   cgroupDriver: cgroupfs                # cgroupfs | systemd
-  node: {cpu: 2, memory: 20Gi, swap: 0, hugepages: {2Mi: 1Gi}}      # default: this machine
+  node: {cpu: 2, memory: 20Gi, swap: 0, pids: 32768, hugepages: {2Mi: 1Gi}}    # default: this machine
   config: {qosReserved: {memory: 50%}}  # keys of AgentConfig
   pods: []                              # v1 Pods
   usage: {default/web: {memory: 200Mi}} # working set by NAME, NAMESPACE/NAME or uid

@@ -70,6 +70,7 @@ pub(super) struct RawNode {
     cpu: Option<Cpu>,
     memory: Option<Memory>,
     swap: Option<Memory>,
+    pids: Option<u64>,
     #[serde(default)]
     hugepages: BTreeMap<String, Memory>,
 }
@@ -85,6 +86,7 @@ impl RawNode {
             cpu: self.cpu.map_or(here.cpu, |cpu| cpu.0),
             memory: self.memory.map_or(here.memory, |memory| memory.0),
             swap: self.swap.unwrap_or_default().0,
+            pids: self.pids,
             // Of this machine; the document does not set it.
             ..Machine::default()
         };

@@ -103,6 +103,21 @@ fn manifests_are_a_snapshot_of_this_machine() {
 }
 
 #[test]
+fn a_node_has_process_ids_where_the_snapshot_says_so() {
+    let rows = |node: &str| {
+        let input = parse(&format!("{HEAD}node: {{{node}}}\n")).unwrap();
+        let tree = Report::of(&input).tree;
+        let of_tasks = tree.into_iter().filter(|row| row.file == "pids.max");
+        of_tasks
+            .map(|row| (row.path, row.value))
+            .collect::<Vec<_>>()
+    };
+    let limited = ("/kubepods".to_owned(), "58599".to_owned());
+    assert_eq!(rows("cpu: 2, memory: 4Gi, pids: 58599"), [limited]);
+    assert_eq!(rows("cpu: 2, memory: 4Gi"), []);
+}
+
+#[test]
 fn pods_that_have_ended_count_no_more() {
     let text = r#"{"apiVersion": "v1", "kind": "PodList", "items": [
         {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}},
