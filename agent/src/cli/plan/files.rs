@@ -60,7 +60,8 @@ pub(crate) fn container_files(
             let weight = convert::shares_to_weight_log(shares);
             let curve = format!(
                 "{reason}; weight 10^((l^2 + 125 l) / 612 - 7 / 34) with l = log2 {shares}, \
-                 rounded up = {weight} (runc 1.3.2, crun 1.23 and later)"
+                 rounded up = {weight} (runc 1.3.2, crun 1.23 and later; before {linear}, by the kubelet's curve)",
+                linear = convert::shares_to_weight(shares),
             );
             let weight = Value::Share(CpuShare::Weight(weight));
             return rows(&table::CPU_SHARES, None, weight, &curve, version);
