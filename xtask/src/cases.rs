@@ -5,7 +5,14 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 /// The virtual machines, by their names; a machine's name begins with its kernel's series.
-pub const GUESTS: [&str; 5] = ["6.1", "6.12", "7.2", "6.12-systemd", "6.1-256cpus"];
+pub const GUESTS: [&str; 6] = [
+    "6.1",
+    "6.12",
+    "7.2",
+    "6.12-systemd",
+    "6.1-256cpus",
+    "6.12-kubernetes",
+];
 /// When a virtual machine is killed, in seconds.
 const VM_TIMEOUT: u64 = 4200;
 /// When `cargo xtask ci` begins no further case in a machine that has run on this kernel, and takes the same way on
@@ -40,17 +47,21 @@ fn place(text: &str) -> Result<Place, String> {
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct Request {
     /// Where the end-to-end cases run: native, 6.1, 6.12, 7.2, 6.12-systemd (those about its
-    /// cgroup driver), 6.1-256cpus (what is kept for each possible CPU), or none.
+    /// cgroup driver), 6.1-256cpus (what is kept for each possible CPU), 6.12-kubernetes (a kubelet on
+    /// cgroup v2, which takes --include-slow), or none.
     #[arg(
         long,
         value_delimiter = ',',
         value_parser = place,
-        default_value = "native,6.1,6.12,7.2,6.12-systemd,6.1-256cpus"
+        default_value = "native,6.1,6.12,7.2,6.12-systemd,6.1-256cpus,6.12-kubernetes"
     )]
     pub kernels: Vec<Place>,
     /// Runs only the cases with this in their name.
     #[arg(long)]
     pub filter: Option<String>,
+    /// Runs also the cases that take minutes each.
+    #[arg(long)]
+    pub include_slow: bool,
     /// Goes on after a stage that failed.
     #[arg(long)]
     pub keep_going: bool,
@@ -82,6 +93,7 @@ impl Request {
         Self {
             kernels: [Place::Here].into_iter().chain(guests).collect(),
             filter: None,
+            include_slow: false,
             keep_going: true,
             vm_timeout: VM_TIMEOUT,
             retries: 2,
@@ -122,7 +134,7 @@ mod tests {
         assert_eq!(place("6.12"), Ok(Place::On("6.12".to_owned())));
         assert!(
             place("5.4")
-                .is_err_and(|why| why.contains("6.1, 6.12, 7.2, 6.12-systemd, 6.1-256cpus"))
+                .is_err_and(|why| why.contains("6.1, 6.12, 7.2, 6.12-systemd, 6.1-256cpus, "))
         );
     }
 }

@@ -220,7 +220,7 @@ pub(crate) fn all() -> Vec<Case> {
 
 /// How much longer something may take where every instruction is interpreted, beside other machines and on a host that has
 /// other work.
-const EMULATED: u64 = 10;
+const EMULATED: u32 = 10;
 
 /// What a case gets.
 #[derive(Debug)]
@@ -289,11 +289,12 @@ impl Context {
 
     /// How long to wait for something that takes `seconds` at the very most on a real machine.
     pub(crate) fn limit(&self, seconds: u64) -> Duration {
-        Duration::from_secs(if self.emulated {
-            seconds * EMULATED
-        } else {
-            seconds
-        })
+        Duration::from_secs(seconds) * self.slowdown()
+    }
+
+    /// How many times longer than on a real machine something may take here.
+    pub(crate) fn slowdown(&self) -> u32 {
+        if self.emulated { EMULATED } else { 1 }
     }
 
     /// A thread that has made no system call for so long has nothing more to do.

@@ -46,7 +46,7 @@ pub(crate) use memory::{heaps_of_threads, resident};
 pub(crate) use mounts::Mounts;
 pub(crate) use node::{Node, Pod};
 pub(crate) use random_pods::{RandomPods, defaulted, manifest};
-pub(crate) use sandbox::{OWNER, Sandbox, owner, private_dir, remove_stale};
+pub(crate) use sandbox::{OWNER, Sandbox, clear, owner, private_dir, remove_stale};
 pub(crate) use schedstat::SchedStat;
 pub(crate) use server::Server;
 pub(crate) use standstill::{Standstill, state_of};

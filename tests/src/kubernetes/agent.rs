@@ -45,7 +45,7 @@ impl Cluster {
         if before != text.as_str() {
             unfit.extend(self.agent_pod().and_then(|pod| uid(&pod)));
         }
-        eventually(READY, || {
+        eventually(self.limit(READY), || {
             let pod = self.agent_pod()?;
             let uid = uid(&pod)?;
             let file = self.enclosure.path(&format!(
@@ -76,7 +76,7 @@ impl Cluster {
     pub(crate) fn without_agent(&self) -> Result<()> {
         let path = "/apis/apps/v1/namespaces/podwarden/daemonsets/podwarden";
         self.api.delete(path)?;
-        eventually(READY, || {
+        eventually(self.limit(READY), || {
             let pods = self.api.list(&format!("{NAMESPACE}/pods"))?;
             ensure!(pods.is_empty(), "{} pods of the agent are left", pods.len());
             Ok(())

@@ -17,8 +17,6 @@ use tokio::runtime::Runtime;
 
 use crate::harness::{Answer, https_get};
 
-/// How long one request may take.
-const REQUEST: Duration = Duration::from_secs(20);
 /// Pods of the cases.
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -27,6 +25,8 @@ pub(crate) struct Client {
     runtime: Runtime,
     kube: Kube,
     network: File,
+    /// How long one request may take.
+    limit: Duration,
 }
 
 impl std::fmt::Debug for Client {
@@ -36,8 +36,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// The server of a kubeconfig, in this network namespace.
-    pub(crate) fn new(kubeconfig: &str, network: File) -> Result<Self> {
+    /// The server of a kubeconfig, in this network namespace; a request may take `limit`.
+    pub(crate) fn new(kubeconfig: &str, network: File, limit: Duration) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -45,14 +45,15 @@ impl Client {
         let kube = runtime.block_on(async {
             let mut config =
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-            config.connect_timeout = Some(REQUEST);
-            config.read_timeout = Some(REQUEST);
+            config.connect_timeout = Some(limit);
+            config.read_timeout = Some(limit);
             anyhow::Ok(Kube::try_from(config)?)
         })?;
         Ok(Self {
             runtime,
             kube,
             network,
+            limit,
         })
     }
 
@@ -127,7 +128,7 @@ impl Client {
                     let body = answer.into_body().collect().await?.to_bytes();
                     anyhow::Ok((code, body))
                 };
-                tokio::time::timeout(REQUEST, answer).await?
+                tokio::time::timeout(self.limit, answer).await?
             })
         });
         let (code, body) = answer

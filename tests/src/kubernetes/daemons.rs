@@ -3,20 +3,25 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::enclosure::Enclosure;
 use super::pki::Pki;
-use super::{ADDRESS, NODE};
+use super::{ADDRESS, Driver, NODE, succeed};
 use crate::containerd::{BUSYBOX, find};
+use crate::harness::{eventually, values};
+use crate::machine::init::is_guest;
 
 const ETCD: &str = "http://127.0.0.1:2379";
 /// Where containerd is in the enclosure, as the shipped configuration has it.
-pub(super) const CONTAINERD: &str = "/run/containerd/containerd.sock";
-/// What pods may use of the node's memory, `kubepods`' limit.
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// What pods may use of the node's memory beside huge pages; `kubepods`' limit where there are none.
 const ALLOCATABLE: u64 = 1 << 30;
+/// Lines of each log that a failure in a test machine leaves.
+const PRINTED: usize = 60;
 /// Beyond that, what the kubelet's own eviction threshold takes.
 const THRESHOLD: u64 = 50 << 20;
 
@@ -144,18 +149,27 @@ pub(super) fn scheduler(program: PathBuf, pki: &Pki) -> Daemon {
 }
 
 /// Static pods are in `manifests` of the enclosure's directory.
-pub(super) fn kubelet(program: PathBuf, enclosure: &Enclosure, pki: &Pki) -> Result<Daemon> {
+pub(super) fn kubelet(
+    program: PathBuf,
+    enclosure: &Enclosure,
+    pki: &Pki,
+    driver: Driver,
+) -> Result<Daemon> {
     let dir = enclosure.dir();
     let manifests = dir.join("manifests");
     fs::create_dir(&manifests).context("create the directory for static pods")?;
     let config = dir.join("kubelet.yaml");
-    let reserved = memory_total()?.saturating_sub(ALLOCATABLE + THRESHOLD);
+    let huge: u64 = values::machine_hugepages()?
+        .values()
+        .map(|size| size.0)
+        .sum();
+    let reserved = memory_total()?.saturating_sub(huge + ALLOCATABLE + THRESHOLD);
     let text = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "failCgroupV1": false,
         "failSwapOn": false,
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": driver.as_str(),
         "containerRuntimeEndpoint": format!("unix://{CONTAINERD}"),
         "staticPodPath": manifests,
         "fileCheckFrequency": "1s",
@@ -186,12 +200,13 @@ pub(super) fn kubelet(program: PathBuf, enclosure: &Enclosure, pki: &Pki) -> Res
 }
 
 /// The runtime, and a network whose addresses (RFC 2544) the enclosure alone has.
-pub(super) fn containerd(enclosure: &Enclosure, plugins: &Path) -> Result<Daemon> {
+pub(super) fn containerd(enclosure: &Enclosure, plugins: &Path, driver: Driver) -> Result<Daemon> {
     let dir = enclosure.dir();
     let network = dir.join("net.d");
     fs::create_dir(&network).context("create the directory for the network")?;
     let plugin = json!({
-        "type": "ptp",
+        // The kernel of a test machine has no devices for pods: they have their addresses and nothing else.
+        "type": if is_guest() { "host-local" } else { "ptp" },
         "ipMasq": false,
         "ipam": {
             "type": "host-local",
@@ -212,13 +227,24 @@ state = "/run/containerd"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{dir}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  restrict_oom_score_adj = true
+  restrict_oom_score_adj = {restricted}
   disable_apparmor = true
   sandbox_image = "{BUSYBOX}"
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{plugins}"
   conf_dir = "{network}"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "{snapshotter}"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  NoPivotRoot = {in_initramfs}
+  SystemdCgroup = {by_systemd}
 "#,
+        restricted = restricts_oom_score(),
+        snapshotter = snapshotter(),
+        in_initramfs = is_guest(),
+        by_systemd = driver == Driver::Systemd,
         dir = dir.display(),
         plugins = plugins.display(),
         network = network.display(),
@@ -229,8 +255,31 @@ state = "/run/containerd"
     Ok(Daemon::new("containerd", program, args))
 }
 
+/// Whether the runtime may not lower a process's `oom_score_adj`.
+pub(crate) fn restricts_oom_score() -> bool {
+    !is_guest()
+}
+
+/// What keeps the files of images; the kernel of a test machine has no overlays.
+fn snapshotter() -> &'static str {
+    if is_guest() { "native" } else { "overlayfs" }
+}
+
+/// Imports an image, as soon as the runtime answers, for which it has `limit`.
+pub(super) fn import(enclosure: &Enclosure, image: &Path, limit: Duration) -> Result<()> {
+    let socket = enclosure.path(CONTAINERD);
+    eventually(limit, || {
+        ensure!(socket.exists(), "there is no {}", socket.display());
+        succeed(&mut ctr(enclosure, &["version"])?)
+    })
+    .context("containerd does not answer")?;
+    let image = image.display().to_string();
+    let args = ["images", "import", "--snapshotter", snapshotter(), &image];
+    succeed(&mut ctr(enclosure, &args)?).map(drop)
+}
+
 /// `ctr` at that runtime.
-pub(super) fn ctr(enclosure: &Enclosure, args: &[&str]) -> Result<Command> {
+fn ctr(enclosure: &Enclosure, args: &[&str]) -> Result<Command> {
     let program = find("ctr").context("there is no ctr")?;
     let mut command = enclosure.command(&program)?;
     command
@@ -241,19 +290,32 @@ pub(super) fn ctr(enclosure: &Enclosure, args: &[&str]) -> Result<Command> {
 
 /// The last line that each of them wrote.
 pub(super) fn last_words(dir: &Path) -> String {
-    let logs = fs::read_dir(dir).into_iter().flatten().flatten();
-    let logs = logs.map(|entry| entry.path());
-    let mut lines = Vec::new();
-    for log in logs.filter(|path| path.extension().is_some_and(|end| end == "log")) {
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        let name = log.file_stem().unwrap_or_default().display();
-        lines.extend(
-            text.lines()
-                .last()
-                .map(|line| format!("{name} says {line:?}")),
-        );
+    let lines = logs(dir).filter_map(|(name, text)| {
+        let line = text.lines().last()?;
+        Some(format!("{name} says {line:?}"))
+    });
+    lines.collect::<Vec<_>>().join(", ")
+}
+
+/// Prints the end of what each of them wrote. The files of a test machine are gone with it, and its console is kept.
+pub(super) fn print_ends(dir: &Path) {
+    for (name, text) in logs(dir) {
+        let lines: Vec<_> = text.lines().collect();
+        for line in &lines[lines.len().saturating_sub(PRINTED)..] {
+            println!("{name}: {line}");
+        }
     }
-    lines.join(", ")
+}
+
+/// Names and texts of the logs in a directory.
+fn logs(dir: &Path) -> impl Iterator<Item = (String, String)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let logs = paths.filter(|path| path.extension().is_some_and(|end| end == "log"));
+    logs.map(|log| {
+        let name = log.file_stem().unwrap_or_default().display().to_string();
+        (name, fs::read_to_string(&log).unwrap_or_default())
+    })
 }
 
 /// `MemTotal`, bytes.

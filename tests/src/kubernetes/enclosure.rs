@@ -1,5 +1,6 @@
 //! Namespaces for a node: network, mounts, cgroups. What runs there sees a private cgroup as the root of every
-//! hierarchy; process ids are the machine's, because the agent's kernel programs report those.
+//! hierarchy; process ids are the machine's, because the agent's kernel programs report those. In a test machine they
+//! are the machine's own, which no other work shares: systemd's cgroups are in no other.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,7 +18,9 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
-use crate::harness::{Cgroup, Sandbox};
+use super::driver::Driver;
+use crate::harness::{Cgroup, Sandbox, clear};
+use crate::machine::init::is_guest;
 
 const SCRIPT: &str = include_str!("enclose.sh");
 /// The cgroup of the daemons, beside `kubepods`.
@@ -29,29 +32,41 @@ pub(crate) struct Enclosure {
     /// Holds the namespaces.
     holder: Child,
     namespaces: Arc<[(File, CloneFlags)]>,
+    /// The cgroup that is the root in it.
+    root: Cgroup,
+    /// Where its daemons run; where this program does, in a machine of its own.
+    daemons: Option<Cgroup>,
     sandbox: Sandbox,
 }
 
 impl Enclosure {
     pub(super) fn new() -> Result<Self> {
         let sandbox = Sandbox::new()?;
+        let alone = is_guest();
+        let (root, daemons) = match alone {
+            true => (Cgroup::new(&sandbox.mounts, ""), None),
+            false => (sandbox.root.clone(), Some(sandbox.root.child(DAEMONS))),
+        };
         let mut command = Command::new("sh");
         command
             .args(["-c", SCRIPT, "sh"])
             .arg(sandbox.dir())
-            .arg(DAEMONS)
+            .arg(if alone { "" } else { DAEMONS })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(sandbox.dir().join("enclosure.log"))?);
-        // Also the hierarchies that pods of other cases have no part in: a runtime and a kubelet use them.
-        let elsewhere = Cgroup::new(&sandbox.mounts.elsewhere()?, sandbox.root.path());
-        elsewhere.create()?;
-        let procs = [procs(&sandbox.root)?, procs(&elsewhere)?].concat();
-        let flags =
-            CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP;
+        let (mut joined, mut flags) = (Vec::new(), CloneFlags::empty());
+        if !alone {
+            // Also the hierarchies that pods of other cases have no part in: a runtime and a kubelet use them.
+            let elsewhere = Cgroup::new(&sandbox.mounts.elsewhere()?, root.path());
+            elsewhere.create()?;
+            joined = [procs(&root)?, procs(&elsewhere)?].concat();
+            flags =
+                CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP;
+        }
         let prepare = move || {
             set_pdeathsig(Signal::SIGKILL)?;
-            join(&procs)?;
+            join(&joined)?;
             Ok(unshare(flags)?)
         };
         // SAFETY: only system calls between fork and exec, on paths that were built before.
@@ -64,6 +79,8 @@ impl Enclosure {
         let mut this = Self {
             holder,
             namespaces: Arc::new([]),
+            root,
+            daemons,
             sandbox,
         };
         if read.is_err() || line != "ready\n" {
@@ -87,13 +104,15 @@ impl Enclosure {
     /// A program in it, which is killed when the thread ends that starts it.
     pub(super) fn command(&self, program: &Path) -> Result<Command> {
         let mut command = Command::new(program);
-        let daemons = self.sandbox.root.child(DAEMONS);
-        let elsewhere = Cgroup::new(&self.sandbox.mounts.elsewhere()?, daemons.path());
-        let procs = [procs(&daemons)?, procs(&elsewhere)?].concat();
+        let mut joined = Vec::new();
+        if let Some(daemons) = &self.daemons {
+            let elsewhere = Cgroup::new(&self.sandbox.mounts.elsewhere()?, daemons.path());
+            joined = [procs(daemons)?, procs(&elsewhere)?].concat();
+        }
         let namespaces = Arc::clone(&self.namespaces);
         let enter = move || {
             set_pdeathsig(Signal::SIGKILL)?;
-            join(&procs)?;
+            join(&joined)?;
             for (file, flag) in &*namespaces {
                 setns(file, *flag)?;
             }
@@ -125,15 +144,22 @@ impl Enclosure {
 
     /// The cgroup that is the root in it.
     pub(crate) fn root(&self) -> &Cgroup {
-        &self.sandbox.root
+        &self.root
     }
 }
 
 impl Drop for Enclosure {
     fn drop(&mut self) {
-        // What else runs is in the sandbox's cgroup, which ends it.
+        // What else runs is in the sandbox's cgroup, which ends it, or in a test machine below `kubepods`.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
+        if self.daemons.is_none() {
+            for kubepods in Driver::ALL.map(|driver| self.root.child(driver.kubepods())) {
+                if let Err(error) = clear(&kubepods) {
+                    eprintln!("left behind below {}: {error:#}", kubepods.path());
+                }
+            }
+        }
     }
 }
 

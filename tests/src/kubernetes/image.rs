@@ -8,9 +8,15 @@ use anyhow::{Context as _, Result};
 use xtask::image::{self, About};
 
 use crate::containerd::find;
+use crate::harness::Shipped;
 
-/// Makes the image `name` in the new directory `dir`; the answer is the file.
-pub(super) fn build(dir: &Path, name: &str, agent: &Path) -> Result<PathBuf> {
+/// Makes the image that the shipped DaemonSet names in the new directory `dir`; the answer is the file.
+pub(super) fn build(dir: &Path, agent: &Path) -> Result<PathBuf> {
+    let shipped = Shipped::read()?;
+    let pod = &shipped.object("DaemonSet")?["spec"]["template"]["spec"];
+    let name = pod["containers"][0]["image"]
+        .as_str()
+        .context("it has no image")?;
     fs::create_dir(dir)?;
     let program = dir.join("podwarden");
     if !strip(agent, &program) {

@@ -1,5 +1,5 @@
 //! A real Kubernetes of the cases' own: etcd, the control plane, a kubelet and containerd, in namespaces that
-//! end with it. One serves all cases of a run.
+//! end with it. One serves all cases of a run. In a test machine that is for it, the machine is the node.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -7,21 +7,25 @@
 //! | `enclosure` | the namespaces, and how a program gets into them |
 //! | `pki` | certificates, tokens, kubeconfigs |
 //! | `daemons` | command lines and configurations |
+//! | `driver` | the names of cgroups |
 //! | `image` | the agent's image |
 //! | `client` | the API server |
 //! | `agent` | the shipped DaemonSet, and the agent's own API |
 //! | `pod` | pods for the cases |
+//! | `shared` | the one of a run |
 //! | `machine` | what of the machine has to stay as it is |
 
 mod agent;
 mod client;
 mod daemons;
+mod driver;
 mod enclosure;
 mod image;
 mod machine;
 mod pki;
 mod pod;
-mod programs;
+pub(crate) mod programs;
+mod shared;
 
 use std::cell::RefCell;
 use std::fs;
@@ -34,15 +38,19 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 pub(crate) use self::client::{Client, PODS};
-use self::daemons::{CONTAINERD, Daemon};
+use self::daemons::Daemon;
+pub(crate) use self::daemons::restricts_oom_score;
+pub(crate) use self::driver::Driver;
 use self::enclosure::Enclosure;
 use self::machine::Machine;
 use self::pki::Pki;
 pub(crate) use self::pod::Pod;
 use self::programs::Programs;
-use crate::cases::{Context, Skip, skip};
+pub(crate) use self::shared::Shared;
+use crate::cases::{Context, skip};
 use crate::containerd::{build_busybox, find, missing, plugins};
-use crate::harness::{Cgroup, Shipped, eventually};
+use crate::harness::{Cgroup, eventually};
+use crate::machine::init::is_guest;
 
 /// What the node is called.
 pub(crate) const NODE: &str = "node1";
@@ -50,48 +58,10 @@ pub(crate) const NODE: &str = "node1";
 const ADDRESS: &str = "198.18.1.1";
 /// That of the service `kubernetes`, by which pods find the API server.
 const SERVICE: &str = "10.96.0.1";
+/// How long one request may take.
+pub(crate) const REQUEST: Duration = Duration::from_secs(20);
 /// How long the control plane and the node may take to be ready.
 const START: Duration = Duration::from_secs(90);
-
-/// The cluster of a run of the cases.
-#[derive(Debug, Default)]
-pub(crate) enum Shared {
-    /// No case has asked for it yet.
-    #[default]
-    NotStarted,
-    /// It runs.
-    Running(Rc<Cluster>),
-    /// It cannot run here, or did not start.
-    Absent { reason: String, skipped: bool },
-}
-
-impl Shared {
-    /// The cluster, started for the first case that asks; that case is skipped, and every further one, where
-    /// none can run.
-    pub(crate) fn get(&mut self, context: &Context) -> Result<Rc<Cluster>> {
-        if matches!(self, Self::NotStarted) {
-            *self = match Cluster::start(context) {
-                Ok(cluster) => Self::Running(Rc::new(cluster)),
-                Err(error) => Self::Absent {
-                    skipped: error.is::<Skip>(),
-                    reason: format!("{error:#}"),
-                },
-            };
-        }
-        match self {
-            Self::Running(cluster) => Ok(Rc::clone(cluster)),
-            Self::Absent {
-                reason,
-                skipped: true,
-            } => {
-                skip(reason.clone())?;
-                bail!("it was skipped")
-            }
-            Self::Absent { reason, .. } => bail!("no Kubernetes: {reason}"),
-            Self::NotStarted => bail!("no Kubernetes was started"),
-        }
-    }
-}
 
 /// See the module. Its parts go in this order.
 #[derive(Debug)]
@@ -103,16 +73,18 @@ pub(crate) struct Cluster {
     others: Vec<Daemon>,
     programs: Programs,
     admin: String,
+    /// Of the kubelet.
+    driver: Driver,
+    /// How many times longer than on a real machine something may take here.
+    slowdown: u32,
     /// The machine before it was started.
     machine: Machine,
     enclosure: Rc<Enclosure>,
 }
 
 impl Cluster {
-    fn start(context: &Context) -> Result<Self> {
-        if context.emulated() {
-            skip("the test machine has no Kubernetes")?;
-        }
+    /// Starts one whose kubelet has this driver; the case is skipped where none can run.
+    pub(crate) fn start(context: &Context, driver: Driver) -> Result<Self> {
         let since = Instant::now();
         let programs = Programs::find()?;
         let absent = ["etcd", "ip", "iptables", "ldd", "xz"].into_iter();
@@ -133,8 +105,12 @@ impl Cluster {
             machine,
             programs,
             &plugins,
-            context.agent(),
+            context,
+            driver,
         );
+        if this.is_err() && is_guest() {
+            daemons::print_ends(enclosure.dir());
+        }
         let this = this.with_context(|| daemons::last_words(enclosure.dir()))?;
         context.figure("cluster_ready", since.elapsed().as_secs_f64(), "s");
         Ok(this)
@@ -145,31 +121,41 @@ impl Cluster {
         machine: Machine,
         programs: Programs,
         plugins: &Path,
-        agent: &Path,
+        context: &Context,
+        driver: Driver,
     ) -> Result<Self> {
+        let slowdown = context.slowdown();
+        let start = START * slowdown;
         let dir = enclosure.dir().to_owned();
         fs::create_dir(dir.join("go")).context("create the directory of signals")?;
         let pki = Pki::new(&dir.join("pki"))?;
         let mut etcd = daemons::etcd(&enclosure)?;
         let mut apiserver = daemons::apiserver(programs.path("kube-apiserver"), &pki);
-        let mut containerd = daemons::containerd(&enclosure, plugins)?;
+        let mut containerd = daemons::containerd(&enclosure, plugins, driver)?;
         for daemon in [&mut etcd, &mut apiserver, &mut containerd] {
             daemon.start(&enclosure)?;
         }
         let controllers = programs.path("kube-controller-manager");
         let mut controllers = daemons::controller_manager(controllers, &enclosure, &pki);
         let mut scheduler = daemons::scheduler(programs.path("kube-scheduler"), &pki);
-        let mut kubelet = daemons::kubelet(programs.path("kubelet"), &enclosure, &pki)?;
-        import(&enclosure, &build_busybox(&dir.join("busybox"))?)?;
-        let shipped = Shipped::read()?;
-        let pod = &shipped.object("DaemonSet")?["spec"]["template"]["spec"];
-        let name = pod["containers"][0]["image"]
-            .as_str()
-            .context("it has no image")?;
-        import(&enclosure, &image::build(&dir.join("agent"), name, agent)?)?;
-        let api = Client::new(&pki.file("admin.conf"), enclosure.network()?)?;
-        eventually(START, || api.get("/api/v1/namespaces/kube-system"))
-            .context("the API server does not answer")?;
+        let mut kubelet = daemons::kubelet(programs.path("kubelet"), &enclosure, &pki, driver)?;
+        let busybox = build_busybox(&dir.join("busybox"))?;
+        daemons::import(&enclosure, &busybox, start)?;
+        // What is shipped is not in a test machine.
+        if !is_guest() {
+            let agent = image::build(&dir.join("agent"), context.agent())?;
+            daemons::import(&enclosure, &agent, start)?;
+        }
+        let request = REQUEST * slowdown;
+        let api = Client::new(&pki.file("admin.conf"), enclosure.network()?, request)?;
+        eventually(start, || {
+            api.get("/api/v1/namespaces/kube-system")?;
+            // The controller manager ends where it waits for this longer than 10 s.
+            let (code, said) = api.answer("GET", "/healthz", "", &Value::Null)?;
+            ensure!(code == 200, "it is not healthy: {said:?}");
+            Ok(())
+        })
+        .context("the API server does not answer")?;
         for daemon in [&mut controllers, &mut scheduler, &mut kubelet] {
             daemon.start(&enclosure)?;
         }
@@ -180,6 +166,8 @@ impl Cluster {
             others: vec![controllers, scheduler, containerd, etcd],
             programs,
             admin: pki.file("admin.conf"),
+            driver,
+            slowdown,
             machine,
             enclosure,
         };
@@ -188,7 +176,7 @@ impl Cluster {
     }
 
     fn wait_ready(&self) -> Result<()> {
-        eventually(START, || {
+        eventually(self.limit(START), || {
             let node = self.api.get(&format!("/api/v1/nodes/{NODE}"))?;
             let ready = condition(&node, "Ready").context("it has no condition Ready")?;
             ensure!(ready["status"] == "True", "{ready}");
@@ -200,6 +188,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// How long to wait for what takes `usual` at the very most on a real machine.
+    pub(crate) fn limit(&self, usual: Duration) -> Duration {
+        usual * self.slowdown
+    }
+
     /// The API server, asked with another token.
     pub(crate) fn api_as(&self, token: &str) -> Result<Client> {
         let text =
@@ -209,7 +202,8 @@ impl Cluster {
         // A signed token is longer than a file's name may be.
         let file = self.enclosure.dir().join("another.conf");
         fs::write(&file, config.to_string()).context("write another kubeconfig")?;
-        Client::new(&file.display().to_string(), self.enclosure.network()?)
+        let network = self.enclosure.network()?;
+        Client::new(&file.display().to_string(), network, self.limit(REQUEST))
     }
 
     /// Kills the API server.
@@ -220,7 +214,9 @@ impl Cluster {
     /// Starts it again and waits until it answers.
     pub(crate) fn start_apiserver(&self) -> Result<()> {
         self.apiserver.borrow_mut().start(&self.enclosure)?;
-        let answer = eventually(START, || self.api.get("/api/v1/namespaces/kube-system"));
+        let answer = eventually(self.limit(START), || {
+            self.api.get("/api/v1/namespaces/kube-system")
+        });
         answer.map(drop).context("the API server does not answer")
     }
 
@@ -267,7 +263,7 @@ impl Cluster {
 
     /// Waits until a pod runs.
     pub(crate) fn running(&self, name: &str) -> Result<()> {
-        eventually(START, || {
+        eventually(self.limit(START), || {
             let status = self.pod(name)?["status"].take();
             let running = &status["containerStatuses"][0]["state"]["running"];
             ensure!(
@@ -316,9 +312,29 @@ impl Cluster {
         Ok(())
     }
 
+    /// Prints the end of what its daemons wrote.
+    pub(crate) fn print_logs(&self) {
+        daemons::print_ends(self.dir());
+    }
+
     /// The node's `kubepods`.
     pub(crate) fn kubepods(&self) -> Cgroup {
-        self.enclosure.root().child("kubepods")
+        self.enclosure.root().child(self.driver.kubepods())
+    }
+
+    /// A tier's cgroup.
+    pub(crate) fn tier(&self, name: &str) -> Cgroup {
+        self.kubepods().child(&self.driver.tier(name))
+    }
+
+    /// The cgroup at a path below the node's root.
+    pub(crate) fn cgroup(&self, path: &str) -> Cgroup {
+        self.enclosure.root().child(path.trim_start_matches('/'))
+    }
+
+    /// The names of its cgroups.
+    pub(crate) fn driver(&self) -> Driver {
+        self.driver
     }
 
     /// All that is written for the cluster.
@@ -346,18 +362,6 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
 pub(crate) fn uid(object: &Value) -> Result<String> {
     let uid = object["metadata"]["uid"].as_str();
     uid.map(str::to_owned).context("it has no uid")
-}
-
-/// Imports an image, as soon as the runtime answers.
-fn import(enclosure: &Enclosure, image: &Path) -> Result<()> {
-    let socket = enclosure.path(CONTAINERD);
-    eventually(START, || {
-        ensure!(socket.exists(), "there is no {}", socket.display());
-        succeed(&mut daemons::ctr(enclosure, &["version"])?)
-    })
-    .context("containerd does not answer")?;
-    let image = image.display().to_string();
-    succeed(&mut daemons::ctr(enclosure, &["images", "import", &image])?).map(drop)
 }
 
 /// What it says on standard error.

@@ -74,7 +74,7 @@ impl Cluster {
             fs::remove_file(entry?.path())?;
         }
         self.api.delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
-        eventually(GONE, || {
+        eventually(self.limit(GONE), || {
             let pods = self.api.list(PODS)?;
             let names: Vec<_> = pods.iter().map(|pod| &pod["metadata"]["name"]).collect();
             ensure!(names.is_empty(), "pods are left: {names:?}");
@@ -88,7 +88,7 @@ impl Cluster {
             let left: Vec<_> = self
                 .pod_cgroups()
                 .into_iter()
-                .filter(|path| !path.ends_with(&format!("pod{own}")))
+                .filter(|path| own.is_empty() || !self.driver.is_of(path, &own))
                 .collect();
             ensure!(left.is_empty(), "cgroups of pods are left: {left:?}");
             Ok(())
@@ -97,15 +97,20 @@ impl Cluster {
 
     /// The cgroups of pods.
     pub(crate) fn pod_cgroups(&self) -> Vec<String> {
-        let kubepods = self.kubepods();
         let tiers = [
-            kubepods.child("burstable"),
-            kubepods.child("besteffort"),
-            kubepods,
+            self.tier("burstable"),
+            self.tier("besteffort"),
+            self.kubepods(),
         ];
         let pods = tiers.iter().flat_map(Cgroup::children);
         let paths = pods.map(|pod| pod.path().to_owned());
-        paths.filter(|path| path.contains("/pod")).collect()
+        paths.filter(|path| self.is_pod(path)).collect()
+    }
+
+    /// Whether a path is that of a pod's cgroup.
+    pub(crate) fn is_pod(&self, path: &str) -> bool {
+        let name = path.rsplit('/').next();
+        name.is_some_and(|name| self.driver.is_pod(name))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The programs: those in the directory that `PODWARDEN_KUBERNETES` names, such as a Kubernetes release, or a
-//! compressed one beside the work tree, which is all of them and decides by its name what it is.
+//! compressed one beside the work tree, which is all of them and decides by its name what it is. A test machine that is
+//! for them has them in a place of their own.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,10 +11,13 @@ use anyhow::{Context as _, Result, ensure};
 use xtask::paths::Workspace;
 
 use crate::cases::skip;
+use crate::machine::init::is_guest;
 
 /// Names the directory.
 const VARIABLE: &str = "PODWARDEN_KUBERNETES";
-const NAMES: [&str; 5] = [
+/// Where a test machine has them.
+pub(crate) const IN_MACHINE: &str = "/kubernetes";
+pub(crate) const NAMES: [&str; 5] = [
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
@@ -23,10 +27,13 @@ const NAMES: [&str; 5] = [
 
 /// Where they are; the case is skipped where they are not.
 #[derive(Debug)]
-pub(super) struct Programs(PathBuf);
+pub(crate) struct Programs(PathBuf);
 
 impl Programs {
-    pub(super) fn find() -> Result<Self> {
+    pub(crate) fn find() -> Result<Self> {
+        if is_guest() {
+            return Self::in_machine();
+        }
         let workspace = Workspace::locate();
         let dir = match std::env::var_os(VARIABLE) {
             Some(dir) => PathBuf::from(dir),
@@ -47,8 +54,16 @@ impl Programs {
         Ok(Self(dir))
     }
 
+    fn in_machine() -> Result<Self> {
+        let dir = PathBuf::from(IN_MACHINE);
+        if !dir.is_dir() {
+            skip("the test machine has no Kubernetes")?;
+        }
+        Ok(Self(dir))
+    }
+
     /// One of them.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

@@ -11,7 +11,7 @@ use xtask::paths::Workspace;
 use xtask::{cmd, setup};
 
 use super::debian::{self, PEERS};
-use super::guest::Guest;
+use super::guest::{Guest, MEMORY};
 use super::kernels::Kernel;
 use super::message::{Ended, Message, Request};
 use super::vm::{Clock, Machine, Said};
@@ -66,6 +66,7 @@ fn converge(workspace: &Workspace, kernel: &str, args: &[OsString]) -> Result<()
         kernel: &guest.kernel(workspace)?,
         kernel_arguments: &guest.kernel_arguments(),
         initramfs: &guest.initramfs(workspace)?,
+        memory: guest.memory,
         dir: &workspace.results().join(format!("bench-converge-{kernel}")),
         request: &Request::Bench(request),
         clock: Clock::Instructions,
@@ -84,6 +85,7 @@ fn evict(workspace: &Workspace, args: &[OsString]) -> Result<()> {
         kernel: &kernel,
         kernel_arguments: &debian::kernel_arguments(),
         initramfs: &debian::pack(workspace, &PEERS)?,
+        memory: MEMORY,
         dir: &workspace.results().join("bench-evict"),
         request: &Request::Bench(arguments(given)),
         clock: Clock::Instructions,

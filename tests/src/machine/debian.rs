@@ -1,9 +1,10 @@
-//! A Debian whose first process is systemd, to boot into: for the systemd cgroup driver.
+//! A Debian whose first process is systemd, to boot into: for the systemd cgroup driver, and for a kubelet.
 //!
 //! debootstrap builds it once from the machine's own archive, in its own release, so that the
 //! programs built here find their libraries there. It is kept as an archive; each run appends the
 //! agent, the cases and the unit that runs them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,26 +15,39 @@ use xtask::step::step;
 use xtask::{apt, cmd, setup};
 
 use super::archive::Archive;
+use crate::kubernetes::programs::{self, Programs};
 
 /// One such Debian.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Debian {
     /// What its files are kept as.
     name: &'static str,
     /// What it has beyond the essential packages.
     packages: &'static str,
+    /// Whether it has the programs of Kubernetes.
+    kubernetes: bool,
 }
 
 /// For the cases.
 pub(super) const SYSTEMD: Debian = Debian {
     name: "systemd",
     packages: "systemd,dbus",
+    kubernetes: false,
 };
 
 /// For the benchmark: with the daemons that take cgroup v2 or systemd.
 pub(super) const PEERS: Debian = Debian {
     name: "systemd-peers",
     packages: "systemd,dbus,systemd-oomd,oomd",
+    kubernetes: false,
+};
+
+/// For the cases with a kubelet: with a runtime, and what the control plane and the node need beside it.
+pub(super) const KUBERNETES: Debian = Debian {
+    name: "kubernetes-node",
+    packages: "systemd,dbus,etcd-server,containerd,runc,containernetworking-plugins,iptables,iproute2,\
+               busybox-static,xz-utils",
+    kubernetes: true,
 };
 
 /// Mount points, and half of the size: what no unit and no case reads.
@@ -85,6 +99,8 @@ pub(super) fn kernel_arguments() -> String {
 
 /// Packs the release binaries into it.
 pub(super) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
+    // First: where there are none, there is nothing to build.
+    let programs = debian.kubernetes.then(Programs::find).transpose()?;
     let base = base(workspace, debian)?;
     let path = base.with_file_name("initramfs.cpio");
     fs::copy(&base, &path).with_context(|| format!("copy {}", base.display()))?;
@@ -92,8 +108,30 @@ pub(super) fn pack(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     archive.file(&workspace.agent(), Path::new("podwarden"))?;
     archive.file(&workspace.e2e(), Path::new("e2e"))?;
     archive.bytes(&format!("etc/systemd/system/{UNIT}"), UNIT_FILE.as_bytes())?;
+    if let Some(programs) = programs {
+        kubernetes(&mut archive, &programs)?;
+    }
     archive.finish()?;
     Ok(path)
+}
+
+/// The programs, where a node in a machine finds them; several that are one file are packed once.
+fn kubernetes(archive: &mut Archive, programs: &Programs) -> Result<()> {
+    let dir = Path::new(programs::IN_MACHINE.trim_start_matches('/'));
+    let mut packed = BTreeMap::<_, &str>::new();
+    for name in programs::NAMES {
+        let path = programs.path(name);
+        let file = fs::canonicalize(&path).with_context(|| format!("find {}", path.display()))?;
+        let at = dir.join(name);
+        match packed.get(&file) {
+            Some(&first) => archive.symlink(&at.to_string_lossy(), first)?,
+            None => {
+                archive.file(&file, &at)?;
+                packed.insert(file, name);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The Debian without anything of ours; built when there is none of this recipe.

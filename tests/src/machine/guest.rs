@@ -5,17 +5,21 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use xtask::paths::Workspace;
 
+use super::debian::{self, Debian};
+use super::initramfs;
 use super::kernels::Kernel;
 use super::message::{Selection, Share};
-use super::{debian, initramfs};
+
+/// What is enough for the cases, MiB.
+pub(super) const MEMORY: u32 = 2048;
 
 /// What runs as PID 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum First {
     /// The cases themselves, in a file system that has little else.
     Cases,
-    /// systemd, in a Debian; the cases are a unit.
-    Systemd,
+    /// systemd, in this Debian; the cases are a unit.
+    Systemd(&'static Debian),
 }
 
 /// A test machine.
@@ -31,16 +35,20 @@ pub(super) struct Guest {
     about: Option<&'static str>,
     /// CPUs that it could have, beside those that it has: what a program keeps for each CPU is kept for these as well.
     possible_cpus: Option<u32>,
+    /// Huge pages of 2 MiB that are set aside for pods.
+    huge_pages: u32,
+    /// Its memory, MiB.
+    pub(super) memory: u32,
 }
 
 /// Every one.
-pub(super) const GUESTS: [Guest; 5] = [
+pub(super) const GUESTS: [Guest; 6] = [
     Guest::plain("6.1"),
     Guest::plain("6.12"),
     Guest::plain("7.2"),
     Guest {
         name: "6.12-systemd",
-        first: First::Systemd,
+        first: First::Systemd(&debian::SYSTEMD),
         about: Some("systemd"),
         ..Guest::plain("6.12")
     },
@@ -50,6 +58,16 @@ pub(super) const GUESTS: [Guest; 5] = [
         possible_cpus: Some(256),
         // Later kernels have as many as the firmware tells of.
         ..Guest::plain("6.1")
+    },
+    Guest {
+        name: "6.12-kubernetes",
+        first: First::Systemd(&debian::KUBERNETES),
+        about: Some("kubernetes_plan_v2"),
+        // Its file system, the control plane, and 40 pods with a copy of their image for each container.
+        memory: 8192,
+        // More than 40 pods ask for.
+        huge_pages: 256,
+        ..Guest::plain("6.12")
     },
 ];
 
@@ -61,6 +79,8 @@ impl Guest {
             first: First::Cases,
             about: None,
             possible_cpus: None,
+            huge_pages: 0,
+            memory: MEMORY,
         }
     }
 
@@ -105,10 +125,13 @@ impl Guest {
     pub(super) fn kernel_arguments(self) -> String {
         let mut arguments = match self.first {
             First::Cases => String::new(),
-            First::Systemd => debian::kernel_arguments(),
+            First::Systemd(_) => debian::kernel_arguments(),
         };
         if let Some(cpus) = self.possible_cpus {
             arguments.push_str(&format!(" possible_cpus={cpus}"));
+        }
+        if self.huge_pages > 0 {
+            arguments.push_str(&format!(" hugepages={}", self.huge_pages));
         }
         arguments
     }
@@ -125,7 +148,7 @@ impl Guest {
         self.kernel(workspace)?;
         match self.first {
             First::Cases => Ok(()),
-            First::Systemd => debian::base(workspace, &debian::SYSTEMD).map(drop),
+            First::Systemd(debian) => debian::base(workspace, debian).map(drop),
         }
     }
 
@@ -133,7 +156,7 @@ impl Guest {
     pub(super) fn initramfs(self, workspace: &Workspace) -> Result<PathBuf> {
         match self.first {
             First::Cases => initramfs::pack(workspace),
-            First::Systemd => debian::pack(workspace, &debian::SYSTEMD),
+            First::Systemd(debian) => debian::pack(workspace, debian),
         }
     }
 }

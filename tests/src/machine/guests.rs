@@ -13,6 +13,7 @@ use super::message::{Message, Request, Selection};
 use super::pool::{Job, Outcome};
 use super::tally::Tally;
 use super::vm::{Clock, Machine, Said};
+use crate::runner;
 
 /// How much faster than the host's a machine's clock may be.
 const CLOCK_ERROR: f64 = 1.05;
@@ -37,13 +38,18 @@ struct Ready<'a> {
     initramfs: PathBuf,
 }
 
-/// Fetches what these machines boot, where nothing of this project is needed for that. [`jobs`] tries again
-/// what fails, and reports it.
+/// Fetches what these machines boot, where nothing of this project is needed for that, but for those whose cases all
+/// take minutes. [`jobs`] tries again what fails, and reports it.
 pub(super) fn fetch(workspace: &Workspace, guests: &[String]) {
     if !guests.is_empty() && prerequisites(workspace).is_ok() {
-        let _ = guests
-            .iter()
-            .try_for_each(|name| Guest::of(name)?.fetch(workspace));
+        let _ = guests.iter().try_for_each(|name| {
+            let guest = Guest::of(name)?;
+            let usual = guest.selection(Selection::default(), &[], false);
+            match runner::chosen(&usual).next() {
+                Some(_) => guest.fetch(workspace),
+                None => Ok(()),
+            }
+        });
     }
 }
 
@@ -124,6 +130,7 @@ fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outco
         kernel: &ready.kernel,
         kernel_arguments: &ready.run.guest.kernel_arguments(),
         initramfs: &ready.initramfs,
+        memory: ready.run.guest.memory,
         dir: &dir,
         request: &Request::Cases(selection),
         clock: Clock::Host,

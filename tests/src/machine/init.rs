@@ -62,6 +62,16 @@ pub(crate) fn is_guest() -> bool {
 /// # Errors
 /// What keeps it from running: the host hears of no end then.
 pub(super) fn unit() -> Result<()> {
+    // A kubelet and a runtime look for the file system of their files among those that are mounted, and an initramfs is
+    // none of them.
+    mount(
+        Some("tmpfs"),
+        DISK_MOUNT,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .with_context(|| format!("mount tmpfs on {DISK_MOUNT}"))?;
     work("/usr/sbin:/usr/bin")
 }
 

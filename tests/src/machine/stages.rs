@@ -35,6 +35,7 @@ pub(super) fn run(workspace: &Workspace, request: &Request) -> Result<()> {
 fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Result<()> {
     let all = Selection {
         filter: request.filter.iter().cloned().collect(),
+        include_slow: request.include_slow,
         retries: request.retries,
         repeat: request.repeat,
         ..Selection::default()

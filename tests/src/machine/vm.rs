@@ -104,6 +104,8 @@ pub(super) struct Machine<'a> {
     pub(super) kernel_arguments: &'a str,
     /// The file system.
     pub(super) initramfs: &'a Path,
+    /// MiB.
+    pub(super) memory: u32,
     /// Where the console, the results and the disk go.
     pub(super) dir: &'a Path,
     /// What it is to run.
@@ -192,7 +194,7 @@ impl Machine<'_> {
             .args(["-display", "none"])
             // Emulation works on every machine, also inside a virtual one.
             .args(self.clock.arguments())
-            .args(["-cpu", CPU, "-smp", "2", "-m", "2048"])
+            .args(["-cpu", CPU, "-smp", "2", "-m", &self.memory.to_string()])
             .arg("-kernel")
             .arg(self.kernel)
             .arg("-initrd")

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::apiserver::ApiServer;
 use crate::cases::{Case, Context, case};
-use crate::kubernetes::{Client, PODS};
+use crate::kubernetes::{Client, PODS, REQUEST};
 
 pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_stand_in", kubernetes_stand_in)];
 
@@ -34,7 +34,7 @@ fn kubernetes_stand_in(context: &Context) -> Result<()> {
         let file = dir.path().join(token);
         server.kubeconfig(&file, Some(token))?;
         let network = File::open("/proc/self/ns/net").context("open the network namespace")?;
-        Client::new(&file.display().to_string(), network)
+        Client::new(&file.display().to_string(), network, REQUEST)
     };
     // A server forgets each five minutes: the stand-in does where this one has.
     let forgets = real.iter().any(|(_, answer)| {
