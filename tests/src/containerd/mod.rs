@@ -7,11 +7,13 @@
 //! | `cni` | the network plugins, behind a shim that writes down what they are asked for |
 //! | `image` | an image with busybox in it |
 //! | `pods` | pods that run through CRI below the agent's cgroups |
+//! | `runc` | the weight that it gives a container |
 
 mod cni;
 mod cri;
 mod image;
 mod pods;
+mod runc;
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -34,6 +36,7 @@ use crate::harness::{eventually, private_dir};
 pub(crate) use self::cni::{Asked, plugins};
 pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox};
 pub(crate) use self::pods::{RunningPod, Started, TEARDOWN, WORKLOAD};
+pub(crate) use self::runc::{linear_weight, weighs_linearly};
 
 /// What has to be on the machine, besides the network plugins.
 const PROGRAMS: [&str; 8] = [

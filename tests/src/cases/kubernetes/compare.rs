@@ -2,23 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::asked::{Asked, as_if_granted, as_started};
+use self::systemd::{round_quota, tasks_of_scopes};
+use crate::containerd::linear_weight;
 use crate::harness::values::{self, Values};
 use crate::harness::{Cgroup, eventually, sleep};
-use crate::kubernetes::{Cluster, condition};
+use crate::kubernetes::{Cluster, Driver, restricts_oom_score, uid};
+
+mod asked;
+mod systemd;
 
 /// Between two comparisons.
 const LOOK: Duration = Duration::from_secs(2);
 const OOM_SCORE: &str = "oom_score_adj";
-const BURSTABLE: &str = "/kubepods/burstable";
-/// `memory.limit_in_bytes` is whole pages.
+/// Limits and protections of memory are whole pages.
 const PAGE: Bytes = Bytes(4096);
 
 /// Compares until nothing differs; after `limit`, what differs.
@@ -40,6 +44,16 @@ pub(super) fn until_same<const N: usize>(
     .context("files differ from what is said")
 }
 
+/// What the program says of the pods.
+struct Known<'a> {
+    /// Of them as they are.
+    asked: &'a Asked<'a>,
+    /// Of containers as they were started, by the pod's uid, where that is not as they are.
+    scores: BTreeMap<String, Value>,
+    /// Tasks of a container that no kubelet limits.
+    tasks: Option<String>,
+}
+
 /// What was compared, and what was not the same.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
@@ -47,20 +61,49 @@ pub(super) struct Comparison {
     pub(super) values: usize,
     pub(super) cgroups: usize,
     pub(super) containers: usize,
+    /// Quotas that systemd has rounded.
+    pub(super) rounded: usize,
     pub(super) differences: Vec<String>,
 }
 
 impl Comparison {
     /// The two sides are read one after the other: what changes between is a difference.
     pub(super) fn now(cluster: &Cluster, program: &Path) -> Result<Self> {
+        Self::after_resizes(cluster, program, &BTreeMap::new())
+    }
+
+    /// The same where the containers of some pods were started with other resources, by the pods' names: they keep the
+    /// `oom_score_adj` of their start, and `explain` says what a start gives now.
+    pub(super) fn after_resizes(
+        cluster: &Cluster,
+        program: &Path,
+        specs: &BTreeMap<String, Value>,
+    ) -> Result<Self> {
         let pods = cluster.api.list("/api/v1/pods")?;
         let asked = Asked::new(cluster, program, &pods)?;
         let mut planned = asked.plan()?;
         // The kubelet's burstable tier counts the requests of specs, those that are not granted too.
-        let specs = Asked::new(cluster, program, &as_if_granted(&pods))?.plan()?;
-        planned.extend(specs.into_iter().filter(|(path, _)| path == BURSTABLE));
+        let granted = Asked::new(cluster, program, &as_if_granted(&pods))?.plan()?;
+        let burstable = cluster.tier("burstable");
+        let of_tier = |path: &String| cluster.cgroup(path).path() == burstable.path();
+        planned.extend(granted.into_iter().filter(|(path, _)| of_tier(path)));
+        let started = Asked::new(cluster, program, &as_started(&pods, specs))?;
+        let mut scores = BTreeMap::new();
+        for pod in &pods {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            if specs.contains_key(name) {
+                let uid = uid(pod)?;
+                let mut explained = started.answer(&["explain", &uid])?;
+                scores.insert(uid, explained["containers"].take());
+            }
+        }
         asked.write()?;
-        Self::of(cluster, &asked, &pods, &planned)
+        let known = Known {
+            asked: &asked,
+            scores,
+            tasks: tasks_of_scopes(cluster)?,
+        };
+        Self::of(cluster, &known, &pods, &planned)
     }
 
     /// The same by what the agent beside the kubelet knows of the node: as if it owned the tree.
@@ -70,20 +113,25 @@ impl Comparison {
         document["recorded"]["ownership"] = "own".into();
         let asked = Asked::of(cluster, program, document)?;
         let planned = asked.plan()?;
-        Self::of(cluster, &asked, &pods, &planned)
+        let known = Known {
+            asked: &asked,
+            scores: BTreeMap::new(),
+            tasks: tasks_of_scopes(cluster)?,
+        };
+        Self::of(cluster, &known, &pods, &planned)
     }
 
     fn of(
         cluster: &Cluster,
-        asked: &Asked<'_>,
+        known: &Known<'_>,
         pods: &[Value],
         planned: &BTreeMap<String, Vec<Value>>,
     ) -> Result<Self> {
         let mut this = Self::default();
-        let root = cluster.kubepods();
-        let root = root.path().strip_suffix("/kubepods").unwrap_or_default();
-        let of_pods = planned.keys().filter(|path| path.contains("/pod"));
-        let wanted: BTreeSet<_> = of_pods.map(|path| format!("{root}{path}")).collect();
+        let paths = planned
+            .keys()
+            .map(|path| cluster.cgroup(path).path().to_owned());
+        let wanted: BTreeSet<_> = paths.filter(|path| cluster.is_pod(path)).collect();
         let found: BTreeSet<_> = cluster.pod_cgroups().into_iter().collect();
         for path in wanted.difference(&found) {
             this.differences
@@ -93,20 +141,29 @@ impl Comparison {
             this.differences.push(format!("{path} is not planned"));
         }
         for (path, rows) in planned {
-            let cgroup = Cgroup::new(cluster.kubepods().mounts(), &format!("{root}{path}"));
+            let cgroup = cluster.cgroup(path);
             if cgroup.exists() {
                 this.cgroups += 1;
-                this.add(path, &cgroup, &rows.iter().collect::<Vec<_>>())?;
+                let said = said(&rows.iter().collect::<Vec<_>>())?;
+                this.add(cluster, path, &cgroup, said)?;
             }
         }
         for pod in pods {
-            this.containers_of(cluster, asked, pod)?;
+            this.containers_of(cluster, known, pod)?;
         }
         Ok(this)
     }
 
-    fn add(&mut self, what: &str, cgroup: &Cgroup, rows: &[&Value]) -> Result<()> {
-        let said = said(rows)?;
+    fn add(
+        &mut self,
+        cluster: &Cluster,
+        what: &str,
+        cgroup: &Cgroup,
+        mut said: Values,
+    ) -> Result<()> {
+        if cluster.driver() == Driver::Systemd {
+            self.rounded += usize::from(round_quota(cgroup, &mut said)?);
+        }
         let (compared, differences) = values::differences(cgroup, &said)?;
         self.values += compared;
         let differences = differences.into_iter().map(|one| format!("{what}: {one}"));
@@ -115,7 +172,7 @@ impl Comparison {
     }
 
     /// The containers that run have files, and no others.
-    fn containers_of(&mut self, cluster: &Cluster, asked: &Asked<'_>, pod: &Value) -> Result<()> {
+    fn containers_of(&mut self, cluster: &Cluster, known: &Known<'_>, pod: &Value) -> Result<()> {
         // Ephemeral containers have no resources, and `explain` leaves them out.
         let lists = ["initContainerStatuses", "containerStatuses"];
         let of_status = lists.iter().flat_map(|list| pod["status"][list].as_array());
@@ -130,22 +187,15 @@ impl Comparison {
         let mirror = &pod["metadata"]["annotations"]["kubernetes.io/config.mirror"];
         let uid = mirror.as_str().or(pod["metadata"]["uid"].as_str());
         let uid = uid.context("a pod has no uid")?;
-        let explained = asked.answer(&["explain", uid])?;
+        let explained = known.asked.answer(&["explain", uid])?;
+        let shares = known.asked.shares(uid)?;
+        let started = known.scores.get(uid).unwrap_or(&explained["containers"]);
         let path = explained["cgroups"][0]["path"].as_str();
         let path = path.with_context(|| format!("pod {uid} has no cgroup: {explained}"))?;
-        let explained = explained["containers"]
-            .as_array()
-            .context("no containers")?;
-        let root = cluster.kubepods();
-        let root = root.path().strip_suffix("/kubepods").unwrap_or_default();
         for status in running {
             let name = status["name"].as_str().context("a container has no name")?;
             let what = format!("container {name} of {}", pod["metadata"]["name"]);
-            let its = explained.iter().find(|one| {
-                let full = one["name"].as_str().unwrap_or_default();
-                full.split(' ').next() == Some(name)
-            });
-            let Some(its) = its else {
+            let Some(its) = of_container(&explained["containers"], name) else {
                 self.differences.push(format!("{what} is not explained"));
                 continue;
             };
@@ -154,21 +204,34 @@ impl Comparison {
                 .and_then(|id| id.split_once("://"))
                 .context("no containerID")?
                 .1;
-            let cgroup = Cgroup::new(cluster.kubepods().mounts(), &format!("{root}{path}/{id}"));
-            let rows: Vec<_> = its["values"].as_array().into_iter().flatten().collect();
+            let cgroup = cluster.cgroup(path).child(&cluster.driver().container(id));
+            let mut its = its["values"].clone();
+            if let Some(shares) = &shares {
+                reweigh(&mut its, name, shares).with_context(|| what.clone())?;
+            }
+            let rows: Vec<_> = its.as_array().into_iter().flatten().collect();
             self.containers += 1;
-            self.add(&what, &cgroup, &rows)?;
-            self.oom_score(&what, &cgroup, &rows)?;
+            let mut said = said(&rows)?;
+            if let Some(tasks) = &known.tasks {
+                said.entry("pids.max".to_owned()).or_insert(tasks.clone());
+            }
+            self.add(cluster, &what, &cgroup, said)?;
+            let its = of_container(started, name);
+            let its = its.with_context(|| format!("{what} was not explained before"))?;
+            self.oom_score(&what, &cgroup, &its["values"])?;
         }
         Ok(())
     }
 
     /// A runtime that may not lower it gives a process its own (`restrict_oom_score_adj` of containerd).
-    fn oom_score(&mut self, what: &str, cgroup: &Cgroup, rows: &[&Value]) -> Result<()> {
-        let row = rows.iter().find(|row| row["file"] == OOM_SCORE);
+    fn oom_score(&mut self, what: &str, cgroup: &Cgroup, rows: &Value) -> Result<()> {
+        let mut rows = rows.as_array().into_iter().flatten();
+        let row = rows.find(|row| row["file"] == OOM_SCORE);
         let row = row.with_context(|| format!("{what} has no {OOM_SCORE}"))?;
-        let wanted: i32 = row["value"].as_str().context("no text")?.parse()?;
-        let wanted = wanted.max(score("self")?);
+        let mut wanted: i32 = row["value"].as_str().context("no text")?.parse()?;
+        if restricts_oom_score() {
+            wanted = wanted.max(score("self")?);
+        }
         for pid in cgroup.procs() {
             let found = score(&pid.to_string())?;
             self.values += 1;
@@ -208,7 +271,8 @@ fn said(rows: &[&Value]) -> Result<Values> {
                 let period = period.as_deref().context("a quota has no period")?;
                 value.push_str(&format!(" {period}"));
             }
-            "memory.limit_in_bytes" if value != "-1" => {
+            "cpu.max" if value.starts_with("max ") => "max".clone_into(value),
+            _ if file.starts_with("memory.") && value != "-1" && value != "max" => {
                 *value = Bytes(value.parse()?).round_down(PAGE).0.to_string();
             }
             _ => {}
@@ -220,85 +284,24 @@ fn said(rows: &[&Value]) -> Result<Values> {
     Ok(said)
 }
 
-/// The pods as if every resize that is asked for were granted.
-fn as_if_granted(pods: &[Value]) -> Vec<Value> {
-    let mut pods = pods.to_vec();
-    for pod in &mut pods {
-        if condition(pod, "PodResizePending").is_some() {
-            pod["status"]["containerStatuses"] = json!([]);
-        }
-    }
-    pods
+/// Values with the weight of a runc that has the linear curve: `explain` says that of newer ones.
+fn reweigh(values: &mut Value, container: &str, shares: &Value) -> Result<()> {
+    let its = of_container(shares, container).context("it has no shares")?;
+    let mut rows = its["values"].as_array().into_iter().flatten();
+    let shares = rows.find(|row| row["file"] == "cpu.shares");
+    let shares = shares.and_then(|row| row["value"].as_str());
+    let shares = shares.context("it has no shares")?.parse()?;
+    let mut rows = values.as_array_mut().into_iter().flatten();
+    let weight = rows.find(|row| row["file"] == "cpu.weight");
+    weight.context("it has no weight")?["value"] = linear_weight(shares).to_string().into();
+    Ok(())
 }
 
-/// The program, asked about these pods on this node.
-struct Asked<'a> {
-    program: &'a Path,
-    document: Value,
-    snapshot: PathBuf,
-}
-
-impl<'a> Asked<'a> {
-    fn new(cluster: &Cluster, program: &'a Path, pods: &[Value]) -> Result<Self> {
-        let kubelet = cluster.kubelet_config()?;
-        let config = json!({
-            "ownership": "own",
-            "systemReserved": kubelet["systemReserved"],
-            "evictionHard": kubelet["evictionHard"],
-        });
-        let document = json!({
-            "apiVersion": "podwarden.io/v1alpha1",
-            "kind": "Snapshot",
-            "cgroupVersion": "v1",
-            "cgroupDriver": kubelet["cgroupDriver"],
-            "config": config,
-            "pods": pods,
-        });
-        Self::of(cluster, program, document)
-    }
-
-    fn of(cluster: &Cluster, program: &'a Path, document: Value) -> Result<Self> {
-        let this = Self {
-            program,
-            document,
-            snapshot: cluster.dir().join("snapshot.json"),
-        };
-        this.write()?;
-        Ok(this)
-    }
-
-    fn write(&self) -> Result<()> {
-        fs::write(&self.snapshot, self.document.to_string()).context("write the snapshot")
-    }
-
-    /// The rows of the tree, by cgroup.
-    fn plan(&self) -> Result<BTreeMap<String, Vec<Value>>> {
-        let plan = self.answer(&["plan"])?;
-        let rows = plan["tree"].as_array().context("the plan has no tree")?;
-        let mut planned: BTreeMap<_, Vec<Value>> = BTreeMap::new();
-        for row in rows {
-            let path = row["path"].as_str().context("a row has no path")?;
-            planned
-                .entry(path.to_owned())
-                .or_default()
-                .push(row.clone());
-        }
-        Ok(planned)
-    }
-
-    fn answer(&self, args: &[&str]) -> Result<Value> {
-        let mut command = Command::new(self.program);
-        command
-            .args(args)
-            .arg("-f")
-            .arg(&self.snapshot)
-            .args(["-o", "json"]);
-        let output = command.output().context("start podwarden")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success() && said.is_empty(),
-            "{args:?}: {said}"
-        );
-        serde_json::from_slice(&output.stdout).with_context(|| format!("{args:?}: no JSON"))
-    }
+/// What `explain` says of one container.
+fn of_container<'a>(containers: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut all = containers.as_array()?.iter();
+    all.find(|one| {
+        let full = one["name"].as_str().unwrap_or_default();
+        full.split(' ').next() == Some(name)
+    })
 }

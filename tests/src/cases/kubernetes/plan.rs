@@ -11,19 +11,30 @@ use serde_json::{Value, json};
 
 use super::compare::Comparison;
 use super::shapes::{Fate, From, Shape, Then, WITH_OVERHEAD};
-use crate::cases::{Case, Context, slow};
+use crate::cases::{Case, Context, skip, slow};
 use crate::containerd::BUSYBOX;
-use crate::harness::{Cgroup, eventually, sleep};
-use crate::kubernetes::{Cluster, PODS, condition, uid};
+use crate::harness::{Cgroup, eventually, sleep, values};
+use crate::kubernetes::{Cluster, Driver, PODS, condition, uid};
+use crate::machine::init::is_guest;
 
 mod purposes;
 
-pub(in crate::cases) const CASES: &[Case] = &[slow("kubernetes_plan", kubernetes_plan)];
+pub(in crate::cases) const CASES: &[Case] = &[
+    slow("kubernetes_plan", kubernetes_plan),
+    slow("kubernetes_plan_v2_cgroupfs", |context| {
+        on_v2(context, Driver::Cgroupfs)
+    }),
+    slow("kubernetes_plan_v2_systemd", |context| {
+        on_v2(context, Driver::Systemd)
+    }),
+];
 
 /// Pods of a run; `--repeat N` makes N.
 const COUNT: u32 = 200;
-/// So many at once, at most.
+/// So many at once, at most; and where every instruction is interpreted, and a runtime has as long as anywhere to start
+/// each of them.
 const AT_ONCE: usize = 40;
+const AT_ONCE_EMULATED: usize = 10;
 /// What those at once may request: this node has 2 CPUs and 1 GiB for pods.
 const CPU: MilliCpu = MilliCpu(1900);
 const MEMORY: Bytes = Bytes::mebi(960);
@@ -31,6 +42,8 @@ const MEMORY: Bytes = Bytes::mebi(960);
 const TOGETHER: Duration = Duration::from_secs(420);
 /// A kubelet computes its tiers anew once a minute (`periodicTask` of `pkg/kubelet/cm/qos_container_manager_linux.go`).
 const SETTLED: Duration = Duration::from_secs(150);
+/// How long a comparison of the pods of one time may take.
+const COMPARED: Duration = Duration::from_secs(15);
 /// Between two looks at all pods.
 const LOOK: Duration = Duration::from_secs(2);
 const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
@@ -39,9 +52,24 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 /// 200 pods of all shapes: every value of `plan` and `explain` is in the kubelet's and the runtime's files, nothing else
 /// is, and no pod has a cgroup that is not planned.
 fn kubernetes_plan(context: &Context) -> Result<()> {
-    let seed = context.seed()?;
     let cluster = context.kubernetes()?;
     cluster.without_agent()?;
+    compare_with(context, &cluster)
+}
+
+/// The same on cgroup v2 with either driver, in a machine that is for it: systemd names cgroups from the machine's root.
+fn on_v2(context: &Context, driver: Driver) -> Result<()> {
+    if !is_guest() {
+        skip("it takes the test machine 6.12-kubernetes")?;
+    }
+    let cluster = Cluster::start(context, driver)?;
+    let on_v2 = cluster.kubepods().mounts().memory_on_v2();
+    ensure!(on_v2, "the memory controller is on v1");
+    compare_with(context, &cluster).inspect_err(|_| cluster.print_logs())
+}
+
+fn compare_with(context: &Context, cluster: &Cluster) -> Result<()> {
+    let seed = context.seed()?;
     cluster.clear()?;
     let class = json!({
         "apiVersion": "node.k8s.io/v1",
@@ -51,17 +79,24 @@ fn kubernetes_plan(context: &Context) -> Result<()> {
         "overhead": {"podFixed": {"cpu": "15m", "memory": "6Mi"}},
     });
     cluster.api.create(CLASSES, &class)?;
-    let shapes = purposes::all(seed, context.repetitions(COUNT) as usize);
-    let compared = shapes.and_then(|shapes| compare_all(context, &cluster, &shapes));
+    let mut huge = values::machine_hugepages()?;
+    huge.retain(|_, total| *total > Bytes::ZERO);
+    let page_sizes = huge.into_keys().collect();
+    let shapes = purposes::all(seed, context.repetitions(COUNT) as usize, page_sizes);
+    let compared = shapes.and_then(|shapes| compare_all(context, cluster, &shapes));
     cluster.api.delete(&format!("{CLASSES}/{WITH_OVERHEAD}"))?;
     compared.with_context(|| format!("seed {seed}"))
 }
 
 fn compare_all(context: &Context, cluster: &Cluster, shapes: &[Shape]) -> Result<()> {
     let mut total = Comparison::default();
+    let at_once = match context.emulated() {
+        true => AT_ONCE_EMULATED,
+        false => AT_ONCE,
+    };
     let mut left = shapes;
     while !left.is_empty() {
-        let (now, later) = left.split_at(fitting(left)?);
+        let (now, later) = left.split_at(fitting(left, at_once)?);
         left = later;
         let compared = together(cluster, context.agent(), now);
         clear(cluster)?;
@@ -69,13 +104,25 @@ fn compare_all(context: &Context, cluster: &Cluster, shapes: &[Shape]) -> Result
         total.values += compared.values;
         total.cgroups += compared.cgroups;
         total.containers += compared.containers;
+        total.rounded += compared.rounded;
+        for difference in &compared.differences {
+            println!("     {difference}");
+        }
         total.differences.extend(compared.differences);
+        println!(
+            "     {} of {} pods compared, {} values, {} differences",
+            shapes.len() - left.len(),
+            shapes.len(),
+            total.values,
+            total.differences.len()
+        );
     }
     for (name, count) in [
         ("pods", shapes.len()),
         ("cgroups", total.cgroups),
         ("containers", total.containers),
         ("values", total.values),
+        ("rounded_quotas", total.rounded),
         ("differences", total.differences.len()),
     ] {
         context.figure(name, count as f64, "");
@@ -90,9 +137,9 @@ fn compare_all(context: &Context, cluster: &Cluster, shapes: &[Shape]) -> Result
 }
 
 /// How many of these, in their order, the node has room for.
-fn fitting(shapes: &[Shape]) -> Result<usize> {
+fn fitting(shapes: &[Shape], at_once: usize) -> Result<usize> {
     let (mut cpu, mut memory) = (MilliCpu::ZERO, Bytes::ZERO);
-    let fits = shapes.iter().take(AT_ONCE).take_while(|shape| {
+    let fits = shapes.iter().take(at_once).take_while(|shape| {
         cpu = cpu.saturating_add(shape.cpu);
         memory = memory.saturating_add(shape.memory);
         cpu <= CPU && memory <= MEMORY
@@ -107,7 +154,7 @@ fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Compa
     for shape in shapes {
         make(cluster, shape).with_context(|| shape.name.clone())?;
     }
-    eventually(TOGETHER, || {
+    eventually(cluster.limit(TOGETHER), || {
         let pods = cluster.api.list(PODS)?;
         let met = shapes.iter().try_for_each(|shape| settled(&pods, shape));
         if met.is_err() {
@@ -118,7 +165,7 @@ fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Compa
     for shape in shapes {
         change(cluster, shape).with_context(|| shape.name.clone())?;
     }
-    eventually(SETTLED, || {
+    eventually(cluster.limit(SETTLED), || {
         let pods = cluster.api.list(PODS)?;
         let changed = shapes.iter().try_for_each(|shape| changed(&pods, shape));
         if changed.is_err() {
@@ -126,9 +173,15 @@ fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Compa
         }
         changed
     })?;
+    let resized = shapes
+        .iter()
+        .filter(|shape| matches!(shape.then, Then::Resize(_)));
+    let started = resized
+        .map(|shape| (shape.name.clone(), shape.manifest["spec"].clone()))
+        .collect();
     let mut last = None;
-    let same = eventually(SETTLED, || {
-        let compared = Comparison::now(cluster, program)?;
+    let same = eventually(SETTLED + cluster.limit(COMPARED), || {
+        let compared = Comparison::after_resizes(cluster, program, &started)?;
         let count = compared.differences.len();
         last = Some(compared);
         if count > 0 {
@@ -245,7 +298,7 @@ fn clear(cluster: &Cluster) -> Result<()> {
     cluster
         .api
         .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
-    eventually(TOGETHER, || {
+    eventually(cluster.limit(TOGETHER), || {
         let pods = cluster.api.list(PODS)?;
         if pods.is_empty() {
             return Ok(());
@@ -259,8 +312,8 @@ fn clear(cluster: &Cluster) -> Result<()> {
 /// Ends a pod that has a long time to end.
 fn kill_at_last(cluster: &Cluster, uid: &str) -> Result<()> {
     for path in cluster.pod_cgroups() {
-        if path.ends_with(&format!("pod{uid}")) {
-            let pod = Cgroup::new(cluster.kubepods().mounts(), &path);
+        if cluster.driver().is_of(&path, uid) {
+            let pod = cluster.cgroup(&path);
             for pid in pod.children().iter().flat_map(Cgroup::procs) {
                 // One that has ended is what it is for.
                 let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);

@@ -1,6 +1,6 @@
 //! Pods with a purpose each.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use podwarden_policy::{Bytes, MilliCpu, QosClass};
 use serde_json::json;
 
@@ -11,16 +11,20 @@ use crate::cases::kubernetes::shapes::{
 use crate::containerd::BUSYBOX;
 use crate::harness::RandomPods;
 
-/// `count` pods, those with a purpose among random ones.
-pub(super) fn all(seed: u64, count: usize) -> Result<Vec<Shape>> {
+/// `count` pods, those with a purpose among random ones, which may ask for huge pages of these sizes; of fewer than have
+/// a purpose, any.
+pub(super) fn all(seed: u64, count: usize, page_sizes: Vec<Bytes>) -> Result<Vec<Shape>> {
     let mut all = with_a_purpose()?;
-    ensure!(all.len() <= count, "{} pods have a purpose", all.len());
-    // This machine's kernel has no hierarchy for huge pages.
-    let mut pods = RandomPods::new(seed, Vec::new());
-    for class in QosClass::ALL.into_iter().cycle().take(count - all.len()) {
+    let mut pods = RandomPods::new(seed, page_sizes);
+    for class in QosClass::ALL
+        .into_iter()
+        .cycle()
+        .take(count.saturating_sub(all.len()))
+    {
         all.push(shapes::random(&mut pods, class)?);
     }
     pods.random().shuffle(&mut all);
+    all.truncate(count);
     Ok(all)
 }
 
