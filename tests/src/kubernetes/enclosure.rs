@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use nix::fcntl::{OFlag, open};
+use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -154,6 +155,12 @@ impl Drop for Enclosure {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
         if self.daemons.is_none() {
+            // A mount on a directory that is gone could not be covered by the next node's.
+            for place in ["/var/lib", "/var/log"] {
+                if let Err(error) = umount2(place, MntFlags::MNT_DETACH) {
+                    eprintln!("left mounted: {place}: {error}");
+                }
+            }
             for kubepods in Driver::ALL.map(|driver| self.root.child(driver.kubepods())) {
                 if let Err(error) = clear(&kubepods) {
                     eprintln!("left behind below {}: {error:#}", kubepods.path());

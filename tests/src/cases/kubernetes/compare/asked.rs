@@ -99,14 +99,12 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Page sizes of the node with how much it has of each; none where no cgroup counts them.
+/// Page sizes of the node with how much it has of each; none where the cgroups of pods do not count them.
 fn huge_pages(cluster: &Cluster) -> Result<Value> {
-    if cluster
-        .kubepods()
-        .mounts()
-        .of(Controller::HugeTlb)
-        .is_none()
-    {
+    let kubepods = cluster.kubepods();
+    let mounts = kubepods.mounts();
+    let with_memory = mounts.is_on_v2(Controller::HugeTlb) == mounts.memory_on_v2();
+    if mounts.of(Controller::HugeTlb).is_none() || !with_memory {
         return Ok(json!({}));
     }
     let node = cluster.api.get(&format!("/api/v1/nodes/{NODE}"))?;
