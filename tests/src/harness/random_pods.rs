@@ -106,6 +106,7 @@ impl RandomPods {
             let taken = defaulted(&filled);
             if qos::classify(&taken) == class
                 && validate::validate(&taken).is_empty()
+                && filled.containers.iter().all(has_what_huge_pages_take)
                 && (class == QosClass::BestEffort || filled != *pod)
             {
                 return Ok(filled);
@@ -242,6 +243,13 @@ pub(crate) fn manifest(pod: &Pod) -> Value {
         "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid.as_str()},
         "spec": spec,
     })
+}
+
+/// An API server takes no huge pages of a container that names neither CPU nor memory.
+fn has_what_huge_pages_take(container: &Container) -> bool {
+    let its = &container.resources;
+    let named = its.cpu_request.or(its.cpu_limit).is_some();
+    its.hugepages.is_empty() || named || its.memory_request.or(its.memory_limit).is_some()
 }
 
 fn resources(from: &Resources) -> Value {
