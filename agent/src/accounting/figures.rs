@@ -20,7 +20,7 @@ use podwarden_policy::{PodUid, QosClass, signal::ScopeName};
 use crate::{
     accounting::{
         KernelSide,
-        index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry},
+        index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry, forget_gone},
         walked::{PassStats, Walked},
     },
     api::types::{ContainerStats, NetworkStats, PodStats, ThrottlingStats, TierStats},
@@ -163,9 +163,7 @@ impl Sampler {
             pods.push(pod);
         }
         let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
-        if kept.len() > index.pods().len() {
-            kept.retain(|uid, _| index.pods().contains_key(uid));
-        }
+        forget_gone(index.pods(), &mut kept);
         self.pods = kept;
         self.last_pass = Some(pass.now);
         Sample { pods, tiers }

@@ -20,7 +20,7 @@ use podwarden_policy::PodUid;
 use rustix::fs::{Mode, OFlags, open, openat};
 
 use crate::{
-    accounting::index::PodEntry,
+    accounting::index::{PodEntry, forget_gone},
     api::types::{InterfaceStats, NetworkStats, PodStats},
     base::clock,
 };
@@ -79,16 +79,17 @@ impl PodNetworks {
         let since = self.last_pass.replace(now).map(|last| now - last);
         let had_reader = std::mem::replace(&mut self.had_reader, has_reader);
         let fresh = if has_reader { FRESH } else { FRESH_UNREAD };
-        let (at_least, at_most) = match (had_reader, has_reader) {
-            (false, true) => (AT_ONCE, FIRST_FOR_READER),
-            (true, true) => (AT_ONCE, quota(pods.len(), since, fresh)),
-            (_, false) => (0, quota(pods.len(), since, fresh)),
+        let at_least = if has_reader { AT_ONCE } else { 0 };
+        let at_most = if has_reader && !had_reader {
+            FIRST_FOR_READER
+        } else {
+            quota(pods.len(), since, fresh)
         };
-        let node = self.node();
-        for (nth, (age, at)) in self.oldest_first(pods, now).into_iter().enumerate() {
-            if nth >= at_most || nth >= at_least && age < fresh {
-                break;
-            }
+        let mut read = self.oldest_first(pods, now);
+        let due = read.iter().take_while(|(age, _)| *age >= fresh).count();
+        read.truncate(due.max(at_least).min(at_most));
+        let node = if read.is_empty() { None } else { self.node() };
+        for (_, at) in read {
             let pod = &pods[at];
             let uid = &pod.pod_ref.uid;
             let Some(entry) = entries.get(uid) else {
@@ -106,9 +107,7 @@ impl PodNetworks {
             };
             self.known.insert(uid.clone(), known);
         }
-        if self.known.len() > entries.len() {
-            self.known.retain(|uid, _| entries.contains_key(uid));
-        }
+        forget_gone(entries, &mut self.known);
         for pod in pods {
             let known = self.known.get(&pod.pod_ref.uid);
             let counted = pod.network.take();

@@ -5,7 +5,7 @@ use podwarden_abi::Account;
 use podwarden_policy::PodUid;
 
 use crate::{
-    accounting::index::{AccountReader, CgroupIndex},
+    accounting::index::{AccountReader, CgroupIndex, forget_gone},
     api::types::PodStats,
 };
 
@@ -70,12 +70,7 @@ impl IdlePods {
             self.ran.insert(uid.clone());
             changed = true;
         }
-        if self.activity.len() > index.pods().len() {
-            self.activity
-                .retain(|uid, _| index.pods().contains_key(uid));
-            changed = true;
-        }
-        changed
+        changed | forget_gone(index.pods(), &mut self.activity)
     }
 
     /// What a pod that did not run had in the pass before, by `last`; it used no CPU since.

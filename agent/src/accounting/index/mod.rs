@@ -5,6 +5,7 @@
 //! are gone had used ([`former`]), so it never goes backwards.
 
 mod former;
+mod kept;
 mod memory_id;
 mod role;
 mod slots;
@@ -20,6 +21,7 @@ use podwarden_abi::{Account, NO_SLOT};
 use podwarden_cgroup::CgroupPath;
 use podwarden_policy::{PodUid, QosClass};
 
+pub use kept::forget_gone;
 pub use role::Role;
 
 use crate::kernel::{

@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::{compressed::Compressed, rows};
 use crate::api::types::{NodeStats, PodStats};
 
-/// What a pod or container takes in a list, bytes: 800, with waits and latencies 1,100. With this room a list of megabytes is not
-/// copied each time that it has doubled.
+/// What a pod or container takes in a list, bytes: 800, with waits and latencies 1,100. With room for all of it a list of
+/// megabytes is not copied each time that it has doubled.
 const LISTED: usize = 1280;
 
 /// Figures of one sampling pass.

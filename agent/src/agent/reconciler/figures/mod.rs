@@ -157,18 +157,20 @@ impl FiguresPublisher {
         if env.published.has_reader() {
             return Some(Extent::Read);
         }
-        let is_whole_due = self
-            .sampled
-            .is_none_or(|sampled| sampled.elapsed() >= IDLE_SAMPLING);
-        let (index, gathered) = (&self.accounting.index, self.accounting.gathered());
         if self.accounting.kernel.is_none() {
             return Some(Extent::Idle);
         }
-        let extent = self.sampler.look(index, &gathered);
+        let (index, gathered) = (&self.accounting.index, self.accounting.gathered());
+        // Also where the answer is known: the next look compares with this one.
+        let looked = self.sampler.look(index, &gathered);
+        let is_whole_due = self
+            .sampled
+            .is_none_or(|sampled| sampled.elapsed() >= IDLE_SAMPLING);
         if is_whole_due || !self.is_idle {
-            return Some(Extent::Idle);
+            Some(Extent::Idle)
+        } else {
+            looked
         }
-        extent
     }
 
     /// A capability is missing; reported once.
