@@ -20,10 +20,10 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// What pods may use of the node's memory beside huge pages; `kubepods`' limit where there are none.
 const ALLOCATABLE: u64 = 1 << 30;
-/// Lines of each log that a failure in a test machine leaves.
-const PRINTED: usize = 60;
 /// Beyond that, what the kubelet's own eviction threshold takes.
 const THRESHOLD: u64 = 50 << 20;
+/// Lines of each log that a failure in a test machine leaves.
+const PRINTED: usize = 60;
 
 /// One of them; killed when this goes away.
 #[derive(Debug)]
