@@ -6,7 +6,7 @@ use podwarden_abi::{CpuState, Crossing, DropCounter, Figure, Level, LevelState, 
 use crate::{
     atomic::compare_and_swap,
     kernel::{self, Css, PageCounter, Task},
-    maps::{CONTROL, COUNTERS, DECISIONS, LEVELS, dropped},
+    maps::{ARMED, COUNTERS, DECISIONS, LEVELS, dropped},
     near,
     telemetry::now,
 };
@@ -18,9 +18,13 @@ const MAX_CHAIN: usize = 8;
 /// How often a CPU checks at context switches, nanoseconds of its run-queue clock.
 const CHECK_INTERVAL_NS: u64 = 100_000;
 
+/// The bits of the cgroups that may have a level; 0 where none has.
 #[inline(always)]
-fn any_armed() -> bool {
-    kernel::has(Figure::Levels) && CONTROL.get(0).is_some_and(|c| c.levels != 0)
+fn armed() -> u64 {
+    if !kernel::has(Figure::Levels) {
+        return 0;
+    }
+    ARMED.get(0).copied().unwrap_or(0)
 }
 
 /// Checks the levels of the outgoing task, which counts to `slot`, at most once per [`CHECK_INTERVAL_NS`] of `clock`, the run
@@ -53,18 +57,22 @@ pub(crate) fn each_above(task: Task, mut look: impl FnMut(Css)) {
 /// Checks the limits and the levels of the memory cgroup of a task that counts to `slot`, and of all above it.
 #[inline(always)]
 pub(crate) fn check_chain(task: Task, slot: u32) {
-    let armed = any_armed();
+    let armed = armed();
     each_above(task, |css| {
-        near::check(css, task, slot);
-        if armed {
-            check(css);
+        let (usage, limit) = css.memory_usage_and_limit();
+        near::check(css, (usage, limit), task, slot);
+        if armed != 0 {
+            check(css, usage, armed);
         }
     });
 }
 
 #[inline(always)]
-fn check(css: Css) {
+fn check(css: Css, usage: u64, armed: u64) {
     let id = css.cgroup().id();
+    if armed & Level::bit(id) == 0 {
+        return;
+    }
     let Some(level) = LEVELS.get_ptr_mut(id) else {
         return;
     };
@@ -76,15 +84,13 @@ fn check(css: Css) {
         level.counter = counter;
         let _ = COUNTERS.insert(counter, id, 0);
     }
-    if let Some(usage) = css.memory_usage() {
-        report(level, id, usage, Source::Switch);
-    }
+    report(level, id, usage, Source::Switch);
 }
 
 /// A charge of `pages` to `counter` and all above it is about to be tried.
 #[inline(always)]
 pub(crate) fn charge(counter: PageCounter, pages: u64) {
-    if !any_armed() {
+    if armed() == 0 {
         return;
     }
     let mut counter = counter;

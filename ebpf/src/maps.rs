@@ -47,6 +47,10 @@ pub(crate) static CONTROL: Array<Control, 1> = Array::new();
 #[btf_map]
 pub(crate) static LEVELS: HashMap<u64, Level, 64> = HashMap::new();
 
+/// [`Level::bit`]s of cgroups with a level. 0 switches the checks off; a cgroup without its bit is not looked up.
+#[btf_map]
+pub(crate) static ARMED: Array<u64, 1> = Array::new();
+
 /// From the address of a `page_counter` to its key in [`LEVELS`].
 #[btf_map]
 pub(crate) static COUNTERS: HashMap<u64, u64, 64> = HashMap::new();

@@ -17,16 +17,15 @@ use crate::{
 /// Looks at the memory cgroup of a task that counts to `slot`, and at all above it.
 #[inline(always)]
 pub(crate) fn check_chain(task: Task, slot: u32) {
-    level::each_above(task, |css| check(css, task, slot));
+    level::each_above(task, |css| {
+        check(css, css.memory_usage_and_limit(), task, slot);
+    });
 }
 
-/// Reports that the usage of `css` has reached a part of its limit, unless that is known. `task` is in it or below, and
+/// Reports that the `usage` of `css` has reached a part of its `limit`, unless that is known. `task` is in it or below, and
 /// counts to `slot`: looked up here, in the walk of a chain, the account would be a walk in each of its steps.
 #[inline(always)]
-pub(crate) fn check(css: Css, task: Task, slot: u32) {
-    let (Some(usage), Some(limit)) = (css.memory_usage(), css.memory_limit()) else {
-        return;
-    };
+pub(crate) fn check(css: Css, (usage, limit): (u64, u64), task: Task, slot: u32) {
     let [near, nearest] = NearLimitEvent::PERCENT;
     // No limit is 2^51 pages: a hundred times that fits.
     let reached = |percent: u32| usage * 100 >= limit * u64::from(percent);

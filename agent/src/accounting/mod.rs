@@ -126,7 +126,6 @@ impl Accounting {
         mut kernel: Option<KernelSide>,
         tree: &Tree,
         path: &CgroupPath,
-        levels_armed: bool,
     ) -> Result<(Self, Vec<Change>), AccountingError> {
         let id = tree.id(path).map_err(AccountingError::Tree)?;
         if let Some(kernel) = &mut kernel {
@@ -148,7 +147,7 @@ impl Accounting {
         let changes = this.walk(tree)?;
         this.inherit();
         if let Some(kernel) = &mut this.kernel {
-            kernel.accounts.announce(levels_armed)?;
+            kernel.accounts.invalidate()?;
             // The tasks that run now switched in before the programs were attached.
             for cpu in aya::util::online_cpus().unwrap_or_default() {
                 kernel.flush_cpu(cpu);

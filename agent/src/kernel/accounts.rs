@@ -245,15 +245,6 @@ impl Accounts {
         self.is_full
     }
 
-    /// Tells whether levels are armed; otherwise as [`Accounts::invalidate`].
-    ///
-    /// # Errors
-    /// When the map refuses.
-    pub fn announce(&mut self, levels_armed: bool) -> Result<(), AccountError> {
-        self.state.levels = u32::from(levels_armed);
-        self.invalidate()
-    }
-
     /// Makes the CPUs forget which cgroups are out of scope: call it after putting one in scope.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ pub const CASTS: &str = "casts";
 
 const FUNCTION: &str = "bpf_rdonly_cast";
 
-/// `r0 = r1`: what has a type keeps it.
+/// `r0 = r1`: what has a type keeps it. Where something should be given one, the program does not come there.
 const MOVE: Instruction = [0xbf, 0x10, 0, 0, 0, 0, 0, 0];
 
 /// How this kernel's programs give pointers a type.
@@ -44,7 +44,7 @@ impl Casts {
                     call[4..].copy_from_slice(&id.to_le_bytes());
                     call
                 }
-                None if instruction == RECAST_CALL => MOVE,
+                None if instruction == CAST_CALL || instruction == RECAST_CALL => MOVE,
                 _ => continue,
             };
             instruction.copy_from_slice(&replaced);
@@ -71,7 +71,7 @@ mod tests {
     fn without_the_function_a_typed_pointer_stays_what_it_is() {
         let object = [CAST_CALL, OTHER, RECAST_CALL].concat();
         let without = Casts::NONE.put_into(&object);
-        assert_eq!(without, [CAST_CALL, OTHER, MOVE].concat());
+        assert_eq!(without, [MOVE, OTHER, MOVE].concat());
     }
 
     #[test]

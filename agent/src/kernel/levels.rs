@@ -2,7 +2,7 @@
 
 use aya::{
     Ebpf,
-    maps::{HashMap, MapData, MapError},
+    maps::{Array, HashMap, MapData, MapError},
 };
 use podwarden_abi::{Level, LevelState};
 
@@ -15,6 +15,9 @@ use super::{
 pub struct Levels {
     levels: HashMap<MapData, u64, Wire<Level>>,
     counters: HashMap<MapData, u64, u64>,
+    armed: Array<MapData, u64>,
+    /// What `armed` holds. A bit stays when its level is gone: the programs then look up a cgroup in vain.
+    bits: u64,
     page_size: u64,
 }
 
@@ -23,6 +26,8 @@ impl Levels {
         Ok(Self {
             levels: take(ebpf, "LEVELS")?,
             counters: take(ebpf, "COUNTERS")?,
+            armed: take(ebpf, "ARMED")?,
+            bits: 0,
             page_size: rustix::param::page_size() as u64,
         })
     }
@@ -39,7 +44,13 @@ impl Levels {
             state: LevelState::Armed as u64,
             counter,
         };
-        self.levels.insert(id, Wire(level), 0)
+        self.levels.insert(id, Wire(level), 0)?;
+        let bits = self.bits | Level::bit(id);
+        if bits != self.bits {
+            self.armed.set(0, bits, 0)?;
+            self.bits = bits;
+        }
+        Ok(())
     }
 
     /// Takes the level off `id`; nothing to do when there is none.

@@ -15,6 +15,13 @@ pub struct Level {
 }
 const _: () = assert!(size_of::<Level>() == 24);
 
+impl Level {
+    /// The bit that stands for the cgroup with this id where the programs are told which cgroups may have a level.
+    pub const fn bit(id: u64) -> u64 {
+        1 << (id % 64)
+    }
+}
+
 /// Where a [`Level`] stands.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +48,11 @@ pub enum Source {
 pub struct Control {
     /// Changes whenever the agent adds cgroups by hand; invalidates the CPUs' caches.
     pub generation: u32,
-    /// Levels that exist; 0 switches the checks off.
-    pub levels: u32,
     /// Levels below the hierarchy's root of the deepest cgroups with an entry in the table of cgroups in scope: those
     /// below count to them. 0 where it is not known: every cgroup in scope has an entry.
     pub deepest_level: u32,
 }
-const _: () = assert!(size_of::<Control>() == 12);
+const _: () = assert!(size_of::<Control>() == 8);
 
 impl Control {
     /// The bits of [`Control::deepest_level`].

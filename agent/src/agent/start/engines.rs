@@ -1,7 +1,7 @@
 //! Accounts and reactor, over the kernel programs.
 
 use podwarden_cgroup::{MemoryReader, Tree};
-use podwarden_policy::{plan::Ownership, signal::Signal};
+use podwarden_policy::signal::Signal;
 
 use super::{
     Site, StartError, process,
@@ -9,13 +9,12 @@ use super::{
 };
 use crate::{
     accounting::{Accounting, index::Change},
-    agent::arm::{self, Levels},
+    agent::arm,
     config::Config,
     kernel::{
         support::{self, Profile},
         waits::Waits,
     },
-    pods::PodSet,
     reactor::{self, Reactor},
 };
 
@@ -37,7 +36,6 @@ impl Engines {
         config: &Config,
         site: &Site,
         tree: &Tree,
-        pods: &PodSet,
         programs: Option<Standby>,
         reactor: Option<reactor::Prepared>,
     ) -> Result<Self, StartError> {
@@ -52,13 +50,9 @@ impl Engines {
             waits,
             profile,
         } = programs::load(config, tree, prepared, &decision, &mut degradations)?;
-        let any_level = !config.thresholds.is_empty()
-            // A kubelet may limit the tiers at any time.
-            || config.ownership == Ownership::Assist
-            || Levels::of(&site.node, pods.pods.iter().map(|p| &p.pod)) != Levels::default();
         let kubepods = site.layout.path(&site.layout.kubepods);
-        let (accounting, changes) = Accounting::start(kernel, tree, &kubepods, any_level)
-            .map_err(StartError::Accounting)?;
+        let (accounting, changes) =
+            Accounting::start(kernel, tree, &kubepods).map_err(StartError::Accounting)?;
         let reactor = match reactor {
             Some(prepared) => prepared.start(levels)?,
             None => {

@@ -121,16 +121,9 @@ pub(super) async fn reconciler(
         runtime.as_ref().map(|runtime| runtime.names().clone()),
         &published,
     );
-    let engines = Engines::start(
-        &config,
-        &site,
-        &tree,
-        &set,
-        prepared.programs,
-        prepared.reactor,
-    )
-    // What was made for an agent that does not run goes.
-    .inspect_err(|_| actor.remove_unused(&tree))?;
+    let engines = Engines::start(&config, &site, &tree, prepared.programs, prepared.reactor)
+        // What was made for an agent that does not run goes.
+        .inspect_err(|_| actor.remove_unused(&tree))?;
     stats.profile = engines.profile.as_str().to_owned();
     stats.degradations = engines.degradations;
     stats

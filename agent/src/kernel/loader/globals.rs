@@ -50,6 +50,7 @@ pub(super) fn globals(
     }
     let lost = lacking.iter().fold(0, |bits, m| bits | m.figure.bit());
     globals.insert("LOST_FIGURES", lost);
+    globals.insert("HAS_CASTS", u64::from(options.casts(btf).are_known()));
     let exit_arguments = btf
         .tracepoint_args("sched_process_exit")
         .unwrap_or_default();
