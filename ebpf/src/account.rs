@@ -1,7 +1,7 @@
 //! CPU time and run-queue wait: which task runs, and which account it counts to.
 
 use podwarden_abi::{
-    Control, CpuAccount, CpuState, DropCounter, Figure, NO_SLOT, SharedAccount, Used,
+    Control, CpuAccount, CpuState, DropCounter, Figure, NO_SLOT, Remembered, SharedAccount, Used,
 };
 
 mod moved;
@@ -11,8 +11,8 @@ use crate::{
     atomic::{self, compare_and_swap},
     kernel::{self, Cgroup, STORAGE_RECURS, Task},
     level,
-    maps::{ACCOUNTS, CONTROL, CPUS, SHARED, TASKS, TRACKED, dropped},
-    objective,
+    maps::{ACCOUNTS, CONTROL, CPUS, SHARED, TRACKED, dropped},
+    objective, remembered,
 };
 pub(crate) use moved::moved;
 use wait::wait;
@@ -97,21 +97,6 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
     CPUS.get_ptr_mut(0).map(|s| unsafe { &mut *s })
 }
 
-/// The runtime that a task outside the scope remembers; how long it had waited means nothing then.
-const OUTSIDE: u64 = u64::MAX;
-
-/// Up to where `task` remembers to have been accounted. For most tasks one load shows that
-/// there is no memory; for the others the lookup costs most of a context switch.
-#[inline(always)]
-fn memory_of<'a>(task: Task) -> Option<&'a mut Used> {
-    if !task.has_storage() {
-        return None;
-    }
-    // SAFETY: the task's own value. Its writers are this CPU with interrupts off while the task runs
-    // here, a move (under the kernel's lock for moves) and the task's own exit by compare-and-swap.
-    TASKS.get(task).map(|used| unsafe { &mut *used })
-}
-
 /// Accounts the task that leaves this CPU, or is flushed, up to now.
 ///
 /// What it remembers is where that begins: that is earlier than where it was switched to when it has
@@ -122,17 +107,21 @@ fn settle(state: &mut CpuState, task: Task) {
         return settle_untraced(state, task);
     }
     let slot = CpuState::slot(state.current);
+    let is_split = state.split_count >> 32 == state.current >> 32;
+    if slot == NO_SLOT && !is_split {
+        return;
+    }
     let used = task.used();
     let mut done = state.accounted;
     if slot != NO_SLOT
-        && let Some(memory) = memory_of(task)
+        && let Some(known) = remembered::of(task)
     {
-        if memory.runtime != OUTSIDE {
-            done = *memory;
+        if let Some(before) = known.used() {
+            done = before;
         }
-        *memory = used;
+        *known = Remembered::of(used);
     }
-    if state.split_count >> 32 == state.current >> 32 {
+    if is_split {
         let splits = state.split_count as u32 as usize;
         for i in 0..CpuState::MAX_SPLITS {
             if i < splits {
@@ -161,11 +150,11 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
     }
     count_switch(slot);
     let used = task.used();
-    if let Some(memory) = memory_of(task) {
-        if memory.runtime != OUTSIDE {
-            count(slot, *memory, used);
+    if let Some(known) = remembered::of(task) {
+        if let Some(done) = known.used() {
+            count(slot, done, used);
         }
-        *memory = used;
+        *known = Remembered::of(used);
     } else if state.task != 0 && kernel::has(Figure::Untraced) && task.is_fair() {
         // Before the first switch seen on this CPU nothing is known, and of its wait nothing now.
         let runtime = task.runtime_when_picked();
@@ -238,25 +227,28 @@ fn enter(state: &mut CpuState, task: Task, slot: u32) {
     state.task = task.address();
     state.remembered = 0;
     if slot == NO_SLOT {
-        if let Some(memory) = memory_of(task) {
-            memory.runtime = OUTSIDE;
+        if let Some(known) = remembered::of(task) {
+            known.mark = 0;
         }
         return;
     }
     state.accounted = task.used();
-    state.remembered = u64::from(task.has_storage());
+    state.remembered = u64::from(remembered::may_be_of(task));
 }
 
 /// A task has been created. It has not run yet.
 #[inline(always)]
 pub(crate) fn born(task: Task) {
-    if tracked_slot(task.cgroup()) != NO_SLOT {
-        // Without memory it is accounted by what is seen of its switches.
-        let used = Used {
+    if tracked_slot(task.cgroup()) == NO_SLOT {
+        remembered::forget(task);
+        return;
+    }
+    // Without memory it is accounted by what is seen of its switches.
+    if let Some(known) = remembered::of_or_new(task) {
+        *known = Remembered::of(Used {
             runtime: 0,
             waited: task.waited(),
-        };
-        let _ = TASKS.get_or_insert(task, used);
+        });
     }
 }
 
@@ -277,14 +269,15 @@ pub(crate) fn leave(task: Task) {
     if slot == NO_SLOT {
         return;
     }
-    let done = match memory_of(task) {
-        Some(memory) if memory.runtime != OUTSIDE => &raw mut memory.runtime,
-        _ if traced => &raw mut state.accounted.runtime,
+    // A mark is 1 more than what has been used.
+    let (done, more) = match remembered::of(task) {
+        Some(known) if known.mark != 0 => (&raw mut known.mark, 1),
+        _ if traced => (&raw mut state.accounted.runtime, 0),
         _ => return,
     };
     // SAFETY: aligned words of map values.
     unsafe {
-        let (before, runtime) = (done.read_volatile(), task.runtime());
+        let (before, runtime) = (done.read_volatile(), task.runtime() + more);
         if before < runtime && compare_and_swap(done, before, runtime) {
             count_atomically(slot, runtime - before);
         }
@@ -319,7 +312,7 @@ pub(crate) fn flush() {
     if state.task == task.address()
         && state.remembered != 0
         && STORAGE_RECURS.load() == 0
-        && memory_of(task).is_none()
+        && remembered::of(task).is_none()
     {
         return;
     }

@@ -42,6 +42,7 @@ mod maps;
 mod near;
 mod network;
 mod objective;
+mod remembered;
 mod stall;
 mod task_storage;
 mod telemetry;
@@ -63,6 +64,7 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     account::switch(prev, next);
     if ctx.arg::<u64>(3) & kernel::TASK_DEAD != 0 {
         exit::last_switch(prev);
+        remembered::forget(prev);
     }
     0
 }

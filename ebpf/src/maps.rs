@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use podwarden_abi::{
     CgroupRecord, Control, CpuAccount, CpuState, DropCounter, ENDED_ENTRIES, Level, NearLimitEvent,
-    Objective, PendingBio, SharedAccount, Tracked, Used, WalkPlace, WalkPlan,
+    Objective, PendingBio, Remembered, SharedAccount, TaskPlace, Tracked, WalkPlace, WalkPlan,
 };
 
 use crate::task_storage::TaskStorage;
@@ -34,10 +34,13 @@ pub(crate) static TRACKED: HashMap<u64, Tracked, 16384> = HashMap::new();
 #[btf_map]
 pub(crate) static CPUS: PerCpuArray<CpuState, 1> = PerCpuArray::new();
 
-/// Up to where a task in scope has been accounted, so that a context switch that the kernel does not
-/// trace loses nothing; see `account`.
+/// What is remembered of tasks, by their addresses; see `remembered`.
 #[btf_map]
-pub(crate) static TASKS: TaskStorage<Used> = TaskStorage::new();
+pub(crate) static TASK_PLACES: Array<TaskPlace, { 1 << TaskPlace::BITS }> = Array::new();
+
+/// The same of tasks whose place another one has.
+#[btf_map]
+pub(crate) static TASKS: TaskStorage<Remembered> = TaskStorage::new();
 
 /// The agent's switches.
 #[btf_map]
@@ -68,7 +71,7 @@ pub(crate) static OOM_VICTIMS: HashMap<u32, u64, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static ENDED: LruHashMap<[u64; 2], u8, ENDED_ENTRIES> = LruHashMap::new();
 
-/// Memory cgroups that came near their limit, by kernel id: the limit, and in the low 8 bits the part of it that has
+/// Remembered cgroups that came near their limit, by kernel id: the limit, and in the low 8 bits the part of it that has
 /// been reported.
 #[btf_map]
 pub(crate) static NEAR: LruHashMap<u64, u64, { NearLimitEvent::REMEMBERED }> = LruHashMap::new();

@@ -241,6 +241,54 @@ pub struct Used {
 }
 const _: () = assert!(size_of::<Used>() == 16);
 
+/// Up to where a task has been accounted, as far as that is remembered. What is zeroed remembers nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Remembered {
+    /// [`Used::runtime`] plus 1; 0 for a task outside the scope.
+    pub mark: u64,
+    /// [`Used::waited`]; means nothing for a task outside the scope.
+    pub waited: u64,
+}
+const _: () = assert!(size_of::<Remembered>() == 16);
+
+impl Remembered {
+    /// A task that has been accounted up to what it has used.
+    pub const fn of(used: Used) -> Self {
+        Self {
+            mark: used.runtime + 1,
+            waited: used.waited,
+        }
+    }
+
+    /// Up to where; `None` for a task outside the scope.
+    pub const fn used(self) -> Option<Used> {
+        match self.mark.checked_sub(1) {
+            Some(runtime) => Some(Used {
+                runtime,
+                waited: self.waited,
+            }),
+            None => None,
+        }
+    }
+}
+
+/// A place of the table of what is remembered of tasks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TaskPlace {
+    /// The `task_struct`'s address; 0 for a free place, which remembers nothing.
+    pub task: u64,
+    /// What is remembered of it.
+    pub known: Remembered,
+}
+const _: () = assert!(size_of::<TaskPlace>() == 24);
+
+impl TaskPlace {
+    /// There are 2 to this power.
+    pub const BITS: u32 = 14;
+}
+
 /// The running task was moved to another account: what it used up to here counts to `slot`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ mod walk;
 
 pub use account::{
     Account, BUCKETS, CacheLine, CpuAccount, CpuState, DiskAccount, LatencyAccount, PendingBio,
-    SharedAccount, Split, Tracked, Used, WAIT_CARRY,
+    Remembered, SharedAccount, Split, TaskPlace, Tracked, Used, WAIT_CARRY,
 };
 pub use cast::{CAST_CALL, Instruction, RECAST_CALL};
 pub use event::{

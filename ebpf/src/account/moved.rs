@@ -1,12 +1,12 @@
 //! Tasks that move to another cgroup: what a running thread has used until the move stays with the old account.
 
-use podwarden_abi::{CpuState, NO_SLOT, Split, Used};
+use podwarden_abi::{CpuState, NO_SLOT, Remembered, Split, Used};
 
-use super::{OUTSIDE, memory_of};
 use crate::{
     atomic::compare_and_swap,
     kernel::{POSSIBLE_CPUS, Task},
-    maps::{CPUS, TASKS},
+    maps::CPUS,
+    remembered,
 };
 
 /// A process has moved to the account `to`: what its running threads have used until now stays
@@ -14,8 +14,8 @@ use crate::{
 #[inline(always)]
 pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
     if to == NO_SLOT {
-        if let Some(memory) = memory_of(task) {
-            memory.runtime = OUTSIDE;
+        if let Some(known) = remembered::of(task) {
+            known.mark = 0;
         }
     } else {
         remember(task);
@@ -59,22 +59,18 @@ pub(crate) fn moved(task: Task, whole_process: bool, to: u32) {
 /// `task` comes into the scope: from here on it is accounted, unless it remembers from where already.
 #[inline(always)]
 fn remember(task: Task) {
-    let outside = Used {
-        runtime: OUTSIDE,
-        waited: 0,
-    };
-    let Some(memory) = TASKS.get_or_insert(task, outside) else {
+    let Some(known) = remembered::of_or_new(task) else {
         return;
     };
     // SAFETY: aligned words of a map value. It may run and be settled elsewhere meanwhile, and what that
     // writes stands.
     unsafe {
-        let waited = &raw mut (*memory).waited;
-        let runtime = &raw mut (*memory).runtime;
+        let waited = &raw mut known.waited;
+        let mark = &raw mut known.mark;
         let before = waited.read_volatile();
-        if runtime.read_volatile() == OUTSIDE {
+        if mark.read_volatile() == 0 {
             compare_and_swap(waited, before, task.waited());
-            compare_and_swap(runtime, OUTSIDE, task.runtime());
+            compare_and_swap(mark, 0, Remembered::of(task.used()).mark);
         }
     }
 }

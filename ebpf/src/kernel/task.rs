@@ -22,6 +22,18 @@ impl Task {
         self.0 as u64
     }
 
+    /// A number of so many bits that the address gives.
+    #[inline(always)]
+    pub(crate) fn hash(self, bits: u32) -> u32 {
+        let low: u32;
+        // SAFETY: a move. Of a pointer the verifier allows no arithmetic, but a copy of its low half is a number.
+        unsafe {
+            core::arch::asm!("{low} = {task}", task = in(wreg) self.0 as u32, low = lateout(wreg) low);
+        }
+        // Multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4).
+        low.wrapping_mul(0x9e37_79b1) >> (u32::BITS - bits)
+    }
+
     /// A member that is a pointer.
     #[inline(always)]
     fn pointer(self, offset: u64) -> *const u8 {

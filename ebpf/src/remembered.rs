@@ -1,0 +1,73 @@
+//! Up to where each task has been accounted, so that a context switch that the kernel does not trace loses nothing.
+//!
+//! What is remembered of a task is at the place that its address gives, or in the kernel's task storage where another task
+//! has that place. A place is read by loads; the storage by a call that alone takes a quarter of a context switch's time.
+
+use podwarden_abi::{Remembered, TaskPlace};
+
+use crate::{
+    atomic::compare_and_swap,
+    kernel::Task,
+    maps::{TASK_PLACES, TASKS},
+};
+
+/// The place that a task's address gives; another task may have it.
+#[inline(always)]
+fn place<'a>(task: Task) -> Option<&'a mut TaskPlace> {
+    // SAFETY: a map value; only aligned words of it are touched. The writers of a task's memory are the CPU that it runs on
+    // with interrupts off, and by compare-and-swap a move (under the kernel's lock for moves) and the task's own exit.
+    TASK_PLACES
+        .get_ptr_mut(task.hash(TaskPlace::BITS))
+        .map(|place| unsafe { &mut *place })
+}
+
+#[inline(always)]
+fn own_place<'a>(task: Task) -> Option<&'a mut TaskPlace> {
+    place(task).filter(|place| place.task == task.address())
+}
+
+/// What is remembered of a task. One load shows that nothing is stored with it, for most tasks.
+#[inline(always)]
+pub(crate) fn of<'a>(task: Task) -> Option<&'a mut Remembered> {
+    if let Some(place) = own_place(task) {
+        return Some(&mut place.known);
+    }
+    if !task.has_storage() {
+        return None;
+    }
+    // SAFETY: as for a place.
+    TASKS.get(task).map(|known| unsafe { &mut *known })
+}
+
+/// Whether something is remembered of a task, or another program has stored something with it.
+#[inline(always)]
+pub(crate) fn may_be_of(task: Task) -> bool {
+    own_place(task).is_some() || task.has_storage()
+}
+
+/// What is remembered of a task from now on. It may run meanwhile.
+#[inline(always)]
+pub(crate) fn of_or_new<'a>(task: Task) -> Option<&'a mut Remembered> {
+    if let Some(known) = of(task) {
+        return Some(known);
+    }
+    let place = place(task)?;
+    // SAFETY: an aligned word of a map value.
+    if unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) } {
+        return Some(&mut place.known);
+    }
+    // SAFETY: as for a place.
+    TASKS
+        .get_or_insert(task, Remembered::default())
+        .map(|known| unsafe { &mut *known })
+}
+
+/// A task has gone, or one has come to the address of a task whose end was not seen.
+#[inline(always)]
+pub(crate) fn forget(task: Task) {
+    if let Some(place) = own_place(task) {
+        place.known = Remembered::default();
+        // SAFETY: an aligned word of a map value. Fully ordered: a place is free when it remembers nothing.
+        unsafe { compare_and_swap(&raw mut place.task, task.address(), 0) };
+    }
+}
