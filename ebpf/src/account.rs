@@ -296,8 +296,7 @@ pub(crate) fn switch(prev: Task, next: Task) {
     enter(state, next, slot);
     objective::check(slot, next);
     if left != NO_SLOT {
-        // `next` is on this CPU's run queue; `prev` may have been moved on already.
-        level::check_at_switch(state, prev, left, next.queue_clock());
+        level::check_at_switch(state, prev, left);
     }
     count_switch(slot);
 }

@@ -15,7 +15,7 @@ use crate::{
 /// four nested ones.
 const MAX_CHAIN: usize = 8;
 
-/// How often a CPU checks at context switches, nanoseconds of its run-queue clock.
+/// How often a CPU checks at context switches, nanoseconds of [`Task::charged`].
 const CHECK_INTERVAL_NS: u64 = 100_000;
 
 /// The bits of the cgroups that may have a level; 0 where none has.
@@ -27,10 +27,10 @@ fn armed() -> u64 {
     ARMED.get(0).copied().unwrap_or(0)
 }
 
-/// Checks the levels of the outgoing task, which counts to `slot`, at most once per [`CHECK_INTERVAL_NS`] of `clock`, the run
-/// queue's.
+/// Checks the levels of the outgoing task, which counts to `slot`, at most once per [`CHECK_INTERVAL_NS`].
 #[inline(always)]
-pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, slot: u32, clock: u64) {
+pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, slot: u32) {
+    let clock = prev.charged();
     if clock.saturating_sub(state.last_check) < CHECK_INTERVAL_NS {
         return;
     }

@@ -18,10 +18,7 @@ static LEAST_OBJECTIVE: Global<u64> = Global::new(0);
 
 #[inline(always)]
 fn is_on() -> bool {
-    LEAST_OBJECTIVE.load() != 0
-        && kernel::has(Figure::LongWaits)
-        // The kernel's note of when a task was queued is by the run queue's clock.
-        && kernel::has(Figure::Shortcuts)
+    LEAST_OBJECTIVE.load() != 0 && kernel::has(Figure::LongWaits)
 }
 
 /// `next`, which counts to `slot`, gets this CPU. Its wait on this run queue ends: a part before it was moved here

@@ -227,7 +227,7 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
     };
     programs.lose_figures(&lacking);
     programs.load_all(choices, &aya_btf, options.fentry)?;
-    let seen = |member: &&Member| matches!(member.figure, Figure::LongWaits | Figure::Shortcuts);
+    let seen = |member: &&Member| member.figure == Figure::LongWaits;
     Ok(Prepared {
         walker: programs.walker(items, casts, &aya_btf),
         programs,

@@ -83,12 +83,13 @@ macro_rules! for_each_offset {
             OFF_TASK_RUNTIME: Accounts, "task_struct", "se.sum_exec_runtime";
             OFF_TASK_PICKED_RUNTIME: Untraced, "task_struct", "se.prev_sum_exec_runtime";
             OFF_TASK_PRIO: Untraced, "task_struct", "prio";
-            OFF_TASK_CFS_RQ: Shortcuts, "task_struct", "se.cfs_rq";
+            OFF_TASK_CHARGED: Shortcuts, "task_struct", "se.exec_start";
+            OFF_TASK_CFS_RQ: LongWaits, "task_struct", "se.cfs_rq";
             OFF_TASK_RUN_DELAY: Wait, "task_struct", "sched_info.run_delay";
             OFF_TASK_LAST_QUEUED: LongWaits, "task_struct", "sched_info.last_queued";
             OFF_TASK_BPF_STORAGE: Shortcuts, "task_struct", "bpf_storage";
-            OFF_CFS_RQ_RQ: Shortcuts, "cfs_rq", "rq";
-            OFF_RQ_CLOCK: Shortcuts, "rq", "clock";
+            OFF_CFS_RQ_RQ: LongWaits, "cfs_rq", "rq";
+            OFF_RQ_CLOCK: LongWaits, "rq", "clock";
             OFF_SIGNAL_LIVE: Exits, "signal_struct", "live";
             OFF_SIGNAL_FLAGS: Exits, "signal_struct", "flags";
             OFF_SIGNAL_GROUP_EXIT_CODE: Exits, "signal_struct", "group_exit_code";

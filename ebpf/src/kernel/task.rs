@@ -114,13 +114,20 @@ impl Task {
         word_at(address + OFF_TASK_PICKED_RUNTIME.load())
     }
 
-    /// The clock of the run queue that the task is on; where it is out of reach `CLOCK_MONOTONIC`, which costs
+    /// When the task's CPU time was last charged, by the clock of its run queue less what interrupts took; for a task that
+    /// leaves a CPU that is now (`update_curr`, kernel/sched/fair.c). Where it is out of reach `CLOCK_MONOTONIC`, which costs
     /// more.
     #[inline(always)]
-    pub(crate) fn queue_clock(self) -> u64 {
+    pub(crate) fn charged(self) -> u64 {
         if !has(Figure::Shortcuts) {
             return now();
         }
+        member(self.0, OFF_TASK_CHARGED.load())
+    }
+
+    /// The clock of the run queue that the task is on.
+    #[inline(always)]
+    pub(crate) fn queue_clock(self) -> u64 {
         let cfs_rq = self.pointer(OFF_TASK_CFS_RQ.load());
         let rq: *const u8 = member(cfs_rq, OFF_CFS_RQ_RQ.load());
         member(rq, OFF_RQ_CLOCK.load())
