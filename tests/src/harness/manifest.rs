@@ -136,6 +136,14 @@ impl PodSpec {
         Self { priority, ..self }
     }
 
+    /// The same as another's successor: the pod changes, and stays the one that it is.
+    pub(crate) fn with_uid_of(self, other: &Self) -> Self {
+        Self {
+            uid: other.uid.clone(),
+            ..self
+        }
+    }
+
     /// The same with a label.
     pub(crate) fn labelled(mut self, name: &str, value: &str) -> Self {
         self.labels[name] = json!(value);

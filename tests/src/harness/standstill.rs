@@ -46,13 +46,10 @@ pub(crate) enum Standstill {
 impl Standstill {
     /// Prepares one below `dir`; `None` where this kernel offers no way.
     pub(crate) fn new(context: &Context, dir: &Path) -> Result<Option<Self>> {
-        let device = File::options()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_CLOEXEC)
-            .open("/dev/fuse");
-        if let Ok(device) = device {
-            return Self::serve(device, dir.join("standstill")).map(Some);
+        if let Some(device) = device() {
+            let path = dir.join("standstill");
+            fs::create_dir(&path)?;
+            return Self::serve(device, path, "40000").map(Some);
         }
         if !context.emulated() {
             // The disk is not ours alone.
@@ -64,6 +61,12 @@ impl Standstill {
             directory: File::open(dir)?,
             path,
         }))
+    }
+
+    /// One in the place of the file `path`, from now on; `None` where this kernel offers no way.
+    pub(crate) fn over(path: PathBuf) -> Result<Option<Self>> {
+        let served = device().map(|device| Self::serve(device, path, "100644"));
+        served.transpose()
     }
 
     /// What `e2e workload anon --then-ask` takes.
@@ -83,16 +86,20 @@ impl Standstill {
     /// Waits until process `pid` waits. What waits for the server can be killed until it is: state D
     /// begins then.
     pub(crate) fn until_asked(&self, context: &Context, pid: u32) -> Result<()> {
-        until(context.limit(20), "a process that waits", || match self {
-            Self::Server { asked, .. } => asked.load(Ordering::Relaxed),
-            Self::Disk { .. } => state_of(pid) == Some('D'),
+        until(context.limit(20), "a process that waits", || {
+            self.is_asked() || state_of(pid) == Some('D')
         })
     }
 
-    fn serve(device: File, path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path)?;
+    /// Whether any process has asked a server.
+    pub(crate) fn is_asked(&self) -> bool {
+        matches!(self, Self::Server { asked, .. } if asked.load(Ordering::Relaxed))
+    }
+
+    /// Mounts a file system whose root has `mode`, octal, at `path`.
+    fn serve(device: File, path: PathBuf, mode: &str) -> Result<Self> {
         let options = format!(
-            "fd={},rootmode=40000,user_id=0,group_id=0",
+            "fd={},rootmode={mode},user_id=0,group_id=0",
             device.as_raw_fd()
         );
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -143,6 +150,13 @@ impl Drop for Standstill {
             eprintln!("left standing still: {}: {error:#}", self.path().display());
         }
     }
+}
+
+/// A connection to the kernel's FUSE; `None` where it has none.
+fn device() -> Option<File> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    options.custom_flags(libc::O_CLOEXEC).open("/dev/fuse").ok()
 }
 
 fn freeze(directory: &File, request: libc::Ioctl) -> Result<()> {
