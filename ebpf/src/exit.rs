@@ -10,23 +10,31 @@ use crate::{
     telemetry,
 };
 
-/// A leader is switched out for the last time. Where tracepoints can be preempted (7.0 and later) the
-/// kernel skips a program that is already running on the CPU, and so may have skipped this process's
-/// exit; a switch is never preempted. A process whose leader ended before other
-/// threads is reported by the exit alone.
+/// `-EEXIST`
+const EXISTS: i32 = -17;
+
+/// A thread is switched out for the last time. Where tracepoints can be preempted (7.0 and later) the
+/// kernel skips a program that is already running on the CPU, and so may have skipped its process's
+/// exit; a switch is never preempted.
 #[inline(always)]
 pub(crate) fn last_switch(task: Task) {
-    if kernel::has(Figure::Exits) && task.is_leader() && task.live_threads() == 0 {
-        process(task);
+    if kernel::has(Figure::Exits) && task.live_threads() == 0 {
+        process(task, true);
     }
 }
 
-/// The last thread of a process, `task`, exits. The exit and the last switch both report it; the first one counts.
+/// The last thread of a process, `task`, exits.
 #[inline(always)]
-pub(crate) fn process(task: Task) {
-    if !kernel::has(Figure::Exits) {
-        return;
+pub(crate) fn last_thread(task: Task) {
+    if kernel::has(Figure::Exits) {
+        process(task, false);
     }
+}
+
+/// A process has ended. Its exit and the last switches of threads that have not got so far by then report it; the first one
+/// counts. `is_last` where none may follow.
+#[inline(always)]
+fn process(task: Task, is_last: bool) {
     let cgroup = task.cgroup();
     let slot = account::tracked_slot(cgroup);
     if slot == NO_SLOT {
@@ -34,8 +42,11 @@ pub(crate) fn process(task: Task) {
     }
     let tgid = task.tgid();
     let identity = [task.leader().start_time(), u64::from(tgid)];
-    if ENDED.insert(identity, 0, u64::from(BPF_NOEXIST)).is_err() {
-        return;
+    if let Err(why) = ENDED.insert(identity, 0, u64::from(BPF_NOEXIST)) {
+        // The kernel can also give up on the map's lock (6.15 and later, `kernel/bpf/rqspinlock.c`).
+        if why == EXISTS || !is_last {
+            return;
+        }
     }
     let status = task.exit_status();
     let oom = status & 0x7f != 0 && OOM_VICTIMS.remove(tgid).is_ok();

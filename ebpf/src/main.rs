@@ -91,7 +91,7 @@ fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
         task.live_threads() == 0
     };
     if last {
-        exit::process(task);
+        exit::last_thread(task);
         debug!(&ctx, "process {} exits", task.tgid());
     }
     0

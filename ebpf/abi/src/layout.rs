@@ -73,7 +73,6 @@ macro_rules! for_each_offset {
     ($each:ident) => {
         $each! {
             OFF_TASK_CGROUPS: Accounts, "task_struct", "cgroups";
-            OFF_TASK_PID: Exits, "task_struct", "pid";
             OFF_TASK_TGID: Accounts, "task_struct", "tgid";
             OFF_TASK_COMM: ExitDetails, "task_struct", "comm";
             OFF_TASK_SIGNAL: Exits, "task_struct", "signal";

@@ -174,12 +174,6 @@ impl Task {
         Self(self.pointer(OFF_TASK_LEADER.load()))
     }
 
-    /// True for the thread whose id is the process's.
-    #[inline(always)]
-    pub(crate) fn is_leader(self) -> bool {
-        member::<u32>(self.0, OFF_TASK_PID.load()) == self.tgid()
-    }
-
     /// Threads of the process that have not begun to exit.
     #[inline(always)]
     pub(crate) fn live_threads(self) -> u32 {
