@@ -86,8 +86,9 @@ impl Standstill {
     /// Waits until process `pid` waits. What waits for the server can be killed until it is: state D
     /// begins then.
     pub(crate) fn until_asked(&self, context: &Context, pid: u32) -> Result<()> {
-        until(context.limit(20), "a process that waits", || {
-            self.is_asked() || state_of(pid) == Some('D')
+        until(context.limit(20), "a process that waits", || match self {
+            Self::Server { .. } => self.is_asked(),
+            Self::Disk { .. } => state_of(pid) == Some('D'),
         })
     }
 
