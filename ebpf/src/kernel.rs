@@ -176,13 +176,12 @@ impl Css {
     /// Usage of the memory cgroup and its own hard limit, pages.
     #[inline(always)]
     pub(crate) fn memory_usage_and_limit(self) -> (u64, u64) {
+        let address = self.0 as u64;
         // One of the two is all that the verifier looks at.
         if HAS_CASTS.load() != 0 {
-            let memory = MemoryGroup::<Typed>::at(self.0 as u64);
-            (memory.usage(), memory.limit())
+            MemoryGroup::<Typed>::at(address).usage_and_limit()
         } else {
-            let memory = MemoryGroup::<Plain>::at(self.0 as u64);
-            (memory.usage(), memory.limit())
+            MemoryGroup::<Plain>::at(address).usage_and_limit()
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) static OOM_VICTIMS: HashMap<u32, u64, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static ENDED: LruHashMap<[u64; 2], u8, ENDED_ENTRIES> = LruHashMap::new();
 
-/// Remembered cgroups that came near their limit, by kernel id: the limit, and in the low 8 bits the part of it that has
+/// Memory cgroups that came near their limit, by kernel id: the limit, and in the low 8 bits the part of it that has
 /// been reported.
 #[btf_map]
 pub(crate) static NEAR: LruHashMap<u64, u64, { NearLimitEvent::REMEMBERED }> = LruHashMap::new();

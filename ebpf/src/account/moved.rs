@@ -69,8 +69,9 @@ fn remember(task: Task) {
         let mark = &raw mut known.mark;
         let before = waited.read_volatile();
         if mark.read_volatile() == 0 {
-            compare_and_swap(waited, before, task.waited());
-            compare_and_swap(mark, 0, Remembered::of(task.used()).mark);
+            let now = Remembered::of(task.used());
+            compare_and_swap(waited, before, now.waited);
+            compare_and_swap(mark, 0, now.mark);
         }
     }
 }

@@ -160,6 +160,12 @@ impl<S: Structure> MemoryGroup<S> {
         self.counter(OFF_COUNTER_MAX.load())
     }
 
+    /// Pages.
+    #[inline(always)]
+    pub(super) fn usage_and_limit(self) -> (u64, u64) {
+        (self.usage(), self.limit())
+    }
+
     /// How often a charge reached the limit.
     #[inline(always)]
     pub(crate) fn limit_hits(self) -> u64 {
