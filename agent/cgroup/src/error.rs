@@ -1,7 +1,7 @@
 //! The crate's one error type. It holds shared paths so that the real-time readers can fail
 //! without allocating.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 
@@ -102,6 +102,24 @@ pub enum Error {
         /// The cgroup.
         path: Arc<Path>,
     },
+    /// The kernel has not come back from a call in time. What was asked may still be done.
+    #[error("cannot {operation} {}: no answer within {limit:?}", path.display())]
+    Unanswered {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// The cgroup.
+        path: Arc<Path>,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// The kernel has not come back from an earlier call for the same cgroup: none is made.
+    #[error("cannot {operation} {}: an earlier call waits inside the kernel", path.display())]
+    StillWaiting {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// The cgroup.
+        path: Arc<Path>,
+    },
     /// Another agent works on the same cgroup root.
     #[error(
         "{} is held by {}: only one agent may work on a cgroup root",
@@ -167,10 +185,13 @@ impl Error {
         ) || matches!(self, Self::Systemd(crate::SystemdError::Denied { .. }))
     }
 
-    /// True when systemd does not answer: the next call would wait as long.
+    /// True when systemd, or the kernel, has not answered in time: the next call may wait as long.
     pub fn is_silence(&self) -> bool {
         use crate::SystemdError::{TimedOut, Unreachable};
-        matches!(self, Self::Systemd(TimedOut { .. } | Unreachable { .. }))
+        matches!(
+            self,
+            Self::Systemd(TimedOut { .. } | Unreachable { .. }) | Self::Unanswered { .. }
+        )
     }
 
     /// The kernel's error number, where one is the cause.

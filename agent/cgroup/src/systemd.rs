@@ -43,7 +43,7 @@ use crate::{
 
 pub use self::manager::SystemdError;
 use self::{
-    bus::Bus,
+    bus::{ANSWER_LIMIT, Bus},
     manager::{Manager, Operation, State},
     property::Properties,
 };
@@ -66,6 +66,9 @@ pub struct Systemd {
 }
 
 impl Systemd {
+    /// What a call waits for an answer and then for a job, at most.
+    pub const LIMIT: Duration = ANSWER_LIMIT.saturating_add(JOB_LIMIT);
+
     /// Connects to the system bus, or as root to systemd's own socket.
     ///
     /// # Errors

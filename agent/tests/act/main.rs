@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use podwarden::{
     api::types::CgroupWrites,
@@ -313,6 +314,10 @@ impl Silent {
 }
 
 impl Backend for Silent {
+    fn limit(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
     fn create(&self, _: &Tree, _: &CgroupPath, _: &[Setting]) -> Result<Created, Error> {
         self.asked()
     }

@@ -14,12 +14,15 @@ use crate::harness::{
     until,
 };
 
+mod files;
+
 const MIB: u64 = 1 << 20;
 
 pub(super) const CASES: &[Case] = &[
     portable("stuck_reactor_is_noticed", stuck_reactor_is_noticed),
     portable("stuck_reconciler_is_noticed", stuck_reconciler_is_noticed),
-    portable("stuck_file_is_noticed", stuck_file_is_noticed),
+    portable("stuck_file_is_noticed", files::is_noticed),
+    portable("stuck_write_is_abandoned", files::write_is_abandoned),
     portable("stuck_victim_is_reaped", stuck_victim_is_reaped),
     portable("stuck_victim_is_passed_over", stuck_victim_is_passed_over),
     portable("stuck_reaper_costs_no_pod", stuck_reaper_costs_no_pod),
@@ -117,57 +120,6 @@ fn stuck_reconciler_is_noticed(context: &Context) -> Result<()> {
         Ok(())
     })?;
     node.finish()
-}
-
-/// A cgroup's file that does not answer holds the reconciler inside the kernel. That is said, and pods are evicted all the
-/// same; what could not be written is written once the file answers.
-fn stuck_file_is_noticed(context: &Context) -> Result<()> {
-    let options = Options {
-        env: vec![("PODWARDEN_LOOP_PATIENCE".to_owned(), "9".to_owned())],
-        ..small("enforce")
-    };
-    let scene = Scene::new(context, &options)?;
-    let mut victim = scene.victim.start(&["anon", "--mib", "128"])?;
-    scene.victim_holds(128)?;
-    let changing = PodSpec::limited("changing", "16Mi");
-    let file = scene.node.manifest(&changing)?.memory_limit_file();
-    let limit = |mib: u64| {
-        eventually(context.limit(30), || {
-            let text = std::fs::read_to_string(&file)?;
-            ensure!(
-                text.trim() == (mib * MIB).to_string(),
-                "the limit is {text}"
-            );
-            Ok(())
-        })
-    };
-    limit(16)?;
-    let Some(standstill) = Standstill::over(file.clone())? else {
-        return skip(NO_WAY);
-    };
-    let larger = PodSpec::limited("changing", "24Mi").with_uid_of(&changing);
-    scene.node.manifest(&larger)?;
-    until(context.limit(30), "a question to the file", || {
-        standstill.is_asked()
-    })?;
-    let text = eventually(context.limit(60), || {
-        let answer = http_get(scene.node.agent.socket(), "/healthz")?;
-        ensure!(answer.status == 503, "/healthz answers {}", answer.status);
-        Ok(answer.text())
-    })?;
-    ensure!(text.contains("reconciler is stuck"), "/healthz says {text}");
-    let filler = scene.fill()?;
-    ensure!(!victim.wait(context.limit(20))?.success());
-    drop(standstill);
-    health(&scene.node, context, 200, 1)?;
-    limit(24)?;
-    let evictions = scene.evictions(1)?;
-    ensure!(
-        evictions.len() == 1 && evictions[0].pod.uid == scene.victim.uid(),
-        "{evictions:?}"
-    );
-    drop(filler);
-    scene.node.finish()
 }
 
 /// A process of the victim's that waits inside the kernel, and what it waits for. That goes first: before,

@@ -1,24 +1,27 @@
 //! Makes processes wait inside the kernel, in state D and deaf to SIGKILL, until this goes away.
 //!
-//! Where there is FUSE: a file system of our own whose server takes questions and answers none. Once the
-//! server has a question, the process that asks waits for the answer whatever happens (`request_wait_answer`,
+//! Where there is FUSE: a file system of our own that leaves questions unanswered, see [`server`]. Once it has a
+//! question, the process that asks waits for the answer whatever happens (`request_wait_answer`,
 //! `fs/fuse/dev.c`). Machines without FUSE: their own disk is frozen, and a process that writes to it waits
 //! (`sb_start_write`, `include/linux/fs.h`).
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
+use fuser::{BackgroundSession, Config, Session, SessionACL};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+use self::server::{Server, Silent};
 use super::wait::until;
 use crate::cases::Context;
+
+mod server;
 
 /// `include/uapi/linux/fs.h`.
 const FIFREEZE: libc::Ioctl = 0xc004_5877_u32 as libc::Ioctl;
@@ -29,10 +32,12 @@ const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
 pub(crate) enum Standstill {
     /// A mount of our own.
     Server {
-        /// Where it is; asking for its status is the question.
+        /// Where it is.
         path: PathBuf,
-        /// A process has asked.
+        /// A process has asked what is not answered.
         asked: Arc<AtomicBool>,
+        /// Its thread ends once the file system is unmounted by force.
+        _session: BackgroundSession,
     },
     /// The machine's disk, frozen once it is [`Standstill::begin`].
     Disk {
@@ -44,12 +49,12 @@ pub(crate) enum Standstill {
 }
 
 impl Standstill {
-    /// Prepares one below `dir`; `None` where this kernel offers no way.
+    /// Prepares one below `dir`; `None` where this kernel offers no way. In its place every question waits.
     pub(crate) fn new(context: &Context, dir: &Path) -> Result<Option<Self>> {
         if let Some(device) = device() {
             let path = dir.join("standstill");
             fs::create_dir(&path)?;
-            return Self::serve(device, path, "40000").map(Some);
+            return Self::serve(device, path, Silent::All).map(Some);
         }
         if !context.emulated() {
             // The disk is not ours alone.
@@ -63,10 +68,20 @@ impl Standstill {
         }))
     }
 
-    /// One in the place of the file `path`, from now on; `None` where this kernel offers no way.
+    /// One in the place of the file `path`, from now on, for every question; `None` where this kernel offers no way.
     pub(crate) fn over(path: PathBuf) -> Result<Option<Self>> {
-        let served = device().map(|device| Self::serve(device, path, "100644"));
+        let served = device().map(|device| Self::serve(device, path, Silent::All));
         served.transpose()
+    }
+
+    /// One in the place of the file `path`, from now on, for those who write to it; who reads it reads what is there.
+    /// `None` where this kernel offers no way.
+    pub(crate) fn of_writes_to(path: PathBuf) -> Result<Option<Self>> {
+        let Some(device) = device() else {
+            return Ok(None);
+        };
+        let file = File::open(&path)?;
+        Self::serve(device, path, Silent::Writes(file)).map(Some)
     }
 
     /// What `e2e workload anon --then-ask` takes.
@@ -97,8 +112,8 @@ impl Standstill {
         matches!(self, Self::Server { asked, .. } if asked.load(Ordering::Relaxed))
     }
 
-    /// Mounts a file system whose root has `mode`, octal, at `path`.
-    fn serve(device: File, path: PathBuf, mode: &str) -> Result<Self> {
+    fn serve(device: File, path: PathBuf, silent: Silent) -> Result<Self> {
+        let mode = if path.is_dir() { "40000" } else { "100644" };
         let options = format!(
             "fd={},rootmode={mode},user_id=0,group_id=0",
             device.as_raw_fd()
@@ -112,20 +127,19 @@ impl Standstill {
             Some(options.as_str()),
         )
         .context("mount a FUSE file system")?;
-        let asked = Arc::new(AtomicBool::new(false));
-        let server = Self::Server {
+        let (server, asked) = Server::new(silent);
+        let session = Session::from_fd(
+            server,
+            OwnedFd::from(device),
+            SessionACL::All,
+            Config::default(),
+        );
+        let session = session.and_then(Session::spawn);
+        Ok(Self::Server {
             path,
-            asked: Arc::clone(&asked),
-        };
-        greet(&device)?;
-        // Ends with an error once the file system is unmounted by force.
-        std::thread::spawn(move || {
-            let mut question = vec![0; LONGEST];
-            while (&device).read(&mut question).is_ok() {
-                asked.store(true, Ordering::Relaxed);
-            }
-        });
-        Ok(server)
+            asked,
+            _session: session.context("serve a FUSE file system")?,
+        })
     }
 }
 
@@ -165,34 +179,6 @@ fn freeze(directory: &File, request: libc::Ioctl) -> Result<()> {
     let done = unsafe { libc::ioctl(directory.as_raw_fd(), request, 0) };
     ensure!(done == 0, "{}", std::io::Error::last_os_error());
     Ok(())
-}
-
-/// The least that the kernel wants to be able to read at a time (`FUSE_MIN_READ_BUFFER`), and enough for
-/// any question that comes here.
-const LONGEST: usize = 64 << 10;
-
-/// Answers the kernel's first question, `FUSE_INIT`; before that it asks no other
-/// (`include/uapi/linux/fuse.h`).
-fn greet(mut device: &File) -> Result<()> {
-    let mut question = vec![0; LONGEST];
-    let read = device.read(&mut question).context("read FUSE_INIT")?;
-    // struct fuse_in_header: len, opcode, unique.
-    let word = |at: usize| -> Result<u32> {
-        let bytes = question.get(at..at + 4).context("a short question")?;
-        Ok(u32::from_ne_bytes(bytes.try_into()?))
-    };
-    ensure!(read >= 16 && word(4)? == 26, "not FUSE_INIT");
-    // struct fuse_out_header (len, error, unique) and struct fuse_init_out of 64 bytes.
-    let mut answer = Vec::with_capacity(80);
-    answer.extend(80_u32.to_ne_bytes());
-    answer.extend(0_u32.to_ne_bytes());
-    answer.extend(&question[8..16]);
-    // Version 7.31; max_readahead, flags, max_background, congestion_threshold, max_write.
-    for word in [7_u32, 31, 0, 0, 0, 4096] {
-        answer.extend(word.to_ne_bytes());
-    }
-    answer.resize(80, 0);
-    device.write_all(&answer).context("answer FUSE_INIT")
 }
 
 /// The state letter of proc_pid_stat(5); `None` for a process that is gone.

@@ -29,7 +29,7 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// A new job takes the place of one that contradicts it.
 const REPLACE: &str = "replace";
 /// How long an answer may take; systemd answers in milliseconds, also on a busy machine.
-const ANSWER_LIMIT: Duration = Duration::from_secs(25);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(25);
 
 type Property<'a> = (&'static str, Variant<'a>);
 

@@ -1,6 +1,6 @@
 //! Who makes, sets and removes cgroups.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use podwarden_cgroup::{CgroupPath, Created, Error, Systemd, Tree};
 use podwarden_policy::settings::Setting;
@@ -8,6 +8,9 @@ use podwarden_policy::settings::Setting;
 /// The operations behind the actions. An implementation decides nothing: it
 /// does or refuses.
 pub trait Backend: fmt::Debug + Send + Sync {
+    /// How long any of these may take while all is well.
+    fn limit(&self) -> Duration;
+
     /// Makes a cgroup and what is missing above it; the answer names what this call made. `first` are
     /// the values that will be written to it next, for those who can make it with them.
     ///
@@ -45,6 +48,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
 pub struct Files;
 
 impl Backend for Files {
+    /// The kernel answers within a millisecond, and within a second where many cgroups are made and removed at once.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
     fn create(&self, tree: &Tree, path: &CgroupPath, _first: &[Setting]) -> Result<Created, Error> {
         tree.create(path)
     }
@@ -76,6 +84,11 @@ impl Backend for Files {
 pub struct Slices(pub Systemd);
 
 impl Backend for Slices {
+    /// Longer than its calls wait for systemd, which say what it does not answer.
+    fn limit(&self) -> Duration {
+        Systemd::LIMIT + Files.limit()
+    }
+
     fn create(&self, tree: &Tree, path: &CgroupPath, first: &[Setting]) -> Result<Created, Error> {
         self.0.create(tree, path, first)
     }

@@ -4,6 +4,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `backend` | who makes, sets and removes: the files, or systemd |
+//! | `timed` | calls to it that end, also when the kernel does not come back |
 //! | `write` | the one function through which every value goes |
 //! | `tally` | how many operations, what became of them, how long they took |
 //! | `refusal` | what the kernel refused, for people; said once for as long as it stays the same |
@@ -14,6 +15,7 @@
 mod backend;
 mod refusal;
 mod tally;
+mod timed;
 
 use std::{
     collections::BTreeSet,
@@ -33,10 +35,13 @@ use crate::{
     api::types::ReconcileStats, base::clock::nanos, hierarchy::starting::holds_back, pods::PodSet,
 };
 
-use self::refusal::{Refusal, Refusals};
 pub use self::{
     backend::{Backend, Files, Slices},
     tally::{Counters, Counts, Operation, Outcome, Performed, Tally},
+};
+use self::{
+    refusal::{Refusal, Refusals},
+    timed::Timed,
 };
 
 /// Carries actions out and remembers what it made, so that nothing else is ever removed.
@@ -44,7 +49,7 @@ pub use self::{
 pub struct Actor {
     /// False in observe mode.
     enforce: bool,
-    backend: Arc<dyn Backend>,
+    backend: Timed,
     /// The cgroups whose hard memory limit is not written here.
     left: BTreeSet<CgroupPath>,
     made: BTreeSet<CgroupPath>,
@@ -60,7 +65,7 @@ impl Actor {
     pub fn new(enforce: bool, backend: Arc<dyn Backend>) -> Self {
         Self {
             enforce,
-            backend,
+            backend: Timed::new(backend),
             left: BTreeSet::new(),
             made: BTreeSet::new(),
             created: Created::default(),
@@ -89,6 +94,16 @@ impl Actor {
     pub fn made_pods(&self) -> impl Iterator<Item = (QosClass, PodUid)> {
         let made = self.made.iter();
         made.filter_map(|path| name::parse_pod_path(path.as_str()))
+    }
+
+    /// Completes when the kernel has come back from a call that a pass was abandoned for.
+    pub async fn came_back(&self) {
+        self.backend.came_back().await;
+    }
+
+    /// The calls that the kernel has not come back from, one sentence each.
+    pub fn unanswered(&self) -> Vec<String> {
+        self.backend.unanswered()
     }
 
     /// What was done since the agent started.
@@ -147,8 +162,8 @@ impl Actor {
         performed
     }
 
-    /// Carries out `actions` in order; what one of them could not do does not stop the others, but for a
-    /// systemd that does not answer: each further call would wait as long as the first.
+    /// Carries out `actions` in order; what one of them could not do does not stop the others, but for one
+    /// that is not answered in time: each further call might wait as long as the first.
     pub fn perform(&mut self, tree: &Tree, layout: &CgroupLayout, actions: &[Action]) -> Performed {
         let mut performed = Performed::default();
         self.recent = Tally::default();
@@ -171,7 +186,7 @@ impl Actor {
                 let rest = at..actions.len();
                 tracing::warn!(
                     abandoned = rest.len(),
-                    "systemd does not answer: the pass ends here, a later one tries again"
+                    "no answer in time: the pass ends here, a later one tries again"
                 );
                 performed.failed += u32::try_from(rest.len()).unwrap_or(u32::MAX);
                 performed.refused.extend(rest.skip(1));
@@ -346,7 +361,9 @@ impl Actor {
         let mut rest = std::mem::take(&mut self.created.directories);
         // Parents before children, whatever the order of their making.
         rest.sort();
-        self.backend.remove_unused(tree, rest);
+        if let Err(error) = self.backend.remove_unused(tree, rest) {
+            tracing::warn!(%error, "unused cgroups stay");
+        }
         self.made.retain(|path| tree.id(path).is_ok());
     }
 }
@@ -356,7 +373,7 @@ struct Did {
     outcome: Outcome,
     /// It was refused.
     refused: bool,
-    /// systemd did not answer.
+    /// It was not answered in time.
     silence: bool,
 }
 

@@ -98,6 +98,10 @@ fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'s
     if error.is_gone() {
         return "another process removed it; the next pass creates it again if the plan still has it";
     }
+    if let Error::Unanswered { .. } | Error::StillWaiting { .. } = error {
+        return "it is tried again once the kernel comes back; see what the agent's thread cgroup-writes waits \
+                for (/proc/PID/task/*/wchan)";
+    }
     let errno = error.errno();
     match (operation, setting) {
         (_, Some(Setting::MemoryLimit(_))) if errno == Some(Errno::BUSY) => {

@@ -295,16 +295,21 @@ fn clear(cluster: &Cluster) -> Result<()> {
         .api
         .delete(&format!("{JOBS}?propagationPolicy=Background"))?;
     cluster.remove_static()?;
-    cluster
-        .api
-        .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
     eventually(cluster.limit(TOGETHER), || {
+        // Again and again: a job's controller makes another pod while it has not seen the end of its job.
+        cluster
+            .api
+            .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
         let pods = cluster.api.list(PODS)?;
         if pods.is_empty() {
             return Ok(());
         }
         sleep(LOOK)?;
-        bail!("{} pods are left", pods.len())
+        let left: Vec<_> = pods
+            .iter()
+            .map(|pod| (&pod["metadata"]["name"], &pod["status"]["phase"]))
+            .collect();
+        bail!("pods are left: {left:?}")
     })?;
     cluster.clear()
 }

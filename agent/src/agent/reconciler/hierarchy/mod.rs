@@ -60,6 +60,8 @@ pub(in crate::agent) struct Hierarchy {
 pub(super) enum Wake {
     Convergence(Report),
     ForeignWrites,
+    /// The kernel came back from a call that a pass was abandoned for.
+    CameBack,
 }
 
 /// A pass over the whole tree that is planned and not carried out yet.
@@ -120,6 +122,7 @@ impl Hierarchy {
             biased;
             report = convergence => Wake::Convergence(report),
             () = foreign_writes => Wake::ForeignWrites,
+            () = self.actor.came_back() => Wake::CameBack,
         }
     }
 
@@ -132,6 +135,7 @@ impl Hierarchy {
         match wake {
             Wake::Convergence(report) => convergence::facts(report, cx.env),
             Wake::ForeignWrites => self.take_foreign_writes(cx, colocation),
+            Wake::CameBack => vec![Fact::Reconcile],
         }
     }
 
@@ -196,10 +200,12 @@ impl Hierarchy {
             Some(drift) => drift.judge_plan(&snapshot, &desired, actions),
             None => Judgement::of(actions),
         };
+        let mut shortcomings = sense::shortcomings(tree, layout, &snapshot);
+        shortcomings.extend(self.actor.unanswered());
         Pass {
             judgement,
             desired,
-            shortcomings: sense::shortcomings(tree, layout, &snapshot),
+            shortcomings,
             recorded: Recorded::new(
                 clock::now_text(),
                 sense::version(tree),
