@@ -12,7 +12,9 @@ use podwarden::api::types::PodStats;
 use super::apiserver::{NAMESPACE, World};
 use super::eviction_status::{expect_delivered, expect_status};
 use super::{Case, Context, case};
-use crate::containerd::{Containerd, RunningPod, TEARDOWN, WORKLOAD};
+use crate::containerd::{
+    Containerd, DEFAULT_HANDLER, OTHER_HANDLER, RunningPod, TEARDOWN, WORKLOAD,
+};
 use crate::harness::{Node, Options, PodSpec, eventually, state_of, until};
 
 pub(super) const CASES: &[Case] = &[
@@ -20,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
     case("containerd_comes_later", containerd_comes_later),
     case("containerd_eviction", containerd_eviction),
     case("containerd_sandbox_killed", containerd_sandbox_killed),
+    case("containerd_sandbox_holds_all", containerd_sandbox_holds_all),
     case("containerd_pod_gone", containerd_pod_gone),
 ];
 
@@ -47,13 +50,23 @@ struct Scene {
 
 impl Scene {
     fn new(context: &Context, containerd: &Containerd) -> Result<Self> {
-        let scene = Self::asking(context, containerd, &containerd.socket())?;
+        Self::by_handler(DEFAULT_HANDLER, context, containerd)
+    }
+
+    /// The pod is of a RuntimeClass.
+    fn by_handler(handler: &str, context: &Context, containerd: &Containerd) -> Result<Self> {
+        let scene = Self::asking(handler, context, containerd, &containerd.socket())?;
         scene.named()?;
         Ok(scene)
     }
 
     /// The agent asks the runtime at this socket.
-    fn asking(context: &Context, containerd: &Containerd, socket: &Path) -> Result<Self> {
+    fn asking(
+        handler: &str,
+        context: &Context,
+        containerd: &Containerd,
+        socket: &Path,
+    ) -> Result<Self> {
         let mut world = World::with(context, options(socket), |_| Ok(()))?;
         world.ready(context)?;
         let node = &world.node;
@@ -68,7 +81,7 @@ impl Scene {
             "exec 2> /go/said; while [ ! -e /go/now ]; do usleep 10000; done; \
              /e2e workload fill --mib {mib} --rate 500 --step-kib 64; true"
         );
-        let pod = containerd.run_pod(&spec, &cgroup, &go, &script)?;
+        let pod = containerd.run_pod_by(handler, &spec, &cgroup, &go, &script)?;
         Ok(Self { world, spec, pod })
     }
 
@@ -194,7 +207,7 @@ fn containerd_comes_later(context: &Context) -> Result<()> {
     let containerd = Containerd::start(context)?;
     let place = tempfile::tempdir()?;
     let socket = place.path().join("runtime.sock");
-    let scene = Scene::asking(context, &containerd, &socket)?;
+    let scene = Scene::asking(DEFAULT_HANDLER, context, &containerd, &socket)?;
     let node = scene.node();
     let is_missed = |missed: bool| {
         eventually(node.limit(), || {
@@ -285,6 +298,32 @@ fn kill_sandbox_and_evict(scene: &Scene, containerd: &Containerd) -> Result<()> 
     scene.go()?;
     scene.evicted()?;
     scene.torn_down(containerd)
+}
+
+/// A runtime whose sandbox is a virtual machine has the workload in the sandbox's cgroup (Kata Containers with
+/// `sandbox_cgroup_only`): there it is killed, though the runtime calls it a sandbox.
+fn containerd_sandbox_holds_all(context: &Context) -> Result<()> {
+    let containerd = Containerd::start(context)?;
+    let scene = Scene::by_handler(OTHER_HANDLER, context, &containerd)?;
+    let held = scene.pod.cgroup.child(&scene.pod.sandbox);
+    eventually(scene.node().limit(), || {
+        let pids = scene.pod.workload();
+        // What the first one starts meanwhile may have ended by now.
+        let _: Vec<_> = pids.iter().map(|pid| held.attach(*pid)).collect();
+        ensure!(pids.is_empty(), "processes {pids:?} are in the workload");
+        Ok(())
+    })?;
+    scene.go()?;
+    scene.evicted()?;
+    eventually(scene.node().limit(), || {
+        let running: Vec<_> = (held.procs().into_iter())
+            .filter(|pid| is_running(*pid))
+            .collect();
+        ensure!(running.is_empty(), "processes {running:?} live on");
+        Ok(())
+    })?;
+    scene.torn_down(&containerd)?;
+    scene.finish(&containerd)
 }
 
 /// A pod is gone from its source: it is asked to end, its sandbox is taken down last, and a pod that only the runtime has

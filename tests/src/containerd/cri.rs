@@ -20,6 +20,8 @@ pub(super) const OF_CONTAINER: i32 = 1;
 pub(super) struct RunPodSandboxRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) config: Option<PodSandboxConfig>,
+    #[prost(string, tag = "2")]
+    pub(super) runtime_handler: String,
 }
 
 /// The answer to several requests; each calls its one field by another name.

@@ -35,7 +35,7 @@ use crate::harness::{eventually, private_dir};
 
 pub(crate) use self::cni::{Asked, plugins};
 pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox};
-pub(crate) use self::pods::{RunningPod, Started, TEARDOWN, WORKLOAD};
+pub(crate) use self::pods::{DEFAULT_HANDLER, RunningPod, Started, TEARDOWN, WORKLOAD};
 pub(crate) use self::runc::{linear_weight, weighs_linearly};
 
 /// What has to be on the machine, besides the network plugins.
@@ -198,6 +198,9 @@ fn socket(dir: &Path) -> PathBuf {
     dir.join("containerd.sock")
 }
 
+/// A handler besides the default one. It is runc's as well.
+pub(crate) const OTHER_HANDLER: &str = "other";
+
 /// As little as there can be: no image is pulled, and `native` needs nothing of the file system.
 /// `restrict_oom_score_adj` is for machines where we may not lower it.
 fn configuration(dir: &Path) -> String {
@@ -218,6 +221,10 @@ state = "{dir}/state"
   sandbox_image = "{image}"
 [plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "native"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{OTHER_HANDLER}]
+  runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{dir}/cni/bin"
   conf_dir = "{dir}/cni/net.d"

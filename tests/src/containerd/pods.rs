@@ -26,6 +26,9 @@ pub(crate) const TEARDOWN: Duration = Duration::from_secs(60);
 /// What the one container is called.
 pub(crate) const WORKLOAD: &str = "main";
 
+/// The runtime's own choice.
+pub(crate) const DEFAULT_HANDLER: &str = "";
+
 /// A container to run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Started<'a> {
@@ -82,11 +85,24 @@ impl Containerd {
         go: &Path,
         script: &str,
     ) -> Result<RunningPod> {
+        self.run_pod_by(DEFAULT_HANDLER, spec, cgroup, go, script)
+    }
+
+    /// The same by a handler of the runtime, as a RuntimeClass names one.
+    pub(crate) fn run_pod_by(
+        &self,
+        handler: &str,
+        spec: &PodSpec,
+        cgroup: &Cgroup,
+        go: &Path,
+        script: &str,
+    ) -> Result<RunningPod> {
         let config = sandbox_config(spec, cgroup);
         let Id { id: sandbox } = self.call(
             method::RUN_POD_SANDBOX,
             RunPodSandboxRequest {
                 config: Some(config.clone()),
+                runtime_handler: handler.to_owned(),
             },
         )?;
         let mut pod = RunningPod {

@@ -88,7 +88,7 @@ impl Cluster {
             let left: Vec<_> = self
                 .pod_cgroups()
                 .into_iter()
-                .filter(|path| own.is_empty() || !self.driver.is_of(path, &own))
+                .filter(|pod| own.is_empty() || !self.driver.is_of(pod.path(), &own))
                 .collect();
             ensure!(left.is_empty(), "cgroups of pods are left: {left:?}");
             Ok(())
@@ -96,15 +96,14 @@ impl Cluster {
     }
 
     /// The cgroups of pods.
-    pub(crate) fn pod_cgroups(&self) -> Vec<String> {
+    pub(crate) fn pod_cgroups(&self) -> Vec<Cgroup> {
         let tiers = [
             self.tier("burstable"),
             self.tier("besteffort"),
             self.kubepods(),
         ];
         let pods = tiers.iter().flat_map(Cgroup::children);
-        let paths = pods.map(|pod| pod.path().to_owned());
-        paths.filter(|path| self.is_pod(path)).collect()
+        pods.filter(|pod| self.is_pod(pod.path())).collect()
     }
 
     /// Whether a path is that of a pod's cgroup.

@@ -132,7 +132,8 @@ impl Comparison {
             .keys()
             .map(|path| cluster.cgroup(path).path().to_owned());
         let wanted: BTreeSet<_> = paths.filter(|path| cluster.is_pod(path)).collect();
-        let found: BTreeSet<_> = cluster.pod_cgroups().into_iter().collect();
+        let found = cluster.pod_cgroups().into_iter();
+        let found: BTreeSet<_> = found.map(|pod| pod.path().to_owned()).collect();
         for path in wanted.difference(&found) {
             this.differences
                 .push(format!("there is no {path}, which is planned"));

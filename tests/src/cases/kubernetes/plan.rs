@@ -316,9 +316,8 @@ fn clear(cluster: &Cluster) -> Result<()> {
 
 /// Ends a pod that has a long time to end.
 fn kill_at_last(cluster: &Cluster, uid: &str) -> Result<()> {
-    for path in cluster.pod_cgroups() {
-        if cluster.driver().is_of(&path, uid) {
-            let pod = cluster.cgroup(&path);
+    for pod in cluster.pod_cgroups() {
+        if cluster.driver().is_of(pod.path(), uid) {
             for pid in pod.children().iter().flat_map(Cgroup::procs) {
                 // One that has ended is what it is for.
                 let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);

@@ -206,8 +206,8 @@ impl<'a> Watch<'a> {
 
     /// Each pod's CPU time and working set are the kernel's.
     pub(super) fn accounts(&mut self) -> Result<()> {
-        for path in self.cluster.pod_cgroups() {
-            let cgroup = Cgroup::new(self.cluster.kubepods().mounts(), &path);
+        for cgroup in self.cluster.pod_cgroups() {
+            let path = cgroup.path();
             let uid = path.rsplit("/pod").next().unwrap_or_default().to_owned();
             let same = eventually(Duration::from_secs(20), || self.account(&uid, &cgroup));
             let Some(before) = same.with_context(|| format!("the accounts of {path}"))? else {
