@@ -26,7 +26,9 @@ const IDS: usize = 4096;
 /// when cgroups nested too deeply were left out.
 ///
 /// Every call opens `cgroup.procs` anew: v1 answers a second read of an open file from a list that
-/// it keeps for a second (`cgroup_pidlist_start`, `kernel/cgroup/cgroup-v1.c`).
+/// it keeps for a second (`cgroup_pidlist_start`, `kernel/cgroup/cgroup-v1.c`). To keep a file open for each container
+/// on v2 would save 3.5 us of each list, where the pidfd of each process takes 5 us (6.18, AMD EPYC), and would not spare
+/// the kernel's allocations: lists and pidfds allocate too.
 pub(super) fn processes(
     directory: BorrowedFd<'_>,
     spared: Option<&Spared>,
