@@ -19,6 +19,7 @@ mod timed;
 
 use std::{
     collections::BTreeSet,
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -31,9 +32,7 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::{
-    api::types::ReconcileStats, base::clock::nanos, hierarchy::starting::holds_back, pods::PodSet,
-};
+use crate::{api::types::ReconcileStats, base::clock::nanos, pods::PodSet};
 
 pub use self::{
     backend::{Backend, Files, Slices},
@@ -41,7 +40,7 @@ pub use self::{
 };
 use self::{
     refusal::{Refusal, Refusals},
-    timed::Timed,
+    timed::{Answer, Call, Done, Timed, What},
 };
 
 /// Carries actions out and remembers what it made, so that nothing else is ever removed.
@@ -167,18 +166,32 @@ impl Actor {
     pub fn perform(&mut self, tree: &Tree, layout: &CgroupLayout, actions: &[Action]) -> Performed {
         let mut performed = Performed::default();
         self.recent = Tally::default();
-        for (at, action) in actions.iter().enumerate() {
-            if !self.enforce {
+        if !self.enforce {
+            for action in actions {
                 tracing::debug!(?action, "observe mode: not carried out");
                 performed.withheld += 1;
-                continue;
             }
-            let Some(Did {
-                outcome,
-                refused,
-                silence,
-            }) = self.one(tree, layout, action, &actions[at + 1..])
-            else {
+            return performed;
+        }
+        let mut calls = Vec::new();
+        let mut called = Vec::new();
+        for (at, action) in actions.iter().enumerate() {
+            match self.call(layout, action, &actions[at + 1..]) {
+                Some(call) => {
+                    calls.push(call);
+                    called.push(at);
+                }
+                // Until it is ours to remove.
+                None if matches!(action, Action::RemoveCgroup { .. }) => performed.postponed += 1,
+                None => {}
+            }
+        }
+        let answers = self.backend.make(tree, &calls);
+        for (at, answer) in called.into_iter().zip(answers) {
+            let error = answer.result.as_ref().err();
+            let refused = error.is_some_and(|error| !matches!(error, Error::NotKept { .. }));
+            let silence = error.is_some_and(Error::is_silence);
+            let Some(outcome) = self.take(tree, layout, &actions[at], answer) else {
                 continue;
             };
             performed.refused.extend(refused.then_some(at));
@@ -195,7 +208,7 @@ impl Actor {
             match outcome {
                 Outcome::Done => performed.done += 1,
                 Outcome::Failed => performed.failed += 1,
-                Outcome::Unchanged if matches!(action, Action::RemoveCgroup { .. }) => {
+                Outcome::Unchanged if matches!(actions[at], Action::RemoveCgroup { .. }) => {
                     performed.postponed += 1;
                 }
                 Outcome::Unchanged => performed.unchanged += 1,
@@ -204,47 +217,72 @@ impl Actor {
         performed
     }
 
-    /// What came of it; `None` for what is not done here. `next` are the actions that follow.
-    fn one(
-        &mut self,
-        tree: &Tree,
-        layout: &CgroupLayout,
-        action: &Action,
-        next: &[Action],
-    ) -> Option<Did> {
-        let start = Instant::now();
-        let (operation, cgroup, outcome) = match action {
+    /// What is to be done; `None` for what is not done here. `next` are the actions that follow.
+    fn call(&self, layout: &CgroupLayout, action: &Action, next: &[Action]) -> Option<Call> {
+        let (cgroup, what) = match action {
             Action::EnsureCgroup { cgroup, .. } => {
-                let first: Vec<_> = next.iter().map_while(|a| written_to(a, cgroup)).collect();
-                let made = self.create(tree, &layout.path(cgroup), &first);
-                (Operation::Create, cgroup, made)
+                let first = next.iter().map_while(|a| written_to(a, cgroup));
+                (cgroup, What::Create(first.collect()))
             }
             Action::Write {
                 cgroup, setting, ..
-            } => {
+            } => (cgroup, What::Write(*setting)),
+            Action::RemoveCgroup { cgroup, .. } => {
                 let path = layout.path(cgroup);
-                if self.is_left(&path, setting) || holds_back(tree, &path, setting) {
+                if !self.made.contains(&path) {
                     return None;
                 }
-                let written = self.backend.write(tree, &path, setting);
-                (Operation::Update, cgroup, written.map(|()| Outcome::Done))
-            }
-            Action::RemoveCgroup { cgroup, .. } => {
-                let removed = self.remove(tree, &layout.path(cgroup));
-                (Operation::Delete, cgroup, removed)
+                let ours = self.created.directories.iter();
+                let ours = ours.filter(|directory| directory.ends_with(path.as_str()));
+                let directories = ours.cloned().collect();
+                (cgroup, What::Remove(Created { directories }))
             }
             // The reactor evicts: it re-reads usage first.
             Action::Evict { .. } => return None,
         };
-        let took = start.elapsed();
         let path = layout.path(cgroup);
-        let refused = matches!(&outcome, Err(error) if !matches!(error, Error::NotKept { .. }));
-        let silence = matches!(&outcome, Err(error) if error.is_silence());
-        Some(Did {
-            outcome: self.record(tree, &path, operation, action, outcome, took),
-            refused,
-            silence,
-        })
+        let left = matches!(&what, What::Write(setting) if self.is_left(&path, setting));
+        (!left).then_some(Call { path, what })
+    }
+
+    /// Remembers what came of an action; `None` for what was held back.
+    fn take(
+        &mut self,
+        tree: &Tree,
+        layout: &CgroupLayout,
+        action: &Action,
+        Answer { result, took }: Answer,
+    ) -> Option<Outcome> {
+        let (operation, cgroup) = match action {
+            Action::EnsureCgroup { cgroup, .. } => (Operation::Create, cgroup),
+            Action::Write { cgroup, .. } => (Operation::Update, cgroup),
+            Action::RemoveCgroup { cgroup, .. } => (Operation::Delete, cgroup),
+            Action::Evict { .. } => return None,
+        };
+        let path = layout.path(cgroup);
+        let outcome = match result {
+            Ok(Done::HeldBack) => return None,
+            Ok(Done::Created(created)) if created.is_empty() => Ok(Outcome::Unchanged),
+            Ok(Done::Created(created)) => {
+                self.made.insert(path.clone());
+                self.created.extend(created);
+                Ok(Outcome::Done)
+            }
+            Ok(Done::Written) => Ok(Outcome::Done),
+            // Processes are gone first, and so are cgroups below it, which are not ours.
+            Ok(Done::InUse) => Ok(Outcome::Unchanged),
+            Ok(Done::Removed) => {
+                // The process that creates it again keeps it.
+                self.made.remove(&path);
+                let gone = |directory: &PathBuf| directory.ends_with(path.as_str());
+                self.created
+                    .directories
+                    .retain(|directory| !gone(directory));
+                Ok(Outcome::Done)
+            }
+            Err(error) => Err(error),
+        };
+        Some(self.record(tree, &path, operation, action, outcome, took))
     }
 
     fn record(
@@ -286,46 +324,6 @@ impl Actor {
         outcome
     }
 
-    fn create(
-        &mut self,
-        tree: &Tree,
-        path: &CgroupPath,
-        first: &[Setting],
-    ) -> Result<Outcome, Error> {
-        let created = self.backend.create(tree, path, first)?;
-        if created.is_empty() {
-            return Ok(Outcome::Unchanged);
-        }
-        self.made.insert(path.to_owned());
-        self.created.extend(created);
-        Ok(Outcome::Done)
-    }
-
-    /// Processes are gone first, and so are cgroups below it, which are not ours: until then it
-    /// stays, and a later pass tries again.
-    fn remove(&mut self, tree: &Tree, path: &CgroupPath) -> Result<Outcome, Error> {
-        if !self.made.contains(path) || tree.is_in_use(path)? {
-            return Ok(Outcome::Unchanged);
-        }
-        let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.created.directories)
-            .into_iter()
-            .partition(|directory| directory.ends_with(path.as_str()));
-        let ours = Created { directories: ours };
-        let removed = self.backend.remove(tree, path, &ours);
-        self.created.directories = others;
-        match removed {
-            Ok(()) => {
-                // The process that creates it again keeps it.
-                self.made.remove(path);
-                Ok(Outcome::Done)
-            }
-            Err(error) => {
-                self.created.extend(ours);
-                Err(error)
-            }
-        }
-    }
-
     /// Takes over what an earlier agent made and left behind because it was killed: the tree's root
     /// and all from `kubepods` on.
     pub fn adopt(&mut self, tree: &Tree, kubepods: &CgroupPath) {
@@ -337,7 +335,7 @@ impl Actor {
             BTreeSet::new()
         });
         for path in std::iter::once(CgroupPath::ROOT).chain(names) {
-            match self.backend.made_before(tree, &path) {
+            match self.backend.reading().made_before(tree, &path) {
                 Ok(created) if created.is_empty() => {}
                 Ok(created) => {
                     self.created.extend(created);
@@ -361,20 +359,17 @@ impl Actor {
         let mut rest = std::mem::take(&mut self.created.directories);
         // Parents before children, whatever the order of their making.
         rest.sort();
-        if let Err(error) = self.backend.remove_unused(tree, rest) {
-            tracing::warn!(%error, "unused cgroups stay");
+        let call = Call {
+            path: CgroupPath::ROOT,
+            what: What::RemoveUnused(rest),
+        };
+        for Answer { result, .. } in self.backend.make(tree, &[call]) {
+            if let Err(error) = result {
+                tracing::warn!(%error, "unused cgroups stay");
+            }
         }
         self.made.retain(|path| tree.id(path).is_ok());
     }
-}
-
-/// What came of one action.
-struct Did {
-    outcome: Outcome,
-    /// It was refused.
-    refused: bool,
-    /// It was not answered in time.
-    silence: bool,
 }
 
 /// What an action writes to this very cgroup.

@@ -1,17 +1,19 @@
 //! Calls that end in time, whatever holds them inside the kernel: memory that is not reclaimed, a lock that is not given
 //! back, a disk that does not answer.
 //!
-//! A thread of its own makes them, one after the other. A call that has not come back within the backend's limit is left
-//! to its thread, and another thread makes the next ones. Until it comes back its cgroup is written no more.
+//! A thread of its own makes those of a pass, one after the other. One that has not come back within the backend's limit
+//! is left to its thread, and the pass ends; another thread makes the calls of the next. Until it comes back its cgroup is
+//! written no more.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{self, Sender},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use podwarden_cgroup::{CgroupPath, Created, Error, Tree};
@@ -19,6 +21,7 @@ use podwarden_policy::settings::Setting;
 use tokio::sync::Notify;
 
 use super::Backend;
+use crate::hierarchy::starting::holds_back;
 
 /// Calls that are left to their threads, at most; with so many no further one is made.
 const MOST_LEFT: usize = 8;
@@ -26,14 +29,87 @@ const MOST_LEFT: usize = 8;
 /// What a thread is called that makes calls.
 const THREAD: &str = "cgroup-writes";
 
-type Call = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
+
+/// What is to be done with a cgroup.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    pub(super) path: CgroupPath,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    /// See [`Backend::create`].
+    Create(Vec<Setting>),
+    /// See [`Backend::write`].
+    Write(Setting),
+    /// See [`Backend::remove`].
+    Remove(Created),
+    /// See [`Backend::remove_unused`].
+    RemoveUnused(Vec<PathBuf>),
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) result: Result<Done, Error>,
+    pub(super) took: Duration,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// Nothing, if all was there.
+    Created(Created),
+    Written,
+    /// A container's start would fail by it.
+    HeldBack,
+    Removed,
+    /// It stays: there are processes or cgroups in it.
+    InUse,
+}
+
+impl What {
+    /// As a verb, for messages.
+    fn verb(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "make",
+            Self::Write(_) => "write to",
+            Self::Remove(_) | Self::RemoveUnused(_) => "remove",
+        }
+    }
+}
+
+impl Call {
+    fn make(&self, backend: &dyn Backend, tree: &Tree) -> Result<Done, Error> {
+        let path = &self.path;
+        match &self.what {
+            What::Create(first) => backend.create(tree, path, first).map(Done::Created),
+            What::Write(setting) if holds_back(tree, path, setting) => Ok(Done::HeldBack),
+            What::Write(setting) => backend.write(tree, path, setting).map(|()| Done::Written),
+            What::Remove(_) if tree.is_in_use(path)? => Ok(Done::InUse),
+            What::Remove(made) => backend.remove(tree, path, made).map(|()| Done::Removed),
+            What::RemoveUnused(made) => {
+                backend.remove_unused(tree, made.clone());
+                Ok(Done::Removed)
+            }
+        }
+    }
+
+    fn still_waiting(&self) -> Error {
+        Error::StillWaiting {
+            operation: self.what.verb(),
+            path: Path::new(self.path.as_str()).into(),
+        }
+    }
+}
 
 /// A backend of which each call ends.
 #[derive(Debug)]
 pub(super) struct Timed {
     backend: Arc<dyn Backend>,
     /// `None` before the first call, and after one that did not come back.
-    thread: Option<Sender<Call>>,
+    thread: Option<Sender<Job>>,
     shared: Arc<Shared>,
 }
 
@@ -57,6 +133,37 @@ impl Shared {
     fn left(&self) -> MutexGuard<'_, Left> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Makes calls until one was left, or says that the next would wait as long.
+    fn make(&self, backend: &dyn Backend, tree: &Tree, calls: &[Call], answers: &Sender<Answer>) {
+        for call in calls {
+            // Left before it began.
+            if self.left().waiting.remove(&call.path).is_some() {
+                self.came_back.notify_one();
+                return;
+            }
+            let start = Instant::now();
+            let result = call.make(backend, tree);
+            let silence = matches!(&result, Err(error) if error.is_silence());
+            let took = start.elapsed();
+            let mut left = self.left();
+            if left.waiting.remove(&call.path).is_some() {
+                if let Ok(Done::Created(created)) = result {
+                    left.made.insert(call.path.clone(), created);
+                }
+                drop(left);
+                let cgroup = &call.path;
+                tracing::info!(%cgroup, "the kernel came back from the call to {} it", call.what.verb());
+                self.came_back.notify_one();
+                return;
+            }
+            // Under the lock: what was not sent by now may be left.
+            let sent = answers.send(Answer { result, took });
+            if silence || sent.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Timed {
@@ -68,6 +175,11 @@ impl Timed {
         }
     }
 
+    /// For what creates, writes and removes nothing.
+    pub(super) fn reading(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
     /// Completes when a call has come back that was left.
     pub(super) async fn came_back(&self) {
         self.shared.came_back.notified().await;
@@ -76,150 +188,102 @@ impl Timed {
     /// The calls that have not come back, one sentence each.
     pub(super) fn unanswered(&self) -> Vec<String> {
         let left = self.shared.left();
-        let said = left.waiting.iter().map(|(path, operation)| {
+        let said = left.waiting.iter().map(|(path, verb)| {
             format!(
-                "{path} is not brought up to date: the kernel has not come back from a call to {operation} it; see what \
-                 the agent's thread {THREAD} waits for (/proc/PID/task/*/wchan)"
+                "{path} is not brought up to date: the kernel has not come back from a call to {verb} it; see what the \
+                 agent's thread {THREAD} waits for (/proc/PID/task/*/wchan)"
             )
         });
         said.collect()
     }
 
-    /// See [`Backend::create`].
-    pub(super) fn create(
-        &mut self,
-        tree: &Tree,
-        path: &CgroupPath,
-        first: &[Setting],
-    ) -> Result<Created, Error> {
-        let (on, wanted, first) = (tree.clone(), path.clone(), first.to_vec());
-        let call = move |backend: &dyn Backend| backend.create(&on, &wanted, &first);
-        let made_late = {
-            let path = path.clone();
-            move |created, left: &mut Left| {
-                if let Ok(created) = created {
-                    left.made.insert(path, created);
-                }
-            }
+    /// Makes `calls` in order. There is an answer to each, but that one which is not answered in time ends them.
+    pub(super) fn make(&mut self, tree: &Tree, calls: &[Call]) -> Vec<Answer> {
+        let is_waiting: Vec<_> = {
+            let left = self.shared.left();
+            let no_more = left.waiting.len() >= MOST_LEFT;
+            let waits = |call: &Call| no_more || left.waiting.contains_key(&call.path);
+            calls.iter().map(waits).collect()
         };
-        let mut created = self.ask("make", path, call, made_late)??;
-        if let Some(late) = self.shared.left().made.remove(path) {
+        let free = calls.iter().zip(&is_waiting).filter(|(_, waits)| !**waits);
+        let made: Vec<_> = free.map(|(call, _)| call.clone()).collect();
+        let answered = (!made.is_empty()).then(|| self.hand_over(tree, made));
+        let mut answers = Vec::with_capacity(calls.len());
+        for (call, waits) in calls.iter().zip(is_waiting) {
+            let answer = match &answered {
+                Some(answered) if !waits => self.answer(call, answered),
+                _ => Answer {
+                    result: Err(call.still_waiting()),
+                    took: Duration::ZERO,
+                },
+            };
+            let silence = matches!(&answer.result, Err(error) if error.is_silence());
+            answers.push(answer);
+            if silence {
+                break;
+            }
+        }
+        answers
+    }
+
+    /// Waits for what comes of a call within the limit.
+    fn answer(&mut self, call: &Call, answered: &Receiver<Answer>) -> Answer {
+        let limit = self.backend.limit();
+        let answer = match answered.recv_timeout(limit) {
+            Err(RecvTimeoutError::Timeout) => {
+                let mut left = self.shared.left();
+                let late = answered.try_recv().ok();
+                if late.is_none() {
+                    left.waiting.insert(call.path.clone(), call.what.verb());
+                }
+                late
+            }
+            // Its thread has panicked.
+            Err(RecvTimeoutError::Disconnected) => None,
+            Ok(answer) => Some(answer),
+        };
+        if answer.is_none() {
+            self.thread = None;
+        }
+        let mut answer = answer.unwrap_or_else(|| Answer {
+            result: Err(Error::Unanswered {
+                operation: call.what.verb(),
+                path: Path::new(call.path.as_str()).into(),
+                limit,
+            }),
+            took: limit,
+        });
+        if let Ok(Done::Created(created)) = &mut answer.result
+            && let Some(late) = self.shared.left().made.remove(&call.path)
+        {
             created.extend(late);
         }
-        Ok(created)
+        answer
     }
 
-    /// See [`Backend::write`].
-    pub(super) fn write(
-        &mut self,
-        tree: &Tree,
-        path: &CgroupPath,
-        setting: &Setting,
-    ) -> Result<(), Error> {
-        let (on, wanted, setting) = (tree.clone(), path.clone(), *setting);
-        let call = move |backend: &dyn Backend| backend.write(&on, &wanted, &setting);
-        self.ask("write to", path, call, |_, _| ())?
-    }
-
-    /// See [`Backend::remove`].
-    pub(super) fn remove(
-        &mut self,
-        tree: &Tree,
-        path: &CgroupPath,
-        made: &Created,
-    ) -> Result<(), Error> {
-        let (on, wanted, made) = (tree.clone(), path.clone(), made.clone());
-        let call = move |backend: &dyn Backend| backend.remove(&on, &wanted, &made);
-        self.ask("remove", path, call, |_, _| ())?
-    }
-
-    /// See [`Backend::made_before`].
-    pub(super) fn made_before(&mut self, tree: &Tree, path: &CgroupPath) -> Result<Created, Error> {
-        let (on, wanted) = (tree.clone(), path.clone());
-        let call = move |backend: &dyn Backend| backend.made_before(&on, &wanted);
-        self.ask("look at", path, call, |_, _| ())?
-    }
-
-    /// See [`Backend::remove_unused`].
-    ///
-    /// # Errors
-    /// It does not come back.
-    pub(super) fn remove_unused(&mut self, tree: &Tree, made: Vec<PathBuf>) -> Result<(), Error> {
-        let on = tree.clone();
-        let call = move |backend: &dyn Backend| backend.remove_unused(&on, made);
-        self.ask("remove", &CgroupPath::ROOT, call, |(), _| ())
-    }
-
-    /// Has `call` made, and waits for what comes of it within the limit; `late` takes what comes later.
-    fn ask<T: Send + 'static>(
-        &mut self,
-        operation: &'static str,
-        path: &CgroupPath,
-        call: impl FnOnce(&dyn Backend) -> T + Send + 'static,
-        late: impl FnOnce(T, &mut Left) + Send + 'static,
-    ) -> Result<T, Error> {
-        let waiting = || Error::StillWaiting {
-            operation,
-            path: Path::new(path.as_str()).into(),
-        };
-        {
-            let left = self.shared.left();
-            if left.waiting.contains_key(path) || left.waiting.len() >= MOST_LEFT {
-                return Err(waiting());
-            }
-        }
-        let (answer, answered) = mpsc::sync_channel(1);
+    /// Hands calls to the thread; without a thread they are made here.
+    fn hand_over(&mut self, tree: &Tree, calls: Vec<Call>) -> Receiver<Answer> {
+        let (answers, answered) = mpsc::channel();
         let (backend, shared) = (Arc::clone(&self.backend), Arc::clone(&self.shared));
-        let wanted = path.clone();
-        self.have_made(Box::new(move || {
-            let outcome = call(&*backend);
-            let mut left = shared.left();
-            if left.waiting.remove(&wanted).is_none() {
-                let _ = answer.send(outcome);
-                return;
-            }
-            late(outcome, &mut left);
-            drop(left);
-            tracing::info!(cgroup = %wanted, "the kernel came back from the call to {operation} it");
-            shared.came_back.notify_one();
-        }));
-        let limit = self.backend.limit();
-        if let Ok(outcome) = answered.recv_timeout(limit) {
-            return Ok(outcome);
-        }
-        let mut left = self.shared.left();
-        // It came back after all, before this one took the lock.
-        if let Ok(outcome) = answered.try_recv() {
-            return Ok(outcome);
-        }
-        left.waiting.insert(path.clone(), operation);
-        drop(left);
-        self.thread = None;
-        Err(Error::Unanswered {
-            operation,
-            path: Path::new(path.as_str()).into(),
-            limit,
-        })
-    }
-
-    /// Hands a call to the thread; without a thread it is made here.
-    fn have_made(&mut self, call: Call) {
+        let tree = tree.clone();
+        let job: Job = Box::new(move || shared.make(&*backend, &tree, &calls, &answers));
         if self.thread.is_none() {
-            let (calls, taken) = mpsc::channel::<Call>();
+            let (jobs, taken) = mpsc::channel::<Job>();
             let thread = thread::Builder::new().name(THREAD.to_owned());
-            match thread.spawn(move || taken.into_iter().for_each(|call| call())) {
-                Ok(_) => self.thread = Some(calls),
+            match thread.spawn(move || taken.into_iter().for_each(|job| job())) {
+                Ok(_) => self.thread = Some(jobs),
                 Err(error) => tracing::warn!(%error, "no thread: a call may hold the reconciler"),
             }
         }
         match &self.thread {
-            Some(calls) => {
-                if let Err(mpsc::SendError(call)) = calls.send(call) {
-                    call();
+            Some(jobs) => {
+                if let Err(mpsc::SendError(job)) = jobs.send(job) {
+                    job();
                 }
             }
-            None => call(),
+            None => job(),
         }
+        answered
     }
 }
 

@@ -12,19 +12,23 @@ use tokio::sync::Notify;
 
 use super::*;
 
-const SETTING: Setting = Setting::MemoryLimit(Limit::At(Bytes::mebi(64)));
-
 /// In "stuck" a call comes back once it is told so.
 #[derive(Debug)]
 struct Stuck {
     go_on: Mutex<Receiver<()>>,
+    written: Arc<Mutex<Vec<String>>>,
 }
 
 impl Stuck {
-    fn timed() -> (Timed, Sender<()>) {
+    /// With it, and with what has been written.
+    fn timed() -> (Timed, Sender<()>, Arc<Mutex<Vec<String>>>) {
         let (go, go_on) = channel();
-        let go_on = Mutex::new(go_on);
-        (Timed::new(Arc::new(Self { go_on })), go)
+        let written = Arc::default();
+        let stuck = Self {
+            go_on: Mutex::new(go_on),
+            written: Arc::clone(&written),
+        };
+        (Timed::new(Arc::new(stuck)), go, written)
     }
 
     fn wait(&self, path: &CgroupPath) {
@@ -47,6 +51,7 @@ impl Backend for Stuck {
 
     fn write(&self, _: &Tree, path: &CgroupPath, _: &Setting) -> Result<(), Error> {
         self.wait(path);
+        self.written.lock().unwrap().push(path.to_string());
         Ok(())
     }
 
@@ -76,22 +81,36 @@ fn wait_for(notify: &Notify) {
     runtime.unwrap().block_on(notify.notified());
 }
 
+/// A call on each of these, and what came of those that were made.
+fn make(timed: &mut Timed, paths: &[&str], what: &What) -> Vec<Result<Done, Error>> {
+    let call = |path: &&str| Call {
+        path: CgroupPath::from(*path),
+        what: what.clone(),
+    };
+    let calls: Vec<_> = paths.iter().map(call).collect();
+    let answers = timed.make(&tree(), &calls).into_iter();
+    answers.map(|answer| answer.result).collect()
+}
+
+const WRITE: What = What::Write(Setting::MemoryLimit(Limit::At(Bytes::mebi(64))));
+
 #[test]
-fn a_call_that_does_not_come_back_is_left_and_its_cgroup_with_it() {
-    let tree = tree();
-    let (mut timed, go) = Stuck::timed();
-    let (stuck, other) = (CgroupPath::from("stuck"), CgroupPath::from("other"));
-    let outcome = timed.write(&tree, &stuck, &SETTING);
+fn a_call_that_does_not_come_back_ends_the_pass_and_holds_its_cgroup() {
+    let (mut timed, go, _) = Stuck::timed();
+    let paths = ["before", "stuck", "after"];
+    let results = make(&mut timed, &paths, &WRITE);
     assert!(
-        matches!(&outcome, Err(error @ Error::Unanswered { .. }) if error.is_silence()),
-        "{outcome:?}"
+        matches!(&results[..], [Ok(Done::Written), Err(error @ Error::Unanswered { .. })] if error.is_silence()),
+        "{results:?}"
     );
-    let outcome = timed.write(&tree, &stuck, &SETTING);
+    let results = make(&mut timed, &paths, &WRITE);
     assert!(
-        matches!(&outcome, Err(error @ Error::StillWaiting { .. }) if !error.is_silence()),
-        "{outcome:?}"
+        matches!(
+            &results[..],
+            [Ok(Done::Written), Err(error @ Error::StillWaiting { .. }), Ok(Done::Written)] if !error.is_silence()
+        ),
+        "{results:?}"
     );
-    timed.write(&tree, &other, &SETTING).unwrap();
     let said = timed.unanswered();
     assert!(
         said.len() == 1 && said[0].starts_with("stuck is not brought up to date"),
@@ -101,35 +120,48 @@ fn a_call_that_does_not_come_back_is_left_and_its_cgroup_with_it() {
     wait_for(&timed.shared.came_back);
     assert!(timed.unanswered().is_empty());
     go.send(()).unwrap();
-    timed.write(&tree, &stuck, &SETTING).unwrap();
+    let results = make(&mut timed, &paths, &WRITE);
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+#[test]
+fn what_was_left_makes_no_later_call() {
+    let (mut timed, go, written) = Stuck::timed();
+    make(&mut timed, &["stuck", "after"], &WRITE);
+    go.send(()).unwrap();
+    wait_for(&timed.shared.came_back);
+    let results = make(&mut timed, &["other"], &WRITE);
+    assert!(matches!(&results[..], [Ok(Done::Written)]), "{results:?}");
+    assert_eq!(*written.lock().unwrap(), ["stuck", "other"]);
 }
 
 #[test]
 fn what_a_late_call_made_is_known_once_it_is_there() {
-    let tree = tree();
-    let (mut timed, go) = Stuck::timed();
-    let stuck = CgroupPath::from("stuck");
-    timed.create(&tree, &stuck, &[]).unwrap_err();
+    let (mut timed, go, _) = Stuck::timed();
+    let create = What::Create(Vec::new());
+    make(&mut timed, &["stuck"], &create).remove(0).unwrap_err();
     for _ in 0..2 {
         go.send(()).unwrap();
     }
     wait_for(&timed.shared.came_back);
-    let created = timed.create(&tree, &stuck, &[]).unwrap();
-    assert_eq!(created.directories.len(), 2);
+    let done = make(&mut timed, &["stuck"], &create).remove(0).unwrap();
+    assert!(
+        matches!(&done, Done::Created(created) if created.directories.len() == 2),
+        "{done:?}"
+    );
     assert!(timed.shared.left().made.is_empty());
 }
 
 #[test]
 fn no_more_calls_are_made_than_may_be_left() {
-    let tree = tree();
-    let (mut timed, _go) = Stuck::timed();
+    let (mut timed, _go, _) = Stuck::timed();
     for n in 0..MOST_LEFT {
         let path = CgroupPath::from(format!("waiting-{n}").as_str());
         timed.shared.left().waiting.insert(path, "write to");
     }
-    let outcome = timed.write(&tree, &"other".into(), &SETTING);
+    let results = make(&mut timed, &["other"], &WRITE);
     assert!(
-        matches!(outcome, Err(Error::StillWaiting { .. })),
-        "{outcome:?}"
+        matches!(&results[..], [Err(Error::StillWaiting { .. })]),
+        "{results:?}"
     );
 }
