@@ -205,7 +205,8 @@ impl Core {
         let (shortest, longest) = (self.config.min_interval, self.config.max_interval);
         let sleep = self.watches[index].sleep(level, look.at, plan.cpus, shortest, longest);
         let pods = pods_use(plan).unwrap_or(0);
-        self.node.looked(look.at, room, pods, nanos(sleep));
+        self.node
+            .looked((look.at, now()), room, pods, nanos(sleep), nanos(shortest));
     }
 
     /// Evicts a pod where tasks wait for memory and memory is short; once for every notice.
@@ -357,11 +358,8 @@ impl Core {
     /// Sleeps no longer than usage needs to reach the nearest level.
     fn set_timer(&self) {
         let (at, config) = (now(), self.config);
-        let scopes = self
-            .fills
-            .iter()
-            .zip(&self.watches)
-            .take(self.plan.scopes.len());
+        let scopes = self.fills.iter().zip(&self.watches);
+        let scopes = scopes.take(self.plan.scopes.len());
         let sleeps = scopes.map(|(fill, watch)| {
             let (shortest, longest) = (config.min_interval, config.max_interval);
             watch.sleep(fill.level, at, self.plan.cpus, shortest, longest)
@@ -372,7 +370,9 @@ impl Core {
             (false, true) => None,
         };
         let pids = self.plan.pids.as_ref().map(|_| self.pids.sleep(at));
-        self.poll.wake_after(sleeps.chain(dying).chain(pids).min());
+        let node = (self.node).sleep(at, nanos(config.min_interval), self.costs.ahead);
+        self.poll
+            .wake_after(sleeps.chain(dying).chain(pids).chain(node).min());
     }
 }
 

@@ -234,8 +234,8 @@ fn of_the_node(context: &Context) -> Result<()> {
             last.scope.as_str() == "node" && last.pod.uid == filler.uid(),
             "{last:?}"
         );
-        let (_, idle) = node_uses(&node.sandbox)?;
-        let past = last.usage_bytes.saturating_sub(idle + last.level_bytes);
+        let used = last.working_set_bytes.context("no working set")?;
+        let past = used.saturating_sub(last.level_bytes);
         overshoots.push(past as f64 / MIB as f64);
         node.withdraw(&filler.spec)?;
     }

@@ -328,6 +328,10 @@ impl Context {
         values.sort_by(f64::total_cmp);
         if let Some(largest) = values.last() {
             self.figure(format!("{name}_median"), values[values.len() / 2], unit);
+            if values.len() >= 100 {
+                let p99 = values[(values.len() * 99).div_ceil(100) - 1];
+                self.figure(format!("{name}_p99"), p99, unit);
+            }
             self.figure(format!("{name}_max"), *largest, unit);
         }
     }

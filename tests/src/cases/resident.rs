@@ -9,15 +9,20 @@ use super::{Case, Context, case, eviction, reaping::Scene, skip};
 
 pub(super) const CASES: &[Case] = &[case("reaping_without_a_disk", reaping_without_a_disk)];
 
-/// Page faults of one thread: those that waited for a disk, and the others.
+/// What proc_pid_stat(5) says of one thread.
 #[derive(Debug, Clone, Copy)]
-struct Faults {
+struct Stat {
+    flags: u64,
+    /// Page faults that waited for a disk, and the others.
     major: u64,
     minor: u64,
 }
 
-/// Fields 10 and 12 of proc_pid_stat(5) of every thread of the agent that takes part in an eviction, by name.
-fn faults(agent: u32) -> Result<Vec<(String, Faults)>> {
+/// The thread's allocations start no IO: what `PR_SET_IO_FLUSHER` sets (`include/linux/sched.h`).
+const PF_MEMALLOC_NOIO: u64 = 0x0008_0000;
+
+/// Fields 9, 10 and 12 of proc_pid_stat(5) of every thread of the agent that takes part in an eviction, by name.
+fn threads(agent: u32) -> Result<Vec<(String, Stat)>> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{agent}/task")).context("list the agent's threads")? {
         let stat = fs::read_to_string(task?.path().join("stat")).context("read a thread's stat")?;
@@ -31,11 +36,12 @@ fn faults(agent: u32) -> Result<Vec<(String, Faults)>> {
                     .parse()
                     .with_context(|| format!("field {number} of a thread's stat"))
             };
-            let faults = Faults {
+            let stat = Stat {
+                flags: field(9)?,
                 minor: field(10)?,
                 major: field(12)?,
             };
-            all.push((name.to_owned(), faults));
+            all.push((name.to_owned(), stat));
         }
     }
     ensure!(
@@ -46,8 +52,11 @@ fn faults(agent: u32) -> Result<Vec<(String, Faults)>> {
     Ok(all)
 }
 
-/// Has the kernel drop what it keeps of the agent's files and that no process has mapped in.
-fn drop_program(agent: u32) -> Result<()> {
+/// Has the kernel drop what it keeps of files, of the agent's at least, and that no process has mapped in.
+fn drop_caches(context: &Context, agent: u32) -> Result<()> {
+    if context.emulated() {
+        fs::write("/proc/sys/vm/drop_caches", "3").context("drop caches")?;
+    }
     let maps =
         fs::read_to_string(format!("/proc/{agent}/maps")).context("read the agent's maps")?;
     let files = maps.lines().filter_map(|line| line.split_once('/'));
@@ -92,16 +101,25 @@ fn reaping_without_a_disk(context: &Context) -> Result<()> {
     }
     let victim = scene.victim.start(&["anon", "--mib", "128"])?;
     scene.victim_holds(128)?;
-    drop_program(agent)?;
+    drop_caches(context, agent)?;
     let (size, resident) = code(agent)?;
     ensure!(
         resident == size,
         "{resident} of {size} KiB of the agent's code are in memory"
     );
-    let before = faults(agent)?;
+    let before = threads(agent)?;
+    let mut lost = node.degradations.iter();
+    if !lost.any(|lost| lost.contains("PR_SET_IO_FLUSHER")) {
+        for (name, stat) in &before {
+            ensure!(
+                stat.flags & PF_MEMALLOC_NOIO != 0,
+                "{name} may wait for pages to be written: {stat:?}"
+            );
+        }
+    }
     let filler = scene.fill()?;
     let eviction = scene.evictions(1)?.remove(0);
-    let after = faults(agent)?;
+    let after = threads(agent)?;
     ensure!(eviction.timeline.freed_nanos.is_some(), "{eviction:?}");
     ensure!(before.len() == after.len(), "{before:?} became {after:?}");
     for ((name, before), (_, after)) in before.iter().zip(&after) {
