@@ -96,12 +96,14 @@ impl NodeRoom {
         });
     }
 
-    /// How long until the next look because all of the room may be in use; `None` where the clock says when.
+    /// How long until the next look because all of the room may be in use. `None` where the clock says when, and for a look
+    /// that is due and was not to be had: nothing is in a hurry then.
     pub(super) fn sleep(&self, now: u64, shortest: u64, ahead: u64) -> Option<Duration> {
         let may_be_used = |last: &LastLook| (1..=ahead).contains(&last.room);
         let last = self.last.filter(may_be_used)?;
         let at = last.at.saturating_add(self.rest(last, shortest));
-        Some(Duration::from_nanos(at.saturating_sub(now).max(1)))
+        let left = at.saturating_sub(now);
+        (left > 0).then(|| Duration::from_nanos(left))
     }
 
     /// The pods' level at which they have used the node's room up, when their working set is this.
@@ -171,6 +173,7 @@ mod tests {
         let mut node = looked(MIB / 4);
         assert_eq!(sleep(&node, 100 * MS), Some(MS), "it was dear");
         assert_eq!(sleep(&looked(0), 100 * MS), None, "all of it is used");
+        assert_eq!(sleep(&looked(MIB / 4), 101 * MS), None, "not to be had");
         assert_eq!(sleep(&looked(MIB), 100 * MS), None, "there is room");
         let mut at = 150 * MS;
         let mut looks = 0;
