@@ -10,14 +10,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
-use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use self::server::{Server, Silent};
+use self::server::{Questions, Server, Silent};
 use super::wait::until;
 use crate::cases::Context;
 
@@ -34,9 +32,9 @@ pub(crate) enum Standstill {
     Server {
         /// Where it is.
         path: PathBuf,
-        /// A process has asked what is not answered.
-        asked: Arc<AtomicBool>,
-        /// Its thread ends once the file system is unmounted by force.
+        /// What is not answered.
+        questions: Arc<Questions>,
+        /// Its thread ends once the file system is gone.
         _session: BackgroundSession,
     },
     /// The machine's disk, frozen once it is [`Standstill::begin`].
@@ -109,7 +107,7 @@ impl Standstill {
 
     /// Whether any process has asked a server.
     pub(crate) fn is_asked(&self) -> bool {
-        matches!(self, Self::Server { asked, .. } if asked.load(Ordering::Relaxed))
+        matches!(self, Self::Server { questions, .. } if questions.are_there())
     }
 
     fn serve(device: File, path: PathBuf, silent: Silent) -> Result<Self> {
@@ -127,7 +125,7 @@ impl Standstill {
             Some(options.as_str()),
         )
         .context("mount a FUSE file system")?;
-        let (server, asked) = Server::new(silent);
+        let (server, questions) = Server::new(silent);
         let session = Session::from_fd(
             server,
             OwnedFd::from(device),
@@ -137,7 +135,7 @@ impl Standstill {
         let session = session.and_then(Session::spawn);
         Ok(Self::Server {
             path,
-            asked,
+            questions,
             _session: session.context("serve a FUSE file system")?,
         })
     }
@@ -146,14 +144,13 @@ impl Standstill {
 impl Drop for Standstill {
     fn drop(&mut self) {
         let done = match self {
-            Self::Server { path, .. } => {
-                // By force: every question is answered with an error. In use it stays mounted.
-                let _ = umount2(&*path, MntFlags::MNT_FORCE);
-                match umount2(&*path, MntFlags::MNT_DETACH) {
-                    // It was not in use.
-                    Err(Errno::EINVAL) => Ok(()),
-                    other => other.context("unmount it"),
-                }
+            Self::Server {
+                path, questions, ..
+            } => {
+                // First it is out of the way: what goes on then finds what was there before.
+                let gone = umount2(&*path, MntFlags::MNT_DETACH);
+                questions.refuse();
+                gone.context("unmount it")
             }
             // One that was not frozen cannot be thawed.
             Self::Disk { directory, .. } => {

@@ -25,9 +25,36 @@ pub(super) enum Silent {
 #[derive(Debug)]
 pub(super) struct Server {
     silent: Silent,
-    asked: Arc<AtomicBool>,
-    /// One that is dropped would be answered with an error.
-    waiting: Mutex<Vec<Waiting>>,
+    questions: Arc<Questions>,
+}
+
+/// What has been asked and is not answered.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    asked: AtomicBool,
+    /// One that is dropped is answered with an error; `None` once all are.
+    waiting: Mutex<Option<Vec<Waiting>>>,
+}
+
+impl Questions {
+    /// A process has asked.
+    pub(super) fn are_there(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn leave_waiting(&self, reply: Waiting) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = &mut *waiting {
+            waiting.push(reply);
+        }
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on every question is answered with an error.
+    pub(super) fn refuse(&self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiting = None;
+    }
 }
 
 #[derive(Debug)]
@@ -39,27 +66,23 @@ enum Waiting {
 }
 
 impl Server {
-    /// What tells that a process has asked comes with it.
-    pub(super) fn new(silent: Silent) -> (Self, Arc<AtomicBool>) {
-        let asked = Arc::new(AtomicBool::new(false));
+    /// Its questions come with it.
+    pub(super) fn new(silent: Silent) -> (Self, Arc<Questions>) {
+        let questions = Arc::new(Questions {
+            asked: AtomicBool::new(false),
+            waiting: Mutex::new(Some(Vec::new())),
+        });
         let server = Self {
             silent,
-            asked: Arc::clone(&asked),
-            waiting: Mutex::default(),
+            questions: Arc::clone(&questions),
         };
-        (server, asked)
-    }
-
-    fn leave_waiting(&self, reply: Waiting) {
-        let waiting = self.waiting.lock();
-        waiting.unwrap_or_else(PoisonError::into_inner).push(reply);
-        self.asked.store(true, Ordering::Relaxed);
+        (server, questions)
     }
 
     /// Answers with the attributes of a file of cgroupfs.
     fn tell_attributes(&self, reply: ReplyAttr) {
         match self.silent {
-            Silent::All => self.leave_waiting(Waiting::Attr(reply)),
+            Silent::All => self.questions.leave_waiting(Waiting::Attr(reply)),
             Silent::Writes(_) => reply.attr(&Duration::ZERO, &ATTRIBUTES),
         }
     }
@@ -113,7 +136,7 @@ impl Filesystem for Server {
     /// The kernel keeps nothing of it.
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.silent {
-            Silent::All => self.leave_waiting(Waiting::Open(reply)),
+            Silent::All => self.questions.leave_waiting(Waiting::Open(reply)),
             Silent::Writes(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
         }
     }
@@ -151,6 +174,6 @@ impl Filesystem for Server {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.leave_waiting(Waiting::Write(reply));
+        self.questions.leave_waiting(Waiting::Write(reply));
     }
 }

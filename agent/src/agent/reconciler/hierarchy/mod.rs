@@ -135,7 +135,10 @@ impl Hierarchy {
         match wake {
             Wake::Convergence(report) => convergence::facts(report, cx.env),
             Wake::ForeignWrites => self.take_foreign_writes(cx, colocation),
-            Wake::CameBack => vec![Fact::Reconcile],
+            Wake::CameBack => {
+                self.pace.begin_anew();
+                vec![Fact::Reconcile]
+            }
         }
     }
 

@@ -38,6 +38,11 @@ impl Pace {
         self.last = now;
     }
 
+    /// What was in the way may be gone: the tries begin anew.
+    pub(super) fn begin_anew(&mut self) {
+        self.incomplete = 0;
+    }
+
     fn interval(&self) -> Duration {
         match self.incomplete.checked_sub(1) {
             None => STEADY,
@@ -75,6 +80,20 @@ mod tests {
         pace.passed(now, true);
         assert_eq!(pace.due(now + RETRY), Duration::ZERO);
     }
+
+    #[test]
+    fn a_change_has_it_tried_as_soon_as_at_first() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        for n in 0..8 {
+            pace.passed(now + STEADY * n, true);
+        }
+        let now = now + STEADY * 8;
+        pace.begin_anew();
+        pace.passed(now, true);
+        assert_eq!(pace.due(now), RETRY);
+    }
+
     #[test]
     fn passes_in_between_do_not_put_off_the_next_try() {
         let now = Instant::now();
