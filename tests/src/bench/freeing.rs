@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::evict::{Ground, Setting, Sizes, available};
 use crate::cases::Context;
 use crate::harness::{
-    Cgroup, Workload, catch_signals, check_interrupt, make_fifo, monotonic, remove_stale, sleep,
+    self, Cgroup, Workload, catch_signals, check_interrupt, make_fifo, monotonic, remove_stale,
+    sleep,
 };
 use crate::workload::latency::{Lateness, WORKS_A_SECOND};
 
@@ -114,7 +115,7 @@ impl Freeing {
         println!(
             "{} runs of each kind, in turn; {PROCESSES} processes; kernel {}",
             self.runs,
-            crate::harness::kernel_release()
+            harness::kernel_release()
         );
         if let Some(path) = &self.json {
             let text = serde_json::to_string(&rows)? + "\n";
@@ -270,10 +271,9 @@ impl fmt::Display for By {
     }
 }
 
-/// The value that this many thousandths of all, in ascending order, do not exceed.
+/// As [`harness::quantile`], 0 of none.
 fn quantile(sorted: &[u64], thousandths: usize) -> u64 {
-    let rank = (sorted.len() * thousandths).div_ceil(1000).max(1) - 1;
-    sorted.get(rank).copied().unwrap_or_default()
+    harness::quantile(sorted, thousandths).unwrap_or_default()
 }
 
 /// A row's p99 as a multiple of that of the row of the same size with SIGKILL.

@@ -127,6 +127,17 @@ impl Scene {
         })
     }
 
+    /// Waits for the end of these processes: their memory is free a moment before they are gone.
+    fn end(&self, processes: impl Fn() -> Vec<u32>) -> Result<()> {
+        eventually(self.node().limit(), || {
+            let running: Vec<_> = (processes().into_iter())
+                .filter(|pid| is_running(*pid))
+                .collect();
+            ensure!(running.is_empty(), "processes {running:?} live on");
+            Ok(())
+        })
+    }
+
     /// Waits until the pod is torn down, and looks that it was in the right order and that nothing is left
     /// but what only the runtime's owner removes.
     fn torn_down(&self, containerd: &Containerd) -> Result<()> {
@@ -261,13 +272,7 @@ fn evict_once(context: &Context, containerd: &Containerd) -> Result<()> {
 fn kill_while_it_hangs(scene: &Scene, sandbox: u32) -> Result<()> {
     scene.go()?;
     scene.evicted()?;
-    // Its memory is free a moment before it is gone.
-    eventually(scene.node().limit(), || {
-        let procs = scene.pod.workload().into_iter();
-        let running: Vec<_> = procs.filter(|pid| is_running(*pid)).collect();
-        ensure!(running.is_empty(), "processes {running:?} live on");
-        Ok(())
-    })?;
+    scene.end(|| scene.pod.workload())?;
     // Before the runtime stops anything, or a kubelet would start it again.
     expect_status(&scene.world, &scene.spec)?;
     ensure!(is_running(sandbox), "the sandbox died with its workload");
@@ -309,19 +314,15 @@ fn containerd_sandbox_holds_all(context: &Context) -> Result<()> {
     eventually(scene.node().limit(), || {
         let pids = scene.pod.workload();
         // What the first one starts meanwhile may have ended by now.
-        let _: Vec<_> = pids.iter().map(|pid| held.attach(*pid)).collect();
+        for pid in &pids {
+            let _ = held.attach(*pid);
+        }
         ensure!(pids.is_empty(), "processes {pids:?} are in the workload");
         Ok(())
     })?;
     scene.go()?;
     scene.evicted()?;
-    eventually(scene.node().limit(), || {
-        let running: Vec<_> = (held.procs().into_iter())
-            .filter(|pid| is_running(*pid))
-            .collect();
-        ensure!(running.is_empty(), "processes {running:?} live on");
-        Ok(())
-    })?;
+    scene.end(|| held.procs())?;
     scene.torn_down(&containerd)?;
     scene.finish(&containerd)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::harness::Log;
+use crate::harness::{Log, quantile};
 use crate::kubernetes::{Cluster, Shared};
 use crate::machine::message::Figure;
 
@@ -328,8 +328,8 @@ impl Context {
         values.sort_by(f64::total_cmp);
         if let Some(largest) = values.last() {
             self.figure(format!("{name}_median"), values[values.len() / 2], unit);
-            if values.len() >= 100 {
-                let p99 = values[(values.len() * 99).div_ceil(100) - 1];
+            let p99 = quantile(&values, 990).filter(|_| values.len() >= 100);
+            if let Some(p99) = p99 {
                 self.figure(format!("{name}_p99"), p99, unit);
             }
             self.figure(format!("{name}_max"), *largest, unit);

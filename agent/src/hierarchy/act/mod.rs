@@ -9,8 +9,9 @@
 //! | `tally` | how many operations, what became of them, how long they took |
 //! | `refusal` | what the kernel refused, for people; said once for as long as it stays the same |
 //!
-//! There is one [`Actor`] and it is only used through `&mut`: that is the lock over all its writes. What it
-//! does not write is the tiers' memory, once that is left to `converge`; both count in one [`Counters`].
+//! There is one [`Actor`] and it is only used through `&mut`: that is the lock over all its writes, but for one that
+//! the kernel has not come back from. What it does not write is the tiers' memory, once that is left to `converge`;
+//! both count in one [`Counters`].
 
 mod backend;
 mod refusal;
@@ -173,25 +174,18 @@ impl Actor {
             }
             return performed;
         }
-        let mut calls = Vec::new();
-        let mut called = Vec::new();
-        for (at, action) in actions.iter().enumerate() {
-            match self.call(layout, action, &actions[at + 1..]) {
-                Some(call) => {
-                    calls.push(call);
-                    called.push(at);
-                }
-                // Until it is ours to remove.
-                None if matches!(action, Action::RemoveCgroup { .. }) => performed.postponed += 1,
-                None => {}
-            }
-        }
+        let calls = actions.iter().enumerate();
+        let calls = calls.filter_map(|(at, action)| {
+            let call = self.call(layout, action, &actions[at + 1..])?;
+            Some((at, call))
+        });
+        let (called, calls): (Vec<_>, Vec<_>) = calls.unzip();
         let answers = self.backend.make(tree, &calls);
-        for (at, answer) in called.into_iter().zip(answers) {
-            let error = answer.result.as_ref().err();
-            let refused = error.is_some_and(|error| !matches!(error, Error::NotKept { .. }));
-            let silence = error.is_some_and(Error::is_silence);
-            let Some(outcome) = self.take(tree, layout, &actions[at], answer) else {
+        for ((at, call), answer) in called.into_iter().zip(calls).zip(answers) {
+            let silence = answer.is_silence();
+            let refused =
+                matches!(&answer.result, Err(error) if !matches!(error, Error::NotKept { .. }));
+            let Some(outcome) = self.take(tree, &call, &actions[at], answer) else {
                 continue;
             };
             performed.refused.extend(refused.then_some(at));
@@ -217,7 +211,7 @@ impl Actor {
         performed
     }
 
-    /// What is to be done; `None` for what is not done here. `next` are the actions that follow.
+    /// What is to be done; `None` for what is not done here, or not ours to remove. `next` are the actions that follow.
     fn call(&self, layout: &CgroupLayout, action: &Action, next: &[Action]) -> Option<Call> {
         let (cgroup, what) = match action {
             Action::EnsureCgroup { cgroup, .. } => {
@@ -245,21 +239,14 @@ impl Actor {
         (!left).then_some(Call { path, what })
     }
 
-    /// Remembers what came of an action; `None` for what was held back.
+    /// Remembers what came of a call for `action`; `None` for what was held back.
     fn take(
         &mut self,
         tree: &Tree,
-        layout: &CgroupLayout,
+        Call { path, what }: &Call,
         action: &Action,
         Answer { result, took }: Answer,
     ) -> Option<Outcome> {
-        let (operation, cgroup) = match action {
-            Action::EnsureCgroup { cgroup, .. } => (Operation::Create, cgroup),
-            Action::Write { cgroup, .. } => (Operation::Update, cgroup),
-            Action::RemoveCgroup { cgroup, .. } => (Operation::Delete, cgroup),
-            Action::Evict { .. } => return None,
-        };
-        let path = layout.path(cgroup);
         let outcome = match result {
             Ok(Done::HeldBack) => return None,
             Ok(Done::Created(created)) if created.is_empty() => Ok(Outcome::Unchanged),
@@ -273,7 +260,7 @@ impl Actor {
             Ok(Done::InUse) => Ok(Outcome::Unchanged),
             Ok(Done::Removed) => {
                 // The process that creates it again keeps it.
-                self.made.remove(&path);
+                self.made.remove(path);
                 let gone = |directory: &PathBuf| directory.ends_with(path.as_str());
                 self.created
                     .directories
@@ -282,7 +269,7 @@ impl Actor {
             }
             Err(error) => Err(error),
         };
-        Some(self.record(tree, &path, operation, action, outcome, took))
+        Some(self.record(tree, path, what.operation(), action, outcome, took))
     }
 
     fn record(

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use podwarden_cgroup::{CgroupPath, Errno, Error};
 use podwarden_policy::{PodUid, name, settings::Setting};
 
-use super::Operation;
+use super::{Operation, timed};
 use crate::{base::error::chain, pods::PodSet};
 
 /// The key of a failure: a cgroup and an operation. The root stands for the node.
@@ -99,8 +99,7 @@ fn remedy(operation: Operation, setting: Option<&Setting>, error: &Error) -> &'s
         return "another process removed it; the next pass creates it again if the plan still has it";
     }
     if let Error::Unanswered { .. } | Error::StillWaiting { .. } = error {
-        return "it is tried again once the kernel comes back; see what the agent's thread cgroup-writes waits \
-                for (/proc/PID/task/*/wchan)";
+        return timed::REMEDY;
     }
     let errno = error.errno();
     match (operation, setting) {

@@ -20,7 +20,7 @@ use podwarden_cgroup::{CgroupPath, Created, Error, Tree};
 use podwarden_policy::settings::Setting;
 use tokio::sync::Notify;
 
-use super::Backend;
+use super::{Backend, Operation};
 use crate::hierarchy::starting::holds_back;
 
 /// Calls that are left to their threads, at most; with so many no further one is made.
@@ -28,6 +28,10 @@ const MOST_LEFT: usize = 8;
 
 /// What a thread is called that makes calls.
 const THREAD: &str = "cgroup-writes";
+
+/// What the operator can do about a call that does not come back.
+pub(super) const REMEDY: &str = "it is tried again once the kernel comes back; see what the agent's thread cgroup-writes \
+     waits for (/proc/PID/task/*/wchan)";
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -57,7 +61,14 @@ pub(super) struct Answer {
     pub(super) took: Duration,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+impl Answer {
+    /// See [`Error::is_silence`].
+    pub(super) fn is_silence(&self) -> bool {
+        self.result.as_ref().is_err_and(Error::is_silence)
+    }
+}
+
+#[derive(Debug)]
 pub(super) enum Done {
     /// Nothing, if all was there.
     Created(Created),
@@ -70,6 +81,14 @@ pub(super) enum Done {
 }
 
 impl What {
+    pub(super) fn operation(&self) -> Operation {
+        match self {
+            Self::Create(_) => Operation::Create,
+            Self::Write(_) => Operation::Update,
+            Self::Remove(_) | Self::RemoveUnused(_) => Operation::Delete,
+        }
+    }
+
     /// As a verb, for messages.
     fn verb(&self) -> &'static str {
         match self {
@@ -143,12 +162,14 @@ impl Shared {
                 return;
             }
             let start = Instant::now();
-            let result = call.make(backend, tree);
-            let silence = matches!(&result, Err(error) if error.is_silence());
-            let took = start.elapsed();
+            let answer = Answer {
+                result: call.make(backend, tree),
+                took: start.elapsed(),
+            };
+            let silence = answer.is_silence();
             let mut left = self.left();
             if left.waiting.remove(&call.path).is_some() {
-                if let Ok(Done::Created(created)) = result {
+                if let Ok(Done::Created(created)) = answer.result {
                     left.made.insert(call.path.clone(), created);
                 }
                 drop(left);
@@ -158,7 +179,7 @@ impl Shared {
                 return;
             }
             // Under the lock: what was not sent by now may be left.
-            let sent = answers.send(Answer { result, took });
+            let sent = answers.send(answer);
             if silence || sent.is_err() {
                 return;
             }
@@ -190,8 +211,7 @@ impl Timed {
         let left = self.shared.left();
         let said = left.waiting.iter().map(|(path, verb)| {
             format!(
-                "{path} is not brought up to date: the kernel has not come back from a call to {verb} it; see what the \
-                 agent's thread {THREAD} waits for (/proc/PID/task/*/wchan)"
+                "{path} is not brought up to date: the kernel has not come back from a call to {verb} it; {REMEDY}"
             )
         });
         said.collect()
@@ -217,7 +237,7 @@ impl Timed {
                     took: Duration::ZERO,
                 },
             };
-            let silence = matches!(&answer.result, Err(error) if error.is_silence());
+            let silence = answer.is_silence();
             answers.push(answer);
             if silence {
                 break;

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::scene::Measured;
 use super::{Keeper, Setting, name};
+use crate::harness::quantile;
 
 /// One kind of run, with the figures of all its runs.
 #[derive(Debug, Serialize)]
@@ -43,8 +44,7 @@ impl Row {
 
     /// The value that this many thousandths of all do not exceed, milliseconds.
     fn quantile(&self, thousandths: usize) -> f64 {
-        let rank = (self.late_us.len() * thousandths).div_ceil(1000).max(1) - 1;
-        self.late_us.get(rank).copied().unwrap_or_default() as f64 / 1000.0
+        quantile(&self.late_us, thousandths).unwrap_or_default() as f64 / 1000.0
     }
 
     /// What the best-effort pod used of the free CPU, percent.

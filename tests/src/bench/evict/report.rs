@@ -10,6 +10,7 @@ use super::daemons::Daemon;
 use super::measure::{Figures, Outcome};
 use super::{MIB, Rate};
 use crate::cases::Context;
+use crate::harness::quantile;
 
 /// What is the same for every daemon in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,8 +213,7 @@ impl Sorted {
 
     /// The smallest value that `percent` of the values do not exceed.
     fn percentile(&self, percent: usize) -> Option<f64> {
-        let rank = (self.0.len() * percent).div_ceil(100).max(1);
-        self.0.get(rank - 1).copied()
+        quantile(&self.0, percent * 10)
     }
 
     fn shown(&mut self, percents: &[usize]) -> String {

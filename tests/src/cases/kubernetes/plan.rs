@@ -295,11 +295,10 @@ fn clear(cluster: &Cluster) -> Result<()> {
         .api
         .delete(&format!("{JOBS}?propagationPolicy=Background"))?;
     cluster.remove_static()?;
+    cluster
+        .api
+        .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
     eventually(cluster.limit(TOGETHER), || {
-        // Again and again: a job's controller makes another pod while it has not seen the end of its job.
-        cluster
-            .api
-            .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
         let pods = cluster.api.list(PODS)?;
         if pods.is_empty() {
             return Ok(());

@@ -52,10 +52,6 @@ pub(super) fn is_noticed(context: &Context) -> Result<()> {
 /// A write that does not come back holds nothing but its cgroup: a new pod gets its limits meanwhile, figures are those of
 /// now, pods are evicted, and no health check fails. It is said, and written once the file answers.
 pub(super) fn write_is_abandoned(context: &Context) -> Result<()> {
-    if context.emulated() {
-        // Seen on 6.12, and not on 6.18 and 7.2.
-        skip("where a write to a file of FUSE waits, its readers may wait as well")?;
-    }
     let scene = Scene::new(context, &small("enforce"))?;
     let node = &scene.node;
     let mut victim = scene.victim.start(&["anon", "--mib", "128"])?;

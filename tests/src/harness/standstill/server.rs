@@ -133,11 +133,14 @@ impl Filesystem for Server {
         self.tell_attributes(reply);
     }
 
-    /// The kernel keeps nothing of it.
+    /// The kernel keeps nothing of it, and who closes the file waits for no writer (`fuse_flush`, `fs/fuse/file.c`).
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.silent {
             Silent::All => self.questions.leave_waiting(Waiting::Open(reply)),
-            Silent::Writes(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Silent::Writes(_) => reply.opened(
+                FileHandle(0),
+                FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+            ),
         }
     }
 
