@@ -5,13 +5,14 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 /// The virtual machines, by their names; a machine's name begins with its kernel's series.
-pub const GUESTS: [&str; 6] = [
+pub const GUESTS: [&str; 7] = [
     "6.1",
     "6.12",
     "7.2",
     "6.12-systemd",
     "6.1-256cpus",
     "6.12-kubernetes",
+    "6.12-kubernetes-13",
 ];
 /// When a virtual machine is killed, in seconds.
 const VM_TIMEOUT: u64 = 4200;
@@ -48,12 +49,12 @@ fn place(text: &str) -> Result<Place, String> {
 pub struct Request {
     /// Where the end-to-end cases run: native, 6.1, 6.12, 7.2, 6.12-systemd (those about its
     /// cgroup driver), 6.1-256cpus (what is kept for each possible CPU), 6.12-kubernetes (a kubelet on
-    /// cgroup v2, which takes --include-slow), or none.
+    /// cgroup v2, which takes --include-slow), 6.12-kubernetes-13 (the same with Debian 13's containerd), or none.
     #[arg(
         long,
         value_delimiter = ',',
         value_parser = place,
-        default_value = "native,6.1,6.12,7.2,6.12-systemd,6.1-256cpus,6.12-kubernetes"
+        default_value = "native,6.1,6.12,7.2,6.12-systemd,6.1-256cpus,6.12-kubernetes,6.12-kubernetes-13"
     )]
     pub kernels: Vec<Place>,
     /// Runs only the cases with this in their name.

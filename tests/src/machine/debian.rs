@@ -1,7 +1,7 @@
 //! A Debian whose first process is systemd, to boot into: for the systemd cgroup driver, and for a kubelet.
 //!
-//! debootstrap builds it once from the machine's own archive, in its own release, so that the
-//! programs built here find their libraries there. It is kept as an archive; each run appends the
+//! debootstrap builds it once from the machine's own archive, in its own release or a later one, so that
+//! the programs built here find their libraries there. It is kept as an archive; each run appends the
 //! agent, the cases and the unit that runs them.
 
 use std::collections::BTreeMap;
@@ -22,6 +22,8 @@ use crate::kubernetes::programs::{self, Programs};
 pub(super) struct Debian {
     /// What its files are kept as.
     name: &'static str,
+    /// Its release; without, that of the machine.
+    release: Option<&'static str>,
     /// What it has beyond the essential packages.
     packages: &'static str,
     /// Whether it has the programs of Kubernetes.
@@ -31,6 +33,7 @@ pub(super) struct Debian {
 /// For the cases.
 pub(super) const SYSTEMD: Debian = Debian {
     name: "systemd",
+    release: None,
     packages: "systemd,dbus",
     kubernetes: false,
 };
@@ -38,6 +41,7 @@ pub(super) const SYSTEMD: Debian = Debian {
 /// For the benchmark: with the daemons that take cgroup v2 or systemd.
 pub(super) const PEERS: Debian = Debian {
     name: "systemd-peers",
+    release: None,
     packages: "systemd,dbus,systemd-oomd,oomd",
     kubernetes: false,
 };
@@ -45,9 +49,17 @@ pub(super) const PEERS: Debian = Debian {
 /// For the cases with a kubelet: with a runtime, and what the control plane and the node need beside it.
 pub(super) const KUBERNETES: Debian = Debian {
     name: "kubernetes-node",
+    release: None,
     packages: "systemd,dbus,etcd-server,containerd,runc,containernetworking-plugins,iptables,iproute2,\
                busybox-static,xz-utils",
     kubernetes: true,
+};
+
+/// The same of Debian 13, with its containerd 1.7 and systemd 257.
+pub(super) const KUBERNETES_13: Debian = Debian {
+    name: "kubernetes-node-13",
+    release: Some("trixie"),
+    ..KUBERNETES
 };
 
 /// Mount points, and half of the size: what no unit and no case reads.
@@ -136,8 +148,9 @@ fn kubernetes(archive: &mut Archive, programs: &Programs) -> Result<()> {
 
 /// The Debian without anything of ours; built when there is none of this recipe.
 pub(super) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
-    let suite = apt::debian_release()
+    let own = apt::debian_release()
         .context("the root with systemd is built of Debian's packages, and this is not Debian")?;
+    let suite = debian.release.unwrap_or(&own);
     let dir = workspace.kernels().join(debian.name);
     let (base, recipe) = (dir.join("base.cpio"), dir.join("base.recipe"));
     let wanted = format!("{suite} {} without {}", debian.packages, EMPTIED.join(" "));
@@ -150,7 +163,7 @@ pub(super) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     );
     setup::for_systemd(workspace)?;
     step(&format!("Debian {suite} with {}", debian.packages), || {
-        build(workspace, debian, &suite, &base)
+        build(workspace, debian, suite, &base)
     })?;
     // Last: without it a base that was interrupted half-way is built anew.
     fs::write(&recipe, wanted).with_context(|| format!("write {}", recipe.display()))?;

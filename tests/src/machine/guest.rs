@@ -42,7 +42,7 @@ pub(super) struct Guest {
 }
 
 /// Every one.
-pub(super) const GUESTS: [Guest; 6] = [
+pub(super) const GUESTS: [Guest; 7] = [
     Guest::plain("6.1"),
     Guest::plain("6.12"),
     Guest::plain("7.2"),
@@ -59,16 +59,8 @@ pub(super) const GUESTS: [Guest; 6] = [
         // Later kernels have as many as the firmware tells of.
         ..Guest::plain("6.1")
     },
-    Guest {
-        name: "6.12-kubernetes",
-        first: First::Systemd(&debian::KUBERNETES),
-        about: Some("kubernetes_plan_v2"),
-        // Its file system, the control plane, and 40 pods with a copy of their image for each container.
-        memory: 8192,
-        // More than 40 pods ask for.
-        huge_pages: 256,
-        ..Guest::plain("6.12")
-    },
+    Guest::kubernetes("6.12-kubernetes", &debian::KUBERNETES),
+    Guest::kubernetes("6.12-kubernetes-13", &debian::KUBERNETES_13),
 ];
 
 impl Guest {
@@ -81,6 +73,19 @@ impl Guest {
             possible_cpus: None,
             huge_pages: 0,
             memory: MEMORY,
+        }
+    }
+
+    const fn kubernetes(name: &'static str, debian: &'static Debian) -> Self {
+        Self {
+            name,
+            first: First::Systemd(debian),
+            about: Some("kubernetes_plan_v2"),
+            // Its file system, the control plane, and 40 pods with a copy of their image for each container.
+            memory: 8192,
+            // More than 40 pods ask for.
+            huge_pages: 256,
+            ..Self::plain("6.12")
         }
     }
 

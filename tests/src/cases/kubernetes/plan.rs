@@ -1,7 +1,7 @@
 //! `podwarden plan` as the owner of the tree, beside the files of a real kubelet that owns it.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -46,6 +46,8 @@ const SETTLED: Duration = Duration::from_secs(150);
 const COMPARED: Duration = Duration::from_secs(15);
 /// Between two looks at all pods.
 const LOOK: Duration = Duration::from_secs(2);
+/// Between two lines about what is waited for.
+const PROGRESS: Duration = Duration::from_secs(60);
 const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
@@ -154,24 +156,16 @@ fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Compa
     for shape in shapes {
         make(cluster, shape).with_context(|| shape.name.clone())?;
     }
-    eventually(cluster.limit(TOGETHER), || {
+    patiently(cluster.limit(TOGETHER), || {
         let pods = cluster.api.list(PODS)?;
-        let met = shapes.iter().try_for_each(|shape| settled(&pods, shape));
-        if met.is_err() {
-            sleep(LOOK)?;
-        }
-        met
+        shapes.iter().try_for_each(|shape| settled(&pods, shape))
     })?;
     for shape in shapes {
         change(cluster, shape).with_context(|| shape.name.clone())?;
     }
-    eventually(cluster.limit(SETTLED), || {
+    patiently(cluster.limit(SETTLED), || {
         let pods = cluster.api.list(PODS)?;
-        let changed = shapes.iter().try_for_each(|shape| changed(&pods, shape));
-        if changed.is_err() {
-            sleep(LOOK)?;
-        }
-        changed
+        shapes.iter().try_for_each(|shape| changed(&pods, shape))
     })?;
     let resized = shapes
         .iter()
@@ -180,13 +174,10 @@ fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Compa
         .map(|shape| (shape.name.clone(), shape.manifest["spec"].clone()))
         .collect();
     let mut last = None;
-    let same = eventually(SETTLED + cluster.limit(COMPARED), || {
+    let same = patiently(SETTLED + cluster.limit(COMPARED), || {
         let compared = Comparison::after_resizes(cluster, program, &started)?;
         let count = compared.differences.len();
         last = Some(compared);
-        if count > 0 {
-            sleep(LOOK)?;
-        }
         ensure!(count == 0, "{count} differences");
         Ok(())
     });
@@ -196,6 +187,22 @@ fn together(cluster: &Cluster, program: &Path, shapes: &[Shape]) -> Result<Compa
         (None, Err(error)) => Err(error),
         (None, Ok(())) => bail!("nothing was compared"),
     }
+}
+
+/// As [`eventually`], looking less often, with a line a minute about what is waited for.
+fn patiently(limit: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut told = Instant::now();
+    eventually(limit, || {
+        let Err(why) = look() else {
+            return Ok(());
+        };
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            println!("     waits: {:.400}", format!("{why:#}"));
+        }
+        sleep(LOOK)?;
+        Err(why)
+    })
 }
 
 fn make(cluster: &Cluster, shape: &Shape) -> Result<()> {
@@ -239,8 +246,21 @@ fn settled(pods: &[Value], shape: &Shape) -> Result<()> {
         Fate::Waits => condition(pod, "PodReadyToStartContainers")
             .is_some_and(|condition| condition["status"] == "True"),
     };
-    ensure!(met, "{}: {status}", shape.name);
+    ensure!(
+        met,
+        "{}: {} {} {}",
+        shape.name,
+        status["phase"],
+        states(status, "initContainerStatuses"),
+        states(status, "containerStatuses")
+    );
     Ok(())
+}
+
+/// What a pod's containers wait for.
+fn states(status: &Value, kind: &str) -> Value {
+    let all = status[kind].as_array().into_iter().flatten();
+    all.map(|one| one["state"].clone()).collect()
 }
 
 fn change(cluster: &Cluster, shape: &Shape) -> Result<()> {
@@ -298,12 +318,11 @@ fn clear(cluster: &Cluster) -> Result<()> {
     cluster
         .api
         .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
-    eventually(cluster.limit(TOGETHER), || {
+    patiently(cluster.limit(TOGETHER), || {
         let pods = cluster.api.list(PODS)?;
         if pods.is_empty() {
             return Ok(());
         }
-        sleep(LOOK)?;
         let left: Vec<_> = pods
             .iter()
             .map(|pod| (&pod["metadata"]["name"], &pod["status"]["phase"]))
