@@ -15,6 +15,16 @@ use crate::{
     units::{Bytes, saturate},
 };
 
+/// How long a pod has to end that says nothing of it, seconds (`DefaultTerminationGracePeriodSeconds`).
+const DEFAULT_GRACE: u32 = 30;
+
+/// Between SIGTERM and SIGKILL, seconds: what the pod asks for, `most` at most, at least 1
+/// (`calculateEffectiveGracePeriod` of kubelet `pkg/kubelet/pod_workers.go`).
+pub fn grace_seconds(pod: &Pod, most: Option<u32>) -> u32 {
+    let asked = pod.grace_seconds.unwrap_or(DEFAULT_GRACE);
+    most.map_or(asked, |most| asked.min(most)).max(1)
+}
+
 /// Which order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -4,7 +4,8 @@
 //! level, and kills, waits and chooses as for the hard one, until the threshold and the minimum
 //! reclaim are available again; then it gets the hard level back.
 //!
-//! Pods get no time to end, as with the kubelet's default `evictionMaxPodGracePeriod` of 0.
+//! Where pods have time to end (`evictionMaxPodGracePeriod`), the level stays, and the reconciler tells one pod after
+//! the other to end (`super::reconciler`).
 
 use std::{
     collections::BTreeMap,
@@ -26,6 +27,22 @@ use crate::config::Config;
 /// `pkg/kubelet/kubelet.go`).
 const LOOK: Duration = Duration::from_secs(1);
 
+/// By how much the threshold is missed, for longer than its grace period. Bytes, of `kubepods`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shortage {
+    /// The working set at which the threshold is crossed.
+    pub(super) level: u64,
+    pub(super) usage: u64,
+    pub(super) working_set: u64,
+}
+
+impl Shortage {
+    /// What is above the level; 0 where only the minimum reclaim is missing.
+    pub(super) fn excess(self) -> u64 {
+        self.working_set.saturating_sub(self.level)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Soft {
     threshold: Threshold,
@@ -35,6 +52,8 @@ pub(super) struct Soft {
     start: Instant,
     looked: Option<Instant>,
     memory: Option<MemoryReader>,
+    /// Usage and working set of `kubepods` at the last look.
+    used: Option<(u64, u64)>,
     due: bool,
 }
 
@@ -56,6 +75,7 @@ impl Soft {
             start: now,
             looked: None,
             memory: None,
+            used: None,
             due: false,
         })
     }
@@ -75,8 +95,8 @@ impl Soft {
     /// Reads the working set of `kubepods`; true when [`Soft::level`] has changed.
     pub(super) fn look(&mut self, tree: &Tree, kubepods: &CgroupPath, now: Instant) -> bool {
         self.looked = Some(now);
-        let working_set = self.working_set(tree, kubepods);
-        self.take(working_set, now)
+        self.used = self.used(tree, kubepods);
+        self.take(self.used.map(|(_, working_set)| working_set), now)
     }
 
     /// `None` for a working set that cannot be read, which counts as not crossed.
@@ -112,24 +132,35 @@ impl Soft {
         Some(hard.map_or(soft, |hard| hard.min(soft)))
     }
 
+    /// `None` where the threshold is not crossed, or not for long enough.
+    pub(super) fn shortage(&self) -> Option<Shortage> {
+        let (usage, working_set) = self.used.filter(|_| self.due)?;
+        Some(Shortage {
+            level: self.capacity.saturating_sub(self.less_than()),
+            usage,
+            working_set,
+        })
+    }
+
     fn less_than(&self) -> u64 {
         self.threshold.less_than.of(self.capacity)
     }
 
-    fn working_set(&mut self, tree: &Tree, kubepods: &CgroupPath) -> Option<u64> {
-        let read = |memory: &MemoryReader| -> podwarden_cgroup::Result<u64> {
+    /// Usage and working set.
+    fn used(&mut self, tree: &Tree, kubepods: &CgroupPath) -> Option<(u64, u64)> {
+        let read = |memory: &MemoryReader| -> podwarden_cgroup::Result<(u64, u64)> {
             let usage = memory.usage()?;
-            Ok(memory.stat()?.working_set(usage))
+            Ok((usage, memory.stat()?.working_set(usage)))
         };
         if self.memory.is_none() {
             self.memory = MemoryReader::open(tree, kubepods).ok();
         }
-        let working_set = self.memory.as_ref().and_then(|memory| read(memory).ok());
-        if working_set.is_none() {
+        let used = self.memory.as_ref().and_then(|memory| read(memory).ok());
+        if used.is_none() {
             // Gone, or made anew.
             self.memory = None;
         }
-        working_set
+        used
     }
 }
 

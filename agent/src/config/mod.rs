@@ -144,6 +144,9 @@ pub struct Config {
     /// which they are acted on. Default: as the kubelet's, `memory.available` at 100Mi when `evictionHard` is
     /// not written at all; one of 0% or 100% is none.
     pub thresholds: Vec<Threshold>,
+    /// `evictionMaxPodGracePeriod`: how long a pod has to end that a soft threshold evicts, at most, seconds. Default: 0,
+    /// it is killed.
+    pub eviction_max_pod_grace_period: u16,
     /// `evictionPressureTransitionPeriod`: a node that was under no pressure for this long is under pressure
     /// anew, up to 24 h. Default, also for 0: 5 min.
     pub eviction_pressure_transition_period: Duration,

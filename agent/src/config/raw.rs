@@ -13,10 +13,10 @@ use super::{
     colocation::RawColocation,
     values::{
         CgroupRoot, CheckFrequency, Count, Cpu, CpuCapacity, DaemonsCgroup, HostName, InputFile,
-        KubeletUrl, Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval, MaxPods,
-        Memory, MemoryCapacity, MinInterval, NodeName, PerMinute, Percent, PidsLimit, PollInterval,
-        QuotaPeriod, ReclaimStep, RuntimeSocket, SamplingInterval, SecureListen, StallLevel,
-        StateDir, ThrottlingFactor, TransitionPeriod,
+        KubeletUrl, Listen, LogFile, LogSize, ManifestUrl, MaxHeadroom, MaxInterval,
+        MaxPodGracePeriod, MaxPods, Memory, MemoryCapacity, MinInterval, NodeName, PerMinute,
+        Percent, PidsLimit, PollInterval, QuotaPeriod, ReclaimStep, RuntimeSocket,
+        SamplingInterval, SecureListen, StallLevel, StateDir, ThrottlingFactor, TransitionPeriod,
     },
     webhook::{RawAuthentication, RawAuthorization},
 };
@@ -128,6 +128,8 @@ pub(crate) struct RawConfig {
     #[arg(skip)]
     #[serde(default)]
     pub(super) eviction_minimum_reclaim: RawSignals,
+    #[arg(skip)]
+    pub(super) eviction_max_pod_grace_period: Option<MaxPodGracePeriod>,
     #[arg(skip)]
     pub(super) eviction_pressure_transition_period: Option<TransitionPeriod>,
     #[arg(skip)]

@@ -31,8 +31,8 @@ fn documented_example() {
         "mode: enforce\nownership: assist\nkubeReserved: {cpu: 200m, memory: 500Mi}\n\
          systemReserved: {memory: 500Mi}\nevictionHard: {memory.available: 5%}\n\
          evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m30s}\n\
-         evictionMinimumReclaim: {memory.available: 200Mi}\nqosReserved: {memory: 50%}\n\
-         ranking: kubelet\ncapacity: {cpu: 2, memory: 1073741824}\n",
+         evictionMinimumReclaim: {memory.available: 200Mi}\nevictionMaxPodGracePeriod: 60\n\
+         qosReserved: {memory: 50%}\nranking: kubelet\ncapacity: {cpu: 2, memory: 1073741824}\n",
     )
     .unwrap();
     assert_eq!(config.mode, Mode::Enforce);
@@ -44,6 +44,7 @@ fn documented_example() {
     assert_eq!(soft.less_than, Amount::Quantity(1 << 30));
     assert_eq!(soft.grace, Some(Duration::from_secs(90)));
     assert_eq!(soft.min_reclaim, Some(Amount::Quantity(200 << 20)));
+    assert_eq!(config.eviction_max_pod_grace_period, 60);
     assert_eq!(config.qos_reserved_memory, Some(50));
     assert_eq!(config.ranking, Ranking::Kubelet);
     assert_eq!(config.capacity_cpu, Some(MilliCpu(2000)));
@@ -59,6 +60,7 @@ fn defaults_are_the_kubelets() {
     assert_eq!(config.cgroup_driver, None);
     assert_eq!(hard(&config), Some(Amount::Quantity(100 << 20)));
     assert_eq!(config.soft(Signal::MemoryAvailable), None);
+    assert_eq!(config.eviction_max_pod_grace_period, 0);
     assert_eq!(config.reactor.max_evictions_per_minute, 60);
     assert_eq!(config.pressure.stalls().count(), 0);
     assert_eq!(config.reactor.max_headroom.of(10 << 30), 1 << 30);

@@ -297,6 +297,7 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
         limited_swap: swap == Some(SwapBehavior::LimitedSwap),
         max_pods: raw.max_pods.unwrap_or_default().0,
         thresholds,
+        eviction_max_pod_grace_period: raw.eviction_max_pod_grace_period.unwrap_or_default().0,
         eviction_pressure_transition_period: raw
             .eviction_pressure_transition_period
             .unwrap_or_default()

@@ -101,6 +101,9 @@ values! {
         "write an address and a port such as 0.0.0.0:9596";
     /// Pods that the node may have; the kubelet's default is 110.
     MaxPods(u32) = |text| whole(text, 1..=10_000), "write a number of pods from 1 to 10000", 250;
+    /// How long a pod has to end that a soft threshold evicts, at most, seconds.
+    MaxPodGracePeriod(u16) = |text| whole(text, 0..=u16::MAX),
+        "write a number of seconds from 0, which kills pods at once, to 65535", 0;
     /// A name in the `Host` header, without a port.
     HostName(String) = host_name, "write a name or an address without a port, such as node-1.example";
     /// A kubelet's `--container-runtime-endpoint`.

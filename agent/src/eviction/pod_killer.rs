@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podwarden_policy::PodUid;
+use podwarden_policy::{PodUid, evict};
 use tokio::task::JoinHandle;
 
 use super::pod_workers::{Job, JobError, Offers, PodWorkers, Work};
@@ -22,12 +22,6 @@ use crate::{
 
 /// A pod is gone once no source has it for so long: one that moves from one source to another is away for a moment.
 const SETTLE: Duration = Duration::from_secs(2);
-
-/// A pod without a grace period of its own has this one (`DefaultTerminationGracePeriodSeconds`).
-const GRACE: Duration = Duration::from_secs(30);
-
-/// The shortest (`calculateEffectiveGracePeriod` of `pkg/kubelet/pod_workers.go`).
-const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Pods at a time.
 const MOST: usize = 16;
@@ -164,9 +158,7 @@ impl Pods {
         for pod in set.pods.iter().chain(&set.ended).map(|known| &known.pod) {
             self.missing.remove(&pod.uid);
             changes.back.extend(self.gone.remove(&pod.uid));
-            let grace = pod.grace_seconds.map_or(GRACE, |seconds| {
-                Duration::from_secs(seconds.into()).max(SHORTEST)
-            });
+            let grace = Duration::from_secs(evict::grace_seconds(pod, None).into());
             let known = Gone {
                 pod: PodRef {
                     name: pod.name.as_str().into(),

@@ -60,14 +60,16 @@ pub struct Chosen {
 /// A kill that reached a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// When the last SIGKILL had been sent.
+    /// When the last SIGKILL had been sent; where the pod has time to end, when that began.
     pub killed: u64,
-    /// Processes that were sent SIGKILL.
+    /// Processes that were sent SIGKILL, or that are to end.
     pub processes: u32,
     /// True when the pod's sandbox was left alive, for the runtime to take its network down.
     pub spared: bool,
     /// False when something of it may still run.
     pub complete: bool,
+    /// The time that it has to end; 0 where it was killed, as always by the reactor.
+    pub grace_seconds: u16,
 }
 
 /// One message.

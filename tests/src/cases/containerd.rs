@@ -17,12 +17,15 @@ use crate::containerd::{
 };
 use crate::harness::{Node, Options, PodSpec, eventually, state_of, until};
 
+mod graceful;
+
 pub(super) const CASES: &[Case] = &[
     case("containerd_pods_named", containerd_pods_named),
     case("containerd_comes_later", containerd_comes_later),
     case("containerd_eviction", containerd_eviction),
     case("containerd_sandbox_killed", containerd_sandbox_killed),
     case("containerd_sandbox_holds_all", containerd_sandbox_holds_all),
+    case("containerd_graceful", graceful::containerd_graceful),
     case("containerd_pod_gone", containerd_pod_gone),
 ];
 
@@ -67,7 +70,22 @@ impl Scene {
         containerd: &Containerd,
         socket: &Path,
     ) -> Result<Self> {
-        let mut world = World::with(context, options(socket), |_| Ok(()))?;
+        let fills = |level: u64| {
+            let mib = level / MIB + 96;
+            format!("/e2e workload fill --mib {mib} --rate 500 --step-kib 64; true")
+        };
+        Self::running(handler, context, containerd, options(socket), fills)
+    }
+
+    /// What the pod's shell does once it may depends on the node's level.
+    fn running(
+        handler: &str,
+        context: &Context,
+        containerd: &Containerd,
+        options: Options,
+        script: impl FnOnce(u64) -> String,
+    ) -> Result<Self> {
+        let mut world = World::with(context, options, |_| Ok(()))?;
         world.ready(context)?;
         let node = &world.node;
         let go = node.sandbox.dir().join("go");
@@ -75,11 +93,10 @@ impl Scene {
         let spec = PodSpec::best_effort("hog");
         let cgroup = world.add(&spec)?;
         until(node.limit(), "the pod's cgroup", || cgroup.exists())?;
-        let mib = node.level()? / MIB + 96;
         // As process 1 of its namespace this program would take itself for a machine's first.
         let script = format!(
-            "exec 2> /go/said; while [ ! -e /go/now ]; do usleep 10000; done; \
-             /e2e workload fill --mib {mib} --rate 500 --step-kib 64; true"
+            "exec 2> /go/said; while [ ! -e /go/now ]; do usleep 10000; done; {}",
+            script(node.level()?)
         );
         let pod = containerd.run_pod_by(handler, &spec, &cgroup, &go, &script)?;
         Ok(Self { world, spec, pod })

@@ -62,6 +62,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// The lines that the first container of a pod has written, as its runtime keeps them.
+    pub(crate) fn said(&self, pod: &Pod, uid: &str) -> Result<Vec<String>> {
+        let file = format!("/var/log/pods/default_{}_{uid}/{MAIN}/0.log", pod.name());
+        let text = fs::read_to_string(self.enclosure.path(&file))
+            .with_context(|| format!("read {file} of the enclosure"))?;
+        // Time, stream and a tag stand before each.
+        let lines = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
+        Ok(lines.map(str::to_owned).collect())
+    }
+
     /// The pod as it is made.
     pub(crate) fn manifest(&self, pod: &Pod) -> Result<Value> {
         pod.manifest(&self.enclosure.dir().join("go"))
@@ -124,6 +134,8 @@ pub(crate) struct Pod {
     resources: Value,
     critical: bool,
     labels: Value,
+    grace_seconds: u32,
+    lifecycle: Value,
 }
 
 impl Pod {
@@ -135,6 +147,8 @@ impl Pod {
             resources: json!({}),
             critical: false,
             labels: json!({}),
+            grace_seconds: 1,
+            lifecycle: json!({}),
         }
     }
 
@@ -183,6 +197,12 @@ impl Pod {
         self
     }
 
+    /// Has this time to end, and its container's `lifecycle`.
+    pub(crate) fn ending(mut self, grace_seconds: u32, lifecycle: Value) -> Self {
+        (self.grace_seconds, self.lifecycle) = (grace_seconds, lifecycle);
+        self
+    }
+
     /// Neither a kubelet nor the agent evicts it.
     pub(crate) fn critical(self) -> Self {
         Self {
@@ -213,7 +233,7 @@ impl Pod {
         let inside = mounts
             .map(|(name, _, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
         let mut spec = json!({
-            "terminationGracePeriodSeconds": 1,
+            "terminationGracePeriodSeconds": self.grace_seconds,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "containers": [{
@@ -221,6 +241,7 @@ impl Pod {
                 "image": BUSYBOX,
                 "command": ["/bin/sh", "-c", self.script],
                 "resources": self.resources,
+                "lifecycle": self.lifecycle,
                 "volumeMounts": inside,
             }],
             "volumes": volumes,

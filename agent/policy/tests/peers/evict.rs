@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use podwarden_policy::{
     Bytes, Pod,
-    evict::{Exemptions, PidRank, Ranking, order},
+    evict::{Exemptions, PidRank, Ranking, grace_seconds, order},
     pressure::usage_level,
     signal::Signal,
     threshold::{Amount, ThresholdConfig},
@@ -158,4 +158,26 @@ fn usage_level_of_a_threshold() {
     let inactive_file = Bytes(15_032_385_536 - 12_884_901_888);
     let level = usage_level(capacity, Bytes(104_857_600), inactive_file);
     assert_eq!(level, Bytes(19_222_495_232));
+}
+
+/// `calculateEffectiveGracePeriod` of `pkg/kubelet/pod_workers.go`: what the pod asks for, less where the override is
+/// less, at least a second.
+#[test]
+fn grace_period() {
+    for (asked, most, seconds) in [
+        (None, None, 30),
+        (Some(60), None, 60),
+        (Some(0), None, 1),
+        (Some(60), Some(20), 20),
+        (Some(20), Some(60), 20),
+        (None, Some(20), 20),
+        (None, Some(60), 30),
+        (Some(60), Some(0), 1),
+    ] {
+        let pod = Pod {
+            grace_seconds: asked,
+            ..Pod::default()
+        };
+        assert_eq!(grace_seconds(&pod, most), seconds, "{asked:?} {most:?}");
+    }
 }

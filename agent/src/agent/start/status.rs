@@ -173,18 +173,26 @@ fn said(pod: &PodRef, done: Result<TornDown, RuntimeError>) -> Result<(), JobErr
 /// A kubelet has this long to see an eviction status and to end the pod itself.
 const SEEN: Duration = Duration::from_secs(30);
 
-/// Takes a pod down whose processes were killed; where there is a kubelet, after it had that long to do so, unless the
-/// pod's memory waits for that.
+/// Takes a pod down whose processes were killed, or have time to end; where there is a kubelet, after it had that long to
+/// do so, unless the pod's memory waits for that.
 fn teardown(client: Client, kubelet: Option<Duration>) -> Teardown {
     Arc::new(move |pod, start| {
         let client = client.clone();
-        let kubelet = kubelet.filter(|_| start == Start::AfterKubelet);
+        let (kubelet, grace) = match start {
+            Start::AfterKubelet => (kubelet, Duration::ZERO),
+            Start::AtOnce => (None, Duration::ZERO),
+            // The kubelet ends it, or this does.
+            Start::Graceful(left) => match kubelet {
+                Some(seen) => (Some(left + seen), Duration::ZERO),
+                None => (None, left),
+            },
+        };
         Box::pin(async move {
             let done = async {
                 if let Some(longest) = kubelet {
                     runtime::until_removed(&client, &pod.uid, longest).await?;
                 }
-                runtime::teardown(&client, &pod.uid, Duration::ZERO).await
+                runtime::teardown(&client, &pod.uid, grace).await
             };
             said(&pod, done.await)
         })

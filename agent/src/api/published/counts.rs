@@ -46,10 +46,12 @@ pub(super) fn count(kind: &EventKind) {
     }
 }
 
-/// Counts how fast an eviction was. One that an agent before this one made counts no second time.
+/// Counts how fast an eviction was. One that an agent before this one made counts no second time, and one of a pod that
+/// has time to end is in no hurry.
 fn time(eviction: &Eviction) {
     let timeline = &eviction.timeline;
-    let Some(killed) = timeline.killed_nanos.filter(|_| !eviction.interrupted) else {
+    let counts = !eviction.interrupted && eviction.grace_seconds.is_none();
+    let Some(killed) = timeline.killed_nanos.filter(|_| counts) else {
         return;
     };
     let scope = eviction.scope.as_str();

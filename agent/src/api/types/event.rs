@@ -19,7 +19,7 @@ pub struct EvictionTimeline {
     pub wake_nanos: u64,
     /// When it had re-read usage and chosen the victim.
     pub verified_nanos: u64,
-    /// When the last SIGKILL was sent; absent in observe mode.
+    /// When the last SIGKILL was sent, or with `graceSeconds` when that time began; absent in observe mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub killed_nanos: Option<u64>,
     /// When the victim's memory was seen freed; absent until then.
@@ -69,9 +69,12 @@ pub struct Eviction {
     /// What of its usage was shared memory (`/dev/shm`, volumes in memory, what its processes shared), bytes.
     #[serde(default)]
     pub victim_shared_bytes: u64,
-    /// Processes that were sent SIGKILL; 0 in observe mode. On v2 `cgroup.kill` does it and the
-    /// count is that of the processes found just before.
+    /// Processes that were sent SIGKILL, or with `graceSeconds` that are to end; 0 in observe mode. On v2 `cgroup.kill`
+    /// does it and the count is that of the processes found just before.
     pub processes: u32,
+    /// The time that the pod has to end (`evictionMaxPodGracePeriod`); absent where it was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u32>,
     /// True in observe mode: nothing was done.
     pub dry_run: bool,
     /// Why this pod.

@@ -297,7 +297,7 @@ fn steps(record: &EventRecord, flight: &FlightRecord) -> Vec<Step> {
         colour: chart::RED,
         ..step(
             at,
-            "killed",
+            text::killing(eviction),
             text::count(u64::from(eviction.processes), "process"),
         )
     }));

@@ -310,14 +310,26 @@ fn verdict(eviction: &Eviction) -> String {
     )
 }
 
+/// What is done to the victim.
+pub(super) const fn killing(eviction: &Eviction) -> &'static str {
+    match eviction.grace_seconds {
+        Some(_) => "told to end",
+        None => "killed",
+    }
+}
+
 /// The timeline, each step on a line of its own, as time since the crossing.
 fn steps(eviction: &Eviction) -> String {
     let timeline = &eviction.timeline;
     let since = |at: u64| offset(timeline, at);
-    let killed = match timeline.killed_nanos {
-        Some(at) => (since(at), count(u64::from(eviction.processes), "process")),
-        None if eviction.dry_run => ("-".to_owned(), "nothing was done: observe mode".to_owned()),
-        None => ("-".to_owned(), "not confirmed".to_owned()),
+    let processes = count(u64::from(eviction.processes), "process");
+    let killed = match (timeline.killed_nanos, eviction.grace_seconds) {
+        (Some(at), Some(grace)) => (since(at), format!("{processes}, {grace} s to do so")),
+        (Some(at), None) => (since(at), processes),
+        (None, _) if eviction.dry_run => {
+            ("-".to_owned(), "nothing was done: observe mode".to_owned())
+        }
+        (None, _) => ("-".to_owned(), "not confirmed".to_owned()),
     };
     let mut rows = vec![
         ("crossing", "+0".to_owned(), source(timeline).to_owned()),
@@ -333,7 +345,7 @@ fn steps(eviction: &Eviction) -> String {
             since(timeline.verified_nanos),
             output::printable(&eviction.reason),
         ),
-        ("killed", killed.0, killed.1),
+        (killing(eviction), killed.0, killed.1),
     ];
     if !eviction.dry_run {
         let freed = timeline.freed_nanos;

@@ -222,6 +222,14 @@ fn errors_name_file_line_field_value_and_remedy() {
             ],
         ),
         ("capacity: {memory: 0}", &["capacity.memory", "`0`"]),
+        (
+            "evictionMaxPodGracePeriod: -1",
+            &["evictionMaxPodGracePeriod", "`-1`", "65535"],
+        ),
+        (
+            "evictionMaxPodGracePeriod: 30s",
+            &["evictionMaxPodGracePeriod", "`30s`", "seconds"],
+        ),
         ("podPidsLimit: many", &["podPidsLimit", "`many`", "-1"]),
         ("podPidsLimit: -2", &["podPidsLimit", "`-2`"]),
         ("podPidsLimit: 5000000", &["podPidsLimit", "4194304"]),

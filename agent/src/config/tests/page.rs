@@ -310,6 +310,11 @@ const KEYS: &[(&str, &[Key])] = &[
                 "how much more than the threshold is freed",
             ),
             (
+                "evictionMaxPodGracePeriod",
+                "0; up to 65535",
+                "how long a pod has to end that `evictionSoft` evicts, seconds, or its own `terminationGracePeriodSeconds` if that is less; at 0 it is killed",
+            ),
+            (
                 "evictionPressureTransitionPeriod",
                 "5m; up to 24h",
                 "a pressure period ends after this time without pressure",

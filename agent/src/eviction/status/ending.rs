@@ -2,7 +2,9 @@
 //! being written. Where teardown alone frees the pod's memory it waits for no kubelet: that one would stop the same
 //! containers and unmount the same volumes, once it has seen the status.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
 
 use super::{OnDegraded, queue::Shared, say, steps::forgetful};
 use crate::{
@@ -25,6 +27,8 @@ pub enum Start {
     AfterKubelet,
     /// The pod's memory comes back with it.
     AtOnce,
+    /// The pod has so much time to end.
+    Graceful(Duration),
 }
 
 /// Pods at a time: each may wait for its kubelet.
@@ -43,7 +47,11 @@ impl Job for Ending {
     async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
         let (Work::Update(pod) | Work::Delete(pod)) = work;
         let own = self.queue.with(|queue| queue.of(uid));
+        let now = Timestamp::now();
+        let left = own.iter().map(|(_, entry)| entry.time_left(now)).max();
+        let left = left.filter(|left| !left.is_zero());
         let start = match own.iter().any(|(_, entry)| entry.frees_by_teardown) {
+            _ if let Some(left) = left => Start::Graceful(left),
             true => Start::AtOnce,
             false => Start::AfterKubelet,
         };

@@ -1,5 +1,8 @@
 //! What the API server is to be told. Values only.
 
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use podwarden_policy::promise;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -43,6 +46,14 @@ pub(super) struct Entry {
     /// Its status was written, and written over. Version 0.2.0 does not read an entry that has it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) written_over: bool,
+    /// The time that the pod has to end, seconds; 0 where it was killed. Version 0.2.0 does not read an entry that has it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) grace_seconds: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
 }
 
 /// The object: a pod or the Node.
@@ -101,6 +112,7 @@ impl Entry {
                 eviction.victim_usage_bytes,
             ),
             written_over: false,
+            grace_seconds: eviction.grace_seconds.unwrap_or_default(),
         }
     }
 
@@ -120,6 +132,7 @@ impl Entry {
             status_written: true,
             frees_by_teardown: false,
             written_over: false,
+            grace_seconds: 0,
         }
     }
 
@@ -157,6 +170,7 @@ impl Entry {
             status_written: true,
             frees_by_teardown: false,
             written_over: false,
+            grace_seconds: 0,
         }
     }
 
@@ -171,6 +185,15 @@ impl Entry {
             About::Pod { pod, .. } => &pod.uid,
             About::Node { .. } => NODE_KEY,
         }
+    }
+
+    /// How much of the pod's time to end is left.
+    pub(super) fn time_left(&self, now: Timestamp) -> Duration {
+        let grace = SignedDuration::from_secs(self.grace_seconds.into());
+        let told: Timestamp = self.time.parse().unwrap_or(now);
+        let left = grace - now.duration_since(told);
+        // Also after a step of the clock.
+        left.clamp(SignedDuration::ZERO, grace).unsigned_abs()
     }
 
     /// Reads an entry.
@@ -235,6 +258,29 @@ mod tests {
         assert_ne!(of("a", 7), of("a", 8));
         assert_ne!(of("a", 7), of("b", 7));
         assert_eq!(of("a", 7).len(), 16);
+    }
+
+    #[test]
+    fn the_time_to_end_is_what_is_left_of_it() {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let left = |grace_seconds, after| {
+            let entry = Entry {
+                grace_seconds,
+                ..Entry::of_eviction(
+                    &start.to_string(),
+                    &eviction("a", 7),
+                    None,
+                    &Sizes::default(),
+                )
+            };
+            let read = Entry::parse(&entry.text()).unwrap();
+            read.time_left(start + SignedDuration::from_secs(after))
+                .as_secs()
+        };
+        assert_eq!([left(0, 0), left(0, -9)], [0, 0]);
+        assert_eq!([0, 10, 30, 99].map(|after| left(30, after)), [30, 20, 0, 0]);
+        // The clock was set back.
+        assert_eq!(left(30, -3600), 30);
     }
 
     #[test]

@@ -130,6 +130,7 @@ pub struct Parts {
 /// told by the next agent.
 pub struct EvictionStatus {
     writer: Writer,
+    queue: Shared,
     deliveries: Arc<DeliveryCounts>,
     sizes: Sizes,
     node_name: String,
@@ -237,6 +238,7 @@ impl EvictionStatus {
             on_degraded: parts.on_degraded.clone(),
         };
         Ok(Some(Self {
+            queue: queue.clone(),
             writer: Writer::start(queue, offers, parts.on_degraded)?,
             deliveries,
             sizes: parts.sizes,
@@ -271,6 +273,16 @@ impl EvictionStatus {
         self.unwritten.remove(uid);
         if let Some(holding) = &self.holding {
             holding.holder().hold(uid, files, until);
+        }
+    }
+
+    /// A pod is held whose status was queued a while ago: by now it may stand.
+    pub(crate) fn is_held_late(&self, uid: &str) {
+        let own = self.queue.with(|queue| queue.of(uid));
+        if let Some(holding) = &self.holding
+            && own.iter().all(|(_, entry)| entry.status_written)
+        {
+            holding.holder().written(uid);
         }
     }
 

@@ -118,7 +118,9 @@ impl Steps {
     /// Whether the pod's end waits for no status.
     fn is_ended_first(&self, uid: &str) -> bool {
         let own = self.queue.with(|queue| queue.of(uid));
-        let waits = |(_, entry): &(u64, Entry)| entry.frees_by_teardown && !entry.status_written;
+        let waits = |(_, entry): &(u64, Entry)| {
+            entry.frees_by_teardown && entry.grace_seconds == 0 && !entry.status_written
+        };
         self.holder.is_some() && own.iter().any(waits)
     }
 

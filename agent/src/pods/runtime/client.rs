@@ -140,7 +140,7 @@ impl Client {
         Ok(answer.containers)
     }
 
-    /// Ends a container: SIGTERM, then SIGKILL after `grace` (whole seconds). One that is gone is a
+    /// Ends a container: SIGTERM, then SIGKILL after `grace` (in whole seconds, at least that long). One that is gone is a
     /// success.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Client {
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), RuntimeError> {
         let request = StopContainerRequest {
             container_id: id.to_owned(),
-            timeout: i64::try_from(grace.as_secs()).unwrap_or(i64::MAX),
+            timeout: i64::try_from(grace.as_millis().div_ceil(1000)).unwrap_or(i64::MAX),
         };
         let limit = grace.saturating_add(STOPPING);
         gone_is_fine(self.call(method::STOP_CONTAINER, request, limit).await)

@@ -271,6 +271,7 @@ impl Core {
                     processes: killed.processes,
                     spared: killed.spared,
                     complete: killed.complete,
+                    grace_seconds: 0,
                 };
                 attempt.hand_over(&victim.files, self.evictions + 1);
                 self.pace.note(outcome.killed);

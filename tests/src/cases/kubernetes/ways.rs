@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use podwarden::api::types::{Event, EventKind};
 use serde_json::{Value, json};
 
@@ -17,6 +17,7 @@ pub(in crate::cases) const CASES: &[Case] = &[
     case("kubernetes_evicts_in_budget", kubernetes_evicts_in_budget),
     case("kubernetes_asks_budgets", kubernetes_asks_budgets),
     case("kubernetes_evicts_softly", kubernetes_evicts_softly),
+    case("kubernetes_evicts_gracefully", kubernetes_evicts_gracefully),
     slow("kubernetes_static_of_kubelet", kubernetes_static_of_kubelet),
 ];
 
@@ -214,6 +215,72 @@ fn kubernetes_evicts_softly(context: &Context) -> Result<()> {
         "the threshold is not the soft one: {message}"
     );
     cluster.clear()
+}
+
+/// A pod that a soft threshold evicts has time to end: the kubelet runs its hook and tells it, once each. One that goes on
+/// is killed when the time is over, whatever it asks for.
+fn kubernetes_evicts_gracefully(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.clear()?;
+    for (heeds, most) in [(true, 50), (false, 8)] {
+        cluster.agent_with(|shipped| {
+            format!(
+                "{}\nevictionSoft: {{memory.available: 512Mi}}\n\
+                 evictionSoftGracePeriod: {{memory.available: 1s}}\n\
+                 evictionMaxPodGracePeriod: {most}\n",
+                enforcing(shipped)
+            )
+        })?;
+        ends(&cluster, heeds, most).with_context(|| format!("it ends when told: {heeds}"))?;
+        cluster.clear()?;
+    }
+    Ok(())
+}
+
+/// What a pod that ends says to its log, in order.
+const HOOK: &str = "hook";
+const TOLD: &str = "told";
+
+fn ends(cluster: &Cluster, heeds: bool, most: u32) -> Result<()> {
+    let used = cluster.kubepods().memory()?.working_set();
+    let room = limit(cluster)?.saturating_sub(used + 320 * MIB) / MIB;
+    let then = if heeds { "sleep 1; exit 0" } else { "true" };
+    let script = format!(
+        "trap 'echo {TOLD}; {then}' TERM; while [ ! -e /go/filler ]; do usleep 10000; done; \
+         /e2e workload anon --mib {room} & while true; do wait; sleep 1; done"
+    );
+    let hook = json!({"preStop": {"exec": {"command": ["/bin/sh", "-c", format!("echo {HOOK} > /proc/1/fd/1")]}}});
+    let filler = Pod::new("filler", &script).ending(60, hook);
+    let uid = cluster.run_now(&filler)?;
+    eventually(LIMIT, || cluster.pod_stats(&uid).map(drop))?;
+    cluster.go("filler")?;
+    eventually(LIMIT, || evicted_once(cluster, &uid))?;
+    eventually(LIMIT, || marked(cluster, "filler"))?;
+    eventually(LIMIT, || is_freed(cluster, &uid))?;
+    let said = cluster.said(&filler, &uid)?;
+    ensure!(said == [HOOK, TOLD], "it said {said:?}");
+    let killed = cluster.agent_log()?.contains("its time to end is over");
+    ensure!(killed != heeds, "killed: {killed}");
+    let evictions = cluster.evictions()?;
+    let own = evictions.iter().filter(|one| *one.pod.uid == *uid);
+    let own: Vec<_> = own.collect();
+    let [eviction] = own[..] else {
+        bail!("it was evicted {} times", own.len());
+    };
+    ensure!(eviction.grace_seconds == Some(most), "{eviction:?}");
+    let container = &cluster.pod("filler")?["status"]["containerStatuses"][0];
+    ensure!(
+        container["restartCount"] == 0,
+        "it was started again: {container}"
+    );
+    Ok(())
+}
+
+fn is_freed(cluster: &Cluster, uid: &str) -> Result<()> {
+    let evictions = cluster.evictions()?;
+    let eviction = evictions.iter().find(|one| *one.pod.uid == *uid);
+    let freed = eviction.and_then(|one| one.timeline.freed_nanos);
+    freed.map(drop).context("its memory is not free")
 }
 
 /// A kubelet alone does not evict a static pod that fills memory, and podwarden beside it does not either,

@@ -19,6 +19,7 @@ use podwarden_policy::{
 
 use super::{
     EvictionManager,
+    kill::{self, is_empty},
     leave::{Leave, Leaves, Refused},
     reports::degraded,
 };
@@ -30,17 +31,13 @@ use crate::{
     base::clock::monotonic,
     eviction::status::{Asked, Budgets, EvictionStatus},
     reactor::{
-        plan::{ArmedPlan, Victim, VictimFiles},
-        report::{Chosen, Crossing, Detector, Outcome, Report},
+        plan::{ArmedPlan, VictimFiles},
+        report::{Crossing, Detector, Report},
     },
 };
 
-/// Numbers of these evictions begin here: the reactor's are below.
-const NUMBERS: u64 = 1 << 48;
 /// Between two looks at a victim that ends.
 const LOOK: Duration = Duration::from_millis(100);
-/// A victim is waited for no longer than this.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// Evictions for the CPU that are under way.
 pub(super) struct CpuEvictions {
@@ -63,13 +60,6 @@ impl Dying {
     fn is_gone(&self) -> bool {
         is_empty(&self.files)
     }
-}
-
-/// Whether nothing runs in a pod.
-fn is_empty(files: &VictimFiles) -> bool {
-    let mut any = false;
-    let listed = files.kill.processes(&mut |_| any = true);
-    listed.is_err() || !any
 }
 
 impl CpuEvictions {
@@ -216,11 +206,15 @@ impl EvictionManager {
                 continue;
             };
             let crossing = crossing(shortage);
-            match Self::end_for_cpu(victim, armed.enforce) {
+            let killed = match armed.enforce {
+                true => kill::kill(&victim.files),
+                false => Ok(None),
+            };
+            match killed {
                 Ok(None) if armed.enforce => continue,
                 Ok(outcome) => {
                     self.cpu_evictions.last += 1;
-                    let number = NUMBERS + self.cpu_evictions.last;
+                    let number = kill::CPU + self.cpu_evictions.last;
                     if outcome.is_some() {
                         self.cpu_evictions.dying.push(Dying {
                             number,
@@ -229,7 +223,7 @@ impl EvictionManager {
                         });
                     }
                     let place = Place::Cpu(CpuRank::new(shortage.cause, candidate));
-                    reports.push(chosen(number, victim, place, crossing, outcome));
+                    reports.push(kill::chosen(number, victim, place, crossing, outcome));
                     released = released.saturating_add(shortage.cause.gain(candidate));
                 }
                 Err(error) => {
@@ -248,43 +242,10 @@ impl EvictionManager {
         reports
     }
 
-    /// Sends SIGKILL to what runs in a pod; `None` where nothing does, and in observe mode.
-    fn end_for_cpu(
-        victim: &Victim,
-        enforce: bool,
-    ) -> Result<Option<Outcome>, podwarden_cgroup::Error> {
-        if !enforce {
-            return Ok(None);
-        }
-        let kill = || victim.files.kill.signal_workload(&mut |_| {});
-        let killed = match tokio::task::block_in_place(kill) {
-            Ok(killed) => killed,
-            Err(error) if error.is_gone() => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        if killed.processes == 0 {
-            return Ok(None);
-        }
-        let files = Arc::clone(&victim.files);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = files.kill.kill_forked()
-                && !error.is_gone()
-            {
-                tracing::warn!(%error, cgroup = %files.path, "what it forked meanwhile may run on");
-            }
-        });
-        Ok(Some(Outcome {
-            killed: monotonic(),
-            processes: killed.processes,
-            spared: killed.spared,
-            complete: killed.complete,
-        }))
-    }
-
     /// The victims whose processes have ended, or were waited for long enough.
     fn freed_cpu(&mut self, now: Instant) -> Vec<Report> {
         let ended = |dying: &mut Dying| {
-            dying.is_gone() || now.saturating_duration_since(dying.killed) >= LONGEST
+            dying.is_gone() || now.saturating_duration_since(dying.killed) >= kill::LONGEST
         };
         let ended = self.cpu_evictions.dying.extract_if(.., ended);
         let report = |dying: Dying| Report::Freed {
@@ -335,29 +296,6 @@ fn crossing(shortage: &Shortage) -> Crossing {
         crossed: at,
         wake: at,
     }
-}
-
-fn chosen(
-    number: u64,
-    victim: &Victim,
-    place: Place,
-    crossing: Crossing,
-    outcome: Option<Outcome>,
-) -> Report {
-    let usage = victim.files.memory.usage().unwrap_or(0);
-    let stat = victim.files.memory.stat().ok();
-    Report::Chosen(Chosen {
-        number,
-        token: victim.token,
-        class: victim.candidate.qos,
-        place,
-        usage,
-        working_set: stat.map_or(usage, |stat| stat.working_set(usage)),
-        shared: stat.map_or(0, |stat| stat.shmem),
-        crossing,
-        verified: monotonic(),
-        outcome,
-    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
 use podwarden_policy::PodUid;
 
 use super::EvictionManager;
-use crate::{api::types::Eviction, base::clock::monotonic, pods::PodSet};
+use crate::{api::types::Eviction, base::clock::monotonic, pods::PodSet, reactor::report::Report};
 
 /// An evicted pod that is to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(super) struct ToHold {
     pub(super) killed: u64,
     /// Its status was written by an agent before this one.
     pub(super) is_written: bool,
+    /// Its status was queued a while before: it had time to end.
+    had_time: bool,
 }
 
 impl ToHold {
@@ -25,6 +27,15 @@ impl ToHold {
         Self {
             killed: at,
             is_written: false,
+            had_time: false,
+        }
+    }
+
+    /// One that had time to end.
+    pub(super) const fn ended(at: u64) -> Self {
+        Self {
+            had_time: true,
+            ..Self::killed(at)
         }
     }
 
@@ -52,17 +63,43 @@ enum Bound {
 }
 
 impl EvictionManager {
+    /// A pod that was killed is to be held dead. True for one that had time to end: its eviction was reported before.
+    pub(super) fn note_kill(&mut self, report: &Report) -> bool {
+        let Report::Chosen(chosen) = report else {
+            return false;
+        };
+        let killed = chosen.outcome.filter(|outcome| outcome.grace_seconds == 0);
+        let (Some(outcome), Some(uid)) = (killed, self.tokens.uid(chosen.token)) else {
+            return false;
+        };
+        let had_time = self.graceful.cut_short(uid, Instant::now());
+        if had_time {
+            tracing::info!(
+                %uid,
+                scope = %chosen.crossing.scope,
+                "killed before its time to end was over: a hard level was reached"
+            );
+        }
+        let dead = match had_time {
+            true => ToHold::ended(outcome.killed),
+            false => ToHold::killed(outcome.killed),
+        };
+        self.to_hold.insert(uid.clone(), dead);
+        had_time
+    }
+
     /// Takes the evictions of agents before this one, as far as their pods are still dead.
     pub(super) fn recall_dead(&mut self, recorded: &[(String, Eviction)]) {
         let Some(status) = &self.status else { return };
         for (_, eviction) in recorded {
             let uid = &eviction.pod.uid;
-            if !self.evictions.evicted.contains(uid) {
+            if !self.evictions.evicted.contains(uid) || self.graceful.recall(eviction) {
                 continue;
             }
+            let killed = eviction.timeline.killed_nanos.unwrap_or_default();
             let to_hold = ToHold {
-                killed: eviction.timeline.killed_nanos.unwrap_or_default(),
                 is_written: !status.is_unwritten(uid),
+                ..ToHold::killed(killed)
             };
             // Of several evictions of a pod the last one counts.
             self.to_hold.insert(uid.clone(), to_hold);
@@ -93,6 +130,9 @@ impl EvictionManager {
                     Bound::For(left) => Some(Instant::now() + left),
                 };
                 status.hold(uid.as_str(), Arc::clone(&victim.files), until);
+                if to_hold.had_time {
+                    status.is_held_late(uid.as_str());
+                }
             }
             false
         });

@@ -3,12 +3,15 @@
 
 mod cpu;
 mod fall;
+mod graceful;
 mod hold;
+mod kill;
 mod leave;
 mod outside;
 mod pressed;
 mod recording;
 mod reports;
+mod unexplained;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +24,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use self::{
     cpu::CpuEvictions,
+    graceful::Graceful,
     hold::ToHold,
     outside::Outside,
     pressed::Pressed,
@@ -31,11 +35,7 @@ use super::{Context, Environment, Fact};
 use crate::{
     accounting::index::PodEntry,
     agent::{
-        arm::{
-            self, Levels, Tokens,
-            pids::PidThreshold,
-            unexplained::{Explainers, Unexplained},
-        },
+        arm::{self, Levels, Tokens, pids::PidThreshold, unexplained::Unexplained},
         best_effort::BestEffortMemory,
         best_effort_cpu::BestEffortCpu,
         soft::Soft,
@@ -66,6 +66,7 @@ pub(in crate::agent) struct EvictionManager {
     /// `None` in observe mode, and without a receiver of evictions.
     status: Option<EvictionStatus>,
     soft: Option<Soft>,
+    graceful: Graceful,
     pressed: Pressed,
     best_effort: Option<BestEffortMemory>,
     /// `None` where no strategy is on.
@@ -97,6 +98,10 @@ impl EvictionManager {
             .ok()
             .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
         let cpu_evictions = CpuEvictions::new(status.as_ref());
+        // Without a status no one tells a pod to end.
+        let grace = status
+            .as_ref()
+            .map(|_| env.config.eviction_max_pod_grace_period);
         Self {
             bell,
             tokens: Tokens::default(),
@@ -107,6 +112,7 @@ impl EvictionManager {
             cpu: BestEffortCpu::new(env.config.colocation.cpu_evict, Instant::now()),
             cpu_evictions,
             soft: Soft::new(&env.config, &env.node, Instant::now()),
+            graceful: Graceful::new(grace.unwrap_or_default()),
             pressed: Pressed::new(
                 env.config.eviction_pressure_transition_period,
                 env.published.pressure().clone(),
@@ -163,21 +169,18 @@ impl EvictionManager {
     /// Passes one report on.
     fn take(&mut self, report: Report, cx: Context<'_>, facts: &mut Vec<Fact>) {
         let Context { env, known, .. } = cx;
-        let (reactor, tokens) = (&self.reactor, &self.tokens);
         let outside = Outside {
             tree: &env.tree,
             kubepods: env.layout.path(&env.layout.kubepods),
         };
-        if let Report::Chosen(chosen) = &report
-            && let Some(outcome) = chosen.outcome
-            && let Some(uid) = tokens.uid(chosen.token)
-        {
-            self.to_hold
-                .insert(uid.clone(), ToHold::killed(outcome.killed));
+        if self.note_kill(&report) {
+            facts.push(Fact::ReactorReported);
+            return;
         }
         if let Some(scope) = pressed::scope_of(&report) {
             self.pressed.sign(scope, Instant::now());
         }
+        let (reactor, tokens) = (&self.reactor, &self.tokens);
         let pod_of = |token| Some(known.identities.get(tokens.uid(token)?).pod);
         let mut listeners = Listeners {
             published: &env.published,
@@ -206,6 +209,7 @@ impl EvictionManager {
             .chain(best_effort)
             .chain(self.cpu.as_ref().map(|cpu| cpu.due(now)))
             .chain(self.cpu_evictions.due())
+            .chain(self.graceful.due())
             .chain(status)
             .chain(self.unexplained.due(now))
             .chain(self.pressed.due(now))
@@ -235,6 +239,7 @@ impl EvictionManager {
             let kubepods = env.layout.path(&env.layout.kubepods);
             changed = soft.look(&env.tree, &kubepods, now);
         }
+        facts.extend(self.evict_gracefully(cx, now));
         // The reactor does not report pressure that goes on without a candidate.
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due.is_zero());
         if let Some(status) = &mut self.status
@@ -256,30 +261,6 @@ impl EvictionManager {
         facts
     }
 
-    /// Looks for pods' cgroups that no source explains; returns the degradation.
-    pub(super) fn look_for_unexplained(&mut self, cx: Context<'_>) -> Option<String> {
-        let Context {
-            env,
-            known,
-            entries,
-        } = cx;
-        let now = Instant::now();
-        let explainers = Explainers {
-            set: &known.set(),
-            sources: &env.published.sources(),
-            ownership: env.config.ownership,
-            runtime: (env.config.container_runtime_endpoint.as_ref())
-                .map(|_| known.identities.runtime()),
-        };
-        self.unexplained.look(entries, explainers, now);
-        self.unexplained.notice(now)
-    }
-
-    /// Pods' cgroups that no source explains.
-    pub(super) fn unexplained(&self) -> usize {
-        self.unexplained.count()
-    }
-
     /// Hands the reactor its levels and victims; returns the levels.
     pub(super) fn arm(&mut self, cx: Context<'_>) -> Levels {
         let Context {
@@ -294,7 +275,9 @@ impl EvictionManager {
         levels.node = env.node_level;
         if let Some(soft) = &mut self.soft {
             soft.follow(&env.node);
-            levels.kubepods = soft.level(levels.kubepods);
+            if !self.graceful.is_on() {
+                levels.kubepods = soft.level(levels.kubepods);
+            }
         }
         if let Some(status) = &mut self.status {
             status.resized(reserve::allocatable(&env.node).kubepods_memory.as_u64());
@@ -375,6 +358,7 @@ impl EvictionManager {
         self.tokens.forget(uid);
         self.evictions.evicted.remove(uid);
         self.to_hold.remove(uid);
+        self.graceful.forget(uid);
     }
 
     /// The reactor's beat.

@@ -295,6 +295,9 @@ fn eviction_of(chosen: &Chosen, pod: &PodRef) -> Eviction {
         victim_working_set_bytes: Some(chosen.working_set),
         victim_shared_bytes: chosen.shared,
         processes: chosen.outcome.map_or(0, |o| o.processes),
+        grace_seconds: (chosen.outcome)
+            .map(|o| o.grace_seconds.into())
+            .filter(|grace| *grace > 0),
         dry_run: killed.is_none(),
         reason: reason(chosen),
         interrupted: false,

@@ -81,10 +81,10 @@ export function openRecord(id) {
   });
 }
 
-function moments({ timeline }) {
+function moments({ timeline, graceSeconds }) {
   if (!timeline) return [];
   const { crossingNanos: from } = timeline;
-  return [["crossing", from], ["wake", timeline.wakeNanos], ["chosen", timeline.verifiedNanos], ["killed", timeline.killedNanos], ["freed", timeline.freedNanos]]
+  return [["crossing", from], ["wake", timeline.wakeNanos], ["chosen", timeline.verifiedNanos], [graceSeconds ? "told to end" : "killed", timeline.killedNanos], ["freed", timeline.freedNanos]]
     .filter(([, at]) => at != null)
     .map(([name, at]) => [name, at - from]);
 }

@@ -62,6 +62,7 @@ pub(crate) fn example() -> EventRecord {
                 victim_working_set_bytes: None,
                 victim_shared_bytes: 0,
                 processes: 1,
+                grace_seconds: None,
                 dry_run: false,
                 reason: "BestEffort, 577Mi over its memory request, priority 0".to_owned(),
                 interrupted: false,

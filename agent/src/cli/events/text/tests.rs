@@ -33,6 +33,7 @@ fn eviction() -> Eviction {
         victim_working_set_bytes: None,
         victim_shared_bytes: 0,
         processes: 3,
+        grace_seconds: None,
         dry_run: false,
         reason: "lowest class, largest usage".to_owned(),
         interrupted: false,

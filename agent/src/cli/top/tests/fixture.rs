@@ -223,6 +223,7 @@ fn events() -> Vec<Event> {
         victim_working_set_bytes: None,
         victim_shared_bytes: 0,
         processes: 3,
+        grace_seconds: None,
         dry_run: false,
         reason: "lowest class".to_owned(),
         interrupted: false,

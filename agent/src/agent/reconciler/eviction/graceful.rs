@@ -1,0 +1,366 @@
+//! Evictions for the soft threshold of pods that have time to end (`evictionMaxPodGracePeriod`): one at a time, the
+//! first of the order, at the kubelet's pace.
+//!
+//! The eviction status is written first. On it the kubelet ends the pod, with its `preStop` hooks; where there is none,
+//! the agent has the runtime stop it. What still runs when the time is over is killed here, and held dead from then on.
+//! A hard level does not wait: the reactor may kill a pod that is about to end.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use podwarden_policy::{
+    Bytes, PodUid,
+    evict::{self, Candidate, Place},
+    signal::{Detector, ScopeName},
+    worth::{KUBELET_PACE_NS, LONGEST_PAUSE_NS},
+};
+
+use super::{EvictionManager, hold::ToHold, kill};
+use crate::{
+    agent::{
+        reconciler::{Context, Fact},
+        soft::{Shortage, Soft},
+    },
+    api::types::Eviction,
+    base::clock::monotonic,
+    pods::PodSet,
+    reactor::{
+        plan::{ArmedPlan, Victim, VictimFiles},
+        report::{Crossing, Outcome, Report},
+    },
+};
+
+/// Between two looks at a pod that ends.
+const LOOK: Duration = Duration::from_millis(100);
+const PACE: Duration = Duration::from_nanos(KUBELET_PACE_NS);
+const LONGEST_PAUSE: Duration = Duration::from_nanos(LONGEST_PAUSE_NS);
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Graceful {
+    /// The most time that a pod has, seconds; 0 where pods are killed at once, by the reactor.
+    most: u16,
+    last: u64,
+    ending: Vec<Ending>,
+    /// Pods that an agent before this one has told to end, and until when they have time.
+    recalled: BTreeMap<PodUid, Instant>,
+    pace: Pace,
+    /// The crossing was reported, and whether it was reported that no pod may be evicted.
+    reported: (bool, bool),
+}
+
+/// A pod that was told to end.
+#[derive(Debug)]
+struct Ending {
+    uid: PodUid,
+    number: u64,
+    files: Arc<VictimFiles>,
+    time: Time,
+    /// By how much the threshold was missed when it was chosen, bytes.
+    excess: u64,
+}
+
+/// What time it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Time {
+    until: Instant,
+    killed: Option<Instant>,
+}
+
+/// What is to be done with a pod that was told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Wait,
+    Kill,
+    /// Nothing runs in it.
+    Ended,
+    /// It was killed, and waited for long enough.
+    GiveUp,
+}
+
+impl Time {
+    fn next(self, is_empty: bool, now: Instant) -> Next {
+        match self.killed {
+            _ if is_empty => Next::Ended,
+            Some(killed) if now.saturating_duration_since(killed) >= kill::LONGEST => Next::GiveUp,
+            None if now >= self.until => Next::Kill,
+            Some(_) | None => Next::Wait,
+        }
+    }
+}
+
+/// When the next pod may go.
+#[derive(Debug, Default)]
+struct Pace {
+    next: Option<Instant>,
+    pause: Duration,
+}
+
+impl Pace {
+    fn allows(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// An eviction is over; the pause doubles where it has changed nothing.
+    fn over(&mut self, has_helped: bool, now: Instant) {
+        self.pause = match has_helped {
+            true => PACE,
+            false => (2 * self.pause).clamp(PACE, LONGEST_PAUSE),
+        };
+        self.next = Some(now + self.pause);
+    }
+}
+
+impl Graceful {
+    /// Pods have `most` seconds at most; 0 for none.
+    pub(super) fn new(most: u16) -> Self {
+        Self {
+            most,
+            last: 0,
+            ending: Vec::new(),
+            recalled: BTreeMap::new(),
+            pace: Pace::default(),
+            reported: (false, false),
+        }
+    }
+
+    /// Whether the soft threshold is this part's, rather than the reactor's.
+    pub(super) fn is_on(&self) -> bool {
+        self.most > 0
+    }
+
+    pub(super) fn due(&self) -> Option<Duration> {
+        (!self.ending.is_empty() || !self.recalled.is_empty()).then_some(LOOK)
+    }
+
+    /// Takes an eviction by an agent before this one; false where the pod's time is over.
+    pub(super) fn recall(&mut self, eviction: &Eviction) -> bool {
+        let (Some(told), Some(grace)) = (eviction.timeline.killed_nanos, eviction.grace_seconds)
+        else {
+            return false;
+        };
+        let since = Duration::from_nanos(monotonic().saturating_sub(told));
+        let left = Duration::from_secs(grace.into()).saturating_sub(since);
+        if !left.is_zero() {
+            (self.recalled).insert(eviction.pod.uid.clone(), Instant::now() + left);
+        }
+        !left.is_zero()
+    }
+
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.recalled.remove(uid);
+    }
+
+    /// The reactor has killed a pod that had time to end; false for another pod.
+    pub(super) fn cut_short(&mut self, uid: &PodUid, now: Instant) -> bool {
+        let recalled = self.recalled.remove(uid).is_some();
+        let ending = self.ending.iter_mut().find(|ending| ending.uid == *uid);
+        match ending {
+            Some(ending) => {
+                ending.time.killed.get_or_insert(now);
+                true
+            }
+            None => recalled,
+        }
+    }
+
+    /// Takes on the recalled pods whose files are open.
+    fn take_on(&mut self, armed: &ArmedPlan) {
+        let Self {
+            recalled,
+            ending,
+            last,
+            ..
+        } = self;
+        recalled.retain(|uid, until| {
+            let Some(victim) = find(armed, uid) else {
+                return true;
+            };
+            *last += 1;
+            ending.push(Ending {
+                uid: uid.clone(),
+                number: kill::GRACEFUL + *last,
+                files: Arc::clone(&victim.files),
+                time: Time {
+                    until: *until,
+                    killed: None,
+                },
+                excess: 0,
+            });
+            false
+        });
+    }
+}
+
+fn find<'a>(armed: &'a ArmedPlan, uid: &PodUid) -> Option<&'a Victim> {
+    let mut victims = armed.victims.iter();
+    victims.find(|victim| *victim.uid == *uid.as_str())
+}
+
+impl EvictionManager {
+    /// Looks at pods that end, and tells the next one to end where the soft threshold is crossed.
+    pub(super) fn evict_gracefully(&mut self, cx: Context<'_>, now: Instant) -> Vec<Fact> {
+        let shortage = self.soft.as_ref().and_then(Soft::shortage);
+        let mut reports = self.look_at_ending(shortage, now);
+        match shortage.filter(|_| self.graceful.is_on()) {
+            None => (self.graceful.pace, self.graceful.reported) = Default::default(),
+            Some(shortage) => reports.extend(self.tell_next(shortage, &cx.known.set(), now)),
+        }
+        let mut facts = Vec::new();
+        for report in reports {
+            self.take(report, cx, &mut facts);
+        }
+        facts
+    }
+
+    /// Kills those whose time is over; reports those that have ended.
+    fn look_at_ending(&mut self, shortage: Option<Shortage>, now: Instant) -> Vec<Report> {
+        let graceful = &mut self.graceful;
+        if !graceful.recalled.is_empty() {
+            graceful.take_on(&self.reactor.armed());
+        }
+        let mut reports = Vec::new();
+        let mut left = Vec::new();
+        for mut ending in std::mem::take(&mut graceful.ending) {
+            let files = &ending.files;
+            let next = ending.time.next(kill::is_empty(files), now);
+            if next != Next::Wait && ending.time.killed.is_none() {
+                // A kubelet that has not seen the status starts it again.
+                let dead = ToHold::ended(monotonic());
+                self.to_hold.insert(ending.uid.clone(), dead);
+            }
+            match next {
+                Next::Wait => left.push(ending),
+                Next::Kill => {
+                    match kill::kill(files) {
+                        Ok(_) => tracing::info!(
+                            uid = %ending.uid,
+                            "killed what still ran in the evicted pod: its time to end is over"
+                        ),
+                        Err(error) => tracing::warn!(
+                            %error,
+                            uid = %ending.uid,
+                            "what still runs in the evicted pod could not be killed"
+                        ),
+                    }
+                    ending.time.killed = Some(now);
+                    left.push(ending);
+                }
+                Next::Ended | Next::GiveUp => {
+                    let excess = shortage.map_or(0, Shortage::excess);
+                    graceful.pace.over(excess < ending.excess, now);
+                    reports.push(Report::Freed {
+                        number: ending.number,
+                        at: (next == Next::Ended).then(monotonic),
+                        left: files.memory.usage().unwrap_or(0),
+                    });
+                }
+            }
+        }
+        graceful.ending = left;
+        reports
+    }
+
+    /// Tells the first pod of the order to end, where none ends yet.
+    fn tell_next(&mut self, shortage: Shortage, set: &PodSet, now: Instant) -> Vec<Report> {
+        let graceful = &mut self.graceful;
+        let crossing = crossing(shortage);
+        let mut reports = Vec::new();
+        if !std::mem::replace(&mut graceful.reported.0, true) {
+            reports.push(Report::Crossed(crossing));
+        }
+        if due_to_others(graceful, now) {
+            return reports;
+        }
+        let armed = self.reactor.armed();
+        let evicted = &self.evictions.evicted;
+        let candidates = armed
+            .victims
+            .iter()
+            .filter(|victim| !evicted.contains(&*victim.uid) && !kill::is_empty(&victim.files));
+        let ranked = candidates.map(|victim| {
+            let candidate = Candidate {
+                working_set: working_set(&victim.files),
+                ..victim.candidate
+            };
+            (evict::rank(armed.ranking, &candidate), victim)
+        });
+        let first =
+            ranked.min_by(|(a, one), (b, other)| a.cmp(b).then_with(|| one.uid.cmp(&other.uid)));
+        let Some((rank, victim)) = first else {
+            if !std::mem::replace(&mut graceful.reported.1, true) {
+                reports.push(Report::NoCandidate(crossing));
+            }
+            return reports;
+        };
+        let mut pods = set.pods.iter().map(|known| &known.pod);
+        let pod = pods.find(|pod| *pod.uid == *victim.uid);
+        let most = u32::from(graceful.most);
+        let grace = pod.map_or(most, |pod| evict::grace_seconds(pod, Some(most)));
+        let time = Duration::from_secs(grace.into());
+        graceful.last += 1;
+        let number = kill::GRACEFUL + graceful.last;
+        let outcome = armed.enforce.then(|| Outcome {
+            killed: monotonic(),
+            processes: kill::processes(&victim.files),
+            spared: true,
+            complete: true,
+            grace_seconds: u16::try_from(grace).unwrap_or(u16::MAX),
+        });
+        match outcome {
+            Some(_) => graceful.ending.push(Ending {
+                uid: PodUid::from(&*victim.uid),
+                number,
+                files: Arc::clone(&victim.files),
+                time: Time {
+                    until: now + time,
+                    killed: None,
+                },
+                excess: shortage.excess(),
+            }),
+            None => graceful.pace.over(false, now),
+        }
+        graceful.reported.1 = false;
+        reports.push(kill::chosen(
+            number,
+            victim,
+            Place::Memory(rank),
+            crossing,
+            outcome,
+        ));
+        reports
+    }
+}
+
+/// Whether a pod ends already, or the last one ended a moment ago.
+fn due_to_others(graceful: &Graceful, now: Instant) -> bool {
+    graceful.due().is_some() || !graceful.pace.allows(now)
+}
+
+fn working_set(files: &VictimFiles) -> Option<Bytes> {
+    let usage = files.memory.usage().ok()?;
+    let stat = files.memory.stat().ok()?;
+    Some(Bytes(stat.working_set(usage)))
+}
+
+fn crossing(shortage: Shortage) -> Crossing {
+    let at = monotonic();
+    Crossing {
+        scope: ScopeName::Kubepods,
+        level: shortage.level,
+        headroom: 0,
+        fill_rate: 0,
+        usage: shortage.usage,
+        working_set: shortage.working_set,
+        target: shortage.level,
+        detector: Detector::Sampler,
+        crossed: at,
+        wake: at,
+    }
+}
+
+#[cfg(test)]
+mod tests;
