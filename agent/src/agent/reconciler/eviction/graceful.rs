@@ -1,5 +1,6 @@
 //! Evictions for the soft threshold of pods that have time to end (`evictionMaxPodGracePeriod`): one at a time, the
-//! first of the order, at the kubelet's pace.
+//! first of the order, at the kubelet's pace. Where one has not helped, the next is the first that uses as much as is
+//! missing.
 //!
 //! The eviction status is written first. On it the kubelet ends the pod, with its `preStop` hooks; where there is none,
 //! the agent has the runtime stop it. What still runs when the time is over is killed here, and held dead from then on.
@@ -104,11 +105,16 @@ impl Pace {
         self.next.is_none_or(|next| now >= next)
     }
 
+    /// Whether the last eviction has changed nothing.
+    fn is_slower(&self) -> bool {
+        self.pause > PACE
+    }
+
     /// An eviction is over; the pause doubles where it has changed nothing.
     fn over(&mut self, has_helped: bool, now: Instant) {
         self.pause = match has_helped {
             true => PACE,
-            false => (2 * self.pause).clamp(PACE, LONGEST_PAUSE),
+            false => (2 * self.pause.max(PACE)).min(LONGEST_PAUSE),
         };
         self.next = Some(now + self.pause);
     }
@@ -167,6 +173,12 @@ impl Graceful {
         }
     }
 
+    /// Lets go of recalled pods whose files were not opened in time.
+    fn overdue(&mut self, now: Instant) -> Vec<PodUid> {
+        let late = (self.recalled).extract_if(.., |_, until| now >= *until + kill::LONGEST);
+        late.map(|(uid, _)| uid).collect()
+    }
+
     /// Takes on the recalled pods whose files are open.
     fn take_on(&mut self, armed: &ArmedPlan) {
         let Self {
@@ -195,6 +207,18 @@ impl Graceful {
     }
 }
 
+/// Which of the pods, in their order, by their working sets: the first, or with `missing` the first that uses as much,
+/// bytes.
+fn choose(working_sets: &[Option<Bytes>], missing: Option<u64>) -> Option<usize> {
+    let lasts = |used: &Option<Bytes>| {
+        missing.is_none_or(|missing| used.is_some_and(|used| used.0 >= missing))
+    };
+    working_sets
+        .iter()
+        .position(lasts)
+        .or((!working_sets.is_empty()).then_some(0))
+}
+
 fn find<'a>(armed: &'a ArmedPlan, uid: &PodUid) -> Option<&'a Victim> {
     let mut victims = armed.victims.iter();
     victims.find(|victim| *victim.uid == *uid.as_str())
@@ -221,6 +245,9 @@ impl EvictionManager {
         let graceful = &mut self.graceful;
         if !graceful.recalled.is_empty() {
             graceful.take_on(&self.reactor.armed());
+            for uid in graceful.overdue(now) {
+                self.to_hold.insert(uid, ToHold::ended(monotonic()));
+            }
         }
         let mut reports = Vec::new();
         let mut left = Vec::new();
@@ -281,16 +308,21 @@ impl EvictionManager {
             .victims
             .iter()
             .filter(|victim| !evicted.contains(&*victim.uid) && !kill::is_empty(&victim.files));
-        let ranked = candidates.map(|victim| {
-            let candidate = Candidate {
-                working_set: working_set(&victim.files),
-                ..victim.candidate
-            };
-            (evict::rank(armed.ranking, &candidate), victim)
-        });
-        let first =
-            ranked.min_by(|(a, one), (b, other)| a.cmp(b).then_with(|| one.uid.cmp(&other.uid)));
-        let Some((rank, victim)) = first else {
+        let mut ranked: Vec<_> = candidates
+            .map(|victim| {
+                let candidate = Candidate {
+                    working_set: working_set(&victim.files),
+                    ..victim.candidate
+                };
+                let rank = evict::rank(armed.ranking, &candidate);
+                (rank, victim, candidate.working_set)
+            })
+            .collect();
+        ranked.sort_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.uid.cmp(&other.uid)));
+        let working_sets: Vec<_> = ranked.iter().map(|(_, _, used)| *used).collect();
+        let missing = graceful.pace.is_slower().then(|| shortage.excess());
+        let chosen = choose(&working_sets, missing).and_then(|at| ranked.get(at));
+        let Some((rank, victim, _)) = chosen else {
             if !std::mem::replace(&mut graceful.reported.1, true) {
                 reports.push(Report::NoCandidate(crossing));
             }
@@ -327,7 +359,7 @@ impl EvictionManager {
         reports.push(kill::chosen(
             number,
             victim,
-            Place::Memory(rank),
+            Place::Memory(*rank),
             crossing,
             outcome,
         ));
