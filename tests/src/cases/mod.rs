@@ -30,6 +30,7 @@ mod faults;
 mod fleet;
 mod footprint;
 mod full_speed;
+mod graceful;
 mod guard;
 mod hierarchy;
 mod iterator;
@@ -160,6 +161,7 @@ pub(crate) fn all() -> Vec<Case> {
         levels::CASES,
         pids::CASES,
         relief::CASES,
+        graceful::CASES,
         stalls::CASES,
         reclaimed::CASES,
         recorder::CASES,

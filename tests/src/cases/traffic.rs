@@ -4,12 +4,15 @@ mod latency;
 
 use std::fs::{self, File};
 use std::net::UdpSocket;
+use std::ops::Range;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sched::{CloneFlags, setns};
 use podwarden::api::types::{DiskStats, InterfaceStats, NetworkStats, PodStats};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::{Case, Context, case, portable, skip};
 use crate::harness::{DISK_PROGRAMS, Node, Objects, Options, Pod, PodSpec, eventually};
@@ -256,29 +259,55 @@ fn network_equals_interfaces(context: &Context) -> Result<()> {
     node.finish()
 }
 
-/// How often the kernel has repeated the first packet of a connection that is not answered (`retrnsmt` of
-/// proc_pid_net(5)); of a process that has one such socket.
+/// How often a process's connection that is under way has sent a segment again: `tcpi_total_retrans` of its socket. A
+/// timer that finds the segment still on its way out counts in `/proc/net/tcp` and sends nothing
+/// (`skb_still_in_host_queue`, `net/ipv4/tcp_output.c`).
 fn repeated(pid: u32) -> Result<u64> {
-    const SYN_SENT: &str = "02";
-    let mut own = Vec::new();
+    let process = Pid::from_raw(pid.cast_signed()).context("no process")?;
+    let process = pidfd_open(process, PidfdFlags::empty())?;
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let target = fs::read_link(entry?.path())?.display().to_string();
-        own.extend(
-            target
-                .strip_prefix("socket:[")
-                .map(|i| i.trim_end_matches(']').to_owned()),
-        );
+        let entry = entry?;
+        let is_socket = fs::read_link(entry.path())?
+            .to_string_lossy()
+            .starts_with("socket:");
+        if is_socket {
+            let number = entry.file_name().to_string_lossy().parse()?;
+            let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;
+            let info = tcp_info(&socket)?;
+            if info[0] == SYN_SENT {
+                let total: [u8; 4] = info[TOTAL_RETRANS].try_into()?;
+                return Ok(u32::from_ne_bytes(total).into());
+            }
+        }
     }
-    let text = fs::read_to_string("/proc/net/tcp")?;
-    let socket = text.lines().find_map(|line| {
-        let words: Vec<_> = line.split_whitespace().collect();
-        let ours = own
-            .iter()
-            .any(|inode| words.get(9) == Some(&inode.as_str()));
-        (ours && words[3] == SYN_SENT).then(|| words[6].to_owned())
-    });
-    let socket = socket.context("no connection under way")?;
-    Ok(u64::from_str_radix(&socket, 16)?)
+    bail!("no connection under way")
+}
+
+/// `tcpi_state` of a connection that is not answered (`include/net/tcp_states.h`).
+const SYN_SENT: u8 = 2;
+/// Where `tcpi_total_retrans` is in `struct tcp_info` (`include/uapi/linux/tcp.h`).
+const TOTAL_RETRANS: Range<usize> = 100..104;
+
+/// The first bytes of a socket's `struct tcp_info`.
+fn tcp_info(socket: &OwnedFd) -> Result<[u8; TOTAL_RETRANS.end]> {
+    let mut info = [0; TOTAL_RETRANS.end];
+    let mut size = libc::socklen_t::try_from(info.len())?;
+    // SAFETY: the kernel writes as many bytes as it is told there are.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut size,
+        )
+    };
+    ensure!(done == 0, "TCP_INFO: {}", std::io::Error::last_os_error());
+    ensure!(
+        usize::try_from(size)? == info.len(),
+        "TCP_INFO has {size} bytes"
+    );
+    Ok(info)
 }
 
 fn retransmits_equal_socket(context: &Context) -> Result<()> {

@@ -292,6 +292,10 @@ impl EvictionManager {
         self.armed = armed;
         let now = Instant::now();
         let is_unknown = |uid: &&PodUid| !set.mentions(uid);
+        // What its status calls ended runs on for a while, and goes first at a hard level.
+        let mut candidates = specs;
+        let ended = set.ended.iter().map(|p| &p.pod);
+        candidates.extend(ended.filter(|pod| self.graceful.is_ending(&pod.uid)));
         let unexplained: Vec<_> = self.unexplained.settled(now).filter(is_unknown).collect();
         let strangers: Vec<_> = self.unexplained.strangers(now).filter(is_unknown).collect();
         let inputs = arm::Inputs {
@@ -302,7 +306,7 @@ impl EvictionManager {
             levels: armed,
             minimum_reclaim: config.minimum_reclaim(&env.node),
             best_effort_target,
-            pods: &specs,
+            pods: &candidates,
             unexplained: &unexplained,
             strangers: &strangers,
             pressure: config.pressure,
