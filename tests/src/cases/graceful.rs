@@ -8,12 +8,12 @@ use super::apiserver::World;
 use super::eviction::small;
 use super::eviction_status::{expect_delivered, expect_status};
 use super::recorder::{logging, restart};
-use super::{Case, Context, portable};
+use super::{Case, Context, case};
 use crate::harness::{Options, PodSpec, Workload, eventually, until};
 
 pub(super) const CASES: &[Case] = &[
-    portable("graceful_cut_short", graceful_cut_short),
-    portable("graceful_goes_on", graceful_goes_on),
+    case("graceful_cut_short", graceful_cut_short),
+    case("graceful_goes_on", graceful_goes_on),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +35,7 @@ impl Scene {
              evictionSoftGracePeriod: {{memory.available: 1s}}\n\
              evictionMaxPodGracePeriod: {most}\n"
         );
-        let mut world = World::anywhere(context, options, |_| Ok(()))?;
+        let mut world = World::with(context, options, |_| Ok(()))?;
         world.ready(context)?;
         let spec = PodSpec::best_effort("victim");
         let held = world.node.level()? / MIB - 64;
@@ -102,7 +102,7 @@ fn graceful_cut_short(context: &Context) -> Result<()> {
 /// An agent that is killed meanwhile: the next one leaves the pod the rest of its time, and kills it then.
 fn graceful_goes_on(context: &Context) -> Result<()> {
     // Longer than an agent takes to start.
-    let most = if context.emulated() { 30 } else { 8 };
+    let most = 8;
     let kept = tempfile::tempdir()?;
     let options = logging(&kept.path().join("events.jsonl"));
     let mut scene = Scene::new(context, options, most)?;
