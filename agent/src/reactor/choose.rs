@@ -22,9 +22,9 @@ const MOST: usize = 1024;
 
 /// Who goes first, and why.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Choice {
-    pub(super) position: usize,
-    pub(super) rank: Rank,
+pub(crate) struct Choice {
+    pub(crate) position: usize,
+    pub(crate) rank: Rank,
     pub(super) usage: u64,
     /// What of that is its working set; all of it until that is read.
     pub(super) working_set: u64,
@@ -34,7 +34,7 @@ pub(super) struct Choice {
 
 /// Whether a pod is left out of the order, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Skip {
+pub(crate) enum Skip {
     No,
     /// It was evicted, and so many bytes of what it holds are promised.
     Promised(u64),
@@ -46,7 +46,7 @@ pub(super) enum Skip {
 
 /// What a pass over the candidates found.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Survey {
+pub(crate) struct Survey {
     /// Of all that can be chosen.
     pub(super) candidates: Candidates,
     /// The candidate that grew most among those that use more than they requested, and by how much, bytes.
@@ -94,7 +94,7 @@ fn rank(plan: &ArmedPlan, victim: &Victim, working_set: u64) -> Rank {
 
 /// What the death of a candidate has to give at least.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Least {
+pub(crate) enum Least {
     /// So many bytes.
     Used(u64),
     /// So much of a shortage, with what the candidate would have filled.
@@ -127,7 +127,7 @@ struct Entry {
 
 /// The candidates of a scope, those that go first at the top of a heap.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(crate) struct Order {
     /// Never more than [`MOST`], for which there is room from the start.
     heap: Vec<Entry>,
 }
@@ -143,7 +143,7 @@ impl Default for Order {
 impl Order {
     /// Takes the candidates of a scope that may give `least` and that `skip` does not leave out. What is read is noted
     /// in `trace`, for the record of an eviction.
-    pub(super) fn fill(
+    pub(crate) fn fill(
         &mut self,
         plan: &ArmedPlan,
         scope: ScopeName,
@@ -210,7 +210,7 @@ impl Order {
 
     /// Takes out the one that goes first by its working set read now, where that gives `least`. What is read is noted
     /// in `trace` as well.
-    pub(super) fn next(
+    pub(crate) fn next(
         &mut self,
         plan: &ArmedPlan,
         trace: Option<&Trace>,

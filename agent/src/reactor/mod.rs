@@ -20,7 +20,7 @@
 //! cgroups take the kernel's other cgroup locks, `memory.stat` may flush counters. `write` of `cgroup.kill` waits for
 //! that mutex: a reaper does it.
 
-mod choose;
+pub(crate) mod choose;
 mod core;
 mod dying;
 mod fill;

@@ -206,3 +206,10 @@ pub struct ArmedPlan {
     /// False in observe mode: decide and report, write nothing.
     pub enforce: bool,
 }
+
+impl ArmedPlan {
+    /// The pod with this uid, where it may be evicted.
+    pub fn victim(&self, uid: &str) -> Option<&Victim> {
+        self.victims.iter().find(|victim| *victim.uid == *uid)
+    }
+}

@@ -47,15 +47,20 @@ pub(super) fn world(context: &Context, options: Options, specs: &[&PodSpec]) -> 
     Ok(world)
 }
 
-/// Starts the victim.
-fn start_hog(world: &World, spec: &PodSpec) -> Result<Workload> {
+/// Starts a process in a pod that the server has.
+pub(super) fn start(world: &World, spec: &PodSpec, args: &[&str]) -> Result<Workload> {
     let cgroup = world.node.cgroup_of(spec);
     until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
     let main = cgroup.child("main");
     main.create()?;
+    Workload::start(&main, args)
+}
+
+/// Starts the victim.
+fn start_hog(world: &World, spec: &PodSpec) -> Result<Workload> {
     let mib = (world.node.level()? / MIB + 64).to_string();
     let args = ["fill", "--mib", &mib, "--rate", "800", "--step-kib", "64"];
-    Workload::start(&main, &args)
+    start(world, spec, &args)
 }
 
 /// Lets a pod be evicted.

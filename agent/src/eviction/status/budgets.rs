@@ -95,8 +95,7 @@ impl Budgets {
     }
 
     fn waits(&self, uid: &PodUid) -> bool {
-        let own = self.queue.with(|queue| queue.of(uid));
-        own.iter().any(|(_, entry)| !entry.status_written)
+        self.queue.is_unwritten(uid)
     }
 }
 

@@ -276,11 +276,10 @@ impl EvictionStatus {
         }
     }
 
-    /// A pod is held whose status was queued a while ago: by now it may stand.
-    pub(crate) fn is_held_late(&self, uid: &str) {
-        let own = self.queue.with(|queue| queue.of(uid));
+    /// A pod is held from now on whose status was queued a while ago: by now it may stand.
+    pub(crate) fn follow_late(&self, uid: &str) {
         if let Some(holding) = &self.holding
-            && own.iter().all(|(_, entry)| entry.status_written)
+            && !self.queue.is_unwritten(uid)
         {
             holding.holder().written(uid);
         }

@@ -116,6 +116,12 @@ impl Shared {
             _ => tokio::task::block_in_place(act),
         }
     }
+
+    /// Whether the status of this pod waits to be written.
+    pub(super) fn is_unwritten(&self, uid: &str) -> bool {
+        let own = self.with(|queue| queue.of(uid));
+        own.iter().any(|(_, entry)| !entry.status_written)
+    }
 }
 
 /// What became of a new entry.

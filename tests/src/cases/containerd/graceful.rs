@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{MIB, Scene, options};
 use crate::cases::Context;
 use crate::cases::eviction_status::expect_status;
+use crate::cases::graceful::soft;
 use crate::containerd::{Containerd, DEFAULT_HANDLER};
 
 /// A pod that a soft threshold evicts has time to end, where no kubelet tells it: the runtime does, once. What goes on is
@@ -23,11 +24,7 @@ pub(super) fn containerd_graceful(context: &Context) -> Result<()> {
 fn end_gracefully(context: &Context, containerd: &Containerd, heeds: bool) -> Result<()> {
     let most = if heeds { 60 } else { 4 };
     let mut options = options(&containerd.socket());
-    options.config += &format!(
-        "evictionSoft: {{memory.available: 256Mi}}\n\
-         evictionSoftGracePeriod: {{memory.available: 1s}}\n\
-         evictionMaxPodGracePeriod: {most}\n"
-    );
+    options.config += &soft(256, most);
     let then = if heeds { "sleep 1; exit 0" } else { "true" };
     // Between the soft and the hard level.
     let holds = |hard: u64| {

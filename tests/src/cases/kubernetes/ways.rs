@@ -4,11 +4,12 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podwarden::api::types::{Event, EventKind};
+use podwarden::api::types::{Event, EventKind, Eviction};
 use serde_json::{Value, json};
 
 use super::eviction::{BACK, marked};
 use super::{LIMIT, enforcing};
+use crate::cases::graceful::soft;
 use crate::cases::{Case, Context, case, slow};
 use crate::harness::{eventually, sleep};
 use crate::kubernetes::{Cluster, NODE, PODS, Pod};
@@ -29,10 +30,15 @@ const LOOKS: Duration = Duration::from_secs(100);
 /// What the kubelet of the cases keeps free of its pods' memory.
 const THRESHOLD: u64 = 50 * MIB;
 
+fn evictions_of(cluster: &Cluster, uid: &str) -> Result<Vec<Eviction>> {
+    let mut evictions = cluster.evictions()?;
+    evictions.retain(|one| *one.pod.uid == *uid);
+    Ok(evictions)
+}
+
 /// How often a pod was evicted.
 fn times(cluster: &Cluster, uid: &str) -> Result<usize> {
-    let evictions = cluster.evictions()?;
-    Ok(evictions.iter().filter(|one| *one.pod.uid == *uid).count())
+    Ok(evictions_of(cluster, uid)?.len())
 }
 
 fn evicted_once(cluster: &Cluster, uid: &str) -> Result<()> {
@@ -223,14 +229,7 @@ fn kubernetes_evicts_gracefully(context: &Context) -> Result<()> {
     let cluster = context.kubernetes()?;
     cluster.clear()?;
     for (heeds, most) in [(true, 50), (false, 8)] {
-        cluster.agent_with(|shipped| {
-            format!(
-                "{}\nevictionSoft: {{memory.available: 512Mi}}\n\
-                 evictionSoftGracePeriod: {{memory.available: 1s}}\n\
-                 evictionMaxPodGracePeriod: {most}\n",
-                enforcing(shipped)
-            )
-        })?;
+        cluster.agent_with(|shipped| format!("{}\n{}", enforcing(shipped), soft(512, most)))?;
         ends(&cluster, heeds, most).with_context(|| format!("it ends when told: {heeds}"))?;
         cluster.clear()?;
     }
@@ -261,10 +260,8 @@ fn ends(cluster: &Cluster, heeds: bool, most: u32) -> Result<()> {
     ensure!(said == [HOOK, TOLD], "it said {said:?}");
     let killed = cluster.agent_log()?.contains("its time to end is over");
     ensure!(killed != heeds, "killed: {killed}");
-    let evictions = cluster.evictions()?;
-    let own = evictions.iter().filter(|one| *one.pod.uid == *uid);
-    let own: Vec<_> = own.collect();
-    let [eviction] = own[..] else {
+    let own = evictions_of(cluster, &uid)?;
+    let [eviction] = &own[..] else {
         bail!("it was evicted {} times", own.len());
     };
     ensure!(eviction.grace_seconds == Some(most), "{eviction:?}");
@@ -277,9 +274,8 @@ fn ends(cluster: &Cluster, heeds: bool, most: u32) -> Result<()> {
 }
 
 fn is_freed(cluster: &Cluster, uid: &str) -> Result<()> {
-    let evictions = cluster.evictions()?;
-    let eviction = evictions.iter().find(|one| *one.pod.uid == *uid);
-    let freed = eviction.and_then(|one| one.timeline.freed_nanos);
+    let evictions = evictions_of(cluster, uid)?;
+    let freed = evictions.first().and_then(|one| one.timeline.freed_nanos);
     freed.map(drop).context("its memory is not free")
 }
 

@@ -32,16 +32,12 @@ use crate::{
     eviction::status::{Asked, Budgets, EvictionStatus},
     reactor::{
         plan::{ArmedPlan, VictimFiles},
-        report::{Crossing, Detector, Report},
+        report::{Crossing, Report},
     },
 };
 
-/// Between two looks at a victim that ends.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// Evictions for the CPU that are under way.
 pub(super) struct CpuEvictions {
-    last: u64,
     dying: Vec<Dying>,
     /// Why no pod may be evicted, as was said since the last eviction.
     said: Option<Discriminant<Refused>>,
@@ -66,7 +62,6 @@ impl CpuEvictions {
     /// In observe mode there is no `status`, and no leave is asked for.
     pub(super) fn new(status: Option<&EvictionStatus>) -> Self {
         Self {
-            last: 0,
             dying: Vec::new(),
             said: None,
             leaves: status.and_then(EvictionStatus::budgets).map(Leaves::new),
@@ -74,7 +69,7 @@ impl CpuEvictions {
     }
 
     pub(super) fn due(&self) -> Option<Duration> {
-        (!self.dying.is_empty()).then_some(LOOK)
+        (!self.dying.is_empty()).then_some(kill::LOOK)
     }
 }
 
@@ -202,7 +197,7 @@ impl EvictionManager {
             }
             let uid = candidate.uid.as_str();
             // One that is exempt is no victim.
-            let Some(victim) = armed.victims.iter().find(|victim| *victim.uid == *uid) else {
+            let Some(victim) = armed.victim(uid) else {
                 continue;
             };
             let crossing = crossing(shortage);
@@ -213,8 +208,7 @@ impl EvictionManager {
             match killed {
                 Ok(None) if armed.enforce => continue,
                 Ok(outcome) => {
-                    self.cpu_evictions.last += 1;
-                    let number = kill::CPU + self.cpu_evictions.last;
+                    let number = self.numbers.next();
                     if outcome.is_some() {
                         self.cpu_evictions.dying.push(Dying {
                             number,
@@ -248,11 +242,7 @@ impl EvictionManager {
             dying.is_gone() || now.saturating_duration_since(dying.killed) >= kill::LONGEST
         };
         let ended = self.cpu_evictions.dying.extract_if(.., ended);
-        let report = |dying: Dying| Report::Freed {
-            number: dying.number,
-            at: dying.is_gone().then(monotonic),
-            left: dying.files.memory.usage().unwrap_or(0),
-        };
+        let report = |dying: Dying| kill::freed(dying.number, &dying.files, dying.is_gone());
         ended.map(report).collect()
     }
 }
@@ -261,8 +251,7 @@ impl EvictionManager {
 fn to_ask_for(shortage: &Shortage, armed: &ArmedPlan, cx: Context<'_>) -> Vec<Asked> {
     let (identities, set) = (cx.known.identities, cx.known.set());
     let candidates = shortage.candidates.iter().filter(|candidate| {
-        let uid = candidate.uid.as_str();
-        let victim = armed.victims.iter().find(|victim| *victim.uid == *uid);
+        let victim = armed.victim(candidate.uid.as_str());
         victim.is_some_and(|victim| !is_empty(&victim.files))
     });
     let asked = |uid: &PodUid| Asked {
@@ -282,19 +271,13 @@ fn accepted(annotation: Option<&str>) -> AcceptedEvictions {
 
 /// Amounts are thousandths of a CPU, or bytes, by the scope.
 fn crossing(shortage: &Shortage) -> Crossing {
-    let at = monotonic();
     let (level, usage, target) = shortage.cause.levels();
     Crossing {
-        scope: shortage.cause.scope(),
         level,
-        headroom: 0,
-        fill_rate: 0,
         usage,
         working_set: usage,
         target,
-        detector: Detector::Sampler,
-        crossed: at,
-        wake: at,
+        ..kill::sampled(shortage.cause.scope())
     }
 }
 

@@ -5,23 +5,25 @@
 //! The eviction status is written first. On it the kubelet ends the pod, with its `preStop` hooks; where there is none,
 //! the agent has the runtime stop it. What still runs when the time is over is killed here, and held dead from then on.
 //! A hard level does not wait: the reactor may kill a pod that is about to end.
-//!
-//! More than 400 lines: one eviction from the choice to the end of the pod.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use podwarden_policy::{
-    Bytes, PodUid,
-    evict::{self, Candidate, Place},
-    signal::{Detector, ScopeName},
+    PodUid,
+    evict::{self, Place},
+    signal::ScopeName,
     worth::{KUBELET_PACE_NS, LONGEST_PAUSE_NS},
 };
 
-use super::{EvictionManager, hold::ToHold, kill};
+use super::{
+    EvictionManager,
+    hold::ToHold,
+    kill::{self, Numbers},
+};
 use crate::{
     agent::{
         reconciler::{Context, Fact},
@@ -31,13 +33,12 @@ use crate::{
     base::clock::monotonic,
     pods::PodSet,
     reactor::{
+        choose::{Choice, Least, Order, Skip},
         plan::{ArmedPlan, Victim, VictimFiles},
         report::{Crossing, Outcome, Report},
     },
 };
 
-/// Between two looks at a pod that ends.
-const LOOK: Duration = Duration::from_millis(100);
 const PACE: Duration = Duration::from_nanos(KUBELET_PACE_NS);
 const LONGEST_PAUSE: Duration = Duration::from_nanos(LONGEST_PAUSE_NS);
 
@@ -45,13 +46,18 @@ const LONGEST_PAUSE: Duration = Duration::from_nanos(LONGEST_PAUSE_NS);
 pub(super) struct Graceful {
     /// The most time that a pod has, seconds; 0 where pods are killed at once, by the reactor.
     most: u16,
-    last: u64,
     ending: Vec<Ending>,
     /// Pods that an agent before this one has told to end, and until when they have time.
     recalled: BTreeMap<PodUid, Instant>,
     pace: Pace,
-    /// The crossing was reported, and whether it was reported that no pod may be evicted.
-    reported: (bool, bool),
+    reported: Reported,
+}
+
+/// What was reported of a threshold that is crossed.
+#[derive(Debug, Default)]
+struct Reported {
+    crossing: bool,
+    no_candidate: bool,
 }
 
 /// A pod that was told to end.
@@ -126,11 +132,10 @@ impl Graceful {
     pub(super) fn new(most: u16) -> Self {
         Self {
             most,
-            last: 0,
             ending: Vec::new(),
             recalled: BTreeMap::new(),
             pace: Pace::default(),
-            reported: (false, false),
+            reported: Reported::default(),
         }
     }
 
@@ -140,7 +145,7 @@ impl Graceful {
     }
 
     pub(super) fn due(&self) -> Option<Duration> {
-        (!self.ending.is_empty() || !self.recalled.is_empty()).then_some(LOOK)
+        (!self.ending.is_empty() || !self.recalled.is_empty()).then_some(kill::LOOK)
     }
 
     /// Takes an eviction by an agent before this one; false where the pod's time is over.
@@ -186,21 +191,14 @@ impl Graceful {
     }
 
     /// Takes on the recalled pods whose files are open.
-    fn take_on(&mut self, armed: &ArmedPlan) {
-        let Self {
-            recalled,
-            ending,
-            last,
-            ..
-        } = self;
-        recalled.retain(|uid, until| {
-            let Some(victim) = find(armed, uid) else {
+    fn take_on(&mut self, armed: &ArmedPlan, numbers: &mut Numbers) {
+        self.recalled.retain(|uid, until| {
+            let Some(victim) = armed.victim(uid.as_str()) else {
                 return true;
             };
-            *last += 1;
-            ending.push(Ending {
+            self.ending.push(Ending {
                 uid: uid.clone(),
-                number: kill::GRACEFUL + *last,
+                number: numbers.next(),
                 files: Arc::clone(&victim.files),
                 time: Time {
                     until: *until,
@@ -213,21 +211,22 @@ impl Graceful {
     }
 }
 
-/// Which of the pods, in their order, by their working sets: the first, or with `missing` the first that uses as much,
-/// bytes.
-fn choose(working_sets: &[Option<Bytes>], missing: Option<u64>) -> Option<usize> {
-    let lasts = |used: &Option<Bytes>| {
-        missing.is_none_or(|missing| used.is_some_and(|used| used.0 >= missing))
-    };
-    working_sets
-        .iter()
-        .position(lasts)
-        .or((!working_sets.is_empty()).then_some(0))
+/// The pod that is first of those that use so much, of any amount or, with `missing`, of as much; else of any.
+fn choose<T>(missing: Option<u64>, mut first: impl FnMut(u64) -> Option<T>) -> Option<T> {
+    first(missing.unwrap_or(0)).or_else(|| first(0))
 }
 
-fn find<'a>(armed: &'a ArmedPlan, uid: &PodUid) -> Option<&'a Victim> {
-    let mut victims = armed.victims.iter();
-    victims.find(|victim| *victim.uid == *uid.as_str())
+/// The first pod in the reactor's order in which something runs and whose working set is at least that, bytes.
+fn first(armed: &ArmedPlan, evicted: &BTreeSet<PodUid>, least: u64) -> Option<Choice> {
+    let mut order = Order::default();
+    let least = Least::Used(least);
+    let skip = |victim: &Victim, _| match evicted.contains(&*victim.uid) {
+        true => Skip::Dying,
+        false => Skip::No,
+    };
+    order.fill(armed, ScopeName::Kubepods, None, skip, least);
+    let mut choices = std::iter::from_fn(|| order.next(armed, None, least));
+    choices.find(|choice| !kill::is_empty(&armed.victims[choice.position].files))
 }
 
 impl EvictionManager {
@@ -243,6 +242,7 @@ impl EvictionManager {
         for report in reports {
             self.take(report, cx, &mut facts);
         }
+        self.hold_dead(&cx.known.set());
         facts
     }
 
@@ -250,7 +250,7 @@ impl EvictionManager {
     fn look_at_ending(&mut self, shortage: Option<Shortage>, now: Instant) -> Vec<Report> {
         let graceful = &mut self.graceful;
         if !graceful.recalled.is_empty() {
-            graceful.take_on(&self.reactor.armed());
+            graceful.take_on(&self.reactor.armed(), &mut self.numbers);
             for uid in graceful.overdue(now) {
                 self.to_hold.insert(uid, ToHold::ended(monotonic()));
             }
@@ -285,11 +285,7 @@ impl EvictionManager {
                 Next::Ended | Next::GiveUp => {
                     let excess = shortage.map_or(0, Shortage::excess);
                     graceful.pace.over(excess < ending.excess, now);
-                    reports.push(Report::Freed {
-                        number: ending.number,
-                        at: (next == Next::Ended).then(monotonic),
-                        left: files.memory.usage().unwrap_or(0),
-                    });
+                    reports.push(kill::freed(ending.number, files, next == Next::Ended));
                 }
             }
         }
@@ -302,7 +298,7 @@ impl EvictionManager {
         let graceful = &mut self.graceful;
         let crossing = crossing(shortage);
         let mut reports = Vec::new();
-        if !std::mem::replace(&mut graceful.reported.0, true) {
+        if !std::mem::replace(&mut graceful.reported.crossing, true) {
             reports.push(Report::Crossed(crossing));
         }
         // One ends already, or ended a moment ago.
@@ -310,38 +306,22 @@ impl EvictionManager {
             return reports;
         }
         let armed = self.reactor.armed();
-        let evicted = &self.evictions.evicted;
-        let candidates = armed
-            .victims
-            .iter()
-            .filter(|victim| !evicted.contains(&*victim.uid) && !kill::is_empty(&victim.files));
-        let mut ranked: Vec<_> = candidates
-            .map(|victim| {
-                let candidate = Candidate {
-                    working_set: working_set(&victim.files),
-                    ..victim.candidate
-                };
-                let rank = evict::rank(armed.ranking, &candidate);
-                (rank, victim, candidate.working_set)
-            })
-            .collect();
-        ranked.sort_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.uid.cmp(&other.uid)));
-        let working_sets: Vec<_> = ranked.iter().map(|(_, _, used)| *used).collect();
         let missing = graceful.pace.is_slower().then(|| shortage.excess());
-        let chosen = choose(&working_sets, missing).and_then(|at| ranked.get(at));
-        let Some((rank, victim, _)) = chosen else {
-            if !std::mem::replace(&mut graceful.reported.1, true) {
+        let chosen = choose(missing, |least| {
+            first(&armed, &self.evictions.evicted, least)
+        });
+        let Some(Choice { position, rank, .. }) = chosen else {
+            if !std::mem::replace(&mut graceful.reported.no_candidate, true) {
                 reports.push(Report::NoCandidate(crossing));
             }
             return reports;
         };
+        let victim = &armed.victims[position];
         let mut pods = set.pods.iter().map(|known| &known.pod);
         let pod = pods.find(|pod| *pod.uid == *victim.uid);
         let most = u32::from(graceful.most);
         let grace = pod.map_or(most, |pod| evict::grace_seconds(pod, Some(most)));
-        let time = Duration::from_secs(grace.into());
-        graceful.last += 1;
-        let number = kill::GRACEFUL + graceful.last;
+        let number = self.numbers.next();
         let outcome = armed.enforce.then(|| Outcome {
             killed: monotonic(),
             processes: kill::processes(&victim.files),
@@ -349,31 +329,27 @@ impl EvictionManager {
             complete: true,
             grace_seconds: u16::try_from(grace).unwrap_or(u16::MAX),
         });
-        match outcome {
-            Some(_) => graceful.ending.push(Ending {
-                uid: PodUid::from(&*victim.uid),
+        if outcome.is_some() {
+            let uid = &*victim.uid;
+            tracing::info!(uid, grace, "the pod is evicted and has time to end");
+            graceful.ending.push(Ending {
+                uid: PodUid::from(uid),
                 number,
                 files: Arc::clone(&victim.files),
                 time: Time {
-                    until: now + time,
+                    until: now + Duration::from_secs(grace.into()),
                     killed: None,
                 },
                 excess: shortage.excess(),
-            }),
-            None => graceful.pace.over(false, now),
+            });
+        } else {
+            graceful.pace.over(false, now);
         }
-        if outcome.is_some() {
-            tracing::info!(
-                uid = &*victim.uid,
-                grace,
-                "the pod is evicted and has time to end"
-            );
-        }
-        graceful.reported.1 = false;
+        graceful.reported.no_candidate = false;
         reports.push(kill::chosen(
             number,
             victim,
-            Place::Memory(*rank),
+            Place::Memory(rank),
             crossing,
             outcome,
         ));
@@ -381,25 +357,13 @@ impl EvictionManager {
     }
 }
 
-fn working_set(files: &VictimFiles) -> Option<Bytes> {
-    let usage = files.memory.usage().ok()?;
-    let stat = files.memory.stat().ok()?;
-    Some(Bytes(stat.working_set(usage)))
-}
-
 fn crossing(shortage: Shortage) -> Crossing {
-    let at = monotonic();
     Crossing {
-        scope: ScopeName::Kubepods,
         level: shortage.level,
-        headroom: 0,
-        fill_rate: 0,
         usage: shortage.usage,
         working_set: shortage.working_set,
         target: shortage.level,
-        detector: Detector::Sampler,
-        crossed: at,
-        wake: at,
+        ..kill::sampled(ScopeName::Kubepods)
     }
 }
 

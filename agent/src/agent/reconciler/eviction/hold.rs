@@ -80,9 +80,9 @@ impl EvictionManager {
                 "killed before its time to end was over: a hard level was reached"
             );
         }
-        let dead = match had_time {
-            true => ToHold::ended(outcome.killed),
-            false => ToHold::killed(outcome.killed),
+        let dead = ToHold {
+            had_time,
+            ..ToHold::killed(outcome.killed)
         };
         self.to_hold.insert(uid.clone(), dead);
         had_time
@@ -119,11 +119,9 @@ impl EvictionManager {
         };
         let calm = self.pressed.calm;
         self.to_hold.retain(|uid, to_hold| {
-            let victim = armed
-                .victims
-                .iter()
-                .find(|victim| *victim.uid == *uid.as_str());
-            let Some(victim) = victim else { return true };
+            let Some(victim) = armed.victim(uid.as_str()) else {
+                return true;
+            };
             if let Some(bound) = to_hold.bound(is_static(uid), calm, monotonic()) {
                 let until = match bound {
                     Bound::ByStatus => None,
@@ -131,7 +129,7 @@ impl EvictionManager {
                 };
                 status.hold(uid.as_str(), Arc::clone(&victim.files), until);
                 if to_hold.had_time {
-                    status.is_held_late(uid.as_str());
+                    status.follow_late(uid.as_str());
                 }
             }
             false

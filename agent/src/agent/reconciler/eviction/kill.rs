@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use podwarden_policy::evict::Place;
+use podwarden_policy::{
+    evict::Place,
+    signal::{Detector, ScopeName},
+};
 
 use crate::{
     base::clock::monotonic,
@@ -12,13 +15,27 @@ use crate::{
     },
 };
 
-/// Numbers of evictions for the CPU begin here: the reactor's are below.
-pub(super) const CPU: u64 = 1 << 48;
-/// Those of evictions with time to end.
-pub(super) const GRACEFUL: u64 = 1 << 49;
-
+/// Between two looks at a victim that ends.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// A victim that was killed is waited for no longer than this.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
+
+/// Numbers of these evictions: the reactor's are below.
+#[derive(Debug)]
+pub(super) struct Numbers(u64);
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self(1 << 48)
+    }
+}
+
+impl Numbers {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+}
 
 /// Whether nothing runs in a pod.
 pub(super) fn is_empty(files: &VictimFiles) -> bool {
@@ -58,6 +75,32 @@ pub(super) fn kill(files: &Arc<VictimFiles>) -> podwarden_cgroup::Result<Option<
         complete: killed.complete,
         grace_seconds: 0,
     }))
+}
+
+/// A crossing that was found just now by reading figures.
+pub(super) fn sampled(scope: ScopeName) -> Crossing {
+    let at = monotonic();
+    Crossing {
+        scope,
+        level: 0,
+        headroom: 0,
+        fill_rate: 0,
+        usage: 0,
+        working_set: 0,
+        target: 0,
+        detector: Detector::Sampler,
+        crossed: at,
+        wake: at,
+    }
+}
+
+/// The report of a victim that has ended, or was waited for long enough.
+pub(super) fn freed(number: u64, files: &VictimFiles, is_gone: bool) -> Report {
+    Report::Freed {
+        number,
+        at: is_gone.then(monotonic),
+        left: files.memory.usage().unwrap_or(0),
+    }
 }
 
 /// The report of a victim, with what was done to it.

@@ -72,6 +72,7 @@ pub(in crate::agent) struct EvictionManager {
     /// `None` where no strategy is on.
     cpu: Option<BestEffortCpu>,
     cpu_evictions: CpuEvictions,
+    numbers: kill::Numbers,
     /// By the tiers' limits and the thresholds.
     levels: Levels,
     /// What the reactor is armed with.
@@ -111,6 +112,7 @@ impl EvictionManager {
             best_effort: BestEffortMemory::new(env.config.colocation.memory_evict),
             cpu: BestEffortCpu::new(env.config.colocation.cpu_evict, Instant::now()),
             cpu_evictions,
+            numbers: kill::Numbers::default(),
             soft: Soft::new(&env.config, &env.node, Instant::now()),
             graceful: Graceful::new(grace.unwrap_or_default()),
             pressed: Pressed::new(

@@ -27,7 +27,7 @@ fn the_pause_doubles_while_evictions_change_nothing() {
     ] {
         pace.over(has_helped, start);
         assert_eq!(pace.is_slower(), !has_helped);
-        assert!(!pace.allows(start + pace.pause - LOOK) && pace.allows(start + pace.pause));
+        assert!(!pace.allows(start + pace.pause - kill::LOOK) && pace.allows(start + pace.pause));
         pauses.push(pace.pause.as_secs());
     }
     assert_eq!(pauses, [20, 40, 80, 10, 20, 40, 80, 160, 300, 300]);
@@ -50,9 +50,9 @@ fn the_time_of_a_pod_goes_on_with_the_next_agent() {
     assert!(graceful.recall(&told(10, Some(30))));
     let left = graceful.recalled[&PodUid::from("a")].duration_since(Instant::now());
     assert!((15..=20).contains(&left.as_secs()), "{left:?}");
-    assert_eq!(graceful.due(), Some(LOOK));
+    assert_eq!(graceful.due(), Some(kill::LOOK));
     let late = Instant::now() + left + kill::LONGEST;
-    assert!(graceful.overdue(late - LOOK).is_empty());
+    assert!(graceful.overdue(late - kill::LOOK).is_empty());
     assert!(graceful.recall(&told(10, Some(30))));
     assert!(graceful.cut_short(&"a".into(), Instant::now()));
     assert!(!graceful.cut_short(&"a".into(), Instant::now()));
@@ -60,13 +60,19 @@ fn the_time_of_a_pod_goes_on_with_the_next_agent() {
 
 #[test]
 fn a_pod_that_gains_too_little_gives_way_once_one_has_not_helped() {
-    let used = [Some(4), None, Some(100), Some(200)].map(|used| used.map(Bytes));
-    assert_eq!(choose(&used, None), Some(0));
-    assert_eq!(choose(&used, Some(50)), Some(2));
+    let of = |used: &[Option<u64>], missing| {
+        choose(missing, |least| {
+            let uses = |used: &Option<u64>| used.unwrap_or(0) >= least;
+            used.iter().position(uses)
+        })
+    };
+    let used = [Some(4), None, Some(100), Some(200)];
+    assert_eq!(of(&used, None), Some(0));
+    assert_eq!(of(&used, Some(50)), Some(2));
     // None is enough.
-    assert_eq!(choose(&used, Some(1000)), Some(0));
+    assert_eq!(of(&used, Some(1000)), Some(0));
     assert_eq!(
-        [None, Some(0)].map(|missing| choose(&[], missing)),
+        [None, Some(0)].map(|missing| of(&[], missing)),
         [None, None]
     );
 }
