@@ -11,8 +11,13 @@ use xtask::report::Counts;
 
 use crate::cases::{self, Case, Context, Skip};
 use crate::harness::{catch_signals, check_interrupt, remove_stale};
-use crate::machine::message::{Message, Outcome, Report, Selection, Sender, Summary, Verdict};
+use crate::machine::message::{
+    Message, Outcome, Report, Selection, Sender, Share, Summary, Verdict,
+};
 
+/// Why a case did not run.
+pub(crate) const TIME_IS_UP: &str = "the time of the whole run is up";
+const PORTABLE_TIME_IS_UP: &str = "time is up, and it takes the same way on the host's kernel";
 /// Lines of the agent's log that a failed case shows.
 const LOG_LINES: usize = 30;
 
@@ -55,11 +60,15 @@ pub(crate) fn run_for(agent: &Path, selection: &Selection, sender: &Sender) -> R
     end(&summary)
 }
 
-/// The cases of a selection, in their order; where time is short, first those that depend on the kernel.
+/// The cases of a selection, in their order; where time is short, first those that depend on the kernel, from a different
+/// one on in each machine that shares the others: should time be up, each of them has run in one.
 pub(crate) fn chosen(selection: &Selection) -> impl Iterator<Item = Case> {
     let mut cases = cases::all();
     if selection.portable_within.is_some() {
         cases.sort_by_key(|case| case.portable);
+        let everywhere = cases.partition_point(|case| !case.portable);
+        let Share { part, of } = selection.portable;
+        cases[..everywhere].rotate_left(everywhere * part / of);
     }
     cases.into_iter().filter(|case| {
         (selection.include_slow || !case.slow)
@@ -91,11 +100,13 @@ fn run_chosen(
         if check_interrupt().is_err() {
             break;
         }
-        let late = selection
-            .portable_within
-            .is_some_and(|seconds| begun.elapsed().as_secs() >= seconds);
-        let verdict = if case.portable && late {
-            left_out(case)
+        let is_late = |within: Option<u64>| {
+            within.is_some_and(|seconds| begun.elapsed().as_secs() >= seconds)
+        };
+        let verdict = if is_late(selection.within) {
+            left_out(case, TIME_IS_UP)
+        } else if case.portable && is_late(selection.portable_within) {
+            left_out(case, PORTABLE_TIME_IS_UP)
         } else {
             run_until_passed(&context, case, selection.retries)
         };
@@ -125,11 +136,11 @@ fn end(summary: &Summary) -> Result<ExitCode> {
 }
 
 /// A case for which there is no time.
-fn left_out(case: Case) -> Verdict {
+fn left_out(case: Case, why: &str) -> Verdict {
     Verdict {
         name: case.name.to_owned(),
         outcome: Outcome::Skipped,
-        reason: Some("time is up, and it takes the same way on the host's kernel".to_owned()),
+        reason: Some(why.to_owned()),
         seconds: 0.0,
         figures: Vec::new(),
         log: Vec::new(),
@@ -214,5 +225,31 @@ fn round(value: f64) -> String {
         format!("{value:.3}")
     } else {
         format!("{value:.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn machines_that_share_the_portable_cases_begin_with_different_ones() {
+        let in_part = |part| {
+            let selection = Selection {
+                portable: Share { part, of: 3 },
+                portable_within: Some(1),
+                ..Selection::default()
+            };
+            let cases: Vec<Case> = chosen(&selection).collect();
+            let depends = cases.iter().take_while(|case| !case.portable);
+            depends.map(|case| case.name).collect::<Vec<_>>()
+        };
+        let parts = [0, 1, 2].map(in_part);
+        let first: BTreeSet<_> = parts.iter().map(|part| part[0]).collect();
+        assert_eq!(first.len(), 3);
+        let all = parts.map(BTreeSet::from_iter);
+        assert!(all.iter().all(|part| *part == all[0]));
     }
 }

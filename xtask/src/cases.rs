@@ -82,6 +82,9 @@ pub struct Request {
     /// Begins no further one of those in a machine after this many seconds; they come last there.
     #[arg(long, value_name = "SECONDS")]
     pub portable_within: Option<u64>,
+    /// Begins no further case at all after this many seconds: each of them counts as skipped.
+    #[arg(long, value_name = "SECONDS")]
+    pub within: Option<u64>,
     /// Runs the cases on that many kernels at a time, this one among them.
     #[arg(long, value_name = "N", default_value_t = AT_ONCE)]
     pub at_once: usize,
@@ -101,6 +104,7 @@ impl Request {
             repeat: None,
             everywhere: false,
             portable_within: Some(PORTABLE_WITHIN),
+            within: None,
             at_once: AT_ONCE,
         }
     }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 use xtask::cases::Request;
@@ -27,14 +28,17 @@ pub(crate) struct Args {
 const LAST: i32 = 19;
 
 /// Runs everything to the end, with `checks` and the build of the unit tests beside the cases, which wait for more than
-/// half of the time and have their limits; the unit tests after both, since they have limits, too.
+/// half of the time and have their limits; the unit tests after both, since they have limits, too. No case begins after
+/// `until`.
 pub(crate) fn everything(
     workspace: &Workspace,
+    until: Instant,
     checks: impl FnOnce(&mut Report) + Send,
     report: &mut Report,
 ) -> Result<()> {
-    let cases = Request::everything();
+    let mut cases = Request::everything();
     prepare(workspace, &cases, true)?;
+    cases.within = Some(until.saturating_duration_since(Instant::now()).as_secs());
     let ended = thread::scope(|scope| {
         let beside = scope.spawn(|| {
             let mut report = Report::default();

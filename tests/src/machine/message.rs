@@ -70,6 +70,9 @@ pub(crate) struct Selection {
     /// in any case.
     #[arg(skip)]
     pub(crate) portable_within: Option<u64>,
+    /// After how many seconds no further case begins at all.
+    #[arg(skip)]
+    pub(crate) within: Option<u64>,
     /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
     /// its failures are shown: on a machine that others use too, a wait can be too short.
     #[arg(long, value_name = "N", default_value_t = 0)]

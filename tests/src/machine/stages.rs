@@ -33,16 +33,18 @@ pub(super) fn run(workspace: &Workspace, request: &Request) -> Result<()> {
 }
 
 fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Result<()> {
+    let until =
+        |within: Option<u64>| within.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let all = Selection {
         filter: request.filter.iter().cloned().collect(),
         include_slow: request.include_slow,
         retries: request.retries,
         repeat: request.repeat,
+        within: request.within,
         ..Selection::default()
     };
-    let portable_until = request
-        .portable_within
-        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let portable_until = until(request.portable_within);
+    let until = until(request.within);
     let requested: Vec<_> = request.guests().collect();
     let mut runs = request
         .guests()
@@ -56,6 +58,7 @@ fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Resu
                 cases,
                 // A machine that is for some cases has few of them.
                 portable_until: portable_until.filter(|_| guest.is_for_all()),
+                until,
             })
         })
         .collect::<Result<Vec<_>>>()?;

@@ -6,6 +6,7 @@ use anyhow::Result;
 use xtask::report::Counts;
 
 use crate::machine::message::{Ended, Message, Outcome, Report, Summary, Verdict};
+use crate::runner::TIME_IS_UP;
 
 /// Follows a run.
 #[derive(Debug, Default)]
@@ -29,7 +30,9 @@ impl Tally {
         let summary = self.summary.as_ref().map(|summary| summary.counts);
         match (summary, ended) {
             (Some(counts), Some(Ended::Exit(0))) if counts.failed == 0 => {
-                (counts, self.tried_again())
+                let remarks = [self.tried_again(), self.left_out()];
+                let remarks: Vec<_> = remarks.into_iter().flatten().collect();
+                (counts, (!remarks.is_empty()).then(|| remarks.join("; ")))
             }
             (Some(counts), Some(Ended::Exit(_))) if counts.failed > 0 => {
                 (counts, Some(self.failures()))
@@ -63,6 +66,14 @@ impl Tally {
         let again = self.verdicts.iter().filter(|v| !v.earlier.is_empty());
         let names: Vec<_> = again.map(|verdict| verdict.name.as_str()).collect();
         (!names.is_empty()).then(|| format!("held only when tried again: {}", names.join(", ")))
+    }
+
+    /// The cases that did not run, since the time of the whole run was up.
+    fn left_out(&self) -> Option<String> {
+        let left = self.verdicts.iter();
+        let left = left.filter(|verdict| verdict.reason.as_deref() == Some(TIME_IS_UP));
+        let names: Vec<_> = left.map(|verdict| verdict.name.as_str()).collect();
+        (!names.is_empty()).then(|| format!("time was up for {}", names.join(", ")))
     }
 
     /// Writes all that is known of the run; nothing for one without a summary.
@@ -140,6 +151,16 @@ mod tests {
         let (counts, reason) = tally.ended(Some(Ended::Exit(0)));
         assert_eq!((counts.passed, counts.failed), (2, 0));
         assert_eq!(reason.as_deref(), Some("held only when tried again: a"));
+    }
+
+    #[test]
+    fn what_did_not_run_is_named() {
+        let mut tally = tally(2, true);
+        tally.verdicts[1].outcome = Outcome::Skipped;
+        tally.verdicts[1].reason = Some(TIME_IS_UP.to_owned());
+        let (counts, reason) = tally.ended(Some(Ended::Exit(0)));
+        assert_eq!(counts.failed, 0);
+        assert_eq!(reason.as_deref(), Some("time was up for a"));
     }
 
     #[test]
