@@ -22,6 +22,9 @@ const CONTAINERD: &str = "/run/containerd/containerd.sock";
 const ALLOCATABLE: u64 = 1 << 30;
 /// Beyond that, what the kubelet's own eviction threshold takes.
 const THRESHOLD: u64 = 50 << 20;
+/// How long a runtime may take in a test machine: a container with a limit of 1m CPU has 10 ms a second for the
+/// interpreted instructions of its start.
+const SLOW_RUNTIME: &str = "30m";
 /// Lines of each log that a failure in a test machine leaves.
 const PRINTED: usize = 60;
 
@@ -181,6 +184,7 @@ pub(super) fn kubelet(
         "evictionPressureTransitionPeriod": "1s",
         "imageGCHighThresholdPercent": 100,
         "oomScoreAdj": 0,
+        "runtimeRequestTimeout": if is_guest() { SLOW_RUNTIME } else { "2m" },
         "resolvConf": "",
         "authentication": {
             "anonymous": {"enabled": false},

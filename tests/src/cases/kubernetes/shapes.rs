@@ -61,6 +61,8 @@ pub(super) struct Shape {
     /// What it requests.
     pub(super) cpu: MilliCpu,
     pub(super) memory: Bytes,
+    /// The smallest CPU limit of it and its containers.
+    pub(super) cpu_limit: Option<MilliCpu>,
 }
 
 /// A pod of a class, of any other shape.
@@ -116,6 +118,10 @@ pub(super) fn shape(name: &str, mut manifest: Value, fate: Fate) -> Result<Shape
     let (_, pod) = read.pop().context("no pod")?;
     let (pod, _) = pod.with_context(|| format!("{name}: {manifest}"))?;
     let requests = limits::pod_requests(&pod);
+    let resources = pod.containers.iter().map(|container| &container.resources);
+    let limits = resources
+        .chain(&pod.pod_resources)
+        .filter_map(|resources| resources.cpu_limit);
     Ok(Shape {
         name: name.to_owned(),
         manifest,
@@ -124,6 +130,7 @@ pub(super) fn shape(name: &str, mut manifest: Value, fate: Fate) -> Result<Shape
         from: From::Server,
         cpu: requests.cpu,
         memory: requests.memory,
+        cpu_limit: limits.min(),
     })
 }
 
