@@ -114,7 +114,7 @@ struct Row {
 
 impl Switch {
     fn run(&self) -> Result<()> {
-        let context = Context::new(&self.agent, true, None);
+        let context = Context::of_bench(&self.agent);
         // Rows are measured in turn, so that the machine's drift meets all of them alike.
         let kinds = ["no agent", "beside the pods", "in a pod, next to the agent"];
         let mut times = [const { Vec::new() }; 3];

@@ -7,13 +7,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use xtask::cases::Share;
 use xtask::report::Counts;
 
 use crate::cases::{self, Case, Context, Skip};
 use crate::harness::{catch_signals, check_interrupt, remove_stale};
-use crate::machine::message::{
-    Message, Outcome, Report, Selection, Sender, Share, Summary, Verdict,
-};
+use crate::machine::message::{Message, Outcome, Report, Selection, Sender, Summary, Verdict};
 
 /// Why a case did not run.
 pub(crate) const TIME_IS_UP: &str = "the time of the whole run is up";
@@ -71,7 +70,7 @@ pub(crate) fn chosen(selection: &Selection) -> impl Iterator<Item = Case> {
         cases[..everywhere].rotate_left(everywhere * part / of);
     }
     cases.into_iter().filter(|case| {
-        (selection.include_slow || !case.slow)
+        (selection.extent.include_slow || !case.slow)
             && (!case.portable || selection.portable.has(case.name))
             && selection
                 .filter
@@ -92,7 +91,7 @@ fn run_chosen(
     );
     catch_signals()?;
     remove_stale()?;
-    let context = Context::new(&agent, selection.include_slow, selection.repeat);
+    let context = Context::new(&agent, selection.extent.clone());
     let begun = Instant::now();
     let mut counts = Counts::default();
     let mut verdicts = Vec::new();
@@ -108,7 +107,7 @@ fn run_chosen(
         } else if case.portable && is_late(selection.portable_within) {
             left_out(case, PORTABLE_TIME_IS_UP)
         } else {
-            run_until_passed(&context, case, selection.retries)
+            run_until_passed(&context, case, selection.extent.retries)
         };
         print(&verdict);
         sender.send(&Message::Case(verdict.clone()))?;

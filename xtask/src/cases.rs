@@ -1,6 +1,8 @@
 //! Where and how the end-to-end cases run: what `cargo xtask test` is given and hands to `e2e machine test`
 //! as JSON.
 
+use std::str::FromStr;
+
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -60,21 +62,15 @@ pub struct Request {
     /// Runs only the cases with this in their name.
     #[arg(long)]
     pub filter: Option<String>,
-    /// Runs also the cases that take minutes each.
-    #[arg(long)]
-    pub include_slow: bool,
+    /// How much they do.
+    #[command(flatten)]
+    pub extent: Extent,
     /// Goes on after a stage that failed.
     #[arg(long)]
     pub keep_going: bool,
     /// Kills a virtual machine after this many seconds.
     #[arg(long, default_value_t = VM_TIMEOUT)]
     pub vm_timeout: u64,
-    /// Runs a case that failed again, at most this often; its failures are shown all the same.
-    #[arg(long, default_value_t = 0)]
-    pub retries: u32,
-    /// How often the cases that repeat themselves do so, instead of a few times.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub repeat: Option<u32>,
     /// Runs each case in each machine. Else those that take the same way on every kernel run on this one and in one
     /// machine.
     #[arg(long)]
@@ -90,6 +86,72 @@ pub struct Request {
     pub at_once: usize,
 }
 
+/// How much the cases do, and by what they choose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct Extent {
+    /// Runs also the cases that take minutes each.
+    #[arg(long)]
+    pub include_slow: bool,
+    /// How often the cases that repeat themselves do so, instead of a few times.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: Option<u32>,
+    /// By what the cases choose at random: the seed that a failed run printed repeats what it did, in its order.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Of the pods that `kubernetes_plan` chooses by the seed, one part: 2/3 is the second of three, which different
+    /// runs may take.
+    #[arg(long, value_name = "PART/OF", requires = "seed")]
+    pub part: Option<Share>,
+    /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
+    /// its failures are shown: on a machine that others use too, a wait can be too short.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub retries: u32,
+}
+
+/// One of several parts of a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Which, from 0.
+    pub part: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl Share {
+    /// The whole.
+    pub const ALL: Self = Self { part: 0, of: 1 };
+
+    /// Whether it has what bears this name. A further name moves no other to another part.
+    pub fn has(self, name: &str) -> bool {
+        let sum: usize = name.bytes().map(usize::from).sum();
+        sum % self.of == self.part
+    }
+
+    /// Every n-th of a list.
+    pub fn take_of<T>(self, list: Vec<T>) -> Vec<T> {
+        list.into_iter().skip(self.part).step_by(self.of).collect()
+    }
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/');
+        let read = parts.and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+        match read {
+            Some((part @ 1.., of)) if part <= of => Ok(Self { part: part - 1, of }),
+            _ => Err("it is two numbers, the first from 1 to the second: 2/3".to_owned()),
+        }
+    }
+}
+
 impl Request {
     /// Everything, to the end.
     pub fn everything() -> Self {
@@ -97,11 +159,12 @@ impl Request {
         Self {
             kernels: [Place::Here].into_iter().chain(guests).collect(),
             filter: None,
-            include_slow: false,
+            extent: Extent {
+                retries: 2,
+                ..Extent::default()
+            },
             keep_going: true,
             vm_timeout: VM_TIMEOUT,
-            retries: 2,
-            repeat: None,
             everywhere: false,
             portable_within: Some(PORTABLE_WITHIN),
             within: None,
@@ -131,6 +194,22 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_make_the_whole() {
+        assert_eq!("1/1".parse(), Ok(Share::ALL));
+        assert_eq!("2/3".parse(), Ok(Share { part: 1, of: 3 }));
+        for wrong in ["", "2", "0/3", "4/3", "1/0", "-1/3", "a/b", "1/2/3"] {
+            assert!(wrong.parse::<Share>().is_err(), "{wrong}");
+        }
+        let all: Vec<u32> = (0..10).collect();
+        let mut parts = Vec::new();
+        for part in 0..3 {
+            parts.extend(Share { part, of: 3 }.take_of(all.clone()));
+        }
+        parts.sort_unstable();
+        assert_eq!(parts, all);
+    }
 
     #[test]
     fn kernels_are_chosen_by_series() {

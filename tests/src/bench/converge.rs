@@ -59,7 +59,7 @@ struct Row {
 
 impl Converge {
     pub(super) fn run(&self) -> Result<()> {
-        let context = Context::new(&self.agent, true, None);
+        let context = Context::of_bench(&self.agent);
         let emulated = context.emulated();
         let context = if self.counted {
             context.at_full_speed()

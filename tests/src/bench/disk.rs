@@ -53,7 +53,7 @@ struct Row {
 
 impl Disk {
     pub(super) fn run(&self) -> Result<()> {
-        let context = Context::new(&self.agent, true, None);
+        let context = Context::of_bench(&self.agent);
         let home = tempfile::tempdir_in("/var/tmp")?;
         let file = home.path().join("file");
         fs::write(&file, vec![0x5a; FILE])?;

@@ -94,7 +94,7 @@ impl Freeing {
         catch_signals()?;
         let agent = fs::canonicalize(&self.agent)
             .with_context(|| format!("find {}", self.agent.display()))?;
-        let context = Context::new(&agent, true, None);
+        let context = Context::of_bench(&agent);
         let mut rows = Vec::new();
         for &size in &self.size {
             let sizes = Sizes::of(setting(), 100 * size);

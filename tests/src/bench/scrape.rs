@@ -102,7 +102,7 @@ impl Scrape {
     pub(super) fn run(&self) -> Result<()> {
         catch_signals()?;
         remove_stale()?;
-        let context = Context::new(&self.agent, true, None);
+        let context = Context::of_bench(&self.agent);
         let (parts, recorded) = self.requests(&context)?;
         let answers = ["none", "basic", "full"].map(|pods| self.answer(&context, pods));
         let answers: Vec<_> = answers.into_iter().collect::<Result<_>>()?;

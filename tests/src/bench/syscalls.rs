@@ -69,7 +69,7 @@ impl Syscalls {
         catch_signals()?;
         let agent = fs::canonicalize(&self.agent)
             .with_context(|| format!("find {}", self.agent.display()))?;
-        let context = Context::new(&agent, true, None);
+        let context = Context::of_bench(&agent);
         let mut tally = Tally::new();
         for run in 1..=self.runs {
             let entries = self.evict(&context).with_context(|| format!("run {run}"))?;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{Bytes, Container, MilliCpu, Pod, PodUid, QosClass, Resources};
 
-use super::{Case, Context, SEED, case, portable, systemd::needs_systemd};
+use super::{Case, Context, case, portable, systemd::needs_systemd};
 use crate::harness::fresh_uid;
 
 mod refusals;
@@ -33,8 +33,8 @@ fn churn_systemd(context: &Context) -> Result<()> {
 }
 
 fn churn(context: &Context, driver: &'static str) -> Result<()> {
-    let seed = context.seed()?;
-    churn_with(context, driver, seed).with_context(|| format!("with {SEED}={seed}"))
+    let seed = context.seed();
+    churn_with(context, driver, seed).with_context(|| format!("with --seed {seed}"))
 }
 
 /// How much a churn does.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use xtask::cases::{Extent, Share};
 
 use crate::harness::{Log, quantile};
 use crate::kubernetes::{Cluster, Shared};
@@ -113,9 +114,6 @@ const fn slow(name: &'static str, run: fn(&Context) -> Result<()>) -> Case {
         portable: false,
     }
 }
-
-/// A number to choose everything by; what a failed run printed repeats what it did, in its order.
-const SEED: &str = "PODWARDEN_E2E_SEED";
 
 /// How far apart two CPU times are, nanoseconds.
 fn cpu_gap(found: u64, kernel: u64) -> u64 {
@@ -229,21 +227,28 @@ const EMULATED: u32 = 10;
 pub(crate) struct Context {
     agent: PathBuf,
     emulated: bool,
-    include_slow: bool,
-    repetitions: Option<u32>,
+    extent: Extent,
     figures: RefCell<Vec<Figure>>,
     log: RefCell<Log>,
     kubernetes: RefCell<Shared>,
 }
 
 impl Context {
+    /// For an agent, on this machine, with all that takes long: of a benchmark.
+    pub(crate) fn of_bench(agent: &Path) -> Self {
+        let extent = Extent {
+            include_slow: true,
+            ..Extent::default()
+        };
+        Self::new(agent, extent)
+    }
+
     /// For an agent, on this machine.
-    pub(crate) fn new(agent: &Path, include_slow: bool, repetitions: Option<u32>) -> Self {
+    pub(crate) fn new(agent: &Path, extent: Extent) -> Self {
         Self {
             agent: agent.to_owned(),
             emulated: is_emulated(),
-            include_slow,
-            repetitions,
+            extent,
             figures: RefCell::default(),
             log: RefCell::default(),
             kubernetes: RefCell::default(),
@@ -270,23 +275,26 @@ impl Context {
 
     /// Whether long runs were asked for.
     pub(crate) fn include_slow(&self) -> bool {
-        self.include_slow
+        self.extent.include_slow
     }
 
     /// How often to do what is done again and again: as asked for, or else `usual`.
     pub(crate) fn repetitions(&self, usual: u32) -> u32 {
-        self.repetitions.unwrap_or(usual)
+        self.extent.repeat.unwrap_or(usual)
     }
 
-    /// What to choose everything by, noted as a figure: as the environment tells it, or any.
-    pub(crate) fn seed(&self) -> Result<u64> {
-        let seed = match std::env::var(SEED) {
-            Ok(text) => text.parse().with_context(|| format!("{SEED}={text}"))?,
-            // Short enough to be copied, and to be a figure without loss.
-            Err(_) => u64::from(fastrand::u32(..)),
-        };
+    /// What to choose everything by, noted as a figure: as asked for, or any.
+    pub(crate) fn seed(&self) -> u64 {
+        // Short enough to be copied, and to be a figure without loss.
+        let any = || u64::from(fastrand::u32(..));
+        let seed = self.extent.seed.unwrap_or_else(any);
         self.figure("seed", seed as f64, "");
-        Ok(seed)
+        seed
+    }
+
+    /// The part of what is chosen by the seed that this run takes.
+    pub(crate) fn part(&self) -> Share {
+        self.extent.part.unwrap_or_default()
     }
 
     /// How long to wait for something that takes `seconds` at the very most on a real machine.

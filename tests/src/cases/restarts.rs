@@ -110,7 +110,7 @@ impl<'a> Rig<'a> {
 }
 
 fn restarts_continue(context: &Context) -> Result<()> {
-    let seed = context.seed()?;
+    let seed = context.seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut rig = Rig::new(context)?;
     let pods = rig.node.pods(vec![

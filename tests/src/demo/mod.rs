@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use xtask::cases::Extent;
 
 use self::live::Top;
 use self::report::{Compared, Pair, Report, Victim};
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     remove_stale()?;
     let agent =
         fs::canonicalize(&args.agent).with_context(|| format!("find {}", args.agent.display()))?;
-    let context = Context::new(&agent, false, None);
+    let context = Context::new(&agent, Extent::default());
     let result = show(&context, args);
     if result.is_err() {
         for line in context.take_log().tail(20) {

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use xtask::cases::Share;
 use xtask::paths::Workspace;
 
 use super::debian::{self, Debian};
 use super::initramfs;
 use super::kernels::Kernel;
-use super::message::{Selection, Share};
+use super::message::Selection;
 
 /// What is enough for the cases, MiB.
 pub(super) const MEMORY: u32 = 2048;

@@ -13,6 +13,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use xtask::cases::{Extent, Share};
 use xtask::report::Counts;
 
 /// How the word on the kernel's command line begins. Neither the kernel nor systemd takes a name with this
@@ -57,12 +58,9 @@ pub(crate) struct Selection {
     /// Only cases with this in their name; given more than once, with all of them.
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Vec<String>,
-    /// Also what takes minutes.
-    #[arg(long)]
-    pub(crate) include_slow: bool,
-    /// How often the cases that repeat themselves do so, instead of a few times.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) repeat: Option<u32>,
+    /// How much they do.
+    #[command(flatten)]
+    pub(crate) extent: Extent,
     /// Which of the cases that take the same way on every kernel; the others run in every machine.
     #[arg(skip)]
     pub(crate) portable: Share,
@@ -73,36 +71,6 @@ pub(crate) struct Selection {
     /// After how many seconds no further case begins at all.
     #[arg(skip)]
     pub(crate) within: Option<u64>,
-    /// Runs a case that failed again, at most this often. It counts as passed when it then holds, and
-    /// its failures are shown: on a machine that others use too, a wait can be too short.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) retries: u32,
-}
-
-/// The cases of one machine where several share them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Share {
-    /// Which machine this is, from 0.
-    pub(crate) part: usize,
-    /// How many there are.
-    pub(crate) of: usize,
-}
-
-impl Share {
-    /// Each case.
-    pub(crate) const ALL: Self = Self { part: 0, of: 1 };
-
-    /// Whether it has the case of this name. A new case moves no other to another machine.
-    pub(crate) fn has(self, name: &str) -> bool {
-        let sum: usize = name.bytes().map(usize::from).sum();
-        sum % self.of == self.part
-    }
-}
-
-impl Default for Share {
-    fn default() -> Self {
-        Self::ALL
-    }
 }
 
 /// One line of a run.
@@ -269,7 +237,11 @@ mod tests {
         ] {
             let request = Request::Cases(Selection {
                 filter: vec![filter.to_owned()],
-                retries: 2,
+                extent: Extent {
+                    retries: 2,
+                    part: Some(Share { part: 1, of: 3 }),
+                    ..Extent::default()
+                },
                 ..Selection::default()
             });
             let word = request.word().unwrap();

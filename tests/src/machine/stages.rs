@@ -37,9 +37,7 @@ fn stages(workspace: &Workspace, request: &Request, report: &mut Report) -> Resu
         |within: Option<u64>| within.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let all = Selection {
         filter: request.filter.iter().cloned().collect(),
-        include_slow: request.include_slow,
-        retries: request.retries,
-        repeat: request.repeat,
+        extent: request.extent.clone(),
         within: request.within,
         ..Selection::default()
     };

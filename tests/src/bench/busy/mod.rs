@@ -62,7 +62,7 @@ impl Busy {
     pub(super) fn run(&self) -> Result<()> {
         catch_signals()?;
         remove_stale()?;
-        let context = Context::new(&self.agent, true, None);
+        let context = Context::of_bench(&self.agent);
         let scene = Scene::make(&context, self.pods)?;
         let agent = &scene.node.agent;
         let mut windows = Vec::new();

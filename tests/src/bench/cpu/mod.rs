@@ -142,7 +142,7 @@ impl Cpu {
         catch_signals()?;
         let agent = std::fs::canonicalize(&self.agent)
             .with_context(|| format!("find {}", self.agent.display()))?;
-        let context = Context::new(&agent, true, None);
+        let context = Context::of_bench(&agent);
         let mut rows: Vec<report::Row> = self.settings().map(report::Row::new).collect();
         // In turn, so that the machine's drift meets all of them alike.
         for run in 1..=self.runs {

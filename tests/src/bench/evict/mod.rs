@@ -137,7 +137,7 @@ impl Evict {
         catch_signals()?;
         let agent = std::fs::canonicalize(&self.agent)
             .with_context(|| format!("find {}", self.agent.display()))?;
-        let context = Context::new(&agent, true, None);
+        let context = Context::of_bench(&agent);
         let mut report = Report::new(&context);
         // What was measured until then is worth a look all the same.
         let ended = self.measure(&context, &mut report);

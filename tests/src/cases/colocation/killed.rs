@@ -56,7 +56,7 @@ struct Rig<'a> {
 }
 
 pub(super) fn nothing_stays_of_killed_agents(context: &Context) -> Result<()> {
-    let random = Rng::with_seed(context.seed()?);
+    let random = Rng::with_seed(context.seed());
     let mut rig = Rig::start(context, random)?;
     let rounds = context.repetitions(if context.emulated() { 1 } else { 10 });
     for round in 0..rounds {

@@ -44,7 +44,7 @@ const SETTLED: Duration = Duration::from_secs(150);
 /// No file of the kubelet's differs from what the agent beside it says, nothing is written, accounts are the kernel's, each
 /// filler and no other pod is evicted once and never runs again, and the agent's memory does not grow.
 fn kubernetes_churn(context: &Context) -> Result<()> {
-    let seed = context.seed()?;
+    let seed = context.seed();
     let cluster = context.kubernetes()?;
     cluster.clear()?;
     cluster.agent_with(enforcing)?;

@@ -116,7 +116,7 @@ fn hand_over(rig: &mut Rig, next: Standby, signal: Signal) -> Result<TookOver> {
 
 /// A pod fills memory while agents change, by a clean end and by a kill.
 pub(super) fn filling(context: &Context) -> Result<()> {
-    let seed = context.seed()?;
+    let seed = context.seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut rig = Rig::new(context)?;
     let calm = rig.node.pod(PodSpec::burstable("calm", "32Mi"))?;

@@ -79,7 +79,7 @@ struct Soak<'a> {
 
 impl<'a> Soak<'a> {
     fn begin(context: &'a Context) -> Result<Self> {
-        let seed = context.seed()?;
+        let seed = context.seed();
         let server = ApiServer::start()?;
         let mut rig = Rig::with(context, |options, home| {
             let kubeconfig = home.join("kubeconfig");
