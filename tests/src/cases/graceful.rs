@@ -103,6 +103,7 @@ fn graceful_cut_short(context: &Context) -> Result<()> {
     scene.world.add(&filler)?;
     let mut filler = start(&scene.world, &filler, &fill)?;
     scene.killed(context)?;
+    expect_status(&scene.world, &scene.spec)?;
     let eviction = scene.evicted()?;
     ensure!(scene.says("a hard level was reached"), "{eviction:?}");
     // What it asks for, which is less than is allowed.
