@@ -32,8 +32,12 @@ const REFRESH: Duration = Duration::from_secs(60);
 /// So often an object that changes between two requests is looked at again.
 const CHANGES: u32 = 5;
 
-/// An eviction status waits so long for the taint.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// An eviction status waits so long for the taint at most: its pod is held dead meanwhile.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A scheduler has so long to see the taint before the status stands: it learns of Nodes and of pods by two watches,
+/// and may see the new pod before a Node that changed first.
+const WATCHED: Duration = Duration::from_millis(250);
 
 /// How the taint stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,8 +47,8 @@ enum Taint {
     Unkept,
     /// The Node does not have it.
     Absent,
-    /// The Node has it.
-    Present,
+    /// The Node has it, from this time at the latest.
+    Present(Instant),
 }
 
 /// Whether the node is short of memory, and whether the Node object says so. Cheap to clone.
@@ -75,15 +79,23 @@ impl NodePressure {
         *self.short.borrow()
     }
 
-    /// Waits until the Node has the taint, where memory is short and the taint can be written; not for long. A
-    /// controller that learns of an eviction makes a new pod at once, and the scheduler would send it to this node.
+    /// Waits until the Node has the taint and the scheduler knows of it, where memory is short and the taint can be
+    /// written; not for long. A controller that learns of an eviction makes a new pod at once, and the scheduler would
+    /// send it to this node.
     pub(super) async fn settled(&self) {
         if !self.is() {
             return;
         }
         let mut taint = self.taint.subscribe();
-        let settled = taint.wait_for(|taint| *taint != Taint::Absent);
-        // An error says that the agent ends.
+        let settled = async {
+            let found = taint.wait_for(|taint| *taint != Taint::Absent).await;
+            // An error says that the agent ends.
+            let found = found.map_or(Taint::Unkept, |found| *found);
+            if let Taint::Present(at) = found {
+                tokio::time::sleep_until((at + WATCHED).into()).await;
+            }
+        };
+        // What is late is not waited for.
         let _ = tokio::time::timeout(PATIENCE, settled).await;
     }
 }
@@ -133,10 +145,16 @@ impl NodePart for MemoryTaint {
         let written = write(server, node, *short).await;
         let taint = match (&written, short) {
             (Err(_), _) => Taint::Unkept,
-            (Ok(()), true) => Taint::Present,
+            (Ok(()), true) => Taint::Present(clock::of_timers()),
             (Ok(()), false) => Taint::Absent,
         };
-        self.taint.send_replace(taint);
+        self.taint.send_if_modified(|before| {
+            let is_news = !matches!((&*before, taint), (Taint::Present(_), Taint::Present(_)));
+            if is_news {
+                *before = taint;
+            }
+            is_news
+        });
         written
     }
 
@@ -283,7 +301,7 @@ mod tests {
         assert_eq!(part.last(&false, true), None);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_status_waits_for_the_taint_and_not_for_one_that_cannot_be_written() {
         let pressure = NodePressure::default();
         let settled = || pressure.settled().now_or_never().is_some();
@@ -292,10 +310,15 @@ mod tests {
         assert!(settled(), "no task keeps it");
         pressure.taint.send_replace(Taint::Absent);
         assert!(!settled());
-        // Not for ever.
+        let start = clock::of_timers();
         pressure.settled().await;
-        pressure.taint.send_replace(Taint::Present);
-        assert!(settled());
+        assert!(clock::of_timers() - start >= PATIENCE, "not for ever");
+        let start = clock::of_timers();
+        pressure.taint.send_replace(Taint::Present(start));
+        assert!(!settled(), "the scheduler may not have seen it");
+        pressure.settled().await;
+        assert!(clock::of_timers() - start >= WATCHED);
+        assert!(settled(), "it has it since long");
         pressure.taint.send_replace(Taint::Unkept);
         assert!(settled());
     }
