@@ -7,13 +7,13 @@
 //! | `cni` | the network plugins, behind a shim that writes down what they are asked for |
 //! | `image` | an image with busybox in it |
 //! | `pods` | pods that run through CRI below the agent's cgroups |
-//! | `runc` | the weight that it gives a container |
+//! | `oci` | what runc and crun make of a container's values |
 
 mod cni;
 mod cri;
 mod image;
+mod oci;
 mod pods;
-mod runc;
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -35,8 +35,8 @@ use crate::harness::{eventually, private_dir};
 
 pub(crate) use self::cni::{Asked, plugins};
 pub(crate) use self::image::{NAME as BUSYBOX, build as build_busybox};
+pub(crate) use self::oci::{crun_limits_stay, linear_weight, weighs_linearly};
 pub(crate) use self::pods::{DEFAULT_HANDLER, RunningPod, Started, TEARDOWN, WORKLOAD};
-pub(crate) use self::runc::{linear_weight, weighs_linearly};
 
 /// What has to be on the machine, besides the network plugins.
 const PROGRAMS: [&str; 8] = [

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::enclosure::Enclosure;
 use super::pki::Pki;
 use super::{ADDRESS, Driver, NODE, succeed};
-use crate::containerd::{BUSYBOX, find};
+use crate::containerd::{BUSYBOX, crun_limits_stay, find};
 use crate::harness::{eventually, values};
 use crate::machine::init::is_guest;
 
@@ -25,6 +25,7 @@ const THRESHOLD: u64 = 50 << 20;
 /// How long a runtime may take in a test machine: a container with a limit of 1m CPU has 10 ms a second for the
 /// interpreted instructions of its start.
 const SLOW_RUNTIME: &str = "30m";
+const RUNTIMES: [&str; 2] = ["runc", "crun"];
 /// Lines of each log that a failure in a test machine leaves.
 const PRINTED: usize = 60;
 
@@ -38,7 +39,10 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    pub(super) fn new(name: &'static str, program: PathBuf, args: Vec<String>) -> Self {
+    pub(super) fn new(name: &'static str, program: PathBuf, mut args: Vec<String>) -> Self {
+        if is_guest() {
+            args.extend(calm(name).iter().map(|&arg| arg.to_owned()));
+        }
         Self {
             name,
             program,
@@ -73,6 +77,25 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// What it is told besides in a test machine, where every instruction is interpreted: it does less while nothing happens.
+fn calm(name: &str) -> &'static [&'static str] {
+    match name {
+        // It has no peers to look for ten times a second.
+        "etcd" => &["--heartbeat-interval=1000", "--election-timeout=10000"],
+        "kube-apiserver" => &["--enable-priority-and-fairness=false"],
+        // Those that the cases there need.
+        "kube-controller-manager" => {
+            &["--controllers=serviceaccount-controller,job-controller,node-lifecycle-controller"]
+        }
+        // Its figures of containers decide nothing there.
+        "kubelet" => &[
+            "--housekeeping-interval=1m",
+            "--max-housekeeping-interval=2m",
+        ],
+        _ => &[],
     }
 }
 
@@ -239,16 +262,12 @@ state = "/run/containerd"
   conf_dir = "{network}"
 [plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "{snapshotter}"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  NoPivotRoot = {in_initramfs}
-  SystemdCgroup = {by_systemd}
-"#,
+  default_runtime_name = "{runtime}"
+{runtimes}"#,
         restricted = restricts_oom_score(),
         snapshotter = snapshotter(),
-        in_initramfs = is_guest(),
-        by_systemd = driver == Driver::Systemd,
+        runtime = default_runtime(driver)?,
+        runtimes = RUNTIMES.map(|runtime| handler(runtime, driver)).concat(),
         dir = dir.display(),
         plugins = plugins.display(),
         network = network.display(),
@@ -257,6 +276,28 @@ state = "/run/containerd"
     let program = find("containerd").context("there is no containerd")?;
     let args = vec![format!("--config={}", config.display())];
     Ok(Daemon::new("containerd", program, args))
+}
+
+/// The runtime of pods without a class. In a test machine that is crun, which starts a container with far fewer
+/// instructions.
+fn default_runtime(driver: Driver) -> Result<&'static str> {
+    let by_crun = is_guest() && (driver == Driver::Cgroupfs || crun_limits_stay()?);
+    Ok(RUNTIMES[usize::from(by_crun)])
+}
+
+/// A runtime of pods, whose class names it.
+fn handler(runtime: &str, driver: Driver) -> String {
+    format!(
+        r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{runtime}]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{runtime}.options]
+  BinaryName = "{runtime}"
+  NoPivotRoot = {in_initramfs}
+  SystemdCgroup = {by_systemd}
+"#,
+        in_initramfs = is_guest(),
+        by_systemd = driver == Driver::Systemd,
+    )
 }
 
 /// Whether the runtime may not lower a process's `oom_score_adj`.

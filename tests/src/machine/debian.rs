@@ -50,8 +50,8 @@ pub(super) const PEERS: Debian = Debian {
 pub(super) const KUBERNETES: Debian = Debian {
     name: "kubernetes-node",
     release: None,
-    packages: "systemd,dbus,etcd-server,containerd,runc,containernetworking-plugins,iptables,iproute2,\
-               busybox-static,xz-utils",
+    packages: "systemd,dbus,etcd-server,containerd,runc,crun,containernetworking-plugins,iptables,\
+               iproute2,busybox-static,xz-utils",
     kubernetes: true,
 };
 
