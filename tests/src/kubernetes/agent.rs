@@ -191,13 +191,17 @@ impl Cluster {
 
     /// What the agent's container wrote, of all its starts.
     pub(crate) fn agent_log(&self) -> Result<String> {
+        self.agent_log_of("")
+    }
+
+    /// What the agent in the pod with this uid has logged.
+    pub(crate) fn agent_log_of(&self, uid: &str) -> Result<String> {
         let dir = self.enclosure.dir().join("var/log/pods");
         let mut text = String::new();
         for pod in entries(&dir)? {
-            if pod
-                .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("podwarden_"))
-            {
+            // The pod's namespace, name and uid.
+            let name = pod.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with("podwarden_") && name.ends_with(uid) {
                 for log in entries(&pod.join("podwarden"))? {
                     text += &fs::read_to_string(log)?;
                 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{LIMIT, enforcing};
 use crate::cases::{Case, Context, case};
 use crate::harness::{Cgroup, eventually, sleep};
-use crate::kubernetes::{Cluster, Pod, condition};
+use crate::kubernetes::{Cluster, Pod, condition, uid};
 
 pub(in crate::cases) const CASES: &[Case] = &[
     case("kubernetes_eviction", kubernetes_eviction),
@@ -100,10 +100,13 @@ impl Scene {
         eventually(LIMIT, || self.evicted_once())
     }
 
-    /// How often the agents have logged that the node's own level cannot be watched: in the enclosure no cgroup is the
+    /// How often the agent has logged that the node's own level cannot be watched: in the enclosure no cgroup is the
     /// machine's topmost.
     fn warned(&self) -> Result<usize> {
-        let log = self.cluster.agent_log()?;
+        // The kubelet removes the logs of agents before it some time after their ends.
+        let log = self
+            .cluster
+            .agent_log_of(&uid(&self.cluster.agent_pod()?)?)?;
         Ok(log.matches("its level cannot be watched").count())
     }
 
@@ -184,7 +187,11 @@ fn kubernetes_eviction(context: &Context) -> Result<()> {
         let evicted = || {
             scene.evict()?;
             scene.stays_evicted(LIMIT)?;
-            ensure!(scene.warned()? == warned, "it warns at each change");
+            let now = scene.warned()?;
+            ensure!(
+                now == warned,
+                "it warns at each change: {warned} times, and {now} after an eviction"
+            );
             Ok(())
         };
         evicted().with_context(|| format!("run {run}"))?;
