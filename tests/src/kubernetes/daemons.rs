@@ -25,7 +25,8 @@ const THRESHOLD: u64 = 50 << 20;
 /// How long a runtime may take in a test machine: a container with a limit of 1m CPU has 10 ms a second for the
 /// interpreted instructions of its start.
 const SLOW_RUNTIME: &str = "30m";
-const RUNTIMES: [&str; 2] = ["runc", "crun"];
+const RUNC: &str = "runc";
+const CRUN: &str = "crun";
 /// Lines of each log that a failure in a test machine leaves.
 const PRINTED: usize = 60;
 
@@ -267,7 +268,9 @@ state = "/run/containerd"
         restricted = restricts_oom_score(),
         snapshotter = snapshotter(),
         runtime = default_runtime(driver)?,
-        runtimes = RUNTIMES.map(|runtime| handler(runtime, driver)).concat(),
+        runtimes = [RUNC, CRUN]
+            .map(|runtime| handler(runtime, driver))
+            .concat(),
         dir = dir.display(),
         plugins = plugins.display(),
         network = network.display(),
@@ -282,7 +285,7 @@ state = "/run/containerd"
 /// instructions.
 fn default_runtime(driver: Driver) -> Result<&'static str> {
     let by_crun = is_guest() && (driver == Driver::Cgroupfs || crun_limits_stay()?);
-    Ok(RUNTIMES[usize::from(by_crun)])
+    Ok(if by_crun { CRUN } else { RUNC })
 }
 
 /// A runtime of pods, whose class names it.

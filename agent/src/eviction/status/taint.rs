@@ -47,7 +47,7 @@ enum Taint {
     Unkept,
     /// The Node does not have it.
     Absent,
-    /// The Node has it, from this time at the latest.
+    /// The Node has it; when that was written or seen last.
     Present(Instant),
 }
 
@@ -148,13 +148,7 @@ impl NodePart for MemoryTaint {
             (Ok(()), true) => Taint::Present(clock::of_timers()),
             (Ok(()), false) => Taint::Absent,
         };
-        self.taint.send_if_modified(|before| {
-            let is_news = !matches!((&*before, taint), (Taint::Present(_), Taint::Present(_)));
-            if is_news {
-                *before = taint;
-            }
-            is_news
-        });
+        self.taint.send_replace(taint);
         written
     }
 

@@ -104,9 +104,8 @@ impl Scene {
     /// machine's topmost.
     fn warned(&self) -> Result<usize> {
         // The kubelet removes the logs of agents before it some time after their ends.
-        let log = self
-            .cluster
-            .agent_log_of(&uid(&self.cluster.agent_pod()?)?)?;
+        let agent = uid(&self.cluster.agent_pod()?)?;
+        let log = self.cluster.agent_log_of(&agent)?;
         Ok(log.matches("its level cannot be watched").count())
     }
 
