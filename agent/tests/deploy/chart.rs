@@ -1,14 +1,16 @@
 //! The Helm chart: its defaults are what `deploy/kubernetes/podwarden.yaml` holds, and each preset makes objects that the
 //! API knows, with the rights that its mode needs.
 //!
-//! The templates use a small part of Helm's language, which [`render`] knows: `if` and `eq`, values, `toYaml`,
-//! `nindent` and `.Files.Get`, directives on lines of their own. Where helm is installed, its own rendering is compared as well.
+//! gtmpl-ng renders the templates; those of Helm's functions that they use are here. Where helm is installed, its own
+//! rendering is compared as well.
 
 use std::{collections::BTreeMap, fs, io::ErrorKind, path::PathBuf, process::Command};
 
+use gtmpl_ng::{self as gtmpl, Func, FuncError};
 use k8s_openapi::api::{apps::v1::DaemonSet, rbac::v1::ClusterRole};
 use podwarden::config::{Config, Mode, Overrides};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 fn chart() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart")
@@ -39,96 +41,119 @@ fn values(presets: &[&str]) -> Value {
     values
 }
 
-fn is_true(value: &Value) -> bool {
+/// What templates see of a value.
+fn of_template(value: &Value) -> gtmpl::Value {
     match value {
-        Value::Null => false,
-        Value::Bool(is) => *is,
-        Value::Object(map) => !map.is_empty(),
-        Value::String(text) => !text.is_empty(),
-        _ => true,
-    }
-}
-
-fn look_up(path: &str, values: &Value) -> Value {
-    match path {
-        ".Release.Namespace" => json!("podwarden"),
-        path => {
-            let path = path
-                .strip_prefix(".Values.")
-                .unwrap_or_else(|| panic!("{path}: unknown"));
-            path.split('.')
-                .fold(values.clone(), |value, key| value[key].clone())
+        Value::Null => gtmpl::Value::Nil,
+        Value::Bool(is) => (*is).into(),
+        Value::Number(number) => number.as_i64().unwrap().into(),
+        Value::String(text) => text.as_str().into(),
+        Value::Array(all) => all.iter().map(of_template).collect::<Vec<_>>().into(),
+        Value::Object(all) => {
+            let pairs = all
+                .iter()
+                .map(|(key, value)| (key.clone(), of_template(value)));
+            gtmpl::Value::Map(pairs.collect())
         }
     }
 }
 
-/// What stands between `{{` and `}}`, indented as `nindent` asks.
-fn expression(text: &str, values: &Value) -> String {
-    let (value, indent) = match text.split_once(" | nindent ") {
-        Some((value, indent)) => (value, Some(indent.parse::<usize>().unwrap())),
-        None => (text, None),
+/// The same, back.
+fn of_json(value: &gtmpl::Value) -> Value {
+    match value {
+        gtmpl::Value::Bool(is) => json!(is),
+        gtmpl::Value::Number(number) => json!(number.as_i64().unwrap()),
+        gtmpl::Value::String(text) => json!(text),
+        gtmpl::Value::Array(all) => all.iter().map(of_json).collect(),
+        gtmpl::Value::Map(all) | gtmpl::Value::Object(all) => {
+            let pairs = all.iter().map(|(key, value)| (key.clone(), of_json(value)));
+            pairs.collect::<serde_json::Map<_, _>>().into()
+        }
+        gtmpl::Value::Nil | gtmpl::Value::NoValue => Value::Null,
+        other => panic!("{other:?} has no JSON"),
+    }
+}
+
+/// JSON, which is YAML.
+fn to_json(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
+    Ok(of_json(&args[0]).to_string().into())
+}
+
+fn nindent(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
+    let width = of_json(&args[0]).as_u64().unwrap();
+    let indent = format!("\n{}", " ".repeat(usize::try_from(width).unwrap()));
+    let text = args[1].to_string();
+    Ok(format!("{indent}{}", text.replace('\n', &indent)).into())
+}
+
+fn sha256sum(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
+    let digest = Sha256::digest(args[0].to_string());
+    let bytes = digest.iter().map(|byte| format!("{byte:02x}"));
+    Ok(bytes.collect::<String>().into())
+}
+
+/// Keys, the value where they lead nowhere, and the map.
+fn dig(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
+    let [keys @ .., default, map] = args else {
+        return Err(FuncError::Generic(
+            "dig takes keys, a value and a map".to_owned(),
+        ));
     };
-    let value = if let Some(path) = value.strip_prefix("toYaml ") {
-        // JSON is YAML.
-        look_up(path, values).to_string()
-    } else if let Some(file) = value.strip_prefix(".Files.Get ") {
-        fs::read_to_string(chart().join(file.trim_matches('"'))).unwrap()
-    } else {
-        match look_up(value, values) {
-            Value::String(text) => text,
-            other => other.to_string(),
-        }
-    };
-    let Some(indent) = indent else { return value };
-    let lines = value
-        .lines()
-        .map(|line| format!("\n{}{line}", " ".repeat(indent)));
-    lines.collect()
+    let keys = keys.iter().map(ToString::to_string);
+    let found = keys.fold(of_json(map), |map, key| map[key].clone());
+    Ok(match found {
+        Value::Null => default.clone(),
+        found => of_template(&found),
+    })
 }
 
-fn condition(text: &str, values: &Value) -> bool {
-    match text.strip_prefix("eq ") {
-        None => is_true(&look_up(text, values)),
-        Some(rest) => {
-            let (path, wanted) = rest.split_once(' ').unwrap();
-            look_up(path, values) == json!(wanted.trim_matches('"'))
-        }
-    }
+fn fail(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
+    Err(FuncError::Generic(args[0].to_string()))
+}
+
+/// `.Files.Get`, which is a method with an argument in Helm.
+fn file(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
+    let text = fs::read_to_string(chart().join(args[0].to_string()));
+    Ok(text.unwrap().into())
 }
 
 /// One template.
-fn render(template: &str, values: &Value) -> String {
-    let mut text = String::new();
-    // Of each open `if`, whether its lines count.
-    let mut open: Vec<bool> = Vec::new();
-    for line in template.lines() {
-        let directive = line
-            .trim()
-            .strip_prefix("{{- ")
-            .and_then(|rest| rest.strip_suffix(" }}"));
-        let counts = open.iter().all(|counts| *counts);
-        match directive {
-            Some(rest) if rest.starts_with("if ") => open.push(condition(&rest[3..], values)),
-            Some("else") => *open.last_mut().unwrap() ^= true,
-            Some("end") => drop(open.pop().unwrap()),
-            _ if !counts => {}
-            Some(rest) if rest.starts_with("fail ") => panic!("{rest}"),
-            Some(rest) => text.push_str(&expression(rest, values)),
-            None => {
-                let mut rest = line;
-                text.push('\n');
-                while let Some((before, after)) = rest.split_once("{{ ") {
-                    let (inside, after) = after.split_once(" }}").unwrap();
-                    text.push_str(before);
-                    text.push_str(&expression(inside, values));
-                    rest = after;
-                }
-                text.push_str(rest);
-            }
-        }
+fn render(template: &str, values: &Value, namespace: &str) -> Result<String, String> {
+    let mut one = gtmpl::Template::default();
+    one.add_funcs(&[
+        ("toYaml", to_json as Func),
+        ("toJson", to_json),
+        ("nindent", nindent),
+        ("sha256sum", sha256sum),
+        ("dig", dig),
+        ("fail", fail),
+        ("file", file),
+    ]);
+    let template = template.replace(".Files.Get", "file");
+    one.parse(template).map_err(|e| e.to_string())?;
+    let data = [
+        ("Values".to_owned(), of_template(values)),
+        (
+            "Release".to_owned(),
+            of_template(&json!({"Namespace": namespace})),
+        ),
+    ];
+    let data = gtmpl::Context::from(gtmpl::Value::Map(data.into()));
+    one.render(&data).map_err(|e| e.to_string())
+}
+
+/// All templates, by the names of their files.
+fn render_all(values: &Value, namespace: &str) -> Result<Objects, String> {
+    let mut all = Objects::new();
+    for entry in fs::read_dir(chart().join("templates")).unwrap() {
+        let path = entry.unwrap().path();
+        let template = fs::read_to_string(&path).unwrap();
+        let text = render(&template, values, namespace);
+        all.extend(objects(
+            &text.map_err(|e| format!("{}: {e}", path.display()))?,
+        ));
     }
-    assert!(open.is_empty());
-    text
+    Ok(all)
 }
 
 /// The objects by kind and name; a configuration inside one as what it says.
@@ -151,13 +176,23 @@ pub(crate) fn objects(text: &str) -> Objects {
 }
 
 pub(crate) fn rendered(presets: &[&str]) -> Objects {
-    let values = values(presets);
-    let mut all = Objects::new();
-    for entry in fs::read_dir(chart().join("templates")).unwrap() {
-        let template = fs::read_to_string(entry.unwrap().path()).unwrap();
-        all.extend(objects(&render(&template, &values)));
-    }
-    all
+    render_all(&values(presets), "podwarden").unwrap()
+}
+
+/// With these values over those of a preset.
+fn rendered_with(preset: &str, more: Value, namespace: &str) -> Result<Objects, String> {
+    let mut values = values(&[preset]);
+    merge(&mut values, more);
+    render_all(&values, namespace)
+}
+
+/// Takes the checksum of the configuration away, which the plain manifest has none of.
+pub(crate) fn take_checksum(objects: &mut Objects) -> Value {
+    let key = ("DaemonSet".to_owned(), "podwarden".to_owned());
+    let template = &mut objects.get_mut(&key).unwrap()["spec"]["template"]["metadata"];
+    let taken = template["annotations"]["checksum/config"].take();
+    template.as_object_mut().unwrap().remove("annotations");
+    taken
 }
 
 fn object<'a>(objects: &'a Objects, kind: &str, name: &str) -> &'a Value {
@@ -180,7 +215,17 @@ fn the_defaults_are_the_plain_manifest() {
     // The release is recorded in its namespace, so that one must be there before: helm refuses a chart that makes it.
     let namespace = ("Namespace".to_owned(), "podwarden".to_owned());
     assert!(shipped.remove(&namespace).is_some());
-    assert_eq!(rendered(&[]), shipped);
+    let mut defaults = rendered(&[]);
+    take_checksum(&mut defaults);
+    assert_eq!(defaults, shipped);
+}
+
+#[test]
+fn another_configuration_is_another_pod() {
+    let of = |presets| take_checksum(&mut rendered(presets));
+    assert_ne!(of(&["observe"]), of(&["enforce"]));
+    assert_eq!(of(&["enforce"]), of(&["enforce", "monitoring"]));
+    assert_eq!(of(&[]).as_str().unwrap().len(), 64);
 }
 
 #[test]
@@ -260,14 +305,65 @@ fn monitoring_serves_metrics_to_those_whom_the_api_server_lets_in() {
 }
 
 #[test]
-#[should_panic(expected = "set rights.evict")]
-fn enforcing_without_its_rights_is_refused() {
-    let mut values = values(&["enforce"]);
-    values["rights"]["evict"] = json!(false);
-    render(
-        &fs::read_to_string(chart().join("templates/rights.yaml")).unwrap(),
-        &values,
-    );
+fn a_configuration_without_its_rights_is_refused() {
+    for (preset, more, remedy) in [
+        (
+            "enforce",
+            json!({"rights": {"evict": false}}),
+            "set rights.evict",
+        ),
+        (
+            "observe",
+            json!({"config": {"nodeCondition": true}}),
+            "config.nodeCondition is true: set rights.nodeStatus",
+        ),
+        (
+            "observe",
+            json!({"config": {"colocation": {"reclaimed": {"publish": true}}}}),
+            "publish is true: set rights.nodeStatus",
+        ),
+    ] {
+        let refused = rendered_with(preset, more, "podwarden").unwrap_err();
+        assert!(refused.contains(remedy), "{refused}");
+    }
+}
+
+#[test]
+fn what_names_its_namespace_is_refused_in_another() {
+    assert!(rendered_with("enforce", json!({}), "agents").is_ok());
+    for more in [
+        json!({"confine": true}),
+        json!({"colocation": true}),
+        json!({"monitoring": {"enabled": true}}),
+    ] {
+        let refused = rendered_with("enforce", more, "agents").unwrap_err();
+        assert!(
+            refused.contains("name the namespace podwarden"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_configuration_brings_the_rights_that_it_needs() {
+    let more = json!({"config": {
+        "evictionStatus": {"how": "evictionApi"},
+        "kubelet": {"url": "https://127.0.0.1:10250"},
+        "secureListen": "0.0.0.0:9596",
+    }});
+    let objects = rendered_with("enforce", more, "podwarden").unwrap();
+    let written = [
+        "pods/eviction",
+        "events",
+        "nodes",
+        "nodes/status",
+        "tokenreviews",
+        "subjectaccessreviews",
+    ];
+    assert_eq!(writes(&objects), written);
+    let rules = object(&objects, "ClusterRole", "podwarden")["rules"].clone();
+    let kubelet = json!({"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]});
+    assert!(rules.as_array().unwrap().contains(&kubelet), "{rules}");
 }
 
 #[test]
@@ -302,6 +398,10 @@ fn helm_renders_the_same() {
             String::from_utf8_lossy(&done.stderr)
         );
         let text = String::from_utf8(done.stdout).unwrap();
-        assert_eq!(objects(&text), rendered(presets), "{presets:?}");
+        let (mut theirs, mut ours) = (objects(&text), rendered(presets));
+        // Of the same text, written in another way.
+        take_checksum(&mut theirs);
+        take_checksum(&mut ours);
+        assert_eq!(theirs, ours, "{presets:?}");
     }
 }

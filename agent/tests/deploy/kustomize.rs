@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::chart::{Objects, objects, rendered};
+use super::chart::{Objects, objects, rendered, take_checksum};
 
 fn overlays() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/kustomize")
@@ -59,6 +59,7 @@ fn each_overlay_is_the_chart_s_preset() {
                 return;
             };
             let mut wanted = rendered(presets);
+            take_checksum(&mut wanted);
             for objects in [&mut built, &mut wanted] {
                 boards(objects);
                 objects.values_mut().for_each(without_blank_lines);

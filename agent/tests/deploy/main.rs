@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use clap::CommandFactory as _;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{ConfigMap, Namespace, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, ResourceQuota, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use podwarden::config::{Config, Mode, Overrides};
@@ -44,13 +44,14 @@ fn every_object_is_what_the_api_knows() {
     typed::<ServiceAccount>("ServiceAccount");
     typed::<ClusterRole>("ClusterRole");
     typed::<ConfigMap>("ConfigMap");
+    typed::<ResourceQuota>("ResourceQuota");
     let binding = typed::<ClusterRoleBinding>("ClusterRoleBinding");
     let set = typed::<DaemonSet>("DaemonSet");
     let kinds: BTreeSet<_> = objects()
         .iter()
         .map(|o| o["kind"].as_str().unwrap_or_default().to_owned())
         .collect();
-    assert_eq!(kinds.len(), 6, "{kinds:?}");
+    assert_eq!(kinds.len(), 7, "{kinds:?}");
 
     // They name each other.
     let account = object("ServiceAccount")["metadata"].clone();
@@ -121,6 +122,33 @@ fn the_command_line_is_one() {
         // Longer than the start of a process on a busy node.
         assert!(container[probe]["timeoutSeconds"].as_u64() >= Some(5));
     }
+}
+
+#[test]
+fn what_agents_leave_is_undone_with_their_mounts() {
+    const UNDO: &str = include_str!("../../../deploy/kubernetes/undo.yaml");
+    let object: Value = serde_saphyr::from_str(UNDO).unwrap();
+    let set: DaemonSet = serde_json::from_value(object.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&set).unwrap(), object);
+    let undo = set.spec.unwrap().template.spec.unwrap();
+    let agents = typed::<DaemonSet>("DaemonSet").spec.unwrap().template;
+    let agents = agents.spec.unwrap();
+    assert_eq!(undo.node_selector, agents.node_selector);
+    assert_eq!(undo.tolerations, agents.tolerations);
+    let theirs = agents.volumes.unwrap();
+    for volume in undo.volumes.unwrap() {
+        assert!(theirs.contains(&volume), "{volume:?}");
+    }
+    let container = &undo.init_containers.unwrap()[0];
+    assert_eq!(container.image, agents.containers[0].image);
+    let theirs = agents.containers[0].volume_mounts.clone().unwrap();
+    for mount in container.volume_mounts.iter().flatten() {
+        assert!(theirs.contains(mount), "{mount:?}");
+    }
+    let args = container.args.iter().flatten().map(String::as_str);
+    let command = podwarden::cli::Cli::command();
+    let matches = command.try_get_matches_from(std::iter::once("podwarden").chain(args));
+    assert_eq!(matches.unwrap().subcommand_name(), Some("undo"));
 }
 
 /// systemd.service(5), systemd.unit(5).
