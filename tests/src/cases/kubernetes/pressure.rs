@@ -86,6 +86,22 @@ fn kubernetes_pressure_is_others(context: &Context) -> Result<()> {
 fn kubernetes_pressure_taint(context: &Context) -> Result<()> {
     let cluster = context.kubernetes()?;
     cluster.clear()?;
+    // As an agent that was killed leaves it.
+    let taint = json!({"key": TAINT, "effect": "NoSchedule"});
+    cluster
+        .api
+        .patch(&path(), &json!({"spec": {"taints": [taint]}}))?;
+    let waited = with_rights(&cluster, context);
+    // Also after a failure the next case's pods may come to this node.
+    cluster
+        .api
+        .patch(&path(), &json!({"spec": {"taints": null}}))?;
+    waited?;
+    cluster.clear()
+}
+
+/// Has the agent keep the taint, for which it needs more rights than it ships with.
+fn with_rights(cluster: &Cluster, context: &Context) -> Result<()> {
     cluster
         .agent_with(|shipped| format!("{}\nnodeCondition: true\n{CALM}\n", enforcing(shipped)))?;
     let granted = cluster.api.get(ROLE)?["rules"].take();
@@ -95,18 +111,17 @@ fn kubernetes_pressure_taint(context: &Context) -> Result<()> {
         json!({"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["patch"]}),
     );
     cluster.api.patch(ROLE, &json!({"rules": more}))?;
-    let waited = replacement_waits(&cluster, context);
-    cluster.api.patch(ROLE, &json!({"rules": granted}))?;
+    let waited = replacement_waits(cluster, context);
     cluster.api.delete(&format!("{DEPLOYMENTS}/filler"))?;
-    waited?;
-    cluster.clear()
+    cluster.without_agent()?;
+    cluster.api.patch(ROLE, &json!({"rules": granted}))?;
+    waited
 }
 
 fn replacement_waits(cluster: &Cluster, context: &Context) -> Result<()> {
-    // It may: the agent tries again what was refused before.
+    // It may: the agent tries again what was refused before, the taint and the condition each in its own time.
     eventually(REFUSED, || {
-        let node = cluster.api.get(&path())?;
-        condition(&node, "PodwardenReady").context("it has no condition")?;
+        ensure!(!has_taint(cluster, TAINT)?, "the old taint is there");
         Ok(())
     })?;
     let pod = cluster.manifest(&Pod::filler("filler", 1200, 500))?;
