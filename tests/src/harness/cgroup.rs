@@ -233,6 +233,14 @@ impl Cgroup {
         pids
     }
 
+    /// The processes in it and below, each with its cgroup.
+    pub(crate) fn all_procs(&self) -> Vec<(Self, u32)> {
+        let own = self.procs().into_iter().map(|pid| (self.clone(), pid));
+        let below = self.children();
+        let below = below.iter().flat_map(Self::all_procs);
+        own.chain(below).collect()
+    }
+
     /// The cgroups right below, in any hierarchy.
     pub(crate) fn children(&self) -> Vec<Self> {
         let mut names: Vec<String> = self

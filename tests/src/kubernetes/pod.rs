@@ -116,6 +116,13 @@ impl Cluster {
         pods.filter(|pod| self.is_pod(pod.path())).collect()
     }
 
+    /// The processes of a pod, each with its cgroup; systemd has crun make one more within a container's.
+    pub(crate) fn processes_of(&self, uid: &str) -> Vec<(Cgroup, u32)> {
+        let pods = self.pod_cgroups().into_iter();
+        let own = pods.filter(|pod| self.driver.is_of(pod.path(), uid));
+        own.flat_map(|pod| pod.all_procs()).collect()
+    }
+
     /// Whether a path is that of a pod's cgroup.
     pub(crate) fn is_pod(&self, path: &str) -> bool {
         let name = path.rsplit('/').next();

@@ -1,5 +1,6 @@
 //! `podwarden plan` as the owner of the tree, beside the files of a real kubelet that owns it.
 
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use super::compare::Comparison;
 use super::shapes::{Fate, From, Shape, Then, WITH_OVERHEAD};
 use crate::cases::{Case, Context, skip, slow};
 use crate::containerd::BUSYBOX;
-use crate::harness::{Cgroup, eventually, sleep, values};
+use crate::harness::{eventually, sleep, values};
 use crate::kubernetes::{Cluster, Driver, PODS, condition, uid};
 use crate::machine::init::is_guest;
 
@@ -37,8 +38,10 @@ const AT_ONCE_EMULATED: usize = 25;
 /// What those at once may request: this node has 2 CPUs and 1 GiB for pods.
 const CPU: MilliCpu = MilliCpu(1900);
 const MEMORY: Bytes = Bytes::mebi(960);
-/// How long the pods of one time may take to start, and to be gone.
+/// How long the pods of one time may take to start.
 const TOGETHER: Duration = Duration::from_secs(420);
+/// And to be gone.
+const GONE: Duration = Duration::from_secs(120);
 /// A kubelet computes its tiers anew once a minute (`periodicTask` of `pkg/kubelet/cm/qos_container_manager_linux.go`).
 const SETTLED: Duration = Duration::from_secs(150);
 /// How long a comparison of the pods of one time may take.
@@ -209,7 +212,7 @@ fn patiently(limit: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()
         };
         if told.elapsed() >= PROGRESS {
             told = Instant::now();
-            println!("     waits: {:.400}", format!("{why:#}"));
+            println!("     waits: {:.1500}", format!("{why:#}"));
         }
         sleep(LOOK)?;
         Err(why)
@@ -319,7 +322,7 @@ fn changed(pods: &[Value], shape: &Shape) -> Result<()> {
 fn clear(cluster: &Cluster) -> Result<()> {
     for pod in cluster.api.list(PODS)? {
         if pod["metadata"]["deletionTimestamp"].is_string() {
-            kill_at_last(cluster, &uid(&pod)?)?;
+            kill_at_last(cluster, &uid(&pod)?);
         }
     }
     cluster
@@ -329,29 +332,37 @@ fn clear(cluster: &Cluster) -> Result<()> {
     cluster
         .api
         .delete(&format!("{PODS}?gracePeriodSeconds=1"))?;
-    patiently(cluster.limit(TOGETHER), || {
+    patiently(cluster.limit(GONE), || {
         let pods = cluster.api.list(PODS)?;
         if pods.is_empty() {
             return Ok(());
         }
-        let left: Vec<_> = pods
-            .iter()
-            .map(|pod| (&pod["metadata"]["name"], &pod["status"]["phase"]))
-            .collect();
-        bail!("pods are left: {left:?}")
+        let left: Result<Vec<_>> = pods.iter().map(|pod| left_of(cluster, pod)).collect();
+        bail!("pods are left: {}", left?.join("; "))
     })?;
     cluster.clear()
 }
 
+/// A pod that should be gone, with what runs in its cgroups.
+fn left_of(cluster: &Cluster, pod: &Value) -> Result<String> {
+    let processes = cluster.processes_of(&uid(pod)?);
+    let processes: Vec<_> = processes
+        .iter()
+        .map(|(cgroup, pid)| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // Its name and its state.
+            let stat: Vec<_> = stat.split(' ').skip(1).take(2).collect();
+            format!("{pid} {} in {}", stat.join(" "), cgroup.path())
+        })
+        .collect();
+    let (name, phase) = (&pod["metadata"]["name"], &pod["status"]["phase"]);
+    Ok(format!("{name} {phase} {processes:?}"))
+}
+
 /// Ends a pod that has a long time to end.
-fn kill_at_last(cluster: &Cluster, uid: &str) -> Result<()> {
-    for pod in cluster.pod_cgroups() {
-        if cluster.driver().is_of(pod.path(), uid) {
-            for pid in pod.children().iter().flat_map(Cgroup::procs) {
-                // One that has ended is what it is for.
-                let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-            }
-        }
+fn kill_at_last(cluster: &Cluster, uid: &str) {
+    for (_, pid) in cluster.processes_of(uid) {
+        // One that has ended is what it is for.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
-    Ok(())
 }
