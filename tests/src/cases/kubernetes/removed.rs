@@ -5,19 +5,23 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::NodeStats;
+use serde_json::{Value, json};
 
 use super::LIMIT;
 use crate::cases::undo::found;
 use crate::cases::{Case, Context, case};
+use crate::containerd::BUSYBOX;
 use crate::harness::eventually;
-use crate::kubernetes::{Cluster, Pod};
+use crate::kubernetes::{Cluster, Pod, condition};
 
 pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_removed", kubernetes_removed)];
 
+const UNDO: &str = include_str!("../../../../deploy/kubernetes/undo.yaml");
+const SETS: &str = "/apis/apps/v1/namespaces/podwarden/daemonsets";
 /// Where an agent with `stateDir` pins its accounts.
 const PINS: &str = "/sys/fs/bpf/podwarden";
 
-/// An agent that would own the tree says that a kubelet does. Once it is deleted `podwarden undo` removes what is left,
+/// An agent that would own the tree says that a kubelet does. Once it is deleted the shipped undo removes what is left,
 /// and nothing of the kubelet's.
 fn kubernetes_removed(context: &Context) -> Result<()> {
     let cluster = context.kubernetes()?;
@@ -45,6 +49,14 @@ fn kubernetes_removed(context: &Context) -> Result<()> {
         "the accounts went with the agent"
     );
     let tiers = ["burstable", "besteffort"].map(|tier| cluster.kubepods().child(tier));
+    let (code, answer) = undo(&cluster, context.agent(), &["--dry-run"])?;
+    ensure!(code == Some(0), "{code:?} {answer}");
+    let (gone, _) = found(&answer, "cgroups")?;
+    ensure!(
+        gone.is_empty(),
+        "cgroups of the kubelet's would go: {gone:?}"
+    );
+    undo_as_shipped(&cluster)?;
     let (code, answer) = undo(&cluster, context.agent(), &[])?;
     ensure!(code == Some(0), "{code:?} {answer}");
     let left = pins(&cluster)?;
@@ -59,12 +71,31 @@ fn kubernetes_removed(context: &Context) -> Result<()> {
     cluster.clear()
 }
 
+/// Has the shipped DaemonSet undo the node, until its pod is ready, and removes it.
+fn undo_as_shipped(cluster: &Cluster) -> Result<()> {
+    let mut set: Value = serde_saphyr::from_str(UNDO).context("deploy/kubernetes/undo.yaml")?;
+    // The registry of its image is not there.
+    let done = &mut set["spec"]["template"]["spec"]["containers"][0];
+    done["image"] = BUSYBOX.into();
+    done["command"] = json!(["/bin/sleep", "1000000"]);
+    cluster.api.create(SETS, &set)?;
+    let undone = eventually(LIMIT, || {
+        let pod = cluster.agent_pod()?;
+        let undone = &pod["status"]["initContainerStatuses"][0];
+        ensure!(undone["restartCount"] == 0, "undo failed: {undone}");
+        let ready = condition(&pod, "Ready").context("its pod has no condition Ready")?;
+        ensure!(ready["status"] == "True", "{undone}");
+        let left = pins(cluster)?;
+        ensure!(left.is_empty(), "{left:?} are left");
+        Ok(())
+    });
+    cluster.api.delete(&format!("{SETS}/podwarden-undo"))?;
+    undone?;
+    cluster.without_agent()
+}
+
 /// The exit code and the answer of `podwarden undo` on the node.
-fn undo(
-    cluster: &Cluster,
-    program: &Path,
-    more: &[&str],
-) -> Result<(Option<i32>, serde_json::Value)> {
+fn undo(cluster: &Cluster, program: &Path, more: &[&str]) -> Result<(Option<i32>, Value)> {
     let args = [&["undo", "-o", "json"], more].concat();
     let output = cluster.on_node(program, &args)?;
     let answer = serde_json::from_slice(&output.stdout).unwrap_or_default();
