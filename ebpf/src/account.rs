@@ -113,13 +113,16 @@ fn settle(state: &mut CpuState, task: Task) {
     }
     let used = task.used();
     let mut done = state.accounted;
-    if slot != NO_SLOT
-        && let Some(known) = remembered::of(task)
-    {
-        if let Some(before) = known.used() {
-            done = before;
+    if slot != NO_SLOT {
+        if let Some(known) = remembered::of(task) {
+            if let Some(before) = known.used() {
+                done = before;
+            }
+            *known = Remembered::of(used);
+        } else {
+            // It is older than the agent.
+            remembered::begin(task, used);
         }
-        *known = Remembered::of(used);
     }
     if is_split {
         let splits = state.split_count as u32 as usize;

@@ -10,7 +10,7 @@
 //! It is done when the kernel says so: of itself (`bio_endio`, block/bio.c) or, where the device has a queue of requests,
 //! of the request that it is part of (`blk_update_request`, block/blk-mq.c).
 
-use podwarden_abi::{Figure, NO_SLOT, PendingBio};
+use podwarden_abi::{Figure, NO_SLOT, PendingBio, SharedAccount};
 
 use crate::{
     account, atomic, histogram,
@@ -28,20 +28,18 @@ const MAX_BIOS: u32 = 128;
 /// A bio is handed to a device.
 #[inline(always)]
 pub(crate) fn queued(bio: Bio) {
-    if !kernel::has(Figure::Disk) || bio.is_clone() {
+    if !kernel::has(Figure::Disk) {
         return;
     }
     let operation = bio.operation();
-    if operation == DISCARD {
-        return;
-    }
-    let cgroup = cgroup_of(bio);
-    let slot = account::slot_in_table(cgroup);
-    if slot == NO_SLOT {
-        return;
-    }
-    let Some(shared) = account::shared(slot) else {
-        return;
+    let (cgroup, shared) = if bio.is_clone() || operation == DISCARD {
+        (0, None)
+    } else {
+        let cgroup = cgroup_of(bio);
+        (cgroup, account_in_scope(cgroup))
+    };
+    let Some(shared) = shared else {
+        return forget(bio);
     };
     let bytes = u64::from(bio.size());
     // `op_is_write` of include/linux/blk_types.h.
@@ -65,6 +63,26 @@ pub(crate) fn queued(bio: Bio) {
         // Where it cannot be noted it is counted, but not how long it took.
         let _ = BIOS.insert(bio.address(), pending, 0);
     }
+}
+
+/// A bio that does not count is handed to a device: one before it at its address, whose end was missed, is done.
+#[inline(always)]
+fn forget(bio: Bio) {
+    let address = bio.address();
+    // SAFETY: only whether there is one. A look takes no lock, which removing does.
+    if kernel::has(Figure::DiskLatency) && unsafe { BIOS.get(address) }.is_some() {
+        let _ = BIOS.remove(address);
+    }
+}
+
+/// The figures of a cgroup, if it is in scope.
+#[inline(always)]
+fn account_in_scope(cgroup: u64) -> Option<*mut SharedAccount> {
+    let slot = account::slot_in_table(cgroup);
+    if slot == NO_SLOT {
+        return None;
+    }
+    account::shared(slot)
 }
 
 /// The key of the cgroup that a bio counts to; 0 for none.
@@ -121,11 +139,7 @@ fn done(bio: Bio, now: u64) {
         return;
     };
     let _ = BIOS.remove(bio.address());
-    let slot = account::slot_in_table(pending.cgroup);
-    if slot == NO_SLOT {
-        return;
-    }
-    let Some(shared) = account::shared(slot) else {
+    let Some(shared) = account_in_scope(pending.cgroup) else {
         return;
     };
     let ns = now.saturating_sub(pending.start_ns);

@@ -41,7 +41,8 @@ fn process(task: Task, is_last: bool) {
         return;
     }
     let tgid = task.tgid();
-    let identity = [task.leader().start_time(), u64::from(tgid)];
+    let started = task.leader().start_time();
+    let identity = [started, u64::from(tgid)];
     if let Err(why) = ENDED.insert(identity, 0, u64::from(BPF_NOEXIST)) {
         // The kernel can also give up on the map's lock (6.15 and later, `kernel/bpf/rqspinlock.c`).
         if why == EXISTS || !is_last {
@@ -49,7 +50,7 @@ fn process(task: Task, is_last: bool) {
         }
     }
     let status = task.exit_status();
-    let oom = status & 0x7f != 0 && OOM_VICTIMS.remove(tgid).is_ok();
+    let oom = was_chosen(tgid, started) && status & 0x7f != 0;
     if let Some(shared) = account::shared(slot) {
         let signaled = status & 0x7f != 0;
         // SAFETY: aligned words of a map value.
@@ -91,6 +92,18 @@ fn process(task: Task, is_last: bool) {
     telemetry::submit(record, header.time_ns);
 }
 
+/// Whether the OOM killer has chosen the process `tgid`, which began at `started`, `CLOCK_MONOTONIC` nanoseconds. What is
+/// noted of it is taken away; of a process before it with its id it means nothing.
+#[inline(always)]
+fn was_chosen(tgid: u32, started: u64) -> bool {
+    // SAFETY: copied at once; an entry is never changed.
+    let Some(&at) = (unsafe { OOM_VICTIMS.get(tgid) }) else {
+        return false;
+    };
+    let _ = OOM_VICTIMS.remove(tgid);
+    at >= started
+}
+
 /// The OOM killer has chosen the process `tgid`; `task` where the kernel hands it over.
 #[inline(always)]
 pub(crate) fn oom_victim(tgid: u32, task: Option<Task>) {
@@ -105,7 +118,7 @@ pub(crate) fn oom_victim(tgid: u32, task: Option<Task>) {
         return;
     }
     let header = telemetry::header(EventKind::Oom, slot, id);
-    // A full table only loses the mark on the exit record; the record below is still made.
+    // Where it cannot be noted only the mark on the exit record is lost; the record below is still made.
     let _ = OOM_VICTIMS.insert(tgid, header.time_ns, 0);
     let Some(mut record) = telemetry::reserve::<OomEvent>() else {
         return;

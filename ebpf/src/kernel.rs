@@ -49,6 +49,10 @@ pub(crate) const TASK_DEAD: u64 = 0x80;
 #[unsafe(no_mangle)]
 pub(crate) static EXIT_HAS_GROUP_DEAD: Global<u64> = Global::new(0);
 
+/// 1 where `tcp_retransmit_skb` also tells of segments that could not be sent, with the error (6.17 and later).
+#[unsafe(no_mangle)]
+pub(crate) static RETRANSMIT_HAS_ERROR: Global<u64> = Global::new(0);
+
 /// 0 where a task's storage cannot be reached from an interrupt of a program that uses it (before 6.2).
 #[unsafe(no_mangle)]
 pub(crate) static STORAGE_RECURS: Global<u64> = Global::new(0);

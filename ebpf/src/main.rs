@@ -199,6 +199,10 @@ fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
 
 #[btf_tracepoint(function = "tcp_retransmit_skb")]
 fn tcp_retransmit_skb(ctx: BtfTracePointContext) -> i32 {
+    // (socket, packet, error)
+    if kernel::RETRANSMIT_HAS_ERROR.load() != 0 && ctx.arg::<u64>(2) as u32 != 0 {
+        return 0;
+    }
     network::retransmitted(Socket(ctx.arg(0)), Packet(ctx.arg(1)));
     0
 }

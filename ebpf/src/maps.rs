@@ -62,9 +62,10 @@ pub(crate) static COUNTERS: HashMap<u64, u64, 64> = HashMap::new();
 #[btf_map]
 pub(crate) static STALLS: HashMap<u64, u64, 8192> = HashMap::new();
 
-/// Processes that the OOM killer has chosen and that have not ended yet; by process id.
+/// Processes that the OOM killer has chosen, and when; by process id. Where the kernel does not say which task it is
+/// (before 6.8), those outside the scope are here, too, and go when there is no room for another.
 #[btf_map]
-pub(crate) static OOM_VICTIMS: HashMap<u32, u64, 1024> = HashMap::new();
+pub(crate) static OOM_VICTIMS: LruHashMap<u32, u64, 1024> = LruHashMap::new();
 
 /// Processes whose end has been reported, by start time and process id: both reports of one are
 /// milliseconds apart.
@@ -77,7 +78,7 @@ pub(crate) static ENDED: LruHashMap<[u64; 2], u8, ENDED_ENTRIES> = LruHashMap::n
 pub(crate) static NEAR: LruHashMap<u64, u64, { NearLimitEvent::REMEMBERED }> = LruHashMap::new();
 
 /// Bios that devices have not done yet, by address; resized by the agent. One whose end is missed goes when there is no
-/// room for another.
+/// room for another, or when another bio is handed to a device at its address.
 #[btf_map]
 pub(crate) static BIOS: LruHashMap<u64, PendingBio, 4096> = LruHashMap::new();
 

@@ -3,7 +3,7 @@
 //! What is remembered of a task is at the place that its address gives, or in the kernel's task storage where another task
 //! has that place. A place is read by loads; the storage by a call that alone takes a quarter of a context switch's time.
 
-use podwarden_abi::{Remembered, TaskPlace};
+use podwarden_abi::{Remembered, TaskPlace, Used};
 
 use crate::{
     atomic::compare_and_swap,
@@ -60,6 +60,19 @@ pub(crate) fn of_or_new<'a>(task: Task) -> Option<&'a mut Remembered> {
     TASKS
         .get_or_insert(task, Remembered::default())
         .map(|known| unsafe { &mut *known })
+}
+
+/// Remembers that a task which nothing is remembered of has been accounted up to `used`, where its place is free. Not
+/// with the task, which takes a call.
+#[inline(always)]
+pub(crate) fn begin(task: Task, used: Used) {
+    // SAFETY: aligned words of a map value.
+    if let Some(place) = place(task)
+        && place.task == 0
+        && unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) }
+    {
+        place.known = Remembered::of(used);
+    }
 }
 
 /// A task has gone, or one has come to the address of a task whose end was not seen.

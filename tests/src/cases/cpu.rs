@@ -6,10 +6,12 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{Case, Context, case, close_cpu, cpu_gap};
 use crate::harness::{
-    Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, monotonic, sleep, wall_nanos,
+    Agent, Cgroup, Node, Options, Pod, PodSpec, Workload, eventually, monotonic, sleep, wall_nanos,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -21,6 +23,7 @@ pub(super) const CASES: &[Case] = &[
     case("short_processes", short_processes),
     case("run_queue_wait_and_histogram", run_queue_wait_and_histogram),
     case("run_queue_wait_of_migrated", run_queue_wait_of_migrated),
+    case("run_queue_wait_of_older", run_queue_wait_of_older),
     case("context_switches", context_switches),
 ];
 
@@ -285,6 +288,67 @@ fn run_queue_wait(context: &Context, burners: usize, pin: &[&str]) -> Result<()>
     );
     drop(burners);
     node.finish()
+}
+
+/// The same of tasks that are older than the agent: nothing is known of one before it leaves a CPU.
+fn run_queue_wait_of_older(context: &Context) -> Result<()> {
+    let mut node = Node::start(context, &Options::default())?;
+    let pod = node.pod(PodSpec::burstable("older", "64Mi"))?;
+    let burners = (0..2 * available_parallelism()?.get() + 1)
+        .map(|_| pod.start(&["burn"]))
+        .collect::<Result<Vec<_>>>()?;
+    to_all(&burners, Signal::SIGSTOP)?;
+    node.kill_agent()?;
+    node.agent = Agent::spawn(context.agent(), &node.sandbox, &Options::default())?;
+    node.agent.wait_ready(node.limit())?;
+    run_for(&burners, Duration::from_millis(300))?;
+    let (kernel_before, found_before) = waited(context, &node, &pod, &burners)?;
+    run_for(&burners, Duration::from_secs(2))?;
+    let (kernel, found) = waited(context, &node, &pod, &burners)?;
+    let (kernel, found) = (kernel - kernel_before, found - found_before);
+    context.figure("run_queue_wait_kernel", kernel as f64 / 1e6, "ms");
+    context.figure("run_queue_wait_podwarden", found as f64 / 1e6, "ms");
+    ensure!(kernel > 100_000_000, "they waited only {kernel} ns");
+    ensure!(
+        found.abs_diff(kernel) <= 1_000_000,
+        "waited {found} ns, the kernel says {kernel} ns"
+    );
+    drop(burners);
+    node.finish()
+}
+
+fn to_all(workloads: &[Workload], signal: Signal) -> Result<()> {
+    workloads.iter().try_for_each(|workload| {
+        let pid = Pid::from_raw(workload.pid().cast_signed());
+        kill(pid, signal).with_context(|| format!("send {signal} to {pid}"))
+    })
+}
+
+/// Has them run for a time, and stops them.
+fn run_for(workloads: &[Workload], time: Duration) -> Result<()> {
+    to_all(workloads, Signal::SIGCONT)?;
+    sleep(time)?;
+    to_all(workloads, Signal::SIGSTOP)
+}
+
+/// How long workloads that are being stopped have waited in all, by the kernel and by the agent, nanoseconds.
+fn waited(context: &Context, node: &Node, pod: &Pod, workloads: &[Workload]) -> Result<(u64, u64)> {
+    let mut before = Vec::new();
+    let kernel = eventually(context.limit(30), || {
+        let now = workloads.iter().map(Workload::waited);
+        let now = now.collect::<Result<Vec<_>>>()?;
+        let still = now == before;
+        before.clone_from(&now);
+        sleep(context.quiet())?;
+        ensure!(still, "they still wait for a CPU");
+        Ok(now.iter().sum::<u64>())
+    })?;
+    let stopped = jiff::Timestamp::now().as_nanosecond();
+    let stats = node.expect(pod.uid(), |stats| {
+        ensure!(wall_nanos(&stats.cpu.time)? > stopped, "read before that");
+        Ok(())
+    })?;
+    Ok((kernel, stats.cpu.run_queue_wait_nano_seconds))
 }
 
 fn context_switches(context: &Context) -> Result<()> {

@@ -51,10 +51,13 @@ pub(super) fn globals(
     let lost = lacking.iter().fold(0, |bits, m| bits | m.figure.bit());
     globals.insert("LOST_FIGURES", lost);
     globals.insert("HAS_CASTS", u64::from(options.casts(btf).are_known()));
-    let exit_arguments = btf
-        .tracepoint_args("sched_process_exit")
-        .unwrap_or_default();
-    globals.insert("EXIT_HAS_GROUP_DEAD", u64::from(exit_arguments.len() >= 2));
+    for (global, tracepoint, least) in [
+        ("EXIT_HAS_GROUP_DEAD", "sched_process_exit", 2),
+        ("RETRANSMIT_HAS_ERROR", "tcp_retransmit_skb", 3),
+    ] {
+        let arguments = btf.tracepoint_args(tracepoint).unwrap_or_default();
+        globals.insert(global, u64::from(arguments.len() >= least));
+    }
     globals.insert(
         "STORAGE_RECURS",
         u64::from(btf.func_exists("bpf_task_storage_get_recur")),
