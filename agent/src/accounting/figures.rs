@@ -23,7 +23,7 @@ use crate::{
         index::{AccountReader, CgroupIndex, ContainerEntry, PodEntry, forget_gone},
         walked::{PassStats, Walked},
     },
-    api::types::{ContainerStats, NetworkStats, PodStats, ThrottlingStats, TierStats},
+    api::types::{ContainerStats, NetworkStats, PodStats, TierStats},
     kernel::{accounts::add, walk::Walker},
 };
 pub use idle::Extent;
@@ -203,17 +203,14 @@ impl Sampler {
             total.cpu_ns = used;
         }
         let cgroup = kept.cgroup(tree, &entry.path);
+        let gone = kept.gone;
         let kept = &mut kept.own;
         let mut cpu = self.cpu(pass, kept, &total);
         let own = self.throttling(tree, &entry.path, kept);
         let below = containers
             .iter()
-            .filter_map(|one: &ContainerStats| one.cpu.throttling);
-        cpu.throttling = own.into_iter().chain(below).reduce(|a, b| ThrottlingStats {
-            periods: a.periods + b.periods,
-            throttled_periods: a.throttled_periods + b.throttled_periods,
-            throttled_nano_seconds: a.throttled_nano_seconds + b.throttled_nano_seconds,
-        });
+            .map(|one: &ContainerStats| one.cpu.throttling);
+        cpu.throttling = kept::sum([own, gone.throttling].into_iter().chain(below));
         let stats = PodStats {
             qos_class: class_text(entry.class),
             cgroup,
@@ -230,6 +227,7 @@ impl Sampler {
                 tree,
                 &entry.path,
                 &containers,
+                gone.refused_forks,
                 kept,
             ),
             containers,
@@ -263,6 +261,7 @@ impl Sampler {
         let account = &account;
         let mut cpu = self.cpu(pass, kept, account);
         cpu.throttling = self.throttling(tree, &entry.path, kept);
+        kept.throttling = cpu.throttling.or(kept.throttling);
         ContainerStats {
             name: id.clone(),
             id: id.clone(),

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
+    io::{self, Write},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -20,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   podwarden bundle                          writes podwarden-bundle-NODE.tar
   podwarden bundle -O /tmp/incident.tar
+  kubectl -n podwarden exec POD -- podwarden bundle -O - >incident.tar
   podwarden replay podwarden-bundle-NODE.tar
 
 In it: figures, plan, events with flight records, explain of every pod, metrics, what `check` finds, the
@@ -33,7 +35,7 @@ const USUAL_CONFIG: &str = "/etc/podwarden/config.yaml";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File to write, which must not exist [default: podwarden-bundle-NODE.tar]
+    /// File to write, which must not exist, or `-` for standard output [default: podwarden-bundle-NODE.tar]
     #[arg(short = 'O', long, value_name = "FILE")]
     output_file: Option<PathBuf>,
     /// The agent's configuration [default: /etc/podwarden/config.yaml where there is one]
@@ -52,23 +54,31 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let file = args
         .output_file
         .unwrap_or_else(|| format!("podwarden-bundle-{}.tar", parts.node_name()).into());
-    write(&parts, &file).with_context(|| format!("write {}", file.display()))?;
+    let to_stdout = file.as_os_str() == "-";
+    let written = match to_stdout {
+        true => write(&parts, io::stdout().lock()).map(drop),
+        false => create(&file).and_then(|new| Ok(write(&parts, new)?.sync_all()?)),
+    };
+    written.with_context(|| format!("write {}", file.display()))?;
     for problem in parts.problems() {
         eprintln!("podwarden: not in the bundle: {problem}");
     }
-    println!("{}", file.display());
+    if !to_stdout {
+        println!("{}", file.display());
+    }
     Ok(ExitCode::from(u8::from(!parts.problems().is_empty())))
 }
 
 /// Only its owner reads the file.
-fn write(parts: &Parts, path: &Path) -> anyhow::Result<()> {
+fn create(path: &Path) -> anyhow::Result<File> {
     let mut options = OpenOptions::new();
-    let file: File = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    let mut tar = tar::Builder::new(file);
+    let options = options.write(true).create_new(true).mode(0o600);
+    Ok(options.open(path)?)
+}
+
+/// Gives back what it has written to.
+fn write<W: Write>(parts: &Parts, to: W) -> anyhow::Result<W> {
+    let mut tar = tar::Builder::new(to);
     let seconds = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or_default();
     for (name, content) in parts.files(&clock::now_text())? {
         let mut header = tar::Header::new_ustar();
@@ -81,6 +91,7 @@ fn write(parts: &Parts, path: &Path) -> anyhow::Result<()> {
             &*content,
         )?;
     }
-    tar.into_inner()?.sync_all()?;
-    Ok(())
+    let mut to = tar.into_inner()?;
+    to.flush()?;
+    Ok(to)
 }

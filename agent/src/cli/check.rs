@@ -7,6 +7,7 @@ use std::{
 };
 
 use podwarden_policy::plan::Ownership;
+use serde::Serialize;
 
 use super::output::{self, Format};
 use crate::{
@@ -23,9 +24,13 @@ Examples:
 
 Exit code: 0 everything works, 1 something is lost, 2 podwarden cannot run here, 3 not looked at
 (a wrong argument). With --config: 0 valid, 1 valid and a key changes nothing, 3 not valid.
-JSON: {profile, facts: [{fact, found, enables, lostWithout, level}]}.
+JSON: {profile, facts: [{fact, found, enables, lostWithout, level}]}; with --config {valid, mode, ownership,
+changesNothing}, or {valid, problem}.
 Loads and attaches programs that do nothing, for an instant, to see whether they are taken; nothing
 is left behind. Works without root: what cannot be told is `unknown`.";
+
+/// Exit code for a configuration that is not valid.
+const INVALID: u8 = 3;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,13 +42,13 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup_root: CgroupRoot,
     /// Check this configuration instead of the node; runs anywhere
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cgroup_root", "output"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "cgroup_root")]
     config: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.config {
-        return configuration(file);
+        return configuration(file, args.output);
     }
     let decision = support::decide(&support::probe(&args.cgroup_root.0));
     match args.output {
@@ -53,20 +58,55 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit_code(&decision)))
 }
 
+/// What `--config` finds.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Checked {
+    valid: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ownership: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes_nothing: Option<Vec<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
 /// 0 valid, 1 valid with keys that change nothing; an error ends with 3.
-fn configuration(file: &Path) -> anyhow::Result<ExitCode> {
-    let config = Config::load(Some(file), Overrides::default())?;
+fn configuration(file: &Path, output: Format) -> anyhow::Result<ExitCode> {
+    let config = match Config::load(Some(file), Overrides::default()) {
+        Ok(config) => config,
+        Err(error) if output == Format::Json => {
+            output::print_json(&Checked {
+                problem: Some(error.to_string()),
+                ..Checked::default()
+            })?;
+            return Ok(ExitCode::from(INVALID));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (mode, changes_nothing) = (config.mode.as_str(), config.not_acted_on());
     let ownership = match config.ownership {
         Ownership::Own => "own",
         Ownership::Assist => "assist",
     };
-    output::print(&format!(
-        "{}: valid: mode {}, ownership {ownership}\n",
-        file.display(),
-        config.mode.as_str()
-    ))?;
     // `load` has logged each.
-    Ok(ExitCode::from(u8::from(!config.not_acted_on().is_empty())))
+    let code = u8::from(!changes_nothing.is_empty());
+    match output {
+        Format::Table => output::print(&format!(
+            "{}: valid: mode {mode}, ownership {ownership}\n",
+            file.display(),
+        ))?,
+        Format::Json => output::print_json(&Checked {
+            valid: true,
+            mode: Some(mode),
+            ownership: Some(ownership),
+            changes_nothing: Some(changes_nothing),
+            problem: None,
+        })?,
+    }
+    Ok(ExitCode::from(code))
 }
 
 /// 0 usable, 1 degraded, 2 unusable.

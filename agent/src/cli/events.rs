@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -109,9 +109,7 @@ async fn print_all(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
 /// One event as text, JSON or a picture.
 async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result<()> {
     let record: EventRecord = match &args.event_log {
-        Some(path) => log::find(path, id)
-            .with_context(|| format!("read the event log {}", path.display()))?
-            .with_context(|| format!("event {id} is not in {}", path.display()))?,
+        Some(path) => in_log(path, id)?,
         None => {
             let client = args.connect.client();
             client.get(&format!("/v1/events/{id}")).await?
@@ -128,6 +126,20 @@ async fn print_one(args: &Args, id: u64, out: &mut impl Write) -> anyhow::Result
     }
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+fn in_log(path: &Path, id: u64) -> anyhow::Result<EventRecord> {
+    let read = || format!("read the event log {}", path.display());
+    // One that is not there holds nothing, for an agent that begins it.
+    std::fs::metadata(path).with_context(read)?;
+    let (found, skipped) = log::find(path, id).with_context(read)?;
+    found.with_context(|| match skipped {
+        0 => format!("event {id} is not in {}", path.display()),
+        _ => format!(
+            "event {id} is not in {}, of which {skipped} lines are no records: is that an event log?",
+            path.display()
+        ),
+    })
 }
 
 fn print(event: &Event, output: Format, out: &mut impl Write) -> anyhow::Result<()> {

@@ -95,7 +95,8 @@ values! {
     /// The name of a Node.
     NodeName(String) = subdomain, "write the name of the Node object, such as node-1.example.org";
     /// An address of the HTTP API.
-    Listen(SocketAddr) = str::parse::<SocketAddr>, "write an address and a port such as 127.0.0.1:9595";
+    Listen(SocketAddr) = loopback,
+        "write a loopback address and a port such as 127.0.0.1:9595; secureListen serves other machines";
     /// The same for other machines.
     SecureListen(SocketAddr) = str::parse::<SocketAddr>,
         "write an address and a port such as 0.0.0.0:9596";
@@ -111,7 +112,8 @@ values! {
         "write a unix socket's absolute path, such as unix:///run/containerd/containerd.sock";
     /// The parent of `kubepods`, relative to each controller's mount point.
     CgroupRoot(String) = cgroup_root,
-        "write a path below the controllers' mount points such as / or /kubelet", "/".to_owned();
+        "write a path below the controllers' mount points such as / or /kubelet, with the systemd driver \
+         /kubelet.slice", "/".to_owned();
     /// A cgroup of daemons, relative to the parent of `kubepods`.
     DaemonsCgroup(String) = daemons_cgroup, CGROUP;
     /// The directory of the agent's state.
@@ -445,6 +447,14 @@ fn kubelet_url(text: &str) -> Result<Uri, String> {
         Some("http") => Err("the token would go over the network for all to read".to_owned()),
         _ => Err("neither https nor http".to_owned()),
     }
+}
+
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|error| format!("{error}"))?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err("other machines reach that address".to_owned())
 }
 
 fn host_name(text: &str) -> Result<String, String> {

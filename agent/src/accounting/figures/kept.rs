@@ -7,7 +7,10 @@ use podwarden_abi::Account;
 use podwarden_cgroup::{CgroupPath, Pressure, Tree};
 
 use super::parts::below_mount;
-use crate::accounting::{index::PodEntry, walked::Places};
+use crate::{
+    accounting::{index::PodEntry, walked::Places},
+    api::types::ThrottlingStats,
+};
 
 /// Of one cgroup.
 #[derive(Debug, Default)]
@@ -22,6 +25,8 @@ pub(super) struct Kept {
     pub(super) tasks: Option<u64>,
     /// See [`super::pressure`].
     pub(super) pressure: Option<Pressure>,
+    /// How often and how long its quota held it up.
+    pub(super) throttling: Option<ThrottlingStats>,
 }
 
 /// Of a pod.
@@ -32,8 +37,37 @@ pub(super) struct KeptPod {
     pub(super) total: Option<Account>,
     /// By container id; a pod has a few.
     containers: Vec<(ArcStr, Kept)>,
+    /// What containers that are gone had counted when they were read last: a pod's counters never go back.
+    pub(super) gone: Gone,
     /// Its cgroup, and that below the controllers' mount points.
     cgroup: (CgroupPath, ArcStr),
+}
+
+/// Of a pod's containers that are gone.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Gone {
+    pub(super) throttling: Option<ThrottlingStats>,
+    pub(super) refused_forks: Option<u64>,
+}
+
+impl Gone {
+    fn add(&mut self, container: &Kept) {
+        self.throttling = sum([self.throttling, container.throttling]);
+        let forks = [self.refused_forks, container.refused_forks];
+        self.refused_forks = forks.into_iter().flatten().reduce(|a, b| a + b);
+    }
+}
+
+/// Of those that are known; `None` of none.
+pub(super) fn sum(
+    all: impl IntoIterator<Item = Option<ThrottlingStats>>,
+) -> Option<ThrottlingStats> {
+    let known = all.into_iter().flatten();
+    known.reduce(|a, b| ThrottlingStats {
+        periods: a.periods + b.periods,
+        throttled_periods: a.throttled_periods + b.throttled_periods,
+        throttled_nano_seconds: a.throttled_nano_seconds + b.throttled_nano_seconds,
+    })
 }
 
 impl KeptPod {
@@ -57,10 +91,19 @@ impl KeptPod {
         &mut self.containers[at].1
     }
 
-    /// Forgets containers that are gone.
+    /// Forgets containers that are gone, but for what they had counted.
     pub(super) fn retain(&mut self, entry: &PodEntry) {
         let is_live = |id: &str| entry.containers.get(id).is_some_and(|one| one.live);
-        self.containers.retain(|(id, _)| is_live(id));
+        let Self {
+            containers, gone, ..
+        } = self;
+        containers.retain(|(id, kept)| {
+            let live = is_live(id);
+            if !live {
+                gone.add(kept);
+            }
+            live
+        });
     }
 }
 
@@ -81,5 +124,29 @@ mod tests {
         assert_eq!(pod.container(&"c".into()).refused_forks, None);
         pod.retain(&PodEntry::new(podwarden_policy::QosClass::Burstable));
         assert!(pod.containers.is_empty());
+    }
+
+    #[test]
+    fn what_a_container_had_counted_stays_with_its_pod() {
+        let mut pod = KeptPod::default();
+        let throttled = |n| ThrottlingStats {
+            periods: n,
+            throttled_periods: n,
+            throttled_nano_seconds: n,
+        };
+        let none = PodEntry::new(podwarden_policy::QosClass::Burstable);
+        for (id, n, periods) in [("a", 5, Some(5)), ("b", 2, Some(7))] {
+            let kept = pod.container(&id.into());
+            (kept.throttling, kept.refused_forks) = (Some(throttled(n)), Some(n));
+            pod.retain(&none);
+            assert_eq!(pod.gone.throttling.map(|all| all.periods), periods);
+            assert_eq!(pod.gone.refused_forks, periods);
+        }
+        // One that was never read.
+        pod.container(&"c".into());
+        pod.retain(&none);
+        assert_eq!(pod.gone.refused_forks, Some(7));
+        let live = sum([Some(throttled(1)), None, pod.gone.throttling]);
+        assert_eq!(live.map(|all| all.throttled_nano_seconds), Some(8));
     }
 }

@@ -31,22 +31,29 @@ impl Pids {
         path: &CgroupPath,
         kept: &mut Kept,
     ) -> Option<u64> {
-        let found = walked.refused_forks(tree, path, &mut kept.places);
-        let (is_due, kept) = (self.0.is_due(), &mut kept.refused_forks);
-        found.or_else(|| from_file(is_due, path, kept, || tree.refused_forks(path).ok()))
+        let (is_due, kept_forks) = (self.0.is_due(), &mut kept.refused_forks);
+        match walked.refused_forks(tree, path, &mut kept.places) {
+            Some(found) => *kept_forks = Some(found),
+            None => {
+                from_file(is_due, path, kept_forks, || tree.refused_forks(path).ok());
+            }
+        }
+        *kept_forks
     }
 
-    /// Of a pod: its own cgroup counts what is below it, or its containers count for themselves.
+    /// Of a pod: its own cgroup counts what is below it, or its containers count for themselves, of which those that
+    /// are gone had counted `gone`.
     pub(super) fn refused_forks_of_pod(
         &self,
         walked: &mut Walked,
         tree: &Tree,
         path: &CgroupPath,
         containers: &[ContainerStats],
+        gone: Option<u64>,
         kept: &mut Kept,
     ) -> Option<u64> {
         let below = containers.iter().filter_map(|one| one.refused_forks);
-        let below = below.reduce(|a, b| a + b);
+        let below = below.chain(gone).reduce(|a, b| a + b);
         self.refused_forks(walked, tree, path, kept).max(below)
     }
 }

@@ -28,6 +28,11 @@ pub(crate) enum StartError {
          set the node's true size with capacity"
     )]
     Reserve(#[source] reserve::ReserveError),
+    #[error(
+        "evictionHard asks for at least as much available memory as this machine has, {memory}: every pod would be \
+         evicted; lower memory.available"
+    )]
+    Threshold { memory: podwarden_policy::Bytes },
     #[error("finding the cgroup hierarchies")]
     Cgroup(#[source] podwarden_cgroup::Error),
     #[error("finding the container runtime")]

@@ -64,7 +64,6 @@ pub(super) async fn api(config: &Config) -> Result<server::Server, StartError> {
     let listen = server::Listen {
         tcp: config.listen,
         unix: Some(config.api_socket.clone()),
-        allow_remote: false,
         reach: server::Reach {
             api: config.listen_api,
             hosts: config.listen_hosts.clone(),

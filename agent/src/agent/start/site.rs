@@ -37,6 +37,11 @@ impl Site {
         if config.ownership == Ownership::Own {
             reserve::validate(&node).map_err(StartError::Reserve)?;
         }
+        if config.node_level(&machine) == Some(0) {
+            return Err(StartError::Threshold {
+                memory: machine.memory,
+            });
+        }
         Ok(Self {
             machine,
             hierarchies,
@@ -110,8 +115,10 @@ impl Site {
 
 /// Until there is a kubepods cgroup the API returns an empty node with the reason.
 fn announce_waiting(kubepods: &CgroupPath, root: &str, stats: &NodeStats, published: &Published) {
-    let waiting =
-        format!("there is no {kubepods} cgroup below {root} yet: waiting until it is made");
+    let waiting = format!(
+        "there is no {kubepods} cgroup below {root} yet: waiting until it is made; where a kubelet runs pods \
+         already, set cgroupRoot to its own --cgroup-root, and cgroupDriver to its driver"
+    );
     tracing::warn!("{waiting}");
     let node = NodeStats {
         time: clock::now_text(),

@@ -164,7 +164,8 @@ async fn from_log(path: String, id: u64) -> Result<Option<EventRecord>, ErrorRes
     };
     let file = path.clone();
     let read = tokio::task::spawn_blocking(move || log::find(file.as_ref(), id)).await;
-    read.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
+    let (found, _) = read.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+    Ok(found)
 }
 
 fn accepts_stream(headers: &HeaderMap) -> bool {

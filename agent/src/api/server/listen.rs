@@ -37,9 +37,6 @@ pub struct Listen {
     pub tcp: Option<SocketAddr>,
     /// A unix socket, created with mode 0600.
     pub unix: Option<PathBuf>,
-    /// Lets `tcp` be an address that other machines reach. The API is read-only but shows every
-    /// pod, and has no authentication.
-    pub allow_remote: bool,
     /// What `tcp` answers.
     pub reach: Reach,
     /// Where other machines reach it.
@@ -70,7 +67,7 @@ impl Listeners {
     pub async fn open(listen: &Listen) -> Result<Self, HttpError> {
         let tcp = match listen.tcp {
             None => None,
-            Some(addr) if !addr.ip().is_loopback() && !listen.allow_remote => {
+            Some(addr) if !addr.ip().is_loopback() => {
                 return Err(HttpError::NotLoopback { addr });
             }
             Some(addr) => Some(Tcp::bind(addr).await),

@@ -39,7 +39,8 @@ pub struct CpuStats {
     pub throttling: Option<ThrottlingStats>,
 }
 
-/// How often a CPU quota was reached, from the kernel's `cpu.stat`, since the cgroup was made.
+/// How often a CPU quota was reached, from the kernel's `cpu.stat`, since the cgroup was made; a pod's has those of its
+/// containers, also of those that have ended since the agent runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ThrottlingStats {

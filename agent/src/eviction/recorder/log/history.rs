@@ -49,17 +49,17 @@ pub fn read(path: &Path, most: usize) -> io::Result<History> {
     Ok(history)
 }
 
-/// The last line for event `id`.
+/// The last line for event `id`, and how many lines could not be read.
 ///
 /// # Errors
 /// What the system said of a file that cannot be read.
-pub fn find(path: &Path, id: u64) -> io::Result<Option<EventRecord>> {
+pub fn find(path: &Path, id: u64) -> io::Result<(Option<EventRecord>, u64)> {
     let mut found = None;
-    each(path, |line| match line {
+    let skipped = each(path, |line| match line {
         Line::Record(record) if record.event.id == id => found = Some(*record),
         Line::Record(_) | Line::Reservation(_) | Line::Begun(_) => {}
     })?;
-    Ok(found)
+    Ok((found, skipped))
 }
 
 /// Hands over every line, the oldest first; returns how many could not be read.
@@ -132,8 +132,9 @@ mod tests {
         assert_eq!((history.last_id, history.skipped), (100, 3));
         let latest = read(&path, 1).unwrap().events;
         assert_eq!(latest.iter().map(|e| e.id).collect::<Vec<_>>(), [7]);
-        assert_eq!(find(&path, 4).unwrap().unwrap().event.kind, oom(41));
-        assert_eq!(find(&path, 5).unwrap(), None);
+        let of = |id| find(&path, id).unwrap();
+        assert_eq!(of(4).0.unwrap().event.kind, oom(41));
+        assert_eq!(of(5).0, None);
     }
 
     #[test]
