@@ -3,6 +3,7 @@
 mod chart;
 mod colocation;
 mod kustomize;
+mod render;
 
 use std::collections::BTreeSet;
 
