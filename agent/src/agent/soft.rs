@@ -129,14 +129,19 @@ impl Soft {
             return hard;
         }
         let soft = self.capacity.saturating_sub(self.less_than());
+        // A level of zero would end every pod.
+        if soft == 0 {
+            return hard;
+        }
         Some(hard.map_or(soft, |hard| hard.min(soft)))
     }
 
     /// `None` where the threshold is not crossed, or not for long enough.
     pub(super) fn shortage(&self) -> Option<Shortage> {
         let (usage, working_set) = self.used.filter(|_| self.due)?;
-        Some(Shortage {
-            level: self.capacity.saturating_sub(self.less_than()),
+        let level = self.capacity.saturating_sub(self.less_than());
+        (level > 0).then_some(Shortage {
+            level,
             usage,
             working_set,
         })

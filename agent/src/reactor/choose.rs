@@ -1,7 +1,8 @@
 //! Reads the candidates' usage to order them for eviction, in an array that is there before. Allocates nothing.
 //!
-//! A working set is at most usage, and reading it costs ten times as much. So the order is a heap by what a
-//! candidate would rank with all of its usage, and the working set is read of what comes to its top.
+//! What counts against a scope's level ([`counted`]: the working set, in a tier what is no page cache) is at most usage, and
+//! reading it costs ten times as much. So the order is a heap by what a candidate would rank with all of its usage, and
+//! what counts is read of what comes to its top.
 
 use podwarden_policy::{
     evict::{self, Candidate, Rank},
@@ -11,7 +12,7 @@ use podwarden_policy::{
 
 use super::{
     growth::Candidates,
-    plan::{ArmedPlan, ScopeName, Victim},
+    plan::{ArmedPlan, ScopeName, Victim, counted},
     room::touch,
     trace::Trace,
 };
@@ -28,7 +29,7 @@ pub(crate) struct Choice {
     pub(super) usage: u64,
     /// What of that is its working set; all of it until that is read.
     pub(super) working_set: u64,
-    /// What of that its death gains, bytes.
+    /// What of that its death gains, bytes: what counts in the scope and is not promised; all of it until that is read.
     pub(super) gain: u64,
 }
 
@@ -70,23 +71,30 @@ impl Survey {
     }
 }
 
-/// A candidate as a choice; `None` when it is gone.
-pub(super) fn choice_of(plan: &ArmedPlan, position: usize, promised: u64) -> Option<Choice> {
+/// A candidate as a choice in a scope; `None` when it is gone.
+pub(super) fn choice_of(
+    plan: &ArmedPlan,
+    position: usize,
+    scope: ScopeName,
+    promised: u64,
+) -> Option<Choice> {
     let victim = plan.victims.get(position)?;
     let usage = victim.files.memory.usage().ok()?;
-    let working_set = victim.files.memory.stat().ok()?.working_set(usage);
+    let stat = victim.files.memory.stat().ok()?;
+    let gain = counted(scope, &stat, usage).saturating_sub(promised);
     Some(Choice {
         position,
-        rank: rank(plan, victim, working_set.saturating_sub(promised)),
+        rank: rank(plan, victim, gain),
         usage,
-        working_set,
-        gain: usage.saturating_sub(promised),
+        working_set: stat.working_set(usage),
+        gain,
     })
 }
 
-fn rank(plan: &ArmedPlan, victim: &Victim, working_set: u64) -> Rank {
+/// The rank of one that uses so much of what counts, bytes.
+fn rank(plan: &ArmedPlan, victim: &Victim, used: u64) -> Rank {
     let candidate = Candidate {
-        working_set: Some(Bytes(working_set)),
+        working_set: Some(Bytes(used)),
         ..victim.candidate
     };
     evict::rank(plan.ranking, &candidate)
@@ -121,7 +129,7 @@ impl Least {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     choice: Choice,
-    /// The rank is by the working set, not by usage.
+    /// Rank and gain are by what counts, not by usage.
     exact: bool,
 }
 
@@ -130,13 +138,16 @@ struct Entry {
 pub(crate) struct Order {
     /// Never more than [`MOST`], for which there is room from the start.
     heap: Vec<Entry>,
+    /// Whose candidates they are.
+    scope: ScopeName,
 }
 
 impl Default for Order {
     fn default() -> Self {
         let mut heap = Vec::with_capacity(MOST);
         touch(heap.spare_capacity_mut());
-        Self { heap }
+        let scope = ScopeName::Kubepods;
+        Self { heap, scope }
     }
 }
 
@@ -152,6 +163,7 @@ impl Order {
         least: Least,
     ) -> Survey {
         self.heap.clear();
+        self.scope = scope;
         let mut survey = Survey::default();
         for (position, victim) in plan.victims.iter().enumerate() {
             if !scope.contains(victim.place) {
@@ -208,7 +220,7 @@ impl Order {
         }
     }
 
-    /// Takes out the one that goes first by its working set read now, where that gives `least`. What is read is noted
+    /// Takes out the one that goes first by what counts of it now, where that gives `least`. What is read is noted
     /// in `trace` as well.
     pub(crate) fn next(
         &mut self,
@@ -216,6 +228,7 @@ impl Order {
         trace: Option<&Trace>,
         least: Least,
     ) -> Option<Choice> {
+        let scope = self.scope;
         loop {
             let top = self.heap.first_mut()?;
             let Choice {
@@ -230,13 +243,16 @@ impl Order {
                 return Some(choice);
             }
             let victim = &plan.victims[position];
-            let stat = victim.files.memory.stat();
-            let working_set = stat.as_ref().ok().map(|stat| stat.working_set(usage));
+            let stat = victim.files.memory.stat().ok();
+            let working_set = stat.map(|stat| stat.working_set(usage));
             if let Some(trace) = trace {
                 trace.pod(victim.token, now(), usage, working_set);
             }
             // The promised part is no page cache that could be dropped.
-            let counted = working_set.map_or(0, |set| set.saturating_sub(usage - gain));
+            let promised = usage - gain;
+            let counted = stat.map_or(0, |stat| {
+                counted(scope, &stat, usage).saturating_sub(promised)
+            });
             let gained = match least {
                 Least::Used(_) => counted,
                 // Shared memory is no gain then: teardown may take as long as the next eviction.
@@ -248,6 +264,7 @@ impl Order {
             }
             top.choice.rank = rank(plan, victim, counted);
             top.choice.working_set = working_set.unwrap_or(usage);
+            top.choice.gain = counted;
             top.exact = true;
             self.sink(plan, 0);
         }

@@ -39,15 +39,9 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// What of `usage` counts against the level. A tier's level is there so that the reactor comes before
-    /// the kernel's OOM killer at the tier's hard limit, where the kernel drops page cache before it kills:
-    /// page cache counts for nothing there, be it in use. Everywhere else it is the working set, as for the
-    /// kubelet.
+    /// What of `usage` counts against the level.
     pub fn used(&self, stat: &MemoryStat, usage: u64) -> u64 {
-        match self.name.tier() {
-            Some(_) => stat.without_cache(usage),
-            None => stat.working_set(usage),
-        }
+        counted(self.name, stat, usage)
     }
 
     /// What of that grows when processes fill memory.
@@ -63,6 +57,16 @@ impl Scope {
     pub(super) fn limit(&self) -> Option<u64> {
         let limit = self.memory.limit().ok().flatten()?;
         (self.name.tier().is_none() || limit >= self.level).then_some(limit)
+    }
+}
+
+/// What of a cgroup's `usage` counts against the level of a scope that it is in. A tier's level is there so that the
+/// reactor comes before the kernel's OOM killer at the tier's hard limit, where the kernel drops page cache before it
+/// kills: page cache counts for nothing there, be it in use. Everywhere else it is the working set, as for the kubelet.
+pub(super) fn counted(scope: ScopeName, stat: &MemoryStat, usage: u64) -> u64 {
+    match scope.tier() {
+        Some(_) => stat.without_cache(usage),
+        None => stat.working_set(usage),
     }
 }
 

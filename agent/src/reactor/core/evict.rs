@@ -160,7 +160,7 @@ impl Core {
         let filler = survey
             .filler
             .filter(|(position, _)| *position != first.position)
-            .and_then(|(position, _)| self.filler(plan, position));
+            .and_then(|(position, _)| self.filler(plan, position, crossing.scope));
         match grower {
             Grower::Candidates => {
                 let gains = filler.map(|filler| self.gain(plan, filler));
@@ -233,13 +233,13 @@ impl Core {
         })
     }
 
-    /// The candidate that fills, unless it was tried just now.
-    fn filler(&self, plan: &ArmedPlan, position: usize) -> Option<Choice> {
+    /// The candidate that fills, unless it was tried just now, or has nothing that counts in the scope.
+    fn filler(&self, plan: &ArmedPlan, position: usize, scope: ScopeName) -> Option<Choice> {
         let victim = plan.victims.get(position)?;
         let promised = self.dying.promised_by(victim.token)?;
-        let choice = choice_of(plan, position, promised)?;
+        let choice = choice_of(plan, position, scope, promised)?;
         let passed_over = victim.files.seen.is_passed_over(choice.usage, now());
-        (!passed_over).then_some(choice)
+        (choice.gain > 0 && !passed_over).then_some(choice)
     }
 
     /// How fast a scope fills at `at`. Where victims die, what was measured before counts the dead; right after

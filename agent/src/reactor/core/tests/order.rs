@@ -74,6 +74,25 @@ fn candidates_come_out_in_the_order_of_their_working_sets() {
 }
 
 #[test]
+fn page_cache_of_a_pod_is_no_gain_in_a_tier() {
+    let first = |scope| {
+        let mut fake = Fake::new(60, 64);
+        // Two read files, and one leaks.
+        for (rel, anon, active) in [("a", 200, 8000), ("b", 6000, 0), ("c", 200, 8000)] {
+            fake.cgroup(rel, (anon + active) * MIB);
+            fake.holds(rel, anon * MIB, 0, active * MIB);
+        }
+        fake.cgroup("kubepods", 22_400 * MIB);
+        fake.holds("kubepods", 6400 * MIB, 0, 16_000 * MIB);
+        let level = 6300 * MIB;
+        fake.arm_scope(scope, "kubepods", level, &["a", "b", "c"], level, true);
+        chosen(&fake.step())
+    };
+    assert_eq!(first(ScopeName::BestEffort), [(2, true)]);
+    assert_eq!(first(ScopeName::Kubepods), [(1, true)], "its working set");
+}
+
+#[test]
 fn pods_with_nothing_to_kill_are_tried_once_and_remembered() {
     let mut fake = Fake::new(60, 64);
     fake.cgroup("kubepods", 0);
