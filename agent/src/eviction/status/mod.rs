@@ -91,8 +91,8 @@ pub(crate) use self::{
     condition::Condition,
     held_back::HeldBack,
     node_part::{NodePart, NodePartTask, Pace},
-    server::{PATCH_NODE, Server},
-    taint::MemoryTaint,
+    server::{MANAGER, PATCH_NODE, Server},
+    taint::{FormerTaint, MemoryTaint},
 };
 pub use self::{
     condition::Health, deliveries::DeliveryCounts, ending::Teardown, taint::NodePressure,

@@ -26,6 +26,8 @@ pub(super) struct Object {
     pub(super) version: String,
     /// It says that the pod has ended, by an eviction or otherwise: that is never taken back.
     pub(super) has_ended: bool,
+    /// It says that all containers ended well.
+    pub(super) has_succeeded: bool,
     /// It says why the pod is in its phase.
     pub(super) has_reason: bool,
     /// Traffic may still be sent to it.
@@ -82,6 +84,7 @@ fn found(text: &[u8], uid: &str, object: Option<&str>) -> Result<Found, serde_js
         uid: metadata.uid,
         version: metadata.resource_version,
         has_ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
+        has_succeeded: status.phase == "Succeeded",
         has_reason: !status.reason.is_empty(),
         ready: status
             .conditions
@@ -131,6 +134,8 @@ mod tests {
                 uid: uid.to_owned(),
                 version: "7".to_owned(),
                 has_ended,
+                // The only end in this test.
+                has_succeeded: has_ended,
                 has_reason: false,
                 ready: !has_ended,
             })

@@ -189,6 +189,19 @@ impl Server {
         self.ask(request, GET_NODE).await
     }
 
+    /// The same; `None` where there is none, or this agent may not read it.
+    pub(crate) async fn node_if_readable(&self, name: &str) -> Result<Option<Value>, JobError> {
+        let text = match self.node(name).await? {
+            Err(refusal) if matches!(refusal.code, 403 | 404) => return Ok(None),
+            answer => answer.map_err(|refusal| refusal.failure(GET_NODE))?,
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|error| {
+            JobError::new(format!(
+                "the API server's answer to {GET_NODE} is not one ({error})"
+            ))
+        })
+    }
+
     /// A merge patch of a node.
     pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Answer {
         let patch = Patch::Merge(patch);
@@ -299,7 +312,7 @@ pub(super) const TELL: &str = "a new Event";
 const NODES: &str = "/api/v1/nodes";
 
 /// Whose writes they are, in the objects' `managedFields`.
-const MANAGER: &str = "podwarden";
+pub(crate) const MANAGER: &str = "podwarden";
 
 fn patched() -> PatchParams {
     PatchParams {

@@ -250,12 +250,21 @@ impl Steps {
     ) -> Result<Marked, JobError> {
         let (answer, asked) = match self.how {
             EvictionStatusConfig::None => return Ok(Marked::Is),
-            // It is not started again, and what it ended with is its own affair, unless it ended by this status.
-            _ if object.has_ended && (object.has_reason || !entry.written_over) => {
+            // It is not started again.
+            EvictionStatusConfig::EvictionApi if object.has_ended => return Ok(Marked::Is),
+            // A reason is another's word, or this one's of before. A failure without one is what the kubelet saw of the
+            // kill, where it starts no container again, or what it wrote over this status.
+            _ if object.has_succeeded
+                || object.has_ended
+                    && (object.has_reason || entry.grace_seconds > 0 && !entry.written_over) =>
+            {
                 return Ok(Marked::Is);
             }
             EvictionStatusConfig::Status => {
-                self.pressure.settled().await;
+                // Nothing takes the place of one that has ended on account of this status.
+                if !object.has_ended {
+                    self.pressure.settled().await;
+                }
                 let patch = wording::status(entry, object, &clock::now_text());
                 let answer = server
                     .patch_status(&pod.namespace, &pod.name, &patch)

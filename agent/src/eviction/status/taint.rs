@@ -158,6 +158,40 @@ impl NodePart for MemoryTaint {
     }
 }
 
+/// Takes away a taint of an agent before this one, which keeps none.
+#[derive(Debug, Default)]
+pub(crate) struct FormerTaint {
+    done: bool,
+}
+
+impl NodePart for FormerTaint {
+    type Value = ();
+
+    const LEAST: Duration = Duration::ZERO;
+    const FAILURE: &'static str = "the taint podwarden.io/memory-pressure of an agent before this one keeps pods from the Node, and is not \
+                                   removed (`kubectl taint node NAME podwarden.io/memory-pressure-`)";
+
+    fn value(&self) -> Option<()> {
+        (!self.done).then_some(())
+    }
+
+    fn is_due(&self, (): &(), _pace: &Pace<()>, _now: Instant) -> bool {
+        true
+    }
+
+    async fn write(&mut self, server: &Server, node: &str, (): &()) -> Result<(), JobError> {
+        if server.node_if_readable(node).await?.is_some() {
+            write(server, node, false).await?;
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    fn last(&self, (): &(), _reachable: bool) -> Option<()> {
+        None
+    }
+}
+
 #[derive(Deserialize)]
 struct Node {
     metadata: Meta,

@@ -245,6 +245,7 @@ async fn a_static_pod_is_marked_by_its_mirror() {
 async fn what_is_done_is_not_done_again() {
     let mut ended = object("u1", "8");
     ended["status"]["phase"] = "Failed".into();
+    ended["status"]["reason"] = "Evicted".into();
     let scene = Scene::new(
         EvictionStatusConfig::Status,
         &[
@@ -263,6 +264,22 @@ async fn what_is_done_is_not_done_again() {
     scene.script.lock().unwrap().answers = VecDeque::from([(POD, 200, ended)]);
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
+}
+
+/// A pod that is not restarted: its kubelet saw the end first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_without_a_reason_gets_that_of_the_eviction() {
+    for (phase, marked) in [("Failed", true), ("Succeeded", false)] {
+        let mut ended = object("u1", "8");
+        ended["status"]["phase"] = phase.into();
+        let mut answers = vec![(POD, 200, ended), (EVENT, 201, json!({}))];
+        answers.extend(marked.then(|| (STATUS, 200, json!({}))));
+        let scene = Scene::new(EvictionStatusConfig::Status, &answers).await;
+        scene.run().await.unwrap();
+        assert_eq!(scene.waiting(), [], "{phase}");
+        let left = scene.script.lock().unwrap().answers.len();
+        assert_eq!(left, 0, "{phase}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

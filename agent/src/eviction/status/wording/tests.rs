@@ -172,6 +172,7 @@ fn everything_is_what_the_api_knows() {
         uid: "u2".into(),
         version: "7".to_owned(),
         has_ended: false,
+        has_succeeded: false,
         has_reason: false,
         ready: true,
     };
