@@ -64,6 +64,9 @@ pub struct SourcedPod {
     pub containers: BTreeMap<String, String>,
     /// It has a `metadata.deletionTimestamp`.
     pub deleting: bool,
+    /// It asks for other resources than are in force: its kubelet may write its limits at any time.
+    #[serde(default)]
+    pub resizing: bool,
 }
 
 impl SourcedPod {
@@ -76,6 +79,7 @@ impl SourcedPod {
             has_reason: false,
             containers: BTreeMap::new(),
             deleting: false,
+            resizing: false,
         }
     }
 

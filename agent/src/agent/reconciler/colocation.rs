@@ -221,7 +221,10 @@ impl Colocation {
                     slots: index.slots(entry),
                     cgroups: cgroups(&pod),
                 });
-                aim.protected.push(pod);
+                // A kernel refuses a quota below the burst, also the kubelet's.
+                if !sourced.resizing {
+                    aim.protected.push(pod);
+                }
             }
         }
         if let Some(burster) = &self.burster

@@ -11,14 +11,14 @@ use crate::{
         types::{Eviction, PodRef},
     },
     base::error,
-    colocation::reclaimed::{Offer, Publisher},
+    colocation::reclaimed::{FormerOffer, Offer, Publisher},
     config::{Config, EvictionStatusConfig, Mode},
     eviction::{
         pod_killer::{PodKiller, TakeDown},
         pod_workers::JobError,
         status::{
-            Condition, EvictionStatus, MemoryTaint, NodePartTask, OnDegraded, Parts, Sizes, Start,
-            Teardown,
+            Condition, EvictionStatus, FormerTaint, MemoryTaint, NodePartTask, OnDegraded, Parts,
+            Sizes, Start, Teardown,
         },
     },
     pods::runtime::{self, Client, RuntimeError, TornDown},
@@ -57,10 +57,12 @@ pub(in crate::agent) fn node_parts(
             said(),
         ));
     }
-    if config.node_condition && enforces {
+    tasks.push(if config.node_condition && enforces {
         let taint = MemoryTaint::new(published.pressure());
-        tasks.push(NodePartTask::start(apiserver.clone(), node, taint, said()));
-    }
+        NodePartTask::start(apiserver.clone(), node, taint, said())
+    } else {
+        NodePartTask::start(apiserver.clone(), node, FormerTaint::default(), said())
+    });
     if publishes {
         let published = of();
         let offer = move || {
@@ -70,6 +72,13 @@ pub(in crate::agent) fn node_parts(
         };
         let publisher = Publisher::new(reclaimed, offer);
         tasks.push(NodePartTask::start(apiserver, node, publisher, said()));
+    } else {
+        tasks.push(NodePartTask::start(
+            apiserver,
+            node,
+            FormerOffer::default(),
+            said(),
+        ));
     }
     tasks
 }

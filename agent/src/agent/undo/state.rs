@@ -7,12 +7,12 @@ use super::{Item, Place, Step};
 
 pub(super) const STEP: Step = Step {
     name: "state",
-    about: "the checkpoint of pods and undelivered eviction status (with --state)",
+    about: "the checkpoint of pods, undelivered eviction status, and what mid pods are predicted to leave (with --state)",
     run,
 };
 
 /// What agents put there, of this version and of 0.1.0.
-const NAMES: [&str; 3] = ["pods.json", "eviction-status", "marks"];
+const NAMES: [&str; 4] = ["pods.json", "eviction-status", "marks", "prediction.json"];
 
 fn run(place: &Place) -> anyhow::Result<Vec<Item>> {
     let Some(dir) = place.state_dir.as_ref().filter(|_| place.state) else {

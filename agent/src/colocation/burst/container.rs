@@ -122,7 +122,8 @@ impl Tracked {
         (next.max(quota.base_us), why)
     }
 
-    /// The burst beside a quota.
+    /// The burst beside a quota. It stays within the quota that was found, which the kubelet and the runtime write again at
+    /// any change: the kernel refuses a quota below the burst.
     pub(super) fn burst(&self, config: &BurstConfig, quota_us: u64) -> u64 {
         let period = self.cgroup.now.max.period_us;
         let hundred = scale(quota_us, period, DEFAULT_PERIOD_US);
@@ -130,7 +131,7 @@ impl Tracked {
         let burst = scale(burst, DEFAULT_PERIOD_US, period);
         burst
             .max(self.cgroup.found.burst_us.unwrap_or(0))
-            .min(quota_us)
+            .min(self.quota().base_us)
     }
 }
 

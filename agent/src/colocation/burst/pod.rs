@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use podwarden_cgroup::Error;
+use podwarden_cgroup::{CgroupPath, Error};
 use podwarden_policy::{
     colocation::burst::{self, Bandwidth, NodeState, Rates},
     limits::Limit,
@@ -99,16 +99,27 @@ impl Pod {
         looks.chain([scan]).min().unwrap_or(scan)
     }
 
-    /// Another list of containers.
-    pub(super) fn update(&mut self, parts: &Parts, protected: Protected, now: Instant) {
-        let listed = |one: &Tracked| {
-            protected
-                .containers
-                .iter()
-                .any(|(_, path)| *path == one.cgroup.path)
+    /// Another list of containers; of those that are gone nothing is ours any more.
+    pub(super) fn update(
+        &mut self,
+        parts: &Parts,
+        originals: &mut Originals,
+        protected: Protected,
+        now: Instant,
+    ) {
+        let before = std::mem::replace(&mut self.protected, protected);
+        let listed = |path: &CgroupPath| {
+            let mut containers = self.protected.containers.iter();
+            containers.any(|(_, listed)| listed == path)
         };
-        self.tracked.retain(listed);
-        self.protected = protected;
+        self.tracked.retain(|one| listed(&one.cgroup.path));
+        let gone = |path: &&CgroupPath| {
+            !listed(path) && parts.tree.id(path).is_err_and(|error| error.is_gone())
+        };
+        let paths = before.containers.iter().map(|(_, path)| path);
+        let gone: Vec<_> = paths.filter(gone).collect();
+        gone.iter().for_each(|path| parts.ours.forget(path));
+        originals.forget(gone);
         self.open_containers(parts, now);
     }
 
@@ -266,7 +277,7 @@ impl Pod {
             .quota_us
             .map(|quota| quota.saturating_add(beyond.sum()));
         let bursts: u64 = then.iter().map(|then| then.burst_us).sum();
-        let burst_us = match (self.cgroup.found.burst_us, quota_us) {
+        let burst_us = match (self.cgroup.found.burst_us, found.quota_us) {
             (Some(found), Some(quota)) => bursts.max(found).min(quota),
             (found, _) => found.unwrap_or(0),
         };

@@ -96,7 +96,7 @@ impl Thread {
             let is_it = |one: &Protected| one.path == pod.protected.path;
             match protected.iter().position(is_it) {
                 Some(at) => {
-                    pod.update(parts, protected.swap_remove(at), now);
+                    pod.update(parts, originals, protected.swap_remove(at), now);
                     pods.push(pod);
                 }
                 None => leaving.push(pod),

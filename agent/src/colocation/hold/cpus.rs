@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use foldhash::HashMap;
 use podwarden_cgroup::{CgroupPath, CpuList, Errno, Error, Tree, root_as_file_name};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,15 @@ pub fn beside(hold: &Path) -> Option<PathBuf> {
     Some(hold.with_file_name(format!("{root}.cpuset.json")))
 }
 
+/// Where the tier's tasks run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Present {
+    /// On these.
+    pub(super) tier: BTreeSet<u32>,
+    /// And may on these at most, as all pods.
+    pub(super) usable: BTreeSet<u32>,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Cpus {
@@ -69,9 +79,15 @@ impl Cpus {
         })
     }
 
-    /// The CPUs that the tier's tasks may run on.
-    pub(super) fn present(&self, tree: &Tree) -> Result<BTreeSet<u32>, Error> {
-        Ok(tree.effective_cpus(&self.tier)?.0)
+    /// The CPUs that the tier's tasks run on.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(super) fn present(&self, tree: &Tree) -> Result<Present, Error> {
+        Ok(Present {
+            tier: tree.effective_cpus(&self.tier)?.0,
+            usable: tree.effective_cpus(&self.tier.parent())?.0,
+        })
     }
 
     /// Lets the tier run on these alone.
@@ -79,14 +95,16 @@ impl Cpus {
         self.written = true;
         let originals = &mut self.originals;
         let mut wanted = Vec::new();
+        // What each cgroup has now, and what was found in it.
+        let mut above: HashMap<CgroupPath, (CpuList, String)> = HashMap::default();
         gather(tree, &self.tier, &mut wanted, &mut |path, now, parent| {
+            // One that was made since took what its parent was left, in place of what the parent had.
+            let inherited = above.get(&path.parent()).filter(|(left, _)| left == now);
+            let former = inherited.map_or_else(|| now.to_string(), |(_, found)| found.clone());
             let id = tree.id(path)?;
-            let now = FoundCpus {
-                id,
-                cpus: now.to_string(),
-            };
-            // Kept before anything is written. One that was made meanwhile has what its parent was left.
-            let (found, _) = originals.of(path, now);
+            // Kept before anything is written.
+            let (found, _) = originals.of(path, FoundCpus { id, cpus: former });
+            above.insert(path.clone(), (now.clone(), found.cpus.clone()));
             let found = CpuList::parse(&found.cpus).unwrap_or_default().0;
             let bound = parent.unwrap_or(cpus);
             let both: BTreeSet<u32> = found.intersection(bound).copied().collect();

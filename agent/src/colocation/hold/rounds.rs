@@ -94,7 +94,7 @@ impl Thread {
         };
         let Rounds { law, pinned, .. } = &mut self.rounds;
         let Some(law) = law else { return };
-        if !law.look(tree, now, used, present.as_ref(), pinned) {
+        if !law.look(tree, now, used, present, pinned) {
             return;
         }
         let (share, others) = (law.share(), law.others());

@@ -19,7 +19,7 @@ use podwarden_policy::{
     limits::Limit,
 };
 
-use super::topology;
+use super::{cpus::Present, topology};
 use crate::colocation::pool::{busy, milli};
 
 /// Between two looks.
@@ -137,7 +137,7 @@ impl Suppress {
         tree: &Tree,
         now: Instant,
         best_effort: u64,
-        present: Option<&BTreeSet<u32>>,
+        present: Option<Present>,
         pinned: &Pinned,
     ) -> bool {
         let Ok(pods) = self.pods.usage_nanos() else {
@@ -251,9 +251,11 @@ impl Law {
 }
 
 /// The node's CPUs, and who has them; `None` where the node's, or the tier's, are not known.
-fn read_sets(tree: &Tree, present: Option<&BTreeSet<u32>>, pinned: &Pinned) -> Option<Sets> {
-    let cpus = topology::online()?;
-    // A container that may run on all CPUs is pinned to none.
+fn read_sets(tree: &Tree, present: Option<Present>, pinned: &Pinned) -> Option<Sets> {
+    let Present { tier, usable } = present?;
+    let mut cpus = topology::online()?;
+    cpus.retain(|cpu| usable.contains(&cpu.id));
+    // A container that may run on all CPUs that pods have is pinned to none.
     let of = |paths: &[CgroupPath]| -> BTreeSet<u32> {
         let sets = paths
             .iter()
@@ -263,7 +265,7 @@ fn read_sets(tree: &Tree, present: Option<&BTreeSet<u32>>, pinned: &Pinned) -> O
             .collect()
     };
     Some(Sets {
-        present: present?.clone(),
+        present: tier,
         excluded: of(&pinned.exclusive),
         lsr: of(&pinned.reserved),
         cpus,

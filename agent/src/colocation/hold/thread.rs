@@ -223,6 +223,9 @@ impl Thread {
         if error.is_gone() {
             self.tier = None;
         } else {
+            // A limit of before is in force, which nothing would raise. Where that is refused, too, the tier is gone or
+            // stays as it is: either is said.
+            let _ = tier.limit(None);
             self.refuse(now, &error);
         }
         self.hold = Hold::default();

@@ -16,5 +16,5 @@ mod prediction;
 mod publish;
 mod window;
 
-pub(crate) use self::publish::Publisher;
+pub(crate) use self::publish::{FormerOffer, Publisher};
 pub use self::{figures::Reclaimer, publish::Offer};

@@ -19,7 +19,7 @@ use crate::{
     config::ReclaimedConfig,
     eviction::{
         pod_workers::JobError,
-        status::{NodePart, PATCH_NODE, Pace, Server},
+        status::{MANAGER, NodePart, PATCH_NODE, Pace, Server},
     },
 };
 
@@ -120,6 +120,56 @@ impl NodePart for Publisher {
     }
 }
 
+/// Withdraws what an agent before this one has offered, which offers nothing. What another manager offers stays.
+#[derive(Debug, Default)]
+pub(crate) struct FormerOffer {
+    done: bool,
+}
+
+impl NodePart for FormerOffer {
+    type Value = ();
+
+    const LEAST: Duration = Duration::ZERO;
+    const FAILURE: &'static str = "reclaimed resources of an agent before this one are offered on the Node, and are not withdrawn";
+
+    fn value(&self) -> Option<()> {
+        (!self.done).then_some(())
+    }
+
+    fn is_due(&self, (): &(), _pace: &Pace<()>, _now: Instant) -> bool {
+        true
+    }
+
+    async fn write(&mut self, server: &Server, node: &str, (): &()) -> Result<(), JobError> {
+        let read = server.node_if_readable(node).await?;
+        if read.is_some_and(|node| is_offered_by_us(&node)) {
+            let answer = server.patch_node_status(node, &patch(None)).await?;
+            answer.map_err(|refusal| refusal.failure(PATCH_NODE))?;
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    fn last(&self, (): &(), _reachable: bool) -> Option<()> {
+        None
+    }
+}
+
+/// Whether the Node offers one of the resources, written by podwarden last.
+fn is_offered_by_us(node: &Value) -> bool {
+    let managers = node["metadata"]["managedFields"].as_array();
+    let mut ours = managers
+        .into_iter()
+        .flatten()
+        .filter(|fields| fields["manager"] == MANAGER);
+    ours.any(|fields| {
+        let offered = &fields["fieldsV1"]["f:status"]["f:allocatable"];
+        resources()
+            .iter()
+            .any(|name| offered.get(format!("f:{name}")).is_some())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +187,20 @@ mod tests {
         let mut pace = Pace::new(Publisher::LEAST);
         pace.wrote(Some([1; 4]), now);
         assert!(!pace.allows(now) && pace.allows(now + Publisher::LEAST));
+    }
+
+    #[test]
+    fn what_another_manager_offers_stays() {
+        let of = |manager: &str, resource: &str| {
+            let fields = json!({"f:status": {"f:allocatable": {resource: {}}}});
+            let entry = json!({"manager": manager, "subresource": "status", "fieldsV1": fields});
+            json!({"metadata": {"managedFields": [{"manager": "kubelet"}, entry]}})
+        };
+        let batch = "f:kubernetes.io/batch-cpu";
+        assert!(is_offered_by_us(&of("podwarden", batch)));
+        assert!(!is_offered_by_us(&of("koord-manager", batch)));
+        assert!(!is_offered_by_us(&of("podwarden", "f:cpu")));
+        assert!(!is_offered_by_us(&json!({"metadata": {}})));
     }
 
     #[test]

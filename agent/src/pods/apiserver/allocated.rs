@@ -19,6 +19,8 @@ use crate::pods::convert::{self, Quantities};
 
 /// The condition of a resize that is deferred or infeasible.
 const RESIZE_PENDING: &str = "PodResizePending";
+/// The condition of one that is granted and not in force yet.
+const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -62,17 +64,21 @@ impl PodStatus {
     }
 }
 
-/// Puts what the kubelet has granted in the place of what the spec asks for.
-pub(super) fn apply(pod: &mut Pod, status: &PodStatus, generation: Option<i64>) {
+/// Puts what the kubelet has granted in the place of what the spec asks for. True where a resize is not done, so that the
+/// kubelet may write other limits at any time.
+pub(super) fn apply(pod: &mut Pod, status: &PodStatus, generation: Option<i64>) -> bool {
     let mut granted = pod.clone();
     requests(&mut granted, status);
-    let mut conditions = status.conditions.iter().flatten();
-    let pending = conditions.any(|condition| condition.kind == RESIZE_PENDING);
+    let has = |kind| {
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.any(|condition| condition.kind == kind)
+    };
+    let pending = has(RESIZE_PENDING);
     let unseen = generation
         .zip(status.observed_generation)
         .is_some_and(|(now, seen)| seen < now);
     if granted == *pod && !pending && !unseen {
-        return;
+        return has(RESIZE_IN_PROGRESS);
     }
     let class = qos::classify(pod);
     let with_spec_limits = granted.clone();
@@ -81,6 +87,7 @@ pub(super) fn apply(pod: &mut Pod, status: &PodStatus, generation: Option<i64>) 
     if let Some(granted) = [granted, with_spec_limits].into_iter().find(same_class) {
         *pod = granted;
     }
+    true
 }
 
 fn requests(pod: &mut Pod, status: &PodStatus) {

@@ -322,9 +322,10 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
     pod.static_pod = hash.is_some() || of_node;
     // `IsCriticalPod` of kubelet `pkg/kubelet/types/pod_update.go`.
     pod.critical = pod.static_pod;
-    if let Some(status) = &object.status {
-        allocated::apply(&mut pod, status, meta.generation);
-    }
+    let resizing = match &object.status {
+        Some(status) => allocated::apply(&mut pod, status, meta.generation),
+        None => false,
+    };
     Ok(SourcedPod {
         qos: qos::classify(&pod),
         pod,
@@ -348,6 +349,7 @@ fn converted(object: &Object<'_>, by: Source) -> Result<SourcedPod, Problem> {
             .as_ref()
             .map_or_else(BTreeMap::new, PodStatus::containers),
         deleting: meta.deletion_timestamp.is_some(),
+        resizing,
     })
 }
 

@@ -32,6 +32,7 @@ fn object(uid: &str, name: &str) -> SourcedPod {
         containers: BTreeMap::new(),
         has_reason: false,
         deleting: false,
+        resizing: false,
     }
 }
 

@@ -11,17 +11,23 @@ use super::{LIMIT, enforcing};
 use crate::cases::colocation::quota;
 use crate::cases::{Case, Context, case};
 use crate::harness::{Cgroup, eventually, sleep};
-use crate::kubernetes::{Cluster, PODS, Pod};
+use crate::kubernetes::{Cluster, PODS, Pod, condition};
 
-pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_colocation", kubernetes_colocation)];
+pub(in crate::cases) const CASES: &[Case] = &[
+    case("kubernetes_colocation", kubernetes_colocation),
+    case("kubernetes_burst_resize", kubernetes_burst_resize),
+];
 
 /// How often the kubelet is started anew.
 const RESTARTS: u32 = 2;
 /// Between two of these, in a run of a few and in one that was asked for.
 const SHORT: Duration = Duration::from_secs(8);
 const LONG: Duration = Duration::from_secs(300);
-/// Of 100m in a period of 100 ms, microseconds.
+/// Of 100m and 60m in a period of 100 ms, microseconds.
 const LIMITED: u64 = 10_000;
+const LOWER: u64 = 6_000;
+/// How long a resize may take that was refused: a kubelet tries it again with the pod's next sync, a minute later.
+const RESIZED: Duration = Duration::from_secs(150);
 /// All that works by itself, on a node with so many CPUs that some are free.
 const CONFIG: &str = "capacity: {cpu: 64, memory: 256Gi}\n\
     colocation: {cpuBurstStrategy: {policy: auto}, cpuSuppressThresholdPercent: 65, \
@@ -82,6 +88,52 @@ fn kubernetes_colocation(context: &Context) -> Result<()> {
     cluster.clear()
 }
 
+/// A pod that exceeds its limit is given a lower one: the kernel refuses a quota below the burst, so the burst goes before.
+fn kubernetes_burst_resize(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    cluster.clear()?;
+    cluster.agent_with(|shipped| format!("{}\n{CONFIG}", enforcing(shipped)))?;
+    let web = Pod::new("web", &working(20_000, "sleep 0.3")).with_resources(json!({
+        "requests": {"cpu": "60m", "memory": "16Mi"},
+        "limits": {"cpu": "100m", "memory": "64Mi"},
+    }));
+    let web = web.labelled("koordinator.sh/qosClass", "LS");
+    let web = cluster.run_now(&web)?;
+    relieved(&cluster, &web).context("before the resize")?;
+    let seen = kubelet_log(&cluster)?.len();
+    let lower = json!({"name": "main", "resources": {"limits": {"cpu": "60m"}}});
+    let lower = json!({"spec": {"containers": [lower]}});
+    let kind = "application/strategic-merge-patch+json";
+    let path = format!("{PODS}/web/resize");
+    let (code, said) = cluster.api.answer("PATCH", &path, kind, &lower)?;
+    ensure!(code == 200, "{code}: {said:?}");
+    eventually(RESIZED, || {
+        let pod = cluster.pod("web")?;
+        let in_force = &pod["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"];
+        ensure!(in_force == "60m", "the limit is {in_force}");
+        let progress = condition(&pod, "PodResizeInProgress");
+        ensure!(progress.is_none(), "{progress:?}");
+        Ok(())
+    })?;
+    // A kubelet that is faster than the agent is refused once, and tries again.
+    let log = kubelet_log(&cluster)?;
+    let refused = log[seen.min(log.len())..]
+        .lines()
+        .filter(|line| is_refusal(line));
+    context.figure("refused", refused.count() as f64, "");
+    relieved(&cluster, &web).context("after the resize")?;
+    ensure!(
+        cluster.starts(&web)? == 1,
+        "the container was started again"
+    );
+    cluster.without_agent()?;
+    for cgroup in cgroups(&cluster, &web)? {
+        let left = quota(&cgroup)?;
+        ensure!(left == Some(LOWER), "{} has {left:?}", cgroup.path());
+    }
+    cluster.clear()
+}
+
 /// A script that counts, and then does something else.
 fn working(count: u32, and: &str) -> String {
     format!("while true; do i=0; while [ $i -lt {count} ]; do i=$((i+1)); done; {and}; done")
@@ -133,11 +185,13 @@ fn kubelet_log(cluster: &Cluster) -> Result<String> {
 
 /// No line tells of a write that the kernel refused.
 fn ensure_not_refused(log: &str) -> Result<()> {
-    let refused = log.lines().find(|line| {
-        line.contains("cgroup") && REFUSALS.iter().any(|refusal| line.contains(refusal))
-    });
+    let refused = log.lines().find(|line| is_refusal(line));
     ensure!(refused.is_none(), "the kubelet says {refused:?}");
     Ok(())
+}
+
+fn is_refusal(line: &str) -> bool {
+    line.contains("cgroup") && REFUSALS.iter().any(|refusal| line.contains(refusal))
 }
 
 fn degradations(cluster: &Cluster) -> Result<Vec<String>> {

@@ -82,6 +82,29 @@ fn a_tier_gets_fewer_cpus_and_then_those_that_were_found() {
 }
 
 #[test]
+fn a_container_made_while_its_tier_is_held_rises_with_it() {
+    let Some(scene) = Scene::start("late") else {
+        return;
+    };
+    let all = scene.cpus("tier");
+    let one: BTreeSet<u32> = all.iter().take(1).copied().collect();
+    let mut cpus = Cpus::open(&scene.tree, &"tier".into(), scene.file()).unwrap();
+    cpus.set(&scene.tree, &one).unwrap();
+    let _removed_at_the_end = scene.tree.create(&"tier/pod/late".into()).unwrap();
+    // What a runtime does on v1.
+    scene
+        .tree
+        .set_cpus(&"tier/pod/late".into(), &CpuList(one.clone()))
+        .unwrap();
+    cpus.set(&scene.tree, &one).unwrap();
+    cpus.set(&scene.tree, &all).unwrap();
+    assert_eq!(scene.cpus("tier/pod/late"), all);
+    cpus.set(&scene.tree, &one).unwrap();
+    assert!(cpus.restore(&scene.tree));
+    assert_eq!(scene.cpus("tier/pod/late"), all);
+}
+
+#[test]
 fn what_a_killed_agent_left_is_put_back_also_for_a_container_made_since() {
     let Some(scene) = Scene::start("left") else {
         return;
@@ -108,6 +131,7 @@ fn an_empty_list_of_v2_is_held_and_is_empty_again_afterwards() {
     let mount = directory.path().join("cgroup");
     fs::create_dir_all(mount.join("tier/pod")).unwrap();
     for (file, text) in [
+        ("cpuset.cpus.effective", "0-7\n"),
         ("tier/cpuset.cpus", "\n"),
         ("tier/cpuset.cpus.effective", "0-3\n"),
         ("tier/pod/cpuset.cpus", "\n"),
@@ -127,7 +151,11 @@ fn an_empty_list_of_v2_is_held_and_is_empty_again_afterwards() {
     };
     let file = directory.path().join("cpuset.json");
     let mut cpus = Cpus::open(&tree, &"tier".into(), file.clone()).unwrap();
-    assert_eq!(cpus.present(&tree).unwrap(), (0..4).collect());
+    let present = Present {
+        tier: (0..4).collect(),
+        usable: (0..8).collect(),
+    };
+    assert_eq!(cpus.present(&tree).unwrap(), present);
     cpus.set(&tree, &[0, 1].into()).unwrap();
     assert_eq!(held("tier/cpuset.cpus"), "0-1");
     assert_eq!(

@@ -64,6 +64,7 @@ fn a_resize_that_is_not_granted_does_not_count() {
             "{reason:?}"
         );
         assert_eq!(pod.qos, QosClass::Burstable);
+        assert!(pod.resizing, "{reason:?}");
     }
 }
 
@@ -81,6 +82,8 @@ fn a_resize_that_is_granted_counts_at_once() {
     );
     let cpu = pod.pod.containers[0].resources.cpu_request;
     assert_eq!(cpu, Some(MilliCpu(200)));
+    assert!(pod.resizing, "the kubelet writes it now");
+    assert!(!read(&resized(&asked, &asked, None)).resizing);
 }
 
 #[test]
@@ -93,6 +96,7 @@ fn limits_alone_wait_for_the_kubelet_too() {
     let mut unseen = resized(&asked, &granted, None);
     unseen["status"]["observedGeneration"] = 1.into();
     assert_eq!(memory(&read(&unseen)).1, Some(Bytes::mebi(128)));
+    assert!(read(&unseen).resizing);
     let seen = read(&resized(&asked, &granted, None));
     assert_eq!(memory(&seen).1, Some(Bytes::gibi(1)));
 }
