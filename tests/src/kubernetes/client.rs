@@ -46,7 +46,8 @@ impl Client {
             let mut config =
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
             config.connect_timeout = Some(limit);
-            config.read_timeout = Some(limit);
+            // It would end a connection that waits for the next request, while that is sent: each request has its own limit.
+            config.read_timeout = None;
             anyhow::Ok(Kube::try_from(config)?)
         })?;
         Ok(Self {
@@ -120,7 +121,7 @@ impl Client {
             body => body.to_string().into_bytes(),
         };
         let request = request.body(Body::from(body))?;
-        let answer = self.inside(|| {
+        let answer = self.within(|| {
             self.runtime.block_on(async {
                 let answer = async {
                     let answer = self.kube.send(request).await?;
@@ -131,28 +132,13 @@ impl Client {
                 tokio::time::timeout(self.limit, answer).await?
             })
         });
-        let (code, body) = answer
-            .and_then(|answer| answer)
-            .with_context(|| format!("{method} {path}"))?;
+        let (code, body) = answer?.with_context(|| format!("{method} {path}"))?;
         let said = serde_json::Deserializer::from_slice(&body).into_iter();
         let said = said.collect::<Result<Vec<Value>, _>>();
         Ok((
             code,
             said.unwrap_or_else(|_| vec![String::from_utf8_lossy(&body).into()]),
         ))
-    }
-
-    /// Does something in the network namespace. A thread's is its own.
-    fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T> {
-        thread::scope(|scope| {
-            let acting = scope.spawn(|| {
-                setns(&self.network, CloneFlags::CLONE_NEWNET).context("enter the network")?;
-                Ok(act())
-            });
-            acting
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
     }
 
     fn send(
@@ -167,7 +153,12 @@ impl Client {
             request = request.header("content-type", content);
         }
         let request = request.body(body).map_err(kube::Error::HttpError)?;
-        let asked = self.within(|| self.runtime.block_on(self.kube.request(request)));
+        let asked = self.within(|| {
+            self.runtime.block_on(async {
+                let asked = tokio::time::timeout(self.limit, self.kube.request(request)).await;
+                asked.unwrap_or_else(|late| Err(kube::Error::Service(Box::new(late))))
+            })
+        });
         asked.unwrap_or_else(|errno| Err(kube::Error::Service(Box::new(errno))))
     }
 
