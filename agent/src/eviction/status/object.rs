@@ -129,24 +129,27 @@ mod tests {
             }
             pod.to_string()
         };
-        let is = |uid: &str, has_ended: bool| {
+        let is = |uid: &str, phase: &str| {
             Found::Is(Object {
                 uid: uid.to_owned(),
                 version: "7".to_owned(),
-                has_ended,
-                // The only end in this test.
-                has_succeeded: has_ended,
+                has_ended: phase != "Running",
+                has_succeeded: phase == "Succeeded",
                 has_reason: false,
-                ready: !has_ended,
+                ready: phase == "Running",
             })
         };
         for (text, object, expected) in [
-            (pod("a", None, "Running"), None, is("a", false)),
-            (pod("a", None, "Failed"), None, is("a", true)),
-            (pod("a", None, "Succeeded"), Some("a"), is("a", true)),
+            (pod("a", None, "Running"), None, is("a", "Running")),
+            (pod("a", None, "Failed"), None, is("a", "Failed")),
+            (pod("a", None, "Succeeded"), Some("a"), is("a", "Succeeded")),
             (pod("b", None, "Running"), None, Found::Another),
-            (pod("b", Some("a"), "Running"), None, is("b", false)),
-            (pod("b", Some("a"), "Running"), Some("b"), is("b", false)),
+            (pod("b", Some("a"), "Running"), None, is("b", "Running")),
+            (
+                pod("b", Some("a"), "Running"),
+                Some("b"),
+                is("b", "Running"),
+            ),
             // The kubelet has made the mirror anew.
             (pod("c", Some("a"), "Running"), Some("b"), Found::Another),
             (pod("b", Some("c"), "Running"), None, Found::Another),
