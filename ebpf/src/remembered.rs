@@ -66,11 +66,11 @@ pub(crate) fn of_or_new<'a>(task: Task) -> Option<&'a mut Remembered> {
 /// with the task, which takes a call.
 #[inline(always)]
 pub(crate) fn begin(task: Task, used: Used) {
-    // SAFETY: aligned words of a map value.
-    if let Some(place) = place(task)
-        && place.task == 0
-        && unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) }
-    {
+    let Some(place) = place(task).filter(|place| place.task == 0) else {
+        return;
+    };
+    // SAFETY: an aligned word of a map value.
+    if unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) } {
         place.known = Remembered::of(used);
     }
 }
