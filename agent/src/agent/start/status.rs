@@ -18,7 +18,7 @@ use crate::{
         pod_workers::JobError,
         status::{
             Condition, EvictionStatus, FormerTaint, MemoryTaint, NodePartTask, OnDegraded, Parts,
-            Sizes, Start, Teardown,
+            Sizes, Start, TakeBack, Teardown,
         },
     },
     pods::runtime::{self, Client, RuntimeError, TornDown},
@@ -61,7 +61,12 @@ pub(in crate::agent) fn node_parts(
         let taint = MemoryTaint::new(published.pressure());
         NodePartTask::start(apiserver.clone(), node, taint, said())
     } else {
-        NodePartTask::start(apiserver.clone(), node, FormerTaint::default(), said())
+        NodePartTask::start(
+            apiserver.clone(),
+            node,
+            TakeBack::<FormerTaint>::default(),
+            said(),
+        )
     });
     if publishes {
         let published = of();
@@ -76,7 +81,7 @@ pub(in crate::agent) fn node_parts(
         tasks.push(NodePartTask::start(
             apiserver,
             node,
-            FormerOffer::default(),
+            TakeBack::<FormerOffer>::default(),
             said(),
         ));
     }

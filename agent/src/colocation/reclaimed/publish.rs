@@ -19,7 +19,7 @@ use crate::{
     config::ReclaimedConfig,
     eviction::{
         pod_workers::JobError,
-        status::{MANAGER, NodePart, PATCH_NODE, Pace, Server},
+        status::{Former, MANAGER, NodePart, PATCH_NODE, Pace, Server},
     },
 };
 
@@ -63,7 +63,18 @@ fn patch(offer: Option<Amounts>) -> Value {
     let list: Map<_, _> = names
         .map(|(i, name)| (name.to_owned(), amount(i)))
         .collect();
+    both(&list)
+}
+
+/// A patch of these resources.
+fn both(list: &Map<String, Value>) -> Value {
     json!({"status": {"capacity": list, "allocatable": list}})
+}
+
+async fn write(server: &Server, node: &str, patch: &Value) -> Result<(), JobError> {
+    let answer = server.patch_node_status(node, patch).await?;
+    answer.map_err(|refusal| refusal.failure(PATCH_NODE))?;
+    Ok(())
 }
 
 /// See the module's text.
@@ -109,9 +120,7 @@ impl NodePart for Publisher {
         node: &str,
         offer: &Option<Amounts>,
     ) -> Result<(), JobError> {
-        let answer = server.patch_node_status(node, &patch(*offer)).await?;
-        answer.map_err(|refusal| refusal.failure(PATCH_NODE))?;
-        Ok(())
+        write(server, node, &patch(*offer)).await
     }
 
     /// What this agent offers goes with it.
@@ -120,54 +129,36 @@ impl NodePart for Publisher {
     }
 }
 
-/// Withdraws what an agent before this one has offered, which offers nothing. What another manager offers stays.
-#[derive(Debug, Default)]
-pub(crate) struct FormerOffer {
-    done: bool,
-}
+/// What an agent before this one has offered, where this one offers nothing. What another manager offers stays.
+pub(crate) struct FormerOffer;
 
-impl NodePart for FormerOffer {
-    type Value = ();
-
-    const LEAST: Duration = Duration::ZERO;
+impl Former for FormerOffer {
     const FAILURE: &'static str = "reclaimed resources of an agent before this one are offered on the Node, and are not withdrawn";
 
-    fn value(&self) -> Option<()> {
-        (!self.done).then_some(())
-    }
-
-    fn is_due(&self, (): &(), _pace: &Pace<()>, _now: Instant) -> bool {
-        true
-    }
-
-    async fn write(&mut self, server: &Server, node: &str, (): &()) -> Result<(), JobError> {
-        let read = server.node_if_readable(node).await?;
-        if read.is_some_and(|node| is_offered_by_us(&node)) {
-            let answer = server.patch_node_status(node, &patch(None)).await?;
-            answer.map_err(|refusal| refusal.failure(PATCH_NODE))?;
+    async fn take_back(server: &Server, name: &str, node: Value) -> Result<(), JobError> {
+        let ours = offered_by_us(&node).map(|name| (name.to_owned(), Value::Null));
+        let ours: Map<_, _> = ours.collect();
+        match ours.is_empty() {
+            true => Ok(()),
+            false => write(server, name, &both(&ours)).await,
         }
-        self.done = true;
-        Ok(())
-    }
-
-    fn last(&self, (): &(), _reachable: bool) -> Option<()> {
-        None
     }
 }
 
-/// Whether the Node offers one of the resources, written by podwarden last.
-fn is_offered_by_us(node: &Value) -> bool {
+/// The resources that the Node offers and podwarden wrote last.
+fn offered_by_us(node: &Value) -> impl Iterator<Item = &'static str> + '_ {
     let managers = node["metadata"]["managedFields"].as_array();
-    let mut ours = managers
+    let ours: Vec<_> = managers
         .into_iter()
         .flatten()
-        .filter(|fields| fields["manager"] == MANAGER);
-    ours.any(|fields| {
-        let offered = &fields["fieldsV1"]["f:status"]["f:allocatable"];
-        resources()
-            .iter()
-            .any(|name| offered.get(format!("f:{name}")).is_some())
-    })
+        .filter(|fields| fields["manager"] == MANAGER)
+        .map(|fields| &fields["fieldsV1"]["f:status"]["f:allocatable"])
+        .collect();
+    let is_ours = move |name: &&str| {
+        let field = format!("f:{name}");
+        ours.iter().any(|offered| offered.get(&field).is_some())
+    };
+    resources().into_iter().filter(is_ours)
 }
 
 #[cfg(test)]
@@ -197,10 +188,11 @@ mod tests {
             json!({"metadata": {"managedFields": [{"manager": "kubelet"}, entry]}})
         };
         let batch = "f:kubernetes.io/batch-cpu";
-        assert!(is_offered_by_us(&of("podwarden", batch)));
-        assert!(!is_offered_by_us(&of("koord-manager", batch)));
-        assert!(!is_offered_by_us(&of("podwarden", "f:cpu")));
-        assert!(!is_offered_by_us(&json!({"metadata": {}})));
+        let ours = |node: Value| offered_by_us(&node).collect::<Vec<_>>();
+        assert_eq!(ours(of("podwarden", batch)), [&batch[2..]]);
+        assert!(ours(of("koord-manager", batch)).is_empty());
+        assert!(ours(of("podwarden", "f:cpu")).is_empty());
+        assert!(ours(json!({"metadata": {}})).is_empty());
     }
 
     #[test]

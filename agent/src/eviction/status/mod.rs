@@ -90,7 +90,7 @@ pub(crate) use self::{
     budgets::{Asked, Budgets, Verdict},
     condition::Condition,
     held_back::HeldBack,
-    node_part::{NodePart, NodePartTask, Pace},
+    node_part::{Former, NodePart, NodePartTask, Pace, TakeBack},
     server::{MANAGER, PATCH_NODE, Server},
     taint::{FormerTaint, MemoryTaint},
 };

@@ -6,9 +6,11 @@
 use std::{
     fmt::Debug,
     future::Future,
+    marker::PhantomData,
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{OnDegraded, say, server::Server};
@@ -59,6 +61,62 @@ pub(crate) trait NodePart: Send + 'static {
 
     /// What the agent leaves there; `None` for what is there. `reachable` is false where the last write failed.
     fn last(&self, written: &Self::Value, reachable: bool) -> Option<Self::Value>;
+}
+
+/// What an agent before this one may have left in the Node object, where this one does not keep it.
+pub(crate) trait Former: Send + 'static {
+    /// The beginning of a sentence about a failure.
+    const FAILURE: &'static str;
+
+    /// Takes it from the Node `name`, which was read just now, if it is there.
+    fn take_back(
+        server: &Server,
+        name: &str,
+        node: Value,
+    ) -> impl Future<Output = Result<(), JobError>> + Send;
+}
+
+/// A part that is taken back, once. A Node that is not there, or that may not be read, has nothing of it.
+pub(crate) struct TakeBack<F> {
+    done: bool,
+    of: PhantomData<fn() -> F>,
+}
+
+impl<F> Default for TakeBack<F> {
+    fn default() -> Self {
+        Self {
+            done: false,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<F: Former> NodePart for TakeBack<F> {
+    type Value = ();
+
+    const LEAST: Duration = Duration::ZERO;
+    const FAILURE: &'static str = F::FAILURE;
+
+    /// The task ends with it.
+    fn value(&self) -> Option<()> {
+        (!self.done).then_some(())
+    }
+
+    fn is_due(&self, (): &(), _pace: &Pace<()>, _now: Instant) -> bool {
+        true
+    }
+
+    async fn write(&mut self, server: &Server, name: &str, (): &()) -> Result<(), JobError> {
+        if let Some(node) = server.node_if_readable(name).await? {
+            F::take_back(server, name, node).await?;
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    fn last(&self, (): &(), _reachable: bool) -> Option<()> {
+        None
+    }
 }
 
 /// What was written, and when the next write may be. Values only.

@@ -190,16 +190,14 @@ impl Server {
     }
 
     /// The same; `None` where there is none, or this agent may not read it.
-    pub(crate) async fn node_if_readable(&self, name: &str) -> Result<Option<Value>, JobError> {
+    pub(super) async fn node_if_readable(&self, name: &str) -> Result<Option<Value>, JobError> {
         let text = match self.node(name).await? {
             Err(refusal) if matches!(refusal.code, 403 | 404) => return Ok(None),
             answer => answer.map_err(|refusal| refusal.failure(GET_NODE))?,
         };
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
-            JobError::new(format!(
-                "the API server's answer to {GET_NODE} is not one ({error})"
-            ))
-        })
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| not_a_node(&error))
     }
 
     /// A merge patch of a node.
@@ -308,6 +306,13 @@ pub(super) const EVICT: &str = "an eviction of the pod";
 pub(super) const ASK_TO_EVICT: &str = "a dry run of an eviction of the pod";
 /// As above.
 pub(super) const TELL: &str = "a new Event";
+
+/// The answer to [`GET_NODE`] is no Node.
+pub(super) fn not_a_node(error: &serde_json::Error) -> JobError {
+    JobError::new(format!(
+        "the API server's answer to {GET_NODE} is not one ({error})"
+    ))
+}
 
 const NODES: &str = "/api/v1/nodes";
 

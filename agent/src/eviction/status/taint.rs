@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{
-    node_part::{LOOK, NodePart, Pace},
-    server::{GET_NODE, PATCH_TAINTS, Server},
+    node_part::{Former, LOOK, NodePart, Pace},
+    server::{GET_NODE, PATCH_TAINTS, Server, not_a_node},
 };
 use crate::{base::clock, eviction::pod_workers::JobError};
 
@@ -158,37 +158,19 @@ impl NodePart for MemoryTaint {
     }
 }
 
-/// Takes away a taint of an agent before this one, which keeps none.
-#[derive(Debug, Default)]
-pub(crate) struct FormerTaint {
-    done: bool,
-}
+/// A taint of an agent before this one, which keeps none.
+pub(crate) struct FormerTaint;
 
-impl NodePart for FormerTaint {
-    type Value = ();
-
-    const LEAST: Duration = Duration::ZERO;
+impl Former for FormerTaint {
     const FAILURE: &'static str = "the taint podwarden.io/memory-pressure of an agent before this one keeps pods from the Node, and is not \
                                    removed (`kubectl taint node NAME podwarden.io/memory-pressure-`)";
 
-    fn value(&self) -> Option<()> {
-        (!self.done).then_some(())
-    }
-
-    fn is_due(&self, (): &(), _pace: &Pace<()>, _now: Instant) -> bool {
-        true
-    }
-
-    async fn write(&mut self, server: &Server, node: &str, (): &()) -> Result<(), JobError> {
-        if server.node_if_readable(node).await?.is_some() {
-            write(server, node, false).await?;
+    async fn take_back(server: &Server, name: &str, node: Value) -> Result<(), JobError> {
+        let node: Node = serde_json::from_value(node).map_err(|error| not_a_node(&error))?;
+        match patch(node, false, &clock::now_text()) {
+            None => Ok(()),
+            Some(_) => write(server, name, false).await,
         }
-        self.done = true;
-        Ok(())
-    }
-
-    fn last(&self, (): &(), _reachable: bool) -> Option<()> {
-        None
     }
 }
 
@@ -217,11 +199,7 @@ async fn write(server: &Server, name: &str, short: bool) -> Result<(), JobError>
     for _ in 0..CHANGES {
         let answer = server.node(name).await?;
         let text = answer.map_err(|refusal| refusal.failure(GET_NODE))?;
-        let node: Node = serde_json::from_slice(&text).map_err(|error| {
-            JobError::new(format!(
-                "the API server's answer to {GET_NODE} is not one ({error})"
-            ))
-        })?;
+        let node: Node = serde_json::from_slice(&text).map_err(|error| not_a_node(&error))?;
         let Some(patch) = patch(node, short, &clock::now_text()) else {
             return Ok(());
         };

@@ -18,6 +18,7 @@ pub(in crate::cases) const CASES: &[Case] = &[case("kubernetes_reclaimed", kuber
 
 /// The label that a profile takes pods and namespaces by.
 const PROFILE_LABEL: &str = "podwarden.io/colocation";
+const MID_CPU: &str = "kubernetes.io/mid-cpu";
 const SLEEP: &str = "while true; do sleep 1; done";
 /// How long usage is compared.
 const COMPARED: Duration = Duration::from_secs(2);
@@ -56,7 +57,34 @@ fn kubernetes_reclaimed(context: &Context) -> Result<()> {
     })?;
     gives_way(context, &cluster, &batch)?;
     turned_by_a_profile(&cluster)?;
+    taken_back(&cluster)?;
     cluster.clear()
+}
+
+/// What an agent that was killed offers goes with the next one, which offers nothing; what another manager offers stays.
+fn taken_back(cluster: &Cluster) -> Result<()> {
+    cluster.without_agent()?;
+    let node = format!("/api/v1/nodes/{NODE}");
+    let offer = |manager: &str, resource: &str, amount: Value| {
+        let list = json!({resource: amount});
+        let status = json!({"status": {"capacity": list, "allocatable": list}});
+        let path = format!("{node}/status?fieldManager={manager}");
+        cluster.api.patch(&path, &status)
+    };
+    offer("podwarden", BATCH_CPU, "500".into())?;
+    offer("another", MID_CPU, "700".into())?;
+    cluster.agent_with(enforcing)?;
+    let left = eventually(LIMIT, || {
+        let status = cluster.api.get(&node)?["status"].take();
+        for list in ["capacity", "allocatable"] {
+            let offered = &status[list];
+            ensure!(offered[BATCH_CPU].is_null(), "{list}: {offered}");
+            ensure!(offered[MID_CPU] == "700", "{list}: {offered}");
+        }
+        Ok(())
+    });
+    offer("another", MID_CPU, Value::Null)?;
+    left
 }
 
 /// The Node's status has what the agent computes; nothing else offers it.
