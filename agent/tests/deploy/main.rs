@@ -135,6 +135,7 @@ fn what_agents_leave_is_undone_with_their_mounts() {
     let agents = typed::<DaemonSet>("DaemonSet").spec.unwrap().template;
     let agents = agents.spec.unwrap();
     assert_eq!(undo.node_selector, agents.node_selector);
+    assert_eq!(undo.affinity, agents.affinity);
     assert_eq!(undo.tolerations, agents.tolerations);
     let theirs = agents.volumes.unwrap();
     for volume in undo.volumes.unwrap() {
