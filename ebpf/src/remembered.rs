@@ -51,10 +51,8 @@ pub(crate) fn of_or_new<'a>(task: Task) -> Option<&'a mut Remembered> {
     if let Some(known) = of(task) {
         return Some(known);
     }
-    let place = place(task)?;
-    // SAFETY: an aligned word of a map value.
-    if unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) } {
-        return Some(&mut place.known);
+    if let Some(known) = claim(task) {
+        return Some(known);
     }
     // SAFETY: as for a place.
     TASKS
@@ -66,13 +64,18 @@ pub(crate) fn of_or_new<'a>(task: Task) -> Option<&'a mut Remembered> {
 /// with the task, which takes a call.
 #[inline(always)]
 pub(crate) fn begin(task: Task, used: Used) {
-    let Some(place) = place(task).filter(|place| place.task == 0) else {
-        return;
-    };
-    // SAFETY: an aligned word of a map value.
-    if unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) } {
-        place.known = Remembered::of(used);
+    if let Some(known) = claim(task) {
+        *known = Remembered::of(used);
     }
+}
+
+/// A task's place from now on, where that was free.
+#[inline(always)]
+fn claim<'a>(task: Task) -> Option<&'a mut Remembered> {
+    let place = place(task).filter(|place| place.task == 0)?;
+    // SAFETY: an aligned word of a map value.
+    let claimed = unsafe { compare_and_swap(&raw mut place.task, 0, task.address()) };
+    claimed.then_some(&mut place.known)
 }
 
 /// A task has gone, or one has come to the address of a task whose end was not seen.

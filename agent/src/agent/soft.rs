@@ -128,20 +128,20 @@ impl Soft {
         if !self.due {
             return hard;
         }
-        let soft = self.capacity.saturating_sub(self.less_than());
-        // A level of zero would end every pod.
-        if soft == 0 {
-            return hard;
-        }
-        Some(hard.map_or(soft, |hard| hard.min(soft)))
+        [hard, self.own_level()].into_iter().flatten().min()
+    }
+
+    /// The level of the threshold itself, bytes; `None` for one of zero, which would end every pod.
+    fn own_level(&self) -> Option<u64> {
+        let level = self.capacity.saturating_sub(self.less_than());
+        (level > 0).then_some(level)
     }
 
     /// `None` where the threshold is not crossed, or not for long enough.
     pub(super) fn shortage(&self) -> Option<Shortage> {
         let (usage, working_set) = self.used.filter(|_| self.due)?;
-        let level = self.capacity.saturating_sub(self.less_than());
-        (level > 0).then_some(Shortage {
-            level,
+        Some(Shortage {
+            level: self.own_level()?,
             usage,
             working_set,
         })

@@ -59,18 +59,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// What `--config` finds.
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Checked {
-    valid: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ownership: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    changes_nothing: Option<Vec<&'static str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
+#[derive(Serialize)]
+#[serde(untagged, rename_all_fields = "camelCase")]
+enum Checked {
+    Valid {
+        valid: bool,
+        mode: &'static str,
+        ownership: &'static str,
+        changes_nothing: Vec<&'static str>,
+    },
+    Invalid {
+        valid: bool,
+        problem: String,
+    },
 }
 
 /// 0 valid, 1 valid with keys that change nothing; an error ends with 3.
@@ -78,9 +79,9 @@ fn configuration(file: &Path, output: Format) -> anyhow::Result<ExitCode> {
     let config = match Config::load(Some(file), Overrides::default()) {
         Ok(config) => config,
         Err(error) if output == Format::Json => {
-            output::print_json(&Checked {
-                problem: Some(error.to_string()),
-                ..Checked::default()
+            output::print_json(&Checked::Invalid {
+                valid: false,
+                problem: error.to_string(),
             })?;
             return Ok(ExitCode::from(INVALID));
         }
@@ -98,12 +99,11 @@ fn configuration(file: &Path, output: Format) -> anyhow::Result<ExitCode> {
             "{}: valid: mode {mode}, ownership {ownership}\n",
             file.display(),
         ))?,
-        Format::Json => output::print_json(&Checked {
+        Format::Json => output::print_json(&Checked::Valid {
             valid: true,
-            mode: Some(mode),
-            ownership: Some(ownership),
-            changes_nothing: Some(changes_nothing),
-            problem: None,
+            mode,
+            ownership,
+            changes_nothing,
         })?,
     }
     Ok(ExitCode::from(code))

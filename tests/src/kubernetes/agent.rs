@@ -91,11 +91,7 @@ impl Cluster {
 
     /// The agent's process in the pod with this uid.
     pub(crate) fn agent_pid(&self, uid: &str) -> Result<u32> {
-        let kubepods = self.kubepods();
-        let places = [kubepods.child("burstable"), kubepods];
-        let pods = places.iter().map(|place| place.child(&format!("pod{uid}")));
-        let containers = pods.flat_map(|pod| pod.children());
-        let mut processes = containers.flat_map(|container| container.procs());
+        let mut processes = self.processes_of(uid).into_iter().map(|(_, pid)| pid);
         let of_agent = processes.find(|pid| {
             let name = fs::read_to_string(format!("/proc/{pid}/comm"));
             name.is_ok_and(|name| name.trim() == "podwarden")

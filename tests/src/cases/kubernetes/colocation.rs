@@ -42,14 +42,7 @@ const REFUSALS: [&str; 4] = [
 
 fn kubernetes_colocation(context: &Context) -> Result<()> {
     let cluster = context.kubernetes()?;
-    cluster.clear()?;
-    cluster.agent_with(|shipped| format!("{}\n{CONFIG}", enforcing(shipped)))?;
-    let web = Pod::new("web", &working(20_000, "sleep 0.3")).with_resources(json!({
-        "requests": {"cpu": "100m", "memory": "16Mi"},
-        "limits": {"cpu": "100m", "memory": "64Mi"},
-    }));
-    let web = web.labelled("koordinator.sh/qosClass", "LS");
-    let web = cluster.run_now(&web)?;
+    let web = protected(&cluster, "100m")?;
     let batch = Pod::new("batch", &working(1_000_000, "true"));
     let batch = cluster.run_now(&batch.labelled("koordinator.sh/qosClass", "BE"))?;
     relieved(&cluster, &web).context("before the kubelet was started anew")?;
@@ -88,17 +81,21 @@ fn kubernetes_colocation(context: &Context) -> Result<()> {
     cluster.clear()
 }
 
-/// A pod that exceeds its limit is given a lower one: the kernel refuses a quota below the burst, so the burst goes before.
-fn kubernetes_burst_resize(context: &Context) -> Result<()> {
-    let cluster = context.kubernetes()?;
+/// An agent that does all of it, and a protected pod that requests so much CPU and works up to its limit of 100m.
+fn protected(cluster: &Cluster, cpu: &str) -> Result<String> {
     cluster.clear()?;
     cluster.agent_with(|shipped| format!("{}\n{CONFIG}", enforcing(shipped)))?;
     let web = Pod::new("web", &working(20_000, "sleep 0.3")).with_resources(json!({
-        "requests": {"cpu": "60m", "memory": "16Mi"},
+        "requests": {"cpu": cpu, "memory": "16Mi"},
         "limits": {"cpu": "100m", "memory": "64Mi"},
     }));
-    let web = web.labelled("koordinator.sh/qosClass", "LS");
-    let web = cluster.run_now(&web)?;
+    cluster.run_now(&web.labelled("koordinator.sh/qosClass", "LS"))
+}
+
+/// A pod that exceeds its limit is given a lower one: the kernel refuses a quota below the burst, so the burst goes before.
+fn kubernetes_burst_resize(context: &Context) -> Result<()> {
+    let cluster = context.kubernetes()?;
+    let web = protected(&cluster, "60m")?;
     relieved(&cluster, &web).context("before the resize")?;
     let seen = kubelet_log(&cluster)?.len();
     let lower = json!({"name": "main", "resources": {"limits": {"cpu": "60m"}}});
