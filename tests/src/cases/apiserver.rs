@@ -146,7 +146,9 @@ fn apiserver_pods(context: &Context) -> Result<()> {
     ensure!(verbs.get("list pods") == Some(&1), "{verbs:?}");
     changes(&world, &specs)?;
     unusable(&world)?;
-    let verbs = world.verbs();
+    // The Node is read too, when the agent's pause after an outage ends.
+    let mut verbs = world.verbs();
+    verbs.retain(|verb, _| verb != "get nodes");
     ensure!(verbs.keys().all(|verb| verb == "watch pods"), "{verbs:?}");
     world.node.finish()
 }
