@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use podwarden_policy::promise::Living;
+
 use super::{Core, EVENTS_OF, NOTIFY, SCOPES, STALL};
 use crate::reactor::{
     fill::Fill,
@@ -38,17 +40,19 @@ impl Core {
         // A level that moved starts afresh; one that stands keeps what was said about it.
         let mut watches = [Watch::default(); SCOPES];
         let mut fills = [Fill::default(); SCOPES];
+        let mut living = [Living::default(); SCOPES];
         for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
             let same = |s: &Arc<Scope>| s.name == scope.name && s.memory_id == scope.memory_id;
             let Some(before) = self.plan.scopes.iter().take(SCOPES).position(same) else {
                 continue;
             };
             fills[index] = self.fills[before];
+            living[index] = self.living[before];
             if self.plan.scopes[before].level == scope.level {
                 watches[index] = self.watches[before].replanned();
             }
         }
-        (self.watches, self.fills) = (watches, fills);
+        (self.watches, self.fills, self.living) = (watches, fills, living);
         for (index, scope) in new.scopes.iter().enumerate().take(SCOPES) {
             if let Some(events) = &scope.events {
                 let _ = self.poll.add_exceptional(events, EVENTS_OF + index as u64);

@@ -198,17 +198,18 @@ impl Fake {
                 seen: Seen::default(),
             })
         };
-        let scope = |(index, &(name, rel, level, target)): (usize, &(_, &str, _, _))| Scope {
+        let id = |name| ScopeName::LEVELS.iter().position(|level| *level == name);
+        let scope = |&(name, rel, level, target): &(_, &str, _, _)| Scope {
             name,
             level,
             target,
             memory: open(rel),
-            memory_id: index as u64 + 1,
+            memory_id: id(name).map_or(0, |index| index as u64 + 1),
             notice: Notice::default(),
             events: None,
         };
         let plan = ArmedPlan {
-            scopes: scopes.iter().enumerate().map(scope).map(Arc::new).collect(),
+            scopes: scopes.iter().map(scope).map(Arc::new).collect(),
             victims: pods.iter().enumerate().map(victim).collect(),
             strangers: self.strangers.iter().map(stranger).collect(),
             pressure: Some(Arc::new(Pressure {

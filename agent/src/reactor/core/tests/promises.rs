@@ -39,6 +39,21 @@ fn what_the_living_grow_meanwhile_counts() {
 }
 
 #[test]
+fn growth_is_measured_on_of_the_same_scope_when_another_is_armed_before_it() {
+    let tier = (ScopeName::BestEffort, "besteffort", LEVEL, LEVEL);
+    let mut fake = three_pods(60);
+    fake.cgroup("besteffort", LEVEL);
+    fake.arm_scopes(&[tier], PODS, true);
+    assert_eq!(chosen(&fake.step()), [(2, true)]);
+    fake.step();
+    let measured = fake.core.living[0];
+    assert_ne!(measured, Living::default());
+    let all = (ScopeName::Kubepods, "kubepods", 2 * LEVEL, 2 * LEVEL);
+    fake.arm_scopes(&[all, tier], PODS, true);
+    assert_eq!(fake.core.living[..2], [Living::default(), measured]);
+}
+
+#[test]
 fn what_grows_in_a_dead_pod_is_not_promised_and_it_is_evicted_again() {
     let mut fake = one_dead();
     fake.uses("b", 900_000);
