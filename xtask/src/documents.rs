@@ -32,9 +32,6 @@ const PROGRAMS: [&str; 7] = [
 ];
 
 /// Those of `README.md` and of `deploy/docs`, in order.
-///
-/// # Errors
-/// A document cannot be read.
 pub fn commands(workspace: &Workspace) -> Result<Vec<Command>> {
     let docs = workspace.root().join("deploy/docs");
     let mut files = vec![workspace.root().join("README.md")];

@@ -76,8 +76,7 @@ impl Platform {
         [(name, format!("{}-gcc", self.triplet()))]
     }
 
-    /// # Errors
-    /// Where this machine has no compiler or no standard library for it: what installs them.
+    /// Checks that this machine has a compiler and a standard library for it; the error says what installs them.
     pub fn require(self) -> Result<()> {
         if self.is_here() {
             return Ok(());
@@ -101,9 +100,6 @@ impl Platform {
     }
 
     /// That of an ELF program, by the machine in its header (`e_machine` of elf(5)).
-    ///
-    /// # Errors
-    /// When the file cannot be read, is no ELF file or is for another machine.
     pub fn of_program(path: &Path) -> Result<Self> {
         let mut header = [0; 20];
         File::open(path)

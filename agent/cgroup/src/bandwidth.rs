@@ -39,9 +39,6 @@ pub struct ThrottleReader {
 
 impl ThrottleReader {
     /// Opens `cpu.stat` in the CPU controller's hierarchy.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`]; [`Error::InvalidName`].
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Cpu, cgroup)?;
         Ok(Self {
@@ -50,11 +47,7 @@ impl ThrottleReader {
         })
     }
 
-    /// The figures now.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`], also for a kernel without CFS
-    /// bandwidth.
+    /// The figures now. A kernel without CFS bandwidth gives [`Error::Malformed`].
     pub fn read(&self) -> Result<Throttling> {
         let mut buffer = [0_u8; 1024];
         let text = self.file.read_at(&mut buffer, 0)?;
@@ -96,9 +89,6 @@ struct Period {
 
 impl QuotaWriter {
     /// Opens the files in the CPU controller's hierarchy.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`]; [`Error::InvalidName`].
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Cpu, cgroup)?;
         let open = |name: &str| -> Result<(OwnedFd, Arc<Path>)> {
@@ -124,11 +114,7 @@ impl QuotaWriter {
         })
     }
 
-    /// Sets quota and period.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; what the kernel refuses: on v1 `EINVAL` for a quota below a
-    /// child's.
+    /// Sets quota and period. On v1 the kernel refuses a quota below a child's (`EINVAL`).
     pub fn set(&mut self, max: CpuMax) -> Result<()> {
         let mut buffer = [0_u8; 48];
         let mut rest = &mut buffer[..];
@@ -175,17 +161,11 @@ impl Period {
 
 impl Tree {
     /// The kernel's id of a cgroup in the CPU controller's hierarchy; on v2 the same as [`Tree::id`].
-    ///
-    /// # Errors
-    /// As [`Tree::memory_id`].
     pub fn cpu_id(&self, cgroup: &CgroupPath) -> Result<u64> {
         directory_id(&self.path(Controller::Cpu, cgroup)?)
     }
 
     /// The quota and period of a cgroup.
-    ///
-    /// # Errors
-    /// As [`Tree::value`].
     pub fn cpu_max(&self, cgroup: &CgroupPath) -> Result<CpuMax> {
         match self.value(cgroup, &CPU_QUOTA)? {
             Value::CpuMax(max) => Ok(max),
@@ -197,28 +177,19 @@ impl Tree {
     }
 
     /// Sets the quota and period of a cgroup.
-    ///
-    /// # Errors
-    /// As [`Tree::write`].
     pub fn set_cpu_max(&self, cgroup: &CgroupPath, max: CpuMax) -> Result<()> {
         self.write(cgroup, &Setting::CpuMax(max))
     }
 
-    /// The burst of a cgroup, microseconds: unused quota that a period may carry over.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist, and before Linux 5.14; [`Error::NoController`];
-    /// [`Error::Malformed`].
+    /// The burst of a cgroup, microseconds: unused quota that a period may carry over. [`Error::NotFound`] also before
+    /// Linux 5.14.
     pub fn cpu_burst(&self, cgroup: &CgroupPath) -> Result<u64> {
         let file = self.burst_file(cgroup)?;
         let text = io::read_text(&file)?;
         parse_u64(text.as_bytes()).ok_or_else(|| Error::malformed(file, "a number"))
     }
 
-    /// Sets the burst of a cgroup, microseconds.
-    ///
-    /// # Errors
-    /// As [`Tree::cpu_burst`]; `EINVAL` for a burst above the quota.
+    /// Sets the burst of a cgroup, microseconds. The kernel refuses one above the quota (`EINVAL`).
     pub fn set_cpu_burst(&self, cgroup: &CgroupPath, burst_us: u64) -> Result<()> {
         io::write_text(&self.burst_file(cgroup)?, &burst_us.to_string())
     }

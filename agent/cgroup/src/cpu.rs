@@ -19,10 +19,6 @@ enum Source {
 
 impl KernelCpu {
     /// Opens `cpuacct.usage` where that controller is mounted, else `cpu.stat` of v2.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`] when neither is
-    /// there; [`Error::InvalidName`].
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let source = match tree.path(Controller::CpuAcct, cgroup) {
             Ok(directory) => Source::Nanoseconds(Reread::open(&directory.join("cpuacct.usage"))?),
@@ -35,10 +31,8 @@ impl KernelCpu {
         Ok(Self(source))
     }
 
-    /// Opens the file of the topmost cgroup, for what the whole node uses.
-    ///
-    /// # Errors
-    /// [`Error::NoController`]; [`Error::NotFound`], as for `cpu.stat` of the topmost cgroup before Linux 5.10.
+    /// Opens the file of the topmost cgroup, for what the whole node uses. Before Linux 5.10 it has no `cpu.stat`
+    /// ([`Error::NotFound`]).
     pub fn open_node(hierarchies: &Hierarchies) -> Result<Self> {
         let source = match (
             hierarchies.mount_of(Controller::CpuAcct),
@@ -53,9 +47,6 @@ impl KernelCpu {
 
     /// CPU time of the cgroup and all below it since it was made, in nanoseconds; on v2 the kernel
     /// gives whole microseconds.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`].
     pub fn usage_nanos(&self) -> Result<u64> {
         match &self.0 {
             Source::Nanoseconds(file) => file.number(),

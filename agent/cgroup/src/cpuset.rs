@@ -50,19 +50,13 @@ impl fmt::Display for CpuList {
 }
 
 impl Tree {
-    /// The CPUs that were written to a cgroup; empty on v2 where it takes those of its parent.
-    ///
-    /// # Errors
-    /// [`Error::NoController`]; [`Error::NotFound`] when the cgroup does not exist, and on v2 where its parent does
-    /// not delegate the cpuset controller; [`Error::Malformed`].
+    /// The CPUs that were written to a cgroup; empty on v2 where it takes those of its parent. [`Error::NotFound`] also
+    /// on v2 where its parent does not delegate the cpuset controller.
     pub fn cpus(&self, cgroup: &CgroupPath) -> Result<CpuList> {
         read(self.cpuset_file(cgroup, "cpuset.cpus")?)
     }
 
     /// The CPUs that a cgroup's tasks may run on: those written that are online and its parent's.
-    ///
-    /// # Errors
-    /// As [`Tree::cpus`].
     pub fn effective_cpus(&self, cgroup: &CgroupPath) -> Result<CpuList> {
         let name = match self.hierarchies().is_on_v2(Controller::CpuSet) {
             true => "cpuset.cpus.effective",
@@ -71,12 +65,9 @@ impl Tree {
         read(self.cpuset_file(cgroup, name)?)
     }
 
-    /// Sets the CPUs of a cgroup; an empty list on v2 for those of its parent.
-    ///
-    /// # Errors
-    /// As [`Tree::cpus`]; what the kernel refuses: on v1 `EBUSY` where a child has others, `EACCES` where the parent
-    /// does not have them, `EINVAL` for one that is offline; on v2 kernels such as 6.12 `ENOSPC` for an empty list while
-    /// processes are below the cgroup.
+    /// Sets the CPUs of a cgroup; an empty list on v2 for those of its parent. What the kernel refuses: on v1 `EBUSY`
+    /// where a child has others, `EACCES` where the parent does not have them, `EINVAL` for one that is offline; on v2
+    /// kernels such as 6.12 `ENOSPC` for an empty list while processes are below the cgroup.
     pub fn set_cpus(&self, cgroup: &CgroupPath, cpus: &CpuList) -> Result<()> {
         // A write without a byte does not reach the kernel.
         io::write_text(
@@ -86,9 +77,6 @@ impl Tree {
     }
 
     /// The cgroups directly below one in the cpuset hierarchy.
-    ///
-    /// # Errors
-    /// [`Error::NoController`], [`Error::InvalidName`]; what the kernel refuses.
     pub fn cpuset_children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>> {
         let names = sub_directories(&self.path(Controller::CpuSet, cgroup)?)?;
         Ok(names.iter().map(|(name, _)| cgroup.child(name)).collect())

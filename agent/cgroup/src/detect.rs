@@ -34,9 +34,6 @@ pub struct Hierarchies {
 
 impl Hierarchies {
     /// Reads `/proc/self/mountinfo` and, where v2 is mounted, its `cgroup.controllers`.
-    ///
-    /// # Errors
-    /// [`Error::NoHierarchy`] when no cgroup file system is mounted; unreadable files.
     pub fn detect() -> Result<Self> {
         let mountinfo = io::read_text(Path::new("/proc/self/mountinfo"))?;
         let mut found = Self::parse(&mountinfo)?;
@@ -51,9 +48,6 @@ impl Hierarchies {
     ///
     /// Where a hierarchy is mounted more than once (a container with the host's mounts bound beside
     /// its own), the mount that shows most of it is taken, and of equal ones a writable one.
-    ///
-    /// # Errors
-    /// [`Error::NoHierarchy`] when there is neither a v1 controller nor a v2 mount.
     pub fn parse(mountinfo: &str) -> Result<Self> {
         let mut v2_mount = mountinfo::Best::default();
         let mut controllers = BTreeMap::<Controller, mountinfo::Best>::new();
@@ -100,9 +94,6 @@ impl Hierarchies {
     }
 
     /// The mount point of `controller`.
-    ///
-    /// # Errors
-    /// [`Error::NoController`] when it is on no mounted hierarchy.
     pub fn mount_of(&self, controller: Controller) -> Result<&Path> {
         self.controllers
             .get(&controller)

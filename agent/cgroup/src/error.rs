@@ -6,6 +6,10 @@ use std::{path::Path, sync::Arc, time::Duration};
 use rustix::io::Errno;
 
 /// What went wrong, with the operation and the path; the kernel's word is the source.
+///
+/// Whatever takes a cgroup may answer [`Error::NotFound`], [`Error::NoController`], [`Error::InvalidName`],
+/// [`Error::Malformed`] and [`Error::Os`], and [`Error::Gone`] once a file of it is open. What the documentation of a
+/// function says of errors comes on top of that.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

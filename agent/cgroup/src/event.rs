@@ -23,11 +23,8 @@ pub struct MemoryThresholds {
 }
 
 impl MemoryThresholds {
-    /// Of a cgroup; nothing is opened yet.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when the memory controller is on v2, which has no such thing;
-    /// [`Error::NoController`], [`Error::InvalidName`].
+    /// Of a cgroup; nothing is opened yet. [`Error::Unsupported`] when the memory controller is on v2, which has no
+    /// such thing.
     pub fn of(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Memory, cgroup)?;
         if tree.hierarchies().is_on_v2(Controller::Memory) {
@@ -48,9 +45,6 @@ impl MemoryThresholds {
     ///
     /// Waits for a grace period of the kernel's, tens of milliseconds
     /// (`__mem_cgroup_usage_register_event`, which calls `synchronize_rcu`).
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]; what the kernel refuses.
     pub fn notice_at(&self, bytes: u64) -> Result<OwnedFd> {
         let usage = io::open_read(&self.directory.join(memory::V1_USAGE))?;
         let control = self.directory.join("cgroup.event_control");
@@ -103,11 +97,9 @@ pub struct PsiThreshold {
 pub struct PsiTrigger(OwnedFd);
 
 impl PsiTrigger {
-    /// For the tasks of a cgroup of the v2 hierarchy, with or without controllers there.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where v2 is not mounted; [`Error::NotFound`] also when the kernel
-    /// runs without PSI; `EINVAL` for a window out of range; `EPERM`.
+    /// For the tasks of a cgroup of the v2 hierarchy, with or without controllers there. [`Error::Unsupported`] where
+    /// v2 is not mounted; [`Error::NotFound`] also when the kernel runs without PSI; `EINVAL` for a window out of
+    /// range; `EPERM`.
     pub fn new(
         tree: &Tree,
         cgroup: &CgroupPath,
@@ -121,10 +113,8 @@ impl PsiTrigger {
         )
     }
 
-    /// For all tasks of the node.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the kernel runs without PSI; `EINVAL` for a window out of range; `EPERM`.
+    /// For all tasks of the node. [`Error::NotFound`] when the kernel runs without PSI; `EINVAL` for a window out of
+    /// range; `EPERM`.
     pub fn of_node(resource: PsiResource, threshold: PsiThreshold) -> Result<Self> {
         Self::on(
             &Path::new("/proc/pressure").join(resource.as_str()),
@@ -165,11 +155,7 @@ impl AsFd for PsiTrigger {
 pub struct MemoryEvents(Reread);
 
 impl MemoryEvents {
-    /// Opens the file.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when the memory controller is on v1; [`Error::NotFound`],
-    /// [`Error::NoController`], [`Error::InvalidName`].
+    /// Opens the file. [`Error::Unsupported`] when the memory controller is on v1.
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         if !tree.hierarchies().is_on_v2(Controller::Memory) {
             return Err(Error::Unsupported {
@@ -182,9 +168,6 @@ impl MemoryEvents {
     }
 
     /// Silences the notice: the kernel compares with what was read last. Allocates nothing.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed.
     pub fn silence(&self) -> Result<()> {
         self.0.read_at(&mut [0; 256], 0).map(|_| ())
     }

@@ -90,11 +90,7 @@ enum Method {
 }
 
 impl KillHandle {
-    /// Opens what [`KillHandle::kill`] needs.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist; [`Error::NoController`] without a memory
-    /// controller; [`Error::InvalidName`], also for the root: it is never killed;
+    /// Opens what [`KillHandle::kill`] needs. [`Error::InvalidName`] also for the root: it is never killed;
     /// [`Error::OwnCgroup`] when the calling process is inside.
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         if cgroup.is_root() {
@@ -178,11 +174,7 @@ impl KillHandle {
     }
 
     /// Sends SIGKILL to every process in the cgroup and below it. Allocates nothing. On v2 it waits for
-    /// `cgroup_mutex` once those listed are signalled.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; what the kernel refuses. What this call froze
-    /// it has thawed again also then.
+    /// `cgroup_mutex` once those listed are signalled. What this call froze it has thawed again also after an error.
     pub fn kill(&self) -> Result<Killed> {
         self.kill_but(None, &mut |_| {})
     }
@@ -191,9 +183,6 @@ impl KillHandle {
     /// the runtime told of ([`ChildKinds`]), else the one with one process, called `pause`, and next to no
     /// memory. Without it the runtime could not take the pod's network down any more. CRI-O's monitors
     /// (`crio-conmon-*`) stay as well: they end with their containers. `found` gets every process that is killed.
-    ///
-    /// # Errors
-    /// As [`KillHandle::kill`].
     pub fn kill_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         self.kill_but(self.spared().as_ref(), found)
     }
@@ -201,9 +190,6 @@ impl KillHandle {
     /// As [`KillHandle::kill_workload`], for a thread that must not wait for `cgroup_mutex`: on v2 every process
     /// listed is signalled, and [`KillHandle::kill_forked`] is left to another thread. Where a process listed
     /// cannot be signalled, or none can be listed, `cgroup.kill` is written all the same.
-    ///
-    /// # Errors
-    /// As [`KillHandle::kill`].
     pub fn signal_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         let spared = self.spared();
         let spared = spared.as_ref();
@@ -223,9 +209,6 @@ impl KillHandle {
 
     /// Kills what was forked since [`KillHandle::signal_workload`]. Waits for `cgroup_mutex`. Does nothing without
     /// `cgroup.kill`, where that method has found all.
-    ///
-    /// # Errors
-    /// As [`KillHandle::kill`].
     pub fn kill_forked(&self) -> Result<()> {
         match &self.method {
             Method::Kernel(file) => self.write_kill(file, self.spared().as_ref()).map(|_| ()),
@@ -237,9 +220,6 @@ impl KillHandle {
     /// dying are still among them until their memory is free up to Linux 6.18, and no more as soon as
     /// they begin to die after it (`css_task_iter_advance`, `kernel/cgroup/cgroup.c`): an empty
     /// list does not mean that their memory is free. Allocates nothing.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed.
     pub fn processes(&self, found: &mut dyn FnMut(u32)) -> Result<()> {
         let spared = self.spared();
         for directory in self.listed() {
@@ -251,9 +231,6 @@ impl KillHandle {
 
     /// Whether the kernel counts a process in it besides the sandbox, the dying included until their
     /// memory is free. `None` on v1, which has no such count. Allocates nothing.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed.
     pub fn is_populated(&self) -> Result<Option<bool>> {
         self.holds_a_process(self.spared().as_ref())
     }
@@ -268,10 +245,8 @@ impl KillHandle {
     }
 
     /// Has the kernel give back the page cache that is charged to the cgroup, as far as it can at once;
-    /// limits stay as they are. May wait for disks, so it is not for a thread that must not.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] where the kernel has no file for it (v2 before 5.19); what it refuses.
+    /// limits stay as they are. May wait for disks, so it is not for a thread that must not. [`Error::NotFound`] where
+    /// the kernel has no file for it (v2 before 5.19).
     pub fn reclaim_cache(&self) -> Result<()> {
         // v1 gives back all that it can, v2 what it is asked for, and says EAGAIN when that was less.
         let (file, amount) = if self.is_v2 {

@@ -20,11 +20,8 @@ pub struct Large {
 }
 
 /// The `most` cgroups outside `except` to which most memory is charged, the largest first; from the mount point on,
-/// not from the tree's root. A read for each cgroup: nothing for a thread that is in a hurry.
-///
-/// # Errors
-/// [`Error::NoController`](crate::Error::NoController); [`Error::InvalidName`](crate::Error::InvalidName). A cgroup
-/// that goes away meanwhile is left out.
+/// not from the tree's root. A read for each cgroup: nothing for a thread that is in a hurry. A cgroup that goes away
+/// meanwhile is left out.
 pub fn largest_outside(tree: &Tree, except: &CgroupPath, most: usize) -> Result<Vec<Large>> {
     let except = tree.path(Controller::Memory, except)?;
     let top = tree.hierarchies().mount_of(Controller::Memory)?;

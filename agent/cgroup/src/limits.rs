@@ -91,19 +91,12 @@ impl Tree {
         }
     }
 
-    /// What the files of a row hold.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`], [`Error::Malformed`]; [`Error::Unsupported`] where
-    /// this version has no such file.
+    /// What the files of a row hold. [`Error::Unsupported`] where this version has no such file.
     pub fn value(&self, cgroup: &CgroupPath, row: &Row) -> Result<Value> {
         self.value_of(cgroup, row, None)
     }
 
     /// The sizes of huge pages that can be limited.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`].
     pub fn huge_page_sizes(&self, cgroup: &CgroupPath) -> Result<Vec<Bytes>> {
         let row = &table::HUGETLB_LIMIT;
         let [pattern, ..] = row.files(self.version_of(row.controller)) else {

@@ -57,11 +57,7 @@ const SETTLED: &str = "settled";
 
 impl AgentLock {
     /// Locks a file named after `root` in `directory`, which must exist and be the same for every
-    /// agent on the node.
-    ///
-    /// # Errors
-    /// [`Error::Locked`] with the process that holds it; [`Error::InvalidName`]; what the kernel
-    /// refuses.
+    /// agent on the node. [`Error::Locked`] with the process that holds it.
     pub fn acquire(directory: &Path, root: &str) -> Result<Self> {
         let (path, next) = lock_files(directory, root)?;
         let fd = lock_now(&path)?;
@@ -70,9 +66,6 @@ impl AgentLock {
 
     /// As [`AgentLock::acquire`], and waits while another agent holds the root: behind the one that waits already,
     /// then as the only one, of which `ready` is told, with the agent that holds the root. Blocks its thread.
-    ///
-    /// # Errors
-    /// As [`AgentLock::acquire`], without [`Error::Locked`].
     pub fn wait(
         directory: &Path,
         root: &str,
@@ -129,9 +122,6 @@ impl AgentLock {
     }
 
     /// How far the agent of a root is.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`]; what the kernel refuses.
     pub fn progress(directory: &Path, root: &str) -> Result<Progress> {
         let (path, next) = lock_files(directory, root)?;
         // The one that waits first: it keeps that lock until it has the other.
@@ -192,10 +182,7 @@ pub struct TreeLock(OwnedFd);
 
 impl TreeLock {
     /// Locks the root of a tree in the memory controller's hierarchy; `None` while another process has it.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] while there is no such cgroup; [`Error::NoController`]; what the kernel
-    /// refuses.
+    /// [`Error::NotFound`] while there is no such cgroup.
     pub fn try_acquire(tree: &Tree) -> Result<Option<Self>> {
         let path = tree.path(Controller::Memory, &CgroupPath::ROOT)?;
         let directory = io::open_dir(&path)?;

@@ -109,11 +109,7 @@ const V2_KEYS: StatKeys = StatKeys {
 };
 
 impl MemoryReader {
-    /// Opens the files of a cgroup.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when it does not exist (also for the topmost cgroup of v2, which has no
-    /// such files); [`Error::NoController`]; [`Error::InvalidName`].
+    /// Opens the files of a cgroup. [`Error::NotFound`] also for the topmost cgroup of v2, which has no such files.
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Memory, cgroup)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
@@ -130,12 +126,8 @@ impl MemoryReader {
     /// Opens the files of the topmost cgroup, for what the whole node uses as the kubelet counts it:
     /// anonymous memory and page cache, nothing of the kernel's own. v1 says so itself
     /// (`mem_cgroup_usage` of kernel `mm/memcontrol-v1.c`), on v2 the two are added up
-    /// (`rootStatsFromMeminfo` of opencontainers/cgroups `fs2/memory.go`).
-    ///
-    /// # Errors
-    /// [`Error::NoController`]; [`Error::Unsupported`]
-    /// where what is mounted is not the topmost cgroup (a cgroup namespace);
-    /// [`Error::NotFound`].
+    /// (`rootStatsFromMeminfo` of opencontainers/cgroups `fs2/memory.go`). [`Error::Unsupported`] where what is mounted
+    /// is not the topmost cgroup (a cgroup namespace).
     pub fn open_node(hierarchies: &Hierarchies) -> Result<Self> {
         let directory = hierarchies.mount_of(Controller::Memory)?;
         let is_v2 = hierarchies.is_on_v2(Controller::Memory);
@@ -164,9 +156,6 @@ impl MemoryReader {
 
     /// Memory charged to the cgroup and all below it, in bytes. Up to 64 pages for every CPU may be
     /// charged ahead of use (`MEMCG_CHARGE_BATCH`, `include/linux/memcontrol.h`).
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed.
     pub fn usage(&self) -> Result<u64> {
         if let Some(usage) = &self.usage {
             return usage.number();
@@ -181,9 +170,6 @@ impl MemoryReader {
     /// The parts of usage. They may be up to 2 s old: a reader makes the kernel gather its per-CPU
     /// counters only when more than 64 updates for every CPU are waiting, else a worker does it
     /// every 2 s (`mem_cgroup_flush_stats`, `mm/memcontrol.c`).
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`] when a field is missing.
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
@@ -208,9 +194,6 @@ impl MemoryReader {
     }
 
     /// Page cache that the kernel could drop. As old as [`MemoryReader::stat`].
-    ///
-    /// # Errors
-    /// As [`MemoryReader::stat`].
     pub fn page_cache(&self) -> Result<PageCache> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
@@ -219,9 +202,6 @@ impl MemoryReader {
 
     /// The limit of this cgroup itself, in bytes; `None` when there is none. Those above it may be
     /// lower.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`].
     pub fn limit(&self) -> Result<Option<u64>> {
         let Some(limit) = &self.limit else {
             return Ok(None);
@@ -240,9 +220,6 @@ pub struct UsageReader(Reread);
 
 impl UsageReader {
     /// Opens the file of a cgroup.
-    ///
-    /// # Errors
-    /// As [`MemoryReader::open`].
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Memory, cgroup)?;
         let is_v2 = tree.hierarchies().is_on_v2(Controller::Memory);
@@ -250,18 +227,12 @@ impl UsageReader {
     }
 
     /// Opens the file with the number of tasks of a cgroup and all below it (`pids.current`).
-    ///
-    /// # Errors
-    /// As [`MemoryReader::open`], of the pids controller.
     pub fn processes(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         let directory = tree.path(Controller::Pids, cgroup)?;
         Ok(Self(Reread::open(&directory.join("pids.current"))?))
     }
 
     /// As [`MemoryReader::usage`].
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed.
     pub fn usage(&self) -> Result<u64> {
         self.0.number()
     }

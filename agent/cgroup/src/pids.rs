@@ -10,32 +10,24 @@ use crate::{
 
 impl Tree {
     /// The kernel's id of a cgroup in the pids controller's hierarchy; on v2 the same as [`Tree::id`].
-    ///
-    /// # Errors
-    /// As [`Tree::memory_id`].
     pub fn pids_id(&self, cgroup: &CgroupPath) -> Result<u64> {
         directory_id(&self.path(Controller::Pids, cgroup)?)
     }
 
     /// The tasks of a cgroup and of all below it: threads, each of which counts against `pids.max` (`pids.current`).
-    ///
-    /// # Errors
-    /// As [`Tree::refused_forks`].
+    /// [`Error::NotFound`] also for a hierarchy's root.
     pub fn tasks(&self, cgroup: &CgroupPath) -> Result<u64> {
         let file = self.path(Controller::Pids, cgroup)?.join("pids.current");
         let text = io::read_text(&file)?;
         parse_u64(text.trim_end().as_bytes()).ok_or_else(|| Error::malformed(file, "a number"))
     }
 
-    /// Forks that were refused, since the cgroup was made (`max` of `pids.events`).
+    /// Forks that were refused, since the cgroup was made (`max` of `pids.events`). [`Error::NotFound`] also for a
+    /// hierarchy's root.
     ///
     /// From Linux 6.11 on v2 counts those that the limit of this cgroup or of one below it refused; v1, and v2 before,
     /// count those of tasks directly in this cgroup, whichever limit above refused them (`pids_event`,
     /// kernel/cgroup/pids.c).
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist, and for a hierarchy's root; [`Error::NoController`];
-    /// [`Error::Malformed`].
     pub fn refused_forks(&self, cgroup: &CgroupPath) -> Result<u64> {
         let file = self.path(Controller::Pids, cgroup)?.join("pids.events");
         let text = io::read_text(&file)?;

@@ -35,11 +35,8 @@ impl Tree {
     }
 
     /// How long the tasks of a cgroup waited, as the kernel knows it now: reading these files makes the kernel add up what its
-    /// CPUs have counted (`psi_show`, kernel/sched/psi.c).
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the cgroup does not exist, where the kernel runs without PSI, and where
-    /// `cgroup.pressure` is 0; [`Error::NoController`]; [`Error::Malformed`].
+    /// CPUs have counted (`psi_show`, kernel/sched/psi.c). [`Error::NotFound`] also where the kernel runs without PSI,
+    /// and where `cgroup.pressure` is 0.
     pub fn pressure(&self, cgroup: &CgroupPath) -> Result<Pressure> {
         let directory = self.path(Controller::Memory, cgroup)?;
         let of = |resource: PsiResource| {

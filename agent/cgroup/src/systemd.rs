@@ -70,9 +70,6 @@ impl Systemd {
     pub const LIMIT: Duration = ANSWER_LIMIT.saturating_add(JOB_LIMIT);
 
     /// Connects to the system bus, or as root to systemd's own socket.
-    ///
-    /// # Errors
-    /// [`SystemdError::Unreachable`] when neither answers.
     pub fn connect() -> Result<Self> {
         Self::with(Box::new(Bus::connect()?))
     }
@@ -95,11 +92,8 @@ impl Systemd {
     /// Starts the slice of a cgroup and the missing ones above it, and sees to what systemd leaves
     /// out: hierarchies and controllers that it does not manage. A slice that runs already stays as
     /// it is. The slice begins with the values of `first`, as systemd keeps them. The answer names the
-    /// directories that came with this call.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; as
-    /// [`Tree::create`]. What this call started is stopped again.
+    /// directories that came with this call. After an error what this call started is stopped again;
+    /// [`Error::InvalidName`] for what is not the path of a slice.
     pub fn create(&self, tree: &Tree, cgroup: &CgroupPath, first: &[Setting]) -> Result<Created> {
         let mut created = Created::default();
         let made = self.create_into(tree, cgroup, first, &mut created);
@@ -196,9 +190,6 @@ impl Systemd {
     /// The directories of a slice that another podwarden has made, of the tree's root for the empty
     /// name; none when it is foreign or not running. They may be removed like those that
     /// [`Systemd::create`] names.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`].
     pub fn made_before(&self, tree: &Tree, cgroup: &CgroupPath) -> Result<Created> {
         let mut slices = slice::chain(&tree.full(cgroup))?;
         if !cgroup.is_root() {
@@ -217,10 +208,6 @@ impl Systemd {
 
     /// Sets one value of a slice, then calls `write`, which puts the exact value into its file.
     /// A slice that is not running is started: it was stopped, or its directory was made by hand.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`] for what is not the path of a slice; [`SystemdError`]; whatever
-    /// `write` answers.
     pub fn set(
         &self,
         tree: &Tree,
@@ -267,11 +254,8 @@ impl Systemd {
     }
 
     /// Stops the slices of directories that [`Systemd::create`] made, the deepest first, and removes
-    /// what systemd left of them.
-    ///
-    /// # Errors
-    /// `EBUSY` for a slice that holds processes or cgroups, which stays; [`SystemdError`]; what the
-    /// kernel refuses. Every slice is tried; the first error is returned.
+    /// what systemd left of them. `EBUSY` for a slice that holds processes or cgroups, which stays. Every slice is
+    /// tried; the first error is returned.
     pub fn remove(&self, tree: &Tree, created: &Created) -> Result<()> {
         let mut outcome = Ok(());
         let mut stopped = BTreeSet::new();

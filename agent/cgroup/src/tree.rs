@@ -46,14 +46,11 @@ pub struct Tree {
 
 impl Tree {
     /// A tree below `root`, which is relative to every mount point; slashes around it are ignored.
-    /// The root need not exist yet.
+    /// The root need not exist yet; [`Error::InvalidName`] for one that leaves the mount point.
     ///
     /// Ids are those of v2 wherever it is mounted, unless a kubepods cgroup is already there in the
     /// memory controller's v1 hierarchy only: then its tasks are not in v2 cgroups.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`] for a root that leaves the mount point; [`Error::NoController`] when
-    /// there is neither a v2 mount nor a memory controller.
+    /// [`Error::NoController`] when there is neither a v2 mount nor a memory controller.
     pub fn new(hierarchies: Hierarchies, root: &str) -> Result<Self> {
         let root = name::root(root)?;
         let identity = choose_identity(&hierarchies, &root)?;
@@ -82,18 +79,12 @@ impl Tree {
     }
 
     /// The directory of a cgroup in the hierarchy of `controller`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`], [`Error::NoController`].
     pub fn path(&self, controller: Controller, cgroup: &CgroupPath) -> Result<PathBuf> {
         let mount = self.hierarchies.mount_of(controller)?;
         self.below(mount, cgroup)
     }
 
     /// The directory of a cgroup in the hierarchy that gives its id.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`], [`Error::NoController`].
     pub fn identity_path(&self, cgroup: &CgroupPath) -> Result<PathBuf> {
         match self.identity {
             Identity::V2 => self.v2_path(cgroup),
@@ -101,10 +92,7 @@ impl Tree {
         }
     }
 
-    /// The directory of a cgroup in the v2 hierarchy.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where v2 is not mounted; [`Error::InvalidName`].
+    /// The directory of a cgroup in the v2 hierarchy. [`Error::Unsupported`] where that is not mounted.
     pub fn v2_path(&self, cgroup: &CgroupPath) -> Result<PathBuf> {
         let mount = self
             .hierarchies
@@ -118,27 +106,18 @@ impl Tree {
     }
 
     /// The kernel's id of a cgroup in the identity hierarchy.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when it does not exist; [`Error::InvalidName`].
     pub fn id(&self, cgroup: &CgroupPath) -> Result<u64> {
         directory_id(&self.identity_path(cgroup)?)
     }
 
     /// The kernel's id of a cgroup in the memory controller's hierarchy; on v2 the same as
     /// [`Tree::id`].
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when it does not exist; [`Error::NoController`]; [`Error::InvalidName`].
     pub fn memory_id(&self, cgroup: &CgroupPath) -> Result<u64> {
         directory_id(&self.path(Controller::Memory, cgroup)?)
     }
 
     /// The processes directly in a cgroup of the identity hierarchy, not in those below it. A
     /// process outside our pid namespace is listed as 0.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when it does not exist; [`Error::InvalidName`].
     pub fn procs(&self, cgroup: &CgroupPath) -> Result<Vec<u32>> {
         let path = self.identity_path(cgroup)?.join(PROCS);
         let text = io::read_text(&path)?;
@@ -151,9 +130,6 @@ impl Tree {
 
     /// True while there is a process or another cgroup in a cgroup, in any hierarchy: it cannot be
     /// removed then. False for one that does not exist.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`]; unreadable files.
     pub fn is_in_use(&self, cgroup: &CgroupPath) -> Result<bool> {
         for hierarchy in &self.used {
             if holds_anything(&self.below(&hierarchy.mount, cgroup)?)? {
@@ -171,19 +147,13 @@ impl Tree {
         })
     }
 
-    /// Moves a process with all its threads into a cgroup of every hierarchy; 0 is the caller.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::InternalProcesses`], `ESRCH` when there is no such process;
-    /// the hierarchies before the failing one are then already left.
+    /// Moves a process with all its threads into a cgroup of every hierarchy; 0 is the caller. `ESRCH` when there is no
+    /// such process. After an error the hierarchies before the failing one are already left.
     pub fn attach(&self, cgroup: &CgroupPath, pid: u32) -> Result<()> {
         self.open_attach(cgroup)?.attach(pid)
     }
 
     /// Opens a cgroup for moving processes into it later.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::InvalidName`].
     pub fn open_attach(&self, cgroup: &CgroupPath) -> Result<Attach> {
         let files = self
             .used
@@ -244,9 +214,6 @@ pub struct Attach {
 impl Attach {
     /// Moves a process with all its threads; 0 is the caller. Allocates nothing and only writes to
     /// open files, so a forked child may call it before `exec`.
-    ///
-    /// # Errors
-    /// As [`Tree::attach`]; [`Error::Gone`] when the cgroup was removed meanwhile.
     pub fn attach(&self, pid: u32) -> Result<()> {
         let mut buffer = [0_u8; 10];
         let value = io::decimal(pid, &mut buffer);

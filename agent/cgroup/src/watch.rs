@@ -23,10 +23,7 @@ pub struct DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    /// Watches `path`.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when it does not exist; `EMFILE` or `ENOSPC` at the limits of inotify(7).
+    /// Watches `path`. `EMFILE` or `ENOSPC` at the limits of inotify(7).
     pub fn new(path: &Path) -> Result<Self> {
         let failed = |e| Error::os("watch", path, e);
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(failed)?;
@@ -39,11 +36,7 @@ impl DirectoryWatch {
     }
 
     /// The names of the directories made since the last call; does not wait. Poll the file
-    /// descriptor for readability to wait.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the watched directory was removed; `EOVERFLOW` when the kernel dropped
-    /// notices: look for yourself then.
+    /// descriptor for readability to wait. `EOVERFLOW` when the kernel dropped notices: look for yourself then.
     pub fn created(&mut self) -> Result<Vec<String>> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.fd, &mut buffer);

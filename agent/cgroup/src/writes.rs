@@ -60,10 +60,7 @@ pub enum Reading {
 pub struct WriteWatch(OwnedFd);
 
 impl WriteWatch {
-    /// Watches nothing yet.
-    ///
-    /// # Errors
-    /// `EMFILE` at `/proc/sys/fs/inotify/max_user_instances`.
+    /// Watches nothing yet. `EMFILE` at `/proc/sys/fs/inotify/max_user_instances`.
     pub fn new() -> Result<Self> {
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map(Self)
@@ -71,19 +68,13 @@ impl WriteWatch {
     }
 
     /// Watches the files of a directory. Watching what is watched already gives the same id; a
-    /// directory that was made anew gets another.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]; `ENOSPC` at `/proc/sys/fs/inotify/max_user_watches`.
+    /// directory that was made anew gets another. `ENOSPC` at `/proc/sys/fs/inotify/max_user_watches`.
     pub fn directory(&self, path: &Path) -> Result<WatchId> {
         self.add(path, WatchFlags::MODIFY | WatchFlags::ONLYDIR)
     }
 
     /// Watches the files of a directory, and the directories that are made in it. The kernel reports a directory when
     /// mkdir(2) is done: all its files can be opened then (`vfs_mkdir`, `fs/namei.c`).
-    ///
-    /// # Errors
-    /// As [`WriteWatch::directory`].
     pub fn directory_and_children(&self, path: &Path) -> Result<WatchId> {
         let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
         self.add(path, flags)
@@ -91,9 +82,6 @@ impl WriteWatch {
 
     /// Watches one file and holds it open, so that the kernel's notices continue when no other process has
     /// it open.
-    ///
-    /// # Errors
-    /// As [`WriteWatch::directory`].
     pub fn file(&self, path: &Path) -> Result<WatchId> {
         self.add(path, WatchFlags::MODIFY)
     }
@@ -112,9 +100,6 @@ impl WriteWatch {
 
     /// Hands every notice of a written file to `each`: what is watched, and the file's name, which is empty where the
     /// file itself is watched. Does not wait; poll for readability.
-    ///
-    /// # Errors
-    /// What the kernel answers.
     pub fn read(&self, mut each: impl FnMut(WatchId, &str)) -> Result<Reading> {
         self.read_all(|id, notice, name| {
             if notice == Notice::Written {
@@ -124,9 +109,6 @@ impl WriteWatch {
     }
 
     /// As [`WriteWatch::read`], with the directories that were made.
-    ///
-    /// # Errors
-    /// What the kernel answers.
     pub fn read_all(&self, mut each: impl FnMut(WatchId, Notice, &str)) -> Result<Reading> {
         let mut buffer = [MaybeUninit::uninit(); 8192];
         let mut reader = inotify::Reader::new(&self.0, &mut buffer);
@@ -185,9 +167,6 @@ impl AsRawFd for WriteWatch {
 impl Tree {
     /// The directories that hold a cgroup's settings, one for each hierarchy that has any; they need
     /// not exist.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`].
     pub fn setting_directories(&self, cgroup: &CgroupPath) -> Result<Vec<PathBuf>> {
         let mut directories = Vec::with_capacity(CONTROLLERS.len());
         for controller in CONTROLLERS {

@@ -8,10 +8,7 @@ use podwarden_policy::{
 
 use crate::plan_laws;
 
-/// Checks every law.
-///
-/// # Panics
-/// Where one is broken, or a pod has no uid or name.
+/// Checks every law, and panics where one is broken, or a pod has no uid or name.
 pub(crate) fn all(pods: Vec<Pod>) {
     for pod in &pods {
         assert!(

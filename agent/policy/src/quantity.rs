@@ -31,50 +31,32 @@ pub enum QuantityError {
 }
 
 /// Parses an amount of CPU; `0.1` and `100m` are 100 milli-CPUs, `0.1m` rounds up to 1.
-///
-/// # Errors
-/// See [`QuantityError`].
 pub fn parse_cpu(text: &str) -> Result<MilliCpu, QuantityError> {
     parse(text, 1000).map(MilliCpu)
 }
 
 /// Parses an amount of memory in bytes; a fraction of a byte rounds up.
-///
-/// # Errors
-/// See [`QuantityError`].
 pub fn parse_memory(text: &str) -> Result<Bytes, QuantityError> {
     parse(text, 1).map(Bytes)
 }
 
 /// Parses any other quantity, such as a number of process ids; a fraction rounds up.
-///
-/// # Errors
-/// See [`QuantityError`].
 pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
     parse(text, 1)
 }
 
 /// As [`parse_cpu`], for a text that a server has accepted: above 2^63-1 milli-CPUs it is that, below
-/// zero it is zero.
-///
-/// # Errors
-/// A text that is no quantity at all.
+/// zero it is zero. A text that is no quantity at all is an error.
 pub fn parse_cpu_capped(text: &str) -> Result<MilliCpu, QuantityError> {
     capped(text, 1000).map(MilliCpu)
 }
 
 /// As [`parse_memory`], in the way of [`parse_cpu_capped`].
-///
-/// # Errors
-/// A text that is no quantity at all.
 pub fn parse_memory_capped(text: &str) -> Result<Bytes, QuantityError> {
     capped(text, 1).map(Bytes)
 }
 
 /// As [`parse_count`], in the way of [`parse_cpu_capped`].
-///
-/// # Errors
-/// A text that is no quantity at all.
 pub fn parse_count_capped(text: &str) -> Result<u64, QuantityError> {
     capped(text, 1)
 }

@@ -190,10 +190,7 @@ pub enum ReserveError {
 }
 
 /// Checks that the reserves leave something to pods (`validateNodeAllocatable` of kubelet
-/// `pkg/kubelet/cm/node_container_manager_linux.go`).
-///
-/// # Errors
-/// The first resource of which too much is set aside.
+/// `pkg/kubelet/cm/node_container_manager_linux.go`). The error is the first resource of which too much is set aside.
 pub fn validate(node: &Node) -> Result<(), ReserveError> {
     let (kube, system) = (&node.kube_reserved, &node.system_reserved);
     let cpu = kube.cpu.saturating_add(system.cpu);

@@ -45,9 +45,6 @@ impl Amount {
 
     /// Reads what a threshold compares with; `None` for 0 % and 100 %, which switch it off, as for
     /// the kubelet.
-    ///
-    /// # Errors
-    /// [`AmountError`].
     pub fn parse_threshold(text: &str) -> Result<Option<Self>, AmountError> {
         match Self::parse(text)? {
             Self::Percent(0 | HUNDRED_PERCENT) => Ok(None),
@@ -57,9 +54,6 @@ impl Amount {
     }
 
     /// Reads a minimum reclaim. A quantity of zero is one, 0 % is an error, as for the kubelet.
-    ///
-    /// # Errors
-    /// [`AmountError`].
     pub fn parse_reclaim(text: &str) -> Result<Self, AmountError> {
         match Self::parse(text)? {
             Self::Percent(0) => Err(AmountError::Zero),
@@ -68,9 +62,6 @@ impl Amount {
     }
 
     /// Reads an amount, zero included.
-    ///
-    /// # Errors
-    /// [`AmountError`].
     pub fn parse(text: &str) -> Result<Self, AmountError> {
         let Some(percent) = text.strip_suffix('%') else {
             return Ok(Self::Quantity(quantity::parse_count(text)?));
@@ -212,10 +203,7 @@ pub enum ThresholdError {
 
 impl ThresholdConfig {
     /// The thresholds, in the order in which they are acted on. One of 0 % or 100 % is none, as
-    /// for the kubelet.
-    ///
-    /// # Errors
-    /// The first thing that is wrong, see [`ThresholdError`].
+    /// for the kubelet. The error is the first thing that is wrong.
     pub fn parse(&self) -> Result<Vec<Threshold>, ThresholdError> {
         let hard = amounts("evictionHard", &self.eviction_hard, Amount::parse_threshold)?;
         let soft = amounts("evictionSoft", &self.eviction_soft, Amount::parse_threshold)?;

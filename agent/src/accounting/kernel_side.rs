@@ -47,9 +47,6 @@ impl AccountStore for Option<KernelSide> {
 
 impl KernelSide {
     /// From what [`crate::kernel::loader::Prepared::attach`] gave; call it inside a tokio runtime.
-    ///
-    /// # Errors
-    /// When the ring cannot be waited for.
     pub fn new(
         programs: Programs,
         accounts: Accounts,

@@ -119,9 +119,6 @@ pub struct Accounting {
 
 impl Accounting {
     /// Puts the kubepods cgroup `path`, which must exist, and all below it in scope.
-    ///
-    /// # Errors
-    /// [`AccountingError`].
     pub fn start(
         mut kernel: Option<KernelSide>,
         tree: &Tree,

@@ -51,11 +51,8 @@ pub(crate) struct Entry {
     pub(crate) health_socket: Option<PathBuf>,
 }
 
-/// Runs the agent until `shutdown` completes; `file` is where the configuration was read. On return nothing of it is attached or listening, and
-/// cgroups that it made and that are not in use are gone.
-///
-/// # Errors
-/// [`StartError`]; nothing is left attached or created then either.
+/// Runs the agent until `shutdown` completes; `file` is where the configuration was read. On return, with an error as
+/// well, nothing of it is attached or listening, and cgroups that it made and that are not in use are gone.
 pub(crate) async fn run(
     config: Config,
     file: Option<(ConfigFile, ReadConfig)>,

@@ -365,9 +365,6 @@ impl Published {
     }
 
     /// See [`Published::set_ready`]; the error says what is missing.
-    ///
-    /// # Errors
-    /// One sentence.
     pub fn ready(&self) -> Result<(), String> {
         if !self.ready.load(Ordering::Acquire) {
             return Err("not ready: the first figures have not been read yet".to_owned());

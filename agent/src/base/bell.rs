@@ -8,9 +8,6 @@ use nix::{
 };
 
 /// A bell: write(2) rings it, read(2) silences it, neither waits.
-///
-/// # Errors
-/// When there is no eventfd to be had.
 pub(crate) fn bell() -> nix::Result<EventFd> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     EventFd::from_flags(flags)

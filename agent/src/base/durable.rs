@@ -10,10 +10,7 @@ use std::{
 /// A state file is smaller; what is larger was written by another program.
 const MOST: u64 = 256 << 20;
 
-/// Reads a file that [`replace`] wrote; a link is not followed.
-///
-/// # Errors
-/// What the system says; a file above 256 MiB.
+/// Reads a file that [`replace`] wrote; a link is not followed. One above 256 MiB is an error.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut open = File::options();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -30,10 +27,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub const UNFINISHED: &str = "new";
 
 /// Replaces a file, or makes it, for its owner alone; its directory is made if need be, for its owner alone as
-/// well. Links are not followed. Synced when it returns.
-///
-/// # Errors
-/// What the system says; the file is then what it was.
+/// well. Links are not followed. Synced when it returns. After an error it is what it was.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

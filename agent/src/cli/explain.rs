@@ -72,9 +72,6 @@ pub enum Output {
 }
 
 /// Prints the explanation.
-///
-/// # Errors
-/// No answer from the agent, or output that cannot be written.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let input = match &args.file {
         Some(file) => Input::read(file, &args.node),

@@ -101,10 +101,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the subcommand.
-    ///
-    /// # Errors
-    /// The reason of a subcommand's early end; the caller prints it.
+    /// Runs the subcommand. The caller prints the error.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         log_to_stderr(&self.log, self.log_format)?;
         match self.command {

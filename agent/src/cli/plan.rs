@@ -78,9 +78,6 @@ pub enum Output {
 }
 
 /// Plans and prints, or records.
-///
-/// # Errors
-/// No answer from the agent, or output that cannot be written.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(file) = &args.file else {
         let recorded: serde_json::Value = args.connect.client().get("/v1/plan").await?;

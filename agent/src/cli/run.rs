@@ -39,9 +39,6 @@ pub struct Args {
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
-///
-/// # Errors
-/// An invalid configuration, or a failed start.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (config, file) = match args.config {
         None => (Config::load(None, args.overrides)?, None),

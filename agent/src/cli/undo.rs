@@ -54,9 +54,6 @@ struct Answer<'a> {
 }
 
 /// Undoes and prints.
-///
-/// # Errors
-/// An agent runs; a wrong argument; output that cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut flags = Vec::new();
     for (flag, value) in [

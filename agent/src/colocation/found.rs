@@ -66,10 +66,7 @@ impl Found {
     }
 }
 
-/// Carries out writes of a pod and its containers.
-///
-/// # Errors
-/// The first write that the kernel refuses; those after it are not tried.
+/// Carries out writes of a pod and its containers. Ends with the first write that the kernel refuses.
 pub(super) fn carry_out(
     tree: &Tree,
     writes: &[Write],

@@ -68,18 +68,12 @@ impl ConfigFile {
     }
 
     /// Reads and checks it.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
     pub fn read(&self) -> Result<ReadConfig, ConfigError> {
         let text = self.text()?;
         self.check(&text)
     }
 
     /// Reads it.
-    ///
-    /// # Errors
-    /// [`ConfigError::Read`].
     pub fn text(&self) -> Result<String, ConfigError> {
         std::fs::read_to_string(&self.path).map_err(|source| ConfigError::Read {
             path: self.path.clone(),
@@ -88,9 +82,6 @@ impl ConfigFile {
     }
 
     /// Checks what was read.
-    ///
-    /// # Errors
-    /// As [`Config::parse`].
     pub fn check(&self, text: &str) -> Result<ReadConfig, ConfigError> {
         let name = self.path.display().to_string();
         let config = Config::parse(&name, text, self.overrides.clone())?;

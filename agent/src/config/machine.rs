@@ -44,9 +44,6 @@ pub enum MachineError {
 
 impl Machine {
     /// Asks the kernel.
-    ///
-    /// # Errors
-    /// [`MachineError`] without a readable `/proc/meminfo`.
     pub fn probe() -> Result<Self, MachineError> {
         let text = std::fs::read_to_string(MEMINFO).map_err(|e| MachineError::Read(MEMINFO, e))?;
         Ok(Self {

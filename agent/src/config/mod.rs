@@ -184,10 +184,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads and checks a file, or the defaults without one, under the command line's values.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with file, line, field, value and remedy.
+    /// Reads and checks a file, or the defaults without one, under the command line's values. Errors have file, line,
+    /// field, value and remedy.
     pub fn load(path: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
         let Some(path) = path else {
             return Self::checked("(defaults)", RawConfig::default(), overrides);
@@ -223,9 +221,6 @@ impl Config {
     }
 
     /// As [`Config::load`], from text; `name` is what errors call it.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
     pub fn parse(name: &str, text: &str, overrides: Overrides) -> Result<Self, ConfigError> {
         Self::checked(name, yaml::parse(name, text)?, overrides)
     }

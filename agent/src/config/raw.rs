@@ -352,9 +352,6 @@ pub struct Overrides(Option<clap::ArgMatches>);
 
 impl Overrides {
     /// From flags of `run`, such as `["--mode", "enforce"]`.
-    ///
-    /// # Errors
-    /// A flag that sets no key, or a value that cannot be used.
     pub fn from_flags<'a>(
         flags: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, Box<clap::Error>> {

@@ -47,9 +47,6 @@ pub struct PodKiller {
 
 impl PodKiller {
     /// Begins to follow the pods of `feed`; the pod `own` is the agent's.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub fn start(feed: Feed, own: Option<PodUid>, take_down: TakeDown) -> Self {
         let (workers, offers) = PodWorkers::start(Arc::new(Killing(take_down)), MOST);
         let pods = Pods {

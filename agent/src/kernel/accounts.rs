@@ -183,9 +183,6 @@ impl Accounts {
     /// Tells the programs how deep kubepods is below the root of its hierarchy: cgroups deeper than
     /// [`MAX_ACCOUNT_DEPTH`] below it take no entry from now on, and count to their ancestor at that depth. Call it before
     /// the first [`Accounts::track`].
-    ///
-    /// # Errors
-    /// When the map refuses.
     pub fn begin_at(&mut self, level: u32) -> Result<(), AccountError> {
         let deepest = level.saturating_add(MAX_ACCOUNT_DEPTH);
         // A tree as deep as that is nested elsewhere: every cgroup has an entry.
@@ -246,9 +243,6 @@ impl Accounts {
     }
 
     /// Makes the CPUs forget which cgroups are out of scope: call it after putting one in scope.
-    ///
-    /// # Errors
-    /// When the map refuses.
     pub fn invalidate(&mut self) -> Result<(), AccountError> {
         self.state.generation = self.state.generation.wrapping_add(1);
         self.control
@@ -325,9 +319,6 @@ impl Accounts {
     }
 
     /// CPUs whose running task is in scope, as far as has been seen.
-    ///
-    /// # Errors
-    /// When the map refuses.
     pub fn busy_cpus(&self) -> Result<Vec<u32>, AccountError> {
         let states = self.cpus.get(&0, 0).map_err(failed("reading", "CPUS"))?;
         Ok(states
@@ -339,9 +330,6 @@ impl Accounts {
     }
 
     /// What was lost since the start.
-    ///
-    /// # Errors
-    /// When the map refuses.
     pub fn drops(&self) -> Result<DropStats, AccountError> {
         let sum = |what: DropCounter| {
             self.drops

@@ -39,18 +39,12 @@ impl std::fmt::Debug for KernelBtf {
 }
 
 impl KernelBtf {
-    /// Reads [`VMLINUX`].
-    ///
-    /// # Errors
-    /// When it is missing (`CONFIG_DEBUG_INFO_BTF`) or malformed.
+    /// Reads [`VMLINUX`], which needs a kernel with `CONFIG_DEBUG_INFO_BTF`.
     pub fn load() -> Result<Self, BtfError> {
         Self::from_file(Path::new(VMLINUX))
     }
 
     /// Reads types from a file.
-    ///
-    /// # Errors
-    /// As [`KernelBtf::load`].
     pub fn from_file(path: &Path) -> Result<Self, BtfError> {
         // Mapped where the kernel allows it (sysfs BTF since 6.16), else a copy is.
         Btf::from_file_with_backend(path, Backend::Mmap)
@@ -69,9 +63,6 @@ impl KernelBtf {
     }
 
     /// Reads types from memory; `name` is what errors call it.
-    ///
-    /// # Errors
-    /// When they are malformed.
     #[cfg(test)]
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, BtfError> {
         Btf::from_bytes(bytes)

@@ -80,9 +80,6 @@ fn text<const N: usize>(record: &mut &[u8]) -> [u8; N] {
 }
 
 /// Reads a record of the telemetry ring.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
     let kind = header(&mut record::<EventHeader>(bytes)?).kind;
     Ok(
@@ -98,9 +95,6 @@ pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
 }
 
 /// Reads a record of the decisions ring; allocates nothing.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn crossing(bytes: &[u8]) -> Result<Crossing, DecodeError> {
     let mut record = record::<Crossing>(bytes)?;
     Ok(Crossing {
@@ -114,9 +108,6 @@ pub fn crossing(bytes: &[u8]) -> Result<Crossing, DecodeError> {
 }
 
 /// Reads a record of the ring of waits; allocates nothing.
-///
-/// # Errors
-/// [`DecodeError`].
 pub fn long_wait(bytes: &[u8]) -> Result<LongWait, DecodeError> {
     let mut record = record::<LongWait>(bytes)?;
     Ok(LongWait {

@@ -291,9 +291,6 @@ const ALSO_ASKED: [&str; 8] = [
 ];
 
 /// This kernel's types, those in the tables looked up.
-///
-/// # Errors
-/// As [`KernelBtf::load`].
 pub fn kernel_types() -> Result<KernelBtf, BtfError> {
     let tracepoints = by_tracepoint().map(|hooks| btf::of_tracepoint(hooks[0].tracepoint));
     let tracepoints: Vec<_> = tracepoints.collect();

@@ -33,10 +33,7 @@ impl Levels {
     }
 
     /// Arms `bytes` on the memory cgroup `id` (its id in the memory controller's hierarchy). The first
-    /// program that sees usage there reports it once; arm again for the next report.
-    ///
-    /// # Errors
-    /// When the table is full or refuses.
+    /// program that sees usage there reports it once; arm again for the next report. An error when the table is full.
     pub fn arm(&mut self, id: u64, bytes: u64) -> Result<(), MapError> {
         let counter = self.levels.get(&id, 0).map_or(0, |Wire(l)| l.counter);
         let level = Level {

@@ -190,10 +190,7 @@ pub struct Prepared {
 }
 
 /// Loads everything that this kernel takes. Consumes `btf`, which is not needed once the
-/// object's globals are known.
-///
-/// # Errors
-/// [`LoadError`] when the accounts cannot work.
+/// object's globals are known. An error where the accounts cannot work.
 pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadError> {
     if OBJECT.is_empty() {
         return Err(LoadError::NotBuilt);
@@ -239,10 +236,8 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
 }
 
 impl Prepared {
-    /// Attaches the programs; the agent holds the root's lock by now.
-    ///
-    /// # Errors
-    /// As [`prepare`]; nothing stays attached then. [`LoadError::Pins`] where maps cannot be kept.
+    /// Attaches the programs; the agent holds the root's lock by now. After an error nothing stays attached.
+    /// [`LoadError::Pins`] where maps cannot be kept.
     pub fn attach(self) -> Result<Loaded, LoadError> {
         let Self {
             mut programs,

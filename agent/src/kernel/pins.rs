@@ -134,10 +134,7 @@ pub struct Pins {
 
 impl Pins {
     /// Makes the directory and looks at what is in it. Unlinks the maps, with a warning, where some are missing or
-    /// have another shape than `wanted`.
-    ///
-    /// # Errors
-    /// [`PinError`]; nothing is changed then that was there.
+    /// have another shape than `wanted`. After an error nothing is changed that was there.
     pub fn prepare(place: &Place, wanted: &[(&'static str, Shape)]) -> Result<Self, PinError> {
         if !is_bpf_fs(&place.bpf_fs) {
             return Err(PinError::NotBpfFs {
@@ -163,10 +160,8 @@ impl Pins {
         Ok(pins)
     }
 
-    /// What another agent works with, where this one can continue with it. Changes nothing.
-    ///
-    /// # Errors
-    /// [`PinError`]; [`PinError::Unlike`] where some are missing or have another shape than `wanted`.
+    /// What another agent works with, where this one can continue with it. Changes nothing. [`PinError::Unlike`] where
+    /// some are missing or have another shape than `wanted`.
     pub fn existing(place: &Place, wanted: &[(&'static str, Shape)]) -> Result<Self, PinError> {
         let dir = of_root(&place.bpf_fs, &place.cgroup_root).join(layout(place.hierarchy));
         let pins = Self { dir };
@@ -194,9 +189,6 @@ impl Pins {
     }
 
     /// The map that is pinned as `name`, if there is one.
-    ///
-    /// # Errors
-    /// [`PinError::NotAMap`], [`PinError::Kernel`].
     pub fn open(&self, name: &str) -> Result<Option<MapData>, PinError> {
         open_map(&self.path(name))
     }
@@ -331,10 +323,7 @@ pub fn left(bpf_fs: &Path, cgroup_root: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Unlinks the maps in one of them, and removes it.
-///
-/// # Errors
-/// [`PinError`], where something is in it that no agent put there.
+/// Unlinks the maps in one of them, and removes it. An error where something is in it that no agent put there.
 pub fn remove(dir: &Path) -> Result<(), PinError> {
     NAMES.iter().try_for_each(|name| unlink(&dir.join(name)))?;
     fs::remove_dir(dir).map_err(failed("removing", dir))

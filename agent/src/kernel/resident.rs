@@ -34,9 +34,6 @@ pub(super) struct Program {
 impl Program {
     /// Reads the section headers, nothing else of the file. Call it before memory is locked: what it allocates would
     /// stay (madvise(2), `MADV_DONTNEED`).
-    ///
-    /// # Errors
-    /// When the program's file cannot be read or is none that is known.
     pub(super) fn find() -> io::Result<Self> {
         let cache = ReadCache::new(File::open(PROGRAM)?);
         let header = FileHeader64::<Endianness>::parse(&cache).map_err(io::Error::other)?;
@@ -77,10 +74,8 @@ impl Program {
         Ok(found)
     }
 
-    /// Reads in and locks the code and the constants.
-    ///
-    /// # Errors
-    /// What the kernel refuses (`RLIMIT_MEMLOCK` without CAP_IPC_LOCK).
+    /// Reads in and locks the code and the constants. The kernel may refuse that (`RLIMIT_MEMLOCK` without
+    /// CAP_IPC_LOCK).
     pub(super) fn lock(&self) -> io::Result<()> {
         for range in &self.code_and_constants {
             // SAFETY: the range is mapped for as long as the program runs, and locking it changes no content.
@@ -91,9 +86,6 @@ impl Program {
 
     /// Has the kernel forget what is rarely read; it is read in again where it is needed. Call it before memory is
     /// locked: locked pages cannot be given back.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn give_back_tables(&self) -> io::Result<()> {
         for range in &self.rare {
             // Whole pages of it, so that nothing beside it is touched.

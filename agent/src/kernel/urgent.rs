@@ -51,10 +51,8 @@ impl Urgent {
 }
 
 impl Return {
-    /// Moves every thread of this process there that is not real-time, which the cgroup would refuse.
-    ///
-    /// # Errors
-    /// The first refusal; the others have returned.
+    /// Moves every thread of this process there that is not real-time, which the cgroup would refuse. After a refusal
+    /// the other threads are moved; the error is the first one.
     pub(crate) fn run(self) -> io::Result<()> {
         let tasks = tasks(&self.0);
         let mut returned = Ok(());

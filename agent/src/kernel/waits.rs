@@ -34,10 +34,7 @@ impl Waits {
     }
 
     /// From now on a wait of `objective` or longer of a task that counts to the account `slot` makes a record, one in
-    /// each window of [`Objective::WINDOW_NS`]. `None` for none.
-    ///
-    /// # Errors
-    /// When there is no such account.
+    /// each window of [`Objective::WINDOW_NS`]. `None` for none. An error when there is no such account.
     pub fn set(&mut self, slot: u32, objective: Option<Duration>) -> Result<(), MapError> {
         let objective = Objective {
             wait_ns: objective.map_or(0, nanos),

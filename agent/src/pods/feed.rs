@@ -71,13 +71,7 @@ pub struct Feed {
 }
 
 /// Starts the sources that are configured, and waits for none. Pods of the checkpoint count while they
-/// `exists`.
-///
-/// # Errors
-/// [`DirError`] when there is a manifest directory that cannot be read or watched.
-///
-/// # Panics
-/// Outside a tokio runtime with IO enabled.
+/// `exists`. Needs a tokio runtime.
 pub fn start(config: &Config, exists: impl Fn(&SourcedPod) -> bool) -> Result<Feed, DirError> {
     let apiserver = Apiserver::of(&config.apiserver);
     let mut sources = Vec::new();

@@ -15,9 +15,6 @@ pub struct FreeMemory(File);
 
 impl FreeMemory {
     /// Opens the file.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn open() -> io::Result<Self> {
         Self::at(Path::new(MEMINFO))
     }

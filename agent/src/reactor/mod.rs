@@ -149,9 +149,6 @@ pub struct Prepared {
 
 impl Prepared {
     /// Makes the threads, real-time as far as `config` wants it. An agent that waits for another has the time.
-    ///
-    /// # Errors
-    /// When a descriptor or a thread cannot be made.
     pub fn new(config: ReactorConfig) -> Result<Self, StartError> {
         let shared = Arc::new(Shared::new()?);
         let (mut producer, reports) = rtrb::RingBuffer::new(REPORTS);
@@ -202,9 +199,6 @@ impl Prepared {
     }
 
     /// Begins with nothing armed.
-    ///
-    /// # Errors
-    /// When the ring of `kernel` cannot be waited for.
     pub fn start(self, kernel: Option<KernelLevels>) -> Result<Reactor, StartError> {
         let Self {
             begin,
@@ -222,9 +216,6 @@ impl Prepared {
 
 impl Reactor {
     /// Starts the thread with nothing armed.
-    ///
-    /// # Errors
-    /// As [`Prepared::new`] and [`Prepared::start`].
     pub fn start(kernel: Option<KernelLevels>, config: ReactorConfig) -> Result<Self, StartError> {
         Prepared::new(config)?.start(kernel)
     }

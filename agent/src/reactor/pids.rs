@@ -40,9 +40,6 @@ pub enum Tasks {
 
 impl Tasks {
     /// Opens the node's figure.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn of_node() -> io::Result<Self> {
         File::open(LOADAVG).map(Self::Node)
     }

@@ -84,10 +84,8 @@ fn file(args: &[gtmpl::Value]) -> Result<gtmpl::Value, FuncError> {
     Ok(text.unwrap().into())
 }
 
-/// One template, with the values of a release in a namespace.
-///
-/// # Errors
-/// What the engine says, or the template by `fail`.
+/// One template, with the values of a release in a namespace. The error is what the engine says, or the template by
+/// `fail`.
 pub(crate) fn render(template: &str, values: &Value, namespace: &str) -> Result<String, String> {
     let mut one = gtmpl::Template::default();
     one.add_funcs(&[

@@ -35,9 +35,6 @@ pub struct FreezeRecord {
 }
 
 /// The record's file for a cgroup root.
-///
-/// # Errors
-/// [`Error::InvalidName`].
 pub fn freeze_record_file(directory: &Path, root: &str) -> Result<PathBuf> {
     let name = name::root_as_file_name(&name::root(root)?);
     Ok(directory.join(format!("podwarden-{name}.frozen")))
@@ -45,9 +42,6 @@ pub fn freeze_record_file(directory: &Path, root: &str) -> Result<PathBuf> {
 
 impl FreezeRecord {
     /// Makes an empty record in the place of an older one, which [`LeftFrozen`] has dealt with.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn create(path: &Path) -> Result<Self> {
         let failed = |operation| move |e| Error::os(operation, path, e);
         match unlink(path) {
@@ -135,9 +129,6 @@ pub struct LeftFrozen {
 
 impl LeftFrozen {
     /// Opens it; `None` where there is none.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match openat(CWD, path, flags, Mode::empty()) {
@@ -150,10 +141,8 @@ impl LeftFrozen {
         }
     }
 
-    /// Thaws what that process had frozen and not thawed; the cgroups that it thawed.
-    ///
-    /// # Errors
-    /// What the system refuses; the other cgroups are thawed then, too.
+    /// Thaws what that process had frozen and not thawed; the cgroups that it thawed. After an error the others are
+    /// thawed, too.
     pub fn thaw(&self, tree: &Tree) -> Result<Vec<PathBuf>> {
         let mut thawed = Vec::new();
         let ids = self.ids()?;

@@ -30,25 +30,16 @@ impl Tree {
     ///
     /// Below usage the write itself reclaims, which may take long; not from Linux 6.16 on, for the
     /// file is opened with `O_NONBLOCK` (`memory_high_write`, `mm/memcontrol.c`).
-    ///
-    /// # Errors
-    /// As [`Tree::write`].
     pub fn set_memory_high(&self, cgroup: &CgroupPath, high: Limit<Bytes>) -> Result<()> {
         self.put(cgroup, &table::MEMORY_HIGH, None, Value::Limit(high))
     }
 
     /// `memory.high`.
-    ///
-    /// # Errors
-    /// As [`Tree::value`].
     pub fn memory_high(&self, cgroup: &CgroupPath) -> Result<Limit<Bytes>> {
         self.limit_of(cgroup, &table::MEMORY_HIGH)
     }
 
     /// The memory limit of this cgroup itself.
-    ///
-    /// # Errors
-    /// As [`Tree::value`].
     pub fn memory_limit(&self, cgroup: &CgroupPath) -> Result<Limit<Bytes>> {
         self.limit_of(cgroup, &table::MEMORY_LIMIT)
     }
@@ -79,9 +70,6 @@ impl Tree {
     /// Takes `bytes` of memory from a cgroup: page cache and other memory that the kernel can have
     /// back, by [`Reclaims::CacheAlone`] no anonymous memory. Waits until that is done. False when there
     /// was less to be had.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoController`]; what the kernel refuses.
     pub fn reclaim(&self, cgroup: &CgroupPath, bytes: u64, how: Reclaims) -> Result<bool> {
         let file = self.path(Controller::Memory, cgroup)?.join(MEMORY_RECLAIM);
         let line = match how {
@@ -104,11 +92,7 @@ impl Tree {
     /// (`mem_cgroup_resize_max`, `mm/memcontrol-v1.c`; `page_counter_set_max`, `mm/page_counter.c`);
     /// where nothing more can be had it answers `EBUSY` and leaves the limit. So what remains until
     /// `after` is written is the time between two system calls, in which a task that charges more has to
-    /// find something to reclaim.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] on v2, which would kill; [`Error::NotFound`], [`Error::NoController`]; what
-    /// the kernel refuses.
+    /// find something to reclaim. [`Error::Unsupported`] on v2, which would kill.
     pub fn reclaim_by_limit(
         &self,
         cgroup: &CgroupPath,

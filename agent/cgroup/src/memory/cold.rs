@@ -42,11 +42,8 @@ pub struct ColdReader {
 }
 
 impl ColdReader {
-    /// Opens the files of a cgroup.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] on v1; [`Error::NotFound`], also without `memory.pressure` (a kernel without PSI);
-    /// [`Error::NoController`]; [`Error::InvalidName`].
+    /// Opens the files of a cgroup. [`Error::Unsupported`] on v1; [`Error::NotFound`] also without `memory.pressure` (a
+    /// kernel without PSI).
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         if !tree.hierarchies().is_on_v2(Controller::Memory) {
             return Err(Error::Unsupported {
@@ -64,11 +61,7 @@ impl ColdReader {
         })
     }
 
-    /// Reads all of it.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] when the cgroup was removed; [`Error::Malformed`] where a field is missing; what the kernel
-    /// answers where PSI is switched off (`EOPNOTSUPP`).
+    /// Reads all of it. `EOPNOTSUPP` where PSI is switched off.
     pub fn read(&self) -> Result<ColdReading> {
         let usage = self.usage.number()?;
         let mut buffer = [0_u8; STAT_BUFFER];

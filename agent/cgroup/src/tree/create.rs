@@ -41,16 +41,13 @@ impl Created {
 
 impl Tree {
     /// Makes a cgroup and what is missing above it, in every hierarchy that is used; what exists
-    /// stays as it is. The answer names the directories that this call made.
+    /// stays as it is. The answer names the directories that this call made; after an error they are removed again.
     ///
     /// On v2 controllers are enabled in `cgroup.subtree_control` of every cgroup on the way; that
     /// stays enabled when the cgroup is removed, because others may rely on it by then.
+    /// [`Error::InternalProcesses`] when one of them holds processes.
     /// On a v1 cpuset hierarchy empty `cpuset.cpus` and `cpuset.mems` take the parent's value:
     /// tasks may not enter a cgroup that has none (cpuset(7)).
-    ///
-    /// # Errors
-    /// [`Error::InternalProcesses`] when a v2 cgroup on the way holds processes;
-    /// [`Error::InvalidName`]; what the kernel refuses. What this call made is removed again.
     pub fn create(&self, cgroup: &CgroupPath) -> Result<Created> {
         let mut created = Created::default();
         for hierarchy in &self.used {
@@ -67,9 +64,6 @@ impl Tree {
 
     /// The directories of a cgroup that another podwarden has made with [`Tree::create`]; for the empty
     /// name those of the tree's root and above it. They may be removed like those that it names.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`]; what the kernel refuses.
     pub fn made_before(&self, cgroup: &CgroupPath) -> Result<Created> {
         let mut found = Created::default();
         for hierarchy in &self.used {

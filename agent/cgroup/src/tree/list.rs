@@ -26,18 +26,12 @@ pub struct Entry {
 impl Tree {
     /// A cgroup and all below it in the identity hierarchy: parents before children, siblings by
     /// name. What vanishes during the walk is left out, as is a cgroup whose name is not UTF-8.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when `cgroup` does not exist; [`Error::InvalidName`].
     pub fn list(&self, cgroup: &CgroupPath) -> Result<Vec<Entry>> {
         walk(cgroup, self.identity_path(cgroup)?)
     }
 
     /// The names of a cgroup and of all below it in any hierarchy that is used, parents before children: who
-    /// is killed while it makes or removes a cgroup leaves it in some of them.
-    ///
-    /// # Errors
-    /// [`Error::InvalidName`]; what the kernel refuses. What does not exist has no name.
+    /// is killed while it makes or removes a cgroup leaves it in some of them. What does not exist has no name.
     pub fn names_anywhere(&self, cgroup: &CgroupPath) -> Result<BTreeSet<CgroupPath>> {
         let mut found = BTreeSet::new();
         for hierarchy in &self.used {

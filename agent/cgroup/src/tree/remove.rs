@@ -22,11 +22,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 
 impl Tree {
     /// Removes a cgroup and all below it from every hierarchy, children first; what does not exist
-    /// counts as removed. While processes are still in it, it is tried again for at most 5 s.
-    ///
-    /// # Errors
-    /// `EBUSY` when processes stay in it; [`Error::InvalidName`] for the root itself. Every
-    /// hierarchy is tried; the first error is returned.
+    /// counts as removed. While processes are still in it, it is tried again for at most 5 s. `EBUSY` when processes
+    /// stay in it; [`Error::InvalidName`] for the root itself. Every hierarchy is tried; the first error is returned.
     pub fn remove(&self, cgroup: &CgroupPath) -> Result<()> {
         if cgroup.is_root() {
             return Err(Error::InvalidName {
@@ -44,11 +41,8 @@ impl Tree {
     }
 
     /// Removes directories that [`Tree::create`] made, the last one first, and nothing below them
-    /// that others made. What is busy is tried again for at most 50 ms.
-    ///
-    /// # Errors
-    /// `EBUSY` when there are processes or cgroups in one of them, or something is mounted on it; all
-    /// others are removed.
+    /// that others made. What is busy is tried again for at most 50 ms. `EBUSY` when there are processes or cgroups in
+    /// one of them, or something is mounted on it; all others are removed.
     pub fn remove_created(&self, created: &Created) -> Result<()> {
         let deadline = Instant::now() + EMPTY_LIMIT;
         let mut outcome = Ok(());

@@ -80,10 +80,8 @@ impl Satisfaction {
         small(self.upper_percent)
     }
 
-    /// Checks the thresholds (`isSatisfactionConfigValid`).
-    ///
-    /// # Errors
-    /// Where a percentage is out of its range, or the lower one is above the upper one.
+    /// Checks that the percentages are in their ranges, and the lower one not above the upper one
+    /// (`isSatisfactionConfigValid`).
     pub fn new(lower: u64, upper: u64, usage: Option<u64>) -> Result<Self, ThresholdError> {
         if !(1..=MAX_LOWER_PERCENT).contains(&lower) {
             return Err(ThresholdError::Lower(lower));

@@ -14,10 +14,7 @@ use podwarden_policy::{
 
 use crate::kernel::apply;
 
-/// Every law that holds for any snapshot, on a kernel of the version that `weights` tells.
-///
-/// # Panics
-/// Where one is broken.
+/// Every law that holds for any snapshot, on a kernel of the version that `weights` tells. Panics where one is broken.
 pub(crate) fn all(snapshot: &Snapshot, weights: bool) {
     order_does_not_matter(snapshot);
     settles(snapshot, weights);

@@ -52,9 +52,6 @@ impl Site {
     }
 
     /// The tree below the root, which may have no kubepods cgroup yet.
-    ///
-    /// # Errors
-    /// As [`Tree::new`].
     pub(super) fn bare_tree(&self, config: &Config) -> podwarden_cgroup::Result<Tree> {
         Tree::new(self.hierarchies.clone(), &config.cgroup_root)
     }

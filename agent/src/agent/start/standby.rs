@@ -85,9 +85,6 @@ impl Taken {
 }
 
 /// Waits until no other agent has the root, prepared to take it over at once.
-///
-/// # Errors
-/// As [`super::lock`], without [`Error::Locked`].
 pub(in crate::agent) async fn wait(
     config: &Config,
     health: Option<&OwnHealth>,

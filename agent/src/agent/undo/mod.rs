@@ -112,10 +112,7 @@ impl Undone {
 }
 
 /// Undoes what agents with this configuration have left; with `state` also what the next one would go on
-/// with. A step that fails keeps no other from its work.
-///
-/// # Errors
-/// An agent runs; the cgroup hierarchies are not found.
+/// with. A step that fails keeps no other from its work. An error while an agent runs.
 pub(crate) fn run(config: &Config, state: bool, dry_run: bool) -> Result<Vec<Undone>, StartError> {
     // Held until all is done: no agent starts meanwhile.
     let _lock = start::lock(config)?;

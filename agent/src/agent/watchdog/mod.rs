@@ -53,9 +53,6 @@ struct Shared {
 
 impl Watchdog {
     /// Starts to judge the loops that have a heartbeat.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub(super) fn start(published: Arc<Published>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (tell, ended) = oneshot::channel();

@@ -8,18 +8,12 @@ use serde::de::DeserializeOwned;
 use super::{Client, ClientError, Endpoint};
 
 /// See [`Client::get`]. Not for use inside an async runtime: it would block it.
-///
-/// # Errors
-/// As [`Client::get`].
 pub fn get<T: DeserializeOwned>(endpoint: &Endpoint, path: &str) -> Result<T, ClientError> {
     let client = Client::new(endpoint.clone());
     run(endpoint, client.get(path))
 }
 
 /// See [`Client::get_bytes`]. Not for use inside an async runtime: it would block it.
-///
-/// # Errors
-/// As [`Client::get_bytes`].
 pub fn get_bytes(endpoint: &Endpoint, path: &str) -> Result<Bytes, ClientError> {
     let client = Client::new(endpoint.clone());
     run(endpoint, client.get_bytes(path))

@@ -153,10 +153,7 @@ impl Client {
         &self.endpoint
     }
 
-    /// `GET path`, decoded.
-    ///
-    /// # Errors
-    /// [`ClientError`] without a connection, an answer below 400 within 10 s, or JSON of that shape.
+    /// `GET path`, decoded; an answer of 400 or above, or none within 10 s, is an error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let body = self.get_bytes(path).await?;
         serde_json::from_slice(&body).map_err(|source| ClientError::Decode {
@@ -166,10 +163,7 @@ impl Client {
         })
     }
 
-    /// `GET path`, as it comes.
-    ///
-    /// # Errors
-    /// [`ClientError`] without a connection, or an answer below 400 within 10 s.
+    /// `GET path`, as it comes; an answer of 400 or above, or none within 10 s, is an error.
     pub async fn get_bytes(&self, path: &str) -> Result<Bytes, ClientError> {
         let whole = async {
             let response = self.send(path, "application/json").await?;
@@ -184,9 +178,6 @@ impl Client {
     }
 
     /// Kept events after `after` (all of them without one), then those that happen.
-    ///
-    /// # Errors
-    /// [`ClientError`] when the stream cannot be opened.
     pub async fn follow(&self, after: Option<u64>) -> Result<EventStream, ClientError> {
         let path = match after {
             Some(id) => format!("/v1/events?follow=true&after={id}"),
@@ -306,9 +297,6 @@ impl fmt::Debug for EventStream {
 
 impl EventStream {
     /// The next one; `None` once the agent has closed the stream. May be cancelled without a loss.
-    ///
-    /// # Errors
-    /// [`ClientError::Stream`] when the connection breaks or carries something else.
     pub async fn next(&mut self) -> Option<Result<Update, ClientError>> {
         loop {
             let frame = match self.frames.next().await? {

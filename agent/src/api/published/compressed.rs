@@ -36,18 +36,12 @@ impl Compressor {
         }
     }
 
-    /// The next piece.
-    ///
-    /// # Errors
-    /// Never, by what deflate promises of valid calls.
+    /// The next piece. Never an error, by what deflate promises of valid calls.
     pub(crate) fn add(&mut self, text: &[u8]) -> io::Result<()> {
         self.take(text, FlushCompress::None)
     }
 
     /// All that was added. After the `last` text none may follow.
-    ///
-    /// # Errors
-    /// As [`Compressor::add`].
     pub(crate) fn finish(mut self, last: bool) -> io::Result<Compressed> {
         let flush = match last {
             true => FlushCompress::Finish,

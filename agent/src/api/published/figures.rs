@@ -67,9 +67,6 @@ impl Figures {
 
     /// What `GET /v1/pods` answers: a `PodList` in JSON, written at the first call. A thousand pods take milliseconds:
     /// the sampler calls it where there is a reader, so that no request waits for that.
-    ///
-    /// # Errors
-    /// What was wrong when it was written.
     pub fn listed(&self) -> Result<Bytes, &serde_json::Error> {
         /// `PodList`, borrowed.
         #[derive(Serialize)]
@@ -87,9 +84,6 @@ impl Figures {
     }
 
     /// The pods' part of `/metrics`, which `write` writes for the first scrape of this pass that takes it compressed.
-    ///
-    /// # Errors
-    /// What was wrong when it was written.
     pub(crate) fn series(
         &self,
         write: impl FnOnce(&Self) -> io::Result<Compressed>,
@@ -98,9 +92,6 @@ impl Figures {
     }
 
     /// What `GET /v1/live` sends of the pods: a `rows::Pass` in JSON, written for the first reader of this pass.
-    ///
-    /// # Errors
-    /// What was wrong when it was written.
     pub fn rows(&self) -> Result<&str, &serde_json::Error> {
         let rows = self.rows.get_or_init(|| rows::write(self));
         rows.as_deref()

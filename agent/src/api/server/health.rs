@@ -38,9 +38,6 @@ pub struct OwnHealth {
 
 impl OwnHealth {
     /// Opens the socket and begins to answer; call it inside a tokio runtime.
-    ///
-    /// # Errors
-    /// [`HttpError`], as for the API's socket.
     pub fn open(path: &Path) -> Result<Self, HttpError> {
         let (listener, file) = open_unix(path)?;
         let phase = Arc::new(ArcSwap::from_pointee(Phase::Starting));

@@ -61,9 +61,6 @@ impl Listeners {
     ///
     /// A socket file without a listener is replaced. A TCP address that is taken is no error: it is tried again
     /// while the server runs.
-    ///
-    /// # Errors
-    /// [`HttpError`] when an address is refused, or the socket is taken.
     pub async fn open(listen: &Listen) -> Result<Self, HttpError> {
         let tcp = match listen.tcp {
             None => None,

@@ -70,9 +70,6 @@ struct Shared {
 }
 
 /// Opens the listeners and answers until `shutdown` completes; then removes the socket file.
-///
-/// # Errors
-/// [`HttpError`] when a listener cannot be opened, or fails.
 pub async fn serve(
     published: Arc<Published>,
     listen: Listen,
@@ -84,9 +81,6 @@ pub async fn serve(
 
 /// As [`serve`], with open listeners, so that a taken address is an error
 /// before it does anything else.
-///
-/// # Errors
-/// [`HttpError::Serve`] when a listener fails.
 pub async fn serve_on(
     published: Arc<Published>,
     listeners: Listeners,

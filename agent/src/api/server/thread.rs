@@ -17,9 +17,6 @@ pub struct Server {
 
 impl Server {
     /// Starts the thread and opens the listeners.
-    ///
-    /// # Errors
-    /// [`HttpError`], as [`Listeners::open`], and where there is no thread to be had.
     pub async fn open(listen: Listen) -> Result<Self, HttpError> {
         let (tell_opened, opened) = oneshot::channel();
         let (published, begin) = oneshot::channel();
@@ -85,9 +82,6 @@ pub struct Serving {
 
 impl Serving {
     /// Ends it; the socket file is gone on return.
-    ///
-    /// # Errors
-    /// [`HttpError::Serve`] when a listener had failed.
     pub async fn end(self) -> Result<(), HttpError> {
         let _ = self.stop.send(());
         // The thread's panic has been printed.

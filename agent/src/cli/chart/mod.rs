@@ -73,9 +73,6 @@ pub fn text(
 }
 
 /// A white page of `size` pixels with what `draw` puts on it.
-///
-/// # Errors
-/// What `draw` says, and sizes that nothing fits in.
 pub fn page(
     size: (u32, u32),
     draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>,

@@ -38,10 +38,7 @@ struct Step {
     note: String,
 }
 
-/// Draws a record.
-///
-/// # Errors
-/// There is nothing to draw: the event is of another kind, or has no curves (yet).
+/// Draws a record. An error where there is nothing to draw: the event is of another kind, or has no curves (yet).
 pub(super) fn svg(record: &EventRecord) -> anyhow::Result<String> {
     let id = record.event.id;
     anyhow::ensure!(

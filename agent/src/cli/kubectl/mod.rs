@@ -90,9 +90,6 @@ impl Plugin {
     }
 
     /// Runs the subcommand.
-    ///
-    /// # Errors
-    /// No agent is found, or kubectl cannot be used.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(self.answered())
     }

@@ -76,9 +76,6 @@ pub(crate) struct Input {
 
 impl Input {
     /// Reads a file, or standard input for `-`.
-    ///
-    /// # Errors
-    /// Where nothing can be planned.
     pub(crate) fn read(file: &Path, args: &NodeArgs) -> anyhow::Result<Self> {
         let (name, text) = if file == Path::new("-") {
             let mut text = String::new();
@@ -95,9 +92,6 @@ impl Input {
     }
 
     /// Reads a text; `name` is what errors call it.
-    ///
-    /// # Errors
-    /// Where nothing can be planned.
     pub(crate) fn parse(name: &str, text: &str, args: &NodeArgs) -> anyhow::Result<Self> {
         let config = args.config.as_deref();
         let config = config.map(|file| Config::load(Some(file), Overrides::default()));

@@ -13,10 +13,7 @@ use podwarden_policy::{
 use crate::{cli::select, config::Config, hierarchy::recorded::Version};
 
 /// Notes that a pod uses so much. A pod that uses memory has a cgroup: where the snapshot has none
-/// for it, it gets one as the kernel makes it.
-///
-/// # Errors
-/// There is no such pod, or there are several.
+/// for it, it gets one as the kernel makes it. An error where there is no such pod, or there are several.
 pub(super) fn note(
     snapshot: &mut Snapshot,
     version: Version,

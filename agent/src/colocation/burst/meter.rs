@@ -99,9 +99,6 @@ impl Meter {
     }
 
     /// Reads the container's figures. `cpus` is how many it could use at a time.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] and what else keeps the files from being read.
     pub(super) fn look(&mut self, quota: Quota, cpus: u64, now: Instant) -> Result<Seen, Error> {
         let used = self.cpu.usage_nanos()?;
         let (last_at, last_used) = self.window.back().copied().unwrap_or((now, used));

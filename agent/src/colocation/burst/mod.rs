@@ -168,9 +168,6 @@ pub struct Burster {
 
 impl Burster {
     /// Starts the thread, with nothing to do.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub fn start(parts: Parts) -> io::Result<Self> {
         let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();

@@ -124,9 +124,6 @@ impl Pod {
     }
 
     /// Looks at what is due and takes a step.
-    ///
-    /// # Errors
-    /// When the pod is gone, or its files cannot be read.
     pub(super) fn look(
         &mut self,
         parts: &Parts,

@@ -66,10 +66,7 @@ pub(super) struct Cpus {
 }
 
 impl Cpus {
-    /// Reads what there is.
-    ///
-    /// # Errors
-    /// Where the tier has no list of CPUs: no cpuset controller, or it is not delegated.
+    /// Reads what there is. An error where the tier has no list of CPUs: no cpuset controller, or it is not delegated.
     pub(super) fn open(tree: &Tree, tier: &CgroupPath, file: PathBuf) -> Result<Self, Error> {
         tree.cpus(tier)?;
         Ok(Self {
@@ -80,9 +77,6 @@ impl Cpus {
     }
 
     /// The CPUs that the tier's tasks run on.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub(super) fn present(&self, tree: &Tree) -> Result<Present, Error> {
         Ok(Present {
             tier: tree.effective_cpus(&self.tier)?.0,

@@ -161,9 +161,6 @@ pub struct Holder {
 
 impl Holder {
     /// Starts the thread, with no pod to look after; without `waits` no wait is relieved.
-    ///
-    /// # Errors
-    /// When there is no thread or no eventfd to be had.
     pub fn start(parts: Parts, waits: Option<Waits>) -> io::Result<Self> {
         let bell = Arc::new(bell()?);
         let (messages, waiting) = channel();

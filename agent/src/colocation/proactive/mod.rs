@@ -72,9 +72,6 @@ pub struct Proactive {
 
 impl Proactive {
     /// Starts the thread, with no pod to look at. `kubepods` is looked at for what this kernel can do.
-    ///
-    /// # Errors
-    /// [`ProactiveError`].
     pub fn start(
         tree: Tree,
         kubepods: &CgroupPath,

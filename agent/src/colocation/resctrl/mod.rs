@@ -61,10 +61,7 @@ pub struct Resctrl {
 }
 
 impl Resctrl {
-    /// Makes the groups and starts the thread, with no pod.
-    ///
-    /// # Errors
-    /// [`ResctrlError`]; no group is left then.
+    /// Makes the groups and starts the thread, with no pod. No group is left after an error.
     pub fn start(
         tree: Tree,
         config: ResctrlConfig,

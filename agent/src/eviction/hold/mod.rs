@@ -91,9 +91,6 @@ pub(crate) struct Holding {
 
 impl Holding {
     /// Starts it, with nothing to hold. `real_time`: it may be SCHED_FIFO.
-    ///
-    /// # Errors
-    /// When there is no thread or eventfd to be had.
     pub(crate) fn start(real_time: bool) -> io::Result<Self> {
         let bell = Arc::new(bell()?);
         let (sender, messages) = channel();

@@ -92,9 +92,6 @@ pub struct PodWorkers(JoinHandle<()>);
 
 impl PodWorkers {
     /// Starts, with nothing to do; at most `most` jobs run at a time.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub fn start<J: Job>(job: Arc<J>, most: usize) -> (Self, Offers<J::Update>) {
         let (sender, messages) = mpsc::unbounded_channel();
         let running = Running {

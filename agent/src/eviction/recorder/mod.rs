@@ -77,9 +77,6 @@ pub struct Recorder {
 
 impl Recorder {
     /// Starts the thread, with nothing to follow. It hands each flight record with its event's id to `publish`.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub fn start(
         tree: Tree,
         trace: Arc<Trace>,

@@ -57,9 +57,6 @@ impl Budgets {
 
     /// Asks for these pods, in order, unless the Eviction of `before` has still to be posted. Never waits: the verdict
     /// comes with the time at which it was known.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub(crate) fn ask(
         &self,
         pods: Vec<Asked>,

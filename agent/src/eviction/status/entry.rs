@@ -197,9 +197,6 @@ impl Entry {
     }
 
     /// Reads an entry.
-    ///
-    /// # Errors
-    /// Why it is none.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let entry: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         if entry.version != VERSION {

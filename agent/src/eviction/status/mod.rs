@@ -158,12 +158,6 @@ impl Drop for Following {
 
 impl EvictionStatus {
     /// Reads the queue and begins to deliver; `None` without an API server and a runtime.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub fn start(parts: Parts) -> std::io::Result<Option<Self>> {
         let tells = parts.apiserver.is_some();
         if !tells && parts.teardown.is_none() {

@@ -172,9 +172,6 @@ pub(crate) struct NodePartTask {
 
 impl NodePartTask {
     /// Keeps `part` up to date from now on; ends once its source has gone.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub(crate) fn start<P: NodePart>(
         apiserver: Apiserver,
         node_name: &str,

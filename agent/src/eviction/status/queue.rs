@@ -251,10 +251,8 @@ impl Queue {
         }
     }
 
-    /// An entry has changed: some of it is done.
-    ///
-    /// # Errors
-    /// When it cannot be written; what it was is then on disk, what it is in memory.
+    /// An entry has changed: some of it is done. Where that cannot be written, what it was stays on disk; in memory it
+    /// is changed.
     pub(super) fn update(&mut self, number: u64, entry: Entry) -> io::Result<()> {
         let written = self.write(number, &entry);
         self.entries.insert(number, entry);
@@ -262,9 +260,6 @@ impl Queue {
     }
 
     /// An entry that was done with has to be marked once more.
-    ///
-    /// # Errors
-    /// As [`Queue::update`].
     pub(super) fn again(&mut self, mut entry: Entry) -> io::Result<()> {
         let number = self.next;
         self.next += 1;
@@ -286,10 +281,7 @@ impl Queue {
         Some(dir.join(format!("{number:016}.json")))
     }
 
-    /// An entry is done with.
-    ///
-    /// # Errors
-    /// When that cannot be written down; the next agent then tries it again.
+    /// An entry is done with. Where that cannot be written down, the next agent tries it again.
     pub(super) fn done(&mut self, number: u64) -> io::Result<()> {
         let Some(entry) = self.entries.remove(&number) else {
             return Ok(());

@@ -13,29 +13,17 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Makes a cgroup and what is missing above it; the answer names what this call made. `first` are
     /// the values that will be written to it next, for those who can make it with them.
-    ///
-    /// # Errors
-    /// As [`Tree::create`].
     fn create(&self, tree: &Tree, path: &CgroupPath, first: &[Setting]) -> Result<Created, Error>;
 
     /// Sets one value and reads it back, see [`Tree::write`].
-    ///
-    /// # Errors
-    /// What the kernel refuses, and a value that reads back as another.
     fn write(&self, tree: &Tree, path: &CgroupPath, setting: &Setting) -> Result<(), Error>;
 
     /// Removes the directories that [`Backend::create`] made for a cgroup in which there are no
-    /// processes, and nothing else.
-    ///
-    /// # Errors
-    /// `EBUSY` when it is in use again; what the kernel refuses.
+    /// processes, and nothing else. `EBUSY` when it is in use again.
     fn remove(&self, tree: &Tree, path: &CgroupPath, made: &Created) -> Result<(), Error>;
 
     /// What an earlier agent made of a cgroup, as far as that can be told; of the tree's root for the
     /// empty name.
-    ///
-    /// # Errors
-    /// The mark cannot be read.
     fn made_before(&self, tree: &Tree, path: &CgroupPath) -> Result<Created, Error>;
 
     /// Removes the unused ones of the directories that [`Backend::create`] made, parents

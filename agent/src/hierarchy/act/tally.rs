@@ -125,9 +125,6 @@ impl Counters {
     }
 
     /// Carries one operation out and counts it.
-    ///
-    /// # Errors
-    /// Those of the operation.
     pub fn counted(
         &self,
         operation: Operation,

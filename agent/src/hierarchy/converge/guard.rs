@@ -79,9 +79,6 @@ pub(crate) struct Guard(Child);
 
 impl Guard {
     /// Starts the process.
-    ///
-    /// # Errors
-    /// When there is none to be had.
     pub(crate) fn start(place: &Place) -> io::Result<Self> {
         // What runs, also where the file has been replaced since.
         let mut command = Command::new("/proc/self/exe");
@@ -104,9 +101,6 @@ impl Guard {
     }
 
     /// Moves it out of the agent's cgroup.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(crate) fn leave(&self) -> Result<(), Error> {
         leave_every_cgroup(self.0.id())
     }
@@ -132,9 +126,6 @@ impl Guard {
 
 /// The guard's own process: waits until `agent` is closed, and returns when there is nothing left to do. The
 /// tree where the agent was killed.
-///
-/// # Errors
-/// What keeps it from finding the tree.
 pub fn run(place: Place, agent: impl io::Read) -> Result<Option<Tree>, Error> {
     // The agent's own: the next one makes another.
     let frozen = place.frozen.as_deref().map(LeftFrozen::open).transpose();
@@ -206,10 +197,8 @@ pub(crate) fn thaw(left: &LeftFrozen, tree: &Tree) {
 }
 
 /// For a node without agent and guard: the cgroups whose limits are not what was found, which are put back
-/// unless `dry_run`. The file that tells of them goes once all are.
-///
-/// # Errors
-/// What keeps it from finding the tree, and [`Error::Locked`] while an agent or a guard has it.
+/// unless `dry_run`. The file that tells of them goes once all are. [`Error::Locked`] while an agent or a guard has the
+/// tree.
 pub fn put_back(place: &Place, dry_run: bool) -> Result<Vec<CgroupPath>, Error> {
     let Some(found) = place.found.clone() else {
         return Ok(Vec::new());

@@ -175,9 +175,6 @@ pub struct Converger {
 
 impl Converger {
     /// Starts the thread, with nothing to do.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub fn start(parts: Parts) -> io::Result<Self> {
         let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();

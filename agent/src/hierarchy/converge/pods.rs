@@ -117,10 +117,8 @@ impl Pods {
         lower.count() as u64
     }
 
-    /// Slows them, [`AT_ONCE`] at most; true when something was written.
-    ///
-    /// # Errors
-    /// The first write that the kernel refused, after the others were tried.
+    /// Slows them, [`AT_ONCE`] at most; true when something was written. After a write that the kernel refuses the
+    /// others are tried; the error is the first refusal.
     pub(super) fn press(
         &mut self,
         parts: &Parts,

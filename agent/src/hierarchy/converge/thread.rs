@@ -52,9 +52,6 @@ struct Keeping {
 impl Keeping {
     /// Opens a tier, with the tree to oneself: what the guard of an agent before this one puts back is
     /// not read before it is there.
-    ///
-    /// # Errors
-    /// As [`Tier::open`].
     fn open(&mut self, parts: &Parts, aim: &Aim) -> Result<Tier, Error> {
         let _exists = parts.tree.memory_id(&aim.path)?;
         let originals = self.originals(parts);

@@ -51,9 +51,6 @@ pub(super) struct Looked {
 
 impl Tier {
     /// Opens a tier's files; of what they held at first, an agent before this one may have left word.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] while there is no such cgroup.
     pub(super) fn open(parts: &Parts, aim: &Aim, originals: &mut Originals) -> Result<Self, Error> {
         let tree = &parts.tree;
         let memory = MemoryReader::open(tree, &aim.path)?;
@@ -182,9 +179,6 @@ impl Tier {
     }
 
     /// Reads, decides and carries out one step at most.
-    ///
-    /// # Errors
-    /// When the files cannot be read: the cgroup is gone, most likely.
     pub(super) fn look(
         &mut self,
         parts: &Parts,

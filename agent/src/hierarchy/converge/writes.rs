@@ -7,9 +7,6 @@ use super::{Parts, found::Found, margin, tier::bytes};
 use crate::hierarchy::act::{Operation, Outcome};
 
 /// The hard limit.
-///
-/// # Errors
-/// What the kernel refuses, and a value that reads back as another.
 pub(super) fn max(parts: &Parts, path: &CgroupPath, max: Limit<Bytes>) -> Result<Outcome, Error> {
     parts.counters.counted(Operation::Update, || {
         let setting = Setting::MemoryLimit(max);
@@ -19,9 +16,6 @@ pub(super) fn max(parts: &Parts, path: &CgroupPath, max: Limit<Bytes>) -> Result
 }
 
 /// `memory.high`.
-///
-/// # Errors
-/// As [`max`].
 pub(super) fn high(parts: &Parts, path: &CgroupPath, high: Limit<Bytes>) -> Result<Outcome, Error> {
     parts.counters.counted(Operation::Update, || {
         parts.tree.set_memory_high(path, high)?;
@@ -30,9 +24,6 @@ pub(super) fn high(parts: &Parts, path: &CgroupPath, high: Limit<Bytes>) -> Resu
 }
 
 /// `memory.reclaim`: drops a piece of the page cache; [`Outcome::Unchanged`] when there is no more.
-///
-/// # Errors
-/// What the kernel refuses.
 pub(super) fn reclaim(
     parts: &Parts,
     path: &CgroupPath,
@@ -45,9 +36,6 @@ pub(super) fn reclaim(
 }
 
 /// The same on v1, by a limit `below` usage that `after` follows at once.
-///
-/// # Errors
-/// What the kernel refuses.
 pub(super) fn reclaim_by_limit(
     parts: &Parts,
     path: &CgroupPath,
@@ -69,10 +57,7 @@ const fn outcome(had: bool) -> Outcome {
 }
 
 /// Puts back what was found in a cgroup, the hard limit no lower than a margin above usage. One that was
-/// made anew holds nothing of ours.
-///
-/// # Errors
-/// The first write that the kernel refuses.
+/// made anew holds nothing of ours. Ends with the first write that the kernel refuses.
 pub(super) fn restore(parts: &Parts, path: &CgroupPath, found: &Found) -> Result<(), Error> {
     let tree = &parts.tree;
     if tree.memory_id(path)? != found.id {

@@ -73,11 +73,8 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Watches nothing before the first [`Drift::follow`]. Needs a runtime.
-    ///
-    /// # Errors
-    /// [`WatchError`]: there is no watch then, and passes over the whole tree find what they find;
-    /// use [`Drift::unwatched`].
+    /// Watches nothing before the first [`Drift::follow`]. Needs a runtime. After an error there is no watch, and
+    /// passes over the whole tree find what they find; use [`Drift::unwatched`].
     pub fn new(kubepods: CgroupName) -> Result<Self, WatchError> {
         Ok(Self::with(Watches::new()?, kubepods))
     }
@@ -166,9 +163,6 @@ impl Drift {
     }
 
     /// Watches who enters a container.
-    ///
-    /// # Errors
-    /// As [`Drift::follow`].
     pub fn watch_container(&mut self, tree: &Tree, path: &CgroupPath) -> Result<(), WatchError> {
         self.watches.watch_container(tree, path)
     }
@@ -284,10 +278,7 @@ impl Drift {
 
     /// Takes the tree as it ought to be from now on, and watches those of its cgroups that exist and
     /// hold values of ours. What is watched newly is looked at once more: it may have been written to
-    /// before.
-    ///
-    /// # Errors
-    /// The first cgroup that cannot be watched; the others are.
+    /// before. After one that cannot be watched the others are; the error is the first one.
     pub fn follow(
         &mut self,
         tree: &Tree,

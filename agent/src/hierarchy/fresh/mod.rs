@@ -102,9 +102,6 @@ pub struct Fresh {
 
 impl Fresh {
     /// Starts the thread, with no pod. With [`Parts::names`], call it inside a tokio runtime.
-    ///
-    /// # Errors
-    /// When there is no thread, eventfd or inotify instance to be had.
     pub fn start(parts: Parts) -> io::Result<Self> {
         let bell = Arc::new(bell()?);
         let (messages, waiting) = channel();

@@ -75,10 +75,7 @@ impl OomScores {
         Some((&container.uid, &container.id))
     }
 
-    /// Gives `score` to the processes of a container that are new in it.
-    ///
-    /// # Errors
-    /// What reading its processes answers; a container that is gone has none.
+    /// Gives `score` to the processes of a container that are new in it. A container that is gone has none.
     pub fn settle(&mut self, tree: &Tree, path: &CgroupPath, score: i32) -> Result<Settled, Error> {
         let mut settled = Settled::default();
         let Some(container) = self.containers.get_mut(path) else {

@@ -71,10 +71,7 @@ impl Batches {
     }
 
     /// Reads the accounts `slots`, which are sorted. Those that changed in a way that one reading cannot show are handed to
-    /// `alone`, which reads one by itself.
-    ///
-    /// # Errors
-    /// The kernel has no such call; `into` has no figures then.
+    /// `alone`, which reads one by itself. An error where the kernel has no such call; `into` has no figures then.
     pub(super) fn gather(
         &self,
         slots: &[u32],

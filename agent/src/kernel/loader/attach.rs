@@ -163,10 +163,8 @@ impl Programs {
         self.missing.iter().all(|m| m.part != CHARGE.tracepoint)
     }
 
-    /// Accounts what runs on `cpu` up to the kernel's last tick (an interrupt on that CPU).
-    ///
-    /// # Errors
-    /// What the kernel says; `ENXIO` for a CPU that is offline.
+    /// Accounts what runs on `cpu` up to the kernel's last tick (an interrupt on that CPU). `ENXIO` for a CPU that is
+    /// offline.
     pub fn flush(&mut self, cpu: u32) -> Result<(), ProgramError> {
         use aya::programs::TestRun as _;
         let Ok(program) = self.flush_program() else {

@@ -27,9 +27,6 @@ impl Gathered {
     }
 
     /// Takes the place of the last pass's records.
-    ///
-    /// # Errors
-    /// As [`Walker::pass`].
     pub fn walk(&mut self, walker: &Walker, root: &Path) -> Result<Found, WalkError> {
         self.clear();
         walker.pass(root, |record| self.records.push(*record))

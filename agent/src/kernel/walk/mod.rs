@@ -84,10 +84,8 @@ struct LinkInfo {
 }
 
 impl Walker {
-    /// Loads the program and takes its maps. The text says why it reads by helpers on a kernel that gives addresses types.
-    ///
-    /// # Errors
-    /// The kernel's reason, as text.
+    /// Loads the program and takes its maps. The text says why it reads by helpers on a kernel that gives addresses
+    /// types. The error is the kernel's reason.
     pub(super) fn new(
         ebpf: &mut Ebpf,
         btf: &Btf,
@@ -133,10 +131,8 @@ impl Walker {
 
     /// The iterator without any other program, with room for `places` records, to measure it. It does without the
     /// structure members `without` (as `structure.path`), without all statistics where that has [`STATISTICS`], and without
-    /// typed pointers where it has [`super::casts::CASTS`].
-    ///
-    /// # Errors
-    /// The kernel's reason, as text; also for typed pointers that it refuses.
+    /// typed pointers where it has [`super::casts::CASTS`]. The error is the kernel's reason, also for typed pointers
+    /// that it refuses.
     pub fn alone(places: u32, without: &[&str]) -> Result<Self, String> {
         let btf = hooks::kernel_types().map_err(|e| crate::base::error::chain(&e))?;
         super::loader::walker_alone(btf, places, without)
@@ -144,9 +140,6 @@ impl Walker {
 
     /// Goes over the cgroup with the directory `path`, of v1 or v2, and those at most [`MAX_ACCOUNT_DEPTH`] levels
     /// below it, and hands over the record of each, a parent before its children.
-    ///
-    /// # Errors
-    /// [`WalkError`]: the directory is gone, or the kernel has no iterator over cgroups.
     pub fn pass(&self, path: &Path, each: impl FnMut(&CgroupRecord)) -> Result<Found, WalkError> {
         let failed = |step| {
             move |source| WalkError {
@@ -176,9 +169,6 @@ impl Walker {
 
     /// Levels between the root of its hierarchy, also where this process sees a part of it alone, and the cgroup with
     /// the directory `path`.
-    ///
-    /// # Errors
-    /// As [`Walker::pass`].
     pub fn level(&self, path: &Path) -> Result<Option<u32>, WalkError> {
         let mut level = None;
         self.pass(path, |record| {

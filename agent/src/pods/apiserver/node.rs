@@ -31,10 +31,8 @@ const INTERVAL: Duration = Duration::from_secs(300);
 /// After a failure, and while there is no Node; doubled up to [`INTERVAL`].
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Follows what the Node object says, until the receiver is gone; `None` while that is not known.
-///
-/// # Panics
-/// Outside a tokio runtime with IO enabled.
+/// Follows what the Node object says, until the receiver is gone; `None` while that is not known. Needs a tokio
+/// runtime.
 pub fn follow(apiserver: Apiserver, node_name: &str) -> watch::Receiver<Option<Advertised>> {
     let (said, receiver) = watch::channel(None);
     let node_name = node_name.to_owned();

@@ -42,9 +42,6 @@ pub struct Client {
 
 impl Client {
     /// For the runtime at this socket; nothing is connected yet. Call it inside a tokio runtime.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Address`].
     pub fn new(socket: &Path) -> Result<Self, RuntimeError> {
         let shared: Arc<Path> = Arc::from(socket);
         match Endpoint::from_shared(format!("unix://{}", socket.display())) {
@@ -71,11 +68,8 @@ impl Client {
         &self.socket
     }
 
-    /// One call. `method` is a gRPC path such as those in [`method`].
-    ///
-    /// # Errors
-    /// [`RuntimeError`]; [`RuntimeError::Timeout`] when no answer came within `limit`, also when there
-    /// was no connection by then.
+    /// One call. `method` is a gRPC path such as those in [`method`]. [`RuntimeError::Timeout`] when no answer came
+    /// within `limit`, also when there was no connection by then.
     pub async fn call<Q, A>(
         &self,
         method: &'static str,
@@ -107,9 +101,6 @@ impl Client {
     }
 
     /// The runtime's name and version.
-    ///
-    /// # Errors
-    /// [`RuntimeError`]; [`RuntimeError::NoV1`] when it does not.
     pub async fn version(&self) -> Result<VersionResponse, RuntimeError> {
         let version = KUBELET_API_VERSION.to_owned();
         self.call(method::VERSION, VersionRequest { version }, self.asking)
@@ -117,9 +108,6 @@ impl Client {
     }
 
     /// All sandboxes, also those that have ended and were not removed.
-    ///
-    /// # Errors
-    /// [`RuntimeError`].
     pub async fn sandboxes(&self) -> Result<Vec<PodSandbox>, RuntimeError> {
         let request = ListPodSandboxRequest {};
         let answer: ListPodSandboxResponse = self
@@ -129,9 +117,6 @@ impl Client {
     }
 
     /// All containers but the sandboxes', also those that have ended and were not removed.
-    ///
-    /// # Errors
-    /// [`RuntimeError`].
     pub async fn containers(&self) -> Result<Vec<Container>, RuntimeError> {
         let request = ListContainersRequest {};
         let answer: ListContainersResponse = self
@@ -141,10 +126,7 @@ impl Client {
     }
 
     /// Ends a container: SIGTERM, then SIGKILL after `grace` (in whole seconds, at least that long). One that is gone is a
-    /// success.
-    ///
-    /// # Errors
-    /// [`RuntimeError`]; it may end all the same.
+    /// success. After an error it may end all the same.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), RuntimeError> {
         let request = StopContainerRequest {
             container_id: id.to_owned(),
@@ -154,10 +136,8 @@ impl Client {
         gone_is_fine(self.call(method::STOP_CONTAINER, request, limit).await)
     }
 
-    /// Ends a sandbox and what is in it, and has its network taken down. One that is gone is a success.
-    ///
-    /// # Errors
-    /// [`RuntimeError`]; it may have ended all the same, with its network or without.
+    /// Ends a sandbox and what is in it, and has its network taken down. One that is gone is a success. After an error
+    /// it may have ended all the same, with its network or without.
     pub async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let request = StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),

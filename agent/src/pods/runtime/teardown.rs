@@ -31,9 +31,6 @@ pub struct TornDown {
 /// Waits until a kubelet has seen that a pod was evicted, which it shows by removing the pod's dead containers
 /// (`HandlePodReconcile` of `pkg/kubelet/kubelet.go`); for `longest` at most. What is stopped before that
 /// the kubelet would start again.
-///
-/// # Errors
-/// When the runtime does not answer.
 pub async fn until_removed(
     client: &Client,
     uid: &str,
@@ -57,11 +54,7 @@ pub async fn until_removed(
 
 /// Stops every container of a pod, with `grace` between SIGTERM and SIGKILL (0 for what was evicted), then
 /// every sandbox of it. To be called again until it succeeds. A pod that the runtime does not know is torn
-/// down.
-///
-/// # Errors
-/// When the runtime does not answer, or does not agree. No sandbox is stopped while a container of the pod
-/// could not be: it may still use the network.
+/// down. No sandbox is stopped while a container of the pod could not be: it may still use the network.
 pub async fn teardown(
     client: &Client,
     uid: &str,

@@ -195,9 +195,6 @@ impl Drop for Threads {
 /// Starts the threads. With `urgent` they come before ordinary work (nice -20, where that is
 /// allowed): what they do is as much as the victim would have done, and it is the node's way out of
 /// pressure. They do not wait for a disk then either, but for the sweeper, which is there to have pages written.
-///
-/// # Errors
-/// When a thread cannot be made.
 pub(super) fn start(urgent: bool) -> std::io::Result<(Reaper, Threads)> {
     let (mut producer, queue) = rtrb::RingBuffer::new(QUEUE);
     let (mut finder, found) = rtrb::RingBuffer::new(FOUND);

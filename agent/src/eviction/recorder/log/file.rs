@@ -51,20 +51,16 @@ impl LogFile {
         self.len() == 0
     }
 
-    /// Replaces the line that every generation begins with, and writes it.
-    ///
-    /// # Errors
-    /// As [`LogFile::append`]; generations begin with it from now on all the same.
+    /// Replaces the line that every generation begins with, and writes it. After an error generations begin with it
+    /// from now on all the same.
     pub fn set_head(&mut self, line: &[u8]) -> io::Result<()> {
         self.head = with_newline(line);
         self.append(line)
     }
 
-    /// Appends one line, without a newline in it, and waits until the disk has it.
-    ///
-    /// # Errors
-    /// What the system said: nothing of the line is in the file then. `FileTooLarge` for a line that
-    /// would not fit in a generation of its own. The file is opened anew with the next line.
+    /// Appends one line, without a newline in it, and waits until the disk has it. After an error nothing of the line
+    /// is in the file, which is opened anew with the next line. `FileTooLarge` for a line that would not fit in a
+    /// generation of its own.
     pub fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let line = with_newline(line);
         let size = line.len() as u64;

@@ -24,9 +24,6 @@ pub struct History {
 }
 
 /// Reads both generations and keeps the latest `most` events. A file that is not there is empty.
-///
-/// # Errors
-/// What the system said of a file that cannot be read.
 pub fn read(path: &Path, most: usize) -> io::Result<History> {
     let mut history = History::default();
     let mut events = BTreeMap::new();
@@ -50,9 +47,6 @@ pub fn read(path: &Path, most: usize) -> io::Result<History> {
 }
 
 /// The last line for event `id`, and how many lines could not be read.
-///
-/// # Errors
-/// What the system said of a file that cannot be read.
 pub fn find(path: &Path, id: u64) -> io::Result<(Option<EventRecord>, u64)> {
     let mut found = None;
     let skipped = each(path, |line| match line {

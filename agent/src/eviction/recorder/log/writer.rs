@@ -136,9 +136,6 @@ pub struct Log {
 
 impl Log {
     /// Starts the thread. It calls `say` when writing begins to fail, and when it works again.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub fn start(
         file: LogFile,
         last_id: u64,
