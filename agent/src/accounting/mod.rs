@@ -69,7 +69,6 @@ pub enum AccountingError {
     List {
         /// Its directory.
         path: std::path::PathBuf,
-        /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
@@ -84,14 +83,9 @@ pub enum Occurrence {
     /// The index changed.
     Changed(Change),
     /// A process of a pod ended.
-    Exit {
-        /// The pod's uid.
-        uid: PodUid,
-        event: ExitEvent,
-    },
+    Exit { uid: PodUid, event: ExitEvent },
     /// The OOM killer chose a process; the uid where it is known.
     Oom {
-        /// The pod's uid.
         uid: Option<PodUid>,
         event: OomEvent,
     },
@@ -99,7 +93,6 @@ pub enum Occurrence {
     NearLimit(NearLimitEvent),
 }
 
-/// See the module's text.
 pub struct Accounting {
     /// The kernel's side; `None` where it could not be loaded. The tree is then looked at every
     /// [`LOOK_AGAIN`].

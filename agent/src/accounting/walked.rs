@@ -35,7 +35,6 @@ pub struct PassStats {
     pub cgroups: u64,
     /// Cgroups without room for a record; their files are read.
     pub lost: u64,
-    /// How long it took.
     pub duration: Duration,
 }
 
@@ -112,7 +111,6 @@ impl Hierarchy {
     }
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct Walked {
     memory: Hierarchy,

@@ -67,7 +67,6 @@ fn pause(level: Level, best_effort: u64) -> Duration {
     Duration::from_millis(left / (GROWTH / 1000)).clamp(LEAST_LOOK, LOOK)
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct BestEffortMemory {
     levels: Levels,

@@ -41,7 +41,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// After a start and after an eviction none follows for so long (`CPUEvictCoolTimeSeconds` of the koordlet).
 const COOL: Duration = Duration::from_secs(20);
 
-/// A best-effort pod.
 #[derive(Debug, Clone)]
 pub(super) struct BestEffortPod {
     pub(super) uid: PodUid,
@@ -80,7 +79,6 @@ pub(super) struct Shortage {
     pub(super) candidates: Vec<Candidate>,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct BestEffortCpu {
     config: CpuEvictConfig,

@@ -322,7 +322,6 @@ impl Published {
         self.ready.store(ready, Ordering::Release);
     }
 
-    /// True once there are figures.
     pub fn has_figures(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }

@@ -12,7 +12,6 @@ use nix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch(AsyncFd<Events>);
 

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Latest<T>(Mutex<T>);
 

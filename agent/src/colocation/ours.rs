@@ -11,7 +11,6 @@ use podwarden_policy::limits::CpuMax;
 /// Quotas that are remembered of each cgroup: a reader may have read the file some steps ago.
 const KEPT: usize = 16;
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct Ours(Mutex<HashMap<CgroupPath, Held>>);
 

@@ -15,7 +15,6 @@ use podwarden_policy::{
 /// Between two looks. The machine's own figures advance by 10 ms.
 pub(super) const WINDOW: Duration = Duration::from_millis(500);
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     open: HashMap<CgroupPath, KernelCpu>,

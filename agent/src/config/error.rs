@@ -8,9 +8,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("reading configuration {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: std::io::Error,
     },
@@ -19,7 +17,6 @@ pub enum ConfigError {
     Syntax {
         /// File and line.
         origin: String,
-        /// What the parser says.
         #[source]
         source: Box<serde_saphyr::Error>,
     },
@@ -39,7 +36,6 @@ pub enum ConfigError {
     /// A key is needed because of another.
     #[error("{path}: {missing} is not set, but {because} is; set both or none")]
     Incomplete {
-        /// The file.
         path: String,
         /// The missing key.
         missing: String,

@@ -62,7 +62,6 @@ impl ConfigFile {
         Self { path, overrides }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -159,7 +159,6 @@ pub struct Config {
     pub evict_static_pods: bool,
     /// `pressure.memory`. Default: none.
     pub pressure: PressureConfig,
-    /// The reactor.
     pub reactor: ReactorConfig,
     /// Time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,

@@ -86,7 +86,6 @@ pub fn snapshot(
     snapshot
 }
 
-/// The kernel's page size.
 pub fn page_size() -> Bytes {
     Bytes(rustix::param::page_size() as u64)
 }

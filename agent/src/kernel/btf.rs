@@ -44,7 +44,6 @@ impl KernelBtf {
         Self::from_file(Path::new(VMLINUX))
     }
 
-    /// Reads types from a file.
     pub fn from_file(path: &Path) -> Result<Self, BtfError> {
         // Mapped where the kernel allows it (sysfs BTF since 6.16), else a copy is.
         Btf::from_file_with_backend(path, Backend::Mmap)

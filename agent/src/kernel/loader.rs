@@ -105,7 +105,6 @@ pub enum LoadError {
     #[error("loading kernel program {name}")]
     Program {
         name: &'static str,
-        /// What the kernel said.
         #[source]
         source: Box<ProgramError>,
     },
@@ -113,7 +112,6 @@ pub enum LoadError {
     #[error("map {name} of the kernel programs")]
     Map {
         name: &'static str,
-        /// What is wrong.
         #[source]
         source: Box<aya::maps::MapError>,
     },

@@ -56,17 +56,14 @@ pub enum PinError {
     /// A file operation failed.
     #[error("{operation} {}", path.display())]
     File {
-        /// What was tried.
         operation: &'static str,
         path: PathBuf,
-        /// What the kernel said.
         #[source]
         source: io::Error,
     },
     /// Another user could change the maps.
     #[error("{} belongs to user {uid} with mode {mode:o}, not to the agent alone: remove it", path.display())]
     Foreign {
-        /// The directory.
         path: PathBuf,
         /// Whose it is.
         uid: u32,
@@ -75,15 +72,10 @@ pub enum PinError {
     },
     /// Something that the agent did not put there.
     #[error("{} is not a map ({found}) and is left alone: remove it", path.display())]
-    NotAMap {
-        /// The file.
-        path: PathBuf,
-        found: String,
-    },
+    NotAMap { path: PathBuf, found: String },
     /// An agent cannot continue with these.
     #[error("the maps below {} are of another kind ({why})", path.display())]
     Unlike {
-        /// The directory.
         path: PathBuf,
         /// The first difference.
         why: String,
@@ -91,9 +83,7 @@ pub enum PinError {
     /// The kernel refused to pin, or to open what is pinned.
     #[error("pinning maps below {}", path.display())]
     Kernel {
-        /// The directory.
         path: PathBuf,
-        /// What it said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::base::clock::nanos;
 
-/// See the module's text.
 pub struct Waits {
     objectives: Array<MapData, Wire<Objective>>,
     ring: RingBuf<MapData>,
@@ -43,7 +42,6 @@ impl Waits {
         self.objectives.set(slot, Wire(objective), 0)
     }
 
-    /// The next record.
     pub fn next(&mut self) -> Option<LongWait> {
         loop {
             let record = self.ring.next()?;

@@ -22,7 +22,6 @@ const NAME: &str = "pods.json";
 /// The version of the file's form.
 const VERSION: u32 = 1;
 
-/// See the module's text.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     path: PathBuf,

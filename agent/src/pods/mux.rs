@@ -73,7 +73,6 @@ struct State {
     unnamed: Vec<SourceError>,
 }
 
-/// See the module's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mux {
     node_name: String,

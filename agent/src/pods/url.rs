@@ -16,7 +16,6 @@ use super::{
 };
 use crate::config::{StaticPodUrl, without_secrets};
 
-/// See the module's text.
 pub(super) struct Url {
     config: StaticPodUrl,
     manifests: Arc<Manifests>,

@@ -95,7 +95,6 @@ pub(super) struct Held {
     pub(super) due: u64,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Victims([Option<Dying>; MOST]);
 

@@ -48,7 +48,6 @@ impl Costs {
     }
 }
 
-/// See the module's text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fill {
     usage: FillRate,

@@ -14,7 +14,6 @@ const BUFFER: usize = 256;
 pub struct FreeMemory(File);
 
 impl FreeMemory {
-    /// Opens the file.
     pub fn open() -> io::Result<Self> {
         Self::at(Path::new(MEMINFO))
     }

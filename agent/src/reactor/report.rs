@@ -77,7 +77,6 @@ pub struct Outcome {
 pub enum Report {
     /// Usage was found at a level.
     Crossed(Crossing),
-    /// See [`Chosen`].
     Chosen(Chosen),
     /// A victim was chosen and could not be killed; the next one is tried.
     NotKilled {

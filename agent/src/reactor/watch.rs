@@ -67,7 +67,6 @@ enum Phase {
     NoCandidate(u64),
 }
 
-/// See the module's text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Watch {
     phase: Phase,

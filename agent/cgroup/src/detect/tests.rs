@@ -99,7 +99,6 @@ fn no_cgroups_at_all() {
     }
 }
 
-/// Which of several mounts of one hierarchy is taken.
 #[test]
 fn the_mount_that_shows_most_is_taken() {
     let cases = [

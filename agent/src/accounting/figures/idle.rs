@@ -23,7 +23,6 @@ pub enum Extent {
 /// Where most pods ran, a look spares nothing: so many passes read every pod before the next.
 const WITHOUT_LOOK: u32 = 8;
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct IdlePods {
     /// See [`CgroupIndex::activity`].

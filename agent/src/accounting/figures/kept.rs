@@ -29,7 +29,6 @@ pub(super) struct Kept {
     pub(super) throttling: Option<ThrottlingStats>,
 }
 
-/// Of a pod.
 #[derive(Debug, Default)]
 pub(super) struct KeptPod {
     pub(super) own: Kept,

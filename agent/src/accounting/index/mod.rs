@@ -65,7 +65,6 @@ struct Node {
     gone: bool,
 }
 
-/// One container of a pod.
 #[derive(Debug, Default, Clone)]
 pub struct ContainerEntry {
     nodes: BTreeSet<u64>,
@@ -108,23 +107,19 @@ pub enum Change {
     },
     /// A container's cgroup is there.
     ContainerAppeared {
-        /// The pod's uid.
         uid: PodUid,
         /// The runtime's id, or the cgroup's name.
         container: String,
     },
     /// A container's cgroup is gone.
     ContainerGone {
-        /// The pod's uid.
         uid: PodUid,
-        /// As above.
         container: String,
         /// Its cgroup, relative to the root.
         path: CgroupPath,
     },
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct CgroupIndex {
     nodes: HashMap<u64, Node>,
@@ -287,7 +282,6 @@ impl CgroupIndex {
         self.dying.front().map(|(due, _)| *due)
     }
 
-    /// The pods, by uid.
     pub fn pods(&self) -> &BTreeMap<PodUid, PodEntry> {
         &self.pods
     }
@@ -307,7 +301,6 @@ impl CgroupIndex {
         missing.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// True when the cgroup is in the index.
     pub fn contains(&self, id: u64) -> bool {
         self.nodes.contains_key(&id)
     }

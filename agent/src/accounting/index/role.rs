@@ -16,14 +16,12 @@ pub enum Role {
     },
     /// A container: directly below its pod.
     Container {
-        /// The pod's uid.
         uid: PodUid,
         /// The runtime's id, or the cgroup's name.
         id: String,
     },
     /// Anything inside a container; counts to it.
     Nested {
-        /// The pod's uid.
         uid: PodUid,
         /// The container's id.
         id: String,

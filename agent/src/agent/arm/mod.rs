@@ -47,9 +47,7 @@ pub(super) struct Levels {
 /// The tiers' memory limits that another program writes; `None` without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TierBounds {
-    /// Of the burstable tier.
     pub burstable: Option<Bytes>,
-    /// Of the besteffort tier.
     pub besteffort: Option<Bytes>,
 }
 

@@ -59,7 +59,6 @@ impl Explainers<'_> {
     }
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Unexplained {
     /// By uid, since when.

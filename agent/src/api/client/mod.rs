@@ -35,9 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Where the agent listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A unix socket.
     Unix(PathBuf),
-    /// A TCP address.
     Tcp(SocketAddr),
 }
 
@@ -73,7 +71,6 @@ pub enum ClientError {
     )]
     Connect {
         endpoint: Endpoint,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -83,7 +80,6 @@ pub enum ClientError {
     )]
     Denied {
         endpoint: Endpoint,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -92,11 +88,9 @@ pub enum ClientError {
     Http {
         endpoint: Endpoint,
         path: String,
-        /// Why.
         #[source]
         source: hyper::Error,
     },
-    /// No answer in time.
     #[error("GET {path} from {endpoint}: no answer within {} s", PATIENCE.as_secs())]
     Timeout { endpoint: Endpoint, path: String },
     /// The agent said no.
@@ -113,7 +107,6 @@ pub enum ClientError {
     #[error("GET {path:?}: not a path")]
     Path {
         path: String,
-        /// Why.
         #[source]
         source: hyper::http::Error,
     },
@@ -122,7 +115,6 @@ pub enum ClientError {
     Decode {
         endpoint: Endpoint,
         path: String,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
@@ -130,7 +122,6 @@ pub enum ClientError {
     #[error("read events from {endpoint}")]
     Stream {
         endpoint: Endpoint,
-        /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

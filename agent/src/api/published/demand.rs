@@ -10,7 +10,6 @@ use tokio::sync::Notify;
 /// Another request is to be expected for so long after one.
 const READER_STAYS: Duration = Duration::from_secs(10);
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Demand {
     epoch: Instant,

@@ -73,7 +73,6 @@ impl Group {
 pub const EVENTS_KEPT: usize =
     Group::Decisions.most() + Group::Changes.most() + Group::Exits.most();
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Rings {
     /// By [`Group`], each by id.

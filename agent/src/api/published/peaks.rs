@@ -19,7 +19,6 @@ use crate::api::types::{MemoryStats, PodStats};
 /// the first on.
 const KEPT: usize = 32;
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Peaks(Mutex<HashMap<PodUid, OfPod>>);
 

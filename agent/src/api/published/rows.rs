@@ -6,7 +6,6 @@ use serde::Serialize;
 use super::Figures;
 use crate::api::types::PodStats;
 
-/// One pass.
 #[derive(Debug, Serialize)]
 pub(super) struct Pass<'a> {
     /// When the figures were read, RFC 3339.

@@ -36,7 +36,6 @@ impl Published {
         interval.unwrap_or(Duration::from_secs(1))
     }
 
-    /// Sets how the configuration's file is.
     pub fn set_config_state(&self, state: ConfigState) {
         self.config_state.store(Some(Arc::new(state)));
     }

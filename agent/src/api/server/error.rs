@@ -21,27 +21,19 @@ pub enum HttpError {
         "{}: another process answers on this socket; stop it or choose another path",
         path.display()
     )]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// There is a file of another kind where the socket should be.
     #[error(
         "{}: exists and is not a socket, so it is left alone; remove it or choose another path",
         path.display()
     )]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// The unix socket could not be opened.
     #[error("{operation} {}", path.display())]
     Unix {
-        /// What was tried.
         operation: &'static str,
         /// The socket or its directory.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -57,7 +49,6 @@ pub enum HttpError {
     /// The server ended by itself.
     #[error("serve the API")]
     Serve {
-        /// Why.
         #[source]
         source: io::Error,
     },

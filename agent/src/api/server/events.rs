@@ -30,7 +30,6 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Data of the stream's `missed` message: events that this reader will not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// How many.
     pub missed: u64,
 }
 

@@ -30,7 +30,6 @@ const BACKLOG: i32 = 128;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 const FIRST_TRY: Duration = Duration::from_millis(20);
 
-/// Where to listen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listen {
     /// A TCP address; port 0 lets the kernel choose.

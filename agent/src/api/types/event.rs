@@ -34,7 +34,6 @@ pub struct Eviction {
     /// The victim (`pod` is the event's own field).
     #[serde(rename = "victim")]
     pub pod: PodRef,
-    /// Its QoS class.
     pub qos_class: String,
     /// Whose level was crossed: `kubepods`, `burstable`, `besteffort`, or `node` for all that runs on the
     /// node; `pressure` where tasks waited for memory (the level is then that from which memory is
@@ -95,7 +94,6 @@ pub struct Eviction {
     /// where it was not known any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim_cgroup_id: Option<u64>,
-    /// The steps.
     pub timeline: EvictionTimeline,
 }
 
@@ -120,10 +118,7 @@ impl Eviction {
 )]
 pub enum EventKind {
     /// A pod's cgroup appeared, or its manifest was read.
-    PodAdded {
-        /// Its class.
-        qos_class: String,
-    },
+    PodAdded { qos_class: String },
     /// A pod's cgroup is gone.
     PodRemoved {
         /// CPU time at the end, nanoseconds.
@@ -141,7 +136,6 @@ pub enum EventKind {
         /// Its name or id.
         container: String,
     },
-    /// A process ended.
     ProcessExit {
         /// Process id in the agent's namespace.
         pid: u32,
@@ -167,10 +161,7 @@ pub enum EventKind {
         count: u64,
     },
     /// The kernel's OOM killer chose a process.
-    KernelOom {
-        /// Its process id.
-        pid: u32,
-    },
+    KernelOom { pid: u32 },
     /// A pod's or container's usage reached a part of its own memory limit for the first time since its cgroup was
     /// made or the limit was written.
     MemoryNearLimit {
@@ -181,7 +172,6 @@ pub enum EventKind {
         percent: u32,
         /// Usage seen, bytes; page cache counts.
         usage_bytes: u64,
-        /// The limit, bytes.
         limit_bytes: u64,
     },
     /// Forks of the pod were refused, at its `pids.max` or one above it; at most every 10 s.
@@ -192,13 +182,10 @@ pub enum EventKind {
         /// Since the last of these.
         count: u64,
     },
-    /// A level was crossed.
     LevelCrossed {
         /// As in an eviction.
         scope: ScopeName,
-        /// The level, bytes.
         level_bytes: u64,
-        /// Usage seen, bytes.
         usage_bytes: u64,
         /// What of it counts against the level, as in an eviction.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,9 +208,7 @@ pub enum EventKind {
     },
     /// A tier's hard limit is where `qosReserved` has it.
     GapClosed {
-        /// As above.
         tier: String,
-        /// As above.
         target_bytes: u64,
         /// What it used when the gap opened, bytes.
         usage_before_bytes: u64,
@@ -252,20 +237,15 @@ pub enum EventKind {
     /// Another process keeps changing a value: podwarden corrects it at growing intervals from now on, at most
     /// once a minute in the end.
     ForeignWriteContested {
-        /// As above.
         cgroup: String,
-        /// As above.
         property: String,
-        /// As above.
         found: String,
         /// What podwarden will write.
         wanted: String,
     },
     /// A contested value is no longer changed.
     ForeignWriteSettled {
-        /// As above.
         cgroup: String,
-        /// As above.
         property: String,
         /// How often it was corrected meanwhile.
         corrections: u32,
@@ -281,7 +261,6 @@ pub enum EventKind {
         from_us: u64,
         /// The quota now, microseconds in a period.
         to_us: u64,
-        /// The period, microseconds.
         period_us: u64,
         /// `throttled`, `nodeBusy` (the share pool's usage is at its threshold) or `noTokens` (it used up what
         /// it may use beyond its limit).
@@ -359,7 +338,6 @@ pub struct Event {
     /// Which pod, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
-    /// What.
     #[serde(flatten)]
     pub kind: EventKind,
 }

@@ -89,7 +89,6 @@ impl Plugin {
         name.is_some_and(|name| name == "kubectl-podwarden" || name == "kubectl_podwarden")
     }
 
-    /// Runs the subcommand.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         super::block_on(self.answered())
     }

@@ -36,7 +36,6 @@ const HELP: [&str; 8] = [
     "WAIT, STALL in ms per second; EXITS all/failed/by signal",
 ];
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let area = frame.area();
     let head = head(state);

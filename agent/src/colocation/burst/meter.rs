@@ -40,11 +40,9 @@ pub(super) struct Quota {
     pub(super) now_us: u64,
     /// The burst in force.
     pub(super) burst_us: u64,
-    /// The period.
     pub(super) period_us: u64,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Meter {
     cpu: KernelCpu,

@@ -44,7 +44,6 @@ use crate::api::types::PodRef;
 /// A pod that may exceed its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protected {
-    /// Which pod.
     pub pod: PodRef,
     /// Its cgroup below the tree's root.
     pub path: CgroupPath,
@@ -66,11 +65,9 @@ pub struct Aim {
 /// What the reconciler is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Which pod.
     pub pod: PodRef,
     /// When, `CLOCK_MONOTONIC` nanoseconds.
     pub at: u64,
-    /// What was done.
     pub what: What,
     /// True in observe mode: nothing was written.
     pub dry_run: bool,
@@ -99,9 +96,7 @@ pub struct Step {
     pub from_us: u64,
     /// Its quota now.
     pub to_us: u64,
-    /// Its period, microseconds.
     pub period_us: u64,
-    /// Why.
     pub why: Why,
 }
 
@@ -117,7 +112,6 @@ pub enum Why {
 }
 
 impl Why {
-    /// Every one.
     pub const ALL: [Self; 3] = [Self::Throttled, Self::NodeBusy, Self::NoTokens];
 
     /// As events and metrics have it.
@@ -137,7 +131,6 @@ enum Message {
 
 /// What the thread works on.
 pub struct Parts {
-    /// The tree.
     pub tree: Tree,
     /// `cpuBurstStrategy`.
     pub config: BurstConfig,

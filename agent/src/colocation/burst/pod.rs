@@ -29,7 +29,6 @@ const REPORTS_EACH: Duration = Duration::from_secs(1);
 /// How long a pod is left alone after the kernel refused a write.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Pod {
     pub(super) protected: Protected,

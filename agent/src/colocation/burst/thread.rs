@@ -18,7 +18,6 @@ use crate::{
     kernel::realtime,
 };
 
-/// See the module's text.
 pub(super) struct Thread {
     parts: Parts,
     tell: UnboundedSender<Report>,

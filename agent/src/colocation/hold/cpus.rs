@@ -57,7 +57,6 @@ pub(super) struct Present {
     pub(super) usable: BTreeSet<u32>,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Cpus {
     tier: CgroupPath,

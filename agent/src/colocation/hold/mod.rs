@@ -49,7 +49,6 @@ use crate::{api::types::PodRef, base::bell::bell, kernel::waits::Waits};
 /// A pod that is not to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protected {
-    /// Which pod.
     pub pod: PodRef,
     /// The wait that is too long.
     pub objective: Duration,
@@ -64,7 +63,6 @@ pub struct Protected {
 pub struct Report {
     /// When, `CLOCK_MONOTONIC` nanoseconds.
     pub at: u64,
-    /// What was done.
     pub what: What,
     /// True in observe mode: nothing was written.
     pub dry_run: bool,
@@ -128,7 +126,6 @@ enum Message {
 
 /// What the thread works on.
 pub struct Parts {
-    /// The tree.
     pub tree: Tree,
     /// The besteffort tier's cgroup.
     pub tier: CgroupPath,

@@ -9,7 +9,6 @@ use crate::colocation::latest::Latest;
 /// No limit.
 const NONE: u64 = u64::MAX;
 
-/// See the module's text.
 #[derive(Debug)]
 pub struct Standing {
     wait: AtomicU64,

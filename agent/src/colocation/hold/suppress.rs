@@ -30,7 +30,6 @@ const ROUND: Duration = Duration::from_secs(1);
 /// What the strategy goes by.
 #[derive(Debug, Clone)]
 pub struct Strategy {
-    /// The node.
     pub node: Capacity,
     /// How much of it may be used.
     pub threshold: Threshold,
@@ -66,7 +65,6 @@ impl Share {
     }
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Suppress {
     strategy: Strategy,

@@ -44,7 +44,6 @@ pub(super) struct Ends {
     pub(super) standing: Arc<Standing>,
 }
 
-/// See the module's text.
 pub(super) struct Thread {
     pub(super) parts: Parts,
     waits: Option<Waits>,

@@ -20,7 +20,6 @@ const LEAST_US: u64 = 1000;
 /// The usage of a shorter time says little.
 const SHORTEST: Duration = Duration::from_millis(2);
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Tier {
     path: CgroupPath,

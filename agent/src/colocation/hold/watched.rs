@@ -17,7 +17,6 @@ struct Pod {
     throttled: u64,
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     pods: Vec<Pod>,

@@ -30,7 +30,6 @@ use crate::config::{ProactiveConfig, meminfo};
 /// A pod that may give page cache back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Giver {
-    /// Which pod.
     pub uid: PodUid,
     /// Its cgroup below the tree's root.
     pub path: CgroupPath,

@@ -15,7 +15,6 @@ use podwarden_policy::PodUid;
 use super::{Given, Giver, Message, pod::Pod};
 use crate::config::ProactiveConfig;
 
-/// See the module's text.
 pub(super) struct Thread {
     tree: Tree,
     how: Reclaims,

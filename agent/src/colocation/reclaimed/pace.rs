@@ -8,7 +8,6 @@ pub(super) type Amounts = [u64; 4];
 /// What an agent before this one published stays for so long where there are no figures.
 const INHERITED: Duration = Duration::from_secs(50);
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct When {
     diff_percent: u32,

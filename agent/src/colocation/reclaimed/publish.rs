@@ -77,7 +77,6 @@ async fn write(server: &Server, node: &str, patch: &Value) -> Result<(), JobErro
     Ok(())
 }
 
-/// See the module's text.
 pub(crate) struct Publisher {
     offer: Box<dyn Fn() -> Option<Option<Offer>> + Send + Sync>,
     when: When,

@@ -12,7 +12,6 @@ pub(crate) trait Files: Send {
     fn read(&self, path: &str) -> io::Result<String>;
     /// One `write`, which the kernel takes whole or refuses.
     fn write(&self, path: &str, text: &str) -> io::Result<()>;
-    /// Makes a group.
     fn make(&self, group: &str) -> io::Result<()>;
     /// Removes a group; its tasks go back to the root group.
     fn remove(&self, group: &str) -> io::Result<()>;

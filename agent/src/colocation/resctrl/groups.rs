@@ -41,12 +41,10 @@ pub enum ResctrlError {
         "resctrl is not mounted on {0}: the processor or the kernel may lack it, else mount -t resctrl resctrl {0}"
     )]
     Absent(String),
-    /// A file.
     #[error("{path}: {source}{said}")]
     File {
         /// Relative to the mount.
         path: String,
-        /// What the kernel answered.
         #[source]
         source: io::Error,
         /// `info/last_cmd_status`, in brackets.
@@ -60,12 +58,10 @@ pub enum ResctrlError {
         /// What was read.
         text: String,
     },
-    /// A mask.
     #[error("{resource}: {source}")]
     Mask {
         /// `L3` and its like.
         resource: String,
-        /// The reason.
         #[source]
         source: PolicyError,
     },
@@ -95,7 +91,6 @@ pub enum ResctrlError {
     Thread(#[source] io::Error),
 }
 
-/// See the module's text.
 pub(crate) struct Groups {
     files: Box<dyn Files>,
     config: ResctrlConfig,

@@ -15,7 +15,6 @@ const ROUND: Duration = Duration::from_secs(10);
 /// A task that forks while its pod is listed leaves a child behind, which another pass finds.
 const PASSES: usize = 3;
 
-/// See the module's text.
 pub(super) struct Thread {
     tree: Tree,
     groups: Groups,

@@ -32,7 +32,6 @@ pub(super) enum Looked {
     Gone,
 }
 
-/// See the module.
 pub(super) struct Pods<K>(BTreeMap<String, Held<K>>);
 
 impl<K> Default for Pods<K> {

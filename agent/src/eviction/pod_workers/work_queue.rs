@@ -46,7 +46,6 @@ struct Pod<U> {
     named: bool,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(crate) struct WorkQueue<U> {
     pods: BTreeMap<String, Pod<U>>,

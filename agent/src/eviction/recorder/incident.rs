@@ -18,7 +18,6 @@ use crate::{
 /// How many of the ranking are kept.
 const SHOWN: usize = 8;
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct Incident {
     pub(super) signal: Signal,

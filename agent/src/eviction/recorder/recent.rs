@@ -10,7 +10,6 @@ use crate::api::types::EventRecord;
 /// How many; each has at most some 20 KiB.
 const KEPT: usize = 64;
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct RecentIncidents(Mutex<VecDeque<EventRecord>>);
 
@@ -22,7 +21,6 @@ impl RecentIncidents {
         kept.push_front(record);
     }
 
-    /// The record of an event.
     pub fn get(&self, id: u64) -> Option<EventRecord> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().find(|record| record.event.id == id).cloned()

@@ -19,7 +19,6 @@ use crate::{api::types::PodRef, base::clock};
 /// A pod that is asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// Which.
     pub(crate) pod: PodRef,
     /// `metadata.uid` of its object.
     pub(crate) object: String,
@@ -43,7 +42,6 @@ pub(crate) enum Verdict {
     NotPosted,
 }
 
-/// See the module's text.
 #[derive(Clone)]
 pub(crate) struct Budgets {
     server: Arc<Server>,

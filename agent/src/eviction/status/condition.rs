@@ -81,7 +81,6 @@ impl State {
     }
 }
 
-/// See the module's text.
 pub(crate) struct Condition {
     health: Box<dyn Fn() -> Option<Health> + Send + Sync>,
     started: Instant,

@@ -34,7 +34,6 @@ pub enum Start {
 /// Pods at a time: each may wait for its kubelet.
 pub(super) const MOST: usize = 16;
 
-/// See the module's text.
 pub(super) struct Ending {
     pub(super) queue: Shared,
     pub(super) teardown: Teardown,

@@ -196,7 +196,6 @@ impl Entry {
         left.clamp(SignedDuration::ZERO, grace).unsigned_abs()
     }
 
-    /// Reads an entry.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let entry: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         if entry.version != VERSION {

@@ -22,7 +22,6 @@ use crate::{
     pods::{Feed, Phase, PodSet, Source, SourcedPod},
 };
 
-/// See the module's text.
 pub(super) struct Follow {
     pub(super) feed: Feed,
     pub(super) queue: Shared,

@@ -104,7 +104,6 @@ pub struct Parts {
     pub how: EvictionStatusConfig,
     /// The API server; `None` without one, as with [`EvictionStatusConfig::None`].
     pub apiserver: Option<Apiserver>,
-    /// The Node's name.
     pub node_name: String,
     /// Where the queue is kept; `None` for memory alone.
     pub state_dir: Option<PathBuf>,

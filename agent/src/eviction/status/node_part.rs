@@ -51,7 +51,6 @@ pub(crate) trait NodePart: Send + 'static {
     /// Whether `value` is to be written at `now`, which `pace` allows.
     fn is_due(&self, value: &Self::Value, pace: &Pace<Self::Value>, now: Instant) -> bool;
 
-    /// Writes it.
     fn write(
         &mut self,
         server: &Server,

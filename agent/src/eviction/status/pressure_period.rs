@@ -17,7 +17,6 @@ const REFILL: Duration = Duration::from_secs(300);
 /// So many victims are named.
 const NAMED: usize = 5;
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct PressurePeriods {
     calm: Duration,

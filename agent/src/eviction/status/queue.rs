@@ -33,7 +33,6 @@ const DONE: &str = "done";
 /// So many of them are remembered, and for the sake of a file that is rarely written anew up to twice as many.
 const REMEMBERED: usize = 8192;
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Queue {
     /// `None` where nothing is kept.

@@ -78,7 +78,6 @@ impl Written {
     }
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     written: BTreeMap<String, Written>,

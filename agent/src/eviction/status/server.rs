@@ -146,7 +146,6 @@ impl Refusal {
 /// An answer, or none.
 pub(crate) type Answer = Result<Result<Vec<u8>, Refusal>, JobError>;
 
-/// See the module's text.
 pub(crate) struct Server {
     apiserver: Apiserver,
     connection: Mutex<Option<(Client, String)>>,
@@ -175,7 +174,6 @@ impl Server {
         self.ask(request, PATCH).await
     }
 
-    /// A patch of a node's status.
     pub(crate) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
         let params = patched();
         let patch = Patch::Strategic(patch);
@@ -183,7 +181,6 @@ impl Server {
         self.ask(request, PATCH_NODE).await
     }
 
-    /// One node.
     pub(super) async fn node(&self, name: &str) -> Answer {
         let request = Request::new(NODES).get(name, &GetParams::default());
         self.ask(request, GET_NODE).await
@@ -290,21 +287,14 @@ impl Server {
     }
 }
 
-/// The request, for error texts.
+// The requests, for error texts.
 pub(super) const GET: &str = "a get of the pod";
-/// As above.
 pub(super) const PATCH: &str = "a patch of the pod's status";
-/// As above.
 pub(crate) const PATCH_NODE: &str = "a patch of the node's status";
-/// As above.
 pub(super) const GET_NODE: &str = "a get of the node";
-/// As above.
 pub(super) const PATCH_TAINTS: &str = "a patch of the node's taints";
-/// As above.
 pub(super) const EVICT: &str = "an eviction of the pod";
-/// As above.
 pub(super) const ASK_TO_EVICT: &str = "a dry run of an eviction of the pod";
-/// As above.
 pub(super) const TELL: &str = "a new Event";
 
 /// The answer to [`GET_NODE`] is no Node.

@@ -39,7 +39,6 @@ const CHANGES: Duration = Duration::from_secs(10);
 /// Between two such looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// See the module's text.
 pub(super) struct Steps {
     pub(super) queue: Shared,
     /// `None` without an API server.

@@ -146,7 +146,6 @@ pub struct Parts {
     pub backend: Arc<dyn Backend>,
     /// Where writes are counted.
     pub counters: Arc<Counters>,
-    /// Configuration.
     pub config: ConvergenceConfig,
     /// The file in which it is kept what was found, see [`found_file`].
     pub found: PathBuf,

@@ -28,7 +28,6 @@ pub enum Whose {
     },
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct Ours(Mutex<HashMap<CgroupPath, File>>);
 

@@ -78,7 +78,6 @@ impl Slowed {
     }
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     aims: Vec<PodAim>,

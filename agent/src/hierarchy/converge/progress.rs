@@ -23,7 +23,6 @@ struct Open {
     told: u64,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Progress {
     scope: ScopeName,

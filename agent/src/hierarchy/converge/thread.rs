@@ -121,7 +121,6 @@ impl Keeping {
     }
 }
 
-/// See the module's text.
 pub(super) struct Thread {
     parts: Parts,
     ours: Arc<Ours>,

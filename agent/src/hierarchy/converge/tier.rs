@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{base::clock, hierarchy::act::Outcome, reactor::plan::ScopeName};
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Tier {
     pub(super) path: CgroupPath,

@@ -48,7 +48,6 @@ const REST_CONTESTED: Duration = Duration::from_millis(100);
 /// An event and its cgroup.
 pub type Finding = (CgroupName, EventKind);
 
-/// See the module's text.
 #[derive(Debug)]
 pub struct Drift {
     watches: Watches,

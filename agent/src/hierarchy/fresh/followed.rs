@@ -84,7 +84,6 @@ impl New {
     }
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Followed {
     asking: Asking,

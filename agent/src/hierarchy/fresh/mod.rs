@@ -52,7 +52,6 @@ const FRESH: Duration = Duration::from_secs(10);
 /// A pod that asks for reclaimed resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asking {
-    /// The pod.
     pub pod: Pod,
     /// The names of its containers, as far as they are known, by the last component of their cgroups' paths.
     pub containers: BTreeMap<String, String>,
@@ -75,7 +74,6 @@ enum Message {
 /// What the thread works on.
 #[derive(Debug)]
 pub struct Parts {
-    /// The tree.
     pub tree: Tree,
     /// How its cgroups are named.
     pub layout: CgroupLayout,

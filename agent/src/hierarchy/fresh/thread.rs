@@ -42,7 +42,6 @@ enum Subject {
 /// A cgroup to look at: of a pod, or of its container.
 type Place = (PodUid, Option<String>);
 
-/// See the module's text.
 pub(super) struct Thread {
     parts: Parts,
     bell: Arc<EventFd>,

@@ -67,7 +67,6 @@ impl Stat {
     }
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: u32,

@@ -12,7 +12,6 @@ use crate::{base::error::chain, kernel::pins::Pins};
 /// `BPF_F_NO_PREALLOC` of include/uapi/linux/bpf.h: only entries that exist take memory.
 pub(super) const NO_PREALLOC: u32 = 1;
 
-/// See the module.
 pub(super) struct KernelMaps {
     pub(super) accounts: PerCpuArray<MapData, Wire<CpuAccount>>,
     pub(super) shared: Array<MapData, Wire<SharedAccount>>,

@@ -9,7 +9,6 @@ use foldhash::HashMap;
 
 use super::{CgroupRecord, Found, WalkError, Walker};
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub struct Gathered {
     records: Vec<CgroupRecord>,
@@ -19,7 +18,6 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Forgets the records.
     pub fn clear(&mut self) {
         self.records.clear();
         self.by_id.clear();

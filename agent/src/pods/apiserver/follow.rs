@@ -20,7 +20,6 @@ pub(super) enum Next {
     Watch(String),
 }
 
-/// See the module's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Follow {
     /// Of the last thing seen.

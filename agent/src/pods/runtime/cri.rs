@@ -131,7 +131,6 @@ pub struct Container {
     /// The runtime's id.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// The sandbox that it is in.
     #[prost(string, tag = "2")]
     pub pod_sandbox_id: String,
     #[prost(message, optional, tag = "3")]

@@ -12,7 +12,6 @@ pub enum RuntimeError {
     Address {
         /// As configured.
         socket: Arc<Path>,
-        /// Why.
         #[source]
         source: tonic::transport::Error,
     },
@@ -22,11 +21,7 @@ pub enum RuntimeError {
          containerRuntimeEndpoint names its socket",
         socket.display()
     )]
-    Unreachable {
-        socket: Arc<Path>,
-        /// What the system says.
-        reason: String,
-    },
+    Unreachable { socket: Arc<Path>, reason: String },
     /// It took the call and said nothing.
     #[error(
         "the container runtime at {} has not answered {method} within {limit:?}: it hangs",
@@ -34,7 +29,6 @@ pub enum RuntimeError {
     )]
     Timeout {
         socket: Arc<Path>,
-        /// The call.
         method: &'static str,
         /// How long it had.
         limit: Duration,
@@ -45,19 +39,12 @@ pub enum RuntimeError {
          with its cri plugin (see disabled_plugins in its configuration), CRI-O from 1.20",
         socket.display()
     )]
-    NoV1 {
-        socket: Arc<Path>,
-        /// What it says.
-        reason: String,
-    },
+    NoV1 { socket: Arc<Path>, reason: String },
     /// It refused, or answered what is no CRI.
     #[error("the container runtime answers {code:?} to {method}: {reason}")]
     Refused {
-        /// The call.
         method: &'static str,
-        /// gRPC's code.
         code: Code,
-        /// What it says.
         reason: String,
     },
 }

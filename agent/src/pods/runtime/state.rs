@@ -25,7 +25,6 @@ pub const SANDBOX_NAME: ArcStr = literal!("POD");
 /// One container or sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownContainer {
-    /// The pod's uid.
     pub uid: PodUid,
     /// As in the pod's spec; [`SANDBOX_NAME`] for a sandbox.
     pub name: ArcStr,
@@ -155,7 +154,6 @@ impl RuntimeState {
     }
 }
 
-/// The pod that a sandbox is of.
 pub(super) fn uid_of_sandbox(sandbox: &PodSandbox) -> Option<&str> {
     let label = sandbox.labels.get(POD_UID);
     let metadata = sandbox.metadata.as_ref().map(|metadata| &metadata.uid);

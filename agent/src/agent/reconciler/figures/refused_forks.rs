@@ -25,7 +25,6 @@ struct Seen {
     reported: Option<Instant>,
 }
 
-/// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct RefusedForks {
     pods: HashMap<PodUid, Seen>,

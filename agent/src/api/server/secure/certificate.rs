@@ -56,7 +56,6 @@ enum FileError {
     Pair(#[source] rustls::Error),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Certificates {
     current: ArcSwapOption<CertifiedKey>,

@@ -16,7 +16,6 @@ use crate::api::server::api::ErrorResponse;
 /// Paths without a token: probes send none.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
-/// See the module.
 pub(super) struct Gate {
     /// `/v1` and the page, too.
     api: bool,
@@ -61,7 +60,6 @@ impl Gate {
     }
 }
 
-/// See the module.
 pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let token = bearer(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();

@@ -45,7 +45,6 @@ pub(super) enum Verdict {
 /// A token, by its hash: what is kept shows none.
 type Token = [u8; 32];
 
-/// See the module.
 pub(super) struct Reviews {
     server: Option<Server>,
     ttls: ReviewTtls,

@@ -51,7 +51,6 @@ pub(super) struct PodReading<'a> {
     pub(super) prod: bool,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Prediction {
     cold_start_s: u64,

@@ -11,12 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{durable, error::chain};
 
-/// The file's name.
 const NAME: &str = "prediction.json";
 /// The form that is written, and the only one that is read.
 const VERSION: u32 = 1;
 
-/// What is kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Kept {
@@ -60,7 +58,6 @@ pub(super) enum StateError {
     Unsound { path: PathBuf, of: String },
 }
 
-/// The file.
 #[derive(Debug)]
 pub(super) struct State {
     path: PathBuf,

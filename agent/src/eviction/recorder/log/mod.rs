@@ -23,9 +23,7 @@ use crate::api::types::{EventKind, EventRecord, Eviction};
 enum Line {
     /// An event with what is known of it.
     Record(Box<EventRecord>),
-    /// See [`Reservation`].
     Reservation(Reservation),
-    /// See [`Begun`].
     Begun(Box<Begun>),
 }
 
