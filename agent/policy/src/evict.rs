@@ -6,6 +6,9 @@
 use alloc::vec::Vec;
 use core::{cmp::Reverse, fmt};
 
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     colocation::evict_cpu::CpuRank,
     limits,
@@ -26,9 +29,8 @@ pub fn grace_seconds(pod: &Pod, most: Option<u32>) -> u32 {
 }
 
 /// Which order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Ranking {
     /// BestEffort, then Burstable over its request, then the rest; the kubelet's order inside each.
     #[default]
@@ -39,9 +41,8 @@ pub enum Ranking {
 }
 
 /// What a rank is computed from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Candidate {
     /// Its class.
     pub qos: QosClass,
@@ -68,9 +69,8 @@ impl Candidate {
 /// A place in the order: what compares as less is evicted first. Equal ranks are ordered by uid.
 ///
 /// Holds no allocation, so that it can be computed where nothing may be allocated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Rank {
     /// Where the class decides first.
     pub group: Group,
@@ -84,8 +84,7 @@ pub struct Rank {
 }
 
 /// The first element of a [`Rank`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Group {
     /// [`Ranking::Kubelet`]: the class plays no part.
     Any,
@@ -98,8 +97,7 @@ pub enum Group {
 }
 
 /// The second element of a [`Rank`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Excess {
     /// Usage could not be read; the kubelet evicts such a pod first.
     UnknownFirst,
@@ -160,7 +158,8 @@ impl fmt::Display for Rank {
 /// A place in the order when process ids run out: priority, then the number of processes, largest
 /// first (`rankPIDPressure` of kubelet `pkg/kubelet/eviction/helpers.go`). Equal ranks are ordered
 /// by uid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[display("{}, priority {priority}", Signal::PidAvailable.amount(processes.0))]
 pub struct PidRank {
     /// `spec.priority`, lowest first.
     pub priority: i32,
@@ -178,15 +177,8 @@ impl PidRank {
     }
 }
 
-impl fmt::Display for PidRank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let processes = Signal::PidAvailable.amount(self.processes.0);
-        write!(f, "{processes}, priority {}", self.priority)
-    }
-}
-
 /// Why a pod was chosen: its place in the order that counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum Place {
     /// Memory is short.
     Memory(Rank),
@@ -196,43 +188,24 @@ pub enum Place {
     Cpu(CpuRank),
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(rank) => rank.fmt(f),
-            Self::Processes(rank) => rank.fmt(f),
-            Self::Cpu(rank) => rank.fmt(f),
-        }
-    }
-}
-
 /// Why a pod is never evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Exemption {
     /// A critical pod, see [`Pod::is_critical`].
+    #[display("critical pod")]
     Critical,
     /// A static pod, and the operator did not allow to evict those.
+    #[display("static pod")]
     StaticPod,
     /// The pod that podwarden itself runs in.
+    #[display("podwarden's own pod")]
     OwnPod,
 }
 
-impl fmt::Display for Exemption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Critical => "critical pod",
-            Self::StaticPod => "static pod",
-            Self::OwnPod => "podwarden's own pod",
-        })
-    }
-}
-
 /// What the operator says about protection.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Exemptions {
     /// Static pods may be evicted.
     pub evict_static_pods: bool,

@@ -1,7 +1,9 @@
 //! The desired values of a pod's and a tier's cgroup.
 
 use alloc::collections::BTreeMap;
-use core::fmt;
+
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     convert,
@@ -11,9 +13,8 @@ use crate::{
 };
 
 /// The configuration that pod values depend on; the defaults are KubeletConfiguration's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LimitOptions {
     /// `cpuCFSQuota`: whether CPU limits become quotas.
     pub enforce_cpu_limits: bool,
@@ -38,13 +39,15 @@ impl Default for LimitOptions {
 }
 
 /// An upper bound, or none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, Serialize, Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
 pub enum Limit<T> {
     /// This much.
     At(T),
     /// `max` on v2; -1 or the page counter's largest value on v1.
+    #[display("max")]
     Unlimited,
 }
 
@@ -64,19 +67,12 @@ impl<T> From<Option<T>> for Limit<T> {
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Limit<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::At(bound) => bound.fmt(f),
-            Self::Unlimited => f.write_str("max"),
-        }
-    }
-}
-
 /// A CFS bandwidth: so many microseconds of CPU time in each period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, Serialize, Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
+#[display("{quota_us} of {period_us} us")]
 pub struct CpuMax {
     /// Microseconds per period (`-1` on v1 and `max` on v2 when unlimited).
     pub quota_us: Limit<u64>,
@@ -86,9 +82,8 @@ pub struct CpuMax {
 
 /// What a pod's cgroup is to hold. `None` is "the kubelet writes nothing", which leaves a fresh
 /// cgroup unlimited.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PodConfig {
     /// The class that decided which values there are.
     pub qos: QosClass,
@@ -152,9 +147,8 @@ pub fn pod_config(pod: &Pod, options: &LimitOptions) -> PodConfig {
 }
 
 /// What a tier's cgroup is to hold, apart from its memory limit (see [`crate::reserve`]).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct TierConfig {
     /// Pods in the tier.
     pub pods: usize,

@@ -2,6 +2,8 @@
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
+use serde::{Deserialize, Serialize};
+
 pub use crate::uid::PodUid;
 use crate::{
     colocation::class::Labels,
@@ -36,9 +38,8 @@ impl QosClass {
 /// `resources` of a container or pod. `None` is "not written", which is not the same as zero:
 /// a request that is not written may be defaulted from the limit, and one that is written as zero
 /// may not.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Resources {
     /// `requests.cpu`.
     pub cpu_request: Option<MilliCpu>,
@@ -52,14 +53,15 @@ pub struct Resources {
     /// (API validation), so there is one figure.
     pub hugepages: BTreeMap<Bytes, Bytes>,
     /// What it asks for of the reclaimed resources; `None` where none is written.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<Reclaimed>,
 }
 
 /// Which reclaimed resources.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
 pub enum ReclaimedTier {
     /// `kubernetes.io/batch-cpu` and `kubernetes.io/batch-memory`.
     #[default]
@@ -79,9 +81,8 @@ impl ReclaimedTier {
 }
 
 /// Reclaimed resources of a container. The API counts their CPU in thousandths of a core.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Reclaimed {
     /// Which.
     pub tier: ReclaimedTier,
@@ -117,8 +118,9 @@ impl Resources {
 }
 
 /// When a container runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum ContainerKind {
     /// `spec.containers`.
     #[default]
@@ -130,24 +132,22 @@ pub enum ContainerKind {
 }
 
 /// One container of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     /// Its name, unique within the pod.
     pub name: String,
     /// When it runs.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub kind: ContainerKind,
     /// Its requests.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub resources: Resources,
 }
 
 /// `spec.overhead`: what the sandbox itself needs (RuntimeClass).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Overhead {
     /// `overhead.cpu`.
     pub cpu: Option<MilliCpu>,
@@ -156,9 +156,8 @@ pub struct Overhead {
 }
 
 /// A pod. Pods are ordered by uid first.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pod {
     /// `metadata.uid`; the kubelet's configuration hash for static pods.
     pub uid: PodUid,
@@ -167,41 +166,33 @@ pub struct Pod {
     /// `metadata.namespace`.
     pub namespace: String,
     /// `spec.priority`; 0 when not written.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub priority: i32,
     /// Never evicted: a mirror pod, or of system priority
     /// (`IsCriticalPod` of kubelet `pkg/kubelet/types/pod_update.go`; see [`Pod::is_critical`]).
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub critical: bool,
     /// `spec.priorityClassName` is `system-node-critical`, whatever the class's value.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub node_critical: bool,
     /// From a file or URL of this node, not from the API server.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub static_pod: bool,
     /// Every container: the init containers and sidecars in the order of `spec.initContainers`,
     /// which their sums depend on, and those of `spec.containers` before or behind them.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub containers: Vec<Container>,
     /// `spec.resources`. `Some` of nothing is not the same as `None`: the class is then computed
     /// from nothing.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub pod_resources: Option<Resources>,
     /// `spec.overhead`.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub overhead: Option<Overhead>,
     /// `spec.terminationGracePeriodSeconds`, or `metadata.deletionGracePeriodSeconds` of one that is deleted; `None` when
     /// not written.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u32>,
     /// Its labels about co-location.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Labels::is_empty")
-    )]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub colocation: Labels,
 }
 
@@ -230,9 +221,8 @@ impl Pod {
 }
 
 /// The node and what its operator set aside; memory in bytes, CPU in milli-CPUs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Node {
     /// CPUs that are online.
     pub cpu_capacity: MilliCpu,
@@ -241,35 +231,32 @@ pub struct Node {
     /// Process ids that the machine has: the lesser of `kernel.pid_max` and `kernel.threads-max`
     /// (`Stats` of kubelet `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`). `None` where it is not
     /// known; `kubepods` then gets no limit of them.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub pids_capacity: Option<u64>,
     /// Size of the file system that pods' local storage is on, bytes. `None` where it is not known.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub ephemeral_storage_capacity: Option<Bytes>,
     /// Huge pages: page size to what the node has of it, both in bytes. Sizes that the kernel knows
     /// and the node has none of are listed with zero, so that pods get a limit for them.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub hugepages: BTreeMap<Bytes, Bytes>,
     /// `SwapTotal`; zero without swap.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub swap_capacity: Bytes,
     /// `kubeReserved`.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub kube_reserved: Reserved,
     /// `systemReserved`.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub system_reserved: Reserved,
     /// `enforceNodeAllocatable`, with the cgroups that it names.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub enforce: Enforcement,
     /// `evictionHard["memory.available"]` resolved against the capacity; zero without one.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub eviction_hard_memory: Bytes,
     /// `evictionHard["nodefs.available"]` resolved against the capacity; zero without one.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub eviction_hard_storage: Bytes,
     /// `qosReserved.memory` in percent, 0 to 100; `None` when not configured.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub qos_reserved_memory_percent: Option<u8>,
 }
 
@@ -282,9 +269,8 @@ impl Node {
 }
 
 /// What is kept from pods. Zero is nothing, and nothing is written for it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Reserved {
     /// `cpu`.
     pub cpu: MilliCpu,
@@ -298,9 +284,8 @@ pub struct Reserved {
 
 /// `enforceNodeAllocatable` of KubeletConfiguration: on which cgroups the reserves are written
 /// (`enforceNodeAllocatableCgroups` of kubelet `pkg/kubelet/cm/node_container_manager_linux.go`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Enforcement {
     /// `pods`, the default: `kubepods` is limited to what is allocatable. Otherwise it is limited to
     /// the node's capacity.
@@ -334,13 +319,12 @@ impl Enforcement {
 
 /// A cgroup of daemons that a reserve is written to. It is not podwarden's: it has to exist, and is
 /// neither made nor removed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ReservedCgroup {
     /// `kubeReservedCgroup` or `systemReservedCgroup`.
     pub cgroup: CgroupName,
     /// The `-compressible` form: CPU alone, no limit of memory or process ids.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub compressible_only: bool,
 }

@@ -8,6 +8,8 @@
 use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::{PodUid, QosClass};
 
 const SLICE: &str = ".slice";
@@ -15,9 +17,8 @@ const SCOPE: &str = ".scope";
 const POD: &str = "pod";
 
 /// An abstract cgroup name; displayed as the cgroupfs driver writes it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "String", into = "String"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub struct CgroupName(Vec<String>);
 
 impl CgroupName {

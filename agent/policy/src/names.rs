@@ -49,9 +49,9 @@ macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
         $crate::names! {
             $(#[$meta])*
-            #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+            #[derive(serde::Serialize, serde::Deserialize)]
             pub enum $name {
-                $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $text))] $variant = $text,)*
+                $($(#[$doc])* #[serde(rename = $text)] $variant = $text,)*
             }
         }
     };

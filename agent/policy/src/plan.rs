@@ -10,6 +10,8 @@ use alloc::{
     vec::Vec,
 };
 
+use serde::{Deserialize, Serialize};
+
 pub use crate::snapshot::{
     CHARGE_BATCH, ContainerCgroup, Controllers, DEFAULT_MARGIN, Ownership, Snapshot, margin,
 };
@@ -26,15 +28,11 @@ use crate::{
 };
 
 /// Something to do, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        tag = "action",
-        rename_all = "camelCase",
-        rename_all_fields = "camelCase"
-    )
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "action",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
 )]
 pub enum Action {
     /// Make a cgroup.

@@ -1,7 +1,10 @@
 //! Which thresholds are crossed, and for how long.
 
 use alloc::{collections::BTreeMap, vec::Vec};
-use core::{fmt, time::Duration};
+use core::time::Duration;
+
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     model::Node,
@@ -11,9 +14,8 @@ use crate::{
 };
 
 /// What a signal reads now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Observation {
     /// What is left.
     pub available: u64,
@@ -22,9 +24,9 @@ pub struct Observation {
 }
 
 /// A threshold that is crossed, with the figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[display("{threshold}: {} left of {}", Bytes(*available), Bytes(*needed))]
 pub struct Crossing {
     /// Which.
     pub threshold: Threshold,
@@ -32,13 +34,6 @@ pub struct Crossing {
     pub needed: u64,
     /// What is left.
     pub available: u64,
-}
-
-impl fmt::Display for Crossing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (needed, available) = (Bytes(self.needed), Bytes(self.available));
-        write!(f, "{}: {available} left of {needed}", self.threshold)
-    }
 }
 
 /// The hard memory threshold as it counts below the limit of `kubepods`

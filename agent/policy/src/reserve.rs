@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     model::{Node, QosClass, Reserved},
     name::CgroupName,
@@ -10,9 +12,8 @@ use crate::{
 };
 
 /// What the node offers to pods.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Allocatable {
     /// Capacity minus both reserves: the shares of `kubepods`.
     pub cpu: MilliCpu,
@@ -259,9 +260,8 @@ pub(crate) fn holds_pods(snapshot: &Snapshot, cgroup: &CgroupName) -> bool {
 }
 
 /// Whose reserve it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Daemons {
     /// The operating system's.
     System,
@@ -314,9 +314,8 @@ impl Daemons {
 }
 
 /// The memory limits of both tiers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct TierLimits {
     /// `allocatable - guaranteed * percent / 100`.
     pub burstable: Bytes,

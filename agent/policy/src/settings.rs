@@ -10,6 +10,9 @@ pub mod value;
 use alloc::collections::BTreeMap;
 use core::fmt;
 
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
+
 pub(crate) use self::value::Change;
 pub use self::{
     controller::Controller,
@@ -24,16 +27,12 @@ use crate::{
 };
 
 /// A value to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(
-        tag = "property",
-        content = "value",
-        rename_all = "camelCase",
-        rename_all_fields = "camelCase"
-    )
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "property",
+    content = "value",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
 )]
 pub enum Setting {
     /// As [`table::CPU_SHARES`]; a weight by [`convert::shares_to_weight`].
@@ -194,20 +193,20 @@ impl fmt::Display for Setting {
 }
 
 /// A cgroup's part of CPU time as its version states it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum CpuShare {
     /// v1.
+    #[display("{_0} shares")]
     Shares(CpuShares),
     /// v2.
+    #[display("weight {_0}")]
     Weight(CpuWeight),
 }
 
 /// What a cgroup holds. `None` is "could not be read, or there is no such file", not zero.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Observed {
     /// podwarden made this cgroup, and may remove it.
     pub ours: bool,

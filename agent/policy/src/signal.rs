@@ -1,7 +1,7 @@
 //! What eviction watches, where, and what notices it: the words that configuration, reactor, flight recorder,
 //! status texts and API share. Each name is written here alone.
 
-use core::fmt;
+use derive_more::Display;
 
 use crate::{
     model::QosClass,
@@ -35,25 +35,15 @@ words! {
 }
 
 /// A count with its unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum Amount {
     /// Bytes of memory.
     Memory(Bytes),
     /// Processes and threads.
+    #[display("{_0} process{}", if *_0 == 1 { "" } else { "es" })]
     Processes(u64),
     /// CPU.
     Cpu(MilliCpu),
-}
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(bytes) => bytes.fmt(f),
-            Self::Cpu(cpu) => cpu.fmt(f),
-            Self::Processes(1) => f.write_str("1 process"),
-            Self::Processes(count) => write!(f, "{count} processes"),
-        }
-    }
 }
 
 impl Signal {

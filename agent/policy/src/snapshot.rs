@@ -2,6 +2,8 @@
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     container::ContainerOptions,
     evict::{Exemptions, Ranking},
@@ -14,65 +16,61 @@ use crate::{
 };
 
 /// Everything a plan depends on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The machine and the reserves.
     pub node: Node,
     /// Configuration of limits.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub limits: LimitOptions,
     /// Configuration of what only containers have.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub containers: ContainerOptions,
     /// Who writes what.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub ownership: Ownership,
     /// Which controllers there are to write to.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub controllers: Controllers,
     /// Who is evicted first.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub ranking: Ranking,
     /// Who is never evicted.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub exemptions: Exemptions,
     /// The `kubepods` cgroup.
     pub kubepods: CgroupName,
     /// The kernel's page size; memory limits are kept in whole pages.
-    #[cfg_attr(feature = "serde", serde(default = "default_page_size"))]
+    #[serde(default = "default_page_size")]
     pub page_size: Bytes,
     /// What a memory limit stays above usage, at least.
-    #[cfg_attr(feature = "serde", serde(default = "default_margin"))]
+    #[serde(default = "default_margin")]
     pub margin: Bytes,
     /// The pods that are to run, in any order. Of two with one uid the lesser counts, which is the
     /// first by name.
     pub pods: Vec<Pod>,
     /// A source has not delivered its list yet, so more pods may exist. Nothing is removed
     /// then, and values that are sums over pods stay as they are.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub incomplete: bool,
     /// The cgroups that exist at or below `kubepods`, and those of [`crate::model::Enforcement`].
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub cgroups: BTreeMap<CgroupName, Observed>,
     /// Pods that ask for reclaimed resources get shares, quota and memory limit from them.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub enforce_reclaimed: bool,
     /// The cgroups of containers of pods that ask for reclaimed resources.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub container_cgroups: Vec<ContainerCgroup>,
     /// The threshold that is crossed and due, if any.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub crossing: Option<Crossing>,
 }
 
-#[cfg(feature = "serde")]
 fn default_page_size() -> Bytes {
     Bytes(4096)
 }
 
-#[cfg(feature = "serde")]
 fn default_margin() -> Bytes {
     DEFAULT_MARGIN
 }
@@ -121,23 +119,20 @@ impl Snapshot {
 }
 
 /// The cgroup of a container, which its runtime made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerCgroup {
     /// The container's pod.
     pub pod: PodUid,
     /// The container's name, where the runtime has told it. Sandboxes are not listed.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub container: Option<String>,
     /// Below the pod's cgroup, by the runtime's name for it.
     pub cgroup: CgroupName,
 }
 
 /// Who writes the tree.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Ownership {
     /// podwarden alone: it makes, keeps and removes the whole tree.
     #[default]
@@ -148,9 +143,8 @@ pub enum Ownership {
 }
 
 /// Controllers that are enabled for the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Controllers {
     /// Shares or weight.
     pub cpu: bool,

@@ -10,6 +10,9 @@ use alloc::{
 };
 use core::{fmt, time::Duration};
 
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     quantity::{self, QuantityError},
     signal::Signal,
@@ -20,9 +23,8 @@ const PER_PERCENT: u64 = 1_000_000;
 const HUNDRED_PERCENT: u64 = 100 * PER_PERCENT;
 
 /// A quantity, or a part of the capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Amount {
     /// Bytes, inodes or process ids.
     Quantity(u64),
@@ -115,9 +117,9 @@ pub enum AmountError {
 }
 
 /// A point below which pods are evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[display("{signal}<{less_than}")]
 pub struct Threshold {
     /// What is watched.
     pub signal: Signal,
@@ -136,16 +138,9 @@ impl Threshold {
     }
 }
 
-impl fmt::Display for Threshold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}<{}", self.signal, self.less_than)
-    }
-}
-
 /// The five settings of KubeletConfiguration that make thresholds, as written.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ThresholdConfig {
     /// `evictionHard`.
     pub eviction_hard: BTreeMap<String, String>,

@@ -6,11 +6,12 @@ use core::{
     hash::{Hash, Hasher},
 };
 
+use serde::{Deserialize, Serialize};
+
 /// `metadata.uid` of a pod, as the API server wrote it. Ordering is by text; it is the last
 /// tie-break of every ranking. Copies share the text.
-#[derive(Debug, Clone, Default, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(transparent))]
+#[derive(Debug, Clone, Default, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct PodUid(Arc<str>);
 
 impl PodUid {

@@ -5,6 +5,9 @@
 
 use core::{fmt, iter::Sum};
 
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
+
 /// The nearest amount that 64 bits hold, for differences, which may be below zero.
 pub(crate) fn saturate(amount: i128) -> i64 {
     let nearest = if amount < 0 { i64::MIN } else { i64::MAX };
@@ -15,8 +18,8 @@ macro_rules! unit {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-        #[cfg_attr(feature = "serde", serde(transparent))]
+        #[derive(Serialize, Deserialize)]
+        #[serde(transparent)]
         pub struct $name(pub u64);
 
         impl $name {
@@ -62,19 +65,23 @@ macro_rules! unit {
 }
 
 unit! {
-    /// CPU in thousandths of a core, as Kubernetes counts requests and limits.
+    /// CPU in thousandths of a core, as Kubernetes counts and writes requests and limits: `250m`.
+    #[derive(Display)]
+    #[display("{_0}m")]
     MilliCpu
 }
 
 unit! {
     /// `cpu.shares` of cgroup v1. The kernel keeps it within
     /// [`CpuShares::MIN`]..=[`CpuShares::MAX`].
+    #[derive(Display)]
     CpuShares
 }
 
 unit! {
     /// `cpu.weight` of cgroup v2. The kernel accepts
     /// [`CpuWeight::MIN`]..=[`CpuWeight::MAX`]; a cgroup with `cpu.idle` set reads 0.
+    #[derive(Display)]
     CpuWeight
 }
 
@@ -166,24 +173,5 @@ impl fmt::Display for Bytes {
             _ => (self.0 >> 30, "Gi"),
         };
         write!(f, "{amount}{suffix}")
-    }
-}
-
-/// As Kubernetes writes it: `250m`.
-impl fmt::Display for MilliCpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}m", self.0)
-    }
-}
-
-impl fmt::Display for CpuShares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for CpuWeight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }

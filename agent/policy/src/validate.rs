@@ -5,6 +5,8 @@
 
 use alloc::{string::String, vec::Vec};
 
+use derive_more::Display;
+
 use crate::{
     limits,
     model::{Pod, Resources},
@@ -56,21 +58,12 @@ pub enum PodError {
 }
 
 /// CPU or memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
 pub enum Amount {
     /// CPU.
     Cpu(MilliCpu),
     /// Memory.
     Memory(Bytes),
-}
-
-impl core::fmt::Display for Amount {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Cpu(cpu) => cpu.fmt(f),
-            Self::Memory(memory) => memory.fmt(f),
-        }
-    }
 }
 
 /// One resource of some resources: its name, request and limit.

@@ -10,6 +10,8 @@
 mod order;
 mod tokens;
 
+use serde::{Deserialize, Serialize};
+
 pub use self::{
     order::{Bandwidth, Cgroup, Write, writes},
     tokens::{Rates, TokenBucket},
@@ -17,9 +19,8 @@ pub use self::{
 use crate::{convert::DEFAULT_PERIOD_US, units::MilliCpu};
 
 /// `cpuBurstConfig.policy`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Policy {
     /// No burst: quotas are at their limits.
     #[default]
@@ -45,9 +46,8 @@ impl Policy {
 }
 
 /// `cpuBurstConfig`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct BurstConfig {
     /// `policy`.
     pub policy: Policy,
@@ -75,9 +75,8 @@ impl Default for BurstConfig {
 }
 
 /// Whether the node has CPU to give.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum NodeState {
     /// The share pool's usage is below nine tenths of the threshold.
     Idle,
@@ -147,9 +146,8 @@ pub fn kernel_burst_us(limit: MilliCpu, config: &BurstConfig, quota_us: Option<u
 }
 
 /// What is done with a quota.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Operation {
     /// Raised by a fifth.
     Up,

@@ -11,7 +11,9 @@
 //! is then that of the resources, which say where the pod's cgroup is and what the scheduler reserved for it.
 
 use alloc::{string::String, vec::Vec};
-use core::fmt;
+
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{Pod, QosClass},
@@ -27,24 +29,23 @@ pub const PRIORITY_CLASS_LABEL: &str = "koordinator.sh/priority-class";
 pub const WAIT_OBJECTIVE_ANNOTATION: &str = "podwarden.io/cpu-wait-objective";
 
 /// What a pod's labels and annotations say about co-location, as written.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Labels {
     /// [`QOS_CLASS_LABEL`].
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub qos_class: Option<String>,
     /// [`PRIORITY_CLASS_LABEL`].
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class: Option<String>,
     /// [`WAIT_OBJECTIVE_ANNOTATION`].
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_objective: Option<String>,
     /// [`EVICTION_POLICY_ANNOTATION`](super::evict_cpu::EVICTION_POLICY_ANNOTATION).
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub eviction_policy: Option<String>,
     /// [`EVICTION_ENABLED_LABEL`](super::evict_cpu::EVICTION_ENABLED_LABEL).
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub eviction_enabled: Option<String>,
 }
 
@@ -160,42 +161,28 @@ impl Band {
 }
 
 /// Where a class comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum ClassSource {
     /// [`QOS_CLASS_LABEL`].
+    #[display("label {QOS_CLASS_LABEL}")]
     Label,
     /// The pod's class in Kubernetes.
+    #[display("{_0} in Kubernetes")]
     Kubernetes(QosClass),
 }
 
-impl fmt::Display for ClassSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Label => write!(f, "label {QOS_CLASS_LABEL}"),
-            Self::Kubernetes(class) => write!(f, "{class} in Kubernetes"),
-        }
-    }
-}
-
 /// Where a band comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum BandSource {
     /// [`PRIORITY_CLASS_LABEL`].
+    #[display("label {PRIORITY_CLASS_LABEL}")]
     Label,
     /// `spec.priority`.
+    #[display("priority {_0}")]
     Priority(i32),
     /// The pod's class.
+    #[display("class {_0}")]
     Class(Class),
-}
-
-impl fmt::Display for BandSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Label => write!(f, "label {PRIORITY_CLASS_LABEL}"),
-            Self::Priority(priority) => write!(f, "priority {priority}"),
-            Self::Class(class) => write!(f, "class {class}"),
-        }
-    }
 }
 
 /// A label that has no effect, or a priority that has none.

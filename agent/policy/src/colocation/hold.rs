@@ -8,6 +8,8 @@
 //!
 //! Waits within [`SETTLE_NANOS`] after a step began before it and change nothing.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::MilliCpu;
 
 /// After a step further waits are ignored for this long: they began before it.
@@ -18,9 +20,8 @@ pub const QUIET_NANOS: u64 = 100_000_000;
 const STEPS: u64 = 10;
 
 /// What best effort may use of the node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Bounds {
     /// All CPUs of the node.
     pub cpus: MilliCpu,

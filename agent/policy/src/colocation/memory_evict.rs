@@ -4,12 +4,13 @@
 //! Two levels, each off until configured: what is used of the node, and what best-effort pods ask for of what is
 //! offered to them. Memory in use is what is not available: page cache that can be dropped is not in use.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::Bytes;
 
 /// From where to where, in percent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Levels {
     /// At this and above, pods are evicted.
     threshold: u32,

@@ -14,6 +14,8 @@
 
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use super::reclaimed::Amounts;
 use crate::units::{Bytes, MilliCpu};
 
@@ -42,9 +44,8 @@ pub const MEMORY_PERCENTILE: u32 = 98;
 const LONGEST_STEP_S: u64 = 600;
 
 /// A histogram with decaying weights.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Histogram {
     scale: Scale,
     /// The half-life that the weights are from, counted from time zero.
@@ -150,9 +151,8 @@ impl Histogram {
 }
 
 /// What is predicted of one pod, tier or node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Model {
     cpu: Histogram,
     memory: Histogram,

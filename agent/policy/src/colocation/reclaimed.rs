@@ -20,13 +20,14 @@
 //! - equal snapshots give equal values, in any order of pods;
 //! - it is never below what running pods hold.
 
+use serde::{Deserialize, Serialize};
+
 use super::class::Band;
 use crate::units::{Bytes, MilliCpu};
 
 /// CPU and memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Amounts {
     /// CPU.
     pub cpu: MilliCpu,
@@ -84,9 +85,8 @@ impl Amounts {
 }
 
 /// A percentage for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Percents {
     /// Of CPU.
     pub cpu: u32,
@@ -95,9 +95,8 @@ pub struct Percents {
 }
 
 /// What a prod or mid pod counts with (`cpuCalculatePolicy`, `memoryCalculatePolicy`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Policy {
     /// What it uses.
     #[default]
@@ -109,9 +108,8 @@ pub enum Policy {
 }
 
 /// What the operator decides. The defaults are the koordlet's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Strategy {
     /// `cpuReclaimThresholdPercent` and `memoryReclaimThresholdPercent`: how much of the capacity pods of all
     /// kinds may fill. The rest of 100 is the margin; above 100 more is offered than there is.
@@ -154,9 +152,8 @@ impl Default for Strategy {
 }
 
 /// A pod, or a workload of the host beside the pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Workload {
     /// Its priority band: prod and mid count against batch, prod against mid.
     pub band: Band,
@@ -185,9 +182,8 @@ impl Workload {
 }
 
 /// One snapshot of a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Facts {
     /// The machine.
     pub capacity: Amounts,
@@ -204,9 +200,8 @@ pub struct Facts {
 }
 
 /// Everything that an offer depends on, as an agent records it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Inputs {
     /// What the node has and uses.
     pub facts: Facts,
@@ -215,9 +210,8 @@ pub struct Inputs {
 }
 
 /// The parts of a sum, and the sum.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Batch {
     /// What is offered.
     pub offered: Amounts,
@@ -293,9 +287,8 @@ fn held(facts: &Facts, of: fn(&Workload) -> Amounts) -> Amounts {
 }
 
 /// The parts of what mid pods are offered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Mid {
     /// What is offered.
     pub offered: Amounts,

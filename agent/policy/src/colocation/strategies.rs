@@ -3,6 +3,8 @@
 
 use alloc::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     burst::{BurstConfig, NodeState},
     hold::Bounds,
@@ -11,18 +13,17 @@ use super::{
 use crate::{limits::Limit, uid::PodUid, units::MilliCpu};
 
 /// Each `None` where the strategy is off.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Strategies {
     /// `cpuSuppressThresholdPercent`.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub suppress: Option<Suppress>,
     /// `cpuWaitStrategy`.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
     /// `cpuBurstStrategy`.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
 }
 
@@ -64,9 +65,8 @@ impl Strategies {
 }
 
 /// Best effort is held to the koordlet's formula.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Suppress {
     /// The node.
     pub node: Capacity,
@@ -75,28 +75,22 @@ pub struct Suppress {
     /// What holds best effort.
     pub policy: Policy,
     /// `None` before there are figures.
-    #[cfg_attr(
-        feature = "serde",
-        serde(default, skip_serializing_if = "Option::is_none")
-    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
 }
 
 /// What a round of suppression was computed from, and where it stands.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Measured {
     /// Who used how much.
     pub usage: Usage,
     /// The node's CPUs, for the policy about CPUs.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub sets: Sets,
     /// The tier's quota by the formula, microseconds in a period of 100 ms.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub quota_us: Option<u64>,
     /// The tier's CPUs by the formula.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub cpus: Option<BTreeSet<u32>>,
 }
 
@@ -128,23 +122,21 @@ impl Suppress {
 }
 
 /// Best effort gets less while a protected pod waits.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Wait {
     /// What best effort may use.
     pub bounds: Bounds,
     /// The wait that is too long for pods without an annotation, nanoseconds.
     pub objective_nanos: u64,
     /// What was measured.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub measured: Waited,
 }
 
 /// Where the law of waits stands.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Waited {
     /// What best effort may use now; `None` where nothing is held back.
     pub limit: Option<MilliCpu>,
@@ -157,9 +149,8 @@ pub struct Waited {
 }
 
 /// Protected pods may exceed their limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Burst {
     /// The strategy.
     pub config: BurstConfig,

@@ -3,6 +3,8 @@
 
 pub mod cpuset;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{convert::DEFAULT_PERIOD_US, limits::Limit, units::MilliCpu};
 
 /// `cpuSuppressThresholdPercent` unless configured otherwise.
@@ -15,9 +17,8 @@ const BYPASS_PERCENT: u64 = 1;
 const INCREASE_PERCENT: u64 = 10;
 
 /// Who used how much CPU in the last interval.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Usage {
     /// The whole machine.
     pub node: MilliCpu,
@@ -32,9 +33,8 @@ pub struct Usage {
 }
 
 /// The node, as its API object describes it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Capacity {
     /// `status.capacity.cpu`.
     pub capacity: MilliCpu,
@@ -43,9 +43,8 @@ pub struct Capacity {
 }
 
 /// `cpuSuppressThresholdPercent` and `cpuSuppressMinPercent`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Threshold {
     /// What all pods and the system may use, percent of the node's CPUs, 1 to 100.
     pub percent: u64,
@@ -128,15 +127,14 @@ fn percent_of(amount: u64, percent: u64) -> u64 {
 }
 
 /// `cpuSuppressPolicy`: what holds best effort.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// CPUs of its own.
     #[default]
-    #[cfg_attr(feature = "serde", serde(rename = "cpuset"))]
+    #[serde(rename = "cpuset")]
     Cpuset,
     /// A quota on the tier.
-    #[cfg_attr(feature = "serde", serde(rename = "cfsQuota"))]
+    #[serde(rename = "cfsQuota")]
     CfsQuota,
 }
 

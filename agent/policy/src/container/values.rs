@@ -6,7 +6,9 @@
 //! the runtime's values can be compared with those that follow from the pod.
 
 use alloc::vec::Vec;
-use core::fmt;
+
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
 
 use super::{burstable_score, limited_swap, memory_high, oom_score_adj};
 use crate::{
@@ -22,9 +24,8 @@ use crate::{
 
 /// What only containers have; the defaults are those of KubeletConfiguration 1.37, with which
 /// nothing is throttled that the operator did not ask to be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase", default))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ContainerOptions {
     /// `memoryThrottlingFactor` in parts of [`super::THROTTLING_FACTOR_ONE`], above 0; `None` for no
     /// `memory.high`.
@@ -34,44 +35,33 @@ pub struct ContainerOptions {
 }
 
 /// A value of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(tag = "property", content = "value", rename_all = "camelCase")
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, Serialize, Deserialize)]
+#[serde(tag = "property", content = "value", rename_all = "camelCase")]
 pub enum ContainerValue {
     /// `cpu.shares`; `cpu.weight` by [`convert::shares_to_weight_log`].
+    #[display("cpu shares {_0}")]
     CpuShares(CpuShares),
     /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`; `cpu.max`.
+    #[display("cpu quota {_0}")]
     CpuMax(CpuMax),
     /// `memory.limit_in_bytes`; `memory.max`.
+    #[display("memory limit {_0}")]
     MemoryLimit(Limit<Bytes>),
     /// `memory.min`, v2.
+    #[display("memory min {_0}")]
     MemoryMin(Bytes),
     /// `memory.low`, v2.
+    #[display("memory low {_0}")]
     MemoryLow(Bytes),
     /// `memory.high`, v2.
+    #[display("memory high {_0}")]
     MemoryHigh(Limit<Bytes>),
     /// `memory.swap.max`, v2.
+    #[display("swap limit {_0}")]
     SwapMax(Bytes),
     /// `oom_score_adj` of its processes, -1000 to 1000.
+    #[display("oom_score_adj {_0}")]
     OomScoreAdj(i32),
-}
-
-impl fmt::Display for ContainerValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CpuShares(shares) => write!(f, "cpu shares {shares}"),
-            Self::CpuMax(max) => write!(f, "cpu quota {} of {} us", max.quota_us, max.period_us),
-            Self::MemoryLimit(limit) => write!(f, "memory limit {limit}"),
-            Self::MemoryMin(bytes) => write!(f, "memory min {bytes}"),
-            Self::MemoryLow(bytes) => write!(f, "memory low {bytes}"),
-            Self::MemoryHigh(limit) => write!(f, "memory high {limit}"),
-            Self::SwapMax(bytes) => write!(f, "swap limit {bytes}"),
-            Self::OomScoreAdj(score) => write!(f, "oom_score_adj {score}"),
-        }
-    }
 }
 
 /// The values of a container, those of cgroup v2 alone only where `memory_protection` is among the

@@ -3,6 +3,8 @@
 use alloc::{format, string::String};
 use core::fmt;
 
+use derive_more::Display;
+
 use super::{CpuShare, Version};
 use crate::{
     convert::DEFAULT_PERIOD_US,
@@ -48,7 +50,7 @@ pub(super) fn number<T: fmt::Display + Copy>(limit: Limit<T>, version: Version) 
 }
 
 /// What a file holds, in the file's own unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum Value {
     /// Shares (v1) or weight (v2).
     Share(CpuShare),
@@ -106,19 +108,6 @@ impl Value {
             (Self::Bytes(now), Self::Bytes(wanted)) => change(now, wanted),
             (Self::Tasks(now), Self::Tasks(wanted)) => change(now, wanted),
             _ => Change::None,
-        }
-    }
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Share(CpuShare::Shares(shares)) => write!(f, "{shares} shares"),
-            Self::Share(CpuShare::Weight(weight)) => write!(f, "weight {weight}"),
-            Self::CpuMax(max) => write!(f, "{} of {} us", max.quota_us, max.period_us),
-            Self::Limit(limit) => limit.fmt(f),
-            Self::Bytes(bytes) => bytes.fmt(f),
-            Self::Tasks(limit) => limit.fmt(f),
         }
     }
 }

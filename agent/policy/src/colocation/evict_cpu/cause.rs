@@ -2,6 +2,8 @@
 
 use core::{cmp::Reverse, fmt};
 
+use derive_more::Display;
+
 use super::{Candidate, order};
 use crate::{
     signal::ScopeName,
@@ -9,9 +11,12 @@ use crate::{
 };
 
 /// Why best-effort pods go. Small, for it is part of the reactor's reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum Cause {
     /// They may use too little of what they request.
+    #[display(
+        "best effort may use {limit} of {request} that it requests, at most {lower_percent} %"
+    )]
     Satisfaction {
         /// What they may use.
         limit: MilliCpu,
@@ -23,6 +28,7 @@ pub enum Cause {
         upper_percent: u8,
     },
     /// The node's CPUs are in use.
+    #[display("the node uses {used} of {capacity} CPU, {threshold_percent} % or more")]
     Usage {
         /// What the node uses.
         used: MilliCpu,
@@ -32,6 +38,9 @@ pub enum Cause {
         threshold_percent: u8,
     },
     /// They request more than the node has to spare.
+    #[display(
+        "best effort requests {requested} of {offered} CPU that the node has to spare, more than {threshold_percent} %"
+    )]
     Allocatable {
         /// What they request.
         requested: MilliCpu,
@@ -41,6 +50,10 @@ pub enum Cause {
         threshold_percent: u8,
     },
     /// They request more memory than the node has to spare.
+    #[display(
+        "best effort requests {requested} of {offered} of memory that the node has to spare, more than \
+         {threshold_percent} %"
+    )]
     MemoryAllocatable {
         /// What they request.
         requested: Bytes,
@@ -131,48 +144,6 @@ impl Cause {
             } => (offered.0, requested.0, threshold_percent, threshold_percent),
         };
         (part(all, level), found, part(all, target))
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Satisfaction {
-                limit,
-                request,
-                lower_percent,
-                ..
-            } => write!(
-                f,
-                "best effort may use {limit} of {request} that it requests, at most {lower_percent} %"
-            ),
-            Self::Usage {
-                used,
-                capacity,
-                threshold_percent,
-            } => write!(
-                f,
-                "the node uses {used} of {capacity} CPU, {threshold_percent} % or more"
-            ),
-            Self::Allocatable {
-                requested,
-                offered,
-                threshold_percent,
-            } => write!(
-                f,
-                "best effort requests {requested} of {offered} CPU that the node has to spare, more than \
-                 {threshold_percent} %"
-            ),
-            Self::MemoryAllocatable {
-                requested,
-                offered,
-                threshold_percent,
-            } => write!(
-                f,
-                "best effort requests {requested} of {offered} of memory that the node has to spare, more than \
-                 {threshold_percent} %"
-            ),
-        }
     }
 }
 

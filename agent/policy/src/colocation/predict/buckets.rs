@@ -1,11 +1,12 @@
 //! The buckets of CPU and memory, and the weight of a sample within a half-life.
 
+use serde::{Deserialize, Serialize};
+
 use super::{CPU_HALF_LIFE_S, MEMORY_HALF_LIFE_S, UNIT};
 
 /// What a histogram counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Scale {
     /// Microcores: the first bucket ends at 25 milli-CPU, the last begins above 1,024 CPUs.
     Cpu,

@@ -9,15 +9,16 @@ use alloc::{
     vec::Vec,
 };
 
+use serde::{Deserialize, Serialize};
+
 /// The least number of CPUs.
 pub const MIN_CPUS: u64 = 2;
 /// How many CPUs are added in a round, in percent of the node's.
 const INCREASE_PERCENT: usize = 10;
 
 /// One logical CPU, as `/proc/cpuinfo` and sysfs number it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Cpu {
     /// The logical CPU.
     pub id: u32,
@@ -43,9 +44,8 @@ pub struct Node<'a> {
 }
 
 /// The node's CPUs, and who has them, as they were read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Sets {
     /// Every CPU that is online.
     pub cpus: Vec<Cpu>,
