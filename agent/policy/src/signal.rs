@@ -35,7 +35,7 @@ words! {
 }
 
 /// A count with its unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
 pub enum Amount {
     /// Bytes of memory.
     Memory(Bytes),

@@ -5,12 +5,10 @@
 
 use alloc::{string::String, vec::Vec};
 
-use derive_more::Display;
-
 use crate::{
     limits,
     model::{Pod, Resources},
-    units::{Bytes, MilliCpu},
+    signal::Amount,
 };
 
 /// One thing that is wrong; the message names field and values, and the pod is the caller's to
@@ -55,15 +53,6 @@ pub enum PodError {
     /// Nothing to run.
     #[error("containers: there is none")]
     NoContainers,
-}
-
-/// CPU or memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
-pub enum Amount {
-    /// CPU.
-    Cpu(MilliCpu),
-    /// Memory.
-    Memory(Bytes),
 }
 
 /// One resource of some resources: its name, request and limit.
