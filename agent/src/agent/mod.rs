@@ -92,7 +92,7 @@ pub(crate) async fn run(
         evictions,
     } = event_log::open(config.event_log.as_ref());
     published.set_presenter(presenter);
-    published.set_live(config.live());
+    published.set_live(config.live);
     if let Some(health) = &health {
         health.working(&published);
     }

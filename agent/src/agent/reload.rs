@@ -14,7 +14,7 @@ use crate::{
         types::EventKind,
     },
     base::{clock, directory::DirectoryWatch, error::chain},
-    config::{ConfigFile, Live, ReadConfig},
+    config::{Config, ConfigFile, Live, ReadConfig},
 };
 
 /// A writer may not be done yet.
@@ -116,10 +116,9 @@ impl Following {
 
     fn take_over(&mut self, read: ReadConfig) {
         self.published.set_standing(INVALID, None);
-        let live = |read: &ReadConfig| read.config.live();
         let mut applied = Vec::new();
-        if live(&read) != live(&self.last) {
-            self.published.set_live(live(&read));
+        if read.config.live != self.last.config.live {
+            self.published.set_live(read.config.live);
             let keys = read.changed(&self.last).into_iter();
             let keys = keys.filter(|key| Live::KEYS.contains(key));
             applied.extend(keys.map(|key| {
@@ -158,7 +157,10 @@ impl Following {
 
     /// Keys that are written otherwise than at the start and are not in force, if they would change anything.
     fn pending(&self, read: &ReadConfig) -> Vec<String> {
-        let start = self.start.config.clone().with(read.config.live());
+        let start = Config {
+            live: read.config.live,
+            ..self.start.config.clone()
+        };
         if start == read.config {
             return Vec::new();
         }
@@ -187,7 +189,7 @@ mod tests {
         let file = ConfigFile::new("agent.yaml".into(), Overrides::default());
         let read = file.check(&format!("{HEAD}{text}")).unwrap();
         let published = Arc::new(Published::default());
-        published.set_live(read.config.live());
+        published.set_live(read.config.live);
         Following {
             last: read.clone(),
             in_force: read.hash.clone(),
@@ -252,7 +254,7 @@ mod tests {
             standing[0].contains("agent.yaml: mode was changed"),
             "{standing:?}"
         );
-        assert_eq!(following.last.config.live().pod_series, PodSeries::None);
+        assert_eq!(following.last.config.live.pod_series, PodSeries::None);
         let (standing, state) = following.put("mode: observe\n");
         assert_eq!((standing.len(), state.pending.len()), (0, 0));
         assert_eq!(state.hash, before);

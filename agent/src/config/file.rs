@@ -15,38 +15,15 @@ use super::{Config, ConfigError, Overrides, PodSeries};
 /// go by is not among it: the agent takes it over at its start, in an order that leaves nothing half done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Live {
-    /// `sampling.interval`.
+    /// `sampling.interval`: time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
     pub sampling_interval: Duration,
-    /// `metrics.pods`.
+    /// `metrics.pods`: which series a pod has on `/metrics`. Default: `basic`.
     pub pod_series: PodSeries,
 }
 
 impl Live {
     /// The keys.
     pub const KEYS: [&str; 2] = ["sampling.interval", "metrics.pods"];
-}
-
-impl Config {
-    /// What of it can change.
-    pub fn live(&self) -> Live {
-        Live {
-            sampling_interval: self.sampling_interval,
-            pod_series: self.pod_series,
-        }
-    }
-
-    /// With other values of what can change.
-    pub fn with(self, live: Live) -> Self {
-        let Live {
-            sampling_interval,
-            pod_series,
-        } = live;
-        Self {
-            sampling_interval,
-            pod_series,
-            ..self
-        }
-    }
 }
 
 /// The file, and the command line's values that stand over its own.
@@ -205,12 +182,18 @@ mod tests {
         );
         assert_ne!(before.config, after.config);
         assert_eq!(
-            before.config.clone().with(after.config.live()),
+            Config {
+                live: after.config.live,
+                ..before.config.clone()
+            },
             after.config
         );
         let other = read(&[], "evictionHard: {memory.available: 1Gi}\n");
         assert_ne!(
-            before.config.clone().with(other.config.live()),
+            Config {
+                live: other.config.live,
+                ..before.config.clone()
+            },
             other.config
         );
         let keys = Live::KEYS;

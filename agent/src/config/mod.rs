@@ -160,15 +160,13 @@ pub struct Config {
     /// `pressure.memory`. Default: none.
     pub pressure: PressureConfig,
     pub reactor: ReactorConfig,
-    /// Time between two sampling passes while a client looks, 100 ms to 1 min. Default: 1 s.
-    pub sampling_interval: Duration,
+    /// What can change while the agent runs.
+    pub live: Live,
     /// `sampling.disk`: whether kernel programs count what pods read from and write to disks, and time it.
     /// Default: true.
     pub sampling_disk: bool,
     /// `sampling.network`: whether the pods' network is read. Default: true.
     pub sampling_network: bool,
-    /// `metrics.pods`: which series a pod has on `/metrics`. Default: `basic`.
-    pub pod_series: PodSeries,
     /// `eventLog`. Default: none, an agent writes no file unasked.
     pub event_log: Option<EventLogConfig>,
     /// `convergence`.

@@ -21,7 +21,7 @@ use serde_saphyr::Spanned;
 
 use super::{
     ApiserverConfig, Config, ConfigError, ConvergenceConfig, CpuEvictConfig, CpuUsageLevels,
-    DEFAULT_API_SOCKET, EventLogConfig, PressureConfig, ReactorConfig,
+    DEFAULT_API_SOCKET, EventLogConfig, Live, PressureConfig, ReactorConfig,
     colocation::{ColocationConfig, RawColocation, ResctrlClass},
     raw::{
         MemoryReservationPolicy, RawConfig, RawConvergence, RawEventLog, RawReactor, RawReserved,
@@ -165,40 +165,26 @@ impl File<'_> {
             return Err(self.incomplete(LOWER, because));
         }
         let usage = self.below(
-            (
-                "colocation.cpuEvictThresholdPercent",
-                raw.cpu_evict_threshold_percent.as_ref(),
-            ),
-            (
-                "colocation.cpuEvictLowerPercent",
-                raw.cpu_evict_lower_percent.as_ref(),
-            ),
+            "colocation.cpuEvict",
+            raw.cpu_evict_threshold_percent.as_ref(),
+            raw.cpu_evict_lower_percent.as_ref(),
         )?;
-        const ALLOCATABLE: &str = "colocation.cpuAllocatableEvictThresholdPercent";
         let allocatable = self.below(
-            (
-                ALLOCATABLE,
-                raw.cpu_allocatable_evict_threshold_percent.as_ref(),
-            ),
-            (
-                "colocation.cpuAllocatableEvictLowerPercent",
-                raw.cpu_allocatable_evict_lower_percent.as_ref(),
-            ),
+            "colocation.cpuAllocatableEvict",
+            raw.cpu_allocatable_evict_threshold_percent.as_ref(),
+            raw.cpu_allocatable_evict_lower_percent.as_ref(),
         )?;
         let memory_allocatable = self.below(
-            (
-                "colocation.memoryAllocatableEvictThresholdPercent",
-                raw.memory_allocatable_evict_threshold_percent.as_ref(),
-            ),
-            (
-                "colocation.memoryAllocatableEvictLowerPercent",
-                raw.memory_allocatable_evict_lower_percent.as_ref(),
-            ),
+            "colocation.memoryAllocatableEvict",
+            raw.memory_allocatable_evict_threshold_percent.as_ref(),
+            raw.memory_allocatable_evict_lower_percent.as_ref(),
         )?;
         let priority = raw.allocatable_evict_priority_threshold.as_ref();
         if priority.is_some() && allocatable.is_none() && memory_allocatable.is_none() {
-            let because = "colocation.allocatableEvictPriorityThreshold";
-            return Err(self.incomplete(ALLOCATABLE, because));
+            return Err(self.incomplete(
+                "colocation.cpuAllocatableEvictThresholdPercent",
+                "colocation.allocatableEvictPriorityThreshold",
+            ));
         }
         let priority = priority.cloned().unwrap_or_default().0;
         let window = raw
@@ -219,21 +205,23 @@ impl File<'_> {
         })
     }
 
-    /// A threshold and a level below it.
+    /// A threshold and a level below it: `<keys>ThresholdPercent` and `<keys>LowerPercent`.
     fn below(
         self,
-        (threshold, percent): (&str, Option<&CpuEvictPercent>),
-        (field, lower): (&str, Option<&Spanned<CpuEvictLower>>),
+        keys: &str,
+        percent: Option<&CpuEvictPercent>,
+        lower: Option<&Spanned<CpuEvictLower>>,
     ) -> Result<Option<(u64, Option<u64>)>, ConfigError> {
+        let field = format!("{keys}LowerPercent");
         match (percent, lower) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(self.incomplete(threshold, field)),
+            (None, Some(_)) => Err(self.incomplete(format!("{keys}ThresholdPercent"), field)),
             (Some(percent), Some(lower)) if lower.value.0 >= percent.0 => {
                 let problem = format!(
                     "{} is not below the threshold, {}; write a lower level",
                     lower.value.0, percent.0
                 );
-                Err(self.wrong(field, lower, &problem))
+                Err(self.wrong(&field, lower, &problem))
             }
             (Some(percent), lower) => Ok(Some((percent.0, lower.map(|lower| lower.value.0)))),
         }
@@ -310,10 +298,12 @@ pub(super) fn check(name: &str, raw: RawConfig) -> Result<Config, ConfigError> {
             full: raw.pressure.memory.full.map(|stall| stall.0),
         },
         reactor: file.reactor(raw.reactor)?,
-        sampling_interval: raw.sampling.interval.unwrap_or_default().0,
+        live: Live {
+            sampling_interval: raw.sampling.interval.unwrap_or_default().0,
+            pod_series: raw.metrics.pods.unwrap_or_default(),
+        },
         sampling_disk: raw.sampling.disk.unwrap_or(true),
         sampling_network: raw.sampling.network.unwrap_or(true),
-        pod_series: raw.metrics.pods.unwrap_or_default(),
         event_log: file.event_log(raw.event_log)?,
         convergence: raw.convergence.into(),
         colocation: file.colocation(raw.colocation.with(memory_evict, cpu_evict))?,
