@@ -2,10 +2,12 @@
 
 use podwarden_policy::signal::{Detector, ScopeName};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{PodRef, TookOver};
 
 /// One step of an eviction, all by `CLOCK_MONOTONIC`, nanoseconds.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionTimeline {
@@ -20,14 +22,13 @@ pub struct EvictionTimeline {
     /// When it had re-read usage and chosen the victim.
     pub verified_nanos: u64,
     /// When the last SIGKILL was sent, or with `graceSeconds` when that time began; absent in observe mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub killed_nanos: Option<u64>,
     /// When the victim's memory was seen freed; absent until then.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub freed_nanos: Option<u64>,
 }
 
 /// One eviction, or in observe mode one that would have been.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Eviction {
@@ -48,22 +49,18 @@ pub struct Eviction {
     #[serde(default)]
     pub fill_bytes_per_second: u64,
     /// What noticed it first, as in `levelCrossed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected_by: Option<Detector>,
     /// Usage of the scope when it was verified, bytes.
     pub usage_bytes: u64,
     /// What of it counts against the level, bytes: the working set, of a tier usage without page cache. Absent in
     /// event logs of version 0.1.0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_set_bytes: Option<u64>,
     /// Where a pod was evicted for this level before: below what usage is brought, bytes
     /// (`evictionMinimumReclaim`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_bytes: Option<u64>,
     /// Usage of the victim when it was chosen, bytes.
     pub victim_usage_bytes: u64,
     /// What of it is the victim's working set, by which pods are ranked. Absent in event logs of version 0.1.0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim_working_set_bytes: Option<u64>,
     /// What of its usage was shared memory (`/dev/shm`, volumes in memory, what its processes shared), bytes.
     #[serde(default)]
@@ -72,7 +69,6 @@ pub struct Eviction {
     /// does it and the count is that of the processes found just before.
     pub processes: u32,
     /// The time that the pod has to end (`evictionMaxPodGracePeriod`); absent where it was killed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u32>,
     /// True in observe mode: nothing was done.
     pub dry_run: bool,
@@ -92,7 +88,6 @@ pub struct Eviction {
     pub status_required: bool,
     /// The kernel's number of the victim's cgroup: for as long as that is there, the pod is dead. Absent
     /// where it was not known any more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim_cgroup_id: Option<u64>,
     pub timeline: EvictionTimeline,
 }
@@ -110,6 +105,7 @@ impl Eviction {
 }
 
 /// What happened; `type` names the variant.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "type",
@@ -142,10 +138,8 @@ pub enum EventKind {
         /// `comm`.
         command: String,
         /// Exit code, when it ended by itself.
-        #[serde(skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,
         /// Signal number, when a signal ended it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
         /// True when the kernel's OOM killer chose it.
         oom_killed: bool,
@@ -166,7 +160,6 @@ pub enum EventKind {
     /// made or the limit was written.
     MemoryNearLimit {
         /// The container's name or id; absent for the pod's own limit.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
         /// Which part: 80 or 95 percent. Usage that is first seen above 95 has no event for 80.
         percent: u32,
@@ -177,7 +170,6 @@ pub enum EventKind {
     /// Forks of the pod were refused, at its `pids.max` or one above it; at most every 10 s.
     ForksRefused {
         /// The container's name or id; absent where it was not one alone, or the limit is the pod's.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
         /// Since the last of these.
         count: u64,
@@ -188,7 +180,6 @@ pub enum EventKind {
         level_bytes: u64,
         usage_bytes: u64,
         /// What of it counts against the level, as in an eviction.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         working_set_bytes: Option<u64>,
         /// Which source reported it: `charge`, `switch`, `eventfd`, `memory.events`, `psi-some`, `psi-full` or
         /// `sampler`.
@@ -285,12 +276,10 @@ pub enum EventKind {
     /// The besteffort tier may use more or less CPU by `cpuSuppressThresholdPercent`; in observe mode, would.
     BestEffortSuppressed {
         /// What was reported before, thousandths of a CPU; absent the first time.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         from_milli: Option<u64>,
         /// What it may use now, thousandths of a CPU.
         to_milli: u64,
         /// Its CPUs as a list, where `cpuSuppressPolicy` is `cpuset`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         cpus: Option<String>,
         /// What other pods and the system used, thousandths of a CPU.
         others_milli: u64,

@@ -2,6 +2,7 @@
 
 use podwarden_policy::{Bytes, colocation::reclaimed::Amounts};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{CpuStats, EventLogStats, MemoryStats, NodeUsageStats, PodRef};
 
@@ -23,6 +24,7 @@ pub struct SourceStats {
 }
 
 /// One QoS tier's cgroup: `kubepods` itself, `burstable` or `besteffort`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TierStats {
@@ -33,37 +35,32 @@ pub struct TierStats {
     /// CPU of everything below.
     pub cpu: CpuStats,
     /// Memory of everything below.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
     /// The level at which the reactor acts, bytes; absent when nothing is armed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub armed_level_bytes: Option<u64>,
     /// How far its hard limit is from where `qosReserved` has it; absent without one, and in observe
     /// mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub convergence: Option<TierConvergence>,
 }
 
 /// How a tier's hard limit follows its target.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TierConvergence {
     /// What `qosReserved` leaves to the tier, bytes; absent while nothing limits it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_bytes: Option<u64>,
     /// What the tier uses above that, bytes.
     pub gap_bytes: u64,
     /// The hard limit is the target.
     pub reached: bool,
     /// `memory.high` of the tier, bytes; absent without such a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_bytes: Option<u64>,
     /// Pods that are slowed by a `memory.high` of their own: the tier is above its target and holds a critical pod.
     #[serde(default)]
     pub slowed_pods: u64,
     /// From when the pods became known that lowered the target last until a limit kept the tier, above
     /// it, from growing, nanoseconds; absent until that was needed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_nano_seconds: Option<u64>,
     /// Page cache that was dropped, bytes.
     pub reclaimed_bytes: u64,
@@ -174,17 +171,15 @@ pub struct ReclaimedOffer {
 }
 
 /// What is predicted from what was measured, margin included. What is not known yet is absent.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PredictionStats {
     /// What prod pods will leave of their requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaimable: Option<Amount>,
     /// What all prod pods together will use at their peak.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prod_peak: Option<Amount>,
     /// What runs outside pods will use at its peak.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_peak: Option<Amount>,
     /// Prod pods with a prediction.
     pub predicted_pods: u64,
@@ -220,20 +215,17 @@ pub struct ReclaimedStats {
 }
 
 /// What best-effort pods may use of the CPU, and why.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BestEffortCpuStats {
     /// What `cpuWaitStrategy` leaves them, thousandths of a CPU; absent while no protected pod waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_limit_milli: Option<u64>,
     /// What `cpuSuppressThresholdPercent` leaves them, thousandths of a CPU; absent where that is off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppress_limit_milli: Option<u64>,
     /// The protected pod whose wait was reported last; absent while none waits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<PodRef>,
     /// How long it had waited, nanoseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_nano_seconds: Option<u64>,
     /// Waits of protected pods beyond their objective, since the agent started.
     pub long_waits: u64,
@@ -252,6 +244,7 @@ impl BestEffortCpuStats {
 }
 
 /// `GET /v1/node`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStats {
@@ -276,13 +269,10 @@ pub struct NodeStats {
     /// Memory that pods may use, bytes.
     pub allocatable_memory_bytes: u64,
     /// What the node has to spare; absent where that is not computed, and before two sampling passes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<ReclaimedStats>,
     /// What best-effort pods may use of the CPU; absent where no strategy holds them back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_effort_cpu: Option<BestEffortCpuStats>,
     /// What the whole node uses; absent where the topmost cgroup cannot be seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<NodeUsageStats>,
     /// kubepods and the two tiers.
     pub tiers: Vec<TierStats>,
@@ -295,7 +285,6 @@ pub struct NodeStats {
     #[serde(default)]
     pub reconciles: u64,
     /// The last time; absent before the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_reconcile: Option<ReconcileStats>,
     /// What others wrote to files of ours.
     #[serde(default)]
@@ -308,16 +297,13 @@ pub struct NodeStats {
     #[serde(default)]
     pub sampling: SamplingStats,
     /// The event log; absent where none is configured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<EventLogStats>,
     /// What the API server is told of evictions; absent where it is told nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_status: Option<EvictionStatusStats>,
     /// Where pods come from; empty where they are known from their cgroups alone.
     #[serde(default)]
     pub pod_sources: Vec<SourceStats>,
     /// The container runtime; absent where none is configured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeStats>,
 }
 
@@ -337,19 +323,17 @@ pub struct SamplingStats {
 }
 
 /// The container runtime, and how the agent gets on with it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeStats {
     /// Its socket.
     pub endpoint: String,
     /// `containerd`, `cri-o`; absent until it has answered once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its version; absent likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// What keeps it from answering; what it told before stays in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 

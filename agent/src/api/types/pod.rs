@@ -3,6 +3,7 @@
 use arcstr::ArcStr;
 use podwarden_policy::PodUid;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Which pod; the same triple as the Summary API's `podRef`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,6 +17,7 @@ pub struct PodRef {
 }
 
 /// CPU time and how long runnable tasks waited for a CPU.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuStats {
@@ -24,7 +26,6 @@ pub struct CpuStats {
     /// CPU time since the cgroup was first seen, in nanoseconds.
     pub usage_core_nano_seconds: u64,
     /// CPU use over the last sampling window, in billionths of a core.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
     /// Time that runnable tasks spent waiting for a CPU, in nanoseconds.
     pub run_queue_wait_nano_seconds: u64,
@@ -35,7 +36,6 @@ pub struct CpuStats {
     pub context_switches: u64,
     /// How often its quota was reached; for a pod the sums of its own cgroup and its containers'. Absent where
     /// no cgroup has had a quota.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttling: Option<ThrottlingStats>,
 }
 
@@ -53,6 +53,7 @@ pub struct ThrottlingStats {
 }
 
 /// Memory, from the memory controller.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStats {
@@ -69,20 +70,15 @@ pub struct MemoryStats {
     #[serde(default)]
     pub shared_bytes: u64,
     /// The limit in force on this cgroup; absent when there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
     /// Highest usage since the cgroup was made, as the kernel saw it at every charge: `memory.peak` (v2) or
     /// `memory.max_usage_in_bytes` (v1, which another program may have reset). Absent where files are read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
     /// Highest usage since the time of `peakSince`; absent without that parameter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_since_bytes: Option<u64>,
     /// Page faults since the cgroup was made: `pgfault` (v2) or `total_pgfault` (v1). Absent where files are read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
     /// Of these the ones that waited for a disk: `pgmajfault` (v2) or `total_pgmajfault` (v1).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub major_page_faults: Option<u64>,
 }
 
@@ -136,6 +132,7 @@ pub struct ExitStats {
 
 /// What was read from and written to disks, as handed to the topmost device, since the cgroup was first seen. Page cache
 /// counts when it is read in and written back.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskStats {
@@ -146,10 +143,8 @@ pub struct DiskStats {
     /// Write operations, flushes of a disk's own cache included.
     pub writes: u64,
     /// How long reads took; absent before the first is done, and where no kernel program times them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_latency: Option<LatencyStats>,
     /// How long writes took, as of reads.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_latency: Option<LatencyStats>,
 }
 
@@ -198,6 +193,7 @@ pub struct NetworkStats {
 }
 
 /// One container: a cgroup directly below its pod's.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStats {
@@ -210,25 +206,20 @@ pub struct ContainerStats {
     pub sandbox: bool,
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
     /// Reclaim stalls.
     pub stall: StallStats,
     /// Waits for CPU, memory and disks; absent on cgroup v1, where the kernel runs without PSI, and where
     /// `cgroup.pressure` is 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<PressureStats>,
     pub exits: ExitStats,
     /// Disk; absent where no kernel program counts it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
     /// Its tasks now: threads, each of which counts against a limit on processes (`pids.current`); 5 s old at most.
     /// Absent without a pids controller.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
     /// Forks that a limit on processes refused, its own or one above it: `max` of `pids.events`, at most
     /// 5 s old. Absent where the kernel has no such file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_forks: Option<u64>,
 }
 
@@ -247,6 +238,7 @@ pub struct ProactiveReclaimStats {
 }
 
 /// One pod with all that is below it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStats {
@@ -261,30 +253,23 @@ pub struct PodStats {
     pub cgroup: ArcStr,
     pub cpu: CpuStats,
     /// Memory; absent when the cgroup went away while it was read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
     /// Reclaim stalls.
     pub stall: StallStats,
     /// Waits for CPU, memory and disks; absent on cgroup v1, where the kernel runs without PSI, and where
     /// `cgroup.pressure` is 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<PressureStats>,
     pub exits: ExitStats,
     /// Disk; absent where no kernel program counts it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStats>,
     /// Its tasks now, as of a container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
     /// Forks of its containers that a limit on processes refused, at most 5 s old. On v1, and before Linux 6.11, those of
     /// cgroups inside containers and of containers that are gone are not in it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_forks: Option<u64>,
     /// Network; absent where it is switched off, and until a process of the pod has been found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
     /// Page cache that it gave back; absent for a pod that is not asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proactive_reclaim: Option<ProactiveReclaimStats>,
     /// Its containers, by name.
     pub containers: Vec<ContainerStats>,

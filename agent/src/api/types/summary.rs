@@ -3,6 +3,7 @@
 
 use arcstr::ArcStr;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::PodRef;
 
@@ -14,6 +15,7 @@ pub struct Summary {
 }
 
 /// The whole node.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryNode {
@@ -22,31 +24,28 @@ pub struct SummaryNode {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub system_containers: Vec<SummaryContainer>,
     /// `null`: not known.
+    #[serialize_always]
     pub start_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<SummaryCpu>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<SummaryMemory>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryPod {
     pub pod_ref: PodRef,
     /// `null`: not known.
+    #[serialize_always]
     pub start_time: Option<String>,
     /// Its containers without the sandbox.
     pub containers: Vec<SummaryContainer>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<SummaryCpu>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<SummaryMemory>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub io: Option<SummaryIo>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<SummaryNetwork>,
     /// The kubelet's name has an underscore.
-    #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "process_stats")]
     pub process_stats: Option<SummaryProcesses>,
 }
 
@@ -56,47 +55,42 @@ pub struct SummaryProcesses {
     pub process_count: u64,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryContainer {
     pub name: ArcStr,
     /// `null`: not known.
+    #[serialize_always]
     pub start_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<SummaryCpu>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<SummaryMemory>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub io: Option<SummaryIo>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryCpu {
     pub time: ArcStr,
     /// Billionths of a core.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
     pub usage_core_nano_seconds: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub psi: Option<SummaryPsi>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummaryMemory {
     pub time: ArcStr,
     /// Limit minus working set; absent without a limit. For the node its capacity is the limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
     pub usage_bytes: u64,
     pub working_set_bytes: u64,
     pub rss_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub major_page_faults: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub psi: Option<SummaryPsi>,
 }
 

@@ -12,6 +12,7 @@ use podwarden_policy::{
     settings::Setting,
 };
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 use super::{
     change::{Scope, changes_container_with, changes_with},
@@ -51,18 +52,15 @@ pub(super) struct Explanation {
 }
 
 /// One row of requests, as Kubernetes writes quantities.
+#[skip_serializing_none]
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Asked {
     /// A container, `spec.resources`, `spec.overhead` or `the pod`.
     pub(super) name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cpu_request: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cpu_limit: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) memory_request: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) memory_limit: Option<String>,
 }
 
@@ -78,6 +76,7 @@ pub(super) struct Cgroup {
 }
 
 /// A value with what makes it so.
+#[skip_serializing_none]
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explained {
@@ -86,12 +85,10 @@ pub(super) struct Explained {
     /// The formula with the numbers filled in.
     pub(super) reason: String,
     /// Where a number of the formula comes from, where it has a formula of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) detail: Option<String>,
     /// What would change it.
     pub(super) changes_with: &'static str,
     /// What is to be written now, where it is not in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
 }
 
@@ -127,6 +124,7 @@ pub(super) enum Eviction {
 }
 
 /// A pod's place in the order of eviction.
+#[skip_serializing_none]
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Candidate {
@@ -135,10 +133,8 @@ pub(super) struct Candidate {
     pub(super) candidates: usize,
     pub(super) reason: String,
     /// Who goes just before it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) after: Option<Neighbour>,
     /// Who goes just after it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<Neighbour>,
     pub(super) changes_with: &'static str,
 }

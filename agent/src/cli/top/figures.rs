@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use jiff::Timestamp;
 use podwarden_policy::QosClass;
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 use crate::api::types::{
     DiskStats, ExitStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodRef, PodStats,
@@ -21,6 +22,7 @@ pub(super) struct Sample {
 }
 
 /// One pod's line. A rate is absent until two samples of the pod exist.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodRow {
@@ -28,48 +30,31 @@ pub(super) struct PodRow {
     pub(super) qos_class: ArcStr,
     pub(super) phase: ArcStr,
     /// CPU use between the samples, billionths of a core.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage_nano_cores: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) working_set_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rss_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shared_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit_bytes: Option<u64>,
     /// Working set in percent of its limit, the highest of the pod and its containers; absent without a limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) percent_of_limit: Option<u64>,
     /// Upper bound of the bucket that holds the 99th percentile of the waits between the samples;
     /// absent when there was none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) run_queue_wait_p99_nano_seconds: Option<u64>,
     /// Nanoseconds waited for a CPU in each second, all tasks together.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) run_queue_wait_nanos_per_second: Option<u64>,
     /// Nanoseconds throttled by a CPU quota in each second, all CPUs together; absent without a quota.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) throttled_nanos_per_second: Option<u64>,
     /// Nanoseconds spent in reclaim in each second, all tasks together.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stall_nanos_per_second: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) context_switches_per_second: Option<u64>,
     /// Absent where disk is not counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) disk_read_bytes_per_second: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) disk_written_bytes_per_second: Option<u64>,
     /// Upper bound of the bucket with the 99th percentile of how long the disks took since the reading before.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) disk_latency_p99_nano_seconds: Option<u64>,
     /// All interfaces together; absent for a pod in the node's network, and between two readings of its interfaces.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network_rx_bytes_per_second: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network_tx_bytes_per_second: Option<u64>,
     pub(super) exits: ExitStats,
     pub(super) containers: usize,
