@@ -84,9 +84,12 @@ fn account<'a>(slot: u32) -> Option<&'a mut CpuAccount> {
     ACCOUNTS.get_ptr_mut(slot).map(|a| unsafe { &mut *a })
 }
 
-/// An account's figures of what is rare; every CPU adds to them atomically.
+/// An account's figures of what is rare, to which every CPU adds atomically; `None` for [`NO_SLOT`].
 #[inline(always)]
 pub(crate) fn shared(slot: u32) -> Option<*mut SharedAccount> {
+    if slot == NO_SLOT {
+        return None;
+    }
     SHARED.get_ptr_mut(slot)
 }
 

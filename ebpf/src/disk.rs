@@ -10,7 +10,7 @@
 //! It is done when the kernel says so: of itself (`bio_endio`, block/bio.c) or, where the device has a queue of requests,
 //! of the request that it is part of (`blk_update_request`, block/blk-mq.c).
 
-use podwarden_abi::{Figure, NO_SLOT, PendingBio, SharedAccount};
+use podwarden_abi::{Figure, PendingBio, SharedAccount};
 
 use crate::{
     account, atomic, histogram,
@@ -78,11 +78,7 @@ fn forget(bio: Bio) {
 /// The figures of a cgroup, if it is in scope.
 #[inline(always)]
 fn account_in_scope(cgroup: u64) -> Option<*mut SharedAccount> {
-    let slot = account::slot_in_table(cgroup);
-    if slot == NO_SLOT {
-        return None;
-    }
-    account::shared(slot)
+    account::shared(account::slot_in_table(cgroup))
 }
 
 /// The key of the cgroup that a bio counts to; 0 for none.

@@ -18,7 +18,7 @@ const EXISTS: i32 = -17;
 /// exit; a switch is never preempted.
 #[inline(always)]
 pub(crate) fn last_switch(task: Task) {
-    if kernel::has(Figure::Exits) && task.live_threads() == 0 {
+    if kernel::has(Figure::Exits) && task.signal().live_threads() == 0 {
         process(task, true);
     }
 }
@@ -71,11 +71,11 @@ fn process(task: Task, is_last: bool) {
     let leader = task.leader();
     let (mut cpu_ns, mut max_rss_pages, mut comm) = (0, 0, [0; TASK_COMM_LEN]);
     if kernel::has(Figure::ExitDetails) {
-        cpu_ns = task.reaped_runtime() + task.runtime();
+        cpu_ns = task.signal().reaped_runtime() + task.runtime();
         if leader.address() != task.address() {
             cpu_ns += leader.runtime();
         }
-        max_rss_pages = task.max_rss();
+        max_rss_pages = task.signal().max_rss();
         comm = leader.comm();
     }
     record.write(ExitEvent {

@@ -7,6 +7,37 @@
 use aya_ebpf::{Global, helpers};
 use podwarden_abi::Figure;
 
+/// Read-only globals that the agent sets before it loads the programs, with what they are until then.
+macro_rules! globals {
+    ($($(#[$doc:meta])* $name:ident = $unset:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub(crate) static $name: Global<u64> = Global::new($unset);
+        )*
+    };
+}
+
+/// A pointer to a structure of the kernel, and members that are read through it: `method: type = offset`.
+macro_rules! pointer {
+    ($(#[$doc:meta])* $pointer:ident { $($(#[$about:meta])* $method:ident: $type:ty = $offset:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        #[repr(transparent)]
+        pub(crate) struct $pointer(pub(crate) *const u8);
+
+        impl $pointer {
+            $(
+                $(#[$about])*
+                #[inline(always)]
+                pub(crate) fn $method(self) -> $type {
+                    member(self.0, $offset.load())
+                }
+            )*
+        }
+    };
+}
+
 mod controllers;
 mod structure;
 mod task;
@@ -23,21 +54,19 @@ pub(crate) use traffic::{Bio, Packet, Request, Socket};
 
 macro_rules! offsets {
     ($($name:ident: $figure:ident, $structure:literal, $path:literal;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            static $name: Global<u64> = Global::new(0);
-        )*
+        globals! { $($name = 0;)* }
     };
 }
 podwarden_abi::for_each_offset!(offsets);
 
 macro_rules! types {
     ($($name:ident: $structure:literal;)*) => {
-        $(
-            /// The id of this type in the kernel's BTF.
-            #[unsafe(no_mangle)]
-            static $name: Global<u64> = Global::new(0);
-        )*
+        globals! {
+            $(
+                /// The id of this type in the kernel's BTF.
+                $name = 0;
+            )*
+        }
     };
 }
 podwarden_abi::for_each_type!(types);
@@ -45,37 +74,24 @@ podwarden_abi::for_each_type!(types);
 /// Set in the state of a task that will not run again (include/linux/sched.h).
 pub(crate) const TASK_DEAD: u64 = 0x80;
 
-/// 1 where `sched_process_exit` says itself whether the process is gone (6.16 and later).
-#[unsafe(no_mangle)]
-pub(crate) static EXIT_HAS_GROUP_DEAD: Global<u64> = Global::new(0);
-
-/// 1 where `tcp_retransmit_skb` also tells of segments that could not be sent, with the error (6.17 and later).
-#[unsafe(no_mangle)]
-pub(crate) static RETRANSMIT_HAS_ERROR: Global<u64> = Global::new(0);
-
-/// 0 where a task's storage cannot be reached from an interrupt of a program that uses it (before 6.2).
-#[unsafe(no_mangle)]
-pub(crate) static STORAGE_RECURS: Global<u64> = Global::new(0);
-
-/// `memory_cgrp_id` of this kernel.
-#[unsafe(no_mangle)]
-static MEMORY_CGRP_ID: Global<u64> = Global::new(0);
-
-/// The hierarchy whose cgroups identify pods: 0 is the unified one.
-#[unsafe(no_mangle)]
-static IDENTITY_HIERARCHY: Global<u64> = Global::new(0);
-
-/// CPUs that may exist.
-#[unsafe(no_mangle)]
-pub(crate) static POSSIBLE_CPUS: Global<u64> = Global::new(1);
-
-/// 1 where the programs can give a pointer a type; see [`Typed`].
-#[unsafe(no_mangle)]
-static HAS_CASTS: Global<u64> = Global::new(0);
-
-/// Bits of [`Figure`]: this kernel lacks members that these need.
-#[unsafe(no_mangle)]
-static LOST_FIGURES: Global<u64> = Global::new(0);
+globals! {
+    /// 1 where `sched_process_exit` says itself whether the process is gone (6.16 and later).
+    EXIT_HAS_GROUP_DEAD = 0;
+    /// 1 where `tcp_retransmit_skb` also tells of segments that could not be sent, with the error (6.17 and later).
+    RETRANSMIT_HAS_ERROR = 0;
+    /// 0 where a task's storage cannot be reached from an interrupt of a program that uses it (before 6.2).
+    STORAGE_RECURS = 0;
+    /// `memory_cgrp_id` of this kernel.
+    MEMORY_CGRP_ID = 0;
+    /// The hierarchy whose cgroups identify pods: 0 is the unified one.
+    IDENTITY_HIERARCHY = 0;
+    /// CPUs that may exist.
+    POSSIBLE_CPUS = 1;
+    /// 1 where the programs can give a pointer a type; see [`Typed`].
+    HAS_CASTS = 0;
+    /// Bits of [`Figure`]: this kernel lacks members that these need.
+    LOST_FIGURES = 0;
+}
 
 /// False where this kernel lacks a member that `figure` needs: the verifier removes what follows then.
 #[inline(always)]
@@ -91,16 +107,22 @@ fn member<T: Copy>(base: *const u8, offset: u64) -> T {
     unsafe { base.add(offset as usize).cast::<T>().read_volatile() }
 }
 
-/// Reads a word at an address that the verifier cannot check.
+/// Reads a `T` at an address that the verifier cannot check.
 #[inline(always)]
-fn word_at(address: u64) -> Option<u64> {
-    // SAFETY: a bad address is an error, not a fault.
-    unsafe { helpers::bpf_probe_read_kernel(address as *const u64) }.ok()
+fn read_at<T: Copy>(address: u64) -> Option<T> {
+    // SAFETY: a bad address is an error, not a fault; `T` is a number or an array of them.
+    unsafe { helpers::bpf_probe_read_kernel(address as *const T) }.ok()
 }
 
-/// `struct cgroup *`
-#[derive(Clone, Copy)]
-pub(crate) struct Cgroup(pub(crate) *const u8);
+pointer! {
+    /// `struct cgroup *`
+    Cgroup {
+        /// Levels below the hierarchy's root, which is 0.
+        level: u32 = OFF_CGROUP_LEVEL,
+        /// A number that no other cgroup has while the system runs, but for hierarchies' roots, which have 0.
+        serial: u64 = OFF_CGROUP_SERIAL,
+    }
+}
 
 impl Cgroup {
     /// A member that is a pointer.
@@ -150,24 +172,18 @@ impl Cgroup {
     }
 }
 
-/// `struct cgroup_subsys_state *`, here always the memory controller's or a cgroup's own.
-#[derive(Clone, Copy)]
-pub(crate) struct Css(pub(crate) *const u8);
+pointer! {
+    /// `struct cgroup_subsys_state *`, here always the memory controller's or a cgroup's own.
+    Css {
+        cgroup: Cgroup = OFF_CSS_CGROUP,
+        parent: Self = OFF_CSS_PARENT,
+    }
+}
 
 impl Css {
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
-    }
-
-    #[inline(always)]
-    pub(crate) fn cgroup(self) -> Cgroup {
-        Cgroup(member(self.0, OFF_CSS_CGROUP.load()))
-    }
-
-    #[inline(always)]
-    pub(crate) fn parent(self) -> Self {
-        Self(member(self.0, OFF_CSS_PARENT.load()))
     }
 
     /// Address of `mem_cgroup.memory`: `css` is the first member of `mem_cgroup`
@@ -190,9 +206,14 @@ impl Css {
     }
 }
 
-/// `struct page_counter *`
-#[derive(Clone, Copy)]
-pub(crate) struct PageCounter(pub(crate) *const u8);
+pointer! {
+    /// `struct page_counter *`
+    PageCounter {
+        /// Usage before the charge under way, pages.
+        usage: u64 = OFF_COUNTER_USAGE,
+        parent: Self = OFF_COUNTER_PARENT,
+    }
+}
 
 impl PageCounter {
     #[inline(always)]
@@ -203,16 +224,5 @@ impl PageCounter {
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.0 as u64
-    }
-
-    /// Usage before the charge under way, pages.
-    #[inline(always)]
-    pub(crate) fn usage(self) -> u64 {
-        member(self.0, OFF_COUNTER_USAGE.load())
-    }
-
-    #[inline(always)]
-    pub(crate) fn parent(self) -> Self {
-        Self(member(self.0, OFF_COUNTER_PARENT.load()))
     }
 }

@@ -67,17 +67,12 @@ pub(crate) fn mkdir(cgroup: Cgroup) -> Outcome {
         if unsafe { TRACKED.get(id) }.is_none() {
             dropped(DropCounter::Accounts);
             // It has no entry, and the agent knows it all the same: its pod may be a victim.
-            let slot = parent.slot;
-            report(
-                cgroup,
-                EventKind::Mkdir,
-                id,
-                Tracked {
-                    slot,
-                    own: 0,
-                    ..tracked
-                },
-            );
+            let shared = Tracked {
+                slot: parent.slot,
+                own: 0,
+                ..tracked
+            };
+            report(cgroup, EventKind::Mkdir, id, shared);
             return Outcome::NoRoom;
         }
         return Outcome::Entered;

@@ -88,7 +88,7 @@ fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
     let last = if kernel::EXIT_HAS_GROUP_DEAD.load() != 0 {
         ctx.arg::<u64>(1) as u8 != 0
     } else {
-        task.live_threads() == 0
+        task.signal().live_threads() == 0
     };
     if last {
         exit::last_thread(task);

@@ -1,6 +1,6 @@
 //! TCP segments that are sent again.
 
-use podwarden_abi::{Figure, NO_SLOT};
+use podwarden_abi::Figure;
 
 use crate::{
     account, atomic,
@@ -18,10 +18,7 @@ pub(crate) fn retransmitted(socket: Socket, packet: Packet) {
     if !cgroup.is_identity() {
         return;
     }
-    let slot = account::tracked_slot(cgroup);
-    if slot != NO_SLOT
-        && let Some(shared) = account::shared(slot)
-    {
+    if let Some(shared) = account::shared(account::tracked_slot(cgroup)) {
         // SAFETY: an aligned word of a map value.
         unsafe { atomic::add(&raw mut (*shared).retransmits, packet.segments()) };
     }

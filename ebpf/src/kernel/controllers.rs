@@ -8,55 +8,39 @@ use podwarden_abi::{Control, MemoryItem, NO_ITEM, PRESSURES, part};
 
 use super::*;
 
-/// `cpu_cgrp_id` of this kernel.
-#[unsafe(no_mangle)]
-static CPU_CGRP_ID: Global<u64> = Global::new(0);
-
-/// `pids_cgrp_id` of this kernel.
-#[unsafe(no_mangle)]
-static PIDS_CGRP_ID: Global<u64> = Global::new(0);
-
-/// Where in `struct pids_cgroup` the forks are that the limits of a cgroup and of those below it refused, bytes; 0 where
-/// they are not.
-#[unsafe(no_mangle)]
-static FORKS_OF_LIMITS_AT: Global<u64> = Global::new(0);
-
-/// Where in `struct pids_cgroup` the forks are that were refused to tasks of the cgroup itself, bytes; 0 where they are not.
-#[unsafe(no_mangle)]
-static FORKS_OF_TASKS_AT: Global<u64> = Global::new(0);
+globals! {
+    /// `cpu_cgrp_id` of this kernel.
+    CPU_CGRP_ID = 0;
+    /// `pids_cgrp_id` of this kernel.
+    PIDS_CGRP_ID = 0;
+    /// Where in `struct pids_cgroup` the forks are that the limits of a cgroup and of those below it refused, bytes; 0 where
+    /// they are not.
+    FORKS_OF_LIMITS_AT = 0;
+    /// Where in `struct pids_cgroup` the forks are that were refused to tasks of the cgroup itself, bytes; 0 where they are
+    /// not.
+    FORKS_OF_TASKS_AT = 0;
+}
 
 /// Where in `struct memcg_vmstats` each [`MemoryItem`] is, bytes; [`NO_ITEM`] where it is not.
 #[unsafe(no_mangle)]
 static ITEM_AT: Global<[u32; MemoryItem::COUNT]> = Global::new([NO_ITEM; MemoryItem::COUNT]);
 
-/// `struct bpf_iter_meta *`
-#[derive(Clone, Copy)]
-pub(crate) struct WalkMeta(pub(crate) *const u8);
-
-impl WalkMeta {
-    /// The iterator's file.
-    #[inline(always)]
-    pub(crate) fn file(self) -> *const u8 {
-        member(self.0, OFF_META_SEQ.load())
-    }
-
-    /// A number that no other pass has.
-    #[inline(always)]
-    pub(crate) fn session(self) -> u64 {
-        member(self.0, OFF_META_SESSION.load())
-    }
-
-    /// Cgroups visited before this one.
-    #[inline(always)]
-    pub(crate) fn number(self) -> u64 {
-        member(self.0, OFF_META_NUMBER.load())
+pointer! {
+    /// `struct bpf_iter_meta *`
+    WalkMeta {
+        /// The iterator's file.
+        file: *const u8 = OFF_META_SEQ,
+        /// A number that no other pass has.
+        session: u64 = OFF_META_SESSION,
+        /// Cgroups visited before this one.
+        number: u64 = OFF_META_NUMBER,
     }
 }
 
 /// A word in a structure that the verifier cannot follow; 0 where it cannot be read.
 #[inline(always)]
 fn word(base: u64, offset: u64) -> u64 {
-    word_at(base + offset).unwrap_or(0)
+    read_at(base + offset).unwrap_or(0)
 }
 
 impl Cgroup {
@@ -67,18 +51,6 @@ impl Cgroup {
         let place = u64::from(level & Control::LEVELS_MASK) * size_of::<u64>() as u64;
         let cgroup = word(self.0 as u64 + OFF_CGROUP_ANCESTORS.load(), place);
         word(word(cgroup, OFF_CGROUP_KN.load()), OFF_KN_ID.load())
-    }
-
-    /// Levels below the hierarchy's root, which is 0.
-    #[inline(always)]
-    pub(crate) fn level(self) -> u32 {
-        member(self.0, OFF_CGROUP_LEVEL.load())
-    }
-
-    /// A number that no other cgroup has while the system runs, but for hierarchies' roots, which have 0.
-    #[inline(always)]
-    pub(crate) fn serial(self) -> u64 {
-        member(self.0, OFF_CGROUP_SERIAL.load())
     }
 
     #[inline(always)]

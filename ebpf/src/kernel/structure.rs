@@ -1,9 +1,8 @@
 //! Structures of the kernel by their address alone.
 
-use aya_ebpf::helpers;
 use podwarden_abi::{CAST_CALL, RECAST_CALL};
 
-use super::member;
+use super::{member, read_at};
 
 /// A structure; what its memory no longer has reads as 0 or as something else, and cannot fault.
 pub(crate) trait Structure: Copy {
@@ -147,34 +146,25 @@ impl Structure for Plain {
 
     #[inline(always)]
     fn word(self, offset: u64) -> u64 {
-        super::word_at(self.0 + offset).unwrap_or(0)
+        read_at(self.0 + offset).unwrap_or(0)
     }
 
     #[inline(always)]
     fn int(self, offset: u64) -> u64 {
-        let at = (self.0 + offset) as *const u32;
-        // SAFETY: a bad address is an error, not a fault.
-        let n = unsafe { helpers::bpf_probe_read_kernel(at) };
-        u64::from(n.unwrap_or(0))
+        u64::from(read_at::<u32>(self.0 + offset).unwrap_or(0))
     }
 
     #[inline(always)]
     fn flag(self, offset: u64) -> bool {
-        let at = (self.0 + offset) as *const u8;
-        // SAFETY: a bad address is an error, not a fault.
-        unsafe { helpers::bpf_probe_read_kernel(at) }.is_ok_and(|flag| flag != 0)
+        read_at::<u8>(self.0 + offset).is_some_and(|flag| flag != 0)
     }
 
     #[inline(always)]
     fn words<const N: usize>(self, offset: u64, to: &mut [u64; N]) -> bool {
-        let at = (self.0 + offset) as *const [u64; N];
-        // SAFETY: a bad address is an error, not a fault.
-        match unsafe { helpers::bpf_probe_read_kernel(at) } {
-            Ok(words) => {
-                *to = words;
-                true
-            }
-            Err(_) => false,
+        let words = read_at(self.0 + offset);
+        if let Some(words) = words {
+            *to = words;
         }
+        words.is_some()
     }
 }

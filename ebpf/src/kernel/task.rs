@@ -5,9 +5,42 @@ use podwarden_abi::Used;
 use super::*;
 use crate::telemetry::now;
 
-/// `struct task_struct *`
-#[derive(Clone, Copy)]
-pub(crate) struct Task(pub(crate) *const u8);
+pointer! {
+    /// `struct task_struct *`
+    Task {
+        /// Process id in the root namespace.
+        tgid: u32 = OFF_TASK_TGID,
+        /// `CLOCK_MONOTONIC` at the task's start, nanoseconds.
+        start_time: u64 = OFF_TASK_START,
+        /// CPU time so far: exactly what the kernel has charged to the task's cgroup, since
+        /// `update_curr` (kernel/sched/fair.c) adds one delta to both.
+        runtime: u64 = OFF_TASK_RUNTIME,
+        /// [`Task::runtime`] when the task was last picked to run; fair tasks only (`set_next_entity`,
+        /// kernel/sched/fair.c).
+        runtime_when_picked: u64 = OFF_TASK_PICKED_RUNTIME,
+        /// How long the task has waited for CPUs so far. The wait that ends with the switch that is being
+        /// traced is not in it yet (`sched_info_arrive`, kernel/sched/stats.h).
+        waited: u64 = OFF_TASK_RUN_DELAY,
+        /// When the task came to the run queue that it is on, by that queue's clock; 0 for one that runs
+        /// (`sched_info_enqueue`, kernel/sched/stats.h).
+        last_queued: u64 = OFF_TASK_LAST_QUEUED,
+        exit_code: u32 = OFF_TASK_EXIT_CODE,
+    }
+}
+
+pointer! {
+    /// `struct signal_struct *`: what the threads of a process have in common.
+    Signal {
+        /// Threads of the process that have not begun to exit.
+        live_threads: u32 = OFF_SIGNAL_LIVE,
+        flags: u32 = OFF_SIGNAL_FLAGS,
+        group_exit_code: u32 = OFF_SIGNAL_GROUP_EXIT_CODE,
+        /// CPU time of the process's threads that are gone, nanoseconds.
+        reaped_runtime: u64 = OFF_SIGNAL_RUNTIME,
+        /// Largest resident set of the process, pages.
+        max_rss: u64 = OFF_SIGNAL_MAXRSS,
+    }
+}
 
 impl Task {
     /// The task that runs on this CPU.
@@ -40,39 +73,10 @@ impl Task {
         member(untrusted(self.0, TYPE_TASK.load()), offset)
     }
 
-    /// Process id in the root namespace.
-    #[inline(always)]
-    pub(crate) fn tgid(self) -> u32 {
-        member(self.0, OFF_TASK_TGID.load())
-    }
-
     /// [`Task::tgid`] of a task by its address only.
     #[inline(always)]
     pub(crate) fn tgid_at(address: u64) -> Option<u32> {
-        let at = (address + OFF_TASK_TGID.load()) as *const u32;
-        // SAFETY: a bad address is an error, not a fault.
-        unsafe { helpers::bpf_probe_read_kernel(at) }.ok()
-    }
-
-    /// CPU time so far: exactly what the kernel has charged to the task's cgroup, since
-    /// `update_curr` (kernel/sched/fair.c) adds one delta to both.
-    #[inline(always)]
-    pub(crate) fn runtime(self) -> u64 {
-        member(self.0, OFF_TASK_RUNTIME.load())
-    }
-
-    /// How long the task has waited for CPUs so far. The wait that ends with the switch that is being
-    /// traced is not in it yet (`sched_info_arrive`, kernel/sched/stats.h).
-    #[inline(always)]
-    pub(crate) fn waited(self) -> u64 {
-        member(self.0, OFF_TASK_RUN_DELAY.load())
-    }
-
-    /// When the task came to the run queue that it is on, by that queue's clock; 0 for one that runs
-    /// (`sched_info_enqueue`, kernel/sched/stats.h).
-    #[inline(always)]
-    pub(crate) fn last_queued(self) -> u64 {
-        member(self.0, OFF_TASK_LAST_QUEUED.load())
+        read_at(address + OFF_TASK_TGID.load())
     }
 
     /// [`Task::runtime`] and [`Task::waited`].
@@ -82,13 +86,6 @@ impl Task {
             runtime: self.runtime(),
             waited: self.waited(),
         }
-    }
-
-    /// [`Task::runtime`] when the task was last picked to run; fair tasks only (`set_next_entity`,
-    /// kernel/sched/fair.c).
-    #[inline(always)]
-    pub(crate) fn runtime_when_picked(self) -> u64 {
-        member(self.0, OFF_TASK_PICKED_RUNTIME.load())
     }
 
     /// True for SCHED_OTHER, SCHED_BATCH and SCHED_IDLE.
@@ -103,15 +100,15 @@ impl Task {
     #[inline(always)]
     pub(crate) fn used_at(address: u64) -> Option<Used> {
         Some(Used {
-            runtime: word_at(address + OFF_TASK_RUNTIME.load())?,
-            waited: word_at(address + OFF_TASK_RUN_DELAY.load())?,
+            runtime: read_at(address + OFF_TASK_RUNTIME.load())?,
+            waited: read_at(address + OFF_TASK_RUN_DELAY.load())?,
         })
     }
 
     /// [`Task::runtime_when_picked`] of a task by its address only.
     #[inline(always)]
     pub(crate) fn runtime_when_picked_at(address: u64) -> Option<u64> {
-        word_at(address + OFF_TASK_PICKED_RUNTIME.load())
+        read_at(address + OFF_TASK_PICKED_RUNTIME.load())
     }
 
     /// When the task's CPU time was last charged, by the clock of its run queue less what interrupts took; for a task that
@@ -140,7 +137,7 @@ impl Task {
     }
 
     #[inline(always)]
-    pub(super) fn css_set(self) -> *const u8 {
+    fn css_set(self) -> *const u8 {
         self.pointer(OFF_TASK_CGROUPS.load())
     }
 
@@ -151,33 +148,30 @@ impl Task {
         if IDENTITY_HIERARCHY.load() == 0 {
             Cgroup(member(cset, OFF_CSET_DFL_CGRP.load()))
         } else {
-            Cgroup(member(self.memory_css().0, OFF_CSS_CGROUP.load()))
+            self.memory_css().cgroup()
         }
     }
 
     /// The task's memory cgroup.
     #[inline(always)]
     pub(crate) fn memory_css(self) -> Css {
-        Css(member(
-            self.css_set(),
-            OFF_CSET_SUBSYS.load() + MEMORY_CGRP_ID.load() * 8,
-        ))
+        self.css(MEMORY_CGRP_ID.load())
+    }
+
+    /// The state of a controller that the task belongs to.
+    #[inline(always)]
+    pub(super) fn css(self, id: u64) -> Css {
+        member(self.css_set(), OFF_CSET_SUBSYS.load() + id * 8)
     }
 
     #[inline(always)]
-    fn signal(self) -> *const u8 {
-        self.pointer(OFF_TASK_SIGNAL.load())
+    pub(crate) fn signal(self) -> Signal {
+        Signal(self.pointer(OFF_TASK_SIGNAL.load()))
     }
 
     #[inline(always)]
     pub(crate) fn leader(self) -> Self {
         Self(self.pointer(OFF_TASK_LEADER.load()))
-    }
-
-    /// Threads of the process that have not begun to exit.
-    #[inline(always)]
-    pub(crate) fn live_threads(self) -> u32 {
-        member(self.signal(), OFF_SIGNAL_LIVE.load())
     }
 
     /// What `wait(2)` will report for the process (kernel/exit.c, `wait_task_zombie`).
@@ -186,30 +180,11 @@ impl Task {
         /// `SIGNAL_GROUP_EXIT` of include/linux/sched/signal.h.
         const GROUP_EXIT: u32 = 4;
         let signal = self.signal();
-        let flags: u32 = member(signal, OFF_SIGNAL_FLAGS.load());
-        if flags & GROUP_EXIT != 0 {
-            member(signal, OFF_SIGNAL_GROUP_EXIT_CODE.load())
+        if signal.flags() & GROUP_EXIT != 0 {
+            signal.group_exit_code()
         } else {
-            member(self.leader().0, OFF_TASK_EXIT_CODE.load())
+            self.leader().exit_code()
         }
-    }
-
-    /// CPU time of the process's threads that are gone, nanoseconds.
-    #[inline(always)]
-    pub(crate) fn reaped_runtime(self) -> u64 {
-        member(self.signal(), OFF_SIGNAL_RUNTIME.load())
-    }
-
-    /// Largest resident set of the process, pages.
-    #[inline(always)]
-    pub(crate) fn max_rss(self) -> u64 {
-        member(self.signal(), OFF_SIGNAL_MAXRSS.load())
-    }
-
-    /// `CLOCK_MONOTONIC` at the task's start, nanoseconds.
-    #[inline(always)]
-    pub(crate) fn start_time(self) -> u64 {
-        member(self.0, OFF_TASK_START.load())
     }
 
     /// `comm`, as two words.

@@ -1,16 +1,21 @@
 //! What goes to disks and to the network.
 
-use aya_ebpf::{Global, helpers};
-
 use super::*;
 
-/// `io_cgrp_id` of this kernel.
-#[unsafe(no_mangle)]
-static IO_CGRP_ID: Global<u64> = Global::new(0);
+globals! {
+    /// `io_cgrp_id` of this kernel.
+    IO_CGRP_ID = 0;
+}
 
-/// `struct bio *`
-#[derive(Clone, Copy)]
-pub(crate) struct Bio(pub(crate) *const u8);
+pointer! {
+    /// `struct bio *`
+    Bio {
+        /// Bytes; 0 for a flush of the disk's own cache.
+        size: u32 = OFF_BIO_SIZE,
+        /// The one behind it in its request.
+        next: Self = OFF_BIO_NEXT,
+    }
+}
 
 impl Bio {
     /// True for a part of another bio, which that one has been counted for (`BIO_CLONED` of
@@ -28,12 +33,6 @@ impl Bio {
         member::<u32>(self.0, OFF_BIO_OPF.load()) & MASK
     }
 
-    /// Bytes; 0 for a flush of the disk's own cache.
-    #[inline(always)]
-    pub(crate) fn size(self) -> u32 {
-        member(self.0, OFF_BIO_SIZE.load())
-    }
-
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.0 as u64
@@ -42,12 +41,6 @@ impl Bio {
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
-    }
-
-    /// The one behind it in its request.
-    #[inline(always)]
-    pub(crate) fn next(self) -> Self {
-        Self(member(self.0, OFF_BIO_NEXT.load()))
     }
 
     /// The state of the IO controller that it is charged to.
@@ -60,15 +53,11 @@ impl Bio {
     }
 }
 
-/// `struct request *`
-#[derive(Clone, Copy)]
-pub(crate) struct Request(pub(crate) *const u8);
-
-impl Request {
-    /// The first bio that is not done.
-    #[inline(always)]
-    pub(crate) fn bio(self) -> Bio {
-        Bio(member(self.0, OFF_REQUEST_BIO.load()))
+pointer! {
+    /// `struct request *`
+    Request {
+        /// The first bio that is not done.
+        bio: Bio = OFF_REQUEST_BIO,
     }
 }
 
@@ -77,22 +66,15 @@ impl Task {
     /// above that has the controller.
     #[inline(always)]
     pub(crate) fn io_css(self) -> Css {
-        Css(member(
-            self.css_set(),
-            OFF_CSET_SUBSYS.load() + IO_CGRP_ID.load() * 8,
-        ))
+        self.css(IO_CGRP_ID.load())
     }
 }
 
-/// `struct sock *`
-#[derive(Clone, Copy)]
-pub(crate) struct Socket(pub(crate) *const u8);
-
-impl Socket {
-    /// The cgroup, in the unified hierarchy, of the task that made it.
-    #[inline(always)]
-    pub(crate) fn cgroup(self) -> Cgroup {
-        Cgroup(member(self.0, OFF_SOCK_CGROUP.load()))
+pointer! {
+    /// `struct sock *`
+    Socket {
+        /// The cgroup, in the unified hierarchy, of the task that made it.
+        cgroup: Cgroup = OFF_SOCK_CGROUP,
     }
 }
 
@@ -104,9 +86,7 @@ impl Packet {
     /// Segments that a packet of TCP stands for (`tcp_skb_pcount`, include/net/tcp.h).
     #[inline(always)]
     pub(crate) fn segments(self) -> u64 {
-        let at = (self.0 as u64 + OFF_SKB_CB.load() + OFF_CB_SEGMENTS.load()) as *const u16;
-        // SAFETY: a bad address is an error, not a fault.
-        let n = unsafe { helpers::bpf_probe_read_kernel(at) };
-        u64::from(n.unwrap_or(1)).max(1)
+        let at = self.0 as u64 + OFF_SKB_CB.load() + OFF_CB_SEGMENTS.load();
+        u64::from(read_at::<u16>(at).unwrap_or(1)).max(1)
     }
 }
