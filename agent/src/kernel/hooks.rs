@@ -27,176 +27,116 @@ pub struct Hook {
     pub figure: Option<Figure>,
 }
 
+impl Hook {
+    /// One without which something is lost; its program has the tracepoint's name.
+    const fn new(
+        tracepoint: &'static str,
+        arguments: &'static [&'static str],
+        enables: &'static str,
+        lost_without: &'static str,
+    ) -> Self {
+        Self {
+            lost_without: Some(lost_without),
+            ..Self::needed(tracepoint, arguments, enables)
+        }
+    }
+
+    /// One without which no program works.
+    const fn needed(
+        tracepoint: &'static str,
+        arguments: &'static [&'static str],
+        enables: &'static str,
+    ) -> Self {
+        Self {
+            program: tracepoint,
+            tracepoint,
+            arguments,
+            enables,
+            lost_without: None,
+            figure: None,
+        }
+    }
+
+    const fn of_program(self, program: &'static str) -> Self {
+        Self { program, ..self }
+    }
+
+    const fn for_alone(self, figure: Figure) -> Self {
+        Self {
+            figure: Some(figure),
+            ..self
+        }
+    }
+
+    fn fits(&self, found: &[String]) -> bool {
+        let pairs = self.arguments.iter().zip(found);
+        found.len() >= self.arguments.len() && pairs.into_iter().all(|(known, f)| f.contains(known))
+    }
+}
+
 const NO_DISK: &str = "what pods read from and write to disks is unknown";
 const NO_DISK_LATENCY: &str = "how long disks take for what pods read and write is unknown";
 const NO_RETRANSMITS: &str = "TCP segments that pods send again are unknown";
+const NO_OOM_MARK: &str = "kernel OOM kills look like any other SIGKILL";
+const NO_DIRECT_STALL: &str = "no stall time for direct reclaim";
+const NO_MEMCG_STALL: &str = "no stall time for memory cgroup reclaim";
 
 /// Every tracepoint program, in the order in which they are attached: scope before accounting, so that
 /// nothing is missed. Programs on one tracepoint stand beside each other, and the first that fits is attached.
+#[rustfmt::skip]
 pub const HOOKS: &[Hook] = &[
-    Hook {
-        program: "cgroup_mkdir",
-        tracepoint: "cgroup_mkdir",
-        arguments: &["cgroup *"],
-        enables: "pods are seen when they appear",
-        lost_without: None,
-        figure: None,
-    },
-    Hook {
-        program: "cgroup_rmdir",
-        tracepoint: "cgroup_rmdir",
-        arguments: &["cgroup *"],
-        enables: "pods are seen when they go",
-        lost_without: None,
-        figure: None,
-    },
-    Hook {
-        program: "cgroup_release",
-        tracepoint: "cgroup_release",
-        arguments: &["cgroup *"],
-        enables: "accounts are freed when the last task is gone",
-        lost_without: None,
-        figure: None,
-    },
-    Hook {
-        program: "cgroup_attach_task",
-        tracepoint: "cgroup_attach_task",
-        arguments: &["cgroup *", "char *", "task_struct *", "bool"],
-        enables: "a task that is moved counts to where it ran",
-        lost_without: Some("CPU time of a running task that is moved counts to where it moved"),
-        figure: None,
-    },
-    Hook {
-        program: "task_newtask",
-        tracepoint: "task_newtask",
-        arguments: &["task_struct *"],
-        enables: "CPU time is complete where the kernel leaves switches untraced",
-        lost_without: Some("CPU time is lost where the kernel leaves context switches untraced"),
-        figure: None,
-    },
-    Hook {
-        program: "sched_process_exit",
-        tracepoint: "sched_process_exit",
-        arguments: &["task_struct *"],
-        enables: "exits of every pod",
-        lost_without: Some("exits are unknown"),
-        figure: None,
-    },
-    Hook {
-        program: "sched_switch",
-        tracepoint: "sched_switch",
-        arguments: &["bool", "task_struct *", "task_struct *", "unsigned int"],
-        enables: "CPU time and run-queue wait of every pod",
-        lost_without: None,
-        figure: None,
-    },
-    Hook {
-        program: "direct_reclaim_begin",
-        tracepoint: "mm_vmscan_direct_reclaim_begin",
-        arguments: &[],
-        enables: "stall time of pods in reclaim for the node",
-        lost_without: Some("no stall time for direct reclaim"),
-        figure: None,
-    },
-    Hook {
-        program: "direct_reclaim_end",
-        tracepoint: "mm_vmscan_direct_reclaim_end",
-        arguments: &[],
-        enables: "stall time of pods in reclaim for the node",
-        lost_without: Some("no stall time for direct reclaim"),
-        figure: None,
-    },
-    Hook {
-        program: "memcg_reclaim_begin",
-        tracepoint: "mm_vmscan_memcg_reclaim_begin",
-        arguments: &[],
-        enables: "stall time of pods in reclaim for a limit",
-        lost_without: Some("no stall time for memory cgroup reclaim"),
-        figure: None,
-    },
-    Hook {
-        program: "memcg_reclaim_end",
-        tracepoint: "mm_vmscan_memcg_reclaim_end",
-        arguments: &[],
-        enables: "stall time of pods in reclaim for a limit",
-        lost_without: Some("no stall time for memory cgroup reclaim"),
-        figure: None,
-    },
-    Hook {
-        program: "mark_victim_task",
-        tracepoint: "mark_victim",
-        arguments: &["task_struct *"],
-        enables: "exits by the kernel's OOM killer are marked",
-        lost_without: Some("kernel OOM kills look like any other SIGKILL"),
-        figure: None,
-    },
+    Hook::needed("cgroup_mkdir", &["cgroup *"], "pods are seen when they appear"),
+    Hook::needed("cgroup_rmdir", &["cgroup *"], "pods are seen when they go"),
+    Hook::needed("cgroup_release", &["cgroup *"], "accounts are freed when the last task is gone"),
+    Hook::new("cgroup_attach_task", &["cgroup *", "char *", "task_struct *", "bool"],
+        "a task that is moved counts to where it ran",
+        "CPU time of a running task that is moved counts to where it moved"),
+    Hook::new("task_newtask", &["task_struct *"],
+        "CPU time is complete where the kernel leaves switches untraced",
+        "CPU time is lost where the kernel leaves context switches untraced"),
+    Hook::new("sched_process_exit", &["task_struct *"], "exits of every pod", "exits are unknown"),
+    Hook::needed("sched_switch", &["bool", "task_struct *", "task_struct *", "unsigned int"],
+        "CPU time and run-queue wait of every pod"),
+    Hook::new("mm_vmscan_direct_reclaim_begin", &[], "stall time of pods in reclaim for the node", NO_DIRECT_STALL)
+        .of_program("direct_reclaim_begin"),
+    Hook::new("mm_vmscan_direct_reclaim_end", &[], "stall time of pods in reclaim for the node", NO_DIRECT_STALL)
+        .of_program("direct_reclaim_end"),
+    Hook::new("mm_vmscan_memcg_reclaim_begin", &[], "stall time of pods in reclaim for a limit", NO_MEMCG_STALL)
+        .of_program("memcg_reclaim_begin"),
+    Hook::new("mm_vmscan_memcg_reclaim_end", &[], "stall time of pods in reclaim for a limit", NO_MEMCG_STALL)
+        .of_program("memcg_reclaim_end"),
+    Hook::new("mark_victim", &["task_struct *"], "exits by the kernel's OOM killer are marked", NO_OOM_MARK)
+        .of_program("mark_victim_task"),
     // Before 6.8 the kernel hands over the process id.
-    Hook {
-        program: "mark_victim_pid",
-        tracepoint: "mark_victim",
-        arguments: &["int"],
-        enables: "exits by the kernel's OOM killer are marked",
-        lost_without: Some("kernel OOM kills look like any other SIGKILL"),
-        figure: None,
-    },
-    Hook {
-        program: "block_bio_queue",
-        tracepoint: "block_bio_queue",
-        arguments: &["bio *"],
-        enables: "bytes and operations of disks of every pod",
-        lost_without: Some(NO_DISK),
-        figure: Some(Figure::Disk),
-    },
-    Hook {
-        program: "block_bio_complete",
-        tracepoint: "block_bio_complete",
-        arguments: &["request_queue *", "bio *"],
-        enables: "how long each disk without a queue of requests takes",
-        lost_without: Some(NO_DISK_LATENCY),
-        figure: Some(Figure::DiskLatency),
-    },
-    Hook {
-        program: "block_rq_complete",
-        tracepoint: "block_rq_complete",
-        arguments: &["request *", "blk_status_t", "unsigned int"],
-        enables: "how long each other disk takes",
-        lost_without: Some(NO_DISK_LATENCY),
-        figure: Some(Figure::DiskLatency),
-    },
-    Hook {
-        program: "tcp_retransmit_skb",
-        tracepoint: "tcp_retransmit_skb",
-        arguments: &["sock *", "sk_buff *"],
-        enables: "TCP segments that every pod sends again",
-        lost_without: Some(NO_RETRANSMITS),
-        figure: Some(Figure::Retransmits),
-    },
+    Hook::new("mark_victim", &["int"], "exits by the kernel's OOM killer are marked", NO_OOM_MARK)
+        .of_program("mark_victim_pid"),
+    Hook::new("block_bio_queue", &["bio *"], "bytes and operations of disks of every pod", NO_DISK)
+        .for_alone(Figure::Disk),
+    Hook::new("block_bio_complete", &["request_queue *", "bio *"],
+        "how long each disk without a queue of requests takes", NO_DISK_LATENCY)
+        .for_alone(Figure::DiskLatency),
+    Hook::new("block_rq_complete", &["request *", "blk_status_t", "unsigned int"],
+        "how long each other disk takes", NO_DISK_LATENCY)
+        .for_alone(Figure::DiskLatency),
+    Hook::new("tcp_retransmit_skb", &["sock *", "sk_buff *"],
+        "TCP segments that every pod sends again", NO_RETRANSMITS)
+        .for_alone(Figure::Retransmits),
 ];
 
 /// The fentry program on the function that sees every charge of memory (kernel `mm/page_counter.c`). The
 /// kernel's verifier compares its arguments.
-pub const CHARGE: Hook = Hook {
-    program: "charge",
-    tracepoint: "page_counter_try_charge",
-    arguments: &["page_counter *", "unsigned long"],
-    enables: "levels checked at every charge",
-    lost_without: Some(
-        "levels are seen at context switches, by eventfd and by the sampler, not at the charge itself",
-    ),
-    figure: None,
-};
+#[rustfmt::skip]
+pub const CHARGE: Hook = Hook::new("page_counter_try_charge", &["page_counter *", "unsigned long"],
+    "levels checked at every charge",
+    "levels are seen at context switches, by eventfd and by the sampler, not at the charge itself")
+    .of_program("charge");
 
 /// The iterator over cgroups (kernel `kernel/bpf/cgroup_iter.c`, 6.1).
-pub const WALK: Hook = Hook {
-    program: "walk",
-    tracepoint: "bpf_iter_cgroup",
-    arguments: &["bpf_iter_meta *", "cgroup *"],
-    enables: "memory and throttling of every pod in one pass",
-    lost_without: Some(
-        "memory and throttling of pods are read file by file, without peaks and page faults",
-    ),
-    figure: None,
-};
+#[rustfmt::skip]
+pub const WALK: Hook = Hook::new("bpf_iter_cgroup", &["bpf_iter_meta *", "cgroup *"],
+    "memory and throttling of every pod in one pass",
+    "memory and throttling of pods are read file by file, without peaks and page faults")
+    .of_program("walk");
 
 /// A figure's purpose, and the loss where this kernel lacks a structure member that it needs; `None`
 /// where no program works without it.
@@ -330,11 +270,4 @@ pub fn choose<'a>(hooks: &'a [Hook], found: Option<&[String]>) -> Result<&'a Hoo
             known.join(") or (")
         )
     })
-}
-
-impl Hook {
-    fn fits(&self, found: &[String]) -> bool {
-        let pairs = self.arguments.iter().zip(found);
-        found.len() >= self.arguments.len() && pairs.into_iter().all(|(known, f)| f.contains(known))
-    }
 }
