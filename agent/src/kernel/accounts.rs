@@ -12,14 +12,12 @@ use aya::{
     Ebpf, Pod,
     maps::{Array, MapData, MapError, PerCpuArray},
 };
-use podwarden_abi::{
-    Account, Control, CpuAccount, CpuState, DropCounter, Level, MAX_ACCOUNT_DEPTH, NO_SLOT,
-    Objective, SharedAccount, Tracked, WalkPlan,
-};
+use podwarden_abi::{Account, Control, CpuState, DropCounter, MAX_ACCOUNT_DEPTH, NO_SLOT, Tracked};
 
 use super::{
     loader::{self, LoadError},
     pins::Pins,
+    wire::Wire,
 };
 use crate::api::types::DropStats;
 pub use key::{FoldTarget, PodKey};
@@ -33,28 +31,8 @@ pub(super) use shapes::{max_tracked, shapes};
 /// `BPF_NOEXIST` of include/uapi/linux/bpf.h.
 const NO_EXIST: u64 = 1;
 
-/// A type of the boundary, as aya wants it.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wire<T>(pub(super) T);
-
-macro_rules! wire {
-    ($($t:ty),*) => { $(
-        // SAFETY: repr(C), integers only, every padding byte named (sizes asserted where they are declared).
-        unsafe impl Pod for Wire<$t> {}
-    )* };
-}
-wire!(
-    CpuAccount,
-    SharedAccount,
-    Control,
-    CpuState,
-    Level,
-    Objective,
-    Tracked,
-    WalkPlan,
-    Record
-);
+// SAFETY: repr(C), integers only, every padding byte named (its size is asserted where it is declared).
+unsafe impl Pod for Wire<Record> {}
 
 /// A map operation failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,12 @@
 //! Records of the rings -> typed events. Anything malformed is an error, never a panic.
 
-use bytes::Buf as _;
+use aya::Pod;
 use podwarden_abi::{
     CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, LongWait, NAME_LEN, NearLimitEvent,
     OomEvent,
 };
+
+use super::wire::Wire;
 
 /// A record of the telemetry ring.
 #[derive(Debug, Clone)]
@@ -56,117 +58,50 @@ pub enum DecodeError {
     Kind(u32),
 }
 
-/// A record of at least the size of `T`, to read its fields from in their order.
-fn record<T>(bytes: &[u8]) -> Result<&[u8], DecodeError> {
+/// The record of type `T` that `bytes` begin with.
+fn record<T>(bytes: &[u8]) -> Result<T, DecodeError>
+where
+    Wire<T>: Pod,
+{
     let (found, expected) = (bytes.len(), size_of::<T>());
-    bytes
-        .get(..expected)
-        .ok_or(DecodeError::Short { found, expected })
-}
-
-fn header(record: &mut &[u8]) -> EventHeader {
-    EventHeader {
-        kind: record.get_u32_ne(),
-        slot: record.get_u32_ne(),
-        time_ns: record.get_u64_ne(),
-        cgroup: record.get_u64_ne(),
-    }
-}
-
-fn text<const N: usize>(record: &mut &[u8]) -> [u8; N] {
-    let mut text = [0; N];
-    record.copy_to_slice(&mut text);
-    text
+    Wire::read(bytes).ok_or(DecodeError::Short { found, expected })
 }
 
 /// Reads a record of the telemetry ring.
 pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
-    let kind = header(&mut record::<EventHeader>(bytes)?).kind;
+    let EventHeader { kind, .. } = record(bytes)?;
     Ok(
         match EventKind::from_u32(kind).ok_or(DecodeError::Kind(kind))? {
             EventKind::Mkdir => Telemetry::Created(change(bytes)?),
             EventKind::Rmdir => Telemetry::Removed(change(bytes)?),
             EventKind::Release => Telemetry::Released(change(bytes)?),
-            EventKind::Exit => Telemetry::Exit(exit(bytes)?),
-            EventKind::Oom => Telemetry::Oom(oom(bytes)?),
-            EventKind::NearLimit => Telemetry::NearLimit(near_limit(bytes)?),
+            EventKind::Exit => Telemetry::Exit(record(bytes)?),
+            EventKind::Oom => Telemetry::Oom(record(bytes)?),
+            EventKind::NearLimit => Telemetry::NearLimit(record(bytes)?),
         },
     )
 }
 
 /// Reads a record of the decisions ring; allocates nothing.
 pub fn crossing(bytes: &[u8]) -> Result<Crossing, DecodeError> {
-    let mut record = record::<Crossing>(bytes)?;
-    Ok(Crossing {
-        time_ns: record.get_u64_ne(),
-        cgroup: record.get_u64_ne(),
-        usage_pages: record.get_u64_ne(),
-        level_pages: record.get_u64_ne(),
-        source: record.get_u32_ne(),
-        pad: record.get_u32_ne(),
-    })
+    record(bytes)
 }
 
 /// Reads a record of the ring of waits; allocates nothing.
 pub fn long_wait(bytes: &[u8]) -> Result<LongWait, DecodeError> {
-    let mut record = record::<LongWait>(bytes)?;
-    Ok(LongWait {
-        time_ns: record.get_u64_ne(),
-        wait_ns: record.get_u64_ne(),
-        slot: record.get_u32_ne(),
-        pad: record.get_u32_ne(),
-    })
-}
-
-fn near_limit(bytes: &[u8]) -> Result<NearLimitEvent, DecodeError> {
-    let mut record = record::<NearLimitEvent>(bytes)?;
-    Ok(NearLimitEvent {
-        header: header(&mut record),
-        memory_cgroup: record.get_u64_ne(),
-        usage_pages: record.get_u64_ne(),
-        limit_pages: record.get_u64_ne(),
-        percent: record.get_u32_ne(),
-        pad: record.get_u32_ne(),
-    })
+    record(bytes)
 }
 
 fn change(bytes: &[u8]) -> Result<CgroupChange, DecodeError> {
-    let mut record = record::<CgroupEvent>(bytes)?;
-    let header = header(&mut record);
-    let parent = record.get_u64_ne();
-    let depth = record.get_u32_ne();
-    let length = (record.get_u32_ne() as usize).min(NAME_LEN);
+    let event: CgroupEvent = record(bytes)?;
+    let length = (event.name_len as usize).min(NAME_LEN);
     Ok(CgroupChange {
-        time_ns: header.time_ns,
-        id: header.cgroup,
-        parent,
-        slot: header.slot,
-        depth,
-        name: String::from_utf8_lossy(&record[..length]).into_owned(),
-    })
-}
-
-fn exit(bytes: &[u8]) -> Result<ExitEvent, DecodeError> {
-    let mut record = record::<ExitEvent>(bytes)?;
-    Ok(ExitEvent {
-        header: header(&mut record),
-        tgid: record.get_u32_ne(),
-        status: record.get_u32_ne(),
-        run_time_ns: record.get_u64_ne(),
-        cpu_ns: record.get_u64_ne(),
-        max_rss_pages: record.get_u64_ne(),
-        comm: text(&mut record),
-        oom: record.get_u32_ne(),
-        pad: record.get_u32_ne(),
-    })
-}
-
-fn oom(bytes: &[u8]) -> Result<OomEvent, DecodeError> {
-    let mut record = record::<OomEvent>(bytes)?;
-    Ok(OomEvent {
-        header: header(&mut record),
-        tgid: record.get_u32_ne(),
-        pad: record.get_u32_ne(),
+        time_ns: event.header.time_ns,
+        id: event.header.cgroup,
+        parent: event.parent,
+        slot: event.header.slot,
+        depth: event.depth,
+        name: String::from_utf8_lossy(&event.name[..length]).into_owned(),
     })
 }
 

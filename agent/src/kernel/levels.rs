@@ -7,8 +7,8 @@ use aya::{
 use podwarden_abi::{Level, LevelState};
 
 use super::{
-    accounts::Wire,
     loader::{LoadError, take},
+    wire::Wire,
 };
 
 /// The table of levels.

@@ -17,3 +17,4 @@ mod sys;
 pub(crate) mod urgent;
 pub(crate) mod waits;
 pub mod walk;
+mod wire;

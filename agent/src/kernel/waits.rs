@@ -13,9 +13,9 @@ use aya::{
 use podwarden_abi::{LongWait, Objective};
 
 use super::{
-    accounts::Wire,
     events,
     loader::{LoadError, ring, take},
+    wire::Wire,
 };
 use crate::base::clock::nanos;
 

@@ -3,11 +3,11 @@
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, Queue};
 use podwarden_abi::{Account, CpuAccount, SharedAccount, Tracked};
 
-use super::{
-    Wire,
-    fold::{Maps, Record, Records},
+use super::fold::{Maps, Record, Records};
+use crate::{
+    base::error::chain,
+    kernel::{pins::Pins, wire::Wire},
 };
-use crate::{base::error::chain, kernel::pins::Pins};
 
 /// `BPF_F_NO_PREALLOC` of include/uapi/linux/bpf.h: only entries that exist take memory.
 pub(super) const NO_PREALLOC: u32 = 1;

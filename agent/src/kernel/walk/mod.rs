@@ -34,11 +34,11 @@ pub use podwarden_abi::CgroupRecord;
 use podwarden_abi::{MAX_ACCOUNT_DEPTH, MemoryItem, NO_ITEM, WalkEnd, WalkPlan};
 
 use super::{
-    accounts::Wire,
     casts::Casts,
     hooks,
     refusal::refusal,
     sys::{bpf, empty},
+    wire::Wire,
 };
 
 /// The structure that has a memory cgroup's statistics.
@@ -150,20 +150,8 @@ impl Walker {
         };
         let directory = File::open(path).map_err(failed("opening the directory"))?;
         let link = self.link(&directory).map_err(failed("making a link"))?;
-        let mut iterator = iterator(&link).map_err(failed("making an iterator"))?;
-        let mut end = [0; size_of::<WalkEnd>()];
-        iterator
-            .read_exact(&mut end)
-            .map_err(failed("reading to the end"))?;
-        let word = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&end[at..at + 8]);
-            u64::from_ne_bytes(bytes)
-        };
-        let end = WalkEnd {
-            session: word(0),
-            places: word(8),
-        };
+        let iterator = iterator(&link).map_err(failed("making an iterator"))?;
+        let end = end(iterator).map_err(failed("reading to the end"))?;
         Ok(self.records.read(end, each))
     }
 
@@ -216,6 +204,13 @@ fn iterator(link: &OwnedFd) -> io::Result<File> {
     let mut attr = empty();
     attr.iter_create.link_fd = link.as_raw_fd().cast_unsigned();
     bpf(bpf_cmd::BPF_ITER_CREATE, &attr).map(File::from)
+}
+
+/// Makes a pass.
+fn end(mut iterator: File) -> io::Result<WalkEnd> {
+    let mut end = [0; size_of::<WalkEnd>()];
+    iterator.read_exact(&mut end)?;
+    Wire::read(&end).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// The map of records in this process's memory.
