@@ -21,7 +21,7 @@ mod text;
 
 pub use self::recorder::recorder;
 use self::{
-    family::{Family, Seconds, labels},
+    family::{Family, Seconds, counters, gauges, labels},
     parts::Parts,
     text::Text,
 };
@@ -139,17 +139,18 @@ fn reclaimed(text: &mut Text, reclaimed: Option<&ReclaimedStats>) {
     let Some(reclaimed) = reclaimed else {
         return;
     };
-    let offers = [("batch", reclaimed.batch), ("mid", reclaimed.mid)];
-    let mut family = Family::gauge(text, "podwarden_reclaimed_cpu_cores",
-        "CPU that the node offers to pods of a band; no series where that is not computed");
-    for (band, offer) in offers {
-        family.add(&labels([("band", band)]), offer.cpu_milli as f64 / 1e3);
-    }
-    let mut family = Family::gauge(text, "podwarden_reclaimed_memory_bytes",
-        "Memory that the node offers to pods of a band; no series where that is not computed");
-    for (band, offer) in offers {
-        family.add(&labels([("band", band)]), offer.memory_bytes);
-    }
+    let offers = [("batch", &reclaimed.batch), ("mid", &reclaimed.mid)]
+        .map(|(band, offer)| (labels([("band", band)]), offer));
+    gauges(text, &offers, &[
+        ("podwarden_reclaimed_cpu_cores",
+            "CPU that the node offers to pods of a band; no series where that is not computed",
+            |offer| Some(offer.cpu_milli as f64 / 1e3)),
+    ]);
+    gauges(text, &offers, &[
+        ("podwarden_reclaimed_memory_bytes",
+            "Memory that the node offers to pods of a band; no series where that is not computed",
+            |offer| Some(offer.memory_bytes)),
+    ]);
 }
 
 #[rustfmt::skip]
@@ -188,33 +189,25 @@ fn sources(text: &mut Text, sources: &[SourceStats]) {
     if sources.is_empty() {
         return;
     }
-    let mut family = Family::gauge(text, "podwarden_pod_source_up",
-        "1 while a source of pods has sent what it has and is followed");
-    for source in sources {
-        let up = source.reported && source.problem.is_none();
-        family.add(&labels([("source", &source.name)]), u64::from(up));
-    }
-    let mut family = Family::gauge(text, "podwarden_pod_source_pods", "Pods that a source has");
-    for source in sources {
-        family.add(&labels([("source", &source.name)]), source.pods);
-    }
-    let mut family = Family::counter(text, "podwarden_pod_source_updates_total",
-        "Changes of pods that a source sent");
-    for source in sources {
-        family.add(&labels([("source", &source.name)]), source.updates);
-    }
+    let sources: Vec<_> = sources.iter().map(|source| (labels([("source", &source.name)]), source)).collect();
+    gauges(text, &sources, &[
+        ("podwarden_pod_source_up", "1 while a source of pods has sent what it has and is followed",
+            |source| Some(u64::from(source.reported && source.problem.is_none()))),
+        ("podwarden_pod_source_pods", "Pods that a source has", |source| Some(source.pods)),
+    ]);
+    counters(text, &sources, &[
+        ("podwarden_pod_source_updates_total", "Changes of pods that a source sent", |source| Some(source.updates)),
+    ]);
 }
 
 #[rustfmt::skip]
 fn tiers(text: &mut Text, tiers: &[TierStats]) {
     let tiers: Vec<_> = tiers.iter().map(|tier| (labels([("tier", &tier.name)]), tier)).collect();
-    let mut family = Family::counter(text, "podwarden_tier_cpu_usage_seconds_total",
-        "CPU time of everything below the tier's cgroup");
-    for (labels, tier) in &tiers {
-        family.add(labels, Seconds(tier.cpu.usage_core_nano_seconds));
-    }
-    type Figure = fn(&TierStats) -> Option<u64>;
-    let gauges: [(_, _, Figure); 5] = [
+    counters(text, &tiers, &[
+        ("podwarden_tier_cpu_usage_seconds_total", "CPU time of everything below the tier's cgroup",
+            |tier| Some(Seconds(tier.cpu.usage_core_nano_seconds))),
+    ]);
+    gauges(text, &tiers, &[
         ("podwarden_tier_memory_usage_bytes", "Memory of everything below the tier's cgroup",
             |tier| Some(tier.memory.as_ref()?.usage_bytes)),
         ("podwarden_tier_memory_limit_bytes", "Memory limit in force on the tier's cgroup; no series when there is none",
@@ -225,29 +218,21 @@ fn tiers(text: &mut Text, tiers: &[TierStats]) {
             |tier| tier.convergence.as_ref()?.target_bytes),
         ("podwarden_tier_memory_gap_bytes", "Memory that the tier uses above its target, and that its limit waits for",
             |tier| Some(tier.convergence.as_ref()?.gap_bytes)),
-    ];
-    for (name, help, of) in gauges {
-        let mut family = Family::gauge(text, name, help);
-        for (labels, tier) in &tiers {
-            if let Some(value) = of(tier) {
-                family.add(labels, value);
-            }
-        }
-    }
-    let converging = || tiers.iter().filter_map(|(labels, tier)| Some((labels, tier.convergence.as_ref()?)));
+    ]);
     let mut family = Family::counter(text, "podwarden_tier_convergence_steps_total",
         "Steps towards the tier's target, by the file that was written: max, high, reclaim");
-    for (labels, convergence) in converging() {
-        let steps = &convergence.steps;
+    for (labels, tier) in &tiers {
+        let Some(steps) = tier.convergence.as_ref().map(|convergence| &convergence.steps) else {
+            continue;
+        };
         for (file, count) in [("max", steps.max), ("high", steps.high), ("reclaim", steps.reclaim)] {
             family.add_with(labels, ("file", file), count);
         }
     }
-    let mut family = Family::counter(text, "podwarden_tier_reclaimed_bytes_total",
-        "Page cache that was dropped to bring the tier to its target");
-    for (labels, convergence) in converging() {
-        family.add(labels, convergence.reclaimed_bytes);
-    }
+    counters(text, &tiers, &[
+        ("podwarden_tier_reclaimed_bytes_total", "Page cache that was dropped to bring the tier to its target",
+            |tier| Some(tier.convergence.as_ref()?.reclaimed_bytes)),
+    ]);
 }
 
 /// Upper bounds of buckets in seconds: bucket `i` ends at `2^(i+1)` microseconds.

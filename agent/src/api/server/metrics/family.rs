@@ -102,6 +102,27 @@ impl Bounds {
     }
 }
 
+/// Name and help of a family, and the figure of one that has it.
+pub(super) type Figure<T, V> = (&'static str, &'static str, fn(&T) -> Option<V>);
+
+/// Counters of those with these labels.
+pub(super) fn counters<T, V: Value>(
+    text: &mut Text,
+    of: &[(Labels, &T)],
+    figures: &[Figure<T, V>],
+) {
+    for (name, help, figure) in figures {
+        Family::counter(text, name, help).add_each(of, *figure);
+    }
+}
+
+/// The same for gauges.
+pub(super) fn gauges<T, V: Value>(text: &mut Text, of: &[(Labels, &T)], figures: &[Figure<T, V>]) {
+    for (name, help, figure) in figures {
+        Family::gauge(text, name, help).add_each(of, *figure);
+    }
+}
+
 /// One family: its description once, then a line for each set of labels.
 pub(super) struct Family<'a> {
     text: &'a mut Text,
@@ -129,6 +150,15 @@ impl<'a> Family<'a> {
 
     pub(super) fn add(&mut self, labels: &Labels, value: impl Value) {
         self.line("", labels, None, value);
+    }
+
+    /// A line for each that has the figure.
+    fn add_each<T, V: Value>(&mut self, of: &[(Labels, &T)], figure: fn(&T) -> Option<V>) {
+        for (labels, one) in of {
+            if let Some(value) = figure(one) {
+                self.add(labels, value);
+            }
+        }
     }
 
     /// With one label more, whose value needs no escapes.

@@ -1,15 +1,13 @@
 //! The series of pods.
 
 use super::{
-    family::{Bounds, Family, Labels, Seconds, labels},
+    family::{Bounds, Family, Labels, Seconds, counters, gauges, labels},
     text::Text,
 };
 use crate::{
     api::{
         published::Figures,
-        types::{
-            DiskStats, InterfaceStats, LatencyStats, PodStats, PressureStats, ThrottlingStats,
-        },
+        types::{DiskStats, InterfaceStats, LatencyStats, PodStats},
     },
     config::PodSeries,
 };
@@ -39,6 +37,7 @@ pub(super) fn write(text: &mut Text, figures: &Figures, detail: PodSeries) {
     cpu(text, &pods);
     waits(text, &pods, detail);
     memory(text, &pods);
+    stalls(text, &pods);
     oom_kills(text, &pods);
     given(text, &pods);
     if detail == PodSeries::Full {
@@ -46,7 +45,6 @@ pub(super) fn write(text: &mut Text, figures: &Figures, detail: PodSeries) {
         switches_and_periods(text, &pods);
         exits(text, &pods);
         tasks(text, &pods);
-        refused_forks(text, &pods);
         pressure(text, &pods);
         disk(text, &pods);
         network(text, &pods);
@@ -55,41 +53,25 @@ pub(super) fn write(text: &mut Text, figures: &Figures, detail: PodSeries) {
 
 #[rustfmt::skip]
 fn cpu(text: &mut Text, pods: &[Labelled<'_>]) {
-    let mut family = Family::counter(text, "podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod");
-    for (labels, pod) in pods {
-        family.add(labels, Seconds(pod.cpu.usage_core_nano_seconds));
-    }
-    let mut family = Family::counter(text, "podwarden_pod_cpu_throttled_seconds_total",
-        "Time that the pod was throttled by its CPU quota, summed over CPUs");
-    for (labels, pod) in pods {
-        if let Some(throttling) = pod.cpu.throttling {
-            family.add(labels, Seconds(throttling.throttled_nano_seconds));
-        }
-    }
+    counters(text, pods, &[
+        ("podwarden_pod_cpu_usage_seconds_total", "CPU time of the pod",
+            |pod| Some(Seconds(pod.cpu.usage_core_nano_seconds))),
+        ("podwarden_pod_cpu_throttled_seconds_total",
+            "Time that the pod was throttled by its CPU quota, summed over CPUs",
+            |pod| Some(Seconds(pod.cpu.throttling?.throttled_nano_seconds))),
+    ]);
 }
 
 #[rustfmt::skip]
 fn switches_and_periods(text: &mut Text, pods: &[Labelled<'_>]) {
-    let mut family = Family::counter(text, "podwarden_pod_context_switches_total",
-        "Context switches into tasks of the pod");
-    for (labels, pod) in pods {
-        family.add(labels, pod.cpu.context_switches);
-    }
-    type Figure = fn(ThrottlingStats) -> u64;
-    let counters: [(_, _, Figure); 2] = [
+    counters(text, pods, &[
+        ("podwarden_pod_context_switches_total", "Context switches into tasks of the pod",
+            |pod| Some(pod.cpu.context_switches)),
         ("podwarden_pod_cpu_periods_total", "Periods of CPU quotas in which the pod ran",
-            |throttling| throttling.periods),
+            |pod| Some(pod.cpu.throttling?.periods)),
         ("podwarden_pod_cpu_throttled_periods_total", "Periods at whose end the pod was throttled by its CPU quota",
-            |throttling| throttling.throttled_periods),
-    ];
-    for (name, help, of) in counters {
-        let mut family = Family::counter(text, name, help);
-        for (labels, pod) in pods {
-            if let Some(throttling) = pod.cpu.throttling {
-                family.add(labels, of(throttling));
-            }
-        }
-    }
+            |pod| Some(pod.cpu.throttling?.throttled_periods)),
+    ]);
 }
 
 /// Without detail the histogram has one bucket: count and sum stay what they are.
@@ -113,8 +95,7 @@ fn waits(text: &mut Text, pods: &[Labelled<'_>], detail: PodSeries) {
 
 #[rustfmt::skip]
 fn memory(text: &mut Text, pods: &[Labelled<'_>]) {
-    type Figure = fn(&PodStats) -> Option<u64>;
-    let gauges: [(_, _, Figure); 4] = [
+    gauges(text, pods, &[
         ("podwarden_pod_memory_usage_bytes", "Memory charged to the pod, page cache included",
             |pod| Some(pod.memory.as_ref()?.usage_bytes)),
         ("podwarden_pod_memory_working_set_bytes", "Usage without inactive page cache, as cAdvisor computes it",
@@ -123,15 +104,11 @@ fn memory(text: &mut Text, pods: &[Labelled<'_>]) {
             |pod| Some(pod.memory.as_ref()?.rss_bytes)),
         ("podwarden_pod_memory_limit_bytes", "Memory limit in force on the pod's cgroup; no series when there is none",
             |pod| pod.memory.as_ref()?.limit_bytes),
-    ];
-    for (name, help, of) in gauges {
-        let mut family = Family::gauge(text, name, help);
-        for (labels, pod) in pods {
-            if let Some(value) = of(pod) {
-                family.add(labels, value);
-            }
-        }
-    }
+    ]);
+}
+
+#[rustfmt::skip]
+fn stalls(text: &mut Text, pods: &[Labelled<'_>]) {
     let mut family = Family::counter(text, "podwarden_pod_reclaim_stall_seconds_total",
         "Time that tasks of the pod reclaimed memory instead of running, by kind of reclaim");
     for (labels, pod) in pods {
@@ -146,27 +123,24 @@ fn memory(text: &mut Text, pods: &[Labelled<'_>]) {
 
 #[rustfmt::skip]
 fn shared(text: &mut Text, pods: &[Labelled<'_>]) {
-    let mut family = Family::gauge(text, "podwarden_pod_memory_shared_bytes",
-        "Shared memory of the pod: volumes in memory, /dev/shm, what its processes share");
-    for (labels, pod) in pods {
-        if let Some(memory) = &pod.memory {
-            family.add(labels, memory.shared_bytes);
-        }
-    }
+    gauges(text, pods, &[
+        ("podwarden_pod_memory_shared_bytes",
+            "Shared memory of the pod: volumes in memory, /dev/shm, what its processes share",
+            |pod| Some(pod.memory.as_ref()?.shared_bytes)),
+    ]);
 }
 
 /// Only of pods that are asked.
 #[rustfmt::skip]
 fn given(text: &mut Text, pods: &[Labelled<'_>]) {
-    let asked = || pods.iter().filter_map(|(labels, pod)| Some((labels, pod.proactive_reclaim.as_ref()?)));
-    if asked().next().is_none() {
+    if pods.iter().all(|(_, pod)| pod.proactive_reclaim.is_none()) {
         return;
     }
-    let mut family = Family::counter(text, "podwarden_pod_memory_proactively_reclaimed_bytes_total",
-        "Page cache that the pod gave back before anything needed it");
-    for (labels, given) in asked() {
-        family.add(labels, given.reclaimed_bytes);
-    }
+    counters(text, pods, &[
+        ("podwarden_pod_memory_proactively_reclaimed_bytes_total",
+            "Page cache that the pod gave back before anything needed it",
+            |pod| Some(pod.proactive_reclaim.as_ref()?.reclaimed_bytes)),
+    ]);
 }
 
 #[rustfmt::skip]
@@ -187,79 +161,52 @@ fn exits(text: &mut Text, pods: &[Labelled<'_>]) {
 
 #[rustfmt::skip]
 fn tasks(text: &mut Text, pods: &[Labelled<'_>]) {
-    let mut family = Family::gauge(text, "podwarden_pod_tasks",
-        "Tasks of the pod: threads, each of which counts against a limit on processes");
-    for (labels, pod) in pods {
-        if let Some(tasks) = pod.tasks {
-            family.add(labels, tasks);
-        }
-    }
-}
-
-#[rustfmt::skip]
-fn refused_forks(text: &mut Text, pods: &[Labelled<'_>]) {
-    let mut family = Family::counter(text, "podwarden_pod_refused_forks_total",
-        "Forks of the pod that a limit on processes refused (pids.max)");
-    for (labels, pod) in pods {
-        if let Some(forks) = pod.refused_forks {
-            family.add(labels, forks);
-        }
-    }
+    gauges(text, pods, &[
+        ("podwarden_pod_tasks", "Tasks of the pod: threads, each of which counts against a limit on processes",
+            |pod| pod.tasks),
+    ]);
+    counters(text, pods, &[
+        ("podwarden_pod_refused_forks_total", "Forks of the pod that a limit on processes refused (pids.max)",
+            |pod| pod.refused_forks),
+    ]);
 }
 
 #[rustfmt::skip]
 fn oom_kills(text: &mut Text, pods: &[Labelled<'_>]) {
-    let mut family = Family::counter(text, "podwarden_pod_oom_kills_total",
-        "Processes of the pod that the kernel's OOM killer chose");
-    for (labels, pod) in pods {
-        family.add(labels, pod.exits.oom_killed);
-    }
+    counters(text, pods, &[
+        ("podwarden_pod_oom_kills_total", "Processes of the pod that the kernel's OOM killer chose",
+            |pod| Some(pod.exits.oom_killed)),
+    ]);
 }
 
 #[rustfmt::skip]
 fn pressure(text: &mut Text, pods: &[Labelled<'_>]) {
-    type Figure = fn(PressureStats) -> Option<u64>;
-    let counters: [(_, _, Figure); 6] = [
+    counters(text, pods, &[
         ("podwarden_pod_pressure_cpu_waiting_seconds_total", "Time in which a task of the pod waited for a CPU",
-            |of| Some(of.cpu.some_nano_seconds)),
+            |pod| Some(Seconds(pod.pressure?.cpu.some_nano_seconds))),
         ("podwarden_pod_pressure_cpu_stalled_seconds_total", "Time in which all tasks of the pod waited for a CPU",
-            |of| of.cpu.full_nano_seconds),
+            |pod| pod.pressure?.cpu.full_nano_seconds.map(Seconds)),
         ("podwarden_pod_pressure_memory_waiting_seconds_total", "Time in which a task of the pod waited for memory",
-            |of| Some(of.memory.some_nano_seconds)),
+            |pod| Some(Seconds(pod.pressure?.memory.some_nano_seconds))),
         ("podwarden_pod_pressure_memory_stalled_seconds_total", "Time in which all tasks of the pod waited for memory",
-            |of| of.memory.full_nano_seconds),
+            |pod| pod.pressure?.memory.full_nano_seconds.map(Seconds)),
         ("podwarden_pod_pressure_io_waiting_seconds_total", "Time in which a task of the pod waited for disks",
-            |of| Some(of.io.some_nano_seconds)),
+            |pod| Some(Seconds(pod.pressure?.io.some_nano_seconds))),
         ("podwarden_pod_pressure_io_stalled_seconds_total", "Time in which all tasks of the pod waited for disks",
-            |of| of.io.full_nano_seconds),
-    ];
-    for (name, help, of) in counters {
-        let mut family = Family::counter(text, name, help);
-        for (labels, pod) in pods {
-            if let Some(nanos) = pod.pressure.and_then(of) {
-                family.add(labels, Seconds(nanos));
-            }
-        }
-    }
+            |pod| pod.pressure?.io.full_nano_seconds.map(Seconds)),
+    ]);
 }
 
 #[rustfmt::skip]
 fn disk(text: &mut Text, pods: &[Labelled<'_>]) {
-    type Figure = fn(&DiskStats) -> u64;
-    let counters: [(_, _, Figure); 4] = [
-        ("podwarden_pod_fs_reads_bytes_total", "Bytes that the pod read from disks", |disk| disk.read_bytes),
-        ("podwarden_pod_fs_writes_bytes_total", "Bytes that the pod wrote to disks", |disk| disk.written_bytes),
-        ("podwarden_pod_fs_reads_total", "Reads of disks by the pod", |disk| disk.reads),
-        ("podwarden_pod_fs_writes_total", "Writes to disks by the pod", |disk| disk.writes),
-    ];
-    for (name, help, of) in counters {
-        let mut family = Family::counter(text, name, help);
-        for (labels, pod) in pods {
-            if let Some(disk) = &pod.disk {
-                family.add(labels, of(disk));
-            }
-        }
-    }
+    counters(text, pods, &[
+        ("podwarden_pod_fs_reads_bytes_total", "Bytes that the pod read from disks",
+            |pod| Some(pod.disk.as_ref()?.read_bytes)),
+        ("podwarden_pod_fs_writes_bytes_total", "Bytes that the pod wrote to disks",
+            |pod| Some(pod.disk.as_ref()?.written_bytes)),
+        ("podwarden_pod_fs_reads_total", "Reads of disks by the pod", |pod| Some(pod.disk.as_ref()?.reads)),
+        ("podwarden_pod_fs_writes_total", "Writes to disks by the pod", |pod| Some(pod.disk.as_ref()?.writes)),
+    ]);
     type Latency = fn(&DiskStats) -> Option<&LatencyStats>;
     let histograms: [(_, _, Latency); 2] = [
         ("podwarden_pod_fs_read_latency_seconds", "How long disks took for reads of the pod",
@@ -285,7 +232,7 @@ fn disk(text: &mut Text, pods: &[Labelled<'_>]) {
 #[rustfmt::skip]
 fn network(text: &mut Text, pods: &[Labelled<'_>]) {
     type Figure = fn(&InterfaceStats) -> u64;
-    let counters: [(_, _, Figure); 8] = [
+    let counters_of_interfaces: [(_, _, Figure); 8] = [
         ("podwarden_pod_network_receive_bytes_total", "Bytes that an interface of the pod received", |of| of.rx_bytes),
         ("podwarden_pod_network_receive_packets_total", "Packets that an interface of the pod received", |of| of.rx_packets),
         ("podwarden_pod_network_receive_errors_total", "Errors of an interface of the pod while receiving", |of| of.rx_errors),
@@ -297,20 +244,16 @@ fn network(text: &mut Text, pods: &[Labelled<'_>]) {
         ("podwarden_pod_network_transmit_packets_dropped_total", "Packets that an interface of the pod dropped while sending",
             |of| of.tx_dropped),
     ];
-    let known = || pods.iter().filter_map(|(labels, pod)| Some((labels, pod.network.as_ref()?)));
-    for (name, help, of) in counters {
+    for (name, help, of) in counters_of_interfaces {
         let mut family = Family::counter(text, name, help);
-        for (labels, network) in known() {
-            for interface in &network.interfaces {
+        for (labels, pod) in pods {
+            for interface in pod.network.iter().flat_map(|network| &network.interfaces) {
                 family.add_with(labels, ("interface", &interface.name), of(interface));
             }
         }
     }
-    let mut family = Family::counter(text, "podwarden_pod_network_tcp_retransmitted_segments_total",
-        "TCP segments that sockets of the pod sent again");
-    for (labels, network) in known() {
-        if let Some(segments) = network.tcp_retransmitted_segments {
-            family.add(labels, segments);
-        }
-    }
+    counters(text, pods, &[
+        ("podwarden_pod_network_tcp_retransmitted_segments_total", "TCP segments that sockets of the pod sent again",
+            |pod| pod.network.as_ref()?.tcp_retransmitted_segments),
+    ]);
 }

@@ -72,16 +72,63 @@ pub fn recorder() -> &'static PrometheusHandle {
     })
 }
 
+/// What each counter counts.
+#[rustfmt::skip]
+const COUNTERS: [(&str, &str); 11] = [
+    ("podwarden_cgroup_operations_total",
+        "Operations on cgroups (create, update, delete, reclaim), by result (done, failed, unchanged)"),
+    ("podwarden_cgroup_corrections_total", "Values written again because another process had changed them"),
+    ("podwarden_reconciles_total", "Comparisons of the whole tree with what it should be"),
+    ("podwarden_foreign_writes_total",
+        "Values of ours that other processes changed, by property and by what came of it: corrected, refused by \
+         the kernel, or contested (another process insists)"),
+    ("podwarden_evictions_total", "Pods evicted, or in observe mode (dry_run) that would have been"),
+    ("podwarden_level_crossings_total", "Armed levels that were crossed, by scope and by what noticed it first"),
+    ("podwarden_cpu_quota_changes_total",
+        "Reported changes of containers' CPU quotas, at most one of a container in a second, by reason: raised for \
+         throttled, lowered for nodeBusy and noTokens"),
+    (NOT_FREED,
+        "Evictions whose victim was killed and kept its memory for 5 s, by scope: a process waits inside the kernel"),
+    ("podwarden_events_dropped_total",
+        "Events that /v1/events does not have because their pod has too many of this type"),
+    ("podwarden_event_log_lines_total",
+        "Lines for the event log, by result (written, dropped); no series without one"),
+    ("podwarden_eviction_status_deliveries_total",
+        "Events and statuses of evictions, by result (delivered, given_up); no series without an API server"),
+];
+
+/// What each gauge shows.
+#[rustfmt::skip]
+const GAUGES: [(&str, &str); 3] = [
+    ("podwarden_last_reconcile_duration_seconds", "How long carrying out the last plan for the whole tree took"),
+    ("podwarden_event_log_size_bytes",
+        "Size of the event log without the generation before; no series without one"),
+    ("podwarden_eviction_status_waiting",
+        "Events and statuses of evictions that the API server does not have yet; no series without one"),
+];
+
+/// What each histogram has.
+#[rustfmt::skip]
+const HISTOGRAMS: [(&str, &str); 4] = [
+    (OPERATION_DURATION, "How long operations on cgroups took, reading back included"),
+    (CROSSING_TO_KILL, "From a crossed level to the last SIGKILL, by scope"),
+    (KILL_TO_FREED,
+        "From the last SIGKILL until the victim's memory was free, by scope; without evictions whose memory was not \
+         seen free"),
+    (OVERSHOOT, "Memory in use above the configured level when the victim was chosen, by scope"),
+];
+
 /// Describes each metric, and begins with zero those that are always there.
 fn describe() {
-    describe_counter!(
-        "podwarden_cgroup_operations_total",
-        "Operations on cgroups (create, update, delete, reclaim), by result (done, failed, unchanged)"
-    );
-    describe_histogram!(
-        OPERATION_DURATION,
-        "How long operations on cgroups took, reading back included"
-    );
+    for (name, meaning) in COUNTERS {
+        describe_counter!(name, meaning);
+    }
+    for (name, meaning) in GAUGES {
+        describe_gauge!(name, meaning);
+    }
+    for (name, meaning) in HISTOGRAMS {
+        describe_histogram!(name, meaning);
+    }
     for operation in Operation::ALL.map(Operation::as_str) {
         for result in Outcome::ALL.map(Outcome::as_str) {
             counter!("podwarden_cgroup_operations_total", "operation" => operation, "result" => result)
@@ -89,33 +136,8 @@ fn describe() {
         }
         drop(histogram!(OPERATION_DURATION, "operation" => operation));
     }
-    describe_counter!(
-        "podwarden_cgroup_corrections_total",
-        "Values written again because another process had changed them"
-    );
     counter!("podwarden_cgroup_corrections_total").absolute(0);
-    describe_counter!(
-        "podwarden_reconciles_total",
-        "Comparisons of the whole tree with what it should be"
-    );
     counter!("podwarden_reconciles_total").absolute(0);
-    describe_gauge!(
-        "podwarden_last_reconcile_duration_seconds",
-        "How long carrying out the last plan for the whole tree took"
-    );
-    describe_counter!(
-        "podwarden_foreign_writes_total",
-        "Values of ours that other processes changed, by property and by what came of it: corrected, refused by \
-         the kernel, or contested (another process insists)"
-    );
-    describe_counter!(
-        "podwarden_evictions_total",
-        "Pods evicted, or in observe mode (dry_run) that would have been"
-    );
-    describe_counter!(
-        "podwarden_level_crossings_total",
-        "Armed levels that were crossed, by scope and by what noticed it first"
-    );
     for scope in ScopeName::ALL {
         for class in QosClass::ALL {
             for dry_run in ["false", "true"] {
@@ -129,36 +151,6 @@ fn describe() {
                 "scope" => scope.as_str(), "detected_by" => detector.as_str())
             .absolute(0);
         }
-    }
-    describe_counter!(
-        "podwarden_cpu_quota_changes_total",
-        "Reported changes of containers' CPU quotas, at most one of a container in a second, by reason: raised for \
-         throttled, lowered for nodeBusy and noTokens"
-    );
-    for reason in Why::ALL.map(Why::as_str) {
-        for dry_run in ["false", "true"] {
-            counter!("podwarden_cpu_quota_changes_total", "reason" => reason, "dry_run" => dry_run)
-                .absolute(0);
-        }
-    }
-    describe_histogram!(
-        CROSSING_TO_KILL,
-        "From a crossed level to the last SIGKILL, by scope"
-    );
-    describe_histogram!(
-        KILL_TO_FREED,
-        "From the last SIGKILL until the victim's memory was free, by scope; without evictions whose memory was not \
-         seen free"
-    );
-    describe_counter!(
-        NOT_FREED,
-        "Evictions whose victim was killed and kept its memory for 5 s, by scope: a process waits inside the kernel"
-    );
-    describe_histogram!(
-        OVERSHOOT,
-        "Memory in use above the configured level when the victim was chosen, by scope"
-    );
-    for scope in ScopeName::ALL {
         drop(histogram!(CROSSING_TO_KILL, "scope" => scope.as_str()));
         drop(histogram!(KILL_TO_FREED, "scope" => scope.as_str()));
         counter!(NOT_FREED, "scope" => scope.as_str()).absolute(0);
@@ -166,25 +158,11 @@ fn describe() {
             drop(histogram!(OVERSHOOT, "scope" => scope.as_str()));
         }
     }
-    describe_counter!(
-        "podwarden_events_dropped_total",
-        "Events that /v1/events does not have because their pod has too many of this type"
-    );
+    for reason in Why::ALL.map(Why::as_str) {
+        for dry_run in ["false", "true"] {
+            counter!("podwarden_cpu_quota_changes_total", "reason" => reason, "dry_run" => dry_run)
+                .absolute(0);
+        }
+    }
     counter!("podwarden_events_dropped_total", "type" => "processExit").absolute(0);
-    describe_counter!(
-        "podwarden_event_log_lines_total",
-        "Lines for the event log, by result (written, dropped); no series without one"
-    );
-    describe_gauge!(
-        "podwarden_event_log_size_bytes",
-        "Size of the event log without the generation before; no series without one"
-    );
-    describe_gauge!(
-        "podwarden_eviction_status_waiting",
-        "Events and statuses of evictions that the API server does not have yet; no series without one"
-    );
-    describe_counter!(
-        "podwarden_eviction_status_deliveries_total",
-        "Events and statuses of evictions, by result (delivered, given_up); no series without an API server"
-    );
 }
