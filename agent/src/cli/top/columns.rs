@@ -15,6 +15,9 @@ pub(super) enum Tone {
     Alert,
 }
 
+/// The text in one column of a row, and how it stands out.
+type Cell = (String, Tone);
+
 /// Figures of one line of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
@@ -101,103 +104,42 @@ impl Column {
         Self::Stall,
     ];
 
+    /// Title, width in characters without the gap before it, and cell.
+    #[rustfmt::skip]
+    fn look(self) -> (&'static str, usize, fn(&PodRow) -> Cell) {
+        match self {
+            Self::Cpu => ("CPU", 6, |row| known(row.usage_nano_cores, output::cores, plain)),
+            Self::Usage => ("MEM", 7, |row| bytes(row.usage_bytes)),
+            Self::WorkingSet => ("WS", 7, working_set),
+            Self::Rss => ("RSS", 7, |row| bytes(row.rss_bytes)),
+            Self::Shared => ("SHMEM", 7, |row| bytes(row.shared_bytes)),
+            Self::Limit => ("LIMIT", 7, |row| bytes(row.limit_bytes)),
+            Self::WaitP99 => ("P99", 7, |row| known(row.run_queue_wait_p99_nano_seconds, bound, above(LONG_WAIT))),
+            Self::Wait => ("WAIT", 6, |row| share(row.run_queue_wait_nanos_per_second, plain)),
+            Self::Throttled => ("THROT", 6, |row| share(row.throttled_nanos_per_second, above(MUCH_STALL))),
+            Self::Stall => ("STALL", 6, |row| share(row.stall_nanos_per_second, above(MUCH_STALL))),
+            Self::Exits => ("EXITS", 11, exits),
+            Self::Containers => ("CT", 3, |row| (row.containers.to_string(), Tone::Plain)),
+            Self::Switches => ("CSW/s", 8, |row| known(row.context_switches_per_second, |n| n.to_string(), plain)),
+            Self::DiskRead => ("DISK-R", 7, |row| bytes(row.disk_read_bytes_per_second)),
+            Self::DiskWritten => ("DISK-W", 7, |row| bytes(row.disk_written_bytes_per_second)),
+            Self::DiskP99 => ("DISK99", 7, |row| known(row.disk_latency_p99_nano_seconds, bound, above(SLOW_DISK))),
+            Self::Received => ("NET-RX", 7, |row| bytes(row.network_rx_bytes_per_second)),
+            Self::Sent => ("NET-TX", 7, |row| bytes(row.network_tx_bytes_per_second)),
+            Self::Uid => ("UID", 36, |row| (output::printable(&row.pod_ref.uid), Tone::Dim)),
+        }
+    }
+
     pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Cpu => "CPU",
-            Self::Usage => "MEM",
-            Self::WorkingSet => "WS",
-            Self::Rss => "RSS",
-            Self::Shared => "SHMEM",
-            Self::Limit => "LIMIT",
-            Self::WaitP99 => "P99",
-            Self::Wait => "WAIT",
-            Self::Throttled => "THROT",
-            Self::Stall => "STALL",
-            Self::Exits => "EXITS",
-            Self::Containers => "CT",
-            Self::Switches => "CSW/s",
-            Self::DiskRead => "DISK-R",
-            Self::DiskWritten => "DISK-W",
-            Self::DiskP99 => "DISK99",
-            Self::Received => "NET-RX",
-            Self::Sent => "NET-TX",
-            Self::Uid => "UID",
-        }
+        self.look().0
     }
 
-    /// In characters, without the gap before it.
     pub(super) fn width(self) -> usize {
-        match self {
-            Self::Cpu | Self::Wait | Self::Throttled | Self::Stall => 6,
-            Self::Usage
-            | Self::WorkingSet
-            | Self::Rss
-            | Self::Shared
-            | Self::Limit
-            | Self::WaitP99
-            | Self::DiskRead
-            | Self::DiskWritten
-            | Self::DiskP99
-            | Self::Received
-            | Self::Sent => 7,
-            Self::Exits => 11,
-            Self::Containers => 3,
-            Self::Switches => 8,
-            Self::Uid => 36,
-        }
+        self.look().1
     }
 
-    pub(super) fn cell(self, row: &PodRow) -> (String, Tone) {
-        match self {
-            Self::Cpu => known(row.usage_nano_cores, output::cores, |_| Tone::Plain),
-            Self::Usage => bytes(row.usage_bytes),
-            Self::WorkingSet => {
-                let own = |used| figures::percent(used, row.limit_bytes);
-                known(row.working_set_bytes, output::bytes, |used| {
-                    match own(used).max(row.percent_of_limit) {
-                        Some(96..) => Tone::Alert,
-                        Some(80..) => Tone::Warn,
-                        _ => Tone::Plain,
-                    }
-                })
-            }
-            Self::Rss => bytes(row.rss_bytes),
-            Self::Shared => bytes(row.shared_bytes),
-            Self::Limit => bytes(row.limit_bytes),
-            Self::WaitP99 => known(row.run_queue_wait_p99_nano_seconds, bound, |nanos| {
-                above(nanos, LONG_WAIT)
-            }),
-            Self::Wait => known(
-                row.run_queue_wait_nanos_per_second,
-                output::millis_per_second,
-                |_| Tone::Plain,
-            ),
-            Self::Throttled => known(
-                row.throttled_nanos_per_second,
-                output::millis_per_second,
-                |nanos| above(nanos, MUCH_STALL),
-            ),
-            Self::Stall => known(
-                row.stall_nanos_per_second,
-                output::millis_per_second,
-                |nanos| above(nanos, MUCH_STALL),
-            ),
-            Self::Exits => exits(row),
-            Self::Containers => (row.containers.to_string(), Tone::Plain),
-            Self::Switches => known(
-                row.context_switches_per_second,
-                |n| n.to_string(),
-                |_| Tone::Plain,
-            ),
-            Self::DiskRead => bytes(row.disk_read_bytes_per_second),
-            Self::DiskWritten => bytes(row.disk_written_bytes_per_second),
-            Self::DiskP99 => known(row.disk_latency_p99_nano_seconds, bound, |nanos| {
-                above(nanos, SLOW_DISK)
-            }),
-            Self::Received => bytes(row.network_rx_bytes_per_second),
-            Self::Sent => bytes(row.network_tx_bytes_per_second),
-            Self::Uid => (output::printable(&row.pod_ref.uid), Tone::Dim),
-        }
+    pub(super) fn cell(self, row: &PodRow) -> Cell {
+        self.look().2(row)
     }
 }
 
@@ -205,7 +147,7 @@ fn known(
     value: Option<u64>,
     text: impl FnOnce(u64) -> String,
     tone: impl FnOnce(u64) -> Tone,
-) -> (String, Tone) {
+) -> Cell {
     match value {
         None => ("-".to_owned(), Tone::Dim),
         Some(0) => (text(0), Tone::Dim),
@@ -213,16 +155,36 @@ fn known(
     }
 }
 
-fn bytes(value: Option<u64>) -> (String, Tone) {
-    known(value, output::bytes, |_| Tone::Plain)
+fn bytes(value: Option<u64>) -> Cell {
+    known(value, output::bytes, plain)
 }
 
-fn above(value: u64, level: u64) -> Tone {
-    if value > level {
-        Tone::Warn
-    } else {
-        Tone::Plain
+/// Of each second.
+fn share(nanos: Option<u64>, tone: impl FnOnce(u64) -> Tone) -> Cell {
+    known(nanos, output::millis_per_second, tone)
+}
+
+fn plain(_: u64) -> Tone {
+    Tone::Plain
+}
+
+fn above(level: u64) -> impl FnOnce(u64) -> Tone {
+    move |value| match value > level {
+        true => Tone::Warn,
+        false => Tone::Plain,
     }
+}
+
+fn working_set(row: &PodRow) -> Cell {
+    known(
+        row.working_set_bytes,
+        output::bytes,
+        |used| match figures::percent(used, row.limit_bytes).max(row.percent_of_limit) {
+            Some(96..) => Tone::Alert,
+            Some(80..) => Tone::Warn,
+            _ => Tone::Plain,
+        },
+    )
 }
 
 /// A power of two of microseconds, to the nearest unit: `<32us`, `<33ms`.
@@ -234,7 +196,7 @@ fn bound(nanos: u64) -> String {
     }
 }
 
-fn exits(row: &PodRow) -> (String, Tone) {
+fn exits(row: &PodRow) -> Cell {
     let exits = &row.exits;
     let text = format!("{}/{}/{}", exits.total, exits.failed, exits.signaled);
     let tone = match exits {

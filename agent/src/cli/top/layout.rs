@@ -7,7 +7,7 @@ use super::{
     figures::PodRow,
 };
 use crate::{
-    api::types::{NodeStats, TierStats},
+    api::types::{MemoryStats, NodeStats, TierStats},
     cli::{best_effort, events::text, output},
 };
 
@@ -87,20 +87,14 @@ impl Layout {
             (!known.is_empty()).then(|| known.iter().sum::<u64>())
         };
         let memory = own.and_then(|tier| tier.memory.as_ref());
+        let own_or_sum =
+            |of: fn(&MemoryStats) -> u64, of_pod| memory.map(of).or_else(|| sum(of_pod));
         let total = PodRow {
             usage_nano_cores: sum(|row| row.usage_nano_cores),
-            usage_bytes: memory
-                .map(|m| m.usage_bytes)
-                .or_else(|| sum(|row| row.usage_bytes)),
-            working_set_bytes: memory
-                .map(|m| m.working_set_bytes)
-                .or_else(|| sum(|row| row.working_set_bytes)),
-            rss_bytes: memory
-                .map(|m| m.rss_bytes)
-                .or_else(|| sum(|row| row.rss_bytes)),
-            shared_bytes: memory
-                .map(|m| m.shared_bytes)
-                .or_else(|| sum(|row| row.shared_bytes)),
+            usage_bytes: own_or_sum(|m| m.usage_bytes, |row| row.usage_bytes),
+            working_set_bytes: own_or_sum(|m| m.working_set_bytes, |row| row.working_set_bytes),
+            rss_bytes: own_or_sum(|m| m.rss_bytes, |row| row.rss_bytes),
+            shared_bytes: own_or_sum(|m| m.shared_bytes, |row| row.shared_bytes),
             limit_bytes: memory.and_then(|m| m.limit_bytes),
             run_queue_wait_nanos_per_second: sum(|row| row.run_queue_wait_nanos_per_second),
             throttled_nanos_per_second: sum(|row| row.throttled_nanos_per_second),
