@@ -25,7 +25,7 @@
 //! | `kernel` | what this kernel can do; hooks, loader, records | BPF, BTF, what it has pinned |
 //! | `config` | what the operator wrote -> checked values with units | the configuration file |
 //! | `api::types` | the data of `/v1` | nothing |
-//! | `base` | clocks, durable files, errors as text, heartbeats, pauses | files named by others |
+//! | `base` | clocks, durable files, errors as text, heartbeats, pauses, threads | files named by others |
 
 // `pub` in here means that other modules use an item. Modules are private where neither `main.rs`, the
 // agent's tests nor the other packages need them, so that what nothing uses is found.

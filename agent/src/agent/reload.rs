@@ -6,14 +6,12 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use tokio::task::JoinHandle;
-
 use crate::{
     api::{
         published::{ConfigState, Published},
         types::EventKind,
     },
-    base::{clock, directory::DirectoryWatch, error::chain},
+    base::{clock, directory::DirectoryWatch, error::chain, worker::Task},
     config::{Config, ConfigFile, Live, ReadConfig},
 };
 
@@ -28,18 +26,8 @@ const INVALID: &str = "config";
 /// As above.
 const PENDING: &str = "config pending";
 
-/// The task; it ends with this.
-#[derive(Debug)]
-pub(super) struct Reload(JoinHandle<()>);
-
-impl Drop for Reload {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Begins to follow the file that was read at the start.
-pub(super) fn start(file: ConfigFile, read: ReadConfig, published: &Arc<Published>) -> Reload {
+/// Begins to follow the file that was read at the start; for as long as the task lives.
+pub(super) fn start(file: ConfigFile, read: ReadConfig, published: &Arc<Published>) -> Task {
     let mut following = Following {
         last: read.clone(),
         in_force: read.hash.clone(),
@@ -48,7 +36,7 @@ pub(super) fn start(file: ConfigFile, read: ReadConfig, published: &Arc<Publishe
         file,
     };
     following.publish(true, Vec::new());
-    Reload(tokio::spawn(async move { following.run().await }))
+    Task::spawn(async move { following.run().await })
 }
 
 struct Following {

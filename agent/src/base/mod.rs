@@ -1,4 +1,5 @@
-//! Shared helpers: clocks, CPUs, watched directories, durable files, errors as text, heartbeats, pauses, bells.
+//! Shared helpers: clocks, CPUs, watched directories, durable files, errors as text, heartbeats, pauses, bells,
+//! threads and tasks.
 
 pub(crate) mod backoff;
 pub(crate) mod bell;
@@ -9,3 +10,4 @@ pub mod durable;
 pub mod error;
 pub mod found;
 pub(crate) mod heartbeat;
+pub(crate) mod worker;

@@ -11,12 +11,11 @@ use std::{
 };
 
 use podwarden_policy::{PodUid, evict};
-use tokio::task::JoinHandle;
 
 use super::pod_workers::{Job, JobError, Offers, PodWorkers, Work};
 use crate::{
     api::types::{PodRef, SourceStats},
-    base::clock,
+    base::{clock, worker::Task},
     pods::{Feed, PodSet, SourceError},
 };
 
@@ -41,7 +40,7 @@ pub type TakeDown =
 
 /// See the module's text. Ends with this; pods that wait are taken down no further.
 pub struct PodKiller {
-    following: JoinHandle<()>,
+    _following: Task,
     _workers: PodWorkers,
 }
 
@@ -54,15 +53,9 @@ impl PodKiller {
             ..Pods::default()
         };
         Self {
-            following: tokio::spawn(follow(feed, pods, offers)),
+            _following: Task::spawn(follow(feed, pods, offers)),
             _workers: workers,
         }
-    }
-}
-
-impl Drop for PodKiller {
-    fn drop(&mut self) {
-        self.following.abort();
     }
 }
 

@@ -4,11 +4,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
-    thread::JoinHandle,
+    sync::{Arc, mpsc::Receiver},
 };
 
 use super::{
@@ -16,20 +12,16 @@ use super::{
     plan::{ArmedPlan, Scope},
     ring,
 };
+use crate::base::worker::Worker;
 
 /// The reconciler's end of the thread.
 #[derive(Debug)]
-pub(super) struct Noticing {
-    /// `None` once it is to end.
-    wanted: Option<Sender<Arc<Scope>>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(super) struct Noticing(Worker<Arc<Scope>>);
 
 impl Noticing {
     /// Starts the thread; the reactor is rung for each notice that has come.
     pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
-        let (wanted, scopes) = channel::<Arc<Scope>>();
-        let run = move || {
+        let run = move |scopes: &Receiver<Arc<Scope>>| {
             for scope in scopes {
                 // Otherwise no plan has it any more.
                 if Arc::strong_count(&scope) > 1 && scope.notice.ask(scope.level) {
@@ -37,31 +29,14 @@ impl Noticing {
                 }
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("noticing".to_owned())
-            .spawn(run)?;
-        Ok(Self {
-            wanted: Some(wanted),
-            thread: Some(thread),
-        })
+        Worker::start("noticing", run).map(Self)
     }
 
     /// Asks for what a plan has not got yet.
     pub(super) fn complete(&self, plan: &ArmedPlan) {
-        let Some(wanted) = &self.wanted else { return };
         for scope in plan.scopes.iter().filter(|scope| scope.notice.is_missing()) {
-            // An error says that the thread has ended: there are other signals.
-            let _ = wanted.send(Arc::clone(scope));
-        }
-    }
-}
-
-impl Drop for Noticing {
-    fn drop(&mut self) {
-        self.wanted = None;
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
+            // Where the thread has ended, there are other signals.
+            self.0.tell(Arc::clone(scope));
         }
     }
 }

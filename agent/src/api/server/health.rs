@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 
 use arc_swap::ArcSwap;
 use axum::{Router, extract::State, http::StatusCode, response::Response, routing::get};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 
 use super::{
     HttpError, Limits,
@@ -15,7 +15,7 @@ use super::{
     connections,
     listen::{SocketFile, open_unix},
 };
-use crate::api::published::Published;
+use crate::{api::published::Published, base::worker::Task};
 
 /// How far this process is.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct OwnHealth {
     phase: Arc<ArcSwap<Phase>>,
-    server: JoinHandle<()>,
+    _server: Task,
     _file: SocketFile,
     // Closed by its end.
     _close: watch::Sender<bool>,
@@ -49,7 +49,7 @@ impl OwnHealth {
         let answering = connections::serve(listener, None, routes, Limits::default(), closing);
         Ok(Self {
             phase,
-            server: tokio::spawn(answering),
+            _server: Task::spawn(answering),
             _file: file,
             _close: close,
         })
@@ -65,12 +65,6 @@ impl OwnHealth {
     pub fn working(&self, published: &Arc<Published>) {
         let working = Phase::Working(Arc::clone(published));
         self.phase.store(Arc::new(working));
-    }
-}
-
-impl Drop for OwnHealth {
-    fn drop(&mut self) {
-        self.server.abort();
     }
 }
 

@@ -21,15 +21,7 @@ mod meter;
 mod pod;
 mod thread;
 
-use std::{
-    io,
-    path::PathBuf,
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
-    thread::JoinHandle,
-};
+use std::{io, path::PathBuf, sync::Arc};
 
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::{
@@ -39,7 +31,7 @@ use podwarden_policy::{
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{Ours, latest::Latest};
-use crate::api::types::PodRef;
+use crate::{api::types::PodRef, base::worker::Worker};
 
 /// A pod that may exceed its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,11 +116,6 @@ impl Why {
     }
 }
 
-enum Message {
-    Aim(Aim),
-    End,
-}
-
 /// What the thread works on.
 pub struct Parts {
     pub tree: Tree,
@@ -153,27 +140,22 @@ pub struct Parts {
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Burster {
-    messages: Sender<Message>,
+    /// Everything is as it was found when it has ended.
+    worker: Worker<Aim>,
     reports: UnboundedReceiver<Report>,
     state: Arc<Latest<Option<NodeState>>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Burster {
     /// Starts the thread, with nothing to do.
     pub fn start(parts: Parts) -> io::Result<Self> {
-        let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();
         let state = Arc::new(Latest::default());
         let thread = thread::Thread::new(parts, tell, Arc::clone(&state));
-        let thread = std::thread::Builder::new()
-            .name("colocation".to_owned())
-            .spawn(move || thread.run(&waiting))?;
         Ok(Self {
-            messages,
             reports,
             state,
-            thread: Some(thread),
+            worker: Worker::start("colocation", move |waiting| thread.run(waiting))?,
         })
     }
 
@@ -184,23 +166,11 @@ impl Burster {
 
     /// The pods and the share pool from now on.
     pub fn aim(&self, aim: Aim) {
-        // An error says that the thread has ended, which it does last of all.
-        let _ = self.messages.send(Message::Aim(aim));
+        self.worker.tell(aim);
     }
 
     /// The next report. Cancel-safe.
     pub async fn report(&mut self) -> Option<Report> {
         self.reports.recv().await
-    }
-}
-
-/// Ends the thread; everything is as it was found by then.
-impl Drop for Burster {
-    fn drop(&mut self) {
-        let _ = self.messages.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }

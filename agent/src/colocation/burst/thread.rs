@@ -11,7 +11,7 @@ use std::{
 use podwarden_policy::colocation::burst::NodeState;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Aim, Message, Parts, Protected, Report, pod::Pod};
+use super::{Aim, Parts, Protected, Report, pod::Pod};
 use crate::{
     colocation::{found::Originals, latest::Latest, pool::Pool, undo},
     hierarchy::converge::guard::Guard,
@@ -53,7 +53,7 @@ impl Thread {
     }
 
     /// Runs until the channel closes; then puts everything back.
-    pub(super) fn run(mut self, waiting: &Receiver<Message>) {
+    pub(super) fn run(mut self, waiting: &Receiver<Aim>) {
         if self.parts.real_time && !realtime::make_fifo() {
             tracing::info!(
                 "SCHED_FIFO was refused: on a busy node a throttled pod is relieved late"
@@ -65,9 +65,9 @@ impl Thread {
                 Some(wait) => waiting.recv_timeout(wait),
             };
             match message {
-                Ok(Message::Aim(aim)) => self.take(aim),
+                Ok(aim) => self.take(aim),
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             self.look();
         }

@@ -23,18 +23,8 @@ mod tier;
 mod topology;
 mod watched;
 
-use std::{
-    io,
-    path::PathBuf,
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::{CgroupPath, CpuList, Tree};
 use podwarden_policy::{MilliCpu, colocation::hold::Bounds};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -44,7 +34,11 @@ pub use self::{
     standing::Standing,
     suppress::{Pinned, Strategy},
 };
-use crate::{api::types::PodRef, base::bell::bell, kernel::waits::Waits};
+use crate::{
+    api::types::PodRef,
+    base::{bell::bell, worker::Worker},
+    kernel::waits::Waits,
+};
 
 /// A pod that is not to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,11 +113,6 @@ pub struct Aim {
     pub pinned: Pinned,
 }
 
-enum Message {
-    Aim(Aim),
-    End,
-}
-
 /// What the thread works on.
 pub struct Parts {
     pub tree: Tree,
@@ -148,50 +137,31 @@ pub struct Parts {
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Holder {
-    messages: Sender<Message>,
-    /// Rung after a message.
-    bell: Arc<EventFd>,
+    /// The tier is as it was found when it has ended.
+    worker: Worker<Aim>,
     reports: UnboundedReceiver<Report>,
     standing: Arc<Standing>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Holder {
     /// Starts the thread, with no pod to look after; without `waits` no wait is relieved.
     pub fn start(parts: Parts, waits: Option<Waits>) -> io::Result<Self> {
         let bell = Arc::new(bell()?);
-        let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();
         let standing = Arc::new(Standing::default());
-        let ends = thread::Ends {
-            bell: Arc::clone(&bell),
-            messages: waiting,
-            tell,
-            standing: Arc::clone(&standing),
-        };
-        let thread = thread::Thread::new(parts, waits, ends);
-        let thread = std::thread::Builder::new()
-            .name("cpu-hold".to_owned())
-            .spawn(move || thread.run())?;
+        let thread =
+            thread::Thread::new(parts, waits, Arc::clone(&bell), tell, Arc::clone(&standing));
+        let worker = Worker::start_with_bell("cpu-hold", bell, move |waiting| thread.run(waiting))?;
         Ok(Self {
-            messages,
-            bell,
             reports,
             standing,
-            thread: Some(thread),
+            worker,
         })
     }
 
     /// The pods from now on.
     pub fn aim(&self, aim: Aim) {
-        self.tell(Message::Aim(aim));
-    }
-
-    fn tell(&self, message: Message) {
-        // An error says that the thread has ended, which it does last of all.
-        let _ = self.messages.send(message);
-        // A full eventfd is rung already.
-        let _ = self.bell.write(1);
+        self.worker.tell(aim);
     }
 
     /// What best effort may use now.
@@ -202,16 +172,5 @@ impl Holder {
     /// The next report. Cancel-safe.
     pub async fn report(&mut self) -> Option<Report> {
         self.reports.recv().await
-    }
-}
-
-/// Ends the thread; the tier is as it was found by then.
-impl Drop for Holder {
-    fn drop(&mut self) {
-        self.tell(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }

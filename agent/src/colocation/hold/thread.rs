@@ -17,7 +17,7 @@ use podwarden_policy::{MilliCpu, colocation::hold::Hold};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    Aim, Message, Parts, Report, Standing, What, rounds::Rounds, standing::Figures, tier::Tier,
+    Aim, Parts, Report, Standing, What, rounds::Rounds, standing::Figures, tier::Tier,
     watched::Watched,
 };
 use crate::{
@@ -36,19 +36,10 @@ const REPORTS_EACH: Duration = Duration::from_secs(1);
 /// How long the tier is left alone after the kernel refused a write.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// The thread's ends of what it shares with the reconciler.
-pub(super) struct Ends {
-    pub(super) bell: Arc<EventFd>,
-    pub(super) messages: Receiver<Message>,
-    pub(super) tell: UnboundedSender<Report>,
-    pub(super) standing: Arc<Standing>,
-}
-
 pub(super) struct Thread {
     pub(super) parts: Parts,
     waits: Option<Waits>,
     bell: Arc<EventFd>,
-    messages: Receiver<Message>,
     tell: UnboundedSender<Report>,
     standing: Arc<Standing>,
     originals: Originals,
@@ -68,19 +59,18 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(parts: Parts, waits: Option<Waits>, ends: Ends) -> Self {
-        let Ends {
-            bell,
-            messages,
-            tell,
-            standing,
-        } = ends;
+    pub(super) fn new(
+        parts: Parts,
+        waits: Option<Waits>,
+        bell: Arc<EventFd>,
+        tell: UnboundedSender<Report>,
+        standing: Arc<Standing>,
+    ) -> Self {
         Self {
             originals: Originals::open(parts.found.clone()),
             parts,
             waits,
             bell,
-            messages,
             tell,
             standing,
             watched: Watched::default(),
@@ -96,8 +86,8 @@ impl Thread {
         }
     }
 
-    /// Runs until it is told to end, or the reconciler is gone; then puts everything back.
-    pub(super) fn run(mut self) {
+    /// Runs until the channel closes; then puts everything back.
+    pub(super) fn run(mut self, messages: &Receiver<Aim>) {
         if self.parts.real_time && !realtime::make_fifo() {
             tracing::info!("SCHED_FIFO was refused: on a busy node best effort is held back late");
         }
@@ -108,7 +98,7 @@ impl Thread {
             while let Some(wait) = self.waits.as_mut().and_then(Waits::next) {
                 self.waited(wait);
             }
-            if !self.take_messages() {
+            if !self.take_messages(messages) {
                 break;
             }
             self.look();
@@ -122,12 +112,12 @@ impl Thread {
     }
 
     /// False once there is nothing more to do.
-    fn take_messages(&mut self) -> bool {
+    fn take_messages(&mut self, messages: &Receiver<Aim>) -> bool {
         loop {
-            match self.messages.try_recv() {
-                Ok(Message::Aim(aim)) => self.take(aim),
+            match messages.try_recv() {
+                Ok(aim) => self.take(aim),
                 Err(TryRecvError::Empty) => return true,
-                Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Disconnected) => return false,
             }
         }
     }

@@ -12,20 +12,16 @@ mod given;
 mod pod;
 mod thread;
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
-    thread::JoinHandle,
-};
+use std::{io, sync::Arc};
 
 use podwarden_cgroup::{CgroupPath, ColdReader, Reclaims, Tree};
 use podwarden_policy::PodUid;
 
 pub use self::given::Given;
-use crate::config::{ProactiveConfig, meminfo};
+use crate::{
+    base::worker::Worker,
+    config::{ProactiveConfig, meminfo},
+};
 
 /// A pod that may give page cache back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +31,6 @@ pub struct Giver {
     pub path: CgroupPath,
     /// Only while it does not work.
     pub only_cold: bool,
-}
-
-enum Message {
-    Aim(Vec<Giver>),
-    End,
 }
 
 /// Why no pod gives memory back.
@@ -64,9 +55,9 @@ pub enum ProactiveError {
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Proactive {
-    messages: Sender<Message>,
+    /// Ends after the pod that it is at.
+    worker: Worker<Vec<Giver>>,
     given: Arc<Given>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Proactive {
@@ -86,39 +77,22 @@ impl Proactive {
             how => how,
         };
         let given = Arc::new(Given::default());
-        let (messages, waiting) = channel();
         let thread = thread::Thread::new(tree, how, config, Arc::clone(&given));
-        let thread = std::thread::Builder::new()
-            .name("memory-reclaim".to_owned())
-            .spawn(move || thread.run(&waiting))
-            .map_err(ProactiveError::Thread)?;
+        let worker = Worker::start("memory-reclaim", move |waiting| thread.run(waiting));
         Ok(Self {
-            messages,
             given,
-            thread: Some(thread),
+            worker: worker.map_err(ProactiveError::Thread)?,
         })
     }
 
     /// The pods from now on.
     pub fn aim(&self, givers: Vec<Giver>) {
-        // An error says that the thread has ended, which it does last of all.
-        let _ = self.messages.send(Message::Aim(givers));
+        self.worker.tell(givers);
     }
 
     /// What each pod gave.
     pub fn given(&self) -> &Given {
         &self.given
-    }
-}
-
-/// Ends the thread, after the pod that it is at.
-impl Drop for Proactive {
-    fn drop(&mut self) {
-        let _ = self.messages.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use podwarden_cgroup::{Reclaims, Tree};
 use podwarden_policy::PodUid;
 
-use super::{Given, Giver, Message, pod::Pod};
+use super::{Given, Giver, pod::Pod};
 use crate::config::ProactiveConfig;
 
 pub(super) struct Thread {
@@ -44,14 +44,14 @@ impl Thread {
         }
     }
 
-    /// Runs until it is told to end, or the reconciler is gone.
-    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+    /// Runs until the channel closes.
+    pub(super) fn run(mut self, messages: &Receiver<Vec<Giver>>) {
         let mut due = Instant::now() + self.config.interval;
         loop {
             let wait = due.saturating_duration_since(Instant::now());
             match messages.recv_timeout(wait) {
-                Ok(Message::Aim(givers)) => self.aim(givers),
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(givers) => self.aim(givers),
+                Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     if !self.round(messages) {
                         return;
@@ -72,15 +72,15 @@ impl Thread {
     }
 
     /// False once it is to end; a message is taken between two pods, as each may take a while.
-    fn round(&mut self, messages: &Receiver<Message>) -> bool {
+    fn round(&mut self, messages: &Receiver<Vec<Giver>>) -> bool {
         for giver in self.givers.clone() {
             match messages.try_recv() {
                 Err(TryRecvError::Empty) => {}
-                Ok(Message::Aim(givers)) => {
+                Ok(givers) => {
                     self.aim(givers);
                     return true;
                 }
-                Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Disconnected) => return false,
             }
             if let Err(error) = self.look(&giver) {
                 self.pods.remove(&giver.uid);

@@ -17,11 +17,7 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::mpsc::{Sender, channel},
-    thread::JoinHandle,
-};
+use std::path::{Path, PathBuf};
 
 use podwarden_cgroup::{CgroupPath, Tree};
 use podwarden_policy::colocation::resctrl::Vendor;
@@ -29,6 +25,7 @@ use podwarden_policy::colocation::resctrl::Vendor;
 use self::files::{Mount, mounted};
 pub use self::groups::{Group, ResctrlError};
 use crate::{
+    base::worker::Worker,
     config::ResctrlConfig,
     hierarchy::converge::guard::{Guard, Place},
 };
@@ -47,16 +44,11 @@ pub struct Member {
     pub group: Group,
 }
 
-enum Message {
-    Aim(Vec<Member>),
-    End,
-}
-
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Resctrl {
-    messages: Sender<Message>,
-    thread: Option<JoinHandle<()>>,
+    /// `None` once it has ended: the groups are gone then.
+    worker: Option<Worker<Vec<Member>>>,
     guard: Option<Guard>,
 }
 
@@ -75,34 +67,26 @@ impl Resctrl {
         let groups = groups::Groups::new(files, config, vendor(), cgroup_root);
         let guard = guard(cgroup_root, dir);
         groups.settle().inspect_err(|_| groups.remove())?;
-        let (messages, waiting) = channel();
         let thread = thread::Thread::new(tree, groups);
-        let thread = std::thread::Builder::new()
-            .name("resctrl".to_owned())
-            .spawn(move || thread.run(&waiting))
-            .map_err(ResctrlError::Thread)?;
+        let worker = Worker::start("resctrl", move |waiting| thread.run(waiting));
         Ok(Self {
-            messages,
-            thread: Some(thread),
+            worker: Some(worker.map_err(ResctrlError::Thread)?),
             guard,
         })
     }
 
     /// The pods from now on.
     pub fn aim(&self, members: Vec<Member>) {
-        // An error says that the thread has ended, which it does last of all.
-        let _ = self.messages.send(Message::Aim(members));
+        if let Some(worker) = &self.worker {
+            worker.tell(members);
+        }
     }
 }
 
 /// Ends the thread; the groups are gone by then.
 impl Drop for Resctrl {
     fn drop(&mut self) {
-        let _ = self.messages.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
+        self.worker = None;
         if let Some(guard) = self.guard.take() {
             guard.dismiss();
         }

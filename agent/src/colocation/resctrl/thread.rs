@@ -8,7 +8,7 @@ use std::{
 
 use podwarden_cgroup::{CgroupPath, Tree};
 
-use super::{Group, Member, Message, ResctrlError, groups::Groups};
+use super::{Group, Member, ResctrlError, groups::Groups};
 
 /// As often as the koordlet (`ResctrlReconcileInterval` of `pkg/koordlet/qosmanager/framework/config.go`).
 const ROUND: Duration = Duration::from_secs(10);
@@ -33,13 +33,13 @@ impl Thread {
         }
     }
 
-    /// Runs until it is told to end, or the reconciler is gone; then removes the groups.
-    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+    /// Runs until the channel closes; then removes the groups.
+    pub(super) fn run(mut self, messages: &Receiver<Vec<Member>>) {
         loop {
             match messages.recv_timeout(ROUND) {
-                Ok(Message::Aim(members)) => self.members = members,
+                Ok(members) => self.members = members,
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             match self.round() {
                 Ok(()) => self.failed = None,

@@ -15,7 +15,6 @@ use std::{
         Arc,
         mpsc::{Receiver, Sender, TryRecvError, channel},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -27,7 +26,10 @@ use self::{
     watch::Watch,
 };
 use crate::{
-    base::bell::{bell, wait},
+    base::{
+        bell::{bell, wait},
+        worker::Joined,
+    },
     kernel::realtime,
     reactor::plan::VictimFiles,
 };
@@ -86,7 +88,7 @@ impl Holder {
 #[derive(Debug)]
 pub(crate) struct Holding {
     holder: Holder,
-    thread: Option<JoinHandle<()>>,
+    _thread: Joined,
 }
 
 impl Holding {
@@ -100,15 +102,12 @@ impl Holding {
             pods: Pods::default(),
             watch: Watch::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("hold".to_owned())
-            .spawn(move || holds.run(real_time))?;
         Ok(Self {
             holder: Holder {
                 messages: sender,
                 bell,
             },
-            thread: Some(thread),
+            _thread: Joined::spawn("hold", move || holds.run(real_time))?,
         })
     }
 
@@ -121,10 +120,6 @@ impl Holding {
 impl Drop for Holding {
     fn drop(&mut self) {
         self.holder.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }
 

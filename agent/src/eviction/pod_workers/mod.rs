@@ -15,12 +15,12 @@ use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc,
-    task::{Id, JoinHandle, JoinSet},
+    task::{Id, JoinSet},
 };
 
 pub use self::work_queue::Work;
 pub(crate) use self::work_queue::WorkQueue;
-use crate::base::clock;
+use crate::base::{clock, worker::Task};
 
 /// Why a job is to be done again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,9 @@ impl<U> Offers<U> {
 
 /// The tasks; all of them end where they are when this goes away.
 #[derive(Debug)]
-pub struct PodWorkers(JoinHandle<()>);
+pub struct PodWorkers {
+    _running: Task,
+}
 
 impl PodWorkers {
     /// Starts, with nothing to do; at most `most` jobs run at a time.
@@ -100,13 +102,8 @@ impl PodWorkers {
             tasks: JoinSet::new(),
             uids: HashMap::new(),
         };
-        (Self(tokio::spawn(running.run(messages))), Offers(sender))
-    }
-}
-
-impl Drop for PodWorkers {
-    fn drop(&mut self) {
-        self.0.abort();
+        let _running = Task::spawn(running.run(messages));
+        (Self { _running }, Offers(sender))
     }
 }
 

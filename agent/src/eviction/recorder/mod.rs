@@ -24,7 +24,6 @@ use std::{
         Arc,
         mpsc::{SyncSender, sync_channel},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -34,6 +33,7 @@ use podwarden_policy::PodUid;
 pub use self::{follow::Wanted, incident::Incident, recent::RecentIncidents};
 use crate::{
     api::types::{Exit, FlightRecord, PodRef},
+    base::worker::Joined,
     reactor::trace::Trace,
 };
 
@@ -52,7 +52,6 @@ enum Message {
     Follow(Vec<Wanted>),
     Incident(Box<OpenIncident>),
     Exit(PodUid, Exit),
-    End,
 }
 
 /// An event whose curves are still being drawn.
@@ -68,11 +67,12 @@ struct OpenIncident {
 /// The sender: never waits.
 #[derive(Debug)]
 pub struct Recorder {
+    // Before the thread, which ends when this is gone.
     messages: SyncSender<Message>,
     /// Pods whose exits belong to a flight, and until when.
     watched: Vec<(PodUid, Instant)>,
     recent: VecDeque<(PodUid, Exit)>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Joined,
 }
 
 impl Recorder {
@@ -83,14 +83,12 @@ impl Recorder {
         publish: impl Fn(u64, FlightRecord) + Send + 'static,
     ) -> io::Result<Self> {
         let (messages, waiting) = sync_channel(WAITING);
-        let thread = std::thread::Builder::new()
-            .name("recorder".to_owned())
-            .spawn(move || thread::run(&tree, &trace, &publish, &waiting))?;
+        let run = move || thread::run(&tree, &trace, &publish, &waiting);
         Ok(Self {
             messages,
             watched: Vec::new(),
             recent: VecDeque::with_capacity(RECENT),
-            thread: Some(thread),
+            _thread: Joined::spawn("recorder", run)?,
         })
     }
 
@@ -132,17 +130,6 @@ impl Recorder {
     fn tell(&self, message: Message) {
         if self.messages.try_send(message).is_err() {
             tracing::debug!("the flight recorder is behind: something is missing from a curve");
-        }
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        // An error says that it has ended.
-        let _ = self.messages.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn run(
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
+            Err(RecvTimeoutError::Disconnected) => {
                 finish(open, trace, &curves, publish);
                 return;
             }

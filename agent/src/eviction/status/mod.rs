@@ -52,10 +52,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, watch};
 
 use self::{
     ending::Ending,
@@ -69,7 +66,7 @@ use self::{
 };
 use crate::{
     api::types::{Eviction, PodRef},
-    base::clock,
+    base::{clock, worker::Task},
     config::EvictionStatusConfig,
     eviction::{
         hold::Holding,
@@ -141,18 +138,9 @@ pub struct EvictionStatus {
     budgets: Option<Budgets>,
     /// Pods whose statuses agents before this one did not write, by their uids.
     unwritten: BTreeSet<String>,
-    _following: Following,
+    _following: Task,
     _workers: PodWorkers,
     _ending: Option<PodWorkers>,
-}
-
-/// Ends with this.
-struct Following(JoinHandle<()>);
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl EvictionStatus {
@@ -240,7 +228,7 @@ impl EvictionStatus {
             holding,
             budgets,
             unwritten,
-            _following: Following(tokio::spawn(following.run())),
+            _following: Task::spawn(following.run()),
             _workers: workers,
             _ending: ending_workers,
         }))

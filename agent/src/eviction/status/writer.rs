@@ -4,7 +4,6 @@
 use std::{
     io,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread::JoinHandle,
 };
 
 use super::{
@@ -15,6 +14,7 @@ use super::{
 };
 use crate::{
     api::types::PodRef,
+    base::worker::Joined,
     eviction::pod_workers::{Offers, Work},
 };
 
@@ -29,7 +29,7 @@ enum Message {
 /// See the module's text; all that waits is written when this goes away.
 pub(super) struct Writer {
     adder: Adder,
-    thread: Option<JoinHandle<()>>,
+    _thread: Joined,
 }
 
 /// Gives the thread entries, from any thread.
@@ -48,15 +48,13 @@ impl Writer {
     ) -> io::Result<Self> {
         let (messages, waiting) = sync_channel(WAITING);
         let degraded = on_degraded.clone();
-        let thread = std::thread::Builder::new()
-            .name("eviction-status".to_owned())
-            .spawn(move || write_all(&waiting, &queue, &offers, &degraded))?;
+        let run = move || write_all(&waiting, &queue, &offers, &degraded);
         Ok(Self {
             adder: Adder {
                 messages,
                 on_degraded,
             },
-            thread: Some(thread),
+            _thread: Joined::spawn("eviction-status", run)?,
         })
     }
 
@@ -92,10 +90,6 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // An error says that it has ended.
         let _ = self.adder.messages.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -34,11 +34,7 @@ mod writes;
 use std::{
     io,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{Sender, channel},
-    },
-    thread::JoinHandle,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use podwarden_cgroup::{CgroupPath, Tree};
@@ -51,7 +47,7 @@ pub use self::{
 };
 use crate::{
     api::types::TierConvergence,
-    base::cpus,
+    base::{cpus, worker::Worker},
     config::{ConvergenceConfig, OnExit},
     hierarchy::act::{Backend, Counters},
     reactor::plan::ScopeName,
@@ -131,6 +127,7 @@ enum Message {
     Answer(CgroupPath),
     /// Usage may have fallen.
     Look,
+    /// The channel has closed.
     End,
     /// As the end, with the limits left to the agent that takes over.
     HandOver,
@@ -165,41 +162,36 @@ impl Parts {
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Converger {
-    messages: Sender<Message>,
+    /// The limits are what [`OnExit`] says when it has ended.
+    worker: Worker<Message>,
     reports: UnboundedReceiver<Report>,
     ours: Arc<Ours>,
     figures: Figures,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Converger {
     /// Starts the thread, with nothing to do.
     pub fn start(parts: Parts) -> io::Result<Self> {
-        let (messages, waiting) = channel();
         let (tell, reports) = unbounded_channel();
         let ours = Arc::new(Ours::default());
         let figures = Figures::default();
         let thread = thread::Thread::new(parts, Arc::clone(&ours), tell, Arc::clone(&figures));
-        let thread = std::thread::Builder::new()
-            .name("converge".to_owned())
-            .spawn(move || thread.run(&waiting))?;
         Ok(Self {
-            messages,
             reports,
             ours,
             figures,
-            thread: Some(thread),
+            worker: Worker::start("converge", move |waiting| thread.run(waiting))?,
         })
     }
 
     /// The tiers' targets and levels from now on.
     pub fn aim(&self, aims: Vec<Aim>) {
-        self.tell(Message::Aim(aims));
+        self.worker.tell(Message::Aim(aims));
     }
 
     /// Usage may have fallen.
     pub fn look(&self) {
-        self.tell(Message::Look);
+        self.worker.tell(Message::Look);
     }
 
     /// The next report.
@@ -221,29 +213,13 @@ impl Converger {
     /// A foreign write put `found` into the hard limit of this cgroup; correct it.
     pub fn answer(&self, path: &CgroupPath, found: Limit<Bytes>) {
         self.ours.answer(path, found);
-        self.tell(Message::Answer(path.to_owned()));
+        self.worker.tell(Message::Answer(path.to_owned()));
     }
 
     /// Ends the thread and leaves the limits in force, for the agent that waits to take over; the guard acts where that
     /// does not come to it.
     pub fn hand_over(self) {
-        self.tell(Message::HandOver);
-    }
-
-    fn tell(&self, message: Message) {
-        // An error says that the thread has ended, which it does last of all.
-        let _ = self.messages.send(message);
-    }
-}
-
-/// Ends the thread; the limits are what [`OnExit`] says by then.
-impl Drop for Converger {
-    fn drop(&mut self) {
-        self.tell(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
+        self.worker.tell(Message::HandOver);
     }
 }
 

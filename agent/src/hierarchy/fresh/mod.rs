@@ -25,23 +25,13 @@ mod followed;
 mod tests;
 mod thread;
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
-use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::{CgroupLayout, Tree};
 use podwarden_policy::{Pod, plan::Snapshot};
 
 use crate::{
-    base::bell::bell,
+    base::{bell::bell, worker::Worker},
     hierarchy::act::{Backend, Counters},
     pods::runtime::Names,
 };
@@ -66,11 +56,6 @@ pub struct Aim {
     pub pods: Vec<Asking>,
 }
 
-enum Message {
-    Aim(Box<Aim>),
-    End,
-}
-
 /// What the thread works on.
 #[derive(Debug)]
 pub struct Parts {
@@ -90,32 +75,22 @@ pub struct Parts {
 /// The reconciler's end of the thread.
 #[derive(Debug)]
 pub struct Fresh {
-    messages: Sender<Message>,
-    /// Rung after a message.
-    bell: Arc<EventFd>,
     /// What the thread was told last.
     told: Option<Aim>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker<Aim>,
 }
 
 impl Fresh {
     /// Starts the thread, with no pod. With [`Parts::names`], call it inside a tokio runtime.
     pub fn start(parts: Parts) -> io::Result<Self> {
         let bell = Arc::new(bell()?);
-        let (messages, waiting) = channel();
         if let Some(names) = &parts.names {
             names.ring(Arc::clone(&bell));
         }
-        let thread = thread::Thread::new(parts, Arc::clone(&bell), waiting)?;
-        let thread = std::thread::Builder::new()
-            .name("new-cgroups".to_owned())
-            .spawn(move || thread.run())?;
-        Ok(Self {
-            messages,
-            bell,
-            told: None,
-            thread: Some(thread),
-        })
+        let thread = thread::Thread::new(parts, Arc::clone(&bell))?;
+        let worker =
+            Worker::start_with_bell("new-cgroups", bell, move |waiting| thread.run(waiting))?;
+        Ok(Self { told: None, worker })
     }
 
     /// The pods from now on.
@@ -123,25 +98,7 @@ impl Fresh {
         if self.told.as_ref() == Some(&aim) {
             return;
         }
-        self.tell(Message::Aim(Box::new(aim.clone())));
+        self.worker.tell(aim.clone());
         self.told = Some(aim);
-    }
-
-    fn tell(&self, message: Message) {
-        // An error says that the thread has ended, which it does last of all.
-        let _ = self.messages.send(message);
-        // A full eventfd is rung already.
-        let _ = self.bell.write(1);
-    }
-}
-
-/// Ends the thread.
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        self.tell(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }

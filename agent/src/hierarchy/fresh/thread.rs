@@ -19,7 +19,7 @@ use podwarden_policy::{
 };
 
 use super::{
-    Aim, Message, Parts,
+    Aim, Parts,
     files::directories_in,
     followed::{Followed, PROPERTIES},
 };
@@ -45,7 +45,6 @@ type Place = (PodUid, Option<String>);
 pub(super) struct Thread {
     parts: Parts,
     bell: Arc<EventFd>,
-    messages: Receiver<Message>,
     watch: WriteWatch,
     subjects: HashMap<WatchId, Subject>,
     /// `None` before the first aim.
@@ -57,15 +56,10 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(
-        parts: Parts,
-        bell: Arc<EventFd>,
-        messages: Receiver<Message>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(parts: Parts, bell: Arc<EventFd>) -> io::Result<Self> {
         Ok(Self {
             parts,
             bell,
-            messages,
             watch: WriteWatch::new().map_err(io::Error::other)?,
             subjects: HashMap::new(),
             terms: None,
@@ -75,8 +69,8 @@ impl Thread {
         })
     }
 
-    /// Runs until it is told to end, or the reconciler is gone.
-    pub(super) fn run(mut self) {
+    /// Runs until the channel closes.
+    pub(super) fn run(mut self, messages: &Receiver<Aim>) {
         if self.parts.real_time && !realtime::make_fifo() {
             tracing::info!(
                 "SCHED_FIFO was refused: on a busy node a new container gets its values late"
@@ -87,7 +81,7 @@ impl Thread {
             // Nothing to read is as good.
             let _ = self.bell.read();
             // An older aim must not undo what the reconciler writes by a newer one.
-            if !self.take_messages() {
+            if !self.take_messages(messages) {
                 return;
             }
             self.take_notices();
@@ -109,12 +103,12 @@ impl Thread {
     }
 
     /// False once there is nothing more to do.
-    fn take_messages(&mut self) -> bool {
+    fn take_messages(&mut self, messages: &Receiver<Aim>) -> bool {
         loop {
-            match self.messages.try_recv() {
-                Ok(Message::Aim(aim)) => self.take(*aim),
+            match messages.try_recv() {
+                Ok(aim) => self.take(aim),
                 Err(TryRecvError::Empty) => break,
-                Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Disconnected) => return false,
             }
         }
         if self.tier.is_empty() && !self.pods.is_empty() {

@@ -6,7 +6,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use nix::sys::eventfd::EventFd;
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinHandle,
     time::Instant,
 };
 
@@ -16,7 +15,7 @@ use super::{
     error::RuntimeError,
     state::{Runtime, RuntimeState},
 };
-use crate::base::{backoff::Backoff, error};
+use crate::base::{backoff::Backoff, error, worker::Task};
 
 /// Between two questions at least.
 const APART: Duration = Duration::from_millis(200);
@@ -83,7 +82,7 @@ impl Names {
 pub struct Follower {
     client: Client,
     names: Names,
-    task: JoinHandle<()>,
+    _task: Task,
 }
 
 impl Follower {
@@ -91,11 +90,11 @@ impl Follower {
     pub fn start(client: Client) -> Self {
         let (publish, known) = watch::channel(Arc::default());
         let (seek, sought) = mpsc::unbounded_channel();
-        let task = tokio::spawn(follow(client.clone(), sought, publish));
+        let task = Task::spawn(follow(client.clone(), sought, publish));
         Self {
             client,
             names: Names { known, seek },
-            task,
+            _task: task,
         }
     }
 
@@ -115,12 +114,6 @@ impl Follower {
     /// For other calls.
     pub fn client(&self) -> &Client {
         &self.client
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -8,14 +8,16 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
-    thread::JoinHandle,
 };
 
 use metrics::{counter, gauge};
 use serde::Serialize;
 
 use super::{Begun, LogFile, Reservation};
-use crate::api::types::{EventLogStats, EventRecord};
+use crate::{
+    api::types::{EventLogStats, EventRecord},
+    base::worker::Joined,
+};
 
 /// Lines that may wait for the disk; each has at most some 20 KiB.
 const WAITING: usize = 64;
@@ -131,7 +133,7 @@ impl Logger {
 #[derive(Debug)]
 pub struct Log {
     lines: SyncSender<Message>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Joined,
 }
 
 impl Log {
@@ -156,12 +158,10 @@ impl Log {
             reserved: Arc::default(),
         };
         logger.given_out(last_id + 1);
-        let thread = std::thread::Builder::new()
-            .name("event-log".to_owned())
-            .spawn(move || write_all(file, &waiting, &state, say))?;
+        let run = move || write_all(file, &waiting, &state, say);
         let log = Self {
             lines: logger.lines.clone(),
-            thread: Some(thread),
+            _thread: Joined::spawn("event-log", run)?,
         };
         Ok((log, logger))
     }
@@ -171,10 +171,6 @@ impl Drop for Log {
     fn drop(&mut self) {
         // An error says that it has ended.
         let _ = self.lines.send(Message::End);
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
-            let _ = thread.join();
-        }
     }
 }
 
