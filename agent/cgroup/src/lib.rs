@@ -13,7 +13,6 @@
 //!  kill    ends every process below a cgroup, from a thread that must not allocate
 //!  leave   a process to the hierarchies' roots, past the end of its cgroup
 //!  event   kernel notifications: v1 usage thresholds, PSI triggers
-//!  watch   a directory's new children, for a kubepods that does not exist yet
 //!  writes  watches a cgroup's files for writes
 //!  lock    one agent per cgroup root
 //!  systemd the other driver: slices as transient units over D-Bus
@@ -54,7 +53,6 @@ mod pressure;
 mod slice;
 mod systemd;
 mod tree;
-mod watch;
 mod writes;
 
 pub use bandwidth::{QuotaWriter, ThrottleReader, Throttling};
@@ -76,5 +74,4 @@ pub use rustix::io::Errno;
 pub use slice::is_slice_path;
 pub use systemd::{Systemd, SystemdError};
 pub use tree::{Attach, Created, Entry, Identity, Tree};
-pub use watch::DirectoryWatch;
 pub use writes::{Notice, Reading, WatchId, WriteWatch};

@@ -1,7 +1,7 @@
 use crate::support::{Sandbox, Victim, eat, eventually, is_ready};
 use podwarden_cgroup::{
-    CgroupPath, Controller, DirectoryWatch, Errno, Error, MemoryEvents, MemoryReader,
-    MemoryThresholds, PsiKind, PsiResource, PsiThreshold, PsiTrigger,
+    CgroupPath, Controller, Errno, Error, MemoryEvents, MemoryReader, MemoryThresholds, PsiKind,
+    PsiResource, PsiThreshold, PsiTrigger,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -101,43 +101,5 @@ fn a_limit_that_is_reached_is_noticed_on_v2() {
     eventually("silence", || {
         events.silence().unwrap();
         !noticed()
-    });
-}
-
-#[test]
-fn new_cgroups_are_noticed() {
-    let Some(sandbox) = Sandbox::new() else {
-        return;
-    };
-    let tree = &sandbox.tree;
-    let directory = tree.path(Controller::Memory, &CgroupPath::ROOT).unwrap();
-    let mut watch = DirectoryWatch::new(&directory).unwrap();
-    assert!(watch.created().unwrap().is_empty());
-    sandbox.cgroup("kubepods/burstable");
-    assert!(is_ready(&watch, 20));
-    assert_eq!(watch.created().unwrap(), ["kubepods"]);
-    assert!(watch.created().unwrap().is_empty());
-    assert!(
-        DirectoryWatch::new(&directory.join("other"))
-            .unwrap_err()
-            .is_gone()
-    );
-}
-
-#[test]
-fn a_watched_directory_that_goes_away_is_gone() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut watch = DirectoryWatch::new(directory.path()).unwrap();
-    std::fs::write(directory.path().join("file"), "").unwrap();
-    std::fs::create_dir(directory.path().join("directory")).unwrap();
-    assert_eq!(
-        watch.created().unwrap(),
-        ["directory"],
-        "files are not cgroups"
-    );
-    drop(directory);
-    // The kernel tells when it lets go of the directory, which may be a moment after its removal.
-    eventually("the end of the directory", || {
-        matches!(watch.created(), Err(Error::Gone { .. }))
     });
 }

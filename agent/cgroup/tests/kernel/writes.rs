@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use podwarden_cgroup::{Controller, Reading, WatchId, WriteWatch, is_setting};
+use podwarden_cgroup::{CgroupPath, Controller, Notice, Reading, WatchId, WriteWatch, is_setting};
 use podwarden_policy::{
     Bytes, CpuShares,
     limits::{CpuMax, Limit},
@@ -93,6 +93,34 @@ fn a_cgroup_that_is_made_anew_is_another() {
     assert!(is_ready(&watch, 20));
     let seen: BTreeSet<_> = notices(&watch).into_iter().map(|(id, _)| id).collect();
     assert_eq!(seen, BTreeSet::from([second]));
+}
+
+#[test]
+fn new_cgroups_are_noticed() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let directory = sandbox.tree.path(Controller::Memory, &CgroupPath::ROOT);
+    let directory = directory.unwrap();
+    let watch = WriteWatch::new().unwrap();
+    let parent = watch.directory_and_children(&directory).unwrap();
+    let made = || {
+        let mut made = Vec::new();
+        let reading = watch.read_all(|id, notice, name| {
+            if notice == Notice::Made {
+                made.push((id, name.to_owned()));
+            }
+        });
+        assert_eq!(reading.unwrap(), Reading::Drained);
+        made
+    };
+    assert_eq!(made(), []);
+    sandbox.cgroup("kubepods/burstable");
+    assert!(is_ready(&watch, 20));
+    assert_eq!(made(), [(parent, "kubepods".to_owned())]);
+    assert_eq!(made(), []);
+    let missing = watch.directory_and_children(&directory.join("other"));
+    assert!(missing.unwrap_err().is_gone());
 }
 
 #[test]

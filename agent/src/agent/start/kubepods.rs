@@ -1,14 +1,11 @@
 //! Waits for a kubepods cgroup that another program makes.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
-use podwarden_cgroup::{CgroupPath, Controller, DirectoryWatch, Hierarchies, Tree};
-use tokio::io::{Interest, unix::AsyncFd};
+use podwarden_cgroup::{CgroupPath, Controller, Hierarchies, Tree};
 
 use super::StartError;
+use crate::base::directory::DirectoryWatch;
 
 /// kubepods is made in one hierarchy after the other; which of them tasks will be in is known once all
 /// are there.
@@ -33,7 +30,8 @@ pub(super) async fn wait(
         // The watches before the look, so that no creation falls in between.
         let current = tree()?;
         let watches = places(&current, kubepods);
-        let watches: Vec<_> = watches.iter().filter_map(|p| watch(p)).collect();
+        let watches = watches.iter().filter_map(|p| DirectoryWatch::new(p).ok());
+        let watches: Vec<_> = watches.collect();
         if current.id(kubepods).is_ok() {
             tokio::time::sleep(SETTLE).await;
             return tree();
@@ -41,11 +39,11 @@ pub(super) async fn wait(
         let any = async {
             match watches.as_slice() {
                 [] => std::future::pending().await,
-                [one] => drop(one.readable().await),
+                [one] => drop(one.changed().await),
                 [one, other, ..] => {
                     tokio::select! {
-                        _ = one.readable() => {}
-                        _ = other.readable() => {}
+                        _ = one.changed() => {}
+                        _ = other.changed() => {}
                     }
                 }
             }
@@ -67,20 +65,4 @@ fn places(tree: &Tree, kubepods: &CgroupPath) -> Vec<PathBuf> {
         .collect();
     places.dedup();
     places
-}
-
-fn watch(place: &Path) -> Option<AsyncFd<OwnedWatch>> {
-    let watch = OwnedWatch(DirectoryWatch::new(place).ok()?);
-    // SAFETY: the watch owns its descriptor, which stays the same.
-    unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) }.ok()
-}
-
-/// [`DirectoryWatch`] for tokio.
-struct OwnedWatch(DirectoryWatch);
-
-impl std::os::fd::AsRawFd for OwnedWatch {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        use std::os::fd::AsFd as _;
-        self.0.as_fd().as_raw_fd()
-    }
 }
