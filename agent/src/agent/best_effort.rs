@@ -11,15 +11,12 @@
 //! take what is left below the level at [`GROWTH`], and once a second where much is left. Memory in use is what is not
 //! available: page cache that can be dropped is not in use, of the node and of the tier.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use podwarden_cgroup::{CgroupPath, MemoryReader, Tree};
 use podwarden_policy::{Bytes, colocation::memory_evict::Levels};
 
-use crate::config::meminfo;
+use crate::config::memory_used;
 
 /// Between two looks at most.
 const LOOK: Duration = Duration::from_secs(1);
@@ -124,10 +121,7 @@ impl BestEffortMemory {
         // The tier first: what it takes meanwhile counts as others', which lowers the level until the
         // next look.
         let best_effort = self.of_tier(tree, tier)?;
-        let text = fs::read_to_string("/proc/meminfo").ok()?;
-        let of = |key| meminfo(&text, key);
-        let used = of("MemTotal")?.saturating_sub(of("MemAvailable")?);
-        let level = Level::of(capacity, used.0, best_effort, self.levels);
+        let level = Level::of(capacity, memory_used()?.0, best_effort, self.levels);
         Some((level, best_effort))
     }
 

@@ -10,15 +10,19 @@ use std::{
 /// A state file is smaller; what is larger was written by another program.
 const MOST: u64 = 256 << 20;
 
-/// Reads a file that [`replace`] wrote; a link is not followed. One above 256 MiB is an error.
-pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file that [`replace`] wrote; `None` where there is none. A link is not followed. One above 256 MiB is an
+/// error.
+pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut open = File::options();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = open.read(true).custom_flags(flags).open(path)?;
+    let file = match open.read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
     let mut text = Vec::new();
     file.take(MOST + 1).read_to_end(&mut text)?;
     match text.len() as u64 {
-        ..=MOST => Ok(text),
+        ..=MOST => Ok(Some(text)),
         _ => Err(io::Error::other("larger than any state file")),
     }
 }
@@ -35,10 +39,7 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     unfinished.push(".");
     unfinished.push(UNFINISHED);
     // Of a process that was killed, or a link that leads elsewhere.
-    match fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove(Path::new(&unfinished))?;
     let mut new = File::options();
     let mut file = new
         .write(true)
@@ -49,6 +50,17 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&unfinished, path)?;
     File::open(dir)?.sync_all()
+}
+
+/// Removes a file where there is one.
+///
+/// # Errors
+/// What the system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -70,9 +82,11 @@ mod tests {
         // In the place of what is written next, and of what is read.
         symlink(&elsewhere, path.with_extension("json.new")).unwrap();
         replace(&path, b"2").unwrap();
-        assert_eq!(read(&path).unwrap(), b"2");
+        assert_eq!(read(&path).unwrap().unwrap(), b"2");
         assert_eq!(fs::read(&elsewhere).unwrap(), b"precious");
-        fs::remove_file(&path).unwrap();
+        remove(&path).unwrap();
+        assert_eq!(read(&path).unwrap(), None);
+        remove(&path).unwrap();
         symlink(&elsewhere, &path).unwrap();
         assert!(read(&path).is_err());
     }

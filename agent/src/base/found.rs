@@ -4,7 +4,7 @@
 //! The file is below `/run`, so that it ends with its cgroups; each entry has the id of
 //! its cgroup besides.
 
-use std::{collections::BTreeMap, fs, io, path::PathBuf};
+use std::{collections::BTreeMap, io, path::PathBuf};
 
 use podwarden_cgroup::CgroupPath;
 use serde::{Serialize, de::DeserializeOwned};
@@ -28,9 +28,9 @@ impl<F: Found> Originals<F> {
     /// Reads what an agent before this one has left. What cannot be read counts as nothing and is said.
     pub fn open(path: PathBuf) -> Self {
         let read = match durable::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(error) => Err(error),
-            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
+            Ok(None) => Ok(BTreeMap::new()),
+            Ok(Some(text)) => serde_json::from_slice(&text).map_err(io::Error::from),
         };
         let found = read.unwrap_or_else(|error| {
             tracing::warn!(%error, "{} cannot be read: the limits that are there now count as found", path.display());
@@ -95,11 +95,8 @@ impl<F: Found> Originals<F> {
 
     /// All limits are as they were found.
     pub fn close(self) {
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "{} stays behind", self.path.display());
-            }
-            _ => {}
+        if let Err(error) = durable::remove(&self.path) {
+            tracing::warn!(%error, "{} stays behind", self.path.display());
         }
     }
 }

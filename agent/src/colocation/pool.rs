@@ -98,8 +98,8 @@ pub(super) fn milli(used: Duration, window: Duration) -> MilliCpu {
     rate(used, window).unwrap_or_default()
 }
 
-/// How long the machine's CPUs were busy since it started, in all: user, nice, system, irq, softirq and steal of
-/// `/proc/stat` (`proc_stat(5)`).
+/// How long the machine's CPUs were busy since it started, in all: user, which has guests, nice, system, irq, softirq
+/// and steal of `/proc/stat` (`proc_stat(5)`).
 pub fn busy() -> Option<Duration> {
     parse(&fs::read_to_string("/proc/stat").ok()?)
 }
@@ -123,10 +123,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_and_waiting_are_not_busy() {
+    fn idle_waiting_and_guests_are_not_busy() {
         let stat = "cpu  1 2 3 400 500 4 5 6 7 8\ncpu0 1 2\n";
         assert_eq!(parse(stat), Some(Duration::from_millis(210)));
         assert_eq!(parse("cpu  1 2 3\n"), None);
+        assert_eq!(parse(""), None);
         assert_eq!(
             milli(Duration::from_millis(250), Duration::from_millis(500)),
             MilliCpu(500)

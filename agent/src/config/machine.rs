@@ -93,6 +93,13 @@ pub(super) fn hugepages(directory: &Path) -> BTreeMap<Bytes, Bytes> {
     sizes.collect()
 }
 
+/// The machine's memory that is not available; `None` where `/proc/meminfo` is not as proc(5) has it.
+pub(crate) fn memory_used() -> Option<Bytes> {
+    let text = std::fs::read_to_string(MEMINFO).ok()?;
+    let of = |key| meminfo(&text, key);
+    Some(of("MemTotal")?.saturating_sub(of("MemAvailable")?))
+}
+
 /// A line of `/proc/meminfo` (proc(5)); its `kB` are 1024 bytes.
 pub(crate) fn meminfo(text: &str, key: &str) -> Option<Bytes> {
     let line = text

@@ -46,8 +46,8 @@ pub use colocation::{
 pub use error::ConfigError;
 pub use file::{ConfigFile, Live, ReadConfig};
 pub use kernel_log::KernelLog;
-pub(crate) use machine::meminfo;
 pub use machine::{Machine, MachineError};
+pub(crate) use machine::{meminfo, memory_used};
 pub use parts::{
     ApiserverConfig, ConvergenceConfig, Enforce, EnforceOn, EventLogConfig, EvictionStatusConfig,
     KubeletConfig, OnExit, PodSeries, PressureConfig, ReactorConfig, SecureListenConfig, Stall,

@@ -77,12 +77,10 @@ impl Checkpoint {
 
     /// The pods that were written last; empty without a file.
     pub fn read(&self) -> Result<Vec<SourcedPod>, CheckpointError> {
-        let text = match durable::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(CheckpointError::Io(self.path.clone(), error)),
-        };
-        self.parse(&text)
+        match durable::read(&self.path) {
+            Ok(text) => text.map_or(Ok(Vec::new()), |text| self.parse(&text)),
+            Err(error) => Err(CheckpointError::Io(self.path.clone(), error)),
+        }
     }
 
     pub(super) fn parse(&self, text: &[u8]) -> Result<Vec<SourcedPod>, CheckpointError> {

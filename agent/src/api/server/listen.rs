@@ -20,7 +20,7 @@ use super::{
     HttpError, Limits, Reach,
     secure::{Secure, SecureListen},
 };
-use crate::api::published::Published;
+use crate::{api::published::Published, base::durable};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -227,10 +227,7 @@ fn clear_stale(path: &Path) -> Result<(), HttpError> {
             });
         }
     }
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove the stale", e)),
-        _ => Ok(()),
-    }
+    durable::remove(path).map_err(|e| failed("remove the stale", e))
 }
 
 /// Device and inode: which file a path means.

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
     path::Path,
     time::Instant,
 };
@@ -26,7 +25,9 @@ use super::{
 };
 use crate::{
     api::types::{PodStats, PredictionStats, ReclaimedOffer, ReclaimedStats},
-    config::{ReclaimedConfig, meminfo},
+    base::clock,
+    colocation::pool,
+    config::{ReclaimedConfig, memory_used},
     pods::PodSet,
 };
 
@@ -56,28 +57,11 @@ impl MachineUse {
 
     /// Reads `/proc/stat` and `/proc/meminfo`; `None` where they are not as proc(5) has them.
     fn read() -> Option<Self> {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        let memory = fs::read_to_string("/proc/meminfo").ok()?;
-        let of = |key| meminfo(&memory, key);
         Some(Self {
-            cpu_ns: busy_ns(&stat)?,
-            memory: of("MemTotal")?.saturating_sub(of("MemAvailable")?).0,
+            cpu_ns: clock::nanos(pool::busy()?),
+            memory: memory_used()?.0,
         })
     }
-}
-
-/// CPU time of the first line of `/proc/stat` without idle, waiting for disks, and guests, which `user` has.
-fn busy_ns(stat: &str) -> Option<u64> {
-    let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u64> = line
-        .split_ascii_whitespace()
-        .map_while(|ticks| ticks.parse().ok())
-        .collect();
-    let [user, nice, system, _idle, _wait, irq, softirq, steal, ..] = *ticks else {
-        return None;
-    };
-    let busy = user + nice + system + irq + softirq + steal;
-    Some(busy.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
 }
 
 impl Reclaimer {
@@ -265,12 +249,7 @@ mod tests {
     use crate::pods::Source;
 
     #[test]
-    fn busy_time_leaves_out_idle_and_guests() {
-        let stat = "cpu  100 10 50 900 30 2 3 5 60 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-        assert_eq!(busy_ns(stat), Some(170 * tick));
-        assert_eq!(busy_ns("cpu  1 2 3\n"), None);
-        assert_eq!(busy_ns(""), None);
+    fn this_machines_use_is_read() {
         assert!(MachineUse::read().is_some());
     }
 

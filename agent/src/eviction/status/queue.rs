@@ -297,10 +297,7 @@ impl Queue {
             file.write_all(format!("{}\n", entry.id).as_bytes())?;
             file.sync_all()?;
         }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        durable::remove(&path)
     }
 
     /// The entries of one key, the oldest first.

@@ -78,10 +78,9 @@ impl State {
     /// What was written last; nothing without a file.
     pub(super) fn read(&self) -> Result<Kept, StateError> {
         let path = || self.path.clone();
-        let text = match durable::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
-            Err(error) => return Err(StateError::Io(path(), error)),
+        let read = durable::read(&self.path).map_err(|error| StateError::Io(path(), error))?;
+        let Some(text) = read else {
+            return Ok(Kept::default());
         };
         let form = |error| StateError::Form(path(), error);
         let Head { version, node } = serde_json::from_slice(&text).map_err(form)?;
