@@ -47,7 +47,7 @@ const MAX_PASSES: u32 = 16;
 /// Passes before what goes on forking is frozen.
 const PASSES_UNFROZEN: u32 = 2;
 
-/// What one [`KillHandle::kill`] did.
+/// What one [`KillHandle::kill_workload`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Killed {
     /// Processes that were sent SIGKILL. With `cgroup.kill` those listed just before it.
@@ -90,7 +90,7 @@ enum Method {
 }
 
 impl KillHandle {
-    /// Opens what [`KillHandle::kill`] needs. [`Error::InvalidName`] also for the root: it is never killed;
+    /// Opens what [`KillHandle::kill_workload`] needs. [`Error::InvalidName`] also for the root: it is never killed;
     /// [`Error::OwnCgroup`] when the calling process is inside.
     pub fn open(tree: &Tree, cgroup: &CgroupPath) -> Result<Self> {
         if cgroup.is_root() {
@@ -173,16 +173,12 @@ impl KillHandle {
         std::iter::once(&self.directory).chain(freezer)
     }
 
-    /// Sends SIGKILL to every process in the cgroup and below it. Allocates nothing. On v2 it waits for
-    /// `cgroup_mutex` once those listed are signalled. What this call froze it has thawed again also after an error.
-    pub fn kill(&self) -> Result<Killed> {
-        self.kill_but(None, &mut |_| {})
-    }
-
-    /// As [`KillHandle::kill`], of a pod's cgroup, but for its sandbox where there is one: the child that
-    /// the runtime told of ([`ChildKinds`]), else the one with one process, called `pause`, and next to no
+    /// Sends SIGKILL to every process in a pod's cgroup and below it, but for its sandbox where there is one: the child
+    /// that the runtime told of ([`ChildKinds`]), else the one with one process, called `pause`, and next to no
     /// memory. Without it the runtime could not take the pod's network down any more. CRI-O's monitors
     /// (`crio-conmon-*`) stay as well: they end with their containers. `found` gets every process that is killed.
+    /// Allocates nothing. On v2 it waits for `cgroup_mutex` once those listed are signalled. What this call froze it
+    /// has thawed again also after an error.
     pub fn kill_workload(&self, found: &mut dyn FnMut(u32)) -> Result<Killed> {
         self.kill_but(self.spared().as_ref(), found)
     }

@@ -73,5 +73,5 @@ pub use pressure::{Pressure, Waited};
 pub use rustix::io::Errno;
 pub use slice::is_slice_path;
 pub use systemd::{Systemd, SystemdError};
-pub use tree::{Attach, Created, Entry, Identity, Tree};
+pub use tree::{Created, Entry, Identity, Tree};
 pub use writes::{Notice, Reading, WatchId, WriteWatch};

@@ -4,13 +4,7 @@ mod create;
 mod list;
 mod remove;
 
-use std::{
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
-
-use rustix::io::Errno;
+use std::path::{Path, PathBuf};
 
 use crate::{CgroupPath, Controller, Error, Hierarchies, Result, io, name, slice};
 
@@ -147,25 +141,6 @@ impl Tree {
         })
     }
 
-    /// Moves a process with all its threads into a cgroup of every hierarchy; 0 is the caller. `ESRCH` when there is no
-    /// such process. After an error the hierarchies before the failing one are already left.
-    pub fn attach(&self, cgroup: &CgroupPath, pid: u32) -> Result<()> {
-        self.open_attach(cgroup)?.attach(pid)
-    }
-
-    /// Opens a cgroup for moving processes into it later.
-    pub fn open_attach(&self, cgroup: &CgroupPath) -> Result<Attach> {
-        let files = self
-            .used
-            .iter()
-            .map(|hierarchy| {
-                let path = self.below(&hierarchy.mount, cgroup)?.join(PROCS);
-                Ok((io::open_write(&path)?, path.into()))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Attach { files })
-    }
-
     /// The path of a cgroup below every mount point, the root included.
     pub(crate) fn full(&self, cgroup: &CgroupPath) -> String {
         match (self.root.as_str(), cgroup.as_str()) {
@@ -204,37 +179,6 @@ impl Tree {
 
 /// The file that lists a cgroup's processes, in both versions.
 pub(crate) const PROCS: &str = "cgroup.procs";
-
-/// A cgroup's `cgroup.procs` of every hierarchy, open for writing.
-#[derive(Debug)]
-pub struct Attach {
-    files: Vec<(OwnedFd, Arc<Path>)>,
-}
-
-impl Attach {
-    /// Moves a process with all its threads; 0 is the caller. Allocates nothing and only writes to
-    /// open files, so a forked child may call it before `exec`.
-    pub fn attach(&self, pid: u32) -> Result<()> {
-        let mut buffer = [0_u8; 10];
-        let value = io::decimal(pid, &mut buffer);
-        for (file, path) in &self.files {
-            io::write_fd(file, value).map_err(|e| attach_error(path, e))?;
-        }
-        Ok(())
-    }
-}
-
-fn attach_error(path: &Arc<Path>, source: Errno) -> Error {
-    let (operation, path) = ("move a process into", Arc::clone(path));
-    match source {
-        Errno::BUSY => Error::InternalProcesses {
-            operation,
-            path,
-            source,
-        },
-        source => Error::os(operation, path, source),
-    }
-}
 
 pub(crate) fn directory_id(path: &Path) -> Result<u64> {
     rustix::fs::stat(path)

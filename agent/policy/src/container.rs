@@ -99,8 +99,6 @@ fn unassigned_request(pod: &Pod) -> i128 {
 
 /// Parts of one that [`memory_high`]'s factor counts in: 0.9 is 900,000.
 pub const THROTTLING_FACTOR_ONE: u32 = 1_000_000;
-/// The kubelet's default `memoryThrottlingFactor`.
-pub const DEFAULT_THROTTLING_FACTOR: u32 = 900_000;
 
 /// `memory.high` of a container:
 /// `floor((request + factor * (limit - request)) / page) * page`, with the node's allocatable

@@ -130,7 +130,7 @@ fn be_io_flusher() -> bool {
     rustix::process::configure_io_flusher_behavior(true).is_ok()
 }
 
-/// Touches the stack that a kill needs (`KillHandle::kill`, 128 KiB): under memory pressure the kernel would be slow
+/// Touches the stack that a kill needs (`KillHandle::kill_workload`, 128 KiB): under memory pressure the kernel would be slow
 /// to map its pages.
 #[inline(never)]
 fn touch_stack() {

@@ -240,11 +240,6 @@ impl Reactor {
         self.retired.retain(|plan| Arc::strong_count(plan) > 1);
     }
 
-    /// False when its thread has ended, which it never should.
-    pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|t| !t.is_finished())
-    }
-
     /// Its beat, to be judged by another thread.
     pub fn pulse(&self) -> Pulse {
         Pulse(Arc::clone(&self.shared))
@@ -253,16 +248,6 @@ impl Reactor {
     /// What the thread has read lately.
     pub fn trace(&self) -> Arc<Trace> {
         Arc::clone(&self.shared.trace)
-    }
-
-    /// A number that grows while the thread works, at least after every [`Reactor::nudge`].
-    pub fn beat(&self) -> u64 {
-        self.shared.beat.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// Has the thread go round once, for [`Reactor::beat`].
-    pub fn nudge(&self) {
-        ring(&self.shared.control);
     }
 
     /// Readable when there is a report; see [`Reactor::next_report`].

@@ -1,5 +1,6 @@
 //! Plan and actor against the cgroups of this machine's own kernel, below a private root.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl World {
     }
 
     fn writes(&self) -> CgroupWrites {
-        self.actor.tally().writes()
+        self.actor.counters().now().writes()
     }
 
     fn path(&self, pod: usize) -> CgroupPath {
@@ -171,9 +172,9 @@ fn a_second_pass_writes_nothing_and_one_change_only_that() {
     assert_eq!(quota.quota_us, Limit::At(30_000));
     assert_eq!(world.plan(), []);
 
-    let last = *world.actor.tally().last().unwrap();
+    let last = *world.actor.counters().now().last().unwrap();
     assert_eq!((last.actions, last.writes, last.failed), (1, 1, 0));
-    assert_eq!(world.actor.tally().reconciles(), 3);
+    assert_eq!(world.actor.counters().now().reconciles(), 3);
 }
 
 #[test]
@@ -221,10 +222,13 @@ fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
     world.pass();
     let [used, nested, empty] = [0, 1, 2].map(|i| world.path(i));
     let sleeper = Sleeper::start();
-    world
+    for directory in world
         .tree
-        .attach(&used.as_str().into(), sleeper.0.id())
-        .unwrap();
+        .setting_directories(&used.as_str().into())
+        .unwrap()
+    {
+        fs::write(directory.join("cgroup.procs"), sleeper.0.id().to_string()).unwrap();
+    }
     let theirs = format!("{nested}/container");
     let _made_by_others = world.tree.create(&theirs.as_str().into()).unwrap();
 
@@ -241,7 +245,7 @@ fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
     assert!(world.tree.id(&used.as_str().into()).is_err());
     assert!(world.tree.id(&nested.as_str().into()).is_err());
     assert_eq!(world.writes().removed, 3);
-    let tally = world.actor.tally();
+    let tally = world.actor.counters().now();
     let deletes = tally.of(Operation::Delete);
     assert_eq!(deletes.of(Outcome::Unchanged), 2);
 }

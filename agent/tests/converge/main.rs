@@ -31,7 +31,7 @@ use podwarden_policy::{Bytes, limits::Limit, plan::DEFAULT_MARGIN, settings::Set
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod support;
 
-use support::{Sandbox, Victim, eat, eventually};
+use support::{Attach, Sandbox, Victim, eat, eventually};
 
 const TIER: &str = "kubepods/besteffort";
 const MIB: u64 = 1 << 20;
@@ -92,7 +92,7 @@ impl Scene {
 
     fn run(&self, body: fn() -> !) -> Victim {
         let container = "kubepods/besteffort/pod/main";
-        Victim::spawn(&self.tree().open_attach(&container.into()).unwrap(), body)
+        Victim::spawn(&Attach::open(self.tree(), container), body)
     }
 
     fn usage(&self) -> u64 {

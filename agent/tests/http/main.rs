@@ -228,14 +228,3 @@ async fn the_client_says_what_is_wrong_and_what_to_do() {
         "{text}"
     );
 }
-
-#[test]
-fn blocking_code_can_ask_too() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let api = runtime.block_on(Api::start());
-    api.publish(1);
-    let endpoint = Endpoint::Unix(api.socket.clone());
-    let list: PodList = podwarden::api::client::blocking::get(&endpoint, "/v1/pods").unwrap();
-    assert_eq!(list.pods, [pod(0)]);
-    runtime.block_on(api.stop());
-}

@@ -39,7 +39,7 @@ use podwarden_policy::{
 #[expect(dead_code, reason = "shared with tests that need more of it")]
 mod support;
 
-use support::{Sandbox, Victim, eat, eventually};
+use support::{Attach, Sandbox, Victim, eat, eventually};
 
 /// Counts the calls of one thread.
 struct Counting;
@@ -169,7 +169,7 @@ fn at_rest(memory: &MemoryReader) -> u64 {
 
 fn hog(sandbox: &Sandbox, path: &CgroupPath) -> Victim {
     sandbox.cgroup(path.as_str());
-    let hog = Victim::spawn(&sandbox.tree.open_attach(path).unwrap(), eat::<32>);
+    let hog = Victim::spawn(&Attach::open(&sandbox.tree, path.as_str()), eat::<32>);
     let memory = MemoryReader::open(&sandbox.tree, path).unwrap();
     eventually("it has eaten", || memory.usage().unwrap() >= 32 << 20);
     hog
@@ -278,9 +278,9 @@ fn the_reactors_thread_allocates_nothing_and_outlives_what_vanishes() {
     WATCHED.store(0, Ordering::Relaxed);
     let calls = CALLS.load(Ordering::Relaxed);
     assert_eq!(calls, 0, "the reactor's thread called the allocator");
-    let beat = reactor.beat();
-    reactor.nudge();
-    eventually("it goes round", || reactor.beat() > beat);
+    let pulse = reactor.pulse();
+    let beat = pulse.take();
+    eventually("it goes round", || pulse.take() > beat);
     drop((first, gone, reactor));
 }
 

@@ -1,4 +1,4 @@
-use crate::support::{Sandbox, Victim, eat, eventually, is_ready};
+use crate::support::{Attach, Sandbox, Victim, eat, eventually, is_ready};
 use podwarden_cgroup::{
     CgroupPath, Controller, Errno, Error, MemoryEvents, MemoryReader, MemoryThresholds, PsiKind,
     PsiResource, PsiThreshold, PsiTrigger,
@@ -22,7 +22,7 @@ fn a_memory_threshold_notices_the_crossing() {
         other => other.unwrap(),
     };
     assert!(!is_ready(&noticed, 0));
-    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
+    let _victim = Victim::spawn(&Attach::open(tree, container), eat::<32>);
     assert!(is_ready(&noticed, 20));
     assert!(
         MemoryReader::open(tree, &"pod".into())
@@ -95,7 +95,7 @@ fn a_limit_that_is_reached_is_noticed_on_v2() {
     let container = sandbox.cgroup("pod/container");
     let high = tree.path(Controller::Memory, &container.into()).unwrap();
     std::fs::write(high.join("memory.high"), "1M").unwrap();
-    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
+    let _victim = Victim::spawn(&Attach::open(tree, container), eat::<32>);
     eventually("its excess is noticed", noticed);
     std::fs::write(high.join("memory.high"), "max").unwrap();
     eventually("silence", || {

@@ -17,7 +17,7 @@ use podwarden_cgroup::{
 };
 use podwarden_policy::{limits::Limit, settings::Setting};
 
-use crate::support::{Sandbox, Victim, eventually};
+use crate::support::{Attach, Sandbox, Victim, eventually};
 
 /// Forks as fast as it may; every process leaves after some forks, so that the set of processes
 /// changes all the time.
@@ -68,11 +68,11 @@ fn a_fork_bomb_ends() {
     let handle = KillHandle::open(tree, &"pod".into())
         .unwrap()
         .with_record(Arc::new(record));
-    let bystander = Victim::sleeper(&tree.open_attach(&bystander.into()).unwrap());
+    let bystander = Victim::sleeper(&Attach::open(tree, bystander));
     for _ in 0..5 {
-        let bomb = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), fork_bomb);
+        let bomb = Victim::spawn(&Attach::open(tree, container), fork_bomb);
         eventually("the bomb went off", || everyone(tree, "pod") >= 24);
-        let killed = handle.kill().unwrap();
+        let killed = handle.kill_workload(&mut |_| {}).unwrap();
         assert!(killed.complete && killed.processes >= 1, "{killed:?}");
         eventually("all are dead", || everyone(tree, "pod") == 0);
         // One that had escaped would have forked again by now.
@@ -96,7 +96,7 @@ fn nested_cgroups_are_killed_too_and_nothing_beside() {
     let tree = &sandbox.tree;
     let sleeper = |rel: &str| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
+        Victim::sleeper(&Attach::open(tree, rel))
     };
     let inside = ["pod/a", "pod/b/c/d/e", "pod/b/f"].map(sleeper);
     let beside = ["pod2/a", "podx"].map(sleeper);
@@ -104,7 +104,7 @@ fn nested_cgroups_are_killed_too_and_nothing_beside() {
 
     let killed = KillHandle::open(tree, &"pod".into())
         .unwrap()
-        .kill()
+        .kill_workload(&mut |_| {})
         .unwrap();
     assert_eq!((killed.processes, killed.complete), (3, true));
     for victim in inside {
@@ -131,12 +131,12 @@ fn a_machine_without_a_freezer() {
     let tree = Tree::new(hierarchies, sandbox.tree.root()).unwrap();
     let sleeper = |rel: &str| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
+        Victim::sleeper(&Attach::open(&tree, rel))
     };
     let victims = ["pod", "pod/a", "pod/a/b"].map(sleeper);
     let killed = KillHandle::open(&tree, &"pod".into())
         .unwrap()
-        .kill()
+        .kill_workload(&mut |_| {})
         .unwrap();
     assert_eq!((killed.processes, killed.complete), (3, true));
     for victim in victims {
@@ -152,7 +152,7 @@ fn a_paused_container_dies() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
+    let victim = Victim::sleeper(&Attach::open(tree, container));
     eventually("it is inside", || everyone(tree, container) == 1);
     match tree.path(Controller::Freezer, &container.into()) {
         Ok(directory) => fs::write(directory.join("freezer.state"), "FROZEN").unwrap(),
@@ -163,7 +163,7 @@ fn a_paused_container_dies() {
     }
     let killed = KillHandle::open(tree, &"pod".into())
         .unwrap()
-        .kill()
+        .kill_workload(&mut |_| {})
         .unwrap();
     assert_eq!((killed.processes, killed.complete), (1, true));
     assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
@@ -177,14 +177,14 @@ fn the_dying_are_counted_once() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let attach = tree.open_attach(&container.into()).unwrap();
+    let attach = Attach::open(tree, container);
     let victims: Vec<_> = (0..20)
         .map(|_| Victim::spawn(&attach, crate::support::eat::<32>))
         .collect();
     eventually("all are inside", || everyone(tree, "pod") == 20);
     let killed = KillHandle::open(tree, &"pod".into())
         .unwrap()
-        .kill()
+        .kill_workload(&mut |_| {})
         .unwrap();
     assert_eq!((killed.processes, killed.complete), (20, true));
     assert!(killed.passes <= 2, "{killed:?}");
@@ -215,7 +215,7 @@ fn hides_behind_the_name() -> ! {
 /// Starts a process in a new cgroup and waits until it is called `pause`.
 fn called_pause(sandbox: &Sandbox, rel: &str, body: fn() -> !) -> Victim {
     sandbox.cgroup(rel);
-    let victim = Victim::spawn(&sandbox.tree.open_attach(&rel.into()).unwrap(), body);
+    let victim = Victim::spawn(&Attach::open(&sandbox.tree, rel), body);
     let comm = format!("/proc/{}/comm", victim.pid);
     eventually("it has its name", || {
         fs::read_to_string(&comm).is_ok_and(|name| name == "pause\n")
@@ -231,7 +231,7 @@ fn the_sandbox_is_left_alive() {
     let tree = &sandbox.tree;
     let sleeper = |rel: &str| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
+        Victim::sleeper(&Attach::open(tree, rel))
     };
     let pause = called_pause(&sandbox, "pod/sandbox", sandbox_process);
     let inside = ["pod/a", "pod/b", "pod/b/nested"].map(sleeper);
@@ -269,8 +269,6 @@ fn the_sandbox_is_left_alive() {
         (0, true, false)
     );
     assert!(pause.is_running());
-    assert_eq!(handle.kill().unwrap().processes, 1, "all means all");
-    assert_eq!(pause.ended_by(), Some(libc::SIGKILL));
 }
 
 #[test]
@@ -300,7 +298,7 @@ fn the_sandbox_that_was_told_is_left_alive() {
     };
     let tree = &sandbox.tree;
     sandbox.cgroup("pod/told");
-    let told = Victim::sleeper(&tree.open_attach(&"pod/told".into()).unwrap());
+    let told = Victim::sleeper(&Attach::open(tree, "pod/told"));
     let impostor = called_pause(&sandbox, "pod/workload", sandbox_process);
     sandbox.cgroup("pod/died");
     let handle = KillHandle::open(tree, &"pod".into())
@@ -325,7 +323,7 @@ fn a_sandbox_that_was_told_and_holds_the_workload_is_killed() {
     let eats = |name: &str| {
         let rel = format!("pod/{name}");
         let _removed_with_the_root = tree.create(&rel.as_str().into()).unwrap();
-        let attach = tree.open_attach(&rel.as_str().into()).unwrap();
+        let attach = Attach::open(tree, rel.as_str());
         let victim = Victim::spawn(&attach, hides_behind_the_name);
         eventually("it has eaten", || {
             let memory = podwarden_cgroup::MemoryReader::open(tree, &rel.as_str().into()).unwrap();
@@ -358,7 +356,7 @@ fn monitors_are_left_alive() {
     let tree = &sandbox.tree;
     let [monitor, workload] = ["pod/crio-conmon-1.scope", "pod/crio-1.scope"].map(|rel| {
         sandbox.cgroup(rel);
-        Victim::sleeper(&tree.open_attach(&rel.into()).unwrap())
+        Victim::sleeper(&Attach::open(tree, rel))
     });
     let handle = KillHandle::open(tree, &"pod".into()).unwrap();
     let killed = handle.kill_workload(&mut |_| {}).unwrap();
@@ -376,7 +374,7 @@ fn a_sandbox_that_was_not_told_is_recognised_beside_one_that_died() {
     let tree = &sandbox.tree;
     sandbox.cgroup("pod/died");
     sandbox.cgroup("pod/workload");
-    let workload = Victim::sleeper(&tree.open_attach(&"pod/workload".into()).unwrap());
+    let workload = Victim::sleeper(&Attach::open(tree, "pod/workload"));
     let successor = called_pause(&sandbox, "pod/successor", sandbox_process);
     let handle = KillHandle::open(tree, &"pod".into())
         .unwrap()
@@ -403,7 +401,7 @@ fn what_is_in_the_record_is_thawed_and_nothing_else() {
         println!("skipped: v2 kills without freezing");
         return;
     };
-    let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
+    let victim = Victim::sleeper(&Attach::open(tree, container));
     let dir = tempfile::tempdir().unwrap();
     let file = freeze_record_file(dir.path(), "/a/b").unwrap();
     assert!(file.ends_with("podwarden-a%2Fb.frozen"));
@@ -451,7 +449,7 @@ fn what_is_in_the_record_is_thawed_and_nothing_else() {
     let handle = KillHandle::open(tree, &"pod".into())
         .unwrap()
         .with_record(Arc::clone(&record));
-    handle.kill().unwrap();
+    handle.kill_workload(&mut |_| {}).unwrap();
     assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
     drop((handle, record));
     assert!(!file.exists());
@@ -464,7 +462,7 @@ fn reclaiming_leaves_the_living_alone() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/container");
-    let victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
+    let victim = Victim::sleeper(&Attach::open(tree, container));
     match KillHandle::open(tree, &"pod".into())
         .unwrap()
         .reclaim_cache()
@@ -484,7 +482,7 @@ fn an_empty_cgroup_has_nothing_to_kill() {
     sandbox.cgroup("pod/container");
     let killed = KillHandle::open(&sandbox.tree, &"pod".into())
         .unwrap()
-        .kill()
+        .kill_workload(&mut |_| {})
         .unwrap();
     let want = Killed {
         processes: 0,
@@ -505,7 +503,7 @@ fn a_vanished_cgroup_is_gone() {
     let pod = sandbox.cgroup("pod");
     let handle = KillHandle::open(tree, &pod.into()).unwrap();
     tree.remove(&pod.into()).unwrap();
-    let error = handle.kill().unwrap_err();
+    let error = handle.kill_workload(&mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::Gone { .. }), "{error:?}");
     assert!(matches!(
         KillHandle::open(tree, &pod.into()),
@@ -525,12 +523,12 @@ fn our_own_cgroup_is_refused() {
     };
     let tree = &sandbox.tree;
     sandbox.cgroup("pod/container");
-    let attach = tree.open_attach(&"pod/container".into()).unwrap();
+    let attach = Attach::open(tree, "pod/container");
     // SAFETY: the child of a threaded program may allocate here only because the allocator takes
     // care of fork (pthread_atfork in the C library); it ends by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let refused = attach.attach(0).is_ok()
+        let refused = attach.enter().is_ok()
             && matches!(
                 KillHandle::open(tree, &"pod".into()),
                 Err(Error::OwnCgroup { .. })

@@ -7,7 +7,7 @@ use podwarden_policy::{
     settings::{CpuShare, Property, Setting, Value},
 };
 
-use crate::support::{Sandbox, Victim, eat, eventually};
+use crate::support::{Attach, Sandbox, Victim, eat, eventually};
 
 /// What a property holds.
 fn value(tree: &Tree, cgroup: &str, property: Property) -> Value {
@@ -223,7 +223,7 @@ fn v1_reclaims_by_a_limit_that_does_not_stay_and_kills_no_process() {
         println!("skipped in part: anonymous memory would go to swap");
         return;
     }
-    let victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
+    let victim = Victim::spawn(&Attach::open(tree, container), eat::<32>);
     let memory = MemoryReader::open(tree, &"pod".into()).unwrap();
     eventually("it has its memory", || memory.usage().unwrap() >= 32 << 20);
     assert!(
@@ -287,7 +287,7 @@ fn a_cgroup_is_in_use_while_there_is_something_in_it() {
     sandbox.cgroup("pod/container");
     assert!(tree.is_in_use(&"pod".into()).unwrap());
     assert!(!tree.is_in_use(&"pod/container".into()).unwrap());
-    let victim = Victim::sleeper(&tree.open_attach(&"pod/container".into()).unwrap());
+    let victim = Victim::sleeper(&Attach::open(tree, "pod/container"));
     assert!(tree.is_in_use(&"pod/container".into()).unwrap());
     // SAFETY: a signal to our own child.
     unsafe { libc::kill(victim.pid as i32, libc::SIGKILL) };

@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
 };
 
-use crate::support::{Sandbox, Victim, eventually};
+use crate::support::{Attach, Sandbox, Victim, eventually};
 use podwarden_cgroup::{KernelCpu, KillHandle, MemoryReader};
 
 struct Counting;
@@ -58,7 +58,7 @@ fn reading_and_killing_allocate_nothing() {
     };
     let tree = &sandbox.tree;
     let container = sandbox.cgroup("pod/nested/container");
-    let attach = tree.open_attach(&container.into()).unwrap();
+    let attach = Attach::open(tree, container);
     let victims: Vec<_> = (0..5).map(|_| Victim::sleeper(&attach)).collect();
     eventually("all are inside", || {
         tree.procs(&container.into()).unwrap().len() == 5
@@ -85,9 +85,8 @@ fn reading_and_killing_allocate_nothing() {
         memory.usage().is_err_and(|e| e.is_gone())
     });
     allocates_nothing("kill of what is gone", || {
-        handle.kill().is_err_and(|e| e.is_gone())
-    });
-    allocates_nothing("attach to what is gone", || {
-        attach.attach(0).is_err_and(|e| e.is_gone())
+        handle
+            .kill_workload(&mut |_| {})
+            .is_err_and(|e| e.is_gone())
     });
 }

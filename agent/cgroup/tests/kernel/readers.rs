@@ -1,7 +1,7 @@
 use podwarden_cgroup::{Error, KernelCpu, MemoryReader};
 use podwarden_policy::{Bytes, limits::Limit, settings::Setting};
 
-use crate::support::{Sandbox, Victim, eat, eventually};
+use crate::support::{Attach, Sandbox, Victim, eat, eventually};
 
 const MIB: usize = 1 << 20;
 
@@ -56,7 +56,7 @@ fn memory_of_a_process_is_seen() {
     );
     assert!(pod.usage().unwrap() < 4 * MIB as u64);
 
-    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), eat::<32>);
+    let _victim = Victim::spawn(&Attach::open(tree, container), eat::<32>);
     eventually("usage holds the memory", || {
         pod.usage().unwrap() >= 32 * MIB as u64
     });
@@ -76,7 +76,7 @@ fn cpu_time_of_a_process_is_seen() {
     let container = sandbox.cgroup("pod/container");
     let cpu = KernelCpu::open(tree, &"pod".into()).unwrap();
     let idle = cpu.usage_nanos().unwrap();
-    let _victim = Victim::spawn(&tree.open_attach(&container.into()).unwrap(), burn);
+    let _victim = Victim::spawn(&Attach::open(tree, container), burn);
     eventually("50 ms are counted", || {
         cpu.usage_nanos().unwrap() >= idle + 50_000_000
     });
@@ -91,7 +91,6 @@ fn what_vanishes_is_gone() {
     let pod = sandbox.cgroup("pod");
     let memory = MemoryReader::open(tree, &pod.into()).unwrap();
     let cpu = KernelCpu::open(tree, &pod.into()).unwrap();
-    let attach = tree.open_attach(&pod.into()).unwrap();
     tree.remove(&pod.into()).unwrap();
 
     for error in [
@@ -99,7 +98,6 @@ fn what_vanishes_is_gone() {
         memory.stat().unwrap_err(),
         memory.limit().unwrap_err(),
         cpu.usage_nanos().unwrap_err(),
-        attach.attach(0).unwrap_err(),
     ] {
         assert!(matches!(error, Error::Gone { .. }), "{error:?}");
         assert!(error.is_gone() && !error.is_permission());
@@ -107,7 +105,6 @@ fn what_vanishes_is_gone() {
     for error in [
         MemoryReader::open(tree, &pod.into()).unwrap_err(),
         KernelCpu::open(tree, &pod.into()).unwrap_err(),
-        tree.open_attach(&pod.into()).unwrap_err(),
     ] {
         assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
         assert!(error.is_gone());

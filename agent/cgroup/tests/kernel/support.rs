@@ -1,14 +1,16 @@
 //! A private cgroup root that goes away with the test, and processes to put into it.
 
 use std::{
-    io::{Read, Write},
+    fs::File,
+    io::{self, Read, Write},
     os::fd::AsFd,
+    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use podwarden_cgroup::{Attach, CgroupPath, Controller, Hierarchies, KillHandle, Tree};
+use podwarden_cgroup::{CgroupPath, Controller, Hierarchies, KillHandle, Tree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The cgroups of one test. Dropping it kills what is left in them and removes them, also when the
@@ -18,6 +20,21 @@ pub(crate) struct Sandbox {
     pub(crate) tree: Tree,
     outer: Tree,
     root: String,
+}
+
+/// Every directory of a cgroup that exists, over all hierarchies.
+fn directories(tree: &Tree, rel: &str) -> Vec<PathBuf> {
+    let hierarchies = tree.hierarchies();
+    let mut all: Vec<_> = hierarchies
+        .controllers
+        .values()
+        .chain(&hierarchies.v2_mount)
+        .map(|mount| mount.join(tree.root()).join(rel))
+        .filter(|directory| directory.is_dir())
+        .collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 impl Sandbox {
@@ -61,30 +78,46 @@ impl Sandbox {
     }
 
     /// Every directory of a cgroup that exists, over all hierarchies.
-    pub(crate) fn directories(&self, rel: &str) -> Vec<std::path::PathBuf> {
-        let hierarchies = self.tree.hierarchies();
-        let mut all: Vec<_> = hierarchies
-            .controllers
-            .values()
-            .chain(&hierarchies.v2_mount)
-            .map(|mount| mount.join(&self.root).join(rel))
-            .filter(|directory| directory.is_dir())
-            .collect();
-        all.sort();
-        all.dedup();
-        all
+    pub(crate) fn directories(&self, rel: &str) -> Vec<PathBuf> {
+        directories(&self.tree, rel)
     }
 }
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
         if let Ok(handle) = KillHandle::open(&self.outer, &self.root.as_str().into()) {
-            let _ = handle.kill();
+            let _ = handle.kill_workload(&mut |_| {});
+        }
+        // What that leaves alone, as a pod's sandbox.
+        for entry in self.tree.list(&CgroupPath::ROOT).unwrap_or_default() {
+            let left = self.tree.procs(&entry.path).unwrap_or_default();
+            for pid in left.into_iter().filter(|pid| *pid > 0) {
+                // SAFETY: a signal to a process of this test's own cgroup.
+                unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            }
         }
         let removed = self.outer.remove(&self.root.as_str().into());
         if !std::thread::panicking() {
             removed.unwrap();
         }
+    }
+}
+
+/// A cgroup's `cgroup.procs` of every hierarchy, open for writing.
+pub(crate) struct Attach(Vec<File>);
+
+impl Attach {
+    pub(crate) fn open(tree: &Tree, rel: &str) -> Self {
+        let open = |directory: PathBuf| File::create(directory.join("cgroup.procs")).unwrap();
+        let files: Vec<_> = directories(tree, rel).into_iter().map(open).collect();
+        assert!(!files.is_empty(), "there is no cgroup {rel}");
+        Self(files)
+    }
+
+    /// Moves the caller with all its threads. Allocates nothing and only writes to open files, so a forked child may
+    /// call it.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        self.0.iter().try_for_each(|mut file| file.write_all(b"0"))
     }
 }
 
@@ -99,12 +132,12 @@ impl Victim {
     /// what is allowed after `fork` in a threaded program (signal-safety(7)). Returns when it is in
     /// the cgroup of every hierarchy.
     pub(crate) fn spawn(attach: &Attach, body: fn() -> !) -> Self {
-        let (mut attached, report) = std::io::pipe().unwrap();
+        let (mut attached, report) = io::pipe().unwrap();
         // SAFETY: the child calls only write(2) on open files, `body` and _exit(2).
         let pid = unsafe { libc::fork() };
-        assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+        assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
         if pid == 0 {
-            if attach.attach(0).is_err() || (&report).write_all(b"!").is_err() {
+            if attach.enter().is_err() || (&report).write_all(b"!").is_err() {
                 // SAFETY: ends the child without running anything of the parent's.
                 unsafe { libc::_exit(1) };
             }

@@ -9,7 +9,7 @@ use podwarden_policy::{
     settings::Setting,
 };
 
-use crate::support::{Sandbox, Victim, is_ready};
+use crate::support::{Attach, Sandbox, Victim, is_ready};
 
 fn notices(watch: &WriteWatch) -> Vec<(WatchId, String)> {
     let mut notices = Vec::new();
@@ -134,7 +134,7 @@ fn a_process_that_enters_is_noticed() {
     let directory = tree.identity_path(&container.into()).unwrap();
     let entered = watch.directory(&directory).unwrap();
     let events = watch.file(&directory.join("cgroup.events"));
-    let _victim = Victim::sleeper(&tree.open_attach(&container.into()).unwrap());
+    let _victim = Victim::sleeper(&Attach::open(tree, container));
     assert!(is_ready(&watch, 20));
     let notices = notices(&watch);
     assert!(

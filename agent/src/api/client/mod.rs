@@ -27,8 +27,6 @@ use crate::{
     config::DEFAULT_API_SOCKET,
 };
 
-pub mod blocking;
-
 /// How long one answer may take, a stream apart.
 const PATIENCE: Duration = Duration::from_secs(10);
 

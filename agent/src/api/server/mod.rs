@@ -69,18 +69,7 @@ struct Shared {
     followers: Arc<Semaphore>,
 }
 
-/// Opens the listeners and answers until `shutdown` completes; then removes the socket file.
-pub async fn serve(
-    published: Arc<Published>,
-    listen: Listen,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), HttpError> {
-    let listeners = Listeners::open(&listen).await?;
-    serve_on(published, listeners, shutdown).await
-}
-
-/// As [`serve`], with open listeners, so that a taken address is an error
-/// before it does anything else.
+/// Answers on the open listeners until `shutdown` completes; then removes the socket file.
 pub async fn serve_on(
     published: Arc<Published>,
     listeners: Listeners,

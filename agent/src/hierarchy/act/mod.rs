@@ -106,12 +106,7 @@ impl Actor {
         self.backend.unanswered()
     }
 
-    /// What was done since the agent started.
-    pub fn tally(&self) -> Tally {
-        self.counters.now()
-    }
-
-    /// Where it is counted, for who else writes to cgroups and who shows it.
+    /// Where it is counted what was done since the agent started, for who else writes to cgroups and who shows it.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }

@@ -42,13 +42,8 @@ impl LogFile {
     }
 
     /// Bytes of the generation that is written to; 0 while it is not open.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.len)
-    }
-
-    /// True while nothing is in it, or it is not open.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Replaces the line that every generation begins with, and writes it. After an error generations begin with it
@@ -78,7 +73,7 @@ impl LogFile {
         if self.open.is_none() {
             self.open = Some(self.reopen()?);
         }
-        if self.len() + size > self.generation {
+        if self.size() + size > self.generation {
             self.open = None;
             fs::rename(&self.path, rotated(&self.path))?;
             self.open = Some(self.reopen()?);
@@ -225,7 +220,7 @@ mod tests {
         let error = log.append(&[b'x'; 20]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         log.append(&[b'x'; 19]).unwrap();
-        assert_eq!(log.len(), 20);
+        assert_eq!(log.size(), 20);
     }
 
     proptest! {

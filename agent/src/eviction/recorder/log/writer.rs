@@ -192,8 +192,8 @@ fn write_all(
             Err(_) if is_line => state.dropped(),
             _ => {}
         }
-        gauge!("podwarden_event_log_size_bytes").set(file.len() as f64);
-        state.size.store(file.len(), Ordering::Relaxed);
+        gauge!("podwarden_event_log_size_bytes").set(file.size() as f64);
+        state.size.store(file.size(), Ordering::Relaxed);
         let error = done.err().map(|e| sentence(file.path(), &e));
         if state.note(error.clone()) {
             say(error.unwrap_or_else(|| {
