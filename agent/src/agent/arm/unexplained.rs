@@ -1,10 +1,11 @@
 //! Pods' cgroups that no source explains.
 //!
 //! Such a cgroup uses memory of its tier, and a level below it could not be kept if it were let be: once
-//! every source has reported, it is a victim of its tier that asks for nothing. Two things are awaited first,
+//! every source has reported, it is a victim of its tier that asks for nothing. Three things are awaited first,
 //! because a wrong victim is worse than a late one:
 //!
 //! - [`SETTLE`]: a pod's cgroup may come before the source's word of it, and outlive it by its teardown.
+//! - The end of a source's problem: what a pod's cgroup is cannot be told meanwhile. [`SETTLE`] begins anew then.
 //! - The runtime, where one is configured: it has the kubelet's annotation on the sandbox of a static pod,
 //!   which has no object in the API until the kubelet has made its mirror.
 //!
@@ -38,15 +39,24 @@ pub(in crate::agent) struct Explainers<'a> {
     pub(in crate::agent) runtime: Option<&'a Runtime>,
 }
 
+/// The sources that are relied on. Beside a kubelet manifests alone are not enough: most of its pods are the API
+/// server's.
+fn relied_on(sources: &[SourceStats], ownership: Ownership) -> impl Iterator<Item = &SourceStats> {
+    sources.iter().filter(move |source| match ownership {
+        Ownership::Own => true,
+        Ownership::Assist => matches!(source.name.as_str(), "apiserver" | "kubelet"),
+    })
+}
+
+/// Whether one of them has a problem: there may be pods that it could not tell of.
+pub(in crate::agent) fn are_in_trouble(sources: &[SourceStats], ownership: Ownership) -> bool {
+    relied_on(sources, ownership).any(|source| source.problem.is_some())
+}
+
 impl Explainers<'_> {
-    /// Whether what they do not know is nothing that they may still tell of. Beside a kubelet manifests
-    /// alone are not enough: most of its pods are the API server's.
+    /// Whether all of them have told what they know.
     fn are_complete(&self) -> bool {
-        let every_pod = |source: &SourceStats| match self.ownership {
-            Ownership::Own => true,
-            Ownership::Assist => matches!(source.name.as_str(), "apiserver" | "kubelet"),
-        };
-        self.sources.iter().any(every_pod)
+        relied_on(self.sources, self.ownership).next().is_some()
             && self.set.waiting.is_empty()
             && self.runtime.is_none_or(|runtime| runtime.version.is_some())
     }
@@ -61,8 +71,8 @@ impl Explainers<'_> {
 
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Unexplained {
-    /// By uid, since when.
-    since: BTreeMap<PodUid, Instant>,
+    /// By uid, since when; `None` as long as a source has a problem.
+    since: BTreeMap<PodUid, Option<Instant>>,
     /// How many of them count.
     counted: usize,
 }
@@ -80,8 +90,10 @@ impl Unexplained {
         } else {
             let stays = |uid: &PodUid| entries.contains_key(uid) && !explainers.explain(uid);
             self.since.retain(|uid, _| stays(uid));
+            let trouble = are_in_trouble(explainers.sources, explainers.ownership);
             for uid in entries.keys().filter(|uid| stays(uid)) {
-                self.since.entry(uid.clone()).or_insert(now);
+                let since = self.since.entry(uid.clone()).or_default();
+                *since = (!trouble).then(|| since.unwrap_or(now));
             }
         }
         self.counted = self.settled(now).count();
@@ -89,13 +101,18 @@ impl Unexplained {
 
     /// How long until another one counts.
     pub(in crate::agent) fn due(&self, now: Instant) -> Option<Duration> {
-        let ends = self.since.values().map(|since| *since + SETTLE);
+        let ends = self.since.values().flatten().map(|since| *since + SETTLE);
         let later = ends.filter(|end| *end > now).min();
         // One that counts since the last look is due at once.
         if self.settled(now).count() > self.counted {
             return Some(Duration::ZERO);
         }
         later.map(|end| end - now)
+    }
+
+    /// Whether the last look was before the sources came to be in `trouble`, or out of it.
+    pub(in crate::agent) fn is_outdated(&self, trouble: bool) -> bool {
+        self.since.values().any(|since| since.is_none() != trouble)
     }
 
     /// The uids of those that count.
@@ -109,7 +126,9 @@ impl Unexplained {
     }
 
     fn of(&self, settled: bool, now: Instant) -> impl Iterator<Item = &PodUid> {
-        let is_settled = move |since: &Instant| now.duration_since(*since) >= SETTLE;
+        let is_settled = move |since: &Option<Instant>| {
+            since.is_some_and(|since| now.duration_since(since) >= SETTLE)
+        };
         let all = self.since.iter();
         let these = all.filter(move |(_, since)| is_settled(since) == settled);
         these.map(|(uid, _)| uid)
@@ -216,8 +235,8 @@ mod tests {
             let strangers = unexplained.strangers(start).count();
             let later = start + SETTLE;
             unexplained.look(&entries, explainers, later);
-            assert_eq!(unexplained.strangers(later).count(), 0);
-            assert_eq!(unexplained.settled(later).count(), strangers);
+            let left = unexplained.strangers(later).count();
+            assert_eq!(unexplained.settled(later).count() + left, strangers);
             let found: Vec<_> = unexplained.settled(later).map(PodUid::to_string).collect();
             assert_eq!(unexplained.count(), found.len());
             assert_eq!(unexplained.notice(later).is_some(), !found.is_empty());
@@ -244,6 +263,46 @@ mod tests {
         assert_eq!(world.found(), ["b", "c"]);
         world.sources.clear();
         assert!(world.found().is_empty(), "nothing explains anything");
+    }
+
+    #[test]
+    fn while_a_source_has_a_problem_none_counts_and_each_is_a_stranger() {
+        let mut world = World::new();
+        let (mut unexplained, start) = (Unexplained::default(), Instant::now());
+        let mut counted = |world: &World, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            let explainers = Explainers {
+                set: &world.set,
+                sources: &world.sources,
+                ownership: world.ownership,
+                runtime: None,
+            };
+            let trouble = are_in_trouble(&world.sources, world.ownership);
+            let outdated = unexplained.is_outdated(trouble);
+            unexplained.look(&entries(&["a", "b"]), explainers, now);
+            assert!(!unexplained.is_outdated(trouble));
+            let strangers = unexplained.strangers(now).count();
+            assert_eq!(unexplained.count() + strangers, 1);
+            (outdated, unexplained.count(), unexplained.due(now))
+        };
+        assert_eq!(counted(&world, 0), (false, 0, Some(SETTLE)));
+        world.sources[0].problem = Some("the watch was cut off".to_owned());
+        assert_eq!(counted(&world, 1), (true, 0, None));
+        assert_eq!(counted(&world, 99), (false, 0, None));
+        world.sources[0].problem = None;
+        assert_eq!(counted(&world, 100), (true, 0, Some(SETTLE)));
+        assert_eq!(counted(&world, 110), (false, 1, None));
+        world.sources[0].problem = Some("no answer".to_owned());
+        assert_eq!(counted(&world, 111), (true, 0, None));
+    }
+
+    #[test]
+    fn a_problem_of_a_source_that_is_not_relied_on_is_none() {
+        let mut world = World::new();
+        world.sources[1].problem = Some("the directory is gone".to_owned());
+        assert_eq!(world.found(), ["b", "c"], "manifests beside a kubelet");
+        world.ownership = Ownership::Own;
+        assert!(world.found().is_empty());
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl EvictionManager {
             self.pressed
                 .look(now, pressed::pods_are_at_level(&figures.node.tiers));
         }
-        changed |= self.unexplained.due(now).is_some_and(|due| due.is_zero());
+        changed |= self.unexplained_are_due(env, now);
         facts.extend(changed.then_some(Fact::Reconcile));
         facts
     }

@@ -104,7 +104,7 @@ impl Evictions {
             Report::StrangersGrow(crossing, usage) => {
                 let message = format!(
                     "{}, and {} of that may be of pods of which no source has told yet: no other pod goes for it; \
-                     they may be evicted once a source has told of them, or none has for 10 s",
+                     they may be evicted once a source has told of them, or none has in 10 s without a problem",
                     at_level(&crossing),
                     crossing.scope.signal().amount(usage),
                 );

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use super::EvictionManager;
-use crate::agent::{arm::unexplained::Explainers, reconciler::Context};
+use crate::agent::{
+    arm::unexplained::{Explainers, are_in_trouble},
+    reconciler::{Context, Environment},
+};
 
 impl EvictionManager {
     /// Looks for pods' cgroups that no source explains; returns the degradation.
@@ -26,6 +29,13 @@ impl EvictionManager {
         };
         self.unexplained.look(entries, explainers, now);
         self.unexplained.notice(now)
+    }
+
+    /// Whether it is time for another look.
+    pub(super) fn unexplained_are_due(&self, env: &Environment, now: Instant) -> bool {
+        let trouble = are_in_trouble(&env.published.sources(), env.config.ownership);
+        self.unexplained.is_outdated(trouble)
+            || self.unexplained.due(now).is_some_and(|due| due.is_zero())
     }
 
     /// Pods' cgroups that no source explains.
