@@ -20,6 +20,7 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 use podwarden_cgroup::KillHandle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::{
     pods::{Looked, Pods},
@@ -88,6 +89,7 @@ impl Holder {
 #[derive(Debug)]
 pub(crate) struct Holding {
     holder: Holder,
+    let_go: UnboundedReceiver<String>,
     _thread: Joined,
 }
 
@@ -96,8 +98,10 @@ impl Holding {
     pub(crate) fn start(real_time: bool) -> io::Result<Self> {
         let bell = Arc::new(bell()?);
         let (sender, messages) = channel();
+        let (goes, let_go) = unbounded_channel();
         let holds = Thread {
             messages,
+            let_go: goes,
             bell: Arc::clone(&bell),
             pods: Pods::default(),
             watch: Watch::new(),
@@ -107,8 +111,14 @@ impl Holding {
                 messages: sender,
                 bell,
             },
+            let_go,
             _thread: Joined::spawn("hold", move || holds.run(real_time))?,
         })
+    }
+
+    /// The pods that may run again since the last call.
+    pub(crate) fn let_go(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.let_go.try_recv().ok()).collect()
     }
 
     /// How it is told.
@@ -125,6 +135,8 @@ impl Drop for Holding {
 
 struct Thread {
     messages: Receiver<Message>,
+    /// Takes the pods that may run again.
+    let_go: UnboundedSender<String>,
     bell: Arc<EventFd>,
     pods: Pods<Arc<VictimFiles>>,
     watch: Watch,
@@ -146,6 +158,9 @@ impl Thread {
             if !self.take_messages(now) {
                 return;
             }
+            for uid in self.pods.expire(now) {
+                self.goes(uid);
+            }
             for uid in self.watch.stirred() {
                 self.pods.stir(uid, now);
             }
@@ -158,6 +173,11 @@ impl Thread {
             }
             self.watch.keep(|uid| self.pods.is_held(uid));
         }
+    }
+
+    /// An error says that the agent ends.
+    fn goes(&self, uid: String) {
+        let _ = self.let_go.send(uid);
     }
 
     fn sleep(&self) {
@@ -182,7 +202,11 @@ impl Thread {
                 }
                 Ok(Message::Written(uid)) => self.pods.until(&uid, Some(now + AFTER)),
                 Ok(Message::Contested(uid)) => self.pods.until(&uid, None),
-                Ok(Message::Release(uid)) => self.pods.release(&uid),
+                Ok(Message::Release(uid)) => {
+                    if self.pods.release(&uid) {
+                        self.goes(uid);
+                    }
+                }
                 Err(TryRecvError::Empty) => return true,
                 Ok(Message::End) | Err(TryRecvError::Disconnected) => return false,
             }
@@ -199,5 +223,25 @@ fn look(handle: &KillHandle) -> Looked {
         Err(error) if error.is_gone() => Looked::Gone,
         // What is refused now is tried again at the next look.
         Ok(_) | Err(_) => Looked::Killed(killed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_let_go_may_run_also_where_it_was_not_held_yet() {
+        let mut holding = Holding::start(false).unwrap();
+        holding.holder().written("b");
+        holding.holder().release("a");
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut gone = Vec::new();
+        while gone.is_empty() && Instant::now() < until {
+            gone = holding.let_go();
+            std::thread::yield_now();
+        }
+        assert_eq!(gone, ["a"]);
+        assert_eq!(holding.let_go(), Vec::<String>::new(), "told once");
     }
 }

@@ -69,9 +69,22 @@ impl<K> Pods<K> {
         }
     }
 
-    pub(super) fn release(&mut self, uid: &str) {
-        self.0
-            .retain(|held, pod| held != uid || !pod.follows_status);
+    /// Lets a pod go whose status will not be written; false for one that is held until a time.
+    pub(super) fn release(&mut self, uid: &str) -> bool {
+        let goes = self.0.get(uid).is_none_or(|held| held.follows_status);
+        if goes {
+            self.0.remove(uid);
+        }
+        goes
+    }
+
+    /// Lets those go whose time is over; gives back those whose status did not bound it: they may run.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<String> {
+        let is_over = |held: &Held<K>| held.until.is_some_and(|until| until <= now);
+        let over = self.0.extract_if(.., |_, held| is_over(held));
+        over.filter(|(_, held)| !held.follows_status)
+            .map(|(uid, _)| uid)
+            .collect()
     }
 
     /// When the next look is due.
@@ -87,9 +100,6 @@ impl<K> Pods<K> {
     ) -> Vec<(String, usize)> {
         let mut again = Vec::new();
         self.0.retain(|uid, held| {
-            if held.until.is_some_and(|until| until <= now) {
-                return false;
-            }
             if held.look > now {
                 return true;
             }
@@ -161,7 +171,9 @@ mod tests {
         let late = start + 2 * AFTER;
         assert_eq!(pods.look(late, |()| killed(&[3])), [("a".to_owned(), 1)]);
         pods.until("a", Some(late + AFTER));
-        assert_eq!(pods.look(late + AFTER, |()| unreachable!("it is over")), []);
+        assert_eq!(pods.expire(late), Vec::<String>::new());
+        // Its kubelet ends it by the status.
+        assert_eq!(pods.expire(late + AFTER), Vec::<String>::new());
         assert_eq!(pods.due(), None);
     }
 
@@ -171,10 +183,10 @@ mod tests {
         let mut pods = holding(start);
         let until = start + 2 * AFTER;
         pods.hold("static".to_owned(), (), Some(until), start);
-        for uid in ["a", "static"] {
+        for (uid, goes) in [("a", true), ("static", false), ("not held yet", true)] {
             pods.until(uid, Some(start));
             pods.until(uid, None);
-            pods.release(uid);
+            assert_eq!(pods.release(uid), goes, "{uid}");
         }
         assert_eq!(pods.0.keys().collect::<Vec<_>>(), ["static"]);
         let late = until - SLOW;
@@ -182,7 +194,8 @@ mod tests {
             pods.look(late, |()| killed(&[3])),
             [("static".to_owned(), 1)]
         );
-        assert_eq!(pods.look(until, |()| unreachable!("it is over")), []);
+        assert_eq!(pods.expire(late), Vec::<String>::new());
+        assert_eq!(pods.expire(until), ["static"]);
         assert_eq!(pods.due(), None);
     }
 

@@ -215,12 +215,12 @@ impl EvictionStatus {
             queue: queue.clone(),
             offers: offers.clone(),
             written,
-            holder,
+            holder: holder.clone(),
             on_degraded: parts.on_degraded.clone(),
         };
         Ok(Some(Self {
             queue: queue.clone(),
-            writer: Writer::start(queue, offers, parts.on_degraded)?,
+            writer: Writer::start(queue, offers, holder, parts.on_degraded)?,
             deliveries,
             sizes: parts.sizes,
             node_name: parts.node_name,
@@ -255,6 +255,14 @@ impl EvictionStatus {
         if let Some(holding) = &self.holding {
             holding.holder().hold(uid, files, until);
         }
+    }
+
+    /// The pods that are held dead no longer, since the last call, and may run again.
+    pub(crate) fn let_go(&mut self) -> Vec<String> {
+        self.holding
+            .as_mut()
+            .map(Holding::let_go)
+            .unwrap_or_default()
     }
 
     /// A pod is held from now on whose status was queued a while ago: by now it may stand.

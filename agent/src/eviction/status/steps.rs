@@ -64,6 +64,8 @@ enum Delivery {
     All,
     /// It has no object any more, as the sentence says.
     Moot(String),
+    /// The status never will be written, as the sentence says.
+    Refused(String),
 }
 
 impl Job for Steps {
@@ -88,6 +90,7 @@ impl Job for Steps {
         let own = self.queue.with(|queue| queue.of(uid));
         if own.iter().all(|(_, entry)| entry.status_written) {
             match &self.ending {
+                Some(_) if own.is_empty() => {}
                 Some(ending) if uid != NODE_KEY => ending.offer(uid, work),
                 _ => {
                     let whole = own.into_iter().filter(|(_, entry)| entry.is_whole());
@@ -154,6 +157,11 @@ impl Steps {
         match told {
             Delivery::All => self.over(number, entry, None),
             Delivery::Moot(why) => self.over(number, entry, Some(&why)),
+            Delivery::Refused(why) => {
+                self.over(number, entry, Some(&why));
+                // Its kubelet starts the pod again: that one is not torn down for this eviction.
+                self.done(number);
+            }
         }
         Ok(())
     }
@@ -211,7 +219,7 @@ impl Steps {
                     Marked::Is => self.stands(number, entry, false),
                     // A kubelet heeds nothing that is written to a mirror, and writes over it.
                     Marked::Written => self.stands(number, entry, *object.uid == *pod.uid),
-                    Marked::Not(why) => return Ok(Delivery::Moot(why)),
+                    Marked::Not(why) => return Ok(Delivery::Refused(why)),
                     Marked::Changed if clock::of_timers() < until => {
                         tokio::time::sleep(PAUSE).await;
                         found = server.find(pod, Some(&object.uid)).await?;

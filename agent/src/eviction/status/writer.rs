@@ -8,14 +8,17 @@ use std::{
 
 use super::{
     OnDegraded,
-    entry::Entry,
+    entry::{Entry, NODE_KEY},
     queue::{Added, MOST, Shared},
     say, whose,
 };
 use crate::{
     api::types::PodRef,
     base::worker::Joined,
-    eviction::pod_workers::{Offers, Work},
+    eviction::{
+        hold::Holder,
+        pod_workers::{Offers, Work},
+    },
 };
 
 /// Entries that may wait for the disk: two minutes of evictions at the usual fastest.
@@ -36,7 +39,28 @@ pub(super) struct Writer {
 #[derive(Clone)]
 pub(super) struct Adder {
     messages: SyncSender<Message>,
+    lost: Lost,
+}
+
+/// Takes leave of entries that cannot wait.
+#[derive(Clone)]
+struct Lost {
+    /// `None` where no pod is held.
+    holder: Option<Holder>,
     on_degraded: OnDegraded,
+}
+
+impl Lost {
+    /// Says why; the pod is not held for a status that will not come.
+    fn tell(&self, key: &str, why: &str) {
+        let mut problem =
+            format!("the API server will not be told of the eviction of {key}: {why}");
+        if let Some(holder) = self.holder.as_ref().filter(|_| key != NODE_KEY) {
+            holder.release(key);
+            problem += "; the pod is held dead no longer and may run again";
+        }
+        say(&self.on_degraded, problem);
+    }
 }
 
 impl Writer {
@@ -44,16 +68,18 @@ impl Writer {
     pub(super) fn start(
         queue: Shared,
         offers: Offers<PodRef>,
+        holder: Option<Holder>,
         on_degraded: OnDegraded,
     ) -> io::Result<Self> {
         let (messages, waiting) = sync_channel(WAITING);
-        let degraded = on_degraded.clone();
-        let run = move || write_all(&waiting, &queue, &offers, &degraded);
+        let lost = Lost {
+            holder,
+            on_degraded,
+        };
+        let of_thread = lost.clone();
+        let run = move || write_all(&waiting, &queue, &offers, &of_thread);
         Ok(Self {
-            adder: Adder {
-                messages,
-                on_degraded,
-            },
+            adder: Adder { messages, lost },
             _thread: Joined::spawn("eviction-status", run)?,
         })
     }
@@ -78,10 +104,7 @@ impl Adder {
             .try_send(Message::Add(Box::new(entry)))
             .is_err()
         {
-            let problem = format!(
-                "the API server will not be told of the eviction of {key}: the disk of stateDir does not answer"
-            );
-            say(&self.on_degraded, problem);
+            self.lost.tell(&key, "the disk of stateDir does not answer");
         }
     }
 }
@@ -93,12 +116,7 @@ impl Drop for Writer {
     }
 }
 
-fn write_all(
-    waiting: &Receiver<Message>,
-    queue: &Shared,
-    offers: &Offers<PodRef>,
-    on_degraded: &OnDegraded,
-) {
+fn write_all(waiting: &Receiver<Message>, queue: &Shared, offers: &Offers<PodRef>, lost: &Lost) {
     for message in waiting {
         let entry = match message {
             Message::Add(entry) => *entry,
@@ -108,20 +126,98 @@ fn write_all(
         match queue.with(|queue| queue.add(entry)) {
             Added::Kept | Added::Known => {}
             Added::Forgetful(error) => say(
-                on_degraded,
+                &lost.on_degraded,
                 format!(
                     "the eviction status of {key} cannot be written below stateDir ({error}): it is lost when the \
                      agent ends before the API server has it; make room there"
                 ),
             ),
             Added::Full => {
-                let problem = format!(
-                    "the API server will not be told of the eviction of {key}: {MOST} statuses wait already"
-                );
-                say(on_degraded, problem);
+                lost.tell(&key, &format!("{MOST} statuses wait already"));
                 continue;
             }
         }
         offers.offer(&key, Work::Update(pod));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Arc, Mutex},
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::{
+        api::types::Eviction,
+        eviction::{
+            hold::Holding,
+            pod_workers::{Job, JobError, PodWorkers},
+            status::{queue::Queue, wording::Sizes},
+        },
+    };
+
+    struct Nothing;
+
+    impl Job for Nothing {
+        type Update = PodRef;
+
+        async fn run(&self, _: &str, _: Work<PodRef>) -> Result<(), JobError> {
+            Ok(())
+        }
+
+        fn failed(&self, _: &str, _: &str) {}
+    }
+
+    fn entry(uid: &str) -> Entry {
+        let mut eviction = Eviction::default();
+        eviction.pod.uid = uid.into();
+        Entry::of_eviction("now", &eviction, None, &Sizes::default())
+    }
+
+    /// The pods that are let go, of those held by `holding`.
+    fn let_go(holding: &mut Holding) -> Vec<String> {
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut gone = Vec::new();
+        while gone.is_empty() && Instant::now() < until {
+            gone = holding.let_go();
+            std::thread::yield_now();
+        }
+        gone
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_pod_is_not_held_for_a_status_that_found_no_room() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let sentences = Arc::clone(&said);
+        let on_degraded: OnDegraded = Arc::new(move |text| sentences.lock().unwrap().push(text));
+        let mut holding = Holding::start(false).unwrap();
+        let (_workers, offers) = PodWorkers::start(Arc::new(Nothing), 1);
+        let mut queue = Queue::open(None).0;
+        for number in 0..MOST {
+            queue.add(entry(&number.to_string()));
+        }
+        let queue = Shared::new(queue, Arc::default());
+        let holder = Some(holding.holder());
+        let writer = Writer::start(queue, offers, holder.clone(), on_degraded.clone()).unwrap();
+        writer.add(entry("full"));
+        assert_eq!(let_go(&mut holding), ["full"]);
+        // The disk is waited for.
+        let adder = Adder {
+            messages: sync_channel(0).0,
+            lost: Lost {
+                holder,
+                on_degraded,
+            },
+        };
+        let pressure = Entry::of_pressure("now".to_owned(), "n1", 1, "short".to_owned());
+        adder.add(pressure);
+        adder.add(entry("late"));
+        assert_eq!(let_go(&mut holding), ["late"]);
+        let said = said.lock().unwrap().clone();
+        let of_pod = |sentence: &&String| sentence.contains("held dead no longer");
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert_eq!(said.iter().filter(of_pod).count(), 2, "{said:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Evicted pods -> what holds them dead.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -106,8 +107,12 @@ impl EvictionManager {
         }
     }
 
-    /// Holds evicted pods whose files are open.
+    /// Holds evicted pods whose files are open, and takes note of those that are held no longer.
     pub(super) fn hold_dead(&mut self, set: &PodSet) {
+        if let Some(status) = &mut self.status {
+            let evicted = &mut self.evictions.evicted;
+            let_go(status.let_go(), evicted, &mut self.to_hold);
+        }
         let Some(status) = self.status.as_mut().filter(|_| !self.to_hold.is_empty()) else {
             self.to_hold.clear();
             return;
@@ -118,11 +123,13 @@ impl EvictionManager {
             found.is_some_and(|known| known.pod.static_pod)
         };
         let calm = self.pressed.calm;
+        let evicted = &mut self.evictions.evicted;
         self.to_hold.retain(|uid, to_hold| {
             let Some(victim) = armed.victim(uid.as_str()) else {
                 return true;
             };
-            if let Some(bound) = to_hold.bound(is_static(uid), calm, monotonic()) {
+            let is_static = is_static(uid);
+            if let Some(bound) = to_hold.bound(is_static, calm, monotonic()) {
                 let until = match bound {
                     Bound::ByStatus => None,
                     Bound::For(left) => Some(Instant::now() + left),
@@ -131,15 +138,43 @@ impl EvictionManager {
                 if to_hold.had_time {
                     status.follow_late(uid.as_str());
                 }
+            } else if is_static {
+                // Its time was over before this agent began.
+                evicted.remove(uid);
             }
             false
         });
     }
 }
 
+/// Pods that may run again are evicted no longer: what runs in them may be a victim.
+fn let_go(
+    released: Vec<String>,
+    evicted: &mut BTreeSet<PodUid>,
+    to_hold: &mut BTreeMap<PodUid, ToHold>,
+) {
+    for uid in released.into_iter().map(PodUid::from) {
+        to_hold.remove(&uid);
+        if evicted.remove(&uid) {
+            tracing::info!(%uid, "the pod counts as evicted no longer: it may run again");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_may_run_again_is_evicted_no_longer() {
+        let uids = ["a", "b"].map(PodUid::from);
+        let mut evicted = BTreeSet::from(uids.clone());
+        let mut to_hold = BTreeMap::from(uids.map(|uid| (uid, ToHold::killed(1))));
+        let released = ["a", "gone"].map(str::to_owned);
+        let_go(released.to_vec(), &mut evicted, &mut to_hold);
+        assert_eq!(evicted, BTreeSet::from(["b".into()]));
+        assert_eq!(to_hold.keys().collect::<Vec<_>>(), [&PodUid::from("b")]);
+    }
 
     #[test]
     fn a_pod_is_held_until_its_status_counts_and_a_static_one_for_a_time() {

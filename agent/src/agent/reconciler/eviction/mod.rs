@@ -179,6 +179,8 @@ impl EvictionManager {
             facts.push(Fact::ReactorReported);
             return;
         }
+        // Before its status is queued: a pod whose status cannot be written is let go.
+        self.hold_dead(&known.set());
         if let Some(scope) = pressed::scope_of(&report) {
             self.pressed.sign(scope, Instant::now());
         }

@@ -66,6 +66,47 @@ async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_mark_is_refused_for_good_is_let_go_and_not_torn_down() {
+    let scene = Scene::new(
+        EvictionStatusConfig::Status,
+        &[
+            (POD, 200, object("u1", "7")),
+            (EVENT, 201, json!({})),
+            (STATUS, 422, refusal("Invalid")),
+        ],
+    )
+    .await;
+    let (began, begins) = std::sync::mpsc::channel();
+    let teardown: Teardown = Arc::new(move |pod, _| {
+        began.send(pod.uid).unwrap();
+        Box::pin(async { Ok(()) })
+    });
+    let (_workers, ending, steps) = ended_by(scene.steps, teardown);
+    let mut holding = Holding::start(false).unwrap();
+    let steps = Steps {
+        holder: Some(holding.holder()),
+        ..steps
+    };
+    let scene = Scene { steps, ..scene };
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+    // Of all that was offered this came last.
+    let last = PodRef {
+        uid: "u2".into(),
+        ..pod()
+    };
+    ending.offer("u2", Work::Update(last));
+    let first = begins.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(first.as_str(), "u2");
+    let mut let_go = holding.let_go();
+    while let_go.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let_go = holding.let_go();
+    }
+    assert_eq!(let_go, ["u1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_mark_does_not_wait_for_a_runtime_that_hangs() {
     let round = || {
         [
