@@ -16,8 +16,6 @@ use nix::sys::eventfd::EventFd;
 pub(crate) struct Joined(Option<JoinHandle<()>>);
 
 impl Joined {
-    /// # Errors
-    /// When there is no thread to be had.
     pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let thread = std::thread::Builder::new().name(name.to_owned());
         Ok(Self(Some(thread.spawn(run)?)))
@@ -46,9 +44,6 @@ pub(crate) struct Worker<M> {
 
 impl<M: Send + 'static> Worker<M> {
     /// Starts the thread, which is to run until its channel closes.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub(crate) fn start(
         name: &str,
         run: impl FnOnce(&Receiver<M>) + Send + 'static,
@@ -62,9 +57,6 @@ impl<M: Send + 'static> Worker<M> {
     }
 
     /// As [`Worker::start`], for a thread that waits for `bell`, too.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
     pub(crate) fn start_with_bell(
         name: &str,
         bell: Arc<EventFd>,
@@ -106,8 +98,7 @@ impl<M> Drop for Worker<M> {
 pub(crate) struct Task(tokio::task::JoinHandle<()>);
 
 impl Task {
-    /// # Panics
-    /// Outside a tokio runtime.
+    /// Needs a tokio runtime.
     pub(crate) fn spawn(run: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(run))
     }

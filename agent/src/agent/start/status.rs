@@ -11,7 +11,7 @@ use crate::{
         types::{Eviction, PodRef},
     },
     base::error,
-    colocation::reclaimed::{FormerOffer, Offer, Publisher},
+    colocation::reclaimed::{FormerOffer, Found, Offer, Publisher},
     config::{Config, EvictionStatusConfig, Mode},
     eviction::{
         pod_killer::{PodKiller, TakeDown},
@@ -70,12 +70,8 @@ pub(in crate::agent) fn node_parts(
     });
     if publishes {
         let published = of();
-        let offer = move || {
-            let figures = published.upgrade()?.figures();
-            let stats = figures.node.reclaimed.as_ref();
-            Some(stats.map(|stats| Offer::new(stats, figures.read_at)))
-        };
-        let publisher = Publisher::new(reclaimed, offer);
+        let found = move || published.upgrade().map(|published| found(&published));
+        let publisher = Publisher::new(reclaimed, found);
         tasks.push(NodePartTask::start(apiserver, node, publisher, said()));
     } else {
         tasks.push(NodePartTask::start(
@@ -86,6 +82,16 @@ pub(in crate::agent) fn node_parts(
         ));
     }
     tasks
+}
+
+/// What the node has to spare. The agent's own look keeps no sampling awake.
+fn found(published: &Published) -> Found {
+    let figures = published.latest();
+    let stats = figures.node.reclaimed.as_ref();
+    Found {
+        offer: stats.map(|stats| Offer::new(stats, figures.read_at)),
+        interval: published.sampling_interval(),
+    }
 }
 
 /// Publishes a problem while the published state is there.
@@ -211,4 +217,18 @@ fn teardown(client: Client, kubelet: Option<Duration>) -> Teardown {
             said(&pod, done.await)
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_offered_is_looked_at_without_waking_the_sampler() {
+        let published = Published::default();
+        assert!(found(&published).offer.is_none());
+        assert!(!published.has_reader());
+        let _ = published.figures();
+        assert!(published.has_reader(), "as a client would");
+    }
 }

@@ -17,4 +17,7 @@ mod publish;
 mod window;
 
 pub(crate) use self::publish::{FormerOffer, Publisher};
-pub use self::{figures::Reclaimer, publish::Offer};
+pub use self::{
+    figures::Reclaimer,
+    publish::{Found, Offer},
+};

@@ -5,8 +5,13 @@ use std::time::{Duration, Instant};
 /// Amounts by resource, CPU and memory of batch, then of mid.
 pub(super) type Amounts = [u64; 4];
 
-/// What an agent before this one published stays for so long where there are no figures.
+/// What an agent before this one published stays for so long, at least, where there are no figures.
 const INHERITED: Duration = Duration::from_secs(50);
+
+/// How long figures that are read each `interval` are waited for: the first are there after the second reading.
+pub(super) fn patience(least: Duration, interval: Duration) -> Duration {
+    least.max(3 * interval)
+}
 
 #[derive(Debug)]
 pub(super) struct When {
@@ -26,16 +31,19 @@ impl When {
     }
 
     /// True where `offer` is to be published now; `None` withdraws it. `written` is what the Node's status has, and
-    /// since when; `None` inside for nothing.
+    /// since when; `None` inside for nothing. Figures are read each `interval`.
     pub(super) fn is_due(
         &self,
         written: Option<&(Option<Amounts>, Instant)>,
         offer: Option<Amounts>,
+        interval: Duration,
         now: Instant,
     ) -> bool {
         match (written, offer) {
             // What an agent before this one published may be above the truth.
-            (None, None) => now.saturating_duration_since(self.begun) >= INHERITED,
+            (None, None) => {
+                now.saturating_duration_since(self.begun) >= patience(INHERITED, interval)
+            }
             (None, Some(_)) | (Some((None, _)), Some(_)) => true,
             (Some((said, _)), None) => said.is_some(),
             (Some((Some(said), at)), Some(offer)) => {
@@ -58,14 +66,15 @@ mod tests {
     use super::*;
 
     const UPDATE: Duration = Duration::from_secs(300);
+    const EACH: Duration = Duration::from_secs(1);
     const OFFER: Amounts = [1000, 1 << 30, 0, 0];
 
     #[test]
     fn an_offer_is_published_where_it_differs_or_is_old() {
         let start = Instant::now();
         let when = When::new(10, UPDATE, start);
-        assert!(when.is_due(None, Some(OFFER), start));
-        let due = |offer, at| when.is_due(Some(&(Some(OFFER), start)), Some(offer), at);
+        assert!(when.is_due(None, Some(OFFER), EACH, start));
+        let due = |offer, at| when.is_due(Some(&(Some(OFFER), start)), Some(offer), EACH, at);
         let later = start + Duration::from_secs(10);
         assert!(!due([1100, 1 << 30, 0, 0], later));
         assert!(due([1101, 1 << 30, 0, 0], later));
@@ -76,24 +85,29 @@ mod tests {
     }
 
     #[test]
-    fn what_another_agent_published_stays_until_there_are_figures_and_for_a_minute_at_most() {
+    fn what_another_agent_published_stays_until_there_are_figures_and_for_a_while() {
         let start = Instant::now();
         let when = When::new(10, UPDATE, start);
-        assert!(!when.is_due(None, None, start + INHERITED - Duration::from_secs(1)));
+        let second = Duration::from_secs(1);
+        assert!(!when.is_due(None, None, EACH, start + INHERITED - second));
         let late = start + INHERITED;
-        assert!(when.is_due(None, None, late));
+        assert!(when.is_due(None, None, EACH, late));
+        // The second reading comes later than that.
+        let minute = Duration::from_secs(60);
+        assert!(!when.is_due(None, None, minute, start + 3 * minute - second));
+        assert!(when.is_due(None, None, minute, start + 3 * minute));
         let withdrawn = (None, late);
-        assert!(!when.is_due(Some(&withdrawn), None, late + UPDATE));
-        assert!(when.is_due(Some(&withdrawn), Some(OFFER), late));
+        assert!(!when.is_due(Some(&withdrawn), None, EACH, late + UPDATE));
+        assert!(when.is_due(Some(&withdrawn), Some(OFFER), EACH, late));
     }
 
     #[test]
     fn it_is_withdrawn_once_and_offered_again() {
         let start = Instant::now();
         let when = When::new(10, UPDATE, start);
-        assert!(when.is_due(Some(&(Some(OFFER), start)), None, start));
+        assert!(when.is_due(Some(&(Some(OFFER), start)), None, EACH, start));
         let withdrawn = Some(&(None, start));
-        assert!(!when.is_due(withdrawn, None, start + UPDATE * 2));
-        assert!(when.is_due(withdrawn, Some(OFFER), start));
+        assert!(!when.is_due(withdrawn, None, EACH, start + UPDATE * 2));
+        assert!(when.is_due(withdrawn, Some(OFFER), EACH, start));
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use podwarden_policy::model::ReclaimedTier;
 use serde_json::{Map, Value, json};
 
-use super::pace::{Amounts, When};
+use super::pace::{Amounts, When, patience};
 use crate::{
     api::types::ReclaimedStats,
     base::clock,
@@ -23,7 +23,8 @@ use crate::{
     },
 };
 
-/// An offer that is older is stale: the figures are read every 10 s at least.
+/// An offer that is older is stale, and than [`patience`] allows: the figures are read every 10 s at least, or each
+/// `sampling.interval`.
 const STALE: Duration = Duration::from_secs(60);
 
 /// The names of the resources.
@@ -56,6 +57,15 @@ impl Offer {
     }
 }
 
+/// What the latest pass found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    /// `None` where it has no figures.
+    pub offer: Option<Offer>,
+    /// `sampling.interval`.
+    pub interval: Duration,
+}
+
 /// `None` withdraws.
 fn patch(offer: Option<Amounts>) -> Value {
     let amount = |index: usize| offer.map_or(Value::Null, |o| o[index].to_string().into());
@@ -78,18 +88,18 @@ async fn write(server: &Server, node: &str, patch: &Value) -> Result<(), JobErro
 }
 
 pub(crate) struct Publisher {
-    offer: Box<dyn Fn() -> Option<Option<Offer>> + Send + Sync>,
+    found: Box<dyn Fn() -> Option<Found> + Send + Sync>,
     when: When,
 }
 
 impl Publisher {
-    /// Of what `offer` finds; the outer `None` ends it.
+    /// Of what `found` gives; `None` ends it.
     pub(crate) fn new(
         config: &ReclaimedConfig,
-        offer: impl Fn() -> Option<Option<Offer>> + Send + Sync + 'static,
+        found: impl Fn() -> Option<Found> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            offer: Box::new(offer),
+            found: Box::new(found),
             when: When::new(config.diff_percent, config.update, clock::of_timers()),
         }
     }
@@ -103,14 +113,16 @@ impl NodePart for Publisher {
     const FAILURE: &'static str = "reclaimed resources are not published";
 
     fn value(&self) -> Option<Option<Amounts>> {
-        let offer = (self.offer)()?;
+        let Found { offer, interval } = (self.found)()?;
         let now = clock::of_timers();
-        let fresh = offer.filter(|o| now.saturating_duration_since(o.at) < STALE);
+        let stale = patience(STALE, interval);
+        let fresh = offer.filter(|o| now.saturating_duration_since(o.at) < stale);
         Some(fresh.map(|offer| offer.amounts))
     }
 
     fn is_due(&self, offer: &Option<Amounts>, pace: &Pace<Option<Amounts>>, now: Instant) -> bool {
-        self.when.is_due(pace.written(), *offer, now)
+        let interval = (self.found)().map_or(Duration::ZERO, |found| found.interval);
+        self.when.is_due(pace.written(), *offer, interval, now)
     }
 
     async fn write(
@@ -164,12 +176,34 @@ fn offered_by_us(node: &Value) -> impl Iterator<Item = &'static str> + '_ {
 mod tests {
     use super::*;
 
+    fn publisher(found: impl Fn() -> Option<Found> + Send + Sync + 'static) -> Publisher {
+        Publisher {
+            found: Box::new(found),
+            when: When::new(10, Duration::from_secs(300), Instant::now()),
+        }
+    }
+
+    #[test]
+    fn an_offer_is_stale_after_several_intervals() {
+        let Some(at) = clock::of_timers().checked_sub(Duration::from_secs(90)) else {
+            return;
+        };
+        let value = |seconds| {
+            let offer = Some(Offer {
+                amounts: [1; 4],
+                at,
+            });
+            let interval = Duration::from_secs(seconds);
+            publisher(move || Some(Found { offer, interval })).value()
+        };
+        assert_eq!(value(1), Some(None));
+        assert_eq!(value(60), Some(Some([1; 4])));
+        assert_eq!(publisher(|| None).value(), None);
+    }
+
     #[test]
     fn what_is_offered_is_withdrawn_at_the_end() {
-        let publisher = Publisher {
-            offer: Box::new(|| None),
-            when: When::new(10, Duration::from_secs(300), Instant::now()),
-        };
+        let publisher = publisher(|| None);
         assert_eq!(publisher.last(&Some([1; 4]), false), Some(None));
         assert_eq!(publisher.last(&None, true), None);
         // Two writes are 10 s apart, whatever changes.
