@@ -198,8 +198,9 @@ impl Config {
         Ok(config)
     }
 
-    /// What is configured and checked, and that this version does not do; one sentence each.
+    /// What is configured and checked, and that this version does not do, or not beside a kubelet; one sentence each.
     pub fn not_acted_on(&self) -> Vec<&'static str> {
+        let held_by_kubelet = self.ownership == Ownership::Assist;
         [
             (
                 self.memory_throttling_factor.is_some(),
@@ -210,6 +211,16 @@ impl Config {
                 self.limited_swap,
                 "memorySwap.swapBehavior is LimitedSwap: swap limits belong to containers, whose \
                  runtime gets them from the kubelet",
+            ),
+            (
+                held_by_kubelet && self.colocation.suppress.is_some(),
+                "colocation.cpuSuppressThresholdPercent is set and ownership is assist: a kubelet owns best effort's \
+                 cgroup, which is not held back; remove the key, or set ownership: own where no kubelet runs",
+            ),
+            (
+                held_by_kubelet && self.colocation.wait.enable,
+                "colocation.cpuWaitStrategy.enable is set and ownership is assist: a kubelet owns best effort's \
+                 cgroup, which is not held back; remove the key, or set ownership: own where no kubelet runs",
             ),
         ]
         .into_iter()

@@ -188,6 +188,9 @@ pub(crate) struct RawConfig {
     _marks: (),
 }
 
+/// Keys that only say what they are called now.
+pub(super) const OLD_NAMES: [&str; 1] = ["marks"];
+
 fn marks<'de, D: Deserializer<'de>>(_: D) -> Result<(), D::Error> {
     Err(D::Error::custom(
         "is now evictionStatus; write evictionStatus instead of marks",

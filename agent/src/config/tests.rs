@@ -163,6 +163,25 @@ fn what_is_not_acted_on_is_said() {
     let soft =
         "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}";
     assert_eq!(parse(soft).unwrap().not_acted_on().len(), 0);
+    for (key, strategy) in [
+        (
+            "colocation.cpuSuppressThresholdPercent",
+            "{cpuSuppressThresholdPercent: 65}",
+        ),
+        (
+            "colocation.cpuWaitStrategy.enable",
+            "{cpuWaitStrategy: {enable: true}}",
+        ),
+    ] {
+        let of = |ownership: &str| {
+            let text = format!("ownership: {ownership}\ncolocation: {strategy}");
+            parse(&text).unwrap().not_acted_on()
+        };
+        assert_eq!(of("own").len(), 0, "{key}");
+        let said = of("assist");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with(key) && said[0].contains("remove the key"));
+    }
 }
 
 #[test]

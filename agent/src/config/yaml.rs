@@ -7,7 +7,7 @@ use serde_saphyr::Error;
 
 use super::{
     API_VERSION, ConfigError, KIND,
-    raw::{RawConfig, Text},
+    raw::{OLD_NAMES, RawConfig, Text},
 };
 
 /// Parses the YAML of a configuration and checks that it is meant for this agent.
@@ -52,6 +52,26 @@ fn from_error(name: &str, field: &str, error: Error) -> ConfigError {
             field,
             problem: format!("is `{variant}`: no such value; write {}", one_of(&expected)),
         },
+        Error::DuplicateMappingKey { key, .. } => ConfigError::Value {
+            origin,
+            field: key.unwrap_or(field),
+            problem: "is written twice; remove one of the two".to_owned(),
+        },
+        Error::SerdeUnknownField {
+            field,
+            mut expected,
+            location,
+        } => {
+            expected.retain(|key| !OLD_NAMES.contains(key));
+            ConfigError::Syntax {
+                origin,
+                source: Box::new(Error::SerdeUnknownField {
+                    field,
+                    expected,
+                    location,
+                }),
+            }
+        }
         error => ConfigError::Syntax {
             origin,
             source: Box::new(error),

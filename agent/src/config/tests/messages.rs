@@ -342,6 +342,36 @@ fn a_file_for_something_else_is_refused() {
 }
 
 #[test]
+fn a_key_that_is_written_twice_is_named_with_its_line() {
+    for (text, line, key) in [
+        ("mode: observe\nmode: enforce", 4, "mode"),
+        (
+            "reactor:\n  minInterval: 1ms\n  minInterval: 2ms",
+            5,
+            "minInterval",
+        ),
+        (
+            "evictionHard: {memory.available: 1Gi, memory.available: 2Gi}",
+            3,
+            "memory.available",
+        ),
+    ] {
+        let said = error(text);
+        let expected = format!("agent.yaml:{line}: {key} is written twice; remove one of the two");
+        assert_eq!(said, expected, "{text}");
+    }
+}
+
+#[test]
+fn an_old_name_is_not_among_the_keys_to_choose_from() {
+    let said = error("evictionStatu: {how: none}");
+    assert!(
+        said.contains("evictionStatus") && !said.contains("marks"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_key_without_a_value_has_its_default() {
     let text = "mode:\nreactor:\nconvergence:\n  onExit:\n  reclaimStep:\ncapacity: {cpu: , memory: ~}\n\
                 sampling: {interval: }\nevictionHard:\npodPidsLimit:\nkubeReserved:\n  memory:\n";

@@ -711,8 +711,8 @@ const KEYS: &[(&str, &[Key])] = &[
     ),
 ];
 
-/// Keys that stand for a mapping with free names, and the old name that is an error.
-const HEAD_KEYS: &[&str] = &["apiVersion", "kind", "marks"];
+/// Keys that say what the file is.
+const HEAD_KEYS: &[&str] = &["apiVersion", "kind"];
 
 fn page() -> String {
     let mut page = String::from(
