@@ -34,7 +34,9 @@ Examples:
   podwarden events 4711 --event-log /var/log/podwarden/events.jsonl
                                              without an agent, from its event log
 
-An event's id is in -o json. With -o json every event is one line. Ends without an error when its reader does.";
+An event's id is in -o json. With -o json every event is one line. Ends without an error when its reader does.
+
+Exit code: 0 shown, 3 a wrong argument, no such event, no answer from the agent, or its end with --follow.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -187,6 +187,34 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    #[test]
+    fn every_subcommand_says_its_exit_codes() {
+        for command in Cli::command()
+            .get_subcommands()
+            .filter(|c| !c.is_hide_set())
+        {
+            let help = command.get_after_help().map(ToString::to_string);
+            let says = help.is_some_and(|help| help.contains("\nExit code: 0 "));
+            assert!(says, "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_or_path_is_said_once_with_what_to_write() {
+        for (line, remedy) in [
+            ("top --server localhost", "write an IP address and a port"),
+            (
+                "replay a.tar --listen 9595",
+                "write an IP address and a port",
+            ),
+            ("undo --cgroup-root foo", "write a path below"),
+        ] {
+            let words = ["podwarden"].into_iter().chain(line.split(' '));
+            let said = Cli::try_parse_from(words).unwrap_err().to_string();
+            assert_eq!(said.matches(remedy).count(), 1, "{line}: {said}");
+        }
+    }
+
     /// Parsing finds what `debug_assert` does not: an argument with the name of a global one.
     #[test]
     fn the_examples_are_understood() {

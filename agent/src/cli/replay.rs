@@ -16,6 +16,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     bundle::collect::{Manifest, VERSION},
+    connect::address,
     run::shutdown_signal,
     words::PRESENTER,
 };
@@ -35,7 +36,13 @@ Examples:
   podwarden top --once --server 127.0.0.1:9595            beside it, as every other subcommand
   podwarden plan --record --server 127.0.0.1:9595
 
-Reads the file and touches nothing of this machine; needs no root. Ends on SIGINT and SIGTERM.";
+Reads the file and touches nothing of this machine; needs no root. Ends on SIGINT and SIGTERM.
+
+Exit code: 0 ended by a signal, 3 a wrong argument, no bundle, or an address that is taken.";
+
+/// What is said of another file.
+const NO_BUNDLE: &str =
+    "it is no bundle, or not a whole one; give a file that `podwarden bundle` has written";
 
 /// Bytes of a bundle that are read at most.
 const MOST: u64 = 512 << 20;
@@ -46,7 +53,7 @@ pub struct Args {
     /// What `podwarden bundle` wrote
     bundle: PathBuf,
     /// Loopback address to serve it on
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9595")]
+    #[arg(long, value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:9595")]
     listen: SocketAddr,
 }
 
@@ -87,22 +94,28 @@ struct Saved {
     recorded: Snapshot,
 }
 
+/// The files of an archive.
+fn files(archive: &File) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
+    let mut archive = tar::Archive::new(archive.take(MOST));
+    let mut files = BTreeMap::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.into_owned();
+        let name = name.strip_prefix("podwarden-bundle").unwrap_or(&name);
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content)?;
+        files.insert(name.to_string_lossy().into_owned(), content);
+    }
+    Ok(files)
+}
+
 impl Bundle {
     fn read(path: &Path) -> anyhow::Result<Self> {
-        let mut archive = tar::Archive::new(File::open(path)?.take(MOST));
-        let mut files = BTreeMap::new();
-        for entry in archive.entries()? {
-            let mut entry = entry?;
-            let name = entry.path()?.into_owned();
-            let name = name.strip_prefix("podwarden-bundle").unwrap_or(&name);
-            let mut content = Vec::new();
-            entry.read_to_end(&mut content)?;
-            files.insert(name.to_string_lossy().into_owned(), content);
-        }
-        let this = Self(files);
-        let manifest: Manifest = this
-            .json("manifest.json")?
-            .context("it has no manifest.json")?;
+        let this = Self(files(&File::open(path)?).context(NO_BUNDLE)?);
+        let manifest: Option<Manifest> = this.json("manifest.json").context(NO_BUNDLE)?;
+        let manifest = manifest
+            .context("it has no manifest.json")
+            .context(NO_BUNDLE)?;
         ensure!(
             manifest.version <= VERSION,
             "it is of podwarden {}; use that version to replay it",
@@ -152,5 +165,22 @@ impl Bundle {
         published.set_recorded();
         published.set_ready(true);
         Ok(published)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_is_no_bundle_and_that_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.tar");
+        let said = || format!("{:#}", Bundle::read(&path).err().unwrap());
+        assert!(!said().contains(NO_BUNDLE), "there is no file");
+        for content in [&b""[..], b"{}", &[7; 2000]] {
+            std::fs::write(&path, content).unwrap();
+            assert!(said().starts_with(NO_BUNDLE), "{}", said());
+        }
     }
 }

@@ -18,7 +18,10 @@ Examples:
   podwarden run --cgroup-root /sandbox --cgroup-driver cgroupfs --api-socket /tmp/pw.sock
 
 What the command line says overrides the file. Ends cleanly on SIGTERM and SIGINT: everything in
-the kernel is detached, the cgroups of running pods stay.";
+the kernel is detached, the cgroups of running pods stay.
+
+Exit code: 0 ended by one of these signals, 3 a wrong argument, a configuration that is not valid, or an agent that
+cannot start or go on (standard error says why).";
 
 /// Arguments of `podwarden run`.
 #[derive(Debug, clap::Args)]

@@ -40,7 +40,9 @@ Examples:
 CPU is in thousandths of a core, WAIT in milliseconds that tasks waited for a CPU per second,
 P99 the upper bound of the 99th percentile of one wait, STALL in milliseconds spent reclaiming
 memory per second, EXITS all/failed/by signal, DISK and NET bytes per second, DISK99 the upper bound
-of the 99th percentile of how long a disk took. NO_COLOR is respected.";
+of the 99th percentile of how long a disk took. NO_COLOR is respected.
+
+Exit code: 0 shown, 3 a wrong argument or no answer from the agent.";
 
 /// The shortest time between two samples: shorter ones say little and cost the node.
 const SHORTEST: Duration = Duration::from_millis(100);

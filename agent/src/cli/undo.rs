@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::output::{self, Format};
 use crate::{
     agent::undo::{self, Undone},
-    config::{Config, Overrides},
+    config::{CgroupRoot, Config, Overrides},
 };
 
 const EXAMPLES: &str = "\
@@ -31,7 +31,7 @@ pub struct Args {
     config: Option<PathBuf>,
     /// Parent of kubepods, relative to each controller's mount point [default: /]
     #[arg(long, value_name = "PATH")]
-    cgroup_root: Option<String>,
+    cgroup_root: Option<CgroupRoot>,
     /// Who names the cgroups [default: auto, which is both]
     #[arg(long, value_name = "DRIVER", value_parser = ["auto", "cgroupfs", "systemd"])]
     cgroup_driver: Option<String>,
@@ -57,10 +57,13 @@ struct Answer<'a> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut flags = Vec::new();
     for (flag, value) in [
-        ("--cgroup-root", &args.cgroup_root),
-        ("--cgroup-driver", &args.cgroup_driver),
+        (
+            "--cgroup-root",
+            args.cgroup_root.as_ref().map(|root| root.0.as_str()),
+        ),
+        ("--cgroup-driver", args.cgroup_driver.as_deref()),
     ] {
-        flags.extend(value.as_deref().into_iter().flat_map(|value| [flag, value]));
+        flags.extend(value.into_iter().flat_map(|value| [flag, value]));
     }
     let overrides = Overrides::from_flags(flags)?;
     let config = Config::load(args.config.as_deref(), overrides)?;
