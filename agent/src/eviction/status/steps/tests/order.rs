@@ -98,8 +98,9 @@ async fn a_pod_whose_mark_is_refused_for_good_is_let_go_and_not_torn_down() {
     ending.offer("u2", Work::Update(last));
     let first = begins.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(first.as_str(), "u2");
+    let until = clock::of_timers() + Duration::from_secs(20);
     let mut let_go = holding.let_go();
-    while let_go.is_empty() {
+    while let_go.is_empty() && clock::of_timers() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let_go = holding.let_go();
     }
