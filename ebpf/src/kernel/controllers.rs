@@ -13,11 +13,11 @@ globals! {
     CPU_CGRP_ID = 0;
     /// `pids_cgrp_id` of this kernel.
     PIDS_CGRP_ID = 0;
-    /// Where in `struct pids_cgroup` the forks are that the limits of a cgroup and of those below it refused, bytes; 0 where
-    /// they are not.
+    /// Where in `struct pids_cgroup` the forks are that the limits of a cgroup and of those below it refused, bytes; 0
+    /// where they are not.
     FORKS_OF_LIMITS_AT = 0;
-    /// Where in `struct pids_cgroup` the forks are that were refused to tasks of the cgroup itself, bytes; 0 where they are
-    /// not.
+    /// Where in `struct pids_cgroup` the forks are that were refused to tasks of the cgroup itself, bytes; 0 where they
+    /// are not.
     FORKS_OF_TASKS_AT = 0;
 }
 
