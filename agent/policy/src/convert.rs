@@ -26,6 +26,13 @@ pub fn milli_to_shares(cpu: MilliCpu) -> CpuShares {
     CpuShares(shares).clamp(CpuShares::MIN, CpuShares::MAX)
 }
 
+/// The request that gives these shares, rounded up
+/// (`sharesToMilliCPU` of kubelet `pkg/kubelet/kuberuntime/helpers_linux.go`).
+pub fn shares_to_milli(shares: CpuShares) -> MilliCpu {
+    let milli = (u128::from(shares.0) * u128::from(MILLI_PER_CPU)).div_ceil(SHARES_PER_CPU.into());
+    MilliCpu(u64::try_from(milli).unwrap_or(u64::MAX))
+}
+
 /// The CFS quota of a limit for a period, both in microseconds; `None` for a limit of zero, which
 /// is none (`MilliCPUToQuota` of kubelet `pkg/kubelet/cm/helpers_linux.go`).
 pub fn milli_to_quota(cpu: MilliCpu, period_us: u64) -> Option<u64> {
@@ -49,6 +56,19 @@ pub fn quota_to_milli(quota_us: Option<u64>, period_us: u64) -> MilliCpu {
 pub fn shares_to_weight(shares: CpuShares) -> CpuWeight {
     let shares = shares.clamp(CpuShares::MIN, CpuShares::MAX);
     CpuWeight(CpuWeight::MIN.0 + (shares.0 - CpuShares::MIN.0) * WEIGHT_SPAN / SHARES_SPAN)
+}
+
+/// The linear curve backwards: `2 + (weight - 1) * 262142 / 9999`
+/// (`cpuWeightToCPUShares` of kubelet `pkg/kubelet/cm/cgroup_v2_manager_linux.go`).
+pub fn weight_to_shares(weight: CpuWeight) -> CpuShares {
+    let weight = weight.clamp(CpuWeight::MIN, CpuWeight::MAX);
+    CpuShares(CpuShares::MIN.0 + (weight.0 - CpuWeight::MIN.0) * SHARES_SPAN / WEIGHT_SPAN)
+}
+
+/// What a cgroup of the kubelet's own reads back as on cgroup v2, where the weight keeps less than
+/// the shares (`CPUSharesEqualAfterV2RoundTrip` of kubelet `pkg/kubelet/cm/helpers_linux.go`).
+pub fn shares_after_v2(shares: CpuShares) -> CpuShares {
+    weight_to_shares(shares_to_weight(shares))
 }
 
 /// The logarithmic curve, of containers: with `l = log2(shares)`,
@@ -154,9 +174,14 @@ mod tests {
     #[test]
     fn extremes_do_not_overflow() {
         assert_eq!(milli_to_shares(MilliCpu(u64::MAX)), CpuShares::MAX);
+        assert_eq!(
+            shares_to_milli(CpuShares(u64::MAX)).0,
+            u64::MAX / 1024 * 1000 + 1000
+        );
         assert_eq!(milli_to_quota(MilliCpu(u64::MAX), u64::MAX), Some(u64::MAX));
         assert_eq!(quota_to_milli(Some(1), 0), MilliCpu::ZERO);
         assert_eq!(shares_to_weight(CpuShares(0)), CpuWeight::MIN);
+        assert_eq!(weight_to_shares(CpuWeight(0)), CpuShares::MIN);
         assert_eq!(shares_to_weight_log(CpuShares(u64::MAX)), CpuWeight::MAX);
     }
 }

@@ -9,7 +9,7 @@ mod tree;
 
 use podwarden_policy::{
     Bytes, CpuShares, CpuWeight, MilliCpu, Pod, PodUid, QosClass,
-    convert::{milli_to_shares, shares_to_weight, shares_to_weight_log},
+    convert::{milli_to_shares, shares_to_weight, shares_to_weight_log, weight_to_shares},
     evict::{self, Exemptions, Ranking},
     limits,
     name::{self, CgroupName, ContainerName},
@@ -30,12 +30,6 @@ fn working_set(seed: u64) -> impl Fn(&Pod) -> Option<Bytes> {
             .rotate_left(byte as u32);
         (!mixed.is_multiple_of(5)).then_some(Bytes(mixed % (1 << 35)))
     }
-}
-
-/// The linear curve backwards: `2 + (weight - 1) * 262142 / 9999`
-/// (`cpuWeightToCPUShares` of kubelet `pkg/kubelet/cm/cgroup_v2_manager_linux.go`).
-fn weight_to_shares(weight: u64) -> CpuShares {
-    CpuShares(2 + (weight - 1) * 262_142 / 9_999)
 }
 
 proptest! {
@@ -59,7 +53,7 @@ proptest! {
 
     #[test]
     fn a_weight_survives_the_way_to_shares(weight in 1u64..=10_000) {
-        let shares = weight_to_shares(weight);
+        let shares = weight_to_shares(CpuWeight(weight));
         let back = shares_to_weight(shares);
         // The division rounds down both ways, so at most one is lost.
         prop_assert!(back == CpuWeight(weight) || back.0 + 1 == weight);

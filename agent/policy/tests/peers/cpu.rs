@@ -4,7 +4,8 @@
 use podwarden_policy::{
     CpuShares, CpuWeight, MilliCpu,
     convert::{
-        milli_to_quota, milli_to_shares, quota_to_milli, shares_to_weight, shares_to_weight_log,
+        milli_to_quota, milli_to_shares, quota_to_milli, shares_after_v2, shares_to_milli,
+        shares_to_weight, shares_to_weight_log, weight_to_shares,
     },
 };
 
@@ -23,6 +24,26 @@ fn milli_cpu_to_shares() {
             CpuShares(shares),
             "{milli}"
         );
+    }
+}
+
+#[test]
+fn shares_to_milli_cpu() {
+    // The kubelet's row of -1, which gives 0, cannot be written down here.
+    for (shares, milli) in [(0, 0), (3, 3), (512, 500)] {
+        assert_eq!(
+            shares_to_milli(CpuShares(shares)),
+            MilliCpu(milli),
+            "{shares}"
+        );
+    }
+}
+
+#[test]
+fn milli_cpu_round_trip() {
+    for milli in [100, 1000, 4000] {
+        let there = milli_to_shares(MilliCpu(milli));
+        assert_eq!(shares_to_milli(there), MilliCpu(milli));
     }
 }
 
@@ -58,6 +79,27 @@ fn linear_weight() {
             CpuWeight(weight),
             "{shares}"
         );
+    }
+    for (weight, shares) in [(1, 2), (4, 80), (10_000, 262_144)] {
+        assert_eq!(
+            weight_to_shares(CpuWeight(weight)),
+            CpuShares(shares),
+            "{weight}"
+        );
+    }
+}
+
+#[test]
+fn shares_read_back_from_a_weight() {
+    let rows = [
+        (50, 28, true),
+        (50, 27, false),
+        (100, 80, true),
+        (100, 102, false),
+    ];
+    for (milli, read_back, equal) in rows {
+        let after = shares_after_v2(milli_to_shares(MilliCpu(milli)));
+        assert_eq!(after == CpuShares(read_back), equal, "{milli} {read_back}");
     }
 }
 
