@@ -155,16 +155,23 @@ fn fills(context: &Context, holds: &str, rate: &str) -> Result<()> {
     let mut fill = filler.start(&["fill", "--mib", "480", "--rate", rate])?;
     let ended = fill.wait(node.limit())?;
     ensure!(!ended.success(), "the filler ended by itself");
-    let position = |evicted: &[Eviction]| evicted.iter().position(|one| one.pod.uid == filler.uid());
+    let killed = || -> Result<Vec<Eviction>> {
+        let mut evicted = node.agent.evictions()?;
+        // Each is told once its memory is free: of two the smaller one may come later.
+        evicted.sort_by_key(|one| one.timeline.killed_nanos);
+        Ok(evicted)
+    };
+    let position =
+        |evicted: &[Eviction]| evicted.iter().position(|one| one.pod.uid == filler.uid());
     eventually(node.limit(), || {
-        let evicted = node.agent.evictions()?;
+        let evicted = killed()?;
         let told = position(&evicted).is_some();
         ensure!(told, "the filler's eviction is not told: {evicted:?}");
         Ok(())
     })?;
     sleep(Duration::from_millis(500))?;
     // One may have gone before it was seen to fill; none goes after it.
-    let evicted = node.agent.evictions()?;
+    let evicted = killed()?;
     let before = position(&evicted);
     ensure!(
         before.is_some_and(|before| before <= 1 && evicted.len() == before + 1),
