@@ -115,42 +115,40 @@ enum What {
 
 /// Builds all it takes and becomes the benchmark; returns only when that fails.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
+    let with_agent = |name, args: &[_]| e2e::become_with_agent(workspace, &["bench", name], args);
+    let without_agent = |words: &[&str], args: &[_]| e2e::become_it(workspace, words, args);
     match &args.what {
-        What::Switch { args } => e2e::become_with_agent(workspace, &["bench", "switch"], args),
+        What::Switch { args } => with_agent("switch", args),
         What::Evict {
             kubelet: true,
             args,
             ..
-        } => e2e::become_with_agent(workspace, &["bench", "kubelet"], args),
-        What::Evict { vm: true, args, .. } => {
-            e2e::become_it(workspace, &["machine", "bench", "evict"], args)
-        }
+        } => with_agent("kubelet", args),
+        What::Evict { vm: true, args, .. } => without_agent(&["machine", "bench", "evict"], args),
         What::Evict { args, .. } => {
             let root = peers::fetch(workspace)?.into_os_string();
             let args = [&["--peers-root".into(), root], &args[..]].concat();
-            e2e::become_with_agent(workspace, &["bench", "evict"], &args)
+            with_agent("evict", &args)
         }
-        What::Freeing { args } => e2e::become_with_agent(workspace, &["bench", "freeing"], args),
+        What::Freeing { args } => with_agent("freeing", args),
         What::Converge {
             vm: Some(kernel),
             args,
-        } => e2e::become_it(workspace, &["machine", "bench", "converge", kernel], args),
-        What::Converge { vm: None, args } => {
-            e2e::become_with_agent(workspace, &["bench", "converge"], args)
-        }
-        What::Cpu { args } => e2e::become_with_agent(workspace, &["bench", "cpu"], args),
-        What::Syscalls { args } => e2e::become_with_agent(workspace, &["bench", "syscalls"], args),
-        What::Plan { args } => e2e::become_it(workspace, &["bench", "plan"], args),
+        } => without_agent(&["machine", "bench", "converge", kernel], args),
+        What::Converge { vm: None, args } => with_agent("converge", args),
+        What::Cpu { args } => with_agent("cpu", args),
+        What::Syscalls { args } => with_agent("syscalls", args),
+        What::Plan { args } => without_agent(&["bench", "plan"], args),
         What::Fleet { args } => fleet(workspace, args),
-        What::Sample { args } => e2e::become_it(workspace, &["bench", "sample"], args),
+        What::Sample { args } => without_agent(&["bench", "sample"], args),
         What::Busy { args } => {
             let words = ["bench", "busy"];
             e2e::require_root(&words)?;
             e2e::become_with(workspace, &release::shipped(workspace)?, &words, args)
         }
-        What::Scrape { args } => e2e::become_with_agent(workspace, &["bench", "scrape"], args),
-        What::Metrics { args } => e2e::become_it(workspace, &["bench", "metrics"], args),
-        What::Disk { args } => e2e::become_with_agent(workspace, &["bench", "disk"], args),
+        What::Scrape { args } => with_agent("scrape", args),
+        What::Metrics { args } => without_agent(&["bench", "metrics"], args),
+        What::Disk { args } => with_agent("disk", args),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Running other programs, with errors that say what ran.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -33,9 +34,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// Runs it with its output in `log`; when it fails, the error ends with the log's last lines.
 pub fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
-    if let Some(dir) = log.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    }
+    create_parent(log)?;
     let out = File::create(log).with_context(|| format!("create {}", log.display()))?;
     let err = out
         .try_clone()
@@ -111,6 +110,21 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// Makes the directory that a file is to be written to.
+pub fn create_parent(file: &Path) -> Result<()> {
+    let Some(dir) = file.parent() else {
+        return Ok(());
+    };
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))
+}
+
+/// What `program --version` prints, when that ends with `version`.
+pub fn version(program: &Path, version: &str) -> Option<String> {
+    let text = capture(Command::new(program).arg("--version")).ok()?;
+    let text = text.trim();
+    text.ends_with(version).then(|| text.to_owned())
+}
+
 /// The cargo that runs us, of the pinned toolchain, without what it tells us of our own package: build
 /// scripts ask for that, and would run anew after each build by hand.
 pub fn cargo() -> Command {
@@ -124,4 +138,29 @@ pub fn cargo() -> Command {
         }
     }
     cargo
+}
+
+/// `cargo install` of a program into `root`, so that nothing of the user's is touched.
+pub fn cargo_install(package: &str, version: &str, root: &Path) -> Command {
+    let mut cargo = cargo();
+    cargo
+        .current_dir("/")
+        .args(["install", package, "--version", version])
+        .args(["--locked", "--force", "--root"])
+        .arg(root)
+        .env_remove("CARGO_TARGET_DIR");
+    cargo
+}
+
+/// What `cargo tree` prints of each package, without those that no feature switches on.
+pub fn cargo_tree(root: &Path, format: &str, args: &[&str]) -> Result<BTreeSet<String>> {
+    let mut cargo = cargo();
+    cargo
+        .current_dir(root)
+        .args(["tree", "--quiet", "--locked", "--no-dedupe"])
+        .args(["--prefix", "none", "--format", format])
+        .args(args);
+    let printed = capture(&mut cargo)?;
+    let lines = printed.lines().filter(|line| !line.is_empty());
+    Ok(lines.map(str::to_owned).collect())
 }

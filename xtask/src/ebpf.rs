@@ -48,9 +48,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     if fs::read(&object).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
-    if let Some(dir) = object.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    }
+    cmd::create_parent(&object)?;
     fs::write(&object, bytes).with_context(|| format!("write {}", object.display()))
 }
 

@@ -75,11 +75,7 @@ pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
     }
     report.check(NAME, || {
         for package in PACKAGES {
-            let manifest = workspace.root().join(package).join("Cargo.toml");
-            let mut fmt = cmd::cargo();
-            fmt.args(["fmt", "--check", "--manifest-path"])
-                .arg(manifest);
-            cmd::run(&mut fmt)?;
+            cmd::run(&mut cargo(workspace, package, &["fmt", "--check"]))?;
         }
         let [policy, agent] = PACKAGES;
         check(workspace, agent)?;
@@ -95,32 +91,31 @@ pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
 /// that a crate gains belongs into both. Reads what is here already.
 pub(crate) fn lock_files(workspace: &Workspace) -> Result<()> {
     PACKAGES.into_iter().try_for_each(|package| {
-        let mut cargo = cmd::cargo();
-        cargo
-            .args(["update", "--quiet", "--workspace", "--locked", "--offline"])
-            .arg("--manifest-path")
-            .arg(workspace.root().join(package).join("Cargo.toml"));
-        cmd::run(&mut cargo).with_context(|| format!("the lock file of {package}"))
+        let update = ["update", "--quiet", "--workspace", "--locked", "--offline"];
+        let mut update = cargo(workspace, package, &update);
+        cmd::run(&mut update).with_context(|| format!("the lock file of {package}"))
     })
+}
+
+/// Cargo on a package of targets.
+fn cargo(workspace: &Workspace, package: &str, args: &[&str]) -> Command {
+    let mut cargo = cmd::cargo();
+    cargo
+        .args(args)
+        .arg("--manifest-path")
+        .arg(workspace.root().join(package).join("Cargo.toml"));
+    cargo
 }
 
 /// Sees to cargo-fuzz, in the target directory: nothing of the user's is touched.
 fn install(workspace: &Workspace) -> Result<()> {
-    if version(workspace).is_some() {
+    if cmd::version(&program(workspace), CARGO_FUZZ).is_some() {
         return Ok(());
     }
+    let mut install = cmd::cargo_install("cargo-fuzz", CARGO_FUZZ, &workspace.tools());
     step(
         &format!("cargo-fuzz {CARGO_FUZZ}, built from source"),
-        || {
-            let mut cargo = cmd::cargo();
-            cargo
-                .current_dir("/")
-                .args(["install", "cargo-fuzz", "--version", CARGO_FUZZ])
-                .args(["--locked", "--force", "--root"])
-                .arg(workspace.tools())
-                .env_remove("CARGO_TARGET_DIR");
-            cmd::run_logged(&mut cargo, &workspace.logs().join("cargo-fuzz.log"))
-        },
+        || cmd::run_logged(&mut install, &workspace.logs().join("cargo-fuzz.log")),
     )
 }
 
@@ -128,21 +123,11 @@ fn program(workspace: &Workspace) -> PathBuf {
     workspace.tools().join("bin/cargo-fuzz")
 }
 
-/// The version of cargo-fuzz, when the right one runs.
-fn version(workspace: &Workspace) -> Option<String> {
-    let text = cmd::capture(Command::new(program(workspace)).arg("--version")).ok()?;
-    text.trim().ends_with(CARGO_FUZZ).then_some(text)
-}
-
 /// Sees that a package's targets compile, beside what the workspace's own checks have built.
 fn check(workspace: &Workspace, package: &str) -> Result<()> {
-    let mut cargo = cmd::cargo();
-    cargo
-        .args(["check", "--locked", "--manifest-path"])
-        .arg(workspace.root().join(package).join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(workspace.fuzz_check());
-    cmd::run_logged(&mut cargo, &workspace.logs().join("fuzz-check.log"))
+    let mut check = cargo(workspace, package, &["check", "--locked"]);
+    check.arg("--target-dir").arg(workspace.fuzz_check());
+    cmd::run_logged(&mut check, &workspace.logs().join("fuzz-check.log"))
 }
 
 fn build(workspace: &Workspace, package: &str) -> Result<()> {

@@ -1,12 +1,14 @@
 //! What deny.toml says of licences, banned crates and sources, for a machine without cargo-deny, which takes
 //! minutes to build. cargo-deny itself reads more of the file, such as versions that stand in twice.
 
-use std::{collections::BTreeSet, path::Path};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 use xtask::cmd;
+
+use crate::sources;
 
 /// The part of deny.toml that is checked here.
 #[derive(Debug, Deserialize)]
@@ -48,28 +50,14 @@ struct Banned {
 
 /// Fails with one line for each dependency that deny.toml does not let in.
 pub(crate) fn check(root: &Path) -> Result<()> {
-    let file = root.join("deny.toml");
-    let text =
-        std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let rules: Rules =
-        toml_edit::de::from_str(&text).with_context(|| format!("read {}", file.display()))?;
-    let mut cargo = cmd::cargo();
-    // Unlike `cargo metadata` it leaves out what no feature switches on.
-    cargo.args(["tree", "--quiet", "--locked", "--workspace", "--no-dedupe"]);
-    cargo.args([
-        "--edges",
-        "normal,build,dev",
-        "--prefix",
-        "none",
-        "--format",
-        "{p};{l}",
-    ]);
+    let rules: Rules = sources::toml(&root.join("deny.toml"))?;
+    let mut args = vec!["--workspace", "--edges", "normal,build,dev"];
     for target in &rules.graph.targets {
-        cargo.args(["--target", target]);
+        args.extend(["--target", target]);
     }
-    let tree = cmd::capture(cargo.current_dir(root))?;
-    let packages: BTreeSet<&str> = tree.lines().filter(|line| !line.is_empty()).collect();
-    let problems: Vec<String> = (packages.into_iter())
+    // Unlike `cargo metadata` it leaves out what no feature switches on.
+    let packages = cmd::cargo_tree(root, "{p};{l}", &args)?;
+    let problems: Vec<String> = (packages.iter())
         .filter_map(|package| rules.problem(package))
         .collect();
     ensure!(

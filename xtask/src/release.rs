@@ -3,7 +3,6 @@
 mod parts;
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -53,9 +52,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<()> {
             .image()
             .join(format!("podwarden-{}.tar", platform.architecture())),
     };
-    if let Some(dir) = output.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    }
+    cmd::create_parent(&output)?;
     let agent = match &args.agent {
         Some(agent) => agent.clone(),
         None => built(workspace, platform)?,

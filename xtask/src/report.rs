@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::cmd;
 use crate::step::{Mark, line};
 
 /// How many tests or checks ended in which way.
@@ -181,9 +182,7 @@ impl Report {
 
     /// Writes all stages to a file.
     pub fn write(&self, path: &Path) -> Result<()> {
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
+        cmd::create_parent(path)?;
         let text = serde_json::to_string_pretty(self).context("write the stages")? + "\n";
         fs::write(path, text).with_context(|| format!("write {}", path.display()))
     }

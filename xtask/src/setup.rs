@@ -44,8 +44,8 @@ pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.check {
         bail!("not everything is here: `cargo xtask setup` installs what is missing");
     }
-    let optional = [For::Runtime, For::Browser];
-    ensure(workspace, |purpose| !optional.contains(&purpose))?;
+    let required = [For::Build, For::Lint, For::Machines, For::Systemd];
+    ensure(workspace, &required)?;
     for_runtime(workspace);
     for_page(workspace);
     for_metrics(workspace);
@@ -55,17 +55,15 @@ pub fn main(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Sees to what the cases with a real container runtime take; they are skipped without it, so that nothing
 /// fails here.
 pub fn for_runtime(workspace: &Workspace) {
-    try_for(workspace, For::Runtime);
+    or_skip(ensure(workspace, &[For::Runtime]));
 }
 
 /// Sees to the browser and the rules of accessibility that the tests of the page take; they are skipped without them,
 /// so that nothing fails here.
 pub fn for_page(workspace: &Workspace) {
-    try_for(workspace, For::Browser);
-    if axe(workspace).is_none()
-        && let Err(error) = step("fetch axe-core", || fetch_axe(workspace))
-    {
-        line(Mark::Skipped, &format!("{error:#}"));
+    or_skip(ensure(workspace, &[For::Browser]));
+    if own(&workspace.axe()).is_none() {
+        or_skip(step("fetch axe-core", || fetch_axe(workspace)));
     }
 }
 
@@ -99,8 +97,9 @@ fn fetch_axe(workspace: &Workspace) -> Result<()> {
     fs::remove_file(&archive).with_context(|| format!("remove {}", archive.display()))
 }
 
-fn try_for(workspace: &Workspace, wanted: For) {
-    if let Err(error) = ensure(workspace, |purpose| purpose == wanted) {
+/// Says what is not there, and goes on without it.
+fn or_skip(done: Result<()>) {
+    if let Err(error) = done {
         line(Mark::Skipped, &format!("{error:#}"));
     }
 }
@@ -108,9 +107,8 @@ fn try_for(workspace: &Workspace, wanted: For) {
 /// Sees to Prometheus and promtool, which tests of `/metrics` take; those are skipped without them, so that nothing fails
 /// here.
 pub fn for_metrics(workspace: &Workspace) {
-    let is_there = promtool(workspace).is_some() && prometheus(workspace).is_some();
-    if !is_there && let Err(error) = step("fetch prometheus", || fetch_prometheus(workspace)) {
-        line(Mark::Skipped, &format!("{error:#}"));
+    if promtool(workspace).is_none() || prometheus(workspace).is_none() {
+        or_skip(step("fetch prometheus", || fetch_prometheus(workspace)));
     }
 }
 
@@ -138,46 +136,37 @@ fn fetch_prometheus(workspace: &Workspace) -> Result<()> {
 
 /// Where promtool is: the system's, else our own.
 fn promtool(workspace: &Workspace) -> Option<String> {
-    path_of("promtool").or_else(|| {
-        let own = workspace.promtool();
-        own.is_file().then(|| own.display().to_string())
-    })
+    path_of("promtool").or_else(|| own(&workspace.promtool()))
 }
 
 /// Where Prometheus is: the system's, else our own.
 fn prometheus(workspace: &Workspace) -> Option<String> {
-    path_of("prometheus").or_else(|| {
-        let own = workspace.prometheus();
-        own.is_file().then(|| own.display().to_string())
-    })
+    path_of("prometheus").or_else(|| own(&workspace.prometheus()))
 }
 
-/// Where axe-core is.
-fn axe(workspace: &Workspace) -> Option<String> {
-    let file = workspace.axe();
+/// A file that setup has put there.
+fn own(file: &Path) -> Option<String> {
     file.is_file().then(|| file.display().to_string())
 }
 
 /// Sees to what building takes; prints nothing when all is there.
 pub fn for_build(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, |purpose| purpose == For::Build)
+    ensure(workspace, &[For::Build])
 }
 
 /// Sees to what linting the kernel programs takes.
 pub fn for_lint(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, |purpose| {
-        matches!(purpose, For::Build | For::Lint)
-    })
+    ensure(workspace, &[For::Build, For::Lint])
 }
 
 /// Sees to what virtual machines take.
 pub fn for_machines(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, |purpose| purpose == For::Machines)
+    ensure(workspace, &[For::Machines])
 }
 
 /// Sees to what building the machine with systemd takes beyond that.
 pub fn for_systemd(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, |purpose| purpose == For::Systemd)
+    ensure(workspace, &[For::Systemd])
 }
 
 /// One line for each need; whether all are there.
@@ -189,7 +178,7 @@ fn report(workspace: &Workspace) -> bool {
         ("bpf-linker", bpf_linker(workspace)),
         ("promtool", promtool(workspace)),
         ("prometheus", prometheus(workspace)),
-        ("axe-core", axe(workspace)),
+        ("axe-core", own(&workspace.axe())),
     ];
     let mut complete = true;
     for (what, found) in found.chain(own) {
@@ -202,11 +191,11 @@ fn report(workspace: &Workspace) -> bool {
     complete
 }
 
-fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
+fn ensure(workspace: &Workspace, wanted: &[For]) -> Result<()> {
     let missing = || {
         NEEDS
             .iter()
-            .filter(|n| wanted(n.purpose) && (n.found)(workspace).is_none())
+            .filter(|n| wanted.contains(&n.purpose) && (n.found)(workspace).is_none())
     };
     if missing().next().is_some() && apt::usable() {
         let packages = |newer| -> Vec<&str> {
@@ -222,7 +211,7 @@ fn ensure(workspace: &Workspace, wanted: impl Fn(For) -> bool) -> Result<()> {
     if !remedies.is_empty() {
         bail!("this machine lacks:\n{}", remedies.join("\n"));
     }
-    if wanted(For::Build) && bpf_linker(workspace).is_none() {
+    if wanted.contains(&For::Build) && bpf_linker(workspace).is_none() {
         step(
             &format!("bpf-linker {BPF_LINKER}, built from source"),
             || install_linker(workspace),
@@ -253,32 +242,17 @@ fn remedy(need: &Need) -> String {
 
 /// The version of the linker, when the right one runs.
 fn bpf_linker(workspace: &Workspace) -> Option<String> {
-    let text = cmd::capture(Command::new(workspace.bpf_linker()).arg("--version")).ok()?;
-    text.trim()
-        .ends_with(BPF_LINKER)
-        .then(|| text.trim().to_owned())
+    cmd::version(&workspace.bpf_linker(), BPF_LINKER)
 }
 
-/// `cargo install` into the target directory, so that nothing of the user's is touched.
 fn install_linker(workspace: &Workspace) -> Result<()> {
     let prefix = llvm().context("LLVM is not there")?;
-    let mut cargo = cmd::cargo();
+    let mut cargo = cmd::cargo_install("bpf-linker", BPF_LINKER, &workspace.tools());
     cargo
-        .current_dir("/")
-        .args([
-            "install",
-            "bpf-linker",
-            "--version",
-            BPF_LINKER,
-            "--locked",
-            "--force",
-            // Its own code is little beside LLVM's, and half of the time to build it.
-            "--debug",
-        ])
-        .args(["--no-default-features", "--features", "llvm-22", "--root"])
-        .arg(workspace.tools())
+        // Its own code is little beside LLVM's, and half of the time to build it.
+        .arg("--debug")
+        .args(["--no-default-features", "--features", "llvm-22"])
         .env("LLVM_PREFIX", &prefix)
-        .env(format!("LLVM_SYS_{LLVM}1_PREFIX"), &prefix)
-        .env_remove("CARGO_TARGET_DIR");
+        .env(format!("LLVM_SYS_{LLVM}1_PREFIX"), &prefix);
     cmd::run_logged(&mut cargo, &workspace.logs().join("bpf-linker.log"))
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
 
 /// One file.
 #[derive(Debug)]
@@ -12,6 +13,13 @@ pub(crate) struct Source {
     pub(crate) path: PathBuf,
     /// What it holds.
     pub(crate) text: String,
+}
+
+/// A TOML file's value.
+pub(crate) fn toml<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let named = || format!("read {}", file.display());
+    let text = fs::read_to_string(file).with_context(named)?;
+    toml_edit::de::from_str(&text).with_context(named)
 }
 
 /// The extension of Rust files.

@@ -21,22 +21,14 @@ pub enum Mark {
 }
 
 impl Mark {
-    fn text(self) -> &'static str {
+    /// Word and colour.
+    fn look(self) -> (&'static str, &'static str) {
         match self {
-            Self::Start => "...",
-            Self::Ok => "ok",
-            Self::Missing => "missing",
-            Self::Failed => "FAILED",
-            Self::Skipped => "skipped",
-        }
-    }
-
-    fn colour(self) -> &'static str {
-        match self {
-            Self::Start => "\x1b[2m",
-            Self::Ok => "\x1b[32m",
-            Self::Failed => "\x1b[31m",
-            Self::Missing | Self::Skipped => "\x1b[33m",
+            Self::Start => ("...", "\x1b[2m"),
+            Self::Ok => ("ok", "\x1b[32m"),
+            Self::Missing => ("missing", "\x1b[33m"),
+            Self::Failed => ("FAILED", "\x1b[31m"),
+            Self::Skipped => ("skipped", "\x1b[33m"),
         }
     }
 }
@@ -45,9 +37,9 @@ impl Mark {
 pub fn line(mark: Mark, text: &str) {
     let colours =
         io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let word = mark.text();
+    let (word, colour) = mark.look();
     if colours {
-        println!("{}{word:>7}\x1b[0m  {text}", mark.colour());
+        println!("{colour}{word:>7}\x1b[0m  {text}");
     } else {
         println!("{word:>7}  {text}");
     }

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use xtask::{cmd, image};
 
+use crate::sources;
+
 /// The agent's own entry.
 const AGENT: &str = "SPDXRef-podwarden";
 
@@ -129,28 +131,13 @@ struct Locked {
 
 /// The crates that are in the agent: what its features switch on, and nothing that only builds or tests it.
 fn crates(root: &Path) -> Result<BTreeSet<Part>> {
-    let file = root.join("Cargo.lock");
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let lock: Lock =
-        toml_edit::de::from_str(&text).with_context(|| format!("read {}", file.display()))?;
+    let lock: Lock = sources::toml(&root.join("Cargo.lock"))?;
     let checksums: BTreeMap<_, _> = (lock.package.into_iter())
         .map(|locked| ((locked.name, locked.version), locked.checksum))
         .collect();
-    let mut cargo = cmd::cargo();
-    cargo.args([
-        "tree",
-        "--quiet",
-        "--locked",
-        "--package",
-        "podwarden",
-        "--no-dedupe",
-    ]);
-    cargo.args([
-        "--edges", "normal", "--prefix", "none", "--format", "{p}\t{l}",
-    ]);
-    let tree = cmd::capture(cargo.current_dir(root))?;
-    let lines = tree.lines().filter(|line| !line.is_empty());
-    lines
+    let args = ["--package", "podwarden", "--edges", "normal"];
+    let lines = cmd::cargo_tree(root, "{p}\t{l}", &args)?;
+    (lines.iter())
         .filter_map(|line| part(line, &checksums).transpose())
         .collect()
 }
