@@ -1,6 +1,6 @@
 //! Pods and errors as every source gives them.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use podwarden_policy::{Pod, QosClass};
 use serde::{Deserialize, Serialize};
@@ -107,9 +107,11 @@ impl SourcedPod {
 }
 
 /// A pod of a source that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
+    #[error(transparent)]
     Manifest(ManifestError),
+    #[error("pod {pod} (uid {uid}) of the {by}: {problem}; what was known of it before stays in force")]
     Object {
         by: Source,
         /// `metadata.uid`; empty where it has none.
@@ -140,21 +142,3 @@ impl SourceError {
     }
 }
 
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Manifest(error) => error.fmt(f),
-            Self::Object {
-                by,
-                uid,
-                pod,
-                problem,
-            } => write!(
-                f,
-                "pod {pod} (uid {uid}) of the {by}: {problem}; what was known of it before stays in force"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SourceError {}
