@@ -286,7 +286,7 @@ impl Published {
     /// Writes an eviction to the event log whose end is not known yet: should the agent end now, its
     /// next agent publishes it. [`Published::event`] publishes it once the end is known.
     pub fn begun(&self, time: String, eviction: Eviction) {
-        self.with_logger(|logger| logger.begun(&Begun { time, eviction }));
+        self.with_logger(|logger| logger.write(&Begun { time, eviction }));
     }
 
     /// The id of the last event so far.

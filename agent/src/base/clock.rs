@@ -38,6 +38,14 @@ pub fn of_timers() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// Completes at `due` by that clock, never without one.
+pub async fn until(due: Option<std::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -97,17 +97,10 @@ async fn follow(mut feed: Feed, mut pods: Pods, offers: Offers<Gone>) {
         for back in back {
             offers.offer(&back.pod.uid.to_string(), Work::Delete(back));
         }
-        let due = pods.due().map(tokio::time::Instant::from_std);
-        let timer = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
         let changed = tokio::select! {
             changed = feed.pods.changed() => changed,
             changed = feed.sources.changed() => changed,
-            () = timer => Ok(()),
+            () = clock::until(pods.due()) => Ok(()),
         };
         if changed.is_err() {
             return;

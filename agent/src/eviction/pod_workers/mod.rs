@@ -122,13 +122,7 @@ impl<J: Job> Running<J> {
                 let task = self.tasks.spawn(async move { job.run(&of, work).await });
                 self.uids.insert(task.id(), uid);
             }
-            let due = self.queue.due().map(tokio::time::Instant::from_std);
-            let timer = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = self.queue.due();
             tokio::select! {
                 message = messages.recv() => match message {
                     Some(Message::Offer(uid, work)) => self.queue.offer(&uid, work, clock::of_timers()),
@@ -136,7 +130,7 @@ impl<J: Job> Running<J> {
                     None => return,
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
-                () = timer => {}
+                () = clock::until(due) => {}
             }
         }
     }

@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     api::types::{Curve, FlightRecord, PodRef},
-    reactor::trace::{Reading, Subject},
+    reactor::{
+        plan::ScopeName,
+        trace::{Reading, Subject},
+    },
 };
 
 /// How long before its origin a flight begins, nanoseconds.
@@ -31,24 +34,24 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
         own.map(|reading| (reading.at, reading.usage))
     };
     let busy = origin.saturating_sub(AROUND)..=incident.last_step.saturating_add(AROUND);
-    let shape = |points: Vec<Point>| -> (Vec<i64>, Vec<u64>) {
+    let curve = |scope: Option<ScopeName>, pod: Option<PodRef>, points: Vec<Point>| {
         let points = part(points, origin.saturating_sub(BEFORE));
         let offset = |at: u64| i64::try_from(i128::from(at) - i128::from(origin));
         let shown = thin(&points, busy.clone()).into_iter();
-        shown
+        let (offset_nanos, usage_bytes) = shown
             .map(|(at, usage)| (offset(at).unwrap_or(i64::MAX), usage))
-            .unzip()
+            .unzip();
+        Curve {
+            scope,
+            pod,
+            offset_nanos,
+            usage_bytes,
+        }
     };
     let mut drawn = Vec::new();
     for (scope, followed) in &curves.scopes {
         let points = followed.ring.points().chain(fine(Subject::Scope(*scope)));
-        let (offset_nanos, usage_bytes) = shape(points.collect());
-        drawn.push(Curve {
-            scope: Some(*scope),
-            pod: None,
-            offset_nanos,
-            usage_bytes,
-        });
+        drawn.push(curve(Some(*scope), None, points.collect()));
     }
     let own = curves.pods.get(&open.pod.uid);
     let own = own.into_iter().flat_map(|followed| followed.ring.points());
@@ -56,16 +59,8 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
         .token
         .into_iter()
         .flat_map(|t| fine(Subject::Pod(t)));
-    let pod_curve = |pod: PodRef, points: Vec<Point>| {
-        let (offset_nanos, usage_bytes) = shape(points);
-        Curve {
-            scope: None,
-            pod: Some(pod),
-            offset_nanos,
-            usage_bytes,
-        }
-    };
-    drawn.push(pod_curve(open.pod.clone(), own.chain(closely).collect()));
+    let own = own.chain(closely).collect();
+    drawn.push(curve(None, Some(open.pod.clone()), own));
     let name = |uid: &PodUid| {
         let ranked = incident
             .ranking
@@ -88,7 +83,8 @@ pub(super) fn of(open: OpenIncident, curves: &Curves, readings: &[Reading]) -> F
         .collect();
     others.sort_by_key(|(usage, uid, _)| (std::cmp::Reverse(*usage), *uid));
     for (_, uid, followed) in others.into_iter().take(OTHERS) {
-        drawn.push(pod_curve(name(uid), followed.ring.points().collect()));
+        let points = followed.ring.points().collect();
+        drawn.push(curve(None, Some(name(uid)), points));
     }
     drawn.retain(|curve| !curve.offset_nanos.is_empty());
     let incident = open.incident;

@@ -29,11 +29,8 @@ pub(super) fn run(
     let mut next = Instant::now();
     loop {
         let now = Instant::now();
-        let (done, left) = std::mem::take(&mut open)
-            .into_iter()
-            .partition(|incident| incident.due <= now);
-        open = left;
-        finish(done, trace, &curves, publish);
+        let done = open.extract_if(.., |incident| incident.due <= now);
+        finish(done.collect(), trace, &curves, publish);
         if next <= now {
             // While something is going on the others' curves matter as well.
             next = now + curves.pass(tree, !open.is_empty());

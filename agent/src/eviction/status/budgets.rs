@@ -71,7 +71,7 @@ impl Budgets {
     }
 
     async fn verdict(&self, pods: &[Asked], before: Option<&PodUid>) -> Verdict {
-        if before.is_some_and(|uid| self.waits(uid)) {
+        if before.is_some_and(|uid| self.queue.is_unwritten(uid)) {
             return Verdict::NotPosted;
         }
         let mut round = Round::default();
@@ -87,10 +87,6 @@ impl Budgets {
             }
         }
         round.end()
-    }
-
-    fn waits(&self, uid: &PodUid) -> bool {
-        self.queue.is_unwritten(uid)
     }
 }
 

@@ -118,54 +118,47 @@ impl Entry {
 
     /// For a node that is under pressure since `at`, `CLOCK_MONOTONIC` nanoseconds.
     pub(super) fn of_pressure(time: String, node: &str, at: u64, message: String) -> Self {
-        Self {
-            version: VERSION,
-            id: id(node, at),
-            time,
-            about: About::Node {
-                name: node.to_owned(),
-                past: None,
-                held_back: false,
-            },
-            message,
-            event_sent: false,
-            status_written: true,
-            frees_by_teardown: false,
-            written_over: false,
-            grace_seconds: 0,
-        }
+        let about = About::Node {
+            name: node.to_owned(),
+            past: None,
+            held_back: false,
+        };
+        Self::of_node(id(node, at), time, about, message)
     }
 
     /// For a node at a level since `at` on which no pod is evicted, or few are.
     pub(super) fn of_held_back(time: String, node: &str, at: u64, message: String) -> Self {
-        let pressure = Self::of_pressure(time, node, at, message);
-        Self {
-            id: id(&format!("{NODE_KEY}held-back/{node}"), at),
-            about: About::Node {
-                name: node.to_owned(),
-                past: None,
-                held_back: true,
-            },
-            ..pressure
-        }
+        let about = About::Node {
+            name: node.to_owned(),
+            past: None,
+            held_back: true,
+        };
+        let id = id(&format!("{NODE_KEY}held-back/{node}"), at);
+        Self::of_node(id, time, about, message)
     }
 
     /// For a node that was under pressure, for the last time at `time`.
     pub(super) fn of_relief(time: String, node: &str, period: &PressurePeriod) -> Self {
+        let about = About::Node {
+            name: node.to_owned(),
+            past: Some(Past {
+                since: period.since.clone(),
+                crossings: period.crossings,
+            }),
+            held_back: false,
+        };
+        // No node's name has a slash in it: the beginning has another id.
+        let id = id(&format!("{NODE_KEY}{node}"), period.at);
+        Self::of_node(id, time, about, wording::relief(period))
+    }
+
+    fn of_node(id: String, time: String, about: About, message: String) -> Self {
         Self {
             version: VERSION,
-            // No node's name has a slash in it: the beginning has another id.
-            id: id(&format!("{NODE_KEY}{node}"), period.at),
+            id,
             time,
-            about: About::Node {
-                name: node.to_owned(),
-                past: Some(Past {
-                    since: period.since.clone(),
-                    crossings: period.crossings,
-                }),
-                held_back: false,
-            },
-            message: wording::relief(period),
+            about,
+            message,
             event_sent: false,
             status_written: true,
             frees_by_teardown: false,

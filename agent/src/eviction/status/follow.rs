@@ -42,13 +42,6 @@ impl Follow {
         loop {
             // While the source is away it says what was so before.
             let due = recent.due().filter(|_| !troubled);
-            let due = due.map(tokio::time::Instant::from_std);
-            let timer = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 changed = self.feed.pods.changed() => {
                     if changed.is_err() {
@@ -77,7 +70,7 @@ impl Follow {
                         self.look(&mut recent);
                     }
                 }
-                () = timer => self.look(&mut recent),
+                () = clock::until(due) => self.look(&mut recent),
             }
         }
     }

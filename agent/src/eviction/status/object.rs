@@ -54,12 +54,10 @@ struct Meta {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Status {
-    #[serde(default)]
     phase: String,
-    #[serde(default)]
     reason: String,
-    #[serde(default)]
     conditions: Vec<Condition>,
 }
 

@@ -36,18 +36,16 @@ const LARGEST: usize = 4 << 20;
 
 /// An answer that is no success.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct Refusal {
     /// HTTP status.
     #[serde(skip)]
     pub(super) code: u16,
     /// Of the `Status`; empty where none came.
-    #[serde(default)]
     pub(super) reason: String,
     /// What is wrong.
-    #[serde(default)]
     pub(super) message: String,
     /// What it is about.
-    #[serde(default)]
     details: Option<Details>,
     /// When to come again, if the server said so.
     #[serde(skip)]
@@ -55,18 +53,16 @@ pub(crate) struct Refusal {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Details {
-    #[serde(default)]
     kind: String,
-    #[serde(default)]
     causes: Vec<Cause>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Cause {
-    #[serde(default)]
     reason: String,
-    #[serde(default)]
     message: String,
 }
 
@@ -167,18 +163,12 @@ impl Server {
 
     /// A patch of a pod's status.
     pub(super) async fn patch_status(&self, namespace: &str, name: &str, patch: &Value) -> Answer {
-        let params = patched();
-        let patch = Patch::Strategic(patch);
-        let request =
-            Request::new(pods(namespace)).patch_subresource("status", name, &params, &patch);
-        self.ask(request, PATCH).await
+        self.ask(status_patch(pods(namespace), name, patch), PATCH)
+            .await
     }
 
     pub(crate) async fn patch_node_status(&self, name: &str, patch: &Value) -> Answer {
-        let params = patched();
-        let patch = Patch::Strategic(patch);
-        let request = Request::new(NODES).patch_subresource("status", name, &params, &patch);
-        self.ask(request, PATCH_NODE).await
+        self.ask(status_patch(NODES, name, patch), PATCH_NODE).await
     }
 
     pub(super) async fn node(&self, name: &str) -> Answer {
@@ -206,10 +196,7 @@ impl Server {
 
     /// An eviction of a pod.
     pub(super) async fn evict(&self, namespace: &str, name: &str, eviction: &Value) -> Answer {
-        let params = posted();
-        let text = eviction.to_string().into_bytes();
-        let request =
-            Request::new(pods(namespace)).create_subresource("eviction", name, &params, text);
+        let request = eviction_of(namespace, name, &posted(), eviction);
         self.ask(request, EVICT).await
     }
 
@@ -220,10 +207,7 @@ impl Server {
         name: &str,
         eviction: &Value,
     ) -> Answer {
-        let text = eviction.to_string().into_bytes();
-        let params = PostParams::default();
-        let request =
-            Request::new(pods(namespace)).create_subresource("eviction", name, &params, text);
+        let request = eviction_of(namespace, name, &PostParams::default(), eviction);
         self.ask_within(request, ASK_TO_EVICT, SHORT_TIME).await
     }
 
@@ -242,20 +226,11 @@ impl Server {
         self.ask(request, asked).await
     }
 
-    async fn ask(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-        asked: &str,
-    ) -> Answer {
+    async fn ask(&self, request: HttpRequest, asked: &str) -> Answer {
         self.ask_within(request, asked, TIME).await
     }
 
-    async fn ask_within(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-        asked: &str,
-        time: Duration,
-    ) -> Answer {
+    async fn ask_within(&self, request: HttpRequest, asked: &str, time: Duration) -> Answer {
         let request = request
             .map_err(|error| JobError::new(format!("cannot build {asked} ({})", chain(&error))))?;
         let (client, url) = self.client().await?;
@@ -321,6 +296,19 @@ fn posted() -> PostParams {
         field_manager: Some(MANAGER.to_owned()),
         ..PostParams::default()
     }
+}
+
+/// As [`Request`] builds it.
+type HttpRequest = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+
+fn status_patch(path: impl Into<String>, name: &str, patch: &Value) -> HttpRequest {
+    let patch = Patch::Strategic(patch);
+    Request::new(path).patch_subresource("status", name, &patched(), &patch)
+}
+
+fn eviction_of(namespace: &str, name: &str, params: &PostParams, eviction: &Value) -> HttpRequest {
+    let text = eviction.to_string().into_bytes();
+    Request::new(pods(namespace)).create_subresource("eviction", name, params, text)
 }
 
 fn pods(namespace: &str) -> String {

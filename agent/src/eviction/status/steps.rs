@@ -150,8 +150,8 @@ impl Steps {
                 }
             }
             About::Node { .. } => match self.tell(server, &entry, &PodRef::default(), "").await? {
-                EventDelivery::Done => Delivery::All,
-                EventDelivery::NotYet(refusal) => return Err(refusal.failure(TELL)),
+                None => Delivery::All,
+                Some(refusal) => return Err(refusal.failure(TELL)),
             },
         };
         match told {
@@ -206,13 +206,13 @@ impl Steps {
                     ));
                 }
             };
-            let told = match entry.event_sent {
-                true => EventDelivery::Done,
-                false => self.tell(server, entry, pod, &object.uid).await?,
-            };
-            if !entry.event_sent && matches!(told, EventDelivery::Done) {
-                entry.event_sent = true;
-                self.keep(number, entry);
+            let mut refusal = None;
+            if !entry.event_sent {
+                refusal = self.tell(server, entry, pod, &object.uid).await?;
+                if refusal.is_none() {
+                    entry.event_sent = true;
+                    self.keep(number, entry);
+                }
             }
             if !entry.status_written {
                 match self.mark(server, entry, pod, &object).await? {
@@ -228,9 +228,9 @@ impl Steps {
                     Marked::Changed => return Err(JobError::new("the pod changes all the time")),
                 }
             }
-            return match told {
-                EventDelivery::Done => Ok(Delivery::All),
-                EventDelivery::NotYet(refusal) => Err(refusal.failure(TELL)),
+            return match refusal {
+                None => Ok(Delivery::All),
+                Some(refusal) => Err(refusal.failure(TELL)),
             };
         }
     }
@@ -293,30 +293,31 @@ impl Steps {
         }
     }
 
-    /// Sends the Event. One that can never be sent counts as sent.
+    /// Sends the Event; gives back the refusal where the server refuses it for now. One that can never be sent counts as
+    /// sent.
     async fn tell(
         &self,
         server: &Server,
         entry: &Entry,
         pod: &PodRef,
         uid: &str,
-    ) -> Result<EventDelivery, JobError> {
+    ) -> Result<Option<Refusal>, JobError> {
         let event = wording::event(entry, pod, uid, &self.node_name);
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
         let refusal: Refusal = match server.tell(namespace, &event).await? {
-            Ok(_) => return Ok(EventDelivery::Done),
-            Err(refusal) if refusal.already_exists() => return Ok(EventDelivery::Done),
+            Ok(_) => return Ok(None),
+            Err(refusal) if refusal.already_exists() => return Ok(None),
             Err(refusal) => refusal,
         };
         match refusal.code {
             _ if refusal.for_good() => {}
             404 | 409 => {}
             // Rights may be granted, and the eviction status does not wait for them.
-            403 => return Ok(EventDelivery::NotYet(refusal)),
+            403 => return Ok(Some(refusal)),
             _ => return Err(refusal.failure(TELL)),
         }
         self.say(refusal.sentence(TELL));
-        Ok(EventDelivery::Done)
+        Ok(None)
     }
 
     /// Everything is said, or, for a reason, nothing more can be.
@@ -365,13 +366,6 @@ pub(super) fn forgetful(error: &std::io::Error) -> String {
         "the eviction status queue below stateDir cannot be written ({error}): should the agent end, the next one \
          tells the API server again what it was told; make room there"
     )
-}
-
-/// What became of an Event.
-enum EventDelivery {
-    Done,
-    /// The server refuses it for now.
-    NotYet(Refusal),
 }
 
 enum Marked {

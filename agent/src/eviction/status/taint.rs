@@ -52,19 +52,10 @@ enum Taint {
 }
 
 /// Whether the node is short of memory, and whether the Node object says so. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct NodePressure {
     short: Arc<watch::Sender<bool>>,
     taint: Arc<watch::Sender<Taint>>,
-}
-
-impl Default for NodePressure {
-    fn default() -> Self {
-        Self {
-            short: Arc::new(watch::Sender::new(false)),
-            taint: Arc::default(),
-        }
-    }
 }
 
 impl NodePressure {

@@ -93,17 +93,8 @@ enum Message {
 }
 
 impl Logger {
-    /// Has a record written, or counts it as dropped.
-    pub fn write(&self, record: &EventRecord) {
-        self.line(record);
-    }
-
-    /// Has an eviction written whose end is not known yet, or counts that as dropped.
-    pub fn begun(&self, begun: &Begun) {
-        self.line(begun);
-    }
-
-    fn line(&self, line: &impl Serialize) {
+    /// Has a line written, an [`EventRecord`] or a [`Begun`], or counts it as dropped.
+    pub fn write(&self, line: &impl Serialize) {
         let line = serde_json::to_vec(line).ok();
         let sent = line.and_then(|line| self.lines.try_send(Message::Line(line)).ok());
         if sent.is_none() {
