@@ -6,13 +6,14 @@
 //! told, which is harmless, or done.
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
+use indexmap::IndexSet;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{deliveries::DeliveryCounts, entry::Entry};
@@ -40,48 +41,8 @@ pub(super) struct Queue {
     /// By their numbers, the oldest first.
     entries: BTreeMap<u64, Entry>,
     next: u64,
-    done: Done,
-}
-
-/// Ids in the order in which they came.
-#[derive(Debug, Default)]
-struct Done {
-    order: VecDeque<String>,
-    all: HashSet<String>,
-}
-
-impl From<Vec<String>> for Done {
-    fn from(ids: Vec<String>) -> Self {
-        Self {
-            all: ids.iter().cloned().collect(),
-            order: ids.into(),
-        }
-    }
-}
-
-impl Done {
-    fn contains(&self, id: &str) -> bool {
-        self.all.contains(id)
-    }
-
-    /// Adds one; true when others were forgotten for it.
-    fn add(&mut self, id: &str) -> bool {
-        self.order.push_back(id.to_owned());
-        self.all.insert(id.to_owned());
-        let forgets = self.order.len() >= 2 * REMEMBERED;
-        if forgets {
-            let old = self.order.drain(..self.order.len() - REMEMBERED);
-            for id in old {
-                self.all.remove(&id);
-            }
-        }
-        forgets
-    }
-
-    /// A line for each.
-    fn text(&self) -> String {
-        self.order.iter().map(|id| format!("{id}\n")).collect()
-    }
+    /// Ids in the order in which they came.
+    done: IndexSet<String>,
 }
 
 /// A queue with many users.
@@ -144,7 +105,7 @@ impl Queue {
             dir: state_dir.map(|dir| dir.join(NAME)),
             entries: BTreeMap::new(),
             next: 1,
-            done: Done::default(),
+            done: IndexSet::new(),
         };
         let mut problems = Vec::new();
         if let Some(dir) = queue.dir.clone()
@@ -167,7 +128,7 @@ impl Queue {
         };
         let done = dir.join(DONE);
         match read_done(&done) {
-            Ok(ids) => self.done = ids.into(),
+            Ok(ids) => self.done.extend(ids),
             Err(error) => problems.push(format!(
                 "{} cannot be read ({error}): evictions on record may be told again",
                 done.display()
@@ -285,13 +246,18 @@ impl Queue {
         let Some(entry) = self.entries.remove(&number) else {
             return Ok(());
         };
-        let forgets = self.done.add(&entry.id);
+        self.done.insert(entry.id.clone());
+        let forgets = self.done.len() >= 2 * REMEMBERED;
+        if forgets {
+            self.done.drain(..self.done.len() - REMEMBERED);
+        }
         let Some(path) = self.path(number) else {
             return Ok(());
         };
         let done = path.with_file_name(DONE);
         if forgets {
-            durable::replace(&done, self.done.text().as_bytes())?;
+            let lines: String = self.done.iter().map(|id| format!("{id}\n")).collect();
+            durable::replace(&done, lines.as_bytes())?;
         } else {
             let mut file = OpenOptions::new().create(true).append(true).open(&done)?;
             file.write_all(format!("{}\n", entry.id).as_bytes())?;

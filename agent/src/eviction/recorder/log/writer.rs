@@ -13,11 +13,8 @@ use std::{
 use metrics::{counter, gauge};
 use serde::Serialize;
 
-use super::{Begun, LogFile, Reservation};
-use crate::{
-    api::types::{EventLogStats, EventRecord},
-    base::worker::Joined,
-};
+use super::{LogFile, Reservation};
+use crate::{api::types::EventLogStats, base::worker::Joined};
 
 /// Lines that may wait for the disk; each has at most some 20 KiB.
 const WAITING: usize = 64;
@@ -93,7 +90,7 @@ enum Message {
 }
 
 impl Logger {
-    /// Has a line written, an [`EventRecord`] or a [`Begun`], or counts it as dropped.
+    /// Has a line written, an event or a [`Begun`](super::Begun), or counts it as dropped.
     pub fn write(&self, line: &impl Serialize) {
         let line = serde_json::to_vec(line).ok();
         let sent = line.and_then(|line| self.lines.try_send(Message::Line(line)).ok());
@@ -219,7 +216,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::types::{Event, EventKind},
+        api::types::{Event, EventKind, EventRecord},
         eviction::recorder::log::read,
     };
 

@@ -98,6 +98,10 @@ impl Scene {
         }
     }
 
+    async fn for_status(answers: &[(&'static str, u16, Value)]) -> Self {
+        Self::new(EvictionStatusConfig::Status, answers).await
+    }
+
     async fn run(&self) -> Result<(), JobError> {
         let done = self.steps.run("u1", Work::Update(pod())).await;
         let left = self.script.lock().unwrap().answers.len();
@@ -168,17 +172,14 @@ fn refusal(reason: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_status_is_written_to_the_object_that_was_looked_at() {
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 201, json!({})),
-            // The kubelet was faster.
-            (STATUS, 409, refusal("Conflict")),
-            (POD, 200, object("u1", "8")),
-            (STATUS, 200, json!({})),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 201, json!({})),
+        // The kubelet was faster.
+        (STATUS, 409, refusal("Conflict")),
+        (POD, 200, object("u1", "8")),
+        (STATUS, 200, json!({})),
+    ])
     .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
@@ -195,30 +196,19 @@ async fn the_status_is_written_to_the_object_that_was_looked_at() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_was_replaced_meanwhile_is_left_alone() {
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 201, json!({})),
-            (STATUS, 409, refusal("Conflict")),
-            (POD, 200, object("u2", "9")),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 201, json!({})),
+        (STATUS, 409, refusal("Conflict")),
+        (POD, 200, object("u2", "9")),
+    ])
     .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[(POD, 200, object("u2", "9"))],
-    )
-    .await;
+    let scene = Scene::for_status(&[(POD, 200, object("u2", "9"))]).await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[(POD, 404, refusal("NotFound"))],
-    )
-    .await;
+    let scene = Scene::for_status(&[(POD, 404, refusal("NotFound"))]).await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
 }
@@ -227,14 +217,11 @@ async fn a_pod_that_was_replaced_meanwhile_is_left_alone() {
 async fn a_static_pod_is_marked_by_its_mirror() {
     let mut mirror = object("u9", "7");
     mirror["metadata"]["annotations"] = json!({MIRROR: "u1"});
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, mirror),
-            (EVENT, 201, json!({})),
-            (STATUS, 200, json!({})),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, mirror),
+        (EVENT, 201, json!({})),
+        (STATUS, 200, json!({})),
+    ])
     .await;
     scene.run().await.unwrap();
     assert_eq!(scene.body(1)["involvedObject"]["uid"], "u9");
@@ -246,15 +233,12 @@ async fn what_is_done_is_not_done_again() {
     let mut ended = object("u1", "8");
     ended["status"]["phase"] = "Failed".into();
     ended["status"]["reason"] = "Evicted".into();
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            // It is there from a try whose answer got lost.
-            (EVENT, 409, refusal("AlreadyExists")),
-            (STATUS, 503, refusal("ServiceUnavailable")),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        // It is there from a try whose answer got lost.
+        (EVENT, 409, refusal("AlreadyExists")),
+        (STATUS, 503, refusal("ServiceUnavailable")),
+    ])
     .await;
     let failure = scene.run().await.unwrap_err();
     assert_eq!(failure.wait, Some(Duration::from_secs(7)));
@@ -274,7 +258,7 @@ async fn a_failure_without_a_reason_gets_that_of_the_eviction() {
         ended["status"]["phase"] = phase.into();
         let mut answers = vec![(POD, 200, ended), (EVENT, 201, json!({}))];
         answers.extend(marked.then(|| (STATUS, 200, json!({}))));
-        let scene = Scene::new(EvictionStatusConfig::Status, &answers).await;
+        let scene = Scene::for_status(&answers).await;
         scene.run().await.unwrap();
         assert_eq!(scene.waiting(), [], "{phase}");
         assert!(scene.script.lock().unwrap().answers.is_empty(), "{phase}");
@@ -283,26 +267,20 @@ async fn a_failure_without_a_reason_gets_that_of_the_eviction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_is_refused_is_in_nobodys_way_and_a_mark_that_never_can_be_is_given_up() {
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 403, refusal("Forbidden")),
-            (STATUS, 422, refusal("Invalid")),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 403, refusal("Forbidden")),
+        (STATUS, 422, refusal("Invalid")),
+    ])
     .await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
     // One that can be once the rights are granted is not.
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 201, json!({})),
-            (STATUS, 403, refusal("Forbidden")),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 201, json!({})),
+        (STATUS, 403, refusal("Forbidden")),
+    ])
     .await;
     let failure = scene.run().await.unwrap_err();
     assert!(failure.problem.contains("grant it"), "{failure:?}");
@@ -332,7 +310,7 @@ async fn an_eviction_waits_for_the_budget() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_pod_that_is_gone_nothing_is_said() {
-    let scene = Scene::new(EvictionStatusConfig::Status, &[]).await;
+    let scene = Scene::for_status(&[]).await;
     let done = scene.steps.run("u1", Work::Delete(pod())).await;
     done.unwrap();
     assert_eq!(scene.asked(), Vec::<String>::new());
@@ -341,14 +319,11 @@ async fn of_a_pod_that_is_gone_nothing_is_said() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_waits_for_its_right_and_the_mark_does_not() {
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 403, refusal("Forbidden")),
-            (STATUS, 200, json!({})),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 403, refusal("Forbidden")),
+        (STATUS, 200, json!({})),
+    ])
     .await;
     let failure = scene.run().await.unwrap_err();
     assert!(failure.problem.contains("grant it"), "{failure:?}");
@@ -373,7 +348,7 @@ async fn an_object_that_changes_often_is_looked_at_again_for_a_time() {
         answers.push((POD, 200, object("u1", "1")));
     }
     answers.push((STATUS, 200, json!({})));
-    let scene = Scene::new(EvictionStatusConfig::Status, &answers).await;
+    let scene = Scene::for_status(&answers).await;
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
 }

@@ -26,14 +26,11 @@ fn ended_by(steps: Steps, teardown: Teardown) -> (PodWorkers, Offers<PodRef>, St
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 201, json!({})),
-            (STATUS, 200, json!({})),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 201, json!({})),
+        (STATUS, 200, json!({})),
+    ])
     .await;
     let calls = Arc::new(AtomicU32::new(0));
     let (counted, script) = (Arc::clone(&calls), Arc::clone(&scene.script));
@@ -67,14 +64,11 @@ async fn the_teardown_comes_after_the_mark_and_until_it_is_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_mark_is_refused_for_good_is_let_go_and_not_torn_down() {
-    let scene = Scene::new(
-        EvictionStatusConfig::Status,
-        &[
-            (POD, 200, object("u1", "7")),
-            (EVENT, 201, json!({})),
-            (STATUS, 422, refusal("Invalid")),
-        ],
-    )
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 201, json!({})),
+        (STATUS, 422, refusal("Invalid")),
+    ])
     .await;
     let (began, begins) = std::sync::mpsc::channel();
     let teardown: Teardown = Arc::new(move |pod, _| {
@@ -116,7 +110,7 @@ async fn a_mark_does_not_wait_for_a_runtime_that_hangs() {
             (STATUS, 200, json!({})),
         ]
     };
-    let scene = Scene::new(EvictionStatusConfig::Status, &round()).await;
+    let scene = Scene::for_status(&round()).await;
     let hangs: Teardown = Arc::new(|_, _| Box::pin(std::future::pending()));
     let (_workers, _ending, steps) = ended_by(scene.steps, hangs);
     let scene = Scene { steps, ..scene };
@@ -134,7 +128,7 @@ async fn a_mark_does_not_wait_for_a_runtime_that_hangs() {
 async fn a_pod_whose_memory_is_mostly_shared_is_torn_down_beside_the_mark() {
     for (shared, start) in [(600, Some(Start::AtOnce)), (400, None)] {
         let away = [(POD, 500, json!({}))];
-        let scene = Scene::new(EvictionStatusConfig::Status, &away).await;
+        let scene = Scene::for_status(&away).await;
         let mut eviction = Eviction {
             victim_usage_bytes: 1000,
             victim_shared_bytes: shared,
