@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use serde::Serialize;
 
 use super::{connect::Connect, output::Format};
 use crate::{
@@ -145,28 +146,25 @@ fn in_log(path: &Path, id: u64) -> anyhow::Result<EventRecord> {
 }
 
 fn print(event: &Event, output: Format, out: &mut impl Write) -> anyhow::Result<()> {
-    match output {
-        Format::Table => writeln!(out, "{}", text::lines(event))?,
-        Format::Json => {
-            let json = serde_json::to_string(event).context("encode an event")?;
-            writeln!(out, "{json}")?;
-        }
-    }
-    Ok(())
+    print_as(output, event, || text::lines(event), out)
 }
 
 fn print_missed(missed: u64, output: Format, out: &mut impl Write) -> anyhow::Result<()> {
-    match output {
-        Format::Table => writeln!(
-            out,
-            "... {missed} events are not shown: too many at once, or too long ago"
-        )?,
-        Format::Json => {
-            let json = serde_json::to_string(&Missed { missed }).context("encode")?;
-            writeln!(out, "{json}")?;
-        }
-    }
-    Ok(())
+    let text = || format!("... {missed} events are not shown: too many at once, or too long ago");
+    print_as(output, &Missed { missed }, text, out)
+}
+
+fn print_as(
+    output: Format,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let line = match output {
+        Format::Table => text(),
+        Format::Json => serde_json::to_string(value).context("encode an event")?,
+    };
+    Ok(writeln!(out, "{line}")?)
 }
 
 /// The reader has seen enough (`| head`).

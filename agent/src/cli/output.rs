@@ -27,6 +27,25 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
+/// Rows below their titles in left-aligned columns, two spaces between them, none at the end of a line.
+pub(crate) fn table<const N: usize>(
+    titles: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let titles = titles.map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(titles).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths);
+        let line: String = cells
+            .map(|(cell, width)| format!("{cell:width$}  "))
+            .collect();
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
 /// True where `stream` is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
 pub(crate) fn colours(stream: &impl io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -151,6 +170,15 @@ fn digits_small(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_cells() {
+        let text = table(
+            ["NODE", "CPU", "X"],
+            [["node-1", "5m", ""].map(str::to_owned)],
+        );
+        assert_eq!(text, "NODE    CPU  X\nnode-1  5m\n");
+    }
 
     #[test]
     fn bytes_have_three_digits_and_a_binary_unit() {

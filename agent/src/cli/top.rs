@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// What comes first within a tier
-    #[arg(long, value_enum, default_value_t = SortKey::Cpu)]
+    #[arg(long, value_enum, default_value_t)]
     sort: SortKey,
     /// Seconds between two samples, at least 0.1
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]

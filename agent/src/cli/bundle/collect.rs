@@ -154,19 +154,11 @@ impl Parts {
     pub(super) fn node_name(&self) -> String {
         let node = self.files.get("node.json");
         let node: Option<Value> = node.and_then(|json| serde_json::from_slice(json).ok());
-        let name = node.and_then(|node| Some(node["nodeName"].as_str()?.to_owned()));
-        let safe = |c: char| {
-            if c.is_ascii_alphanumeric() || c == '-' || c == '.' {
-                c
-            } else {
-                '_'
-            }
-        };
-        let name: String = name.unwrap_or_default().chars().map(safe).collect();
-        if name.is_empty() {
-            "node".to_owned()
-        } else {
-            name
+        let name = node.as_ref().and_then(|node| node["nodeName"].as_str());
+        let is_safe = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        match name.unwrap_or_default() {
+            "" => "node".to_owned(),
+            name => name.replace(|c| !is_safe(c), "_"),
         }
     }
 

@@ -324,14 +324,8 @@ fn ranking(page: &Area<'_>, top: i32, flight: &FlightRecord) -> anyhow::Result<(
     for (number, ranked) in (1..).zip(&flight.ranking) {
         y += LINE;
         let used = output::bytes(ranked.usage_bytes);
-        line(
-            page,
-            y,
-            number,
-            &text::name(&ranked.pod),
-            (460, &used),
-            &ranked.reason,
-        )?;
+        let name = text::name(&ranked.pod);
+        line(page, y, number, &name, (460, &used), &ranked.reason)?;
     }
     Ok(())
 }

@@ -80,16 +80,26 @@ pub(super) struct Cgroup {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explained {
-    pub(super) file: String,
-    pub(super) value: String,
-    /// The formula with the numbers filled in.
-    pub(super) reason: String,
+    /// The reason is the formula with the numbers filled in.
+    #[serde(flatten)]
+    pub(super) file: File,
     /// Where a number of the formula comes from, where it has a formula of its own.
     pub(super) detail: Option<String>,
     /// What would change it.
     pub(super) changes_with: &'static str,
     /// What is to be written now, where it is not in force.
     pub(super) pending: Option<Pending>,
+}
+
+impl Explained {
+    pub(super) fn new(file: File, changes_with: &'static str) -> Self {
+        Self {
+            file,
+            detail: None,
+            changes_with,
+            pending: None,
+        }
+    }
 }
 
 /// What is to be written.
@@ -269,11 +279,8 @@ fn values(input: &Input, cgroup: &Desired, scope: Scope, actions: &[Action]) -> 
                     value: value.clone(),
                     reason: reason.clone(),
                 }),
-                file: file.name,
-                value: file.value,
-                reason: file.reason,
                 detail: detail.clone(),
-                changes_with: changes_with(scope, setting, reason),
+                ..Explained::new(file, changes_with(scope, setting, reason))
             });
         }
     }
@@ -284,14 +291,10 @@ fn of_container(input: &Input, pod: &Pod, container: &Container) -> OfContainer 
     let values = container::values(&input.snapshot, pod, container);
     let explained = values.iter().flat_map(|(value, reason)| {
         let files = container_files(value, reason, input.version);
-        files.into_iter().map(|file| Explained {
-            file: file.name,
-            value: file.value,
-            reason: file.reason,
-            detail: None,
-            changes_with: changes_container_with(value, reason),
-            pending: None,
-        })
+        let changes_with = changes_container_with(value, reason);
+        files
+            .into_iter()
+            .map(|file| Explained::new(file, changes_with))
     });
     OfContainer {
         name: container_name(container),

@@ -68,21 +68,13 @@ fn fate(input: &Input, cgroup: &CgroupName, observed: &Observed) -> &'static str
 /// What the files held when they were read.
 fn found(input: &Input, name: &CgroupName, observed: &Observed) -> Cgroup {
     const FOUND: &str = "found, and left as it is";
-    let explained = |file: String, value: String| Explained {
-        file,
-        value,
-        reason: FOUND.to_owned(),
-        detail: None,
-        changes_with: "the cgroup's owner",
-        pending: None,
-    };
     let files = observed
         .values()
         .flat_map(|(property, value)| held(property, value, FOUND, input.version));
-    let values = files.map(|file| explained(file.name, file.value)).collect();
+    let values = files.map(|file| Explained::new(file, "the cgroup's owner"));
     Cgroup {
         path: format!("/{}", input.layout.path(name)),
         exists: Some(true),
-        values,
+        values: values.collect(),
     }
 }

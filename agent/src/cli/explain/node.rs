@@ -43,10 +43,7 @@ impl Explanation {
             memory_bytes: node.memory_capacity.0,
             allocatable_cpu_milli: allocatable.cpu.0,
             allocatable_memory_bytes: allocatable.memory.0,
-            reclaimed: input
-                .reclaimed
-                .as_ref()
-                .map_or_else(Vec::new, reclaimed::rows),
+            reclaimed: input.reclaimed.iter().flat_map(reclaimed::rows).collect(),
             cpu_strategies: cpu::rows(&input.cpu_strategies, &input.snapshot),
             best_effort_cpu: None,
         }
@@ -70,10 +67,7 @@ impl Explanation {
         } else {
             text.push_str(&reclaimed::table(&self.reclaimed));
         }
-        if !self.cpu_strategies.is_empty() {
-            text.push_str("\nCPU strategies\n");
-            text.push_str(&cpu::table(&self.cpu_strategies));
-        }
+        text.push_str(&cpu::section(&self.cpu_strategies));
         text
     }
 }

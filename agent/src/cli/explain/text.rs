@@ -1,12 +1,9 @@
 //! An explanation for people.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::fmt::Write as _;
 
 use super::explanation::{Asked, Candidate, Cgroup, Eviction, Explained, Explanation, Neighbour};
-use crate::{
-    api::types::PodRef,
-    cli::{output, plan::report::columns},
-};
+use crate::cli::{events::text::name, output, plan::files::File};
 
 impl Explanation {
     /// Some paragraphs.
@@ -44,15 +41,6 @@ impl Explanation {
     }
 }
 
-/// `namespace/name`, or the uid of a pod that no manifest names.
-fn name(pod: &PodRef) -> String {
-    let full = match pod.namespace.as_str() {
-        "" => pod.name.to_string(),
-        namespace => format!("{namespace}/{}", pod.name),
-    };
-    output::printable(&full)
-}
-
 fn resources(rows: &[Asked]) -> String {
     const HEAD: [&str; 5] = [
         "CONTAINER",
@@ -61,21 +49,17 @@ fn resources(rows: &[Asked]) -> String {
         "MEMORY REQUEST",
         "MEMORY LIMIT",
     ];
-    let mut table = vec![HEAD.map(Cow::from)];
-    table.extend(rows.iter().map(|row| {
-        let amount = |amount: &Option<String>| match amount {
-            Some(amount) => Cow::from(amount.clone()),
-            None => Cow::from("-"),
-        };
+    let amount = |amount: &Option<String>| amount.clone().unwrap_or_else(|| "-".to_owned());
+    let rows = rows.iter().map(|row| {
         [
-            Cow::from(output::printable(&row.name)),
+            output::printable(&row.name),
             amount(&row.cpu_request),
             amount(&row.cpu_limit),
             amount(&row.memory_request),
             amount(&row.memory_limit),
         ]
-    }));
-    columns(&table)
+    });
+    output::table(HEAD, rows)
 }
 
 fn push_cgroup(text: &mut String, cgroup: &Cgroup) {
@@ -92,15 +76,17 @@ fn push_cgroup(text: &mut String, cgroup: &Cgroup) {
 
 fn push_value(text: &mut String, explained: &Explained) {
     let Explained {
-        file,
-        value,
-        reason,
+        file: File {
+            name,
+            value,
+            reason,
+        },
         detail,
         changes_with,
         pending,
     } = explained;
     // Writing to a string does not fail.
-    let _ = writeln!(text, "  {file} = {value}\n    {reason}");
+    let _ = writeln!(text, "  {name} = {value}\n    {reason}");
     if let Some(detail) = detail {
         let _ = writeln!(text, "    {detail}");
     }

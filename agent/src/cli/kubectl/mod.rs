@@ -95,22 +95,21 @@ impl Plugin {
 
     async fn answered(self) -> anyhow::Result<ExitCode> {
         let Self { agents, command } = self;
-        let answers = match &command {
-            Command::Top(_) => agents.ask(&["top", "--once", "-o", "json"]).await?,
-            Command::Events(_) | Command::Evictions(_) => {
-                agents.ask(&["events", "-o", "json"]).await?
+        let events = ["events", "-o", "json"];
+        let (text, failed) = match command {
+            Command::Top(Printed { output }) => {
+                let answers = agents.ask(&["top", "--once", "-o", "json"]).await?;
+                top::text(answers, output)?
+            }
+            Command::Events(Printed { output }) => {
+                events::text(agents.ask(&events).await?, output, None)?
+            }
+            Command::Evictions(Printed { output }) => {
+                events::text(agents.ask(&events).await?, output, Some("eviction"))?
             }
             Command::Explain { pod, printed } => {
-                return explain(agents, pod, printed.output).await;
+                return explain(agents, &pod, printed.output).await;
             }
-        };
-        let (text, failed) = match command {
-            Command::Top(Printed { output }) => top::text(answers, output)?,
-            Command::Evictions(Printed { output }) => {
-                events::text(answers, output, Some("eviction"))?
-            }
-            Command::Events(Printed { output }) => events::text(answers, output, None)?,
-            Command::Explain { .. } => return Ok(ExitCode::SUCCESS),
         };
         output::print(&text)?;
         Ok(unanswered(&failed))
@@ -152,30 +151,6 @@ async fn explain(agents: Agents, pod: &PodName, output: Format) -> anyhow::Resul
         }
     }
     Ok(unanswered(&failed))
-}
-
-/// Columns as wide as what is in them; the last one is not filled.
-fn columns(rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
-        for (at, cell) in row.iter().enumerate() {
-            let width = cell.chars().count();
-            match widths.get_mut(at) {
-                Some(widest) => *widest = width.max(*widest),
-                None => widths.push(width),
-            }
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths);
-        let line: String = cells
-            .map(|(cell, width)| format!("{cell:width$}  "))
-            .collect();
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]
@@ -221,12 +196,5 @@ mod tests {
         ] {
             assert_eq!(Plugin::is_named(OsStr::new(program)), is, "{program}");
         }
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_cells() {
-        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
-        let text = columns(&[row(["NODE", "CPU", "X"]), row(["node-1", "5m", ""])]);
-        assert_eq!(text, "NODE    CPU  X\nnode-1  5m\n");
     }
 }

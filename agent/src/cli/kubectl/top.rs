@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{agents::Answers, columns};
+use super::agents::Answers;
 use crate::{
     api::types::{NodeStats, PodRef},
     cli::{
@@ -68,8 +68,7 @@ pub(super) fn text(
 }
 
 fn table(answers: &[(String, Answer)]) -> String {
-    let head = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let mut nodes: Vec<Vec<String>> = vec![head(&[
+    const NODES: [&str; 8] = [
         "NODE",
         "MODE",
         "PROFILE",
@@ -78,11 +77,13 @@ fn table(answers: &[(String, Answer)]) -> String {
         "MEMORY",
         "ALLOCATABLE",
         "DEGRADATIONS",
-    ])];
-    let mut pods: Vec<(u64, Vec<String>)> = Vec::new();
+    ];
+    const PODS: [&str; 7] = ["NODE", "POD", "TIER", "CPU", "MEMORY", "P99", "STALL"];
+    let mut nodes = Vec::new();
+    let mut pods = Vec::new();
     for (of, Answer { node, pods: found }) in answers {
         let sum = |of: fn(&Pod) -> Option<u64>| found.iter().filter_map(of).sum::<u64>();
-        nodes.push(vec![
+        nodes.push([
             output::printable(of),
             node.mode.clone(),
             node.profile.clone(),
@@ -100,16 +101,14 @@ fn table(answers: &[(String, Answer)]) -> String {
     }
     // The busiest first.
     pods.sort_by(|a, b| Reverse(a.0).cmp(&Reverse(b.0)).then_with(|| a.1.cmp(&b.1)));
-    let mut rows = vec![head(&[
-        "NODE", "POD", "TIER", "CPU", "MEMORY", "P99", "STALL",
-    ])];
-    rows.extend(pods.into_iter().map(|(_, row)| row));
-    format!("{}\n{}", columns(&nodes), columns(&rows))
+    let pods = pods.into_iter().map(|(_, row)| row);
+    let [nodes, pods] = [output::table(NODES, nodes), output::table(PODS, pods)];
+    format!("{nodes}\n{pods}")
 }
 
-fn row(node: &str, pod: &Pod) -> Vec<String> {
+fn row(node: &str, pod: &Pod) -> [String; 7] {
     let shown = |value: Option<u64>, text: fn(u64) -> String| value.map_or("-".to_owned(), text);
-    vec![
+    [
         output::printable(node),
         name(&pod.pod_ref),
         pod.qos_class.clone(),

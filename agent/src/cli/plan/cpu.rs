@@ -1,7 +1,5 @@
 //! What best effort may use of the CPU, how far protected pods may exceed their limits, and why.
 
-use std::borrow::Cow;
-
 use podwarden_policy::{
     MilliCpu, Pod,
     colocation::{
@@ -13,7 +11,6 @@ use podwarden_policy::{
 };
 use serde::Serialize;
 
-use super::report::columns;
 use crate::cli::output;
 
 mod held;
@@ -106,20 +103,19 @@ pub(crate) fn rows(strategies: &Strategies, snapshot: &Snapshot) -> Vec<Row> {
         sum.add(TIER, ("", "not held"), Value::None, why);
         sum.1
     };
-    let suppress = strategies.suppress.as_ref();
-    let mut rows = suppress.map_or_else(Vec::new, |suppress| match is_held {
-        true => held::suppress(suppress),
-        false => not_held(SUPPRESS),
-    });
-    rows.extend(
-        strategies
-            .wait
-            .as_ref()
-            .map_or_else(Vec::new, |wait| match is_held {
-                true => held::wait(wait, &snapshot.pods),
-                false => not_held(WAIT),
-            }),
-    );
+    let mut rows = Vec::new();
+    if let Some(suppress) = &strategies.suppress {
+        rows.extend(match is_held {
+            true => held::suppress(suppress),
+            false => not_held(SUPPRESS),
+        });
+    }
+    if let Some(wait) = &strategies.wait {
+        rows.extend(match is_held {
+            true => held::wait(wait, &snapshot.pods),
+            false => not_held(WAIT),
+        });
+    }
     if let Some(burst) = &strategies.burst {
         rows.extend(of_burst(burst, &snapshot.pods));
     }
@@ -154,12 +150,8 @@ fn of_container(burst: &Burst, limit: MilliCpu, of: &str, sum: &mut Sum) {
         return;
     };
     let milli = |quota_us| Value::of(quota_to_milli(Some(quota_us), DEFAULT_PERIOD_US));
-    sum.add(
-        of,
-        ("", "limit"),
-        milli(base),
-        "its quota while it is not throttled",
-    );
+    let from = "its quota while it is not throttled";
+    sum.add(of, ("", "limit"), milli(base), from);
     let container = burst::Container {
         limit,
         quota_us: base,
@@ -198,24 +190,27 @@ fn name(pod: &Pod) -> String {
     output::printable(&format!("{}/{}", pod.namespace, pod.name))
 }
 
-/// For people.
-pub(crate) fn table(rows: &[Row]) -> String {
-    let mut table = vec![["STRATEGY", "OF", "", "PART", "VALUE", "FROM"].map(Cow::Borrowed)];
+/// For people, below a title; nothing where all strategies are off.
+pub(crate) fn section(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
     let mut last = ("", "");
-    for row in rows {
+    let rows = rows.iter().map(|row| {
         let first = last.0 != row.strategy;
         let other = first || last.1 != row.of;
         last = (row.strategy, &row.of);
-        table.push([
-            if first { row.strategy } else { "" }.into(),
-            if other { row.of.as_str() } else { "" }.into(),
-            row.sign.into(),
-            row.part.into(),
-            row.value.text().into(),
-            Cow::from(&row.from),
-        ]);
-    }
-    columns(&table)
+        [
+            if first { row.strategy } else { "" }.to_owned(),
+            if other { row.of.as_str() } else { "" }.to_owned(),
+            row.sign.to_owned(),
+            row.part.to_owned(),
+            row.value.text(),
+            row.from.clone(),
+        ]
+    });
+    let titles = ["STRATEGY", "OF", "", "PART", "VALUE", "FROM"];
+    format!("\nCPU strategies\n{}", output::table(titles, rows))
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@ use podwarden_policy::{
     reason::Reason,
     settings::{CpuShare, Property, Row, Setting, Value, table},
 };
+use serde::Serialize;
 
 use crate::hierarchy::recorded::Version;
 
 /// A file below a cgroup's directory, and its text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct File {
+    #[serde(rename = "file")]
     pub(crate) name: String,
     pub(crate) value: String,
     pub(crate) reason: String,

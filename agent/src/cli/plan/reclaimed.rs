@@ -1,14 +1,11 @@
 //! What a node offers a second time, and where each figure comes from.
 
-use std::borrow::Cow;
-
 use podwarden_policy::colocation::{
     class::Band,
     reclaimed::{self, Amounts, Batch, Inputs, Mid, Percents, Policy, Strategy},
 };
 use serde::Serialize;
 
-use super::report::columns;
 use crate::cli::output;
 
 /// One figure of the sum.
@@ -41,14 +38,20 @@ pub(crate) fn rows(inputs: &Inputs) -> Vec<Row> {
 struct Sum(&'static str, Vec<Row>);
 
 impl Sum {
-    fn add(&mut self, sign: &'static str, part: &'static str, of: Amounts, from: String) {
+    fn add(
+        &mut self,
+        sign: &'static str,
+        part: &'static str,
+        of: Amounts,
+        from: impl Into<String>,
+    ) {
         self.1.push(Row {
             band: self.0,
             part,
             sign,
             cpu_milli: of.cpu.0,
             memory_bytes: of.memory.0,
-            from,
+            from: from.into(),
         });
     }
 }
@@ -58,7 +61,7 @@ fn of_batch(Inputs { facts, strategy }: &Inputs, batch: &Batch) -> Vec<Row> {
     let counted = facts.workloads.iter().filter(|w| w.band >= Band::Mid);
     let unknown = counted.clone().filter(|w| w.used.is_none()).count();
     let mut sum = Sum("batch", Vec::new());
-    let node = "the node's CPUs and memory".to_owned();
+    let node = "the node's CPUs and memory";
     sum.add("", "capacity", facts.capacity, node);
     let margin =
         format!("cpuReclaimThresholdPercent {cpu}, memoryReclaimThresholdPercent {memory}");
@@ -87,16 +90,11 @@ fn of_batch(Inputs { facts, strategy }: &Inputs, batch: &Batch) -> Vec<Row> {
             cpu: cpu.unwrap_or(100),
             memory: memory.unwrap_or(100),
         };
-        let from = "batchCPUThresholdPercent, batchMemoryThresholdPercent".to_owned();
+        let from = "batchCPUThresholdPercent, batchMemoryThresholdPercent";
         sum.add("<=", "ceiling", facts.capacity.percent(ceiling), from);
     }
-    sum.add(
-        ">=",
-        "held",
-        batch.held,
-        "pods that run ask for it".to_owned(),
-    );
-    let names = "kubernetes.io/batch-cpu, kubernetes.io/batch-memory".to_owned();
+    sum.add(">=", "held", batch.held, "pods that run ask for it");
+    let names = "kubernetes.io/batch-cpu, kubernetes.io/batch-memory";
     sum.add("=", "offered", batch.offered, names);
     sum.1
 }
@@ -105,7 +103,7 @@ fn of_mid(Inputs { facts, strategy }: &Inputs, mid: &Mid) -> Vec<Row> {
     let mut sum = Sum("mid", Vec::new());
     match strategy.mid_static {
         Some(share) => {
-            let from = "midReclaimMode: static".to_owned();
+            let from = "midReclaimMode: static";
             sum.add("", "share", facts.capacity.percent(share), from);
         }
         None => {
@@ -113,36 +111,23 @@ fn of_mid(Inputs { facts, strategy }: &Inputs, mid: &Mid) -> Vec<Row> {
                 Some(_) => "prod pods' requests less their predicted peaks",
                 None => "nothing is predicted yet (predictionColdStartSeconds)",
             };
-            sum.add("", "reclaimable", mid.reclaimable, predicted.to_owned());
-            let unused = "capacity less what is used".to_owned();
+            sum.add("", "reclaimable", mid.reclaimable, predicted);
+            let unused = "capacity less what is used";
             sum.add("<=", "unused", mid.unused, unused);
-            sum.add(
-                "+",
-                "unallocated",
-                share(mid, strategy),
-                format!(
-                    "{} % (midUnallocatedPercent) of {}m and {} that no prod pod asks for",
-                    strategy.mid_unallocated,
-                    mid.unallocated.cpu.0,
-                    output::bytes(mid.unallocated.memory.0),
-                ),
+            let free = format!(
+                "{} % (midUnallocatedPercent) of {}m and {} that no prod pod asks for",
+                strategy.mid_unallocated,
+                mid.unallocated.cpu.0,
+                output::bytes(mid.unallocated.memory.0),
             );
+            sum.add("+", "unallocated", share(mid, strategy), free);
         }
     }
-    let ceiling = "midCPUThresholdPercent, midMemoryThresholdPercent".to_owned();
-    sum.add(
-        "<=",
-        "ceiling",
-        facts.capacity.percent(strategy.mid_ceiling),
-        ceiling,
-    );
-    sum.add(
-        ">=",
-        "held",
-        mid.held,
-        "pods that run ask for it".to_owned(),
-    );
-    let names = "kubernetes.io/mid-cpu, kubernetes.io/mid-memory".to_owned();
+    let ceiling = facts.capacity.percent(strategy.mid_ceiling);
+    let keys = "midCPUThresholdPercent, midMemoryThresholdPercent";
+    sum.add("<=", "ceiling", ceiling, keys);
+    sum.add(">=", "held", mid.held, "pods that run ask for it");
+    let names = "kubernetes.io/mid-cpu, kubernetes.io/mid-memory";
     sum.add("=", "offered", mid.offered, names);
     sum.1
 }
@@ -165,19 +150,17 @@ const fn counts_as(policy: Policy, cpu: bool) -> &'static str {
 
 /// For people.
 pub(crate) fn table(rows: &[Row]) -> String {
-    let mut table = vec![["BAND", "", "PART", "CPU", "MEMORY", "FROM"].map(Cow::Borrowed)];
     let mut band = "";
-    for row in rows {
-        let first = band != row.band;
-        band = row.band;
-        table.push([
-            if first { row.band } else { "" }.into(),
-            row.sign.into(),
-            row.part.into(),
-            format!("{}m", row.cpu_milli).into(),
-            output::bytes(row.memory_bytes).into(),
-            Cow::from(&row.from),
-        ]);
-    }
-    columns(&table)
+    let rows = rows.iter().map(|row| {
+        let first = std::mem::replace(&mut band, row.band) != row.band;
+        [
+            if first { row.band } else { "" }.to_owned(),
+            row.sign.to_owned(),
+            row.part.to_owned(),
+            format!("{}m", row.cpu_milli),
+            output::bytes(row.memory_bytes),
+            row.from.clone(),
+        ]
+    });
+    output::table(["BAND", "", "PART", "CPU", "MEMORY", "FROM"], rows)
 }

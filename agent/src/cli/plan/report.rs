@@ -1,6 +1,6 @@
 //! A plan, as rows that a table and JSON both print.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::fmt::Write as _;
 
 use podwarden_policy::{
     Pod,
@@ -10,7 +10,12 @@ use podwarden_policy::{
 };
 use serde::Serialize;
 
-use super::{cpu, files::files, input::Input, reclaimed};
+use super::{
+    cpu,
+    files::{File, files},
+    input::Input,
+    reclaimed,
+};
 use crate::{api::types::PodRef, cli::output};
 
 /// What `-o json` prints.
@@ -40,9 +45,8 @@ pub(crate) struct Report {
 pub(crate) struct Row {
     /// Below the controller's mount point and the configured root.
     pub(crate) path: String,
-    pub(crate) file: String,
-    pub(crate) value: String,
-    pub(crate) reason: String,
+    #[serde(flatten)]
+    pub(crate) file: File,
 }
 
 /// A pod's place in the order of eviction.
@@ -92,10 +96,7 @@ impl Report {
                 .iter()
                 .flat_map(|action| steps(input, action))
                 .collect(),
-            reclaimed: input
-                .reclaimed
-                .as_ref()
-                .map_or_else(Vec::new, reclaimed::rows),
+            reclaimed: input.reclaimed.iter().flat_map(reclaimed::rows).collect(),
             cpu_strategies: cpu::rows(&input.cpu_strategies, snapshot),
             errors: input.errors.clone(),
         }
@@ -103,38 +104,34 @@ impl Report {
 
     /// For people: three tables.
     pub(crate) fn table(&self) -> String {
-        let mut rows = vec![["CGROUP", "FILE", "VALUE", "REASON"].map(Cow::Borrowed)];
-        rows.extend(
-            self.tree
-                .iter()
-                .map(|row| [&row.path, &row.file, &row.value, &row.reason].map(Cow::from)),
-        );
-        let mut text = columns(&rows);
+        let tree = self.tree.iter().map(|Row { path, file }| {
+            [path, &file.name, &file.value, &file.reason].map(String::clone)
+        });
+        let mut text = output::table(["CGROUP", "FILE", "VALUE", "REASON"], tree);
 
         text.push_str("\nEviction order\n");
-        let mut rows = vec![["", "POD", "CLASS", "WORKING SET", "REASON"].map(Cow::Borrowed)];
-        for (number, place) in (1..).zip(&self.ranking) {
+        let ranked = (1..).zip(&self.ranking).map(|(number, place)| {
             let used = place.working_set_bytes.map(output::bytes);
-            rows.push([
-                format!("{number}").into(),
-                full_name(&place.pod_ref).into(),
-                place.qos_class.into(),
-                used.map_or("unknown".into(), Cow::from),
-                Cow::from(&place.reason),
-            ]);
-        }
-        for protected in &self.protected {
-            rows.push([
-                "never".into(),
-                full_name(&protected.pod_ref).into(),
-                "".into(),
-                "".into(),
-                Cow::from(&protected.reason),
-            ]);
-        }
-        match rows.len() {
-            1 => text.push_str("no pod has a cgroup\n"),
-            _ => text.push_str(&columns(&rows)),
+            [
+                format!("{number}"),
+                full_name(&place.pod_ref),
+                place.qos_class.to_owned(),
+                used.unwrap_or_else(|| "unknown".to_owned()),
+                place.reason.clone(),
+            ]
+        });
+        let protected = self.protected.iter().map(|protected| {
+            let name = full_name(&protected.pod_ref);
+            let never = "never".to_owned();
+            let (class, used) = (String::new(), String::new());
+            [never, name, class, used, protected.reason.clone()]
+        });
+        let order: Vec<_> = ranked.chain(protected).collect();
+        if order.is_empty() {
+            text.push_str("no pod has a cgroup\n");
+        } else {
+            let titles = ["", "POD", "CLASS", "WORKING SET", "REASON"];
+            text.push_str(&output::table(titles, order));
         }
 
         text.push_str("\nActions\n");
@@ -149,10 +146,7 @@ impl Report {
             text.push_str("\nReclaimed resources\n");
             text.push_str(&reclaimed::table(&self.reclaimed));
         }
-        if !self.cpu_strategies.is_empty() {
-            text.push_str("\nCPU strategies\n");
-            text.push_str(&cpu::table(&self.cpu_strategies));
-        }
+        text.push_str(&cpu::section(&self.cpu_strategies));
         text
     }
 }
@@ -183,11 +177,9 @@ pub(crate) fn rows(input: &Input, cgroup: &Desired) -> Vec<Row> {
         .iter()
         .flat_map(|(setting, reason)| files(setting, reason, input.version));
     files
-        .map(|file| Row {
-            path: path.clone(),
-            file: file.name,
-            value: file.value,
-            reason: file.reason,
+        .map(|file| {
+            let path = path.clone();
+            Row { path, file }
         })
         .collect()
 }
@@ -278,21 +270,4 @@ pub(crate) fn pod_ref(pod: &Pod) -> PodRef {
 
 fn full_name(pod: &PodRef) -> String {
     output::printable(&format!("{}/{}", pod.namespace, pod.name))
-}
-
-/// Left-aligned columns, two spaces between them, none at the end of a line.
-pub(crate) fn columns<const N: usize>(rows: &[[Cow<'_, str>; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            // Writing to a string does not fail.
-            let _ = write!(line, "{cell:width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

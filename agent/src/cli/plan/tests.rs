@@ -107,9 +107,9 @@ fn a_node_has_process_ids_where_the_snapshot_says_so() {
     let rows = |node: &str| {
         let input = parse(&format!("{HEAD}node: {{{node}}}\n")).unwrap();
         let tree = Report::of(&input).tree;
-        let of_tasks = tree.into_iter().filter(|row| row.file == "pids.max");
+        let of_tasks = tree.into_iter().filter(|row| row.file.name == "pids.max");
         of_tasks
-            .map(|row| (row.path, row.value))
+            .map(|row| (row.path, row.file.value))
             .collect::<Vec<_>>()
     };
     let limited = ("/kubepods".to_owned(), "58599".to_owned());

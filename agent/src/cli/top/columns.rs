@@ -18,8 +18,8 @@ pub(super) enum Tone {
 /// The text in one column of a row, and how it stands out.
 type Cell = (String, Tone);
 
-/// Figures of one line of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Figures of one line of the table, in its order. All are shown with `-o wide`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::VariantArray)]
 pub(super) enum Column {
     Cpu,
     Usage,
@@ -31,14 +31,14 @@ pub(super) enum Column {
     Wait,
     Throttled,
     Stall,
-    Exits,
-    Containers,
     Switches,
     DiskRead,
     DiskWritten,
     DiskP99,
     Received,
     Sent,
+    Exits,
+    Containers,
     Uid,
 }
 
@@ -50,7 +50,7 @@ const SLOW_DISK: u64 = 100_000_000;
 const MUCH_STALL: u64 = 100_000_000;
 
 impl Column {
-    /// In the order of the table.
+    /// Without `-o wide`.
     pub(super) const USUAL: [Self; 9] = [
         Self::Cpu,
         Self::Usage,
@@ -61,28 +61,6 @@ impl Column {
         Self::Stall,
         Self::Exits,
         Self::Containers,
-    ];
-    /// With `-o wide`.
-    pub(super) const WIDE: [Self; 19] = [
-        Self::Cpu,
-        Self::Usage,
-        Self::WorkingSet,
-        Self::Rss,
-        Self::Shared,
-        Self::Limit,
-        Self::WaitP99,
-        Self::Wait,
-        Self::Throttled,
-        Self::Stall,
-        Self::Switches,
-        Self::DiskRead,
-        Self::DiskWritten,
-        Self::DiskP99,
-        Self::Received,
-        Self::Sent,
-        Self::Exits,
-        Self::Containers,
-        Self::Uid,
     ];
     /// Which go first on a narrow terminal.
     pub(super) const LEAST_NEEDED: [Self; 16] = [

@@ -80,9 +80,10 @@ impl PodRow {
 }
 
 /// What comes first within a tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum SortKey {
     /// The busiest
+    #[default]
     Cpu,
     /// The largest working set
     Memory,
@@ -94,21 +95,14 @@ pub(super) enum SortKey {
 
 impl SortKey {
     pub(super) fn next(self) -> Self {
-        match self {
-            Self::Cpu => Self::Memory,
-            Self::Memory => Self::Pressure,
-            Self::Pressure => Self::Name,
-            Self::Name => Self::Cpu,
-        }
+        let all = Self::value_variants();
+        all[(self as usize + 1) % all.len()]
     }
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Memory => "memory",
-            Self::Pressure => "pressure",
-            Self::Name => "name",
-        }
+    /// As the command line has it.
+    pub(super) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which columns fit, and how a line of them reads.
 
 use podwarden_policy::QosClass;
+use strum::VariantArray as _;
 
 use super::{
     columns::{Column, Tone},
@@ -200,10 +201,9 @@ fn name(row: &PodRow) -> String {
 }
 
 fn all(wide: bool) -> Vec<Column> {
-    if wide {
-        Column::WIDE.to_vec()
-    } else {
-        Column::USUAL.to_vec()
+    match wide {
+        true => Column::VARIANTS.to_vec(),
+        false => Column::USUAL.to_vec(),
     }
 }
 

@@ -1,13 +1,13 @@
 //! The terminal: keys in, frames out, until `q` or a signal.
 
-use std::{io, thread, time::Duration};
+use std::{io, pin::pin, thread, time::Duration};
 
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
 };
 use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
+    signal::unix::{SignalKind, signal},
     sync::mpsc,
     time::MissedTickBehavior,
 };
@@ -23,7 +23,7 @@ use crate::{
         client::{Client, ClientError},
         types::Event,
     },
-    cli::output,
+    cli::{output, run::shutdown_signal},
 };
 
 /// How many lines a page key moves.
@@ -64,7 +64,9 @@ async fn show(
     interval: Duration,
 ) -> io::Result<()> {
     let mut keys = read_keys();
-    let mut ends = Ends::new()?;
+    // Signals end the program, which would otherwise leave the terminal in raw mode.
+    let mut ended = pin!(shutdown_signal()?);
+    let mut hangup = signal(SignalKind::hangup())?;
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // At most one fetch at a time: a slow agent gets one request, and the keys keep working.
@@ -97,7 +99,8 @@ async fn show(
                     Err(e) => state.trouble = Some(e.to_string()),
                 }
             }
-            () = ends.recv() => return Ok(()),
+            () = &mut ended => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
         }
     }
 }
@@ -106,28 +109,6 @@ async fn fetch(client: &Client, after: u64) -> Fetched {
     let sample = sample(client).await?;
     let events = client.get(&format!("/v1/events?after={after}")).await?;
     Ok((sample, events))
-}
-
-/// Signals that end the program, which would otherwise leave the terminal in raw mode.
-struct Ends([Signal; 3]);
-
-impl Ends {
-    fn new() -> io::Result<Self> {
-        Ok(Self([
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-        ]))
-    }
-
-    async fn recv(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
 }
 
 /// Reads the keyboard on a thread of its own, because the read blocks; the thread ends with the process, or

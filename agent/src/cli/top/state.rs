@@ -23,7 +23,7 @@ pub(super) enum Command {
 }
 
 /// Everything the view draws from.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) rows: Vec<PodRow>,
     pub(super) events: VecDeque<Event>,
@@ -47,20 +47,11 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(sort: SortKey, wide: bool, colour: bool) -> Self {
         Self {
-            rows: Vec::new(),
-            events: VecDeque::new(),
             sort,
             wide,
-            paused: false,
             show_events: true,
-            help: false,
             colour,
-            scroll: 0,
-            trouble: None,
-            latest: Sample::default(),
-            before: None,
-            last_event: 0,
-            agent: String::new(),
+            ..Self::default()
         }
     }
 

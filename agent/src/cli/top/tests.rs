@@ -1,4 +1,5 @@
 use ratatui::{Terminal, backend::TestBackend};
+use strum::VariantArray as _;
 
 use super::{
     columns::{Column, Tone},
@@ -74,9 +75,9 @@ fn columns_leave_until_names_have_room() {
         }
     }
     assert_eq!(Layout::fitting(140, false).columns, Column::USUAL);
-    assert_eq!(Layout::fitting(212, true).columns, Column::WIDE);
-    let [without_uid @ .., Column::Uid] = Column::WIDE else {
-        panic!("{:?}", Column::WIDE);
+    assert_eq!(Layout::fitting(212, true).columns, Column::VARIANTS);
+    let [without_uid @ .., Column::Uid] = Column::VARIANTS else {
+        panic!("{:?}", Column::VARIANTS);
     };
     assert_eq!(Layout::fitting(180, true).columns, without_uid);
 }

@@ -23,22 +23,11 @@ fn eviction() -> Eviction {
         qos_class: "BestEffort".to_owned(),
         scope: ScopeName::Kubepods,
         level_bytes: 1536 << 20,
-        headroom_bytes: 0,
-        fill_bytes_per_second: 0,
         detected_by: Some(podwarden_policy::signal::Detector::Switch),
         usage_bytes: 1540 << 20,
-        working_set_bytes: None,
-        target_bytes: None,
         victim_usage_bytes: 600 << 20,
-        victim_working_set_bytes: None,
-        victim_shared_bytes: 0,
         processes: 3,
-        grace_seconds: None,
-        dry_run: false,
         reason: "lowest class, largest usage".to_owned(),
-        interrupted: false,
-        status_required: false,
-        victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000_000,
             crossing_source: "kernel".to_owned(),
@@ -47,6 +36,7 @@ fn eviction() -> Eviction {
             killed_nanos: Some(1_001_200_000),
             freed_nanos: Some(1_061_000_000),
         },
+        ..Eviction::default()
     }
 }
 

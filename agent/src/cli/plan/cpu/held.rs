@@ -41,12 +41,8 @@ pub(super) fn suppress(suppress: &Suppress) -> Vec<Row> {
         Value::CpuMilli(suppress::quantity(node, Usage::default(), threshold))
     };
     let capacity = node.capacity.0;
-    sum.add(
-        TIER,
-        ("", "node"),
-        part(percent),
-        format!("{percent} % of {capacity}m"),
-    );
+    let from = format!("{percent} % of {capacity}m");
+    sum.add(TIER, ("", "node"), part(percent), from);
     let Some(Measured { usage, .. }) = measured else {
         let from = "the larger of this and what is used outside pods";
         sum.add(TIER, ("-", "reserved"), Value::of(node.reserved), from);
@@ -55,38 +51,21 @@ pub(super) fn suppress(suppress: &Suppress) -> Vec<Row> {
         return sum.1;
     };
     let others = usage.pods.saturating_sub(usage.best_effort_pods);
-    sum.add(
-        TIER,
-        ("-", "pods"),
-        Value::of(others),
-        "what other pods use",
-    );
+    let from = "what other pods use";
+    sum.add(TIER, ("-", "pods"), Value::of(others), from);
     let outside = usage.node.saturating_sub(usage.pods);
-    let system = match outside > node.reserved {
-        true => "used outside pods",
-        false => "reserved",
+    let (system, from) = match outside > node.reserved {
+        true => (outside, "used outside pods"),
+        false => (node.reserved, "reserved"),
     };
-    sum.add(
-        TIER,
-        ("-", "system"),
-        Value::of(outside.max(node.reserved)),
-        system,
-    );
+    sum.add(TIER, ("-", "system"), Value::of(system), from);
     if let Some(least) = min_percent {
-        sum.add(
-            TIER,
-            (">=", "floor"),
-            part(least),
-            format!("cpuSuppressMinPercent {least}"),
-        );
+        let from = format!("cpuSuppressMinPercent {least}");
+        sum.add(TIER, (">=", "floor"), part(least), from);
     }
-    let quantity = suppress.quantity().unwrap_or_default();
-    sum.add(
-        TIER,
-        ("=", "formula"),
-        Value::CpuMilli(quantity),
-        "what best effort may use",
-    );
+    let quantity = Value::CpuMilli(suppress.quantity().unwrap_or_default());
+    let from = "what best effort may use";
+    sum.add(TIER, ("=", "formula"), quantity, from);
     match policy {
         Policy::CfsQuota => of_quota(suppress, &mut sum),
         Policy::Cpuset => of_cpus(suppress, &mut sum),
@@ -96,10 +75,8 @@ pub(super) fn suppress(suppress: &Suppress) -> Vec<Row> {
 
 fn of_quota(suppress: &Suppress, sum: &mut Sum) {
     let milli = |quota_us| Value::of(quota_to_milli(Some(quota_us), DEFAULT_PERIOD_US));
-    let now = suppress
-        .measured
-        .as_ref()
-        .and_then(|measured| measured.quota_us);
+    let measured = suppress.measured.as_ref();
+    let now = measured.and_then(|measured| measured.quota_us);
     match now {
         Some(now) => sum.add(TIER, ("", "quota"), milli(now), "in force"),
         None => sum.add(TIER, ("", "quota"), Value::None, "none was written yet"),
@@ -132,26 +109,20 @@ fn of_cpus(suppress: &Suppress, sum: &mut Sum) {
         let from = "of LSE and SYSTEM pods alone";
         sum.add(TIER, ("-", "exclusive"), list(sets.excluded.clone()), from);
     }
-    match measured.cpus.clone() {
-        Some(now) => sum.add(TIER, ("", "cpus"), list(now), "in force"),
-        None => sum.add(
-            TIER,
-            ("", "cpus"),
-            list(sets.present.clone()),
-            "none were written yet",
-        ),
-    }
+    let (cpus, from) = match &measured.cpus {
+        Some(now) => (now, "in force"),
+        None => (&sets.present, "none were written yet"),
+    };
+    sum.add(TIER, ("", "cpus"), list(cpus.clone()), from);
     match suppress.round().map(|round| round.cpus) {
         Some(Step::Set(next)) => {
             let why = "whole cores first, at least 2, at most a tenth of the node more than now";
             sum.add(TIER, ("", "next"), list(next.into_iter().collect()), why);
         }
-        _ => sum.add(
-            TIER,
-            ("", "next"),
-            Value::None,
-            "stays: too few CPUs are free",
-        ),
+        _ => {
+            let why = "stays: too few CPUs are free";
+            sum.add(TIER, ("", "next"), Value::None, why);
+        }
     }
 }
 
@@ -184,12 +155,8 @@ pub(super) fn wait(wait: &Wait, pods: &[Pod]) -> Vec<Row> {
             sum.add(TIER, ("", "after a wait"), Value::of(now), from);
         }
     }
-    sum.add(
-        TIER,
-        (">=", "floor"),
-        Value::of(bounds.floor),
-        "minPercent of the node",
-    );
+    let from = "minPercent of the node";
+    sum.add(TIER, (">=", "floor"), Value::of(bounds.floor), from);
     for pod in pods.iter().filter(|pod| is_protected(pod)) {
         let annotated = objective(pod).unwrap_or_default();
         let (nanos, from) = match annotated {

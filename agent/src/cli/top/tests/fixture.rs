@@ -213,22 +213,11 @@ fn events() -> Vec<Event> {
         qos_class: "BestEffort".to_owned(),
         scope: podwarden_policy::signal::ScopeName::Kubepods,
         level_bytes: 1536 * MI,
-        headroom_bytes: 0,
-        fill_bytes_per_second: 0,
         detected_by: Some(podwarden_policy::signal::Detector::Switch),
         usage_bytes: 1540 * MI,
-        working_set_bytes: None,
-        target_bytes: None,
         victim_usage_bytes: 700 * MI,
-        victim_working_set_bytes: None,
-        victim_shared_bytes: 0,
         processes: 3,
-        grace_seconds: None,
-        dry_run: false,
         reason: "lowest class".to_owned(),
-        interrupted: false,
-        status_required: false,
-        victim_cgroup_id: None,
         timeline: EvictionTimeline {
             crossing_nanos: 1_000_000,
             crossing_source: "kernel".to_owned(),
@@ -237,6 +226,7 @@ fn events() -> Vec<Event> {
             killed_nanos: Some(2_200_000),
             freed_nanos: None,
         },
+        ..Eviction::default()
     };
     vec![
         event(
