@@ -13,7 +13,7 @@ use crate::paths::Workspace;
 use crate::step::{Mark, line, step};
 use crate::{apt, cmd};
 
-use self::needs::{For, LLVM, NEEDS, Need, llvm, path_of};
+use self::needs::{For, LLVM, NEEDS, NEWER, Need, llvm, path_of};
 
 /// The release of bpf-linker that the kernel programs are linked with.
 const BPF_LINKER: &str = "0.13.0";
@@ -198,14 +198,12 @@ fn ensure(workspace: &Workspace, wanted: &[For]) -> Result<()> {
             .filter(|n| wanted.contains(&n.purpose) && (n.found)(workspace).is_none())
     };
     if missing().next().is_some() && apt::usable() {
-        let packages = |newer| -> Vec<&str> {
-            missing()
-                .filter(|need| need.newer == newer && would_start(need).is_none())
-                .flat_map(|n| n.debian)
-                .copied()
-                .collect()
-        };
-        apt::install(workspace, &packages(false), &packages(true))?;
+        let (newer, usual): (Vec<_>, Vec<_>) = missing()
+            .filter(|need| would_start(need).is_none())
+            .flat_map(|need| need.debian)
+            .copied()
+            .partition(|package| *package == NEWER);
+        apt::install(workspace, &usual, &newer)?;
     }
     let remedies: Vec<String> = missing().map(remedy).collect();
     if !remedies.is_empty() {

@@ -11,6 +11,9 @@ use super::bpf_linker;
 /// The major version of LLVM that it is built against: it must read what rustc writes.
 pub(super) const LLVM: &str = "22";
 
+/// Of this package the release's backports are preferred.
+pub(super) const NEWER: &str = "qemu-system-x86";
+
 /// What a need is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum For {
@@ -36,8 +39,6 @@ pub(super) struct Need {
     pub(super) found: fn(&Workspace) -> Option<String>,
     /// Debian's packages of it.
     pub(super) debian: &'static [&'static str],
-    /// Whether the release's backports are preferred.
-    pub(super) newer: bool,
     /// What to do on other systems.
     pub(super) elsewhere: &'static str,
 }
@@ -49,7 +50,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Build,
         found: |_| toolchain::find().map(|found| found.version),
         debian: &["rustc-web", "rust-web-src"],
-        newer: false,
         elsewhere: "rustup component add rust-src",
     },
     Need {
@@ -57,7 +57,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Lint,
         found: |_| Some(toolchain::find()?.clippy_driver()?.display().to_string()),
         debian: &["rust-web-clippy"],
-        newer: false,
         elsewhere: "rustup component add clippy",
     },
     Need {
@@ -71,7 +70,6 @@ pub(super) const NEEDS: &[Need] = &[
             }
         },
         debian: &["llvm-22-dev"],
-        newer: false,
         elsewhere: "install LLVM 22 with its headers, then set LLVM_PREFIX to where it is \
                     (the directory that has bin/llvm-config)",
     },
@@ -79,8 +77,7 @@ pub(super) const NEEDS: &[Need] = &[
         what: "qemu",
         purpose: For::Machines,
         found: |_| qemu(),
-        debian: &["qemu-system-x86"],
-        newer: true,
+        debian: &[NEWER],
         elsewhere: "install qemu-system-x86_64, version 8 or newer",
     },
     Need {
@@ -88,7 +85,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Machines,
         found: |_| path_of("busybox"),
         debian: &["busybox-static"],
-        newer: false,
         elsewhere: "install busybox",
     },
     Need {
@@ -96,7 +92,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Systemd,
         found: |_| path_of("debootstrap"),
         debian: &["debootstrap"],
-        newer: false,
         elsewhere: "run the tests with systemd on Debian",
     },
     Need {
@@ -108,7 +103,6 @@ pub(super) const NEEDS: &[Need] = &[
             path_of("containerd")
         },
         debian: &["containerd", "runc"],
-        newer: false,
         elsewhere: "install containerd and runc; the tests start one of their own",
     },
     Need {
@@ -122,7 +116,6 @@ pub(super) const NEEDS: &[Need] = &[
             found.map(str::to_owned)
         },
         debian: &["containernetworking-plugins"],
-        newer: false,
         elsewhere: "install the CNI project's plugins in /opt/cni/bin",
     },
     Need {
@@ -130,7 +123,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Runtime,
         found: |_| path_of("etcd"),
         debian: &["etcd-server"],
-        newer: false,
         elsewhere: "install etcd; the tests start one of their own",
     },
     Need {
@@ -141,7 +133,6 @@ pub(super) const NEEDS: &[Need] = &[
             path_of("iptables")
         },
         debian: &["iptables", "iproute2"],
-        newer: false,
         elsewhere: "install iptables and iproute2; a kubelet needs them",
     },
     Need {
@@ -149,7 +140,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Runtime,
         found: |_| path_of("xz"),
         debian: &["xz-utils"],
-        newer: false,
         elsewhere: "install xz",
     },
     Need {
@@ -157,7 +147,6 @@ pub(super) const NEEDS: &[Need] = &[
         purpose: For::Browser,
         found: |_| path_of("chromium-headless-shell").or_else(|| path_of("chromium")),
         debian: &["chromium-headless-shell"],
-        newer: false,
         elsewhere: "install Chromium; the tests of the page start one of their own",
     },
 ];
