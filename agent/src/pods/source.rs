@@ -111,7 +111,9 @@ impl SourcedPod {
 pub enum SourceError {
     #[error(transparent)]
     Manifest(ManifestError),
-    #[error("pod {pod} (uid {uid}) of the {by}: {problem}; what was known of it before stays in force")]
+    #[error(
+        "pod {pod} (uid {uid}) of the {by}: {problem}; what was known of it before stays in force"
+    )]
     Object {
         by: Source,
         /// `metadata.uid`; empty where it has none.
@@ -141,4 +143,3 @@ impl SourceError {
         }
     }
 }
-
