@@ -167,9 +167,8 @@ impl Default for WaitConfig {
 
 /// `colocation`, as it is written.
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawColocation {
-    #[serde(default)]
     cpu_burst_strategy: RawBurst,
     pub(super) memory_evict_threshold_percent: Option<MemoryEvictPercent>,
     pub(super) memory_evict_lower_percent: Option<Spanned<MemoryEvictLower>>,
@@ -190,13 +189,9 @@ pub(super) struct RawColocation {
     pub(super) memory_allocatable_evict_threshold_percent: Option<CpuEvictPercent>,
     pub(super) memory_allocatable_evict_lower_percent: Option<Spanned<CpuEvictLower>>,
     pub(super) allocatable_evict_priority_threshold: Option<EvictPriority>,
-    #[serde(default)]
     cpu_wait_strategy: RawWait,
-    #[serde(default)]
     memory_reclaim_strategy: RawProactive,
-    #[serde(default)]
     resctrl_strategy: RawResctrl,
-    #[serde(default)]
     reclaimed: RawReclaimed,
 }
 
@@ -234,14 +229,11 @@ struct RawProactive {
 
 /// `colocation.resctrlStrategy`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct RawResctrl {
     enable: Option<bool>,
-    #[serde(default)]
     lsr: RawResctrlClass,
-    #[serde(default)]
     ls: RawResctrlClass,
-    #[serde(default)]
     be: RawResctrlClass,
 }
 

@@ -26,7 +26,7 @@ pub(crate) type Text = Spanned<String>;
 
 /// The file. A key that `run` has a flag for is an argument, too; its comment is the flag's help.
 #[derive(Debug, Default, Deserialize, Args)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawConfig {
     #[arg(skip)]
     pub(super) api_version: Option<Text>,
@@ -50,7 +50,7 @@ pub(crate) struct RawConfig {
     #[serde(rename = "staticPodURL")]
     pub(super) static_pod_url: Option<ManifestUrl>,
     #[arg(skip)]
-    #[serde(rename = "staticPodURLHeader", default)]
+    #[serde(rename = "staticPodURLHeader")]
     pub(super) static_pod_url_header: BTreeMap<String, Vec<Text>>,
     #[arg(skip)]
     pub(super) http_check_frequency: Option<CheckFrequency>,
@@ -66,7 +66,6 @@ pub(crate) struct RawConfig {
     #[arg(long, value_name = "NAME")]
     pub(super) node_name: Option<NodeName>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) kubelet: RawKubelet,
     /// Unix socket of the container runtime (CRI v1), such as /run/containerd/containerd.sock
     /// [default: none is asked]
@@ -89,27 +88,21 @@ pub(crate) struct RawConfig {
     #[arg(skip)]
     pub(super) tls_private_key_file: Option<InputFile>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) authentication: RawAuthentication,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) authorization: RawAuthorization,
     #[arg(skip)]
     pub(super) listen_api: Option<bool>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) listen_hosts: Vec<HostName>,
     /// Unix socket of the HTTP API [default: /run/podwarden/podwarden.sock]
     #[arg(long, value_name = "PATH")]
     pub(super) api_socket: Option<PathBuf>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) capacity: RawCapacity,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) kube_reserved: RawReserved,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) system_reserved: RawReserved,
     #[arg(skip)]
     pub(super) enforce_node_allocatable: Option<Vec<Text>>,
@@ -120,20 +113,16 @@ pub(crate) struct RawConfig {
     #[arg(skip)]
     pub(super) eviction_hard: Option<RawSignals>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) eviction_soft: RawSignals,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) eviction_soft_grace_period: RawSignals,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) eviction_minimum_reclaim: RawSignals,
     #[arg(skip)]
     pub(super) eviction_max_pod_grace_period: Option<MaxPodGracePeriod>,
     #[arg(skip)]
     pub(super) eviction_pressure_transition_period: Option<TransitionPeriod>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) qos_reserved: RawQosReserved,
     #[arg(skip)]
     pub(super) max_pods: Option<MaxPods>,
@@ -150,35 +139,26 @@ pub(crate) struct RawConfig {
     #[arg(skip)]
     pub(super) memory_throttling_factor: Option<ThrottlingFactor>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) memory_swap: RawMemorySwap,
     #[arg(skip)]
     pub(super) ranking: Option<Ranking>,
     #[arg(skip)]
     pub(super) evict_static_pods: Option<bool>,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) pressure: RawPressure,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) reactor: RawReactor,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) sampling: RawSampling,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) metrics: RawMetrics,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) event_log: RawEventLog,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) convergence: RawConvergence,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) colocation: RawColocation,
     #[arg(skip)]
-    #[serde(default)]
     pub(super) eviction_status: RawEvictionStatus,
     #[arg(skip)]
     pub(super) node_condition: Option<bool>,
@@ -271,9 +251,8 @@ pub(super) struct RawQosReserved {
 
 /// `pressure`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawPressure {
-    #[serde(default)]
     pub(super) memory: RawStalls,
 }
 

@@ -44,6 +44,18 @@ impl File<'_> {
         }
     }
 
+    /// An error where one of these keys is written, which have no effect without `missing`.
+    fn none_of<const N: usize>(
+        self,
+        companions: [(&str, bool); N],
+        missing: &str,
+    ) -> Result<(), ConfigError> {
+        match companions.into_iter().find(|(_, is_set)| *is_set) {
+            Some((because, _)) => Err(self.incomplete(missing, because)),
+            None => Ok(()),
+        }
+    }
+
     fn reactor(self, raw: RawReactor) -> Result<ReactorConfig, ConfigError> {
         let min_interval = raw.min_interval.unwrap_or_default().0;
         if let Some(longest) = &raw.max_interval
@@ -93,21 +105,14 @@ impl File<'_> {
 
     /// What has no effect without `colocation.cpuSuppressThresholdPercent`.
     fn suppress(self, raw: &RawColocation) -> Result<(), ConfigError> {
+        let (least, policy) = (&raw.cpu_suppress_min_percent, &raw.cpu_suppress_policy);
         let companions = [
-            (
-                "colocation.cpuSuppressMinPercent",
-                raw.cpu_suppress_min_percent.is_some(),
-            ),
-            (
-                "colocation.cpuSuppressPolicy",
-                raw.cpu_suppress_policy.is_some(),
-            ),
+            ("colocation.cpuSuppressMinPercent", least.is_some()),
+            ("colocation.cpuSuppressPolicy", policy.is_some()),
         ];
-        match companions.into_iter().find(|(_, is_set)| *is_set) {
-            Some((because, _)) if raw.cpu_suppress_threshold_percent.is_none() => {
-                Err(self.incomplete("colocation.cpuSuppressThresholdPercent", because))
-            }
-            _ => Ok(()),
+        match raw.cpu_suppress_threshold_percent {
+            Some(_) => Ok(()),
+            None => self.none_of(companions, "colocation.cpuSuppressThresholdPercent"),
         }
     }
 
@@ -149,20 +154,16 @@ impl File<'_> {
             (None, Some(_)) => return Err(self.incomplete(LOWER, UPPER)),
             (None, None) => None,
         };
+        let (usage, window) = (&raw.satisfaction_usage, &raw.cpu_evict_time_window_seconds);
         let companions = [
             (
                 "colocation.cpuEvictBEUsageThresholdPercent",
-                raw.satisfaction_usage.is_some(),
+                usage.is_some(),
             ),
-            (
-                "colocation.cpuEvictTimeWindowSeconds",
-                raw.cpu_evict_time_window_seconds.is_some(),
-            ),
+            ("colocation.cpuEvictTimeWindowSeconds", window.is_some()),
         ];
-        if let Some((because, _)) = companions.into_iter().find(|(_, is_set)| *is_set)
-            && satisfaction.is_none()
-        {
-            return Err(self.incomplete(LOWER, because));
+        if satisfaction.is_none() {
+            self.none_of(companions, LOWER)?;
         }
         let usage = self.below(
             "colocation.cpuEvict",
@@ -187,10 +188,7 @@ impl File<'_> {
             ));
         }
         let priority = priority.cloned().unwrap_or_default().0;
-        let window = raw
-            .cpu_evict_time_window_seconds
-            .clone()
-            .unwrap_or_default();
+        let window = window.clone().unwrap_or_default();
         let threshold = |(percent, lower): (u64, Option<u64>)| AllocatableThreshold {
             percent,
             lower_percent: lower.unwrap_or(percent.saturating_sub(RELEASE_BUFFER_PERCENT)),

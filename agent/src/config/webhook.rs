@@ -9,9 +9,8 @@ use super::values::{AuthorizedTtl, TokenTtl, UnauthorizedTtl};
 
 /// `authentication`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawAuthentication {
-    #[serde(default)]
     pub(super) webhook: RawTokens,
 }
 
@@ -25,9 +24,8 @@ pub(super) struct RawTokens {
 
 /// `authorization`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawAuthorization {
-    #[serde(default)]
     pub(super) webhook: RawRights,
 }
 

@@ -74,10 +74,7 @@ impl File<'_> {
                 ("kubelet.serverName", raw.server_name.is_some()),
                 ("kubelet.interval", raw.interval.is_some()),
             ];
-            return match others.into_iter().find(|(_, is_set)| *is_set) {
-                Some((because, _)) => Err(self.incomplete(URL, because)),
-                None => Ok(None),
-            };
+            return self.none_of(others, URL).map(|()| None);
         };
         if url.0.scheme_str() == Some("https") && raw.certificate_authority.is_none() {
             return Err(self.incomplete(CA, URL));

@@ -44,13 +44,12 @@ pub(in crate::pods) struct List<'a> {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct ListMeta {
     /// A kubelet writes none.
-    #[serde(default)]
     pub(super) resource_version: Option<String>,
     /// There is more.
-    #[serde(rename = "continue", default)]
+    #[serde(rename = "continue")]
     pub(super) more: String,
 }
 
@@ -91,10 +90,9 @@ struct RawLine<'a> {
 pub(super) fn line(text: &str) -> Result<Line, serde_json::Error> {
     let raw: RawLine<'_> = serde_json::from_str(text)?;
     let version = || {
-        let Meta {
-            resource_version, ..
-        } = serde_json::from_str::<Object<'_>>(raw.object.get())?.metadata;
-        resource_version.ok_or_else(|| de::Error::missing_field("metadata.resourceVersion"))
+        let object: Object<'_> = serde_json::from_str(raw.object.get())?;
+        let version = object.metadata.resource_version;
+        version.ok_or_else(|| de::Error::missing_field("metadata.resourceVersion"))
     };
     Ok(match raw.kind {
         "ADDED" | "MODIFIED" => Line::Pod {
@@ -137,7 +135,7 @@ struct Object<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 struct Meta {
     name: Option<String>,
     namespace: Option<String>,
