@@ -70,7 +70,9 @@ pub fn tree(snapshot: &Snapshot) -> Vec<Desired> {
     tree.extend(pods.iter().map(|pod| self::pod(snapshot, pod)));
     tree.extend(reclaimed::containers(snapshot, &pods));
     incomplete::hold(snapshot, &mut tree);
-    let asking = pods.iter().filter(|pod| reclaimed::is_given(snapshot, pod));
+    let asking = pods
+        .iter()
+        .filter(|pod| reclaimed::asks(snapshot, pod).is_some());
     let asking: BTreeSet<_> = asking
         .map(|pod| snapshot.kubepods.pod(qos::classify(pod), &pod.uid))
         .collect();

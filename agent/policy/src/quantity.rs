@@ -45,26 +45,12 @@ pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
     parse(text, 1)
 }
 
-/// As [`parse_cpu`], for a text that a server has accepted: above 2^63-1 milli-CPUs it is that, below
+/// What was parsed of a text that a server has accepted: above 2^63-1 of the unit it is that, below
 /// zero it is zero. A text that is no quantity at all is an error.
-pub fn parse_cpu_capped(text: &str) -> Result<MilliCpu, QuantityError> {
-    capped(text, 1000).map(MilliCpu)
-}
-
-/// As [`parse_memory`], in the way of [`parse_cpu_capped`].
-pub fn parse_memory_capped(text: &str) -> Result<Bytes, QuantityError> {
-    capped(text, 1).map(Bytes)
-}
-
-/// As [`parse_count`], in the way of [`parse_cpu_capped`].
-pub fn parse_count_capped(text: &str) -> Result<u64, QuantityError> {
-    capped(text, 1)
-}
-
-fn capped(text: &str, per_unit: u64) -> Result<u64, QuantityError> {
-    match parse(text, per_unit) {
-        Err(QuantityError::Overflow) => Ok(i64::MAX as u64),
-        Err(QuantityError::Negative) => Ok(0),
+pub fn capped<T: From<u64>>(parsed: Result<T, QuantityError>) -> Result<T, QuantityError> {
+    match parsed {
+        Err(QuantityError::Overflow) => Ok(T::from(i64::MAX as u64)),
+        Err(QuantityError::Negative) => Ok(T::from(0)),
         other => other,
     }
 }
@@ -256,17 +242,17 @@ mod tests {
     fn what_a_server_accepted_is_capped() {
         const MOST: u64 = i64::MAX as u64;
         for text in ["9223372036854775808", "8Ei", "1e30", "1e999999999"] {
-            assert_eq!(parse_memory_capped(text), Ok(Bytes(MOST)), "{text}");
-            assert_eq!(parse_cpu_capped(text), Ok(MilliCpu(MOST)), "{text}");
+            assert_eq!(capped(parse_memory(text)), Ok(Bytes(MOST)), "{text}");
+            assert_eq!(capped(parse_cpu(text)), Ok(MilliCpu(MOST)), "{text}");
         }
         assert_eq!(
-            parse_cpu_capped("9223372036854775807"),
+            capped(parse_cpu("9223372036854775807")),
             Ok(MilliCpu(MOST)),
             "fits as a number of CPUs, not in milli"
         );
-        assert_eq!(parse_memory_capped("-1"), Ok(Bytes::ZERO));
-        assert_eq!(parse_memory_capped("1Gi"), Ok(Bytes::gibi(1)));
-        assert_eq!(parse_memory_capped("64Mib"), Err(QuantityError::Suffix));
+        assert_eq!(capped(parse_memory("-1")), Ok(Bytes::ZERO));
+        assert_eq!(capped(parse_memory("1Gi")), Ok(Bytes::gibi(1)));
+        assert_eq!(capped(parse_memory("64Mib")), Err(QuantityError::Suffix));
     }
 
     #[test]

@@ -33,6 +33,15 @@ pub enum Checked {
     ByServer,
 }
 
+impl Checked {
+    fn amount<T: From<u64>>(self, parsed: Result<T, QuantityError>) -> Result<T, QuantityError> {
+        match self {
+            Self::Here => parsed,
+            Self::ByServer => quantity::capped(parsed),
+        }
+    }
+}
+
 /// Converts a pod, with `fallback_uid` where it has none.
 ///
 /// Adds what the API server would have: the namespace `default`, requests from limits, the priority of the
@@ -196,14 +205,12 @@ fn container(
 /// Requests and limits that a server's status tells of; what cannot be read counts as not written.
 pub fn of_status(requests: Option<&Quantities>, limits: Option<&Quantities>) -> Resources {
     let cpu = |from, list| {
-        let found = read("", list, from, "cpu", |text| cpu(text, Checked::ByServer));
-        found.ok().flatten()
+        let cpu = |text: &str| quantity::capped(quantity::parse_cpu(text));
+        read("", list, from, "cpu", cpu).ok().flatten()
     };
     let memory = |from, list| {
-        let found = read("", list, from, "memory", |text| {
-            memory(text, Checked::ByServer)
-        });
-        found.ok().flatten()
+        let memory = |text: &str| quantity::capped(quantity::parse_memory(text));
+        read("", list, from, "memory", memory).ok().flatten()
     };
     Resources {
         cpu_request: cpu(requests, "requests"),
@@ -214,20 +221,6 @@ pub fn of_status(requests: Option<&Quantities>, limits: Option<&Quantities>) -> 
     }
 }
 
-fn cpu(text: &str, checked: Checked) -> Result<MilliCpu, QuantityError> {
-    match checked {
-        Checked::Here => quantity::parse_cpu(text),
-        Checked::ByServer => quantity::parse_cpu_capped(text),
-    }
-}
-
-fn memory(text: &str, checked: Checked) -> Result<Bytes, QuantityError> {
-    match checked {
-        Checked::Here => quantity::parse_memory(text),
-        Checked::ByServer => quantity::parse_memory_capped(text),
-    }
-}
-
 fn resources(
     field: &str,
     from: &ResourceRequirements,
@@ -235,8 +228,8 @@ fn resources(
 ) -> Result<Resources, Problem> {
     let requests = from.requests.as_ref();
     let limits = from.limits.as_ref();
-    let cpu = |text: &str| cpu(text, checked);
-    let memory = |text: &str| memory(text, checked);
+    let cpu = |text: &str| checked.amount(quantity::parse_cpu(text));
+    let memory = |text: &str| checked.amount(quantity::parse_memory(text));
     let result = Resources {
         cpu_request: read(field, "requests", requests, "cpu", cpu)?,
         cpu_limit: read(field, "limits", limits, "cpu", cpu)?,
@@ -333,7 +326,8 @@ fn hugepages(
             let field = format!("{field}.{list}.{resource}");
             let size = quantity::parse_memory(size)
                 .map_err(|e| Problem::value(&field, resource, format!("as a page size: {e}")))?;
-            let amount = memory(text, checked).map_err(|e| Problem::value(&field, text, e))?;
+            let amount = checked.amount(quantity::parse_memory(text));
+            let amount = amount.map_err(|e| Problem::value(&field, text, e))?;
             found.insert(size, amount);
         }
     }
@@ -350,10 +344,7 @@ fn reclaimed(
 ) -> Result<Option<Reclaimed>, Problem> {
     for tier in [ReclaimedTier::Batch, ReclaimedTier::Mid] {
         let [cpu, memory] = tier.resources();
-        let count = |text: &str| match checked {
-            Checked::Here => quantity::parse_count(text),
-            Checked::ByServer => quantity::parse_count_capped(text),
-        };
+        let count = |text: &str| checked.amount(quantity::parse_count(text));
         let amount = |list, from, resource| read(field, list, from, resource, count);
         let found = Reclaimed {
             tier,
@@ -382,8 +373,8 @@ fn overhead(from: &Quantities, checked: Checked) -> Result<Overhead, Problem> {
     if checked == Checked::Here {
         known("spec", "overhead", Some(from))?;
     }
-    let cpu = |text: &str| cpu(text, checked);
-    let memory = |text: &str| memory(text, checked);
+    let cpu = |text: &str| checked.amount(quantity::parse_cpu(text));
+    let memory = |text: &str| checked.amount(quantity::parse_memory(text));
     Ok(Overhead {
         cpu: read("spec", "overhead", Some(from), "cpu", cpu)?,
         memory: read("spec", "overhead", Some(from), "memory", memory)?,

@@ -73,14 +73,9 @@ fn named<'a>(pod: &'a Pod, name: Option<&str>) -> Option<&'a Container> {
     }
 }
 
-/// True for a pod whose values are those of this module.
-pub(super) fn is_given(snapshot: &Snapshot, pod: &Pod) -> bool {
-    asks(snapshot, pod).is_some()
-}
-
 /// What a pod asks for, where it is enforced. A pod that asks for `cpu` or `memory` as well is not BestEffort in
 /// Kubernetes, and keeps the kubelet's values.
-fn asks(snapshot: &Snapshot, pod: &Pod) -> Option<(ReclaimedTier, BatchOptions)> {
+pub(super) fn asks(snapshot: &Snapshot, pod: &Pod) -> Option<(ReclaimedTier, BatchOptions)> {
     if !snapshot.enforce_reclaimed || qos::classify(pod) != QosClass::BestEffort {
         return None;
     }

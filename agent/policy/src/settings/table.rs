@@ -61,106 +61,59 @@ pub struct Row {
 const SIZE: &str = "<size>";
 
 /// CPU shares (v1) or weight (v2).
-pub static CPU_SHARES: Row = Row {
-    name: "cpu shares",
-    controller: Controller::Cpu,
-    v1: &["cpu.shares"],
-    v2: &["cpu.weight"],
-    format: Format::Share,
-    systemd: (Some("CPUShares"), Some("CPUWeight")),
-};
+pub static CPU_SHARES: Row = Row::new("cpu shares", Controller::Cpu, Format::Share)
+    .v1(&["cpu.shares"], Some("CPUShares"))
+    .v2(&["cpu.weight"], Some("CPUWeight"));
 
 /// CFS bandwidth.
-pub static CPU_QUOTA: Row = Row {
-    name: "cpu quota",
-    controller: Controller::Cpu,
-    v1: &["cpu.cfs_period_us", "cpu.cfs_quota_us"],
-    v2: &["cpu.max"],
-    format: Format::Quota,
-    systemd: (Some("CPUQuotaPerSecUSec"), Some("CPUQuotaPerSecUSec")),
-};
+pub static CPU_QUOTA: Row = Row::new("cpu quota", Controller::Cpu, Format::Quota)
+    .v1(
+        &["cpu.cfs_period_us", "cpu.cfs_quota_us"],
+        Some("CPUQuotaPerSecUSec"),
+    )
+    .v2(&["cpu.max"], Some("CPUQuotaPerSecUSec"));
 
 /// The hard memory limit.
-pub static MEMORY_LIMIT: Row = Row {
-    name: "memory limit",
-    controller: Controller::Memory,
-    v1: &["memory.limit_in_bytes"],
-    v2: &["memory.max"],
-    format: Format::Limit,
-    systemd: (Some("MemoryLimit"), Some("MemoryMax")),
-};
+pub static MEMORY_LIMIT: Row = Row::new("memory limit", Controller::Memory, Format::Limit)
+    .v1(&["memory.limit_in_bytes"], Some("MemoryLimit"))
+    .v2(&["memory.max"], Some("MemoryMax"));
 
 /// Memory that the kernel never reclaims from the cgroup, as far as the cgroups above it are protected.
-pub static MEMORY_MIN: Row = Row {
-    name: "memory min",
-    controller: Controller::Memory,
-    v1: &[],
-    v2: &["memory.min"],
-    format: Format::Protection,
-    systemd: (None, Some("MemoryMin")),
-};
+pub static MEMORY_MIN: Row = Row::new("memory min", Controller::Memory, Format::Protection)
+    .v2(&["memory.min"], Some("MemoryMin"));
 
 /// Memory that the kernel reclaims only when unprotected cgroups have none left.
-pub static MEMORY_LOW: Row = Row {
-    name: "memory low",
-    controller: Controller::Memory,
-    v1: &[],
-    v2: &["memory.low"],
-    format: Format::Protection,
-    systemd: (None, Some("MemoryLow")),
-};
+pub static MEMORY_LOW: Row = Row::new("memory low", Controller::Memory, Format::Protection)
+    .v2(&["memory.low"], Some("MemoryLow"));
 
 /// The level above which the kernel delays the cgroup's tasks: the converger writes it to tiers, a
 /// runtime to containers.
-pub static MEMORY_HIGH: Row = Row {
-    name: "memory high",
-    controller: Controller::Memory,
-    v1: &[],
-    v2: &["memory.high"],
-    format: Format::Limit,
-    systemd: (None, Some("MemoryHigh")),
-};
+pub static MEMORY_HIGH: Row = Row::new("memory high", Controller::Memory, Format::Limit)
+    .v2(&["memory.high"], Some("MemoryHigh"));
 
 /// Swap of a container, which its runtime writes.
-pub static SWAP_LIMIT: Row = Row {
-    name: "swap limit",
-    controller: Controller::Memory,
-    v1: &[],
-    v2: &["memory.swap.max"],
-    format: Format::Limit,
-    systemd: (None, Some("MemorySwapMax")),
-};
+pub static SWAP_LIMIT: Row = Row::new("swap limit", Controller::Memory, Format::Limit)
+    .v2(&["memory.swap.max"], Some("MemorySwapMax"));
 
 /// Number of tasks.
-pub static PIDS_LIMIT: Row = Row {
-    name: "pids limit",
-    controller: Controller::Pids,
-    v1: &["pids.max"],
-    v2: &["pids.max"],
-    format: Format::Tasks,
-    systemd: (Some("TasksMax"), Some("TasksMax")),
-};
+pub static PIDS_LIMIT: Row = Row::new("pids limit", Controller::Pids, Format::Tasks)
+    .v1(&["pids.max"], Some("TasksMax"))
+    .v2(&["pids.max"], Some("TasksMax"));
 
 /// Huge pages of one size in use.
-pub static HUGETLB_LIMIT: Row = Row {
-    name: "hugetlb limit",
-    controller: Controller::HugeTlb,
-    v1: &["hugetlb.<size>.limit_in_bytes"],
-    v2: &["hugetlb.<size>.max"],
-    format: Format::HugePages,
-    systemd: (None, None),
-};
+pub static HUGETLB_LIMIT: Row = Row::new("hugetlb limit", Controller::HugeTlb, Format::HugePages)
+    .v1(&["hugetlb.<size>.limit_in_bytes"], None)
+    .v2(&["hugetlb.<size>.max"], None);
 
 /// Huge pages of one size that are reserved, which the kernel counts from 5.7 on. They get the limit of
 /// those in use, as the kubelet's library gives it (`hugetlb.go` of opencontainers/cgroups).
-pub static HUGETLB_RESERVED: Row = Row {
-    name: "hugetlb reservation limit",
-    controller: Controller::HugeTlb,
-    v1: &["hugetlb.<size>.rsvd.limit_in_bytes"],
-    v2: &["hugetlb.<size>.rsvd.max"],
-    format: Format::HugePages,
-    systemd: (None, None),
-};
+pub static HUGETLB_RESERVED: Row = Row::new(
+    "hugetlb reservation limit",
+    Controller::HugeTlb,
+    Format::HugePages,
+)
+.v1(&["hugetlb.<size>.rsvd.limit_in_bytes"], None)
+.v2(&["hugetlb.<size>.rsvd.max"], None);
 
 /// Every row, in the order in which systemd is told.
 pub static TABLE: [&Row; 10] = [
@@ -186,6 +139,38 @@ pub fn is_setting(file: &str) -> bool {
 }
 
 impl Row {
+    /// A row without files.
+    const fn new(name: &'static str, controller: Controller, format: Format) -> Self {
+        Self {
+            name,
+            controller,
+            v1: &[],
+            v2: &[],
+            format,
+            systemd: (None, None),
+        }
+    }
+
+    /// With the files and the property on v1.
+    const fn v1(self, v1: &'static [&'static str], property: Option<&'static str>) -> Self {
+        let systemd = (property, self.systemd.1);
+        Self {
+            v1,
+            systemd,
+            ..self
+        }
+    }
+
+    /// With those on v2.
+    const fn v2(self, v2: &'static [&'static str], property: Option<&'static str>) -> Self {
+        let systemd = (self.systemd.0, property);
+        Self {
+            v2,
+            systemd,
+            ..self
+        }
+    }
+
     /// The files on a version; none where the version has nothing like it.
     pub const fn files(&self, version: Version) -> &'static [&'static str] {
         match version {
