@@ -125,12 +125,8 @@ impl PsiTrigger {
     fn on(path: &Path, threshold: PsiThreshold) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = openat(CWD, path, flags, Mode::empty()).map_err(|e| Error::os("open", path, e))?;
-        let PsiThreshold {
-            kind,
-            stall_us,
-            window_us,
-        } = threshold;
-        let line = format!("{} {stall_us} {window_us}\0", kind.as_str());
+        let (kind, stall) = (threshold.kind.as_str(), threshold.stall_us);
+        let line = format!("{kind} {stall} {}\0", threshold.window_us);
         io::write_fd(&fd, line.as_bytes()).map_err(|e| Error::os("set a trigger on", path, e))?;
         Ok(Self(fd))
     }

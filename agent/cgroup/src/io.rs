@@ -24,11 +24,6 @@ pub(crate) fn open_write(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::WRONLY)
 }
 
-/// Opens for writing without waiting. Cgroup files that do not support it wait all the same.
-pub(crate) fn open_nonblocking(path: &Path) -> Result<OwnedFd> {
-    open(path, OFlags::WRONLY | OFlags::NONBLOCK)
-}
-
 /// Opens a directory, to work relative to it.
 pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY)
@@ -101,7 +96,7 @@ pub(crate) fn write_text(path: &Path, value: &str) -> Result<()> {
 
 /// As [`write_text`], by a write that does not wait where the kernel can do without.
 pub(crate) fn write_text_nonblocking(path: &Path, value: &str) -> Result<()> {
-    let fd = open_nonblocking(path)?;
+    let fd = open(path, OFlags::WRONLY | OFlags::NONBLOCK)?;
     write_fd(&fd, value.as_bytes()).map_err(|e| Error::os("write", path, e))
 }
 

@@ -60,7 +60,7 @@ impl AgentLock {
     /// agent on the node. [`Error::Locked`] with the process that holds it.
     pub fn acquire(directory: &Path, root: &str) -> Result<Self> {
         let (path, next) = lock_files(directory, root)?;
-        let fd = lock_now(&path)?;
+        let fd = lock_file(&path, FlockOperation::NonBlockingLockExclusive, |_| {})?;
         Self::held(path, &next, fd)
     }
 
@@ -76,13 +76,14 @@ impl AgentLock {
             free => return free.map(|lock| (lock, None)),
         }
         let (path, next) = lock_files(directory, root)?;
-        let first = lock_when_free(&next, |_| {})?;
+        let first = lock_file(&next, FlockOperation::LockExclusive, |_| {})?;
         write_note(&first, &next, Predecessor::of_this_process())?;
         // Opened before anyone is told: the agent at work may end, and remove its file, at any moment after.
         let held = open(&path).ok();
         ready(held.as_ref().map(note).unwrap_or_default());
         let mut before = None;
-        let fd = lock_when_free(&path, |left| before = Some(left))?;
+        let keep = |left| before = Some(left);
+        let fd = lock_file(&path, FlockOperation::LockExclusive, keep)?;
         let before = before.or_else(|| held.map(note)).unwrap_or_default();
         // Removed while its lock is held, as the other file is.
         let _ = unlink(&*next);
@@ -137,7 +138,7 @@ impl AgentLock {
     /// that says that it waits.
     pub fn stop_waiting(directory: &Path, root: &str) {
         if let Ok((_, next)) = lock_files(directory, root)
-            && note_at(&next) == Predecessor::of_this_process()
+            && open(&next).is_ok_and(|file| note(file) == Predecessor::of_this_process())
         {
             let _ = unlink(&*next);
         }
@@ -206,16 +207,8 @@ fn lock_files(directory: &Path, root: &str) -> Result<(Arc<Path>, Arc<Path>)> {
     Ok((file("lock"), file("next")))
 }
 
-/// Locks the file at `path`, which is made where there is none.
-fn lock_now(path: &Arc<Path>) -> Result<OwnedFd> {
-    lock_file(path, FlockOperation::NonBlockingLockExclusive, |_| {})
-}
-
-/// The same, and waits for it; `left` is told what the process before noted, also where it has removed the file.
-fn lock_when_free(path: &Arc<Path>, left: impl FnMut(Predecessor)) -> Result<OwnedFd> {
-    lock_file(path, FlockOperation::LockExclusive, left)
-}
-
+/// Locks the file at `path`, which is made where there is none; `left` is told what the process before noted, also
+/// where it has removed the file.
 fn lock_file(
     path: &Arc<Path>,
     operation: FlockOperation,
@@ -305,8 +298,4 @@ fn is_settled(path: &Path) -> bool {
         let mut buffer = [0_u8; 64];
         words(&file, &mut buffer).nth(1) == Some(SETTLED.as_bytes())
     })
-}
-
-fn note_at(path: &Path) -> Predecessor {
-    open(path).map(note).unwrap_or_default()
 }

@@ -173,18 +173,11 @@ impl MemoryReader {
     pub fn stat(&self) -> Result<MemoryStat> {
         let mut buffer = [0_u8; STAT_BUFFER];
         let text = self.stat.read_at(&mut buffer, 0)?;
-        let StatKeys {
-            inactive_file,
-            active_file,
-            rss,
-            shmem,
-            ..
-        } = self.keys;
+        let keys = &self.keys;
+        let keys = [keys.inactive_file, keys.active_file, keys.rss, keys.shmem];
+        let parts = "inactive and active file, rss and shmem";
         let [inactive_file, active_file, rss, shmem] =
-            find(text, [inactive_file, active_file, rss, shmem]).ok_or_else(|| {
-                self.stat
-                    .malformed("inactive and active file, rss and shmem")
-            })?;
+            find(text, keys).ok_or_else(|| self.stat.malformed(parts))?;
         Ok(MemoryStat {
             inactive_file,
             active_file,
@@ -245,15 +238,13 @@ pub(crate) const fn usage_file(is_v2: bool) -> &'static str {
 
 /// `None` when a field is missing.
 fn page_cache(text: &[u8], keys: StatKeys) -> Option<PageCache> {
-    let StatKeys {
-        inactive_file,
-        active_file,
-        dirty,
-        writeback,
-        ..
-    } = keys;
-    let [inactive, active, dirty, writeback] =
-        find(text, [inactive_file, active_file, dirty, writeback])?;
+    let keys = [
+        keys.inactive_file,
+        keys.active_file,
+        keys.dirty,
+        keys.writeback,
+    ];
+    let [inactive, active, dirty, writeback] = find(text, keys)?;
     let all = inactive.saturating_add(active);
     Some(PageCache {
         all,

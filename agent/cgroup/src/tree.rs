@@ -192,12 +192,7 @@ pub(crate) fn holds_anything(directory: &Path) -> Result<bool> {
         Err(error) if error.is_gone() => return Ok(false),
         processes => processes?,
     };
-    Ok(!processes.is_empty() || has_children(directory)?)
-}
-
-/// True when there are cgroups below a cgroup's directory.
-pub(crate) fn has_children(directory: &Path) -> Result<bool> {
-    Ok(!sub_directories(directory)?.is_empty())
+    Ok(!processes.is_empty() || !sub_directories(directory)?.is_empty())
 }
 
 fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {

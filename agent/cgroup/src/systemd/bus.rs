@@ -58,8 +58,9 @@ impl Bus {
         unit: &str,
         method: &str,
         body: &(impl Serialize + DynamicType),
-    ) -> Result<Message, SystemdError> {
+    ) -> Result<(), SystemdError> {
         self.call(operation, unit, OBJECT, MANAGER, method, body)
+            .map(drop)
     }
 
     /// A property of an object.
@@ -126,29 +127,24 @@ impl Manager for Bus {
         let auxiliary: [(&str, Vec<Property>); 0] = [];
         let body = (unit, REPLACE, variants(properties), auxiliary.as_slice());
         self.manage(Operation::Start, unit, "StartTransientUnit", &body)
-            .map(drop)
     }
 
     fn start(&self, unit: &str) -> Result<(), SystemdError> {
         self.manage(Operation::Start, unit, "StartUnit", &(unit, REPLACE))
-            .map(drop)
     }
 
     fn set_properties(&self, unit: &str, properties: &Properties) -> Result<(), SystemdError> {
         let until_reboot = true;
         let body = (unit, until_reboot, variants(properties));
         self.manage(Operation::Set, unit, "SetUnitProperties", &body)
-            .map(drop)
     }
 
     fn stop(&self, unit: &str) -> Result<(), SystemdError> {
         self.manage(Operation::Stop, unit, "StopUnit", &(unit, REPLACE))
-            .map(drop)
     }
 
     fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
         self.manage(Operation::Stop, unit, "ResetFailedUnit", &(unit,))
-            .map(drop)
     }
 
     fn state(&self, unit: &str) -> Result<State, SystemdError> {
