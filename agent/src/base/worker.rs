@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc,
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread::JoinHandle,
 };
@@ -65,6 +65,17 @@ impl<M: Send + 'static> Worker<M> {
         let mut worker = Self::start(name, run)?;
         worker.bell = Some(bell);
         Ok(worker)
+    }
+}
+
+/// Hands the messages that are there to `take`; false once the channel is closed.
+pub(crate) fn take_all<M>(messages: &Receiver<M>, mut take: impl FnMut(M)) -> bool {
+    loop {
+        match messages.try_recv() {
+            Ok(message) => take(message),
+            Err(TryRecvError::Empty) => return true,
+            Err(TryRecvError::Disconnected) => return false,
+        }
     }
 }
 

@@ -191,9 +191,7 @@ pub fn shortcomings(tree: &Tree, layout: &CgroupLayout, snapshot: &Snapshot) -> 
         let enabled = part
             .is_mounted(tree)
             .then(|| part.is_enabled(tree, &kubepods));
-        let Part {
-            controller, lost, ..
-        } = part;
+        let controller = part.controller;
         let why = match enabled {
             Some(None | Some(true)) => return None,
             None => format!("the {controller} controller is on no mounted cgroup hierarchy"),
@@ -205,7 +203,7 @@ pub fn shortcomings(tree: &Tree, layout: &CgroupLayout, snapshot: &Snapshot) -> 
                 format!("the {controller} controller is on cgroup v1, which has no such files here")
             }
         };
-        asked.then(|| format!("{lost}: {why}"))
+        asked.then(|| format!("{}: {why}", part.lost))
     });
     let reserves = reserve::cgroup_errors(snapshot).into_iter();
     parts

@@ -173,11 +173,7 @@ impl Colocation {
 
     /// Hands the threads the pods as they are now; returns what is new of labels without effect.
     pub(super) fn aim(&mut self, cx: Context<'_>, index: &CgroupIndex) -> Vec<Fact> {
-        let Context {
-            env,
-            known,
-            entries,
-        } = cx;
+        let (env, known, entries) = (cx.env, cx.known, cx.entries);
         if !self.is_on() {
             return Vec::new();
         }
@@ -270,10 +266,7 @@ impl Colocation {
         let reported = std::mem::replace(&mut self.reported, found);
         let new = self.reported.iter().filter(|one| !reported.contains(one));
         new.map(|(pod, problem)| {
-            let PodRef {
-                namespace, name, ..
-            } = pod;
-            Fact::Degraded(format!("{namespace}/{name} {problem}"))
+            Fact::Degraded(format!("{}/{} {problem}", pod.namespace, pod.name))
         })
         .collect()
     }

@@ -73,11 +73,8 @@ impl KubeletFacts {
 
     /// Completes when a limit was written, or the Node object says something else. Cancel-safe.
     pub(super) async fn ready(&mut self) {
-        let Self {
-            writes, advertised, ..
-        } = self;
         let written = async {
-            match writes {
+            match &mut self.writes {
                 Some(writes) => match writes.readable().await {
                     Ok(mut guard) => guard.clear_ready(),
                     Err(_) => std::future::pending().await,
@@ -86,7 +83,7 @@ impl KubeletFacts {
             }
         };
         let advertised = async {
-            let changed = match advertised {
+            let changed = match &mut self.advertised {
                 Some(advertised) => advertised.changed().await,
                 None => std::future::pending().await,
             };

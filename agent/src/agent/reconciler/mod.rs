@@ -248,7 +248,7 @@ impl Reconciler {
         let due = [self.hierarchy.due(now), self.eviction.due(now)];
         let due = due.into_iter().fold(sampling.min(BEAT), Duration::min);
         // A request ends an idle pause; it changes nothing once sampling is at its full pace.
-        let idle = self.figures.waits_for_reader(&self.env);
+        let idle = !self.env.published.has_reader();
         tokio::select! {
             biased;
             () = self.eviction.ready() => Wake::Eviction,

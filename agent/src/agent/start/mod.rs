@@ -37,7 +37,7 @@ use podwarden_cgroup::AgentLock;
 use podwarden_policy::evict::Exemptions;
 
 pub(crate) use self::error::StartError;
-use self::{engines::Engines, site::Site, tree::FirstPass};
+use self::{engines::Engines, site::Site};
 use super::reconciler::{
     AtStart, Environment, Reconciler, Writers, eviction::EvictionManager,
     figures::FiguresPublisher, hierarchy::Hierarchy, kubelet::KubeletFacts, pods::Pods,
@@ -106,12 +106,7 @@ pub(super) async fn reconciler(
     kubelet.read(&tree);
     site.node = kubelet.node();
 
-    let FirstPass {
-        mut actor,
-        converger,
-        fresh,
-        without_thread,
-    } = tree::first_pass(
+    let mut first = tree::first_pass(
         &config,
         &site,
         &tree,
@@ -122,12 +117,12 @@ pub(super) async fn reconciler(
     );
     let engines = Engines::start(&config, &site, &tree, prepared.programs, prepared.reactor)
         // What was made for an agent that does not run goes.
-        .inspect_err(|_| actor.remove_unused(&tree))?;
+        .inspect_err(|_| first.actor.remove_unused(&tree))?;
     stats.profile = engines.profile.as_str().to_owned();
     stats.degradations = engines.degradations;
     stats
         .degradations
-        .extend(without_systemd.into_iter().chain(without_thread));
+        .extend(without_systemd.into_iter().chain(first.without_thread));
     stats.degradations.extend(beside_kubelet::warning(&config));
     site::announce(&stats);
 
@@ -169,7 +164,7 @@ pub(super) async fn reconciler(
         env,
         Pods::new(pods, runtime),
         Writers {
-            hierarchy: Hierarchy::new(actor, converger, fresh),
+            hierarchy: Hierarchy::new(first.actor, first.converger, first.fresh),
             colocation,
         },
         eviction,

@@ -92,27 +92,15 @@ pub struct Step {
     pub why: Why,
 }
 
-/// Why a quota changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// The container was throttled and the node has free CPU.
-    Throttled,
-    /// The node's share pool is at its threshold.
-    NodeBusy,
-    /// The container used up its tokens.
-    NoTokens,
-}
-
-impl Why {
-    pub const ALL: [Self; 3] = [Self::Throttled, Self::NodeBusy, Self::NoTokens];
-
-    /// As events and metrics have it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Throttled => "throttled",
-            Self::NodeBusy => "nodeBusy",
-            Self::NoTokens => "noTokens",
-        }
+podwarden_policy::names! {
+    /// Why a quota changed, as events and metrics have it.
+    pub enum Why {
+        /// The container was throttled and the node has free CPU.
+        Throttled = "throttled",
+        /// The node's share pool is at its threshold.
+        NodeBusy = "nodeBusy",
+        /// The container used up its tokens.
+        NoTokens = "noTokens",
     }
 }
 

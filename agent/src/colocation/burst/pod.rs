@@ -296,24 +296,7 @@ impl Pod {
         for (one, then) in self.tracked.iter().zip(then) {
             note(parts, &one.cgroup, *then);
         }
-        let changes: Vec<_> = self
-            .tracked
-            .iter()
-            .zip(then)
-            .map(|(one, then)| one.cgroup.change(*then))
-            .collect();
-        let writes = burst::writes(self.cgroup.change(pod_then), &changes);
-        let there: Vec<_> = self
-            .tracked
-            .iter()
-            .map(|one| (&one.cgroup.path, &one.cgroup.found))
-            .collect();
-        let written = carry_out(
-            &parts.tree,
-            &writes,
-            (&self.cgroup.path, &self.cgroup.found),
-            &there,
-        );
+        let written = self.carry_out(parts, pod_then, then.iter().copied());
         let all = self.tracked.iter_mut().map(|one| &mut one.cgroup);
         for cgroup in all.chain([&mut self.cgroup]) {
             if let Ok(read) = Found::read(&parts.tree, &cgroup.path) {
@@ -321,6 +304,22 @@ impl Pod {
             }
         }
         written
+    }
+
+    /// Writes what pod and containers are to have, in an order that the kernel takes.
+    fn carry_out(
+        &self,
+        parts: &Parts,
+        pod: Bandwidth,
+        containers: impl Iterator<Item = Bandwidth>,
+    ) -> Result<(), Error> {
+        let tracked = || self.tracked.iter().map(|one| &one.cgroup);
+        let there: Vec<_> = tracked().map(|one| (&one.path, &one.found)).collect();
+        let changes = tracked().zip(containers);
+        let changes: Vec<_> = changes.map(|(one, then)| one.change(then)).collect();
+        let writes = burst::writes(self.cgroup.change(pod), &changes);
+        let pod = (&self.cgroup.path, &self.cgroup.found);
+        carry_out(&parts.tree, &writes, pod, &there)
     }
 
     /// Leaves the pod alone for a while, and reports why once.

@@ -82,34 +82,29 @@ impl Thread {
 
     /// Another list of pods: those that are not in it any more get back what was found.
     fn take(&mut self, aim: Aim) {
-        let Self {
-            parts,
-            originals,
-            pods,
-            leaving,
-            ..
-        } = self;
+        let (parts, originals) = (&self.parts, &mut self.originals);
         let now = Instant::now();
         let mut protected = aim.protected.clone();
-        for mut pod in std::mem::take(pods) {
+        for mut pod in std::mem::take(&mut self.pods) {
             let is_it = |one: &Protected| one.path == pod.protected.path;
             match protected.iter().position(is_it) {
                 Some(at) => {
                     pod.update(parts, originals, protected.swap_remove(at), now);
-                    pods.push(pod);
+                    self.pods.push(pod);
                 }
-                None => leaving.push(pod),
+                None => self.leaving.push(pod),
             }
         }
-        leaving.retain_mut(|pod| !pod.restore(parts, originals));
+        self.leaving
+            .retain_mut(|pod| !pod.restore(parts, originals));
         for protected in protected {
             match Pod::open(parts, protected, now) {
-                Ok(pod) => pods.push(pod),
+                Ok(pod) => self.pods.push(pod),
                 Err(error) if error.is_gone() => {}
                 Err(error) => tracing::warn!(%error, "a pod's CPU quota cannot be followed"),
             }
         }
-        if parts.enforce && !pods.is_empty() && self.guard.is_none() {
+        if parts.enforce && !self.pods.is_empty() && self.guard.is_none() {
             self.guard = undo::guard(&parts.cgroup_root, &parts.found);
         }
         self.aim = aim;
@@ -117,36 +112,22 @@ impl Thread {
 
     fn look(&mut self) {
         let now = Instant::now();
-        let Self {
-            parts,
-            tell,
-            originals,
-            aim,
-            pods,
-            leaving,
-            pool,
-            state: shown,
-            ..
-        } = self;
-        if pods.is_empty() {
+        let (parts, originals) = (&self.parts, &mut self.originals);
+        if self.pods.is_empty() {
             return;
         }
-        if pool.due(now).is_zero() {
-            let cpus = (parts.cpus, aim.reserved);
-            pool.look(
-                &parts.tree,
-                &aim.outside_pool,
-                cpus,
-                parts.config.share_pool_percent,
-            );
+        if self.pool.due(now).is_zero() {
+            let cpus = (parts.cpus, self.aim.reserved);
+            let percent = parts.config.share_pool_percent;
+            (self.pool).look(&parts.tree, &self.aim.outside_pool, cpus, percent);
         }
-        let state: NodeState = pool.state();
-        shown.set(Some(state));
+        let state: NodeState = self.pool.state();
+        self.state.set(Some(state));
         let mut tell = |report| {
             // An error says that the reconciler has ended.
-            let _ = tell.send(report);
+            let _ = self.tell.send(report);
         };
-        let unfollowed = pods.extract_if(.., |pod| {
+        let unfollowed = self.pods.extract_if(.., |pod| {
             if !pod.due(now).is_zero() {
                 return false;
             }
@@ -158,8 +139,9 @@ impl Thread {
             }
             looked.is_err()
         });
-        leaving.extend(unfollowed);
-        leaving.retain_mut(|pod| !pod.restore(parts, originals));
+        self.leaving.extend(unfollowed);
+        self.leaving
+            .retain_mut(|pod| !pod.restore(parts, originals));
     }
 
     fn end(mut self) {

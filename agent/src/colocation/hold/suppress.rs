@@ -155,13 +155,8 @@ impl Suppress {
             return false;
         };
         self.usage = usage;
-        let Strategy {
-            node,
-            threshold,
-            policy,
-            ..
-        } = self.strategy;
-        let quantity = suppress::quantity(node, usage, threshold);
+        let (node, policy) = (self.strategy.node, self.strategy.policy);
+        let quantity = suppress::quantity(node, usage, self.strategy.threshold);
         let sets = match policy {
             Policy::CfsQuota => Some(Sets::default()),
             Policy::Cpuset => read_sets(tree, present, pinned),

@@ -3,10 +3,7 @@
 
 use std::{
     os::fd::AsFd as _,
-    sync::{
-        Arc,
-        mpsc::{Receiver, TryRecvError},
-    },
+    sync::{Arc, mpsc::Receiver},
     time::{Duration, Instant},
 };
 
@@ -21,7 +18,7 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    base::{bell::wait, clock, error::chain},
+    base::{bell::wait, clock, error::chain, worker::take_all},
     colocation::{found::Originals, undo},
     hierarchy::converge::guard::Guard,
     kernel::{realtime, waits::Waits},
@@ -98,7 +95,7 @@ impl Thread {
             while let Some(wait) = self.waits.as_mut().and_then(Waits::next) {
                 self.waited(wait);
             }
-            if !self.take_messages(messages) {
+            if !take_all(messages, |aim| self.take(aim)) {
                 break;
             }
             self.look();
@@ -109,17 +106,6 @@ impl Thread {
             });
         }
         self.end();
-    }
-
-    /// False once there is nothing more to do.
-    fn take_messages(&mut self, messages: &Receiver<Aim>) -> bool {
-        loop {
-            match messages.try_recv() {
-                Ok(aim) => self.take(aim),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
-            }
-        }
     }
 
     fn sleep(&self) {

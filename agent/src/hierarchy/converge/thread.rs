@@ -203,12 +203,7 @@ impl Thread {
 
     /// Opens the tiers that converge and are not open, and sets their targets.
     fn open(&mut self) {
-        let Self {
-            parts,
-            keeping,
-            tiers,
-            ..
-        } = self;
+        let (parts, keeping, tiers) = (&self.parts, &mut self.keeping, &mut self.tiers);
         tiers.retain(|tier| tier.is_current(&parts.tree));
         for aim in &self.aims {
             let at = match tiers.iter().position(|tier| tier.path == aim.path) {
@@ -236,24 +231,17 @@ impl Thread {
 
     /// Looks at all tiers; the answer is how long to wait for the next look.
     fn look(&mut self) -> Option<Duration> {
-        let Self {
-            parts,
-            ours,
-            tell,
-            keeping,
-            tiers,
-            ..
-        } = self;
+        let (parts, keeping, tiers) = (&self.parts, &mut self.keeping, &mut self.tiers);
         let mut tell = |report| {
             // An error says that the reconciler has ended.
-            let _ = tell.send(report);
+            let _ = self.tell.send(report);
         };
         let mut wait: Option<Duration> = None;
         let mut stepped = false;
         let mut gone = Vec::new();
         for (index, tier) in tiers.iter_mut().enumerate() {
             for round in 1..=AT_ONCE {
-                let looked = match tier.look(parts, ours, &mut tell) {
+                let looked = match tier.look(parts, &self.ours, &mut tell) {
                     Ok(looked) => looked,
                     Err(error) => {
                         tracing::debug!(%error, cgroup = %tier.path, "not looked at any more");

@@ -130,23 +130,15 @@ impl Drift {
 
     /// Reads what was noticed; true when notices were lost and everything is to be looked at.
     pub fn take_notices(&mut self) -> bool {
-        let Self {
-            watches,
-            tracker,
-            noticed,
-            later,
-            entered,
-            ..
-        } = self;
-        let overflowed = watches.read(|subject| match subject {
-            Subject::Settings(name) if tracker.is_contested(name) => {
-                later.insert(Arc::clone(name));
+        let overflowed = self.watches.read(|subject| match subject {
+            Subject::Settings(name) if self.tracker.is_contested(name) => {
+                self.later.insert(Arc::clone(name));
             }
             Subject::Settings(name) => {
-                noticed.insert(Arc::clone(name));
+                self.noticed.insert(Arc::clone(name));
             }
             Subject::Container(path) => {
-                entered.insert(Arc::clone(path));
+                self.entered.insert(Arc::clone(path));
             }
         });
         let now = Instant::now();

@@ -4,10 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
     os::fd::AsFd as _,
-    sync::{
-        Arc,
-        mpsc::{Receiver, TryRecvError},
-    },
+    sync::{Arc, mpsc::Receiver},
     time::{Duration, Instant},
 };
 
@@ -23,7 +20,10 @@ use super::{
     files::directories_in,
     followed::{Followed, PROPERTIES},
 };
-use crate::{base::bell::wait, kernel::realtime};
+use crate::{
+    base::{bell::wait, worker::take_all},
+    kernel::realtime,
+};
 
 /// How soon a watch that could not be made is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -104,12 +104,8 @@ impl Thread {
 
     /// False once there is nothing more to do.
     fn take_messages(&mut self, messages: &Receiver<Aim>) -> bool {
-        loop {
-            match messages.try_recv() {
-                Ok(aim) => self.take(aim),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return false,
-            }
+        if !take_all(messages, |aim| self.take(aim)) {
+            return false;
         }
         if self.tier.is_empty() && !self.pods.is_empty() {
             // It may come after the first pod.

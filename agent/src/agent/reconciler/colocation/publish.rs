@@ -12,13 +12,8 @@ use crate::{
 
 /// A quota that the thread changed.
 pub(super) fn quota(report: Report, env: &Environment) -> Vec<Fact> {
-    let Report {
-        pod,
-        at,
-        what,
-        dry_run,
-    } = report;
-    let (container, step) = match what {
+    let pod = report.pod;
+    let (container, step) = match report.what {
         burst::What::Step { container, step } => (container, step),
         burst::What::Refused(error) => {
             return vec![Fact::Degraded(format!(
@@ -34,9 +29,10 @@ pub(super) fn quota(report: Report, env: &Environment) -> Vec<Fact> {
         to_us: step.to_us,
         period_us: step.period_us,
         reason: step.why.as_str().to_owned(),
-        dry_run,
+        dry_run: report.dry_run,
     };
-    env.published.event(clock::text_of(at), Some(pod), kind);
+    env.published
+        .event(clock::text_of(report.at), Some(pod), kind);
     Vec::new()
 }
 

@@ -267,11 +267,7 @@ impl EvictionManager {
 
     /// Hands the reactor its levels and victims; returns the levels.
     pub(super) fn arm(&mut self, cx: Context<'_>) -> Levels {
-        let Context {
-            env,
-            known,
-            entries,
-        } = cx;
+        let (env, known, entries) = (cx.env, cx.known, cx.entries);
         let config = &env.config;
         let set = known.set();
         let specs: Vec<_> = set.pods.iter().map(|p| &p.pod).collect();

@@ -14,11 +14,7 @@ impl EvictionManager {
         &mut self,
         cx: Context<'_>,
     ) -> Option<String> {
-        let Context {
-            env,
-            known,
-            entries,
-        } = cx;
+        let (env, known, entries) = (cx.env, cx.known, cx.entries);
         let now = Instant::now();
         let explainers = Explainers {
             set: &known.set(),

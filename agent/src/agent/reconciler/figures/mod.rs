@@ -189,11 +189,6 @@ impl FiguresPublisher {
         self.notices.update(now, &env.published);
     }
 
-    /// Whether a request for figures brings the next pass forward.
-    pub(super) fn waits_for_reader(&self, env: &Environment) -> bool {
-        !env.published.has_reader()
-    }
-
     /// The pods' cgroups, by uid.
     pub(super) fn pods(&self) -> &BTreeMap<PodUid, PodEntry> {
         self.accounting.index.pods()

@@ -1,11 +1,9 @@
 //! A pod's quotas as they were found.
 
-use podwarden_policy::colocation::burst;
-
 use super::Pod;
 use crate::colocation::{
     burst::{Parts, container::Cgroup},
-    found::{Originals, carry_out},
+    found::Originals,
 };
 
 impl Pod {
@@ -27,24 +25,9 @@ impl Pod {
         }
         self.tracked
             .retain_mut(|one| adopt(&mut one.cgroup, originals));
-        let there: Vec<_> = self
-            .tracked
-            .iter()
-            .map(|one| (&one.cgroup.path, &one.cgroup.found))
-            .collect();
-        let changes: Vec<_> = self
-            .tracked
-            .iter()
-            .map(|one| one.cgroup.change(one.cgroup.found.bandwidth()))
-            .collect();
-        let pod = self.cgroup.change(self.cgroup.found.bandwidth());
-        let writes = burst::writes(pod, &changes);
-        match carry_out(
-            &parts.tree,
-            &writes,
-            (&self.cgroup.path, &self.cgroup.found),
-            &there,
-        ) {
+        let pod = self.cgroup.found.bandwidth();
+        let containers = self.tracked.iter().map(|one| one.cgroup.found.bandwidth());
+        match self.carry_out(parts, pod, containers) {
             Ok(()) => {}
             Err(error) if error.is_gone() => {}
             Err(error) => {
