@@ -24,7 +24,7 @@ use crate::{
         walked::{PassStats, Walked},
     },
     api::types::{ContainerStats, NetworkStats, PodStats, TierStats},
-    kernel::{accounts::add, walk::Walker},
+    kernel::walk::Walker,
 };
 pub use idle::Extent;
 use idle::IdlePods;
@@ -159,7 +159,7 @@ impl Sampler {
                 unchanged.unwrap_or_else(|| self.pod(&pass, tree, index, figures, entry, kept));
             kept.total = Some(total);
             named.name(&mut pod, names);
-            add(sums.entry(entry.class).or_default(), &total);
+            sums.entry(entry.class).or_default().accumulate(&total);
             pods.push(pod);
         }
         let tiers = self.tiers(&pass, tree, index, figures, &sums, tiers);
@@ -193,7 +193,7 @@ impl Sampler {
         let mut containers = Vec::with_capacity(entry.containers.len());
         for (id, container) in &entry.containers {
             let account = index.container(container, figures);
-            add(&mut total, &account);
+            total.accumulate(&account);
             if container.live {
                 let kept = kept.container(id);
                 containers.push(self.container(pass, tree, id, container, &account, kept));
@@ -288,7 +288,7 @@ impl Sampler {
     ) -> Vec<TierStats> {
         let of = |class| {
             let mut sum = index.gone(class, figures);
-            add(&mut sum, &live.get(&class).copied().unwrap_or_default());
+            sum.accumulate(&live.get(&class).copied().unwrap_or_default());
             sum
         };
         let mut kept = std::mem::take(&mut self.tiers);
@@ -306,7 +306,7 @@ impl Sampler {
                             QosClass::Burstable,
                             QosClass::BestEffort,
                         ] {
-                            add(&mut all, &of(class));
+                            all.accumulate(&of(class));
                         }
                         all
                     }

@@ -249,33 +249,18 @@ fn interfaces(text: &str) -> Vec<InterfaceStats> {
 fn interface(name: &str, counters: &str) -> Option<InterfaceStats> {
     let numbers = counters.split_ascii_whitespace().map(|n| n.parse().ok());
     let numbers: Vec<u64> = numbers.collect::<Option<_>>()?;
-    let [
-        rx_bytes,
-        rx_packets,
-        rx_errors,
-        rx_dropped,
-        _,
-        _,
-        _,
-        _,
-        transmitted @ ..,
-    ] = &numbers[..]
-    else {
-        return None;
-    };
-    let [tx_bytes, tx_packets, tx_errors, tx_dropped, ..] = transmitted else {
-        return None;
-    };
+    // Four that are not shown stand between what was received and what was sent.
+    let (received, sent) = (numbers.get(..4)?, numbers.get(8..12)?);
     Some(InterfaceStats {
         name: name.to_owned(),
-        rx_bytes: *rx_bytes,
-        rx_packets: *rx_packets,
-        rx_errors: *rx_errors,
-        rx_dropped: *rx_dropped,
-        tx_bytes: *tx_bytes,
-        tx_packets: *tx_packets,
-        tx_errors: *tx_errors,
-        tx_dropped: *tx_dropped,
+        rx_bytes: received[0],
+        rx_packets: received[1],
+        rx_errors: received[2],
+        rx_dropped: received[3],
+        tx_bytes: sent[0],
+        tx_packets: sent[1],
+        tx_errors: sent[2],
+        tx_dropped: sent[3],
     })
 }
 

@@ -240,22 +240,13 @@ impl Accounts {
 
     /// Reads the figures of `slots`, which are sorted, for [`Accounts::gathered`].
     pub fn gather(&mut self, slots: &[u32]) {
-        let Self {
-            maps,
-            batches,
-            gathered,
-            ..
-        } = self;
-        let alone = |slot| maps.figures(slot);
-        let read = batches.as_ref().map(|b| b.gather(slots, gathered, alone));
-        match read {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                tracing::info!(%error, "each account takes system calls of its own");
-                self.batches = None;
-                self.gathered.forget_all();
-            }
-            None => {}
+        let alone = |slot| self.maps.figures(slot);
+        if let Some(batches) = &self.batches
+            && let Err(error) = batches.gather(slots, &mut self.gathered, alone)
+        {
+            tracing::info!(%error, "each account takes system calls of its own");
+            self.batches = None;
+            self.gathered = Gathered::default();
         }
     }
 
@@ -333,9 +324,4 @@ pub struct Parent {
     pub id: u64,
     /// Its account.
     pub slot: u32,
-}
-
-/// `to += of`.
-pub fn add(to: &mut Account, of: &Account) {
-    to.accumulate(of);
 }

@@ -2,8 +2,7 @@
 
 use aya::Pod;
 use podwarden_abi::{
-    CgroupEvent, Crossing, EventHeader, EventKind, ExitEvent, LongWait, NAME_LEN, NearLimitEvent,
-    OomEvent,
+    CgroupEvent, EventHeader, EventKind, ExitEvent, NAME_LEN, NearLimitEvent, OomEvent,
 };
 
 use super::wire::Wire;
@@ -58,8 +57,8 @@ pub enum DecodeError {
     Kind(u32),
 }
 
-/// The record of type `T` that `bytes` begin with.
-fn record<T>(bytes: &[u8]) -> Result<T, DecodeError>
+/// The record of type `T` that `bytes` begin with; allocates nothing.
+pub(crate) fn record<T>(bytes: &[u8]) -> Result<T, DecodeError>
 where
     Wire<T>: Pod,
 {
@@ -80,16 +79,6 @@ pub fn telemetry(bytes: &[u8]) -> Result<Telemetry, DecodeError> {
             EventKind::NearLimit => Telemetry::NearLimit(record(bytes)?),
         },
     )
-}
-
-/// Reads a record of the decisions ring; allocates nothing.
-pub fn crossing(bytes: &[u8]) -> Result<Crossing, DecodeError> {
-    record(bytes)
-}
-
-/// Reads a record of the ring of waits; allocates nothing.
-pub fn long_wait(bytes: &[u8]) -> Result<LongWait, DecodeError> {
-    record(bytes)
 }
 
 fn change(bytes: &[u8]) -> Result<CgroupChange, DecodeError> {
@@ -113,8 +102,10 @@ pub fn command(event: &ExitEvent) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use podwarden_abi::{Crossing, LongWait};
     use proptest::prelude::*;
+
+    use super::*;
 
     /// Of a type of the boundary.
     fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
@@ -207,17 +198,17 @@ mod tests {
         };
         assert_eq!(bytes_of(&event), near_bytes);
         let wait = &bytes[..size_of::<LongWait>()];
-        assert_eq!(bytes_of(&long_wait(wait).unwrap()), wait);
+        assert_eq!(bytes_of(&record::<LongWait>(wait).unwrap()), wait);
         let bytes = &bytes[..size_of::<Crossing>()];
-        assert_eq!(bytes_of(&crossing(bytes).unwrap()), bytes);
+        assert_eq!(bytes_of(&record::<Crossing>(bytes).unwrap()), bytes);
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
             let _ = telemetry(&bytes);
-            let _ = crossing(&bytes);
-            let _ = long_wait(&bytes);
+            let _ = record::<Crossing>(&bytes);
+            let _ = record::<LongWait>(&bytes);
         }
     }
 }

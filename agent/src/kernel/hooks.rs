@@ -251,6 +251,15 @@ pub fn lacking(btf: &KernelBtf) -> Vec<Member> {
         .collect()
 }
 
+/// The figures whose members are `lacking`, each with those that it misses in words.
+pub fn lost_figures(lacking: &[Member]) -> impl Iterator<Item = (Figure, String)> {
+    Figure::ALL.into_iter().filter_map(|figure| {
+        let missing = lacking.iter().filter(|member| member.figure == figure);
+        let missing: Vec<_> = missing.map(Member::name).collect();
+        (!missing.is_empty()).then(|| (figure, format!("no {}", missing.join(", "))))
+    })
+}
+
 /// [`HOOKS`] by tracepoint.
 pub fn by_tracepoint() -> impl Iterator<Item = &'static [Hook]> {
     HOOKS.chunk_by(|a, b| a.tracepoint == b.tracepoint)

@@ -236,33 +236,25 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
 impl Prepared {
     /// Attaches the programs; the agent holds the root's lock by now. After an error nothing stays attached.
     /// [`LoadError::Pins`] where maps cannot be kept.
-    pub fn attach(self) -> Result<Loaded, LoadError> {
-        let Self {
-            mut programs,
-            pins,
-            unpinned,
-            max_accounts,
-            waits,
-            walker,
-        } = self;
-        let ebpf = &mut programs.ebpf;
+    pub fn attach(mut self) -> Result<Loaded, LoadError> {
+        let ebpf = &mut self.programs.ebpf;
         // The maps before the programs run: cgroups that appear from the first moment need free accounts.
-        let accounts = Accounts::new(ebpf, max_accounts, pins.as_ref())?;
+        let accounts = Accounts::new(ebpf, self.max_accounts, self.pins.as_ref())?;
         follow_log(ebpf);
         let levels = Levels::new(ebpf)?;
         let decisions = ring(ebpf, "DECISIONS")?;
         let telemetry = ring(ebpf, "TELEMETRY")?;
-        let waits = waits.then(|| Waits::new(ebpf)).transpose()?;
-        programs.attach_all()?;
+        let waits = self.waits.then(|| Waits::new(ebpf)).transpose()?;
+        self.programs.attach_all()?;
         Ok(Loaded {
-            programs,
+            programs: self.programs,
             accounts,
             levels,
             decisions,
             telemetry,
             waits,
-            walker,
-            unpinned,
+            walker: self.walker,
+            unpinned: self.unpinned,
         })
     }
 }

@@ -155,21 +155,18 @@ impl Pins {
     pub fn existing(place: &Place, wanted: &[(&'static str, Shape)]) -> Result<Self, PinError> {
         let dir = of_root(&place.bpf_fs, &place.cgroup_root).join(layout(place.hierarchy));
         let pins = Self { dir };
+        let unlike = |why| PinError::Unlike {
+            path: pins.dir.clone(),
+            why,
+        };
         for (name, _) in wanted {
             if pins.open(name)?.is_none() {
-                let why = format!("{name} is missing");
-                return Err(PinError::Unlike {
-                    path: pins.dir,
-                    why,
-                });
+                return Err(unlike(format!("{name} is missing")));
             }
         }
         match pins.differs(wanted)? {
             None => Ok(pins),
-            Some(why) => Err(PinError::Unlike {
-                path: pins.dir,
-                why,
-            }),
+            Some(why) => Err(unlike(why)),
         }
     }
 

@@ -41,7 +41,7 @@ impl Realtime {
             return Self::default();
         }
         touch_stack();
-        let Locked { locked, resident } = lock_memory();
+        let (locked, resident) = lock_memory();
         Self {
             resident,
             scheduling: schedule(),
@@ -90,16 +90,10 @@ impl Realtime {
     }
 }
 
-/// What came of locking this process's memory.
-#[derive(Debug, Clone, Copy)]
-struct Locked {
-    locked: bool,
-    resident: bool,
-}
-
-/// Locks the program's code, and other memory as it is touched: once in a process.
-fn lock_memory() -> Locked {
-    static DONE: OnceLock<Locked> = OnceLock::new();
+/// Locks the program's code, and other memory as it is touched: once in a process. Whether memory is locked, and
+/// whether the code is.
+fn lock_memory() -> (bool, bool) {
+    static DONE: OnceLock<(bool, bool)> = OnceLock::new();
     *DONE.get_or_init(|| {
         use rustix::mm::MlockAllFlags as Lock;
         let program = Program::find();
@@ -109,10 +103,8 @@ fn lock_memory() -> Locked {
         }
         // On fault: only pages in use, so that untouched stacks and heaps stay unlocked.
         let locked = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT).is_ok();
-        Locked {
-            locked,
-            resident: locked && program.is_ok_and(|program| program.lock().is_ok()),
-        }
+        let resident = locked && program.is_ok_and(|program| program.lock().is_ok());
+        (locked, resident)
     })
 }
 

@@ -45,7 +45,7 @@ impl Waits {
     pub fn next(&mut self) -> Option<LongWait> {
         loop {
             let record = self.ring.next()?;
-            if let Ok(wait) = events::long_wait(&record) {
+            if let Ok(wait) = events::record(&record) {
                 return Some(wait);
             }
         }

@@ -9,7 +9,7 @@ use podwarden_abi::{
 /// A type of the boundary, as aya wants it.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wire<T>(pub(super) T);
+pub(crate) struct Wire<T>(pub(super) T);
 
 macro_rules! wire {
     ($($t:ty),*) => { $(

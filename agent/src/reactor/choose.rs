@@ -231,25 +231,20 @@ impl Order {
         let scope = self.scope;
         loop {
             let top = self.heap.first_mut()?;
-            let Choice {
-                position,
-                usage,
-                gain,
-                ..
-            } = top.choice;
+            let choice = top.choice;
             if top.exact {
-                let choice = top.choice;
                 self.drop_top(plan);
                 return Some(choice);
             }
-            let victim = &plan.victims[position];
+            let usage = choice.usage;
+            let victim = &plan.victims[choice.position];
             let stat = victim.files.memory.stat().ok();
             let working_set = stat.map(|stat| stat.working_set(usage));
             if let Some(trace) = trace {
                 trace.pod(victim.token, now(), usage, working_set);
             }
             // The promised part is no page cache that could be dropped.
-            let promised = usage - gain;
+            let promised = usage - choice.gain;
             let counted = stat.map_or(0, |stat| {
                 counted(scope, &stat, usage).saturating_sub(promised)
             });

@@ -2,10 +2,7 @@
 //! non-blocking except the wait.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -137,7 +134,7 @@ impl Core {
         let mut buffer = poll::buffer();
         // The swap keeps a record for every thread that loads from it, made at the first time.
         drop(self.shared.plan.load());
-        while !stopping(&self.shared.stop) {
+        while !self.shared.stop.load(Ordering::Acquire) {
             // The set is ours alone; the reconciler notices that the thread has ended.
             let Ok(ready) = self.poll.wait(&mut buffer) else {
                 return;
@@ -390,10 +387,6 @@ fn skip(dying: &Victims, victim: &Victim, usage: u64, at: u64) -> Skip {
 fn pods_use(plan: &ArmedPlan) -> Option<u64> {
     let pods = plan.scopes.iter().find(|s| s.name == ScopeName::Kubepods)?;
     pods.memory.usage().ok()
-}
-
-fn stopping(stop: &AtomicBool) -> bool {
-    stop.load(Ordering::Acquire)
 }
 
 #[cfg(test)]

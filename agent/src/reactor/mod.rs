@@ -41,7 +41,14 @@ mod stalls;
 pub(crate) mod trace;
 mod watch;
 
-use std::{os::fd::AsFd, sync::Arc, thread::JoinHandle};
+use std::{
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
 
 use arc_swap::ArcSwap;
 use aya::maps::{MapData, RingBuf};
@@ -92,14 +99,14 @@ struct Shared {
     control: EventFd,
     /// Rung by the reactor after a report.
     bell: EventFd,
-    stop: std::sync::atomic::AtomicBool,
-    lost: std::sync::atomic::AtomicU64,
+    stop: AtomicBool,
+    lost: AtomicU64,
     /// What was read, for the flight recorder.
     trace: Arc<Trace>,
     /// Grows with every turn of the loop.
-    beat: std::sync::atomic::AtomicU64,
+    beat: AtomicU64,
     /// The thread has ended.
-    ended: std::sync::atomic::AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Shared {
@@ -199,18 +206,13 @@ impl Prepared {
     }
 
     /// Begins with nothing armed.
-    pub fn start(self, kernel: Option<KernelLevels>) -> Result<Reactor, StartError> {
-        let Self {
-            begin,
-            mut core,
-            reactor,
-        } = self;
+    pub fn start(mut self, kernel: Option<KernelLevels>) -> Result<Reactor, StartError> {
         if let Some(kernel) = kernel {
-            core.take_kernel(kernel).map_err(failed("epoll"))?;
+            self.core.take_kernel(kernel).map_err(failed("epoll"))?;
         }
         // An error says that the thread has ended, which is noticed.
-        let _ = begin.send(core);
-        Ok(reactor)
+        let _ = self.begin.send(self.core);
+        Ok(self.reactor)
     }
 }
 
@@ -267,7 +269,7 @@ impl Reactor {
 
     /// Reports that found the queue full.
     pub fn lost_reports(&self) -> u64 {
-        self.shared.lost.load(std::sync::atomic::Ordering::Relaxed)
+        self.shared.lost.load(Ordering::Relaxed)
     }
 }
 
@@ -278,7 +280,6 @@ pub struct Pulse(Arc<Shared>);
 impl Pulse {
     /// The beat, and a nudge so that the next one differs; `None` once the thread has ended by itself.
     pub fn take(&self) -> Option<u64> {
-        use std::sync::atomic::Ordering;
         let stopped = self.0.stop.load(Ordering::Acquire);
         if self.0.ended.load(Ordering::Acquire) && !stopped {
             return None;
@@ -310,18 +311,14 @@ struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0
-            .ended
-            .store(true, std::sync::atomic::Ordering::Release);
+        self.0.ended.store(true, Ordering::Release);
     }
 }
 
 impl Reactor {
     /// Ends the thread; its reports stay to be taken.
     pub fn stop(&mut self) {
-        self.shared
-            .stop
-            .store(true, std::sync::atomic::Ordering::Release);
+        self.shared.stop.store(true, Ordering::Release);
         ring(&self.shared.control);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

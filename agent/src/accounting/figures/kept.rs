@@ -93,13 +93,10 @@ impl KeptPod {
     /// Forgets containers that are gone, but for what they had counted.
     pub(super) fn retain(&mut self, entry: &PodEntry) {
         let is_live = |id: &str| entry.containers.get(id).is_some_and(|one| one.live);
-        let Self {
-            containers, gone, ..
-        } = self;
-        containers.retain(|(id, kept)| {
+        self.containers.retain(|(id, kept)| {
             let live = is_live(id);
             if !live {
-                gone.add(kept);
+                self.gone.add(kept);
             }
             live
         });

@@ -10,7 +10,7 @@ use podwarden_cgroup::CgroupPath;
 use podwarden_policy::model::QosClass;
 
 use super::{AccountReader, CgroupIndex, Node, PodEntry, Role, left};
-use crate::kernel::accounts::{FoldTarget, PodKey, add};
+use crate::kernel::accounts::{FoldTarget, PodKey};
 
 /// The container of a pod's cgroups whose name is lost.
 const NAMELESS: &str = "";
@@ -142,7 +142,7 @@ impl CgroupIndex {
             if let Some(node) = self.nodes.get(id)
                 && matches!(&node.role, Role::Former { class } if *class == of)
             {
-                add(sum, &left(*id, node, figures));
+                sum.accumulate(&left(*id, node, figures));
             }
         }
     }

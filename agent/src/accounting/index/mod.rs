@@ -24,10 +24,7 @@ use podwarden_policy::{PodUid, QosClass};
 pub use kept::forget_gone;
 pub use role::Role;
 
-use crate::kernel::{
-    accounts::{FoldTarget, add},
-    events::CgroupChange,
-};
+use crate::kernel::{accounts::FoldTarget, events::CgroupChange};
 
 /// How long after its removal a cgroup may still be counted to: its last tasks are past
 /// `cgroup_exit` then but have to be switched out once more. `cgroup_release` says so exactly, but
@@ -310,7 +307,7 @@ impl CgroupIndex {
         let mut sum = Account::default();
         for id in nodes {
             if let Some(node) = self.nodes.get(id) {
-                add(&mut sum, &left(*id, node, figures));
+                sum.accumulate(&left(*id, node, figures));
             }
         }
         sum
@@ -332,7 +329,7 @@ impl CgroupIndex {
         self.add_former(&mut sum, None, figures);
         for (id, node) in &self.nodes {
             if matches!(node.role, Role::Root | Role::Tier(_) | Role::Other) {
-                add(&mut sum, &left(*id, node, figures));
+                sum.accumulate(&left(*id, node, figures));
             }
         }
         sum
@@ -345,7 +342,7 @@ fn left(id: u64, node: &Node, figures: &impl AccountReader) -> Account {
     if node.own
         && let Some(account) = figures.read(node.slot)
     {
-        add(&mut sum, &account);
+        sum.accumulate(&account);
     }
     sum
 }

@@ -39,7 +39,7 @@ impl AccountStore for Table {
         let before = self.folded.remove(&FoldTarget::Cgroup(id));
         let figures = own.and_then(|slot| self.slots.remove(&slot));
         for left in [before, figures].into_iter().flatten() {
-            add(self.folded.entry(target).or_default(), &left);
+            self.folded.entry(target).or_default().accumulate(&left);
         }
     }
 }

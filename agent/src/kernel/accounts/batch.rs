@@ -82,9 +82,7 @@ impl Batches {
         let most = AT_ONCE / size_of::<CpuAccount>() / self.cpus.max(1);
         for run in runs(slots, u32::try_from(most).unwrap_or(1).max(1)) {
             let count = run.len();
-            let Gathered {
-                keys, cpus, shared, ..
-            } = into;
+            let (keys, cpus, shared) = (&mut into.keys, &mut into.cpus, &mut into.shared);
             keys.resize(count, 0);
             cpus.resize(count * self.cpus, CpuAccount::default());
             shared.resize(count, SharedAccount::default());
@@ -114,11 +112,6 @@ impl Gathered {
         if let Some(place) = self.places.get_mut(slot as usize) {
             *place = ABSENT;
         }
-    }
-
-    /// Nothing is known of any account.
-    pub(super) fn forget_all(&mut self) {
-        *self = Self::default();
     }
 
     fn clear(&mut self, slots: usize) {
@@ -261,7 +254,7 @@ mod tests {
         gathered.forget(3);
         assert_eq!(gathered.get(3), None);
         assert_eq!(read(&slots, 65_536, &mut gathered), [3]);
-        gathered.forget_all();
+        gathered = Gathered::default();
         assert_eq!(gathered.get(5), None);
         assert_eq!(read(&slots, 65_536, &mut gathered), slots);
     }

@@ -16,8 +16,6 @@ use std::collections::{HashMap, HashSet};
 
 use podwarden_abi::{Account, NO_SLOT, Tracked};
 
-use super::add;
-
 /// A record of what is gone, by the id of a cgroup that is there or by [`super::FoldTarget::key`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -65,11 +63,11 @@ pub(crate) fn fold(
     let before = records.get(&id).map(|record| record.sum);
     let mut left = before.unwrap_or_default();
     if let Some(figures) = own.and_then(|slot| maps.figures(slot)) {
-        add(&mut left, &figures);
+        left.accumulate(&figures);
     }
     if left != Account::default() {
         let record = records.entry(target).or_default();
-        add(&mut record.sum, &left);
+        record.sum.accumulate(&left);
         record.last = id;
         maps.write(target, record);
     }

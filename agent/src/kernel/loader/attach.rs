@@ -15,13 +15,9 @@ use crate::kernel::{
 impl Programs {
     /// Notes the figures whose members this kernel lacks.
     pub(super) fn lose_figures(&mut self, lacking: &[Member]) {
-        for figure in Figure::ALL {
-            let missing = lacking.iter().filter(|member| member.figure == figure);
-            let missing: Vec<_> = missing.map(Member::name).collect();
-            if let (part, Some(lost)) = hooks::figure(figure)
-                && !missing.is_empty()
-            {
-                self.miss(part, lost, format!("no {}", missing.join(", ")));
+        for (figure, why) in hooks::lost_figures(lacking) {
+            if let (part, Some(lost)) = hooks::figure(figure) {
+                self.miss(part, lost, why);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use podwarden_abi::Source;
+use podwarden_abi::{Crossing, Source};
 use podwarden_cgroup::PsiKind;
 
 use super::{Core, SCOPES};
@@ -19,7 +19,7 @@ impl Core {
             return;
         };
         while let Some(record) = kernel.decisions.next() {
-            let Ok(crossing) = events::crossing(&record) else {
+            let Ok(crossing) = events::record::<Crossing>(&record) else {
                 continue;
             };
             let detector = if crossing.source == Source::Charge as u32 {

@@ -6,7 +6,7 @@ use super::{
     super::{KernelSupport, Lockdown, Trial},
     Level, Row, row,
 };
-use crate::kernel::hooks::{self, CHARGE, Hook, Member, WALK};
+use crate::kernel::hooks::{self, CHARGE, Hook, WALK};
 
 const NO_PROGRAM: &str = "no kernel programs: figures and levels come from the cgroup files, \
                           short processes go unseen";
@@ -161,16 +161,11 @@ pub(super) fn tracepoints(support: &KernelSupport) -> impl Iterator<Item = Row> 
 /// A row for each figure whose members this kernel lacks.
 pub(super) fn figures(support: &KernelSupport) -> impl Iterator<Item = Row> {
     let lacking = support.lacking.as_deref().unwrap_or_default();
-    let lost = Figure::ALL.into_iter().filter_map(move |figure| {
-        let missing = lacking.iter().filter(|member| member.figure == figure);
-        let missing: Vec<_> = missing.map(Member::name).collect();
-        (!missing.is_empty()).then_some((figure, missing))
-    });
-    lost.map(|(figure, missing)| {
+    hooks::lost_figures(lacking).map(|(figure, found)| {
         let (name, lost) = hooks::figure(figure);
         let lost = lost.unwrap_or(NO_PROGRAM);
         Row {
-            found: format!("no {}", missing.join(", ")),
+            found,
             part: Some(name),
             ..row(name, Some(false), name, lost, Level::Degraded)
         }
