@@ -131,16 +131,6 @@ impl Server {
         operation: Operation,
         request: HttpRequest,
     ) -> Result<impl AsyncBufRead + use<>, HttpError> {
-        self.within(operation, request, |r| self.client.request_stream(r))
-            .await
-    }
-
-    async fn within<T, F: Future<Output = Result<T, kube::Error>>>(
-        &self,
-        operation: Operation,
-        request: HttpRequest,
-        send: impl FnOnce(Request<Vec<u8>>) -> F,
-    ) -> Result<T, HttpError> {
         let failed = |error| match error {
             kube::Error::Api(status) => RequestError::Refused(Refusal {
                 code: status.code,
@@ -152,7 +142,8 @@ impl Server {
         };
         let answer = async {
             let request = request.map_err(|e| failed(kube::Error::BuildRequest(e)))?;
-            let answer = tokio::time::timeout(operation.time, send(request)).await;
+            let answer = self.client.request_stream(request);
+            let answer = tokio::time::timeout(operation.time, answer).await;
             let answer = answer.map_err(|_| RequestError::Silent(operation.time))?;
             answer.map_err(failed)
         };

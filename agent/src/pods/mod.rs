@@ -144,14 +144,6 @@ impl PodIdentity {
         }
     }
 
-    fn of_runtime(pod: &PodRef) -> Self {
-        Self {
-            pod: pod.clone(),
-            qos: None,
-            known_by: KnownBy::Runtime,
-        }
-    }
-
     /// Of a pod that is known from its cgroup alone.
     pub fn of_cgroup(uid: &PodUid) -> Self {
         Self {
@@ -206,7 +198,11 @@ impl Identities {
         match self.sources.get(uid) {
             Some(known) => known.identity.clone(),
             None => match self.runtime.state.pod(uid) {
-                Some(pod) => PodIdentity::of_runtime(pod),
+                Some(pod) => PodIdentity {
+                    pod: pod.clone(),
+                    qos: None,
+                    known_by: KnownBy::Runtime,
+                },
                 None => PodIdentity::of_cgroup(uid),
             },
         }

@@ -35,6 +35,15 @@ impl IntoResponse for ErrorResponse {
     }
 }
 
+/// What a request's query asks for; `known` says which keys there are.
+pub(super) fn query<T>(
+    asked: Result<Query<T>, QueryRejection>,
+    known: &str,
+) -> Result<T, ErrorResponse> {
+    let refused = |e| ErrorResponse::new(StatusCode::BAD_REQUEST, format!("{e}; known {known}"));
+    asked.map(|Query(asked)| asked).map_err(refused)
+}
+
 pub(super) async fn node(State(shared): State<Shared>) -> Response {
     Json(node_of(&shared, &shared.published.figures().node)).into_response()
 }
@@ -73,8 +82,7 @@ fn peak_since(
     asked: Result<Query<AskedPods>, QueryRejection>,
 ) -> Result<Option<Timestamp>, ErrorResponse> {
     let refused = |text| ErrorResponse::new(StatusCode::BAD_REQUEST, text);
-    let Query(asked) = asked.map_err(|e| refused(format!("{e}; known is peakSince=TIME")))?;
-    let time = asked.peak_since.map(|text| {
+    let time = query(asked, "is peakSince=TIME")?.peak_since.map(|text| {
         text.parse().map_err(|e| {
             refused(format!(
                 "peakSince={text:?}: {e}; give the newest `time` of a former answer, RFC 3339 with its zone"

@@ -15,7 +15,12 @@ use futures_util::stream::{self, Stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
-use super::{Shared, api::ErrorResponse, closed, connections::Progress};
+use super::{
+    Shared,
+    api::{ErrorResponse, query},
+    closed,
+    connections::Progress,
+};
 use crate::{
     api::{
         published::{Presenter, Published},
@@ -78,12 +83,8 @@ pub(super) async fn events(
     headers: HeaderMap,
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
-    let Query(asked) = asked.map_err(|e| {
-        ErrorResponse::new(
-            StatusCode::BAD_REQUEST,
-            format!("{e}; known are after=ID, last=N, text=true|false and follow=true|false"),
-        )
-    })?;
+    let known = "are after=ID, last=N, text=true|false and follow=true|false";
+    let asked = query(asked, known)?;
     if !asked.follow && !accepts_stream(&headers) {
         let most = asked.last.unwrap_or(usize::MAX);
         let (kept, _) = shared.published.last_events(asked.after.unwrap_or(0), most);
@@ -120,12 +121,7 @@ pub(super) async fn event(
     Path(id): Path<String>,
     asked: Result<Query<AskedOne>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
-    let Query(asked) = asked.map_err(|e| {
-        ErrorResponse::new(
-            StatusCode::BAD_REQUEST,
-            format!("{e}; known is text=true|false"),
-        )
-    })?;
+    let asked = query(asked, "is text=true|false")?;
     let presenter = shared.published.presenter().filter(|_| asked.text);
     let answer =
         |record: &EventRecord| Json(Worded::new(record, &record.event, presenter)).into_response();
@@ -208,9 +204,7 @@ struct Follower {
 
 impl Follower {
     fn new(shared: Shared, after: Option<u64>, asked: &Asked, place: OwnedSemaphorePermit) -> Self {
-        let Shared {
-            published, closing, ..
-        } = shared;
+        let published = shared.published;
         let mut from = after.unwrap_or(0);
         if after.is_some_and(|after| after > published.last_id()) {
             // Without an event log ids start at 1 with the agent. One from the future belongs to its
@@ -233,7 +227,7 @@ impl Follower {
             live,
             seen: from,
             text: asked.text,
-            closing,
+            closing: shared.closing,
             _place: place,
         }
     }

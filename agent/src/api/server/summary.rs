@@ -4,12 +4,14 @@ use arcstr::literal;
 use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
-    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 
-use super::{Shared, api::ErrorResponse};
+use super::{
+    Shared,
+    api::{ErrorResponse, query},
+};
 use crate::api::{
     published::Figures,
     types::{
@@ -37,10 +39,7 @@ pub(super) async fn summary(
     State(shared): State<Shared>,
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, ErrorResponse> {
-    let Query(asked) = asked.map_err(|e| {
-        let text = format!("{e}; known is only_cpu_and_memory=true|false");
-        ErrorResponse::new(StatusCode::BAD_REQUEST, text)
-    })?;
+    let asked = query(asked, "is only_cpu_and_memory=true|false")?;
     let mut summary = of(&shared.published.figures());
     if asked.only_cpu_and_memory {
         for pod in &mut summary.pods {

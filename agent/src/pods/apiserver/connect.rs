@@ -124,33 +124,18 @@ fn connected(mut config: Config) -> Result<(Client, String), ConnectError> {
 
 /// Whether a user of a kubeconfig shows the server anything that only the server may see.
 fn has_credentials(user: &AuthInfo) -> bool {
-    let AuthInfo {
-        username,
-        password,
-        token,
-        token_file,
-        client_certificate,
-        client_certificate_data,
-        client_key,
-        client_key_data,
-        auth_provider,
-        exec,
-        ..
-    } = user;
-    [
-        username,
-        token_file,
-        client_certificate,
-        client_certificate_data,
-        client_key,
-    ]
-    .iter()
-    .any(|value| value.is_some())
-        || [password, token, client_key_data]
-            .iter()
-            .any(|secret| secret.is_some())
-        || auth_provider.is_some()
-        || exec.is_some()
+    let texts = [
+        &user.username,
+        &user.token_file,
+        &user.client_certificate,
+        &user.client_certificate_data,
+        &user.client_key,
+    ];
+    let secrets = [&user.password, &user.token, &user.client_key_data];
+    texts.into_iter().any(Option::is_some)
+        || secrets.into_iter().any(Option::is_some)
+        || user.auth_provider.is_some()
+        || user.exec.is_some()
 }
 
 #[cfg(test)]
