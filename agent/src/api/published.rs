@@ -52,7 +52,7 @@ use crate::{
 };
 
 /// The agent's outward state; one per process, shared by `Arc`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Published {
     figures: ArcSwap<Figures>,
     passes: watch::Sender<()>,
@@ -64,11 +64,12 @@ pub struct Published {
     planned: ArcSwapOption<Recorded>,
     done: OnceLock<Arc<Counters>>,
     events: Mutex<Rings>,
-    next_id: AtomicU64,
-    first_id: u64,
+    last_id: AtomicU64,
+    /// The last id of agents before this one.
+    before: u64,
     recent: RecentIncidents,
     logger: Mutex<Option<Logger>>,
-    subscribers: broadcast::Sender<Arc<Event>>,
+    subscribers: Subscribers,
     ready: AtomicBool,
     eviction_status: OnceLock<Arc<DeliveryCounts>>,
     sources: OnceLock<watch::Receiver<Arc<Vec<SourceStats>>>>,
@@ -79,51 +80,31 @@ pub struct Published {
     demand: Demand,
 }
 
-impl Default for Published {
+#[derive(Debug)]
+struct Subscribers(broadcast::Sender<Arc<Event>>);
+
+impl Default for Subscribers {
     fn default() -> Self {
-        Self {
-            figures: ArcSwap::default(),
-            passes: watch::channel(()).0,
-            peaks: peaks::Peaks::default(),
-            presenter: OnceLock::new(),
-            live: ArcSwapOption::empty(),
-            config_state: ArcSwapOption::empty(),
-            recorded: AtomicBool::new(false),
-            planned: ArcSwapOption::empty(),
-            done: OnceLock::new(),
-            events: Mutex::default(),
-            next_id: AtomicU64::new(1),
-            first_id: 1,
-            recent: RecentIncidents::default(),
-            logger: Mutex::default(),
-            subscribers: broadcast::channel(1024).0,
-            ready: AtomicBool::new(false),
-            eviction_status: OnceLock::new(),
-            sources: OnceLock::new(),
-            trouble: ArcSwapOption::empty(),
-            standing: Standing::default(),
-            reactor_down: AtomicBool::new(false),
-            pressure: NodePressure::default(),
-            demand: Demand::default(),
-        }
+        Self(broadcast::channel(1024).0)
     }
 }
 
 impl Published {
     /// Begins with the events of agents before this one; ids go on after `last_id`.
     pub fn after(history: Vec<Event>, last_id: u64) -> Self {
-        let first_id = last_id.saturating_add(1);
+        // A file may say what it likes: there is always one more.
+        let before = last_id.min(u64::MAX - 1);
         Self {
             events: Mutex::new(Rings::of(history)),
-            next_id: AtomicU64::new(first_id),
-            first_id,
+            last_id: AtomicU64::new(before),
+            before,
             ..Self::default()
         }
     }
 
     /// The id of the first event of this agent.
     pub fn first_id(&self) -> u64 {
-        self.first_id
+        self.before + 1
     }
 
     /// Sets the log that kept events go to; `None` ends that.
@@ -245,7 +226,7 @@ impl Published {
         let mut kept = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = kept.admit(pod.as_ref(), &kind, Instant::now());
         self.publish_admitted(&mut kept, admitted, || (time, pod, kind))
-            .unwrap_or_else(|| self.next_id.load(Ordering::Relaxed).saturating_sub(1))
+            .unwrap_or_else(|| self.last_id())
     }
 
     fn publish_event(
@@ -255,7 +236,7 @@ impl Published {
         pod: Option<PodRef>,
         kind: EventKind,
     ) -> u64 {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         count(&kind);
         let event = Arc::new(Event {
             id,
@@ -274,7 +255,7 @@ impl Published {
             }
         });
         // An error only means that there is no subscriber.
-        let _ = self.subscribers.send(event);
+        let _ = self.subscribers.0.send(event);
         id
     }
 
@@ -291,7 +272,7 @@ impl Published {
 
     /// The id of the last event so far.
     pub fn last_id(&self) -> u64 {
-        self.next_id.load(Ordering::Relaxed).saturating_sub(1)
+        self.last_id.load(Ordering::Relaxed)
     }
 
     /// Where marks are counted; only the first call counts.

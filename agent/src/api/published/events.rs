@@ -215,7 +215,7 @@ impl Published {
         most: usize,
     ) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
         let log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        (log.after(id, most), self.subscribers.subscribe())
+        (log.after(id, most), self.subscribers.0.subscribe())
     }
 }
 
