@@ -53,9 +53,6 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 /// Removes a file where there is one.
-///
-/// # Errors
-/// What the system says.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

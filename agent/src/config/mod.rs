@@ -92,8 +92,8 @@ pub struct Config {
     pub node_name: String,
     /// Directory of v1 Pod manifests. Default: none, pods are then known from their cgroups.
     pub pods_dir: Option<PathBuf>,
-    /// Directory of the state that outlives the agent: the API server's last list, and undelivered eviction
-    /// of evictions. Default: nowhere. Where it is set, the accounts outlive the agent too
+    /// Directory of the state that outlives the agent: the API server's last list of pods, undelivered eviction
+    /// statuses and predictions. Default: nowhere. Where it is set, the accounts outlive the agent too
     /// ([`crate::kernel::pins`]).
     pub state_dir: Option<PathBuf>,
     /// The least severe lines that the kernel programs write. Default: `warn`.
