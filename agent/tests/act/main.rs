@@ -1,6 +1,5 @@
 //! Plan and actor against the cgroups of this machine's own kernel, below a private root.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -25,6 +24,12 @@ use podwarden_policy::{
     plan::{self, Action},
     settings::Setting,
 };
+
+#[path = "../../cgroup/tests/kernel/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+use support::Attach;
 
 const CONFIG: &str = "apiVersion: podwarden.io/v1alpha1\nkind: AgentConfig\n\
     capacity: {cpu: 4, memory: 8Gi}\npodPidsLimit: 500\n\
@@ -222,13 +227,8 @@ fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
     world.pass();
     let [used, nested, empty] = [0, 1, 2].map(|i| world.path(i));
     let sleeper = Sleeper::start();
-    for directory in world
-        .tree
-        .setting_directories(&used.as_str().into())
-        .unwrap()
-    {
-        fs::write(directory.join("cgroup.procs"), sleeper.0.id().to_string()).unwrap();
-    }
+    let attach = Attach::open(&world.tree, used.as_str());
+    attach.put(sleeper.0.id().to_string().as_bytes()).unwrap();
     let theirs = format!("{nested}/container");
     let _made_by_others = world.tree.create(&theirs.as_str().into()).unwrap();
 

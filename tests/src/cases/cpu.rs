@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use podwarden::api::types::PodStats;
 
 use super::{Case, Context, case, close_cpu, cpu_gap};
 use crate::harness::{
@@ -234,46 +233,47 @@ fn run_queue_wait(context: &Context, burners: usize, pin: &[&str]) -> Result<()>
         .collect::<Result<Vec<_>>>()?;
     let started = monotonic();
     // Asleep after their work, they wait no more and the kernel's figure stands still.
-    let mut before = Vec::new();
-    let kernel = eventually(context.limit(30), || {
-        let now = burners
-            .iter()
-            .map(Workload::waited)
-            .collect::<Result<Vec<_>>>()?;
-        let still = now == before && monotonic() - started > 3_000_000_000;
-        before.clone_from(&now);
-        sleep(Duration::from_millis(200))?;
-        ensure!(still, "the burners still wait for the CPU");
-        Ok(now.iter().sum::<u64>())
-    })?;
+    let asleep = || {
+        let mut before = Vec::new();
+        eventually(context.limit(30), || {
+            let now = burners
+                .iter()
+                .map(Workload::waited)
+                .collect::<Result<Vec<_>>>()?;
+            let still = now == before && monotonic() - started > 3_000_000_000;
+            before.clone_from(&now);
+            sleep(Duration::from_millis(200))?;
+            ensure!(still, "the burners still wait for the CPU");
+            Ok(now.iter().sum::<u64>())
+        })
+    };
+    let mut kernel = asleep()?;
     ensure!(
         kernel > 100_000_000,
         "{} burners waited only {kernel} ns",
         burners.len()
     );
     let untraced = node.agent.node()?.kernel_drops.untraced_switches;
-    let equal = |stats: &PodStats| {
-        let found = stats.cpu.run_queue_wait_nano_seconds;
-        let kernel = burners.iter().map(Workload::waited).sum::<Result<u64>>()?;
-        ensure!(
-            found.abs_diff(kernel) <= 1_000_000,
-            "waited {found} ns, the kernel says {kernel} ns; {untraced} switches were not traced"
-        );
-        Ok(())
+    let equals = |kernel: u64| {
+        node.expect(pod.uid(), |stats| {
+            let found = stats.cpu.run_queue_wait_nano_seconds;
+            ensure!(
+                found.abs_diff(kernel) <= 1_000_000,
+                "waited {found} ns, the kernel says {kernel} ns; {untraced} switches were not traced"
+            );
+            Ok(())
+        })
     };
-    // A burner whose last switch was not traced is accounted up to there when it is next seen.
-    let seen = node.expect(pod.uid(), equal);
-    let stats = match seen {
+    let stats = match equals(kernel) {
+        // A burner whose last switch was not traced is accounted up to there when it is next seen.
         Err(_) if untraced > 0 => {
             context.figure("woken", burners.len() as f64, "");
-            for burner in &burners {
-                let pid = Pid::from_raw(burner.pid().try_into()?);
-                kill(pid, Signal::SIGSTOP)?;
-                kill(pid, Signal::SIGCONT)?;
-            }
-            node.expect(pod.uid(), equal)?
+            to_all(&burners, Signal::SIGSTOP)?;
+            to_all(&burners, Signal::SIGCONT)?;
+            kernel = asleep()?;
+            equals(kernel)?
         }
-        seen => seen?,
+        equal => equal?,
     };
     let waits: u64 = stats.cpu.run_queue_wait_histogram.iter().sum();
     ensure!(

@@ -157,8 +157,13 @@ fn fills(context: &Context, holds: &str, rate: &str) -> Result<()> {
     ensure!(!ended.success(), "the filler ended by itself");
     let killed = || -> Result<Vec<Eviction>> {
         let mut evicted = node.agent.evictions()?;
+        let killed = |one: &Eviction| one.timeline.killed_nanos;
+        ensure!(
+            evicted.iter().all(|one| killed(one).is_some()),
+            "{evicted:?}"
+        );
         // Each is told once its memory is free: of two the smaller one may come later.
-        evicted.sort_by_key(|one| one.timeline.killed_nanos);
+        evicted.sort_by_key(killed);
         Ok(evicted)
     };
     let position =

@@ -117,7 +117,12 @@ impl Attach {
     /// Moves the caller with all its threads. Allocates nothing and only writes to open files, so a forked child may
     /// call it.
     pub(crate) fn enter(&self) -> io::Result<()> {
-        self.0.iter().try_for_each(|mut file| file.write_all(b"0"))
+        self.put(b"0")
+    }
+
+    /// Moves the process of an id in digits.
+    pub(crate) fn put(&self, pid: &[u8]) -> io::Result<()> {
+        self.0.iter().try_for_each(|mut file| file.write_all(pid))
     }
 }
 

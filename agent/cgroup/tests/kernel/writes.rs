@@ -119,6 +119,12 @@ fn new_cgroups_are_noticed() {
     assert!(is_ready(&watch, 20));
     assert_eq!(made(), [(parent, "kubepods".to_owned())]);
     assert_eq!(made(), []);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let parent = watch.directory_and_children(elsewhere.path()).unwrap();
+    fs::write(elsewhere.path().join("file"), "").unwrap();
+    fs::create_dir(elsewhere.path().join("directory")).unwrap();
+    let directories = [(parent, "directory".to_owned())];
+    assert_eq!(made(), directories, "files are not cgroups");
     let missing = watch.directory_and_children(&directory.join("other"));
     assert!(missing.unwrap_err().is_gone());
 }
