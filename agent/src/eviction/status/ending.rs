@@ -46,6 +46,10 @@ impl Job for Ending {
     async fn run(&self, uid: &str, work: Work<PodRef>) -> Result<(), JobError> {
         let (Work::Update(pod) | Work::Delete(pod)) = work;
         let own = self.queue.with(|queue| queue.of(uid));
+        if own.is_empty() {
+            // Its status was refused for good meanwhile: its kubelet starts the pod again.
+            return Ok(());
+        }
         let now = Timestamp::now();
         let left = own.iter().map(|(_, entry)| entry.time_left(now)).max();
         let left = left.filter(|left| !left.is_zero());

@@ -52,6 +52,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use podwarden_policy::PodUid;
 use tokio::sync::{mpsc, watch};
 
 use self::{
@@ -258,11 +259,9 @@ impl EvictionStatus {
     }
 
     /// The pods that are held dead no longer, since the last call, and may run again.
-    pub(crate) fn let_go(&mut self) -> Vec<String> {
-        self.holding
-            .as_mut()
-            .map(Holding::let_go)
-            .unwrap_or_default()
+    pub(crate) fn let_go(&mut self) -> Vec<PodUid> {
+        let uids = self.holding.as_mut().map(Holding::let_go);
+        uids.into_iter().flatten().map(PodUid::from).collect()
     }
 
     /// A pod is held from now on whose status was queued a while ago: by now it may stand.

@@ -43,6 +43,8 @@ pub(super) struct Queue {
     next: u64,
     /// Ids in the order in which they came.
     done: IndexSet<String>,
+    /// Lines of their file, where an id may stand more than once.
+    lines: usize,
 }
 
 /// A queue with many users.
@@ -106,6 +108,7 @@ impl Queue {
             entries: BTreeMap::new(),
             next: 1,
             done: IndexSet::new(),
+            lines: 0,
         };
         let mut problems = Vec::new();
         if let Some(dir) = queue.dir.clone()
@@ -128,7 +131,10 @@ impl Queue {
         };
         let done = dir.join(DONE);
         match read_done(&done) {
-            Ok(ids) => self.done.extend(ids),
+            Ok(ids) => {
+                self.lines = ids.len();
+                self.done.extend(ids);
+            }
             Err(error) => problems.push(format!(
                 "{} cannot be read ({error}): evictions on record may be told again",
                 done.display()
@@ -247,9 +253,12 @@ impl Queue {
             return Ok(());
         };
         self.done.insert(entry.id.clone());
-        let forgets = self.done.len() >= 2 * REMEMBERED;
+        self.lines += 1;
+        let forgets = self.lines >= 2 * REMEMBERED;
         if forgets {
-            self.done.drain(..self.done.len() - REMEMBERED);
+            let old = self.done.len().saturating_sub(REMEMBERED);
+            self.done.drain(..old);
+            self.lines = self.done.len();
         }
         let Some(path) = self.path(number) else {
             return Ok(());
@@ -297,10 +306,8 @@ fn number(name: &str, ending: &str) -> Option<u64> {
 /// A last line that is not whole is of a write that was cut short: it is cut off, for the next to begin a
 /// line of its own.
 fn read_done(path: &Path) -> io::Result<Vec<String>> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    let Some(text) = durable::read(path)? else {
+        return Ok(Vec::new());
     };
     let whole = text
         .iter()

@@ -55,11 +55,14 @@ impl Lost {
     fn tell(&self, key: &str, why: &str) {
         let mut problem =
             format!("the API server will not be told of the eviction of {key}: {why}");
-        if let Some(holder) = self.holder.as_ref().filter(|_| key != NODE_KEY) {
-            holder.release(key);
+        let holder = self.holder.as_ref().filter(|_| key != NODE_KEY);
+        if holder.is_some() {
             problem += "; the pod is held dead no longer and may run again";
         }
         say(&self.on_degraded, problem);
+        if let Some(holder) = holder {
+            holder.release(key);
+        }
     }
 }
 
@@ -143,10 +146,7 @@ fn write_all(waiting: &Receiver<Message>, queue: &Shared, offers: &Offers<PodRef
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{Arc, Mutex},
-        time::{Duration, Instant},
-    };
+    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::{
@@ -176,17 +176,6 @@ mod tests {
         Entry::of_eviction("now", &eviction, None, &Sizes::default())
     }
 
-    /// The pods that are let go, of those held by `holding`.
-    fn let_go(holding: &mut Holding) -> Vec<String> {
-        let until = Instant::now() + Duration::from_secs(20);
-        let mut gone = Vec::new();
-        while gone.is_empty() && Instant::now() < until {
-            gone = holding.let_go();
-            std::thread::yield_now();
-        }
-        gone
-    }
-
     #[tokio::test(flavor = "multi_thread")]
     async fn a_pod_is_not_held_for_a_status_that_found_no_room() {
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -202,7 +191,7 @@ mod tests {
         let holder = Some(holding.holder());
         let writer = Writer::start(queue, offers, holder.clone(), on_degraded.clone()).unwrap();
         writer.add(entry("full"));
-        assert_eq!(let_go(&mut holding), ["full"]);
+        assert_eq!(holding.let_go_at_last(), ["full"]);
         // The disk is waited for.
         let adder = Adder {
             messages: sync_channel(0).0,
@@ -214,7 +203,7 @@ mod tests {
         let pressure = Entry::of_pressure("now".to_owned(), "n1", 1, "short".to_owned());
         adder.add(pressure);
         adder.add(entry("late"));
-        assert_eq!(let_go(&mut holding), ["late"]);
+        assert_eq!(holding.let_go_at_last(), ["late"]);
         let said = said.lock().unwrap().clone();
         let of_pod = |sentence: &&String| sentence.contains("held dead no longer");
         assert_eq!(said.len(), 3, "{said:?}");

@@ -107,12 +107,19 @@ impl EvictionManager {
         }
     }
 
-    /// Holds evicted pods whose files are open, and takes note of those that are held no longer.
+    /// Takes note of the pods that are held no longer. One that still has its time to end stays evicted: it is killed when
+    /// that is over.
+    pub(super) fn take_let_go(&mut self) {
+        let Some(status) = &mut self.status else {
+            return;
+        };
+        let mut released = status.let_go();
+        released.retain(|uid| !self.graceful.is_ending(uid));
+        let_go(&released, &mut self.evictions.evicted, &mut self.to_hold);
+    }
+
+    /// Holds evicted pods whose files are open.
     pub(super) fn hold_dead(&mut self, set: &PodSet) {
-        if let Some(status) = &mut self.status {
-            let evicted = &mut self.evictions.evicted;
-            let_go(status.let_go(), evicted, &mut self.to_hold);
-        }
         let Some(status) = self.status.as_mut().filter(|_| !self.to_hold.is_empty()) else {
             self.to_hold.clear();
             return;
@@ -149,14 +156,14 @@ impl EvictionManager {
 
 /// Pods that may run again are evicted no longer: what runs in them may be a victim.
 fn let_go(
-    released: Vec<String>,
+    released: &[PodUid],
     evicted: &mut BTreeSet<PodUid>,
     to_hold: &mut BTreeMap<PodUid, ToHold>,
 ) {
-    for uid in released.into_iter().map(PodUid::from) {
-        to_hold.remove(&uid);
-        if evicted.remove(&uid) {
-            tracing::info!(%uid, "the pod counts as evicted no longer: it may run again");
+    for uid in released {
+        to_hold.remove(uid);
+        if evicted.remove(uid) {
+            tracing::info!(%uid, "the pod counts as evicted no longer");
         }
     }
 }
@@ -170,8 +177,7 @@ mod tests {
         let uids = ["a", "b"].map(PodUid::from);
         let mut evicted = BTreeSet::from(uids.clone());
         let mut to_hold = BTreeMap::from(uids.map(|uid| (uid, ToHold::killed(1))));
-        let released = ["a", "gone"].map(str::to_owned);
-        let_go(released.to_vec(), &mut evicted, &mut to_hold);
+        let_go(&["a", "gone"].map(PodUid::from), &mut evicted, &mut to_hold);
         assert_eq!(evicted, BTreeSet::from(["b".into()]));
         assert_eq!(to_hold.keys().collect::<Vec<_>>(), [&PodUid::from("b")]);
     }

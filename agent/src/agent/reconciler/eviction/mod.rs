@@ -153,8 +153,8 @@ impl EvictionManager {
 
     /// Takes every report there is.
     pub(super) fn step(&mut self, cx: Context<'_>) -> Vec<Fact> {
-        let known = cx.known;
         self.reactor.silence();
+        self.take_let_go();
         let lost = self.reactor.lost_reports();
         if lost != self.reports_lost {
             self.reports_lost = lost;
@@ -164,7 +164,6 @@ impl EvictionManager {
         while let Some(report) = self.reactor.next_report() {
             self.take(report, cx, &mut facts);
         }
-        self.hold_dead(&known.set());
         facts
     }
 
@@ -175,12 +174,13 @@ impl EvictionManager {
             tree: &env.tree,
             kubepods: env.layout.path(&env.layout.kubepods),
         };
-        if self.note_kill(&report) {
+        let is_noted = self.note_kill(&report);
+        // Before its status is queued: a pod whose status cannot be written is let go.
+        self.hold_dead(&known.set());
+        if is_noted {
             facts.push(Fact::ReactorReported);
             return;
         }
-        // Before its status is queued: a pod whose status cannot be written is let go.
-        self.hold_dead(&known.set());
         if let Some(scope) = pressed::scope_of(&report) {
             self.pressed.sign(scope, Instant::now());
         }
@@ -225,6 +225,7 @@ impl EvictionManager {
     pub(super) fn on_time(&mut self, now: Instant, cx: Context<'_>) -> Vec<Fact> {
         let env = cx.env;
         self.reactor.tidy();
+        self.take_let_go();
         let mut facts = self.relieve_cpu(cx, now);
         if let Some(memory) = &mut self.best_effort
             && memory.due(now).is_zero()

@@ -9,14 +9,18 @@ use crate::eviction::{
     status::ending::{Ending, Start, Teardown},
 };
 
-/// Has the pod of the steps ended by workers of this teardown.
-fn ended_by(steps: Steps, teardown: Teardown) -> (PodWorkers, Offers<PodRef>, Steps) {
-    let job = Ending {
+/// Ends the pod of the steps by this teardown.
+fn ending(steps: &Steps, teardown: Teardown) -> Ending {
+    Ending {
         queue: steps.queue.clone(),
         teardown,
         on_degraded: Arc::new(|_| ()),
-    };
-    let (workers, ending) = PodWorkers::start(Arc::new(job), 1);
+    }
+}
+
+/// Has the pod of the steps ended by workers of this teardown.
+fn ended_by(steps: Steps, teardown: Teardown) -> (PodWorkers, Offers<PodRef>, Steps) {
+    let (workers, ending) = PodWorkers::start(Arc::new(ending(&steps, teardown)), 1);
     let steps = Steps {
         ending: Some(ending.clone()),
         ..steps
@@ -82,6 +86,7 @@ async fn a_pod_whose_mark_is_refused_for_good_is_let_go_and_not_torn_down() {
         ..steps
     };
     let scene = Scene { steps, ..scene };
+    let mut of_last = scene.waiting().remove(0);
     scene.run().await.unwrap();
     assert_eq!(scene.waiting(), []);
     // Of all that was offered this came last.
@@ -89,16 +94,16 @@ async fn a_pod_whose_mark_is_refused_for_good_is_let_go_and_not_torn_down() {
         uid: "u2".into(),
         ..pod()
     };
+    "u2".clone_into(&mut of_last.id);
+    of_last.about = About::Pod {
+        pod: last.clone(),
+        object: None,
+    };
+    scene.steps.queue.with(|queue| queue.add(of_last));
     ending.offer("u2", Work::Update(last));
     let first = begins.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(first.as_str(), "u2");
-    let until = clock::of_timers() + Duration::from_secs(20);
-    let mut let_go = holding.let_go();
-    while let_go.is_empty() && clock::of_timers() < until {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let_go = holding.let_go();
-    }
-    assert_eq!(let_go, ["u1"]);
+    assert_eq!(holding.let_go_at_last(), ["u1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,4 +172,26 @@ async fn a_pod_whose_memory_is_mostly_shared_is_torn_down_beside_the_mark() {
         // The mark is still to be written.
         assert!(scene.waiting().iter().any(|entry| !entry.status_written));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_teardown_that_is_tried_again_is_none_of_a_pod_that_was_let_go_meanwhile() {
+    let scene = Scene::for_status(&[
+        (POD, 200, object("u1", "7")),
+        (EVENT, 201, json!({})),
+        (STATUS, 422, refusal("Invalid")),
+    ])
+    .await;
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
+    let teardown: Teardown = Arc::new(move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Err(JobError::new("the runtime does not answer")) })
+    });
+    let ending = ending(&scene.steps, teardown);
+    assert!(ending.run("u1", Work::Update(pod())).await.is_err());
+    scene.run().await.unwrap();
+    assert_eq!(scene.waiting(), []);
+    assert!(ending.run("u1", Work::Update(pod())).await.is_ok());
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
