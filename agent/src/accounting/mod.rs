@@ -24,7 +24,7 @@ use podwarden_policy::PodUid;
 use crate::{
     accounting::index::{CgroupIndex, Change},
     api::types::DropStats,
-    base::error,
+    base::{clock, error},
     kernel::{
         accounts::{AccountError, Parent, PodKey},
         events::{self, CgroupChange, Telemetry},
@@ -212,10 +212,7 @@ impl Accounting {
                 self.orphans.due(),
                 withholds.then(Instant::now),
             ];
-            match due.into_iter().flatten().min() {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
+            clock::until(due.into_iter().flatten().min()).await;
         };
         let records = async {
             match &self.kernel {

@@ -7,10 +7,20 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
-/// A bell: write(2) rings it, read(2) silences it, neither waits.
+/// A bell: neither [`ring`] nor [`silence`] waits.
 pub(crate) fn bell() -> nix::Result<EventFd> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     EventFd::from_flags(flags)
+}
+
+/// A full eventfd is rung already.
+pub(crate) fn ring(bell: &EventFd) {
+    let _ = bell.write(1);
+}
+
+/// Nothing to read is as good.
+pub(crate) fn silence(bell: &EventFd) {
+    let _ = bell.read();
 }
 
 /// Waits until one of `fds` can be read, or for `timeout`, of which a part of a millisecond does not count; without one for

@@ -15,14 +15,25 @@ use tokio::io::{Interest, unix::AsyncFd};
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch(AsyncFd<Events>);
 
+/// What is there from now on.
+const NEW: On = On::IN_CREATE.union(On::IN_MOVED_TO);
+
 impl DirectoryWatch {
+    /// Of the files in `dir`: they come, change and go.
     pub(crate) fn new(dir: &Path) -> io::Result<Self> {
+        Self::of(
+            dir,
+            NEW | On::IN_CLOSE_WRITE | On::IN_DELETE | On::IN_MOVED_FROM,
+        )
+    }
+
+    /// Of what is new in `dir`. A cgroup's own files are written all the time.
+    pub(crate) fn of_new(dir: &Path) -> io::Result<Self> {
+        Self::of(dir, NEW)
+    }
+
+    fn of(dir: &Path, content: On) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let content = On::IN_CLOSE_WRITE
-            | On::IN_CREATE
-            | On::IN_DELETE
-            | On::IN_MOVED_FROM
-            | On::IN_MOVED_TO;
         let itself = On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_ONLYDIR;
         inotify.add_watch(dir, content | itself)?;
         // SAFETY: `Events` names the same open file for as long as it lives.
@@ -99,5 +110,34 @@ fn drain(inotify: &Inotify) -> io::Result<Changes> {
                 _ => return Err(error.into()),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_new_is_seen_and_what_is_written_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cgroup.procs");
+        fs::write(&file, "").unwrap();
+        let new = DirectoryWatch::of_new(directory.path()).unwrap();
+        let files = DirectoryWatch::new(directory.path()).unwrap();
+        fs::write(&file, "1").unwrap();
+        assert!(files.changed().await.unwrap().put);
+        let a_while = Duration::from_millis(50);
+        assert!(timeout(a_while, new.changed()).await.is_err());
+        fs::create_dir(directory.path().join("kubepods")).unwrap();
+        assert_eq!(new.changed().await.unwrap(), Changes::default());
+        assert!(timeout(a_while, new.changed()).await.is_err(), "once");
+        drop(directory);
+        assert!(new.changed().await.unwrap().gone);
+        let missing = DirectoryWatch::of_new(&file).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 /// A state file is smaller; what is larger was written by another program.
 const MOST: u64 = 256 << 20;
 
-/// Reads a file that [`replace`] wrote; `None` where there is none. A link is not followed. One above 256 MiB is an
+/// Reads a state file; `None` where there is none. A link is not followed. One above 256 MiB is an
 /// error.
 pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut open = File::options();

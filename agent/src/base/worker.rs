@@ -11,6 +11,8 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 
+use super::bell::ring;
+
 /// A thread that is waited for when this goes away. Its owner tells it to end before.
 #[derive(Debug)]
 pub(crate) struct Joined(Option<JoinHandle<()>>);
@@ -91,8 +93,7 @@ impl<M> Worker<M> {
 
     fn ring(&self) {
         if let Some(bell) = &self.bell {
-            // A full eventfd is rung already.
-            let _ = bell.write(1);
+            ring(bell);
         }
     }
 }

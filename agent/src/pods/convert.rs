@@ -204,13 +204,13 @@ fn container(
 
 /// Requests and limits that a server's status tells of; what cannot be read counts as not written.
 pub fn of_status(requests: Option<&Quantities>, limits: Option<&Quantities>) -> Resources {
-    let cpu = |from, list| {
-        let cpu = |text: &str| quantity::capped(quantity::parse_cpu(text));
-        read("", list, from, "cpu", cpu).ok().flatten()
-    };
+    let (parse_cpu, parse_memory) = (quantity::parse_cpu, quantity::parse_memory);
+    let of = Checked::ByServer;
+    let cpu = |from, list| read("", list, from, "cpu", of, parse_cpu).ok().flatten();
     let memory = |from, list| {
-        let memory = |text: &str| quantity::capped(quantity::parse_memory(text));
-        read("", list, from, "memory", memory).ok().flatten()
+        read("", list, from, "memory", of, parse_memory)
+            .ok()
+            .flatten()
     };
     Resources {
         cpu_request: cpu(requests, "requests"),
@@ -228,13 +228,12 @@ fn resources(
 ) -> Result<Resources, Problem> {
     let requests = from.requests.as_ref();
     let limits = from.limits.as_ref();
-    let cpu = |text: &str| checked.amount(quantity::parse_cpu(text));
-    let memory = |text: &str| checked.amount(quantity::parse_memory(text));
+    let (cpu, memory) = (quantity::parse_cpu, quantity::parse_memory);
     let result = Resources {
-        cpu_request: read(field, "requests", requests, "cpu", cpu)?,
-        cpu_limit: read(field, "limits", limits, "cpu", cpu)?,
-        memory_request: read(field, "requests", requests, "memory", memory)?,
-        memory_limit: read(field, "limits", limits, "memory", memory)?,
+        cpu_request: read(field, "requests", requests, "cpu", checked, cpu)?,
+        cpu_limit: read(field, "limits", limits, "cpu", checked, cpu)?,
+        memory_request: read(field, "requests", requests, "memory", checked, memory)?,
+        memory_limit: read(field, "limits", limits, "memory", checked, memory)?,
         hugepages: hugepages(field, requests, limits, checked)?,
         reclaimed: reclaimed(field, requests, limits, checked)?,
     };
@@ -274,17 +273,18 @@ fn known(field: &str, list: &str, from: Option<&Quantities>) -> Result<(), Probl
 
 pub type Quantities = BTreeMap<String, Quantity>;
 
-fn read<T>(
+fn read<T: From<u64>>(
     field: &str,
     list: &str,
     from: Option<&Quantities>,
     resource: &str,
+    checked: Checked,
     parse: impl Fn(&str) -> Result<T, QuantityError>,
 ) -> Result<Option<T>, Problem> {
     let Some(Quantity(text)) = from.and_then(|q| q.get(resource)) else {
         return Ok(None);
     };
-    let parsed = parse(text);
+    let parsed = checked.amount(parse(text));
     parsed
         .map(Some)
         .map_err(|e| Problem::value(format!("{field}.{list}.{resource}"), text, e))
@@ -344,8 +344,9 @@ fn reclaimed(
 ) -> Result<Option<Reclaimed>, Problem> {
     for tier in [ReclaimedTier::Batch, ReclaimedTier::Mid] {
         let [cpu, memory] = tier.resources();
-        let count = |text: &str| checked.amount(quantity::parse_count(text));
-        let amount = |list, from, resource| read(field, list, from, resource, count);
+        let amount = |list, from, resource| {
+            read(field, list, from, resource, checked, quantity::parse_count)
+        };
         let found = Reclaimed {
             tier,
             cpu_request: amount("requests", requests, cpu)?.map(MilliCpu),
@@ -373,10 +374,9 @@ fn overhead(from: &Quantities, checked: Checked) -> Result<Overhead, Problem> {
     if checked == Checked::Here {
         known("spec", "overhead", Some(from))?;
     }
-    let cpu = |text: &str| checked.amount(quantity::parse_cpu(text));
-    let memory = |text: &str| checked.amount(quantity::parse_memory(text));
+    let (cpu, memory) = (quantity::parse_cpu, quantity::parse_memory);
     Ok(Overhead {
-        cpu: read("spec", "overhead", Some(from), "cpu", cpu)?,
-        memory: read("spec", "overhead", Some(from), "memory", memory)?,
+        cpu: read("spec", "overhead", Some(from), "cpu", checked, cpu)?,
+        memory: read("spec", "overhead", Some(from), "memory", checked, memory)?,
     })
 }

@@ -55,7 +55,7 @@ use aya::maps::{MapData, RingBuf};
 use nix::sys::eventfd::EventFd;
 
 use crate::{
-    base::bell::bell,
+    base::bell::{bell, ring, silence},
     config::ReactorConfig,
     kernel::{levels::Levels, realtime::Realtime},
 };
@@ -259,8 +259,7 @@ impl Reactor {
 
     /// Silences the bell; call before taking the reports.
     pub fn silence(&self) {
-        // Nothing to read is as good.
-        let _ = self.shared.bell.read();
+        silence(&self.shared.bell);
     }
 
     pub fn next_report(&mut self) -> Option<Report> {
@@ -335,9 +334,4 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// Rings an eventfd; a full one is rung already.
-fn ring(fd: &EventFd) {
-    let _ = fd.write(1);
 }

@@ -30,7 +30,9 @@ pub(super) async fn wait(
         // The watches before the look, so that no creation falls in between.
         let current = tree()?;
         let watches = places(&current, kubepods);
-        let watches = watches.iter().filter_map(|p| DirectoryWatch::new(p).ok());
+        let watches = watches
+            .iter()
+            .filter_map(|p| DirectoryWatch::of_new(p).ok());
         let watches: Vec<_> = watches.collect();
         if current.id(kubepods).is_ok() {
             tokio::time::sleep(SETTLE).await;

@@ -18,7 +18,12 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    base::{bell::wait, clock, error::chain, worker::take_all},
+    base::{
+        bell::{silence, wait},
+        clock,
+        error::chain,
+        worker::take_all,
+    },
     colocation::{found::Originals, undo},
     hierarchy::converge::guard::Guard,
     kernel::{realtime, waits::Waits},
@@ -90,8 +95,7 @@ impl Thread {
         }
         loop {
             self.sleep();
-            // Nothing to read is as good.
-            let _ = self.bell.read();
+            silence(&self.bell);
             while let Some(wait) = self.waits.as_mut().and_then(Waits::next) {
                 self.waited(wait);
             }

@@ -23,8 +23,8 @@ use crate::{
     },
 };
 
-/// An offer that is older is stale, and than [`patience`] allows: the figures are read every 10 s at least, or each
-/// `sampling.interval`.
+/// An offer that is older than this, and than [`patience`] allows, is stale: the figures are read every 10 s at least, or
+/// each `sampling.interval`.
 const STALE: Duration = Duration::from_secs(60);
 
 /// The names of the resources.

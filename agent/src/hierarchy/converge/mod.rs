@@ -127,9 +127,7 @@ enum Message {
     Answer(CgroupPath),
     /// Usage may have fallen.
     Look,
-    /// The channel has closed.
-    End,
-    /// As the end, with the limits left to the agent that takes over.
+    /// As the end of the channel, with the limits left to the agent that takes over.
     HandOver,
 }
 

@@ -168,7 +168,7 @@ impl Thread {
             let mut next = match message {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Message::End),
+                Err(RecvTimeoutError::Disconnected) => return self.keeping.end(&self.parts, false),
             };
             let mut answers = Vec::new();
             while let Some(message) = next {
@@ -182,16 +182,12 @@ impl Thread {
                         answers.push(path);
                     }
                     Message::Look => {}
-                    Message::End | Message::HandOver => {
-                        let handed_over = matches!(message, Message::HandOver);
-                        self.keeping.end(&self.parts, handed_over);
-                        return;
-                    }
+                    Message::HandOver => return self.keeping.end(&self.parts, true),
                 }
                 next = match waiting.try_recv() {
                     Ok(message) => Some(message),
                     Err(TryRecvError::Empty) => None,
-                    Err(TryRecvError::Disconnected) => Some(Message::End),
+                    Err(TryRecvError::Disconnected) => return self.keeping.end(&self.parts, false),
                 };
             }
             self.open();

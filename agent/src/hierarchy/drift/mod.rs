@@ -30,6 +30,7 @@ use podwarden_policy::{
 
 use crate::{
     api::types::{EventKind, ForeignWriteCount, ForeignWriteStats},
+    base::clock,
     hierarchy::act::Performed,
 };
 pub use watches::WatchError;
@@ -114,17 +115,11 @@ impl Drift {
         };
         let contest = self.tracker.next_look().map(|at| self.epoch + at);
         let later = self.later_at.filter(|_| !self.later.is_empty());
-        let timer = async {
-            match contest.into_iter().chain(later).min().max(rest) {
-                Some(at) if contest.is_some() || later.is_some() => {
-                    tokio::time::sleep_until(at.into()).await;
-                }
-                _ => std::future::pending().await,
-            }
-        };
+        let due = contest.into_iter().chain(later).min();
+        let due = due.map(|at| rest.map_or(at, |rest| at.max(rest)));
         tokio::select! {
             () = notices => {}
-            () = timer => {}
+            () = clock::until(due) => {}
         }
     }
 

@@ -21,7 +21,10 @@ use super::{
     followed::{Followed, PROPERTIES},
 };
 use crate::{
-    base::{bell::wait, worker::take_all},
+    base::{
+        bell::{ring, silence, wait},
+        worker::take_all,
+    },
     kernel::realtime,
 };
 
@@ -78,8 +81,7 @@ impl Thread {
         }
         loop {
             self.sleep();
-            // Nothing to read is as good.
-            let _ = self.bell.read();
+            silence(&self.bell);
             // An older aim must not undo what the reconciler writes by a newer one.
             if !self.take_messages(messages) {
                 return;
@@ -225,10 +227,7 @@ impl Thread {
                 places.extend(uids.iter().flat_map(|uid| self.pod_made(uid)));
             }
             Ok(Reading::Drained) => {}
-            Ok(Reading::More) => {
-                // A full eventfd is rung already.
-                let _ = self.bell.write(1);
-            }
+            Ok(Reading::More) => ring(&self.bell),
             Err(error) => tracing::warn!(%error, "new cgroups could not be read of"),
         }
         self.settle(places);

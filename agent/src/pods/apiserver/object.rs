@@ -143,9 +143,9 @@ struct Meta {
     resource_version: Option<String>,
     generation: Option<i64>,
     deletion_timestamp: Option<String>,
-    #[serde(default, deserialize_with = "annotations")]
+    #[serde(deserialize_with = "annotations")]
     annotations: BTreeMap<String, String>,
-    #[serde(default, deserialize_with = "of_colocation")]
+    #[serde(deserialize_with = "of_colocation")]
     labels: BTreeMap<String, String>,
     owner_references: Option<Vec<Owner>>,
 }

@@ -15,7 +15,7 @@ use super::{
     error::RuntimeError,
     state::{Runtime, RuntimeState},
 };
-use crate::base::{backoff::Backoff, error, worker::Task};
+use crate::base::{backoff::Backoff, bell::ring, clock, error, worker::Task};
 
 /// Between two questions at least.
 const APART: Duration = Duration::from_millis(200);
@@ -70,8 +70,7 @@ impl Names {
         let mut known = self.known.clone();
         tokio::spawn(async move {
             while known.changed().await.is_ok() {
-                // A full eventfd is rung already.
-                let _ = bell.write(1);
+                ring(&bell);
             }
         });
     }
@@ -185,12 +184,7 @@ async fn follow(
         });
     };
     loop {
-        let wait = async {
-            match schedule.due() {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = schedule.due();
         tokio::select! {
             biased;
             sought = sought.recv() => {
@@ -201,7 +195,7 @@ async fn follow(
                 }
                 continue;
             }
-            () = wait => {}
+            () = clock::until(due.map(Instant::into_std)) => {}
         }
         let before = Arc::clone(&publish.borrow());
         let early = |state| {
