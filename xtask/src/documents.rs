@@ -120,9 +120,18 @@ impl<'a> Block<'a> {
     }
 }
 
-/// As a shell splits it, without its comment; a quoted word is one.
+/// As a shell splits it, without its comment; a quoted word is one. A quote that is not closed ends with the text: what is
+/// in it belongs to the command all the same.
 fn words(text: &str) -> Vec<String> {
-    Shlex::new(text).collect()
+    for close in ["", "'", "\""] {
+        let text = format!("{text}{close}");
+        let mut words = Shlex::new(&text);
+        let all = words.by_ref().collect();
+        if !words.had_error {
+            return all;
+        }
+    }
+    Vec::new()
 }
 
 #[cfg(test)]
@@ -140,6 +149,8 @@ mod tests {
             ["ln", "-s", "$(command -v x)", "/b#c"]
         );
         assert_eq!(words("# kubectl"), Vec::<String>::new());
+        assert_eq!(words("cargo run 'a b"), ["cargo", "run", "a b"]);
+        assert_eq!(words("cargo run \"a b"), ["cargo", "run", "a b"]);
     }
 
     #[test]

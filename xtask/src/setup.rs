@@ -125,9 +125,8 @@ fn fetch_prometheus(workspace: &Workspace) -> Result<()> {
         &workspace.logs().join("prometheus.log"),
     )?;
     for program in [workspace.promtool(), workspace.prometheus()] {
-        let bin = program.parent().context("it has no directory")?;
         let name = program.file_name().context("it has no name")?;
-        fs::create_dir_all(bin).with_context(|| format!("create {}", bin.display()))?;
+        cmd::create_parent(&program)?;
         fs::rename(root.join("usr/bin").join(name), &program)
             .with_context(|| format!("keep {}", program.display()))?;
     }

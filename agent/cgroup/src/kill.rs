@@ -68,7 +68,7 @@ pub struct Killed {
 /// allocating; it uses up to 128 KiB of stack and 64 file descriptors. Its methods take the kernel's cgroup locks
 /// for microseconds, but for those that say that they wait.
 ///
-/// Killed is not freed: the processes die, and give their memory back, after `kill` returns.
+/// Killed is not freed: the processes die, and give their memory back, after these return.
 #[derive(Debug)]
 pub struct KillHandle {
     method: Method,

@@ -6,8 +6,8 @@ use crate::{Result, io, mountinfo, tree::PROCS};
 
 /// Moves a process to the root of every mounted hierarchy, also of those without a controller that this crate
 /// uses: runtimes kill by `devices` or `cgroup.kill`, systemd by its own (`name=systemd`). A root holds
-/// processes on both versions and has no limits. Every hierarchy is tried; the first refusal is returned: on v2, where
-/// the mounted root is a container's, [`crate::Error::InternalProcesses`].
+/// processes on both versions and has no limits. Every hierarchy is tried; the first refusal is returned: `EBUSY` on v2,
+/// where the mounted root is a container's.
 pub fn leave_every_cgroup(pid: u32) -> Result<()> {
     let text = io::read_text(Path::new("/proc/self/mountinfo"))?;
     let mut roots = BTreeMap::<(bool, &str), mountinfo::Best>::new();

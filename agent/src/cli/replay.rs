@@ -112,10 +112,10 @@ fn files(archive: &File) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 impl Bundle {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let this = Self(files(&File::open(path)?).context(NO_BUNDLE)?);
-        let manifest: Option<Manifest> = this.json("manifest.json").context(NO_BUNDLE)?;
-        let manifest = manifest
-            .context("it has no manifest.json")
-            .context(NO_BUNDLE)?;
+        let manifest = this.json("manifest.json");
+        let manifest =
+            manifest.and_then(|found: Option<Manifest>| found.context("it has no manifest.json"));
+        let manifest = manifest.context(NO_BUNDLE)?;
         ensure!(
             manifest.version <= VERSION,
             "it is of podwarden {}; use that version to replay it",

@@ -30,8 +30,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Parent of kubepods, relative to each controller's mount point [default: /]
-    #[arg(long, value_name = "PATH")]
-    cgroup_root: Option<CgroupRoot>,
+    #[arg(long, value_name = "PATH", value_parser = |path: &str| path.parse::<CgroupRoot>().map(|root| root.0))]
+    cgroup_root: Option<String>,
     /// Who names the cgroups [default: auto, which is both]
     #[arg(long, value_name = "DRIVER", value_parser = ["auto", "cgroupfs", "systemd"])]
     cgroup_driver: Option<String>,
@@ -57,13 +57,10 @@ struct Answer<'a> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut flags = Vec::new();
     for (flag, value) in [
-        (
-            "--cgroup-root",
-            args.cgroup_root.as_ref().map(|root| root.0.as_str()),
-        ),
-        ("--cgroup-driver", args.cgroup_driver.as_deref()),
+        ("--cgroup-root", &args.cgroup_root),
+        ("--cgroup-driver", &args.cgroup_driver),
     ] {
-        flags.extend(value.into_iter().flat_map(|value| [flag, value]));
+        flags.extend(value.iter().flat_map(|value| [flag, value]));
     }
     let overrides = Overrides::from_flags(flags)?;
     let config = Config::load(args.config.as_deref(), overrides)?;

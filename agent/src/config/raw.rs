@@ -164,7 +164,7 @@ pub(crate) struct RawConfig {
     pub(super) node_condition: Option<bool>,
     /// The old name of `evictionStatus`.
     #[arg(skip)]
-    #[serde(default, deserialize_with = "marks", rename = "marks")]
+    #[serde(deserialize_with = "marks", rename = "marks")]
     _marks: (),
 }
 

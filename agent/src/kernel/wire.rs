@@ -43,7 +43,7 @@ where
     /// The value at the beginning of `bytes`; `None` where they are too few.
     pub(super) fn read(bytes: &[u8]) -> Option<T> {
         let bytes = bytes.get(..size_of::<T>())?;
-        // SAFETY: they are as many as the value has, which any bytes are.
+        // SAFETY: there are as many bytes as a `T` has, and any bytes are one.
         let Self(value) = unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() };
         Some(value)
     }

@@ -28,9 +28,7 @@ pub(super) struct Archive {
 impl Archive {
     /// Begins a new file.
     pub(super) fn create(path: &Path) -> Result<Self> {
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
+        xtask::cmd::create_parent(path)?;
         let out = File::create(path).with_context(|| format!("create {}", path.display()))?;
         Ok(Self::of(out, path))
     }

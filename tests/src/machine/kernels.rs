@@ -74,8 +74,7 @@ impl Kernel {
             let image = find_image(&unpacked)
                 .with_context(|| format!("{package} holds no bootable image"))?;
             let kept = self.kept_at(workspace);
-            let dir = kept.parent().context("the image has no directory")?;
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+            cmd::create_parent(&kept)?;
             // Moved into place as a whole: an interrupted fetch leaves no half image.
             fs::rename(&image, &kept).with_context(|| format!("keep {}", kept.display()))?;
             fs::remove_dir_all(&unpacked)

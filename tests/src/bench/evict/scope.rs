@@ -85,8 +85,7 @@ impl OomdUnit {
             Path::new(DISK).exists(),
             "{DISK} is missing: systemd-oomd takes swap, and this runs in a test machine (--vm)"
         );
-        let dir = Path::new(CONFIG).parent().context("a directory")?;
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        xtask::cmd::create_parent(Path::new(CONFIG))?;
         fs::write(CONFIG, "[OOM]\nDefaultMemoryPressureDurationSec=1s\n")
             .with_context(|| format!("write {CONFIG}"))?;
         run("mkswap", &["--quiet", DISK])?;
