@@ -57,8 +57,9 @@ enum What {
     },
     /// A protected pod's latency beside best-effort work: weights alone, the koordlet's laws, podwarden.
     Cpu {
-        /// Handed to the benchmark: --app probe,server,bursts, --load hogs,threads,forks, --keeper
-        /// alone,weights,koordlet,idle,sched-idle,slice,quota,cpus,burst,wait, --limit none,500m, --seconds N, --runs N, --json FILE.
+        /// Handed to the benchmark: --app probe,server,bursts, --load hogs,threads,forks,streams,batch, --keeper
+        /// alone,weights,koordlet,idle,sched-idle,slice,quota,cpus,own,assist,wait, --limit none,500m, --seconds N, --runs N,
+        /// --json FILE.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },

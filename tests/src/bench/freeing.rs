@@ -22,7 +22,7 @@ use crate::harness::{
     self, Cgroup, Workload, catch_signals, check_interrupt, make_fifo, monotonic, remove_stale,
     sleep,
 };
-use crate::workload::latency::{Lateness, WORKS_A_SECOND};
+use crate::workload::latency::{EVERY_US, Lateness, WORKS_A_SECOND};
 
 const MIB: u64 = 1 << 20;
 /// The victim's, which holds 2 GiB with them.
@@ -205,7 +205,7 @@ fn once(context: &Context, by: By, sizes: &Sizes) -> Result<Seen> {
         anyhow::bail!("{who} was killed");
     }
     ground.finish()?;
-    let late = Lateness::read(&out)?;
+    let late = Lateness::read(&out, EVERY_US)?;
     let quiet = let_go - u64::try_from((QUIET * 9 / 10).as_nanos())?..let_go;
     let last = late.last_due();
     ensure!(

@@ -26,6 +26,9 @@ pub(crate) struct Burn {
     /// Threads.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Its work is to write through so much memory of each thread, MiB, in place of computing.
+    #[arg(long)]
+    stream_mib: Option<usize>,
     /// Runs on this CPU only.
     #[arg(long)]
     pin: Option<usize>,
@@ -54,10 +57,11 @@ impl Burn {
         let until = self
             .cpu_ms
             .map(|ms| thread_cpu() + Duration::from_millis(ms));
+        let mut stream = Stream::new(self.stream_mib.unwrap_or(0) << 20);
         loop {
             let turn = Instant::now();
             while turn.elapsed() < busy {
-                std::hint::spin_loop();
+                stream.step();
                 if until.is_some_and(|until| thread_cpu() >= until) {
                     return;
                 }
@@ -66,6 +70,41 @@ impl Burn {
                 return;
             }
             thread::sleep(PERIOD - busy);
+        }
+    }
+}
+
+/// Memory that is written again and again from one end to the other.
+struct Stream {
+    memory: Vec<u8>,
+    at: usize,
+}
+
+impl Stream {
+    /// Written at a time: some microseconds of work.
+    const STEP: usize = 64 << 10;
+
+    fn new(bytes: usize) -> Self {
+        Self {
+            memory: vec![0; bytes],
+            at: 0,
+        }
+    }
+
+    /// Without memory it waits for a moment.
+    fn step(&mut self) {
+        let end = (self.at + Self::STEP).min(self.memory.len());
+        match self.memory.get_mut(self.at..end) {
+            Some(part) if !part.is_empty() => {
+                let next = part[0].wrapping_add(1);
+                part.fill(next);
+                std::hint::black_box(part);
+                self.at = end;
+            }
+            _ => {
+                std::hint::spin_loop();
+                self.at = 0;
+            }
         }
     }
 }

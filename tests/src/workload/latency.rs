@@ -20,7 +20,7 @@ use crate::harness::monotonic;
 pub(crate) const MESSAGE: usize = 8;
 
 /// Between two pieces of work, unless a probe is told another time, microseconds.
-const EVERY_US: u64 = 2000;
+pub(crate) const EVERY_US: u64 = 2000;
 /// So many are due in a second then.
 pub(crate) const WORKS_A_SECOND: u32 = 500;
 
@@ -64,33 +64,47 @@ fn first_due(out: &Path) -> PathBuf {
     out.with_extension("due")
 }
 
-/// What a probe with [`EVERY_US`] has written.
+/// What a probe has written.
 #[derive(Debug)]
 pub(crate) struct Lateness {
     first_due: u64,
+    every_us: u64,
     late_us: Vec<u64>,
 }
 
+/// One piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// When it was due, `CLOCK_MONOTONIC`, nanoseconds.
+    pub(crate) due: u64,
+    /// From then until it was done, microseconds.
+    pub(crate) late_us: u64,
+}
+
 impl Lateness {
-    /// Reads the file `--out` of a probe that has ended.
-    pub(crate) fn read(out: &Path) -> Result<Self> {
+    /// Reads the file `--out` of a probe that has ended, which had `--every-us`.
+    pub(crate) fn read(out: &Path, every_us: u64) -> Result<Self> {
         let text = |path: &Path| {
             fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
         };
         Ok(Self {
             first_due: text(&first_due(out))?.parse()?,
+            every_us,
             late_us: serde_json::from_str(&text(out)?)?,
         })
     }
 
-    /// How late those pieces of work were done that were due in `times`, `CLOCK_MONOTONIC`, microseconds.
-    pub(crate) fn due_in(&self, times: Range<u64>) -> Vec<u64> {
+    /// All of it, in the order in which it was due.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
         let due = (0..).map(|number| self.due(number));
         let pairs = self.late_us.iter().zip(due);
-        pairs
-            .filter(|(_, due)| times.contains(due))
-            .map(|(late, _)| *late)
-            .collect()
+        pairs.map(|(&late_us, due)| Piece { due, late_us })
+    }
+
+    /// How late those pieces of work were done that were due in `times`, `CLOCK_MONOTONIC`, microseconds.
+    pub(crate) fn due_in(&self, times: Range<u64>) -> Vec<u64> {
+        let pieces = self.pieces().filter(|piece| times.contains(&piece.due));
+        pieces.map(|piece| piece.late_us).collect()
     }
 
     /// When the last piece was due.
@@ -99,7 +113,7 @@ impl Lateness {
     }
 
     fn due(&self, number: u64) -> u64 {
-        self.first_due + number * EVERY_US * 1000
+        self.first_due + number * self.every_us * 1000
     }
 }
 
@@ -208,6 +222,7 @@ mod tests {
     fn pieces_of_work_are_chosen_by_when_they_were_due() {
         let late = Lateness {
             first_due: 5_000_000,
+            every_us: EVERY_US,
             late_us: vec![1, 2, 3, 4],
         };
         assert_eq!(late.due_in(0..u64::MAX), [1, 2, 3, 4]);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::harness::make_fifo;
-use crate::workload::latency::{MESSAGE, exact_sleep, micros};
+use crate::harness::{make_fifo, monotonic};
+use crate::workload::latency::{MESSAGE, Piece, exact_sleep, micros};
 
 /// Requests go round these.
 const CONNECTIONS: usize = 4;
@@ -20,8 +20,8 @@ const SEED: u64 = 18;
 /// After the last request was due its reply is waited for at most this long.
 const LATEST: Duration = Duration::from_secs(10);
 
-/// Sends `count` requests to a port of loopback; how long after each was due its reply was there, microseconds.
-pub(super) fn measure(port: u16, count: usize) -> Result<Vec<u64>> {
+/// Sends `count` requests to a port of loopback; when each was due and how long after that its reply was there.
+pub(super) fn measure(port: u16, count: usize) -> Result<Vec<Piece>> {
     let due = times(count);
     let mut streams = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -30,7 +30,8 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<u64>> {
         streams.push(stream);
     }
     let end = due.last().copied().unwrap_or_default() + LATEST;
-    let start = Instant::now() + Duration::from_millis(10);
+    let lead = Duration::from_millis(10);
+    let (start, first) = (Instant::now() + lead, monotonic() + nanos(lead));
     let (tell, told) = channel();
     thread::scope(|scope| {
         for stream in &streams {
@@ -57,6 +58,19 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<u64>> {
             .map_err(|_| anyhow::anyhow!("the client panicked"))??;
         replies
     })
+    .map(|late| {
+        let pieces = due.iter().zip(late);
+        pieces
+            .map(|(due, late_us)| Piece {
+                due: first + nanos(*due),
+                late_us,
+            })
+            .collect()
+    })
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn send(streams: &[TcpStream], due: &[Duration], start: Instant) -> Result<()> {
@@ -77,23 +91,25 @@ fn fifo() -> Result<()> {
     make_fifo(50).context("SCHED_FIFO for the client")
 }
 
+/// By the requests' numbers.
 fn replies(
     told: &std::sync::mpsc::Receiver<(u64, Instant)>,
     due: &[Duration],
     start: Instant,
     end: Duration,
 ) -> Result<Vec<u64>> {
-    let mut late = Vec::with_capacity(due.len());
-    while late.len() < due.len() {
+    let mut late = vec![0; due.len()];
+    let mut lost = due.len();
+    while lost > 0 {
         let left = (start + end).saturating_duration_since(Instant::now());
         let Ok((number, at)) = told.recv_timeout(left) else {
             break;
         };
-        let due = due.get(usize::try_from(number)?);
-        let due = start + *due.context("a reply to no request")?;
-        late.push(micros(at.saturating_duration_since(due)));
+        let number = usize::try_from(number)?;
+        let due = start + *due.get(number).context("a reply to no request")?;
+        late[number] = micros(at.saturating_duration_since(due));
+        lost -= 1;
     }
-    let lost = due.len() - late.len();
     ensure!(lost == 0, "{lost} of {} requests got no reply", due.len());
     Ok(late)
 }

@@ -10,47 +10,129 @@ use serde::Serialize;
 use super::scene::Measured;
 use super::{Keeper, Setting, name};
 use crate::harness::quantile;
+use crate::workload::latency::Piece;
 
-/// One kind of run, with the figures of all its runs.
+/// One kind of run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
     #[serde(flatten)]
     pub(super) setting: Setting,
-    /// From when each piece of work was due until it was done, microseconds, ascending.
+    runs: Vec<Run>,
+}
+
+/// What one run gave.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Run {
+    /// How late each piece of work was done, microseconds, ascending.
     late_us: Vec<u64>,
     /// CPU time of the best-effort pod, seconds.
     best_effort: f64,
     /// CPU time that was free for it, seconds.
     free: f64,
+    /// From when best-effort work began, with the time of that.
+    #[serde(skip)]
+    pieces: Vec<Piece>,
+    #[serde(skip)]
+    began: u64,
+}
+
+/// A quantile, thousandths.
+const P50: usize = 500;
+const P99: usize = 990;
+const P999: usize = 999;
+const MOST: usize = 1000;
+/// p99 is back once it is at most so many times that of the work alone.
+const BACK: f64 = 1.15;
+/// The time whose p99 that is, nanoseconds.
+const BACK_OVER: u64 = 1_000_000_000;
+
+impl Run {
+    fn late_ms(&self, thousandths: usize) -> f64 {
+        quantile(&self.late_us, thousandths).unwrap_or_default() as f64 / 1000.0
+    }
+
+    /// How long after best-effort work began p99 is back at a bound, milliseconds; none where it does not come back.
+    fn back_ms(&self, bound_ms: f64) -> Option<f64> {
+        let last = self.pieces.last()?.due;
+        let begins = self.pieces.iter().enumerate();
+        let mut whole = begins.take_while(|(_, piece)| piece.due + BACK_OVER <= last);
+        let (_, first) = whole.find(|(at, first)| {
+            let second = self.pieces[*at..].iter();
+            let second = second.take_while(|piece| piece.due < first.due + BACK_OVER);
+            let mut late: Vec<u64> = second.map(|piece| piece.late_us).collect();
+            late.sort_unstable();
+            quantile(&late, P99).is_some_and(|p99| p99 as f64 / 1000.0 <= bound_ms)
+        })?;
+        Some((first.due - self.began) as f64 / 1e6)
+    }
 }
 
 impl Row {
     pub(super) fn new(setting: Setting) -> Self {
         Self {
             setting,
-            late_us: Vec::new(),
-            best_effort: 0.0,
-            free: 0.0,
+            runs: Vec::new(),
         }
     }
 
     pub(super) fn add(&mut self, measured: Measured) {
-        self.late_us.extend(measured.late_us);
-        self.late_us.sort_unstable();
-        self.best_effort += measured.best_effort;
-        self.free += measured.free;
+        let Measured {
+            pieces,
+            began,
+            steady,
+            best_effort,
+            free,
+        } = measured;
+        let late = pieces.iter().filter(|piece| piece.due >= steady);
+        let mut late_us: Vec<u64> = late.map(|piece| piece.late_us).collect();
+        late_us.sort_unstable();
+        self.runs.push(Run {
+            late_us,
+            best_effort,
+            free,
+            pieces,
+            began,
+        });
     }
 
-    /// The value that this many thousandths of all do not exceed, milliseconds.
-    fn quantile(&self, thousandths: usize) -> f64 {
-        quantile(&self.late_us, thousandths).unwrap_or_default() as f64 / 1000.0
+    /// The median over the runs; of an even number the lower one.
+    fn median(&self, of: impl Fn(&Run) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.runs.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        quantile(&values, P50).unwrap_or_default()
+    }
+
+    /// What this many thousandths of a run do not exceed, milliseconds.
+    fn late_ms(&self, thousandths: usize) -> f64 {
+        self.median(|run| run.late_ms(thousandths))
     }
 
     /// What the best-effort pod used of the free CPU, percent.
     fn used(&self) -> Option<f64> {
-        (self.setting.keeper != Keeper::Alone && self.free > 0.0)
-            .then(|| 100.0 * self.best_effort / self.free)
+        (self.setting.keeper != Keeper::Alone).then(|| {
+            self.median(|run| match run.free > 0.0 {
+                true => 100.0 * run.best_effort / run.free,
+                false => 0.0,
+            })
+        })
+    }
+
+    /// The figures beside those of the same work alone.
+    fn beside(&self, alone: Option<&Self>) -> [Option<String>; 3] {
+        let times = |thousandths| {
+            let alone = alone?.late_ms(thousandths);
+            (alone > 0.0).then(|| format!("x{:.2}", self.late_ms(thousandths) / alone))
+        };
+        let back = alone.map(|alone| {
+            let bound = BACK * alone.late_ms(P99);
+            match self.median(|run| run.back_ms(bound).unwrap_or(f64::INFINITY)) {
+                f64::INFINITY => "never".to_owned(),
+                ms => format!("{ms:.0}"),
+            }
+        });
+        [times(P99), times(P999), back]
     }
 }
 
@@ -66,9 +148,8 @@ impl fmt::Display for Row {
             Keeper::Alone => "-".to_owned(),
             _ => name(load),
         };
-        let used = self
-            .used()
-            .map_or_else(|| "-".to_owned(), |used| format!("{used:.0}"));
+        let used = self.used().map(|used| format!("{used:.0}"));
+        let works: usize = self.runs.iter().map(|run| run.late_us.len()).sum();
         write!(
             f,
             "{:<8} {:<6} {:<8} {:<10} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>8} {:>8}",
@@ -76,19 +157,19 @@ impl fmt::Display for Row {
             name(limit),
             load,
             name(keeper),
-            self.quantile(500),
-            self.quantile(990),
-            self.quantile(999),
-            self.quantile(1000),
-            used,
-            self.late_us.len()
+            self.late_ms(P50),
+            self.late_ms(P99),
+            self.late_ms(P999),
+            self.late_ms(MOST),
+            used.as_deref().unwrap_or("-"),
+            works
         )
     }
 }
 
 pub(super) fn print(rows: &[Row], runs: u32, seconds: u32) {
     println!(
-        "{:<8} {:<6} {:<8} {:<10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "{:<8} {:<6} {:<8} {:<10} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "APP",
         "LIMIT",
         "LOAD",
@@ -98,15 +179,33 @@ pub(super) fn print(rows: &[Row], runs: u32, seconds: u32) {
         "p99.9 ms",
         "MOST ms",
         "BE %",
-        "WORKS"
+        "WORKS",
+        "p99",
+        "p99.9",
+        "BACK ms"
     );
     for row in rows {
-        println!("{row}");
+        let figures = row.beside(alone(rows, row.setting));
+        let [p99, p999, back] = figures.map(|figure| figure.unwrap_or_else(|| "-".to_owned()));
+        println!("{row} {p99:>8} {p999:>8} {back:>8}");
     }
     println!(
-        "{runs} run(s) of {seconds} s each; BE: best-effort work as a share of the CPU that was free; kernel {}",
+        "medians of {runs} run(s) of {seconds} s each; BE: best-effort work as a share of the CPU that was free; x: times that \
+         of the same work alone; BACK: from the begin of best-effort work until p99 is at most {BACK} times that; kernel {}",
         crate::harness::kernel_release()
     );
+}
+
+/// The same work without any beside it, where that was measured.
+fn alone(rows: &[Row], setting: Setting) -> Option<&Row> {
+    let same = |row: &&Row| {
+        let Setting { app, limit, .. } = row.setting;
+        (app, limit) == (setting.app, setting.limit)
+    };
+    let mut alone = rows
+        .iter()
+        .filter(|row| row.setting.keeper == Keeper::Alone);
+    alone.find(same).filter(|_| setting.keeper != Keeper::Alone)
 }
 
 pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
@@ -119,22 +218,78 @@ mod tests {
     use super::super::{App, Limit, Load};
     use super::*;
 
-    #[test]
-    fn quantiles_are_values_that_were_measured() {
-        let mut row = Row::new(Setting {
-            app: App::Probe,
-            limit: Limit::None,
-            load: Load::Hogs,
-            keeper: Keeper::Weights,
-        });
-        assert_eq!(row.quantile(990), 0.0);
-        row.add(Measured {
-            late_us: (1..=1000).rev().map(|n| n * 1000).collect(),
+    const SETTING: Setting = Setting {
+        app: App::Probe,
+        limit: Limit::None,
+        load: Load::Hogs,
+        keeper: Keeper::Weights,
+    };
+
+    /// A run with a piece each 2 ms, all from when best-effort work began.
+    fn run(late_us: impl Iterator<Item = u64>) -> Measured {
+        let pieces = (0..).zip(late_us);
+        Measured {
+            pieces: pieces
+                .map(|(number, late_us)| Piece {
+                    due: 5_000_000 + number * 2_000_000,
+                    late_us,
+                })
+                .collect(),
+            began: 5_000_000,
+            steady: 5_000_000,
             best_effort: 1.0,
             free: 4.0,
-        });
-        let quantiles = [500, 990, 999, 1000].map(|at| row.quantile(at));
+        }
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let mut row = Row::new(SETTING);
+        assert_eq!(row.late_ms(P99), 0.0);
+        row.add(run((1..=1000).rev().map(|n| n * 1000)));
+        let quantiles = [P50, P99, P999, MOST].map(|at| row.late_ms(at));
         assert_eq!(quantiles, [500.0, 990.0, 999.0, 1000.0]);
         assert_eq!(row.used(), Some(25.0));
+    }
+
+    #[test]
+    fn a_run_that_the_host_disturbed_moves_no_figure() {
+        let mut row = Row::new(SETTING);
+        for late in [600, 40_000, 620] {
+            row.add(run(std::iter::repeat_n(late, 1000)));
+        }
+        assert_eq!(row.late_ms(P999), 0.62);
+    }
+
+    #[test]
+    fn only_what_is_due_when_it_is_steady_counts_in_a_quantile() {
+        let mut row = Row::new(SETTING);
+        let measured = run((0..1000).map(|n| if n < 500 { 9_000 } else { 600 }));
+        row.add(Measured {
+            steady: 5_000_000 + 500 * 2_000_000,
+            ..measured
+        });
+        assert_eq!(row.late_ms(MOST), 0.6);
+        assert_eq!(row.runs[0].late_us.len(), 500);
+    }
+
+    #[test]
+    fn p99_is_back_where_a_second_of_it_begins() {
+        let mut alone = Row::new(Setting {
+            keeper: Keeper::Alone,
+            ..SETTING
+        });
+        alone.add(run(std::iter::repeat_n(600, 2000)));
+        let mut row = Row::new(SETTING);
+        // 300 ms of waiting, and then one piece in a hundred that is late.
+        let late = |n: u64| if n < 150 || n.is_multiple_of(100) { 9_000 } else { 600 };
+        row.add(run((0..2000).map(late)));
+        // A second has 500 pieces, five of which may be late.
+        assert_eq!(row.beside(Some(&alone))[2].as_deref(), Some("300"));
+        let mut waiting = Row::new(SETTING);
+        waiting.add(run(std::iter::repeat_n(9_000, 2000)));
+        assert_eq!(waiting.beside(Some(&alone))[2].as_deref(), Some("never"));
+        assert_eq!(waiting.beside(Some(&alone))[0].as_deref(), Some("x15.00"));
+        assert_eq!(waiting.beside(None), [None, None, None]);
     }
 }

@@ -1,28 +1,38 @@
 //! One run: a node with a protected pod and a best-effort pod.
 
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::signal::Signal;
 use podwarden_policy::settings::Controller;
 
 use super::laws::Laws;
 use super::{App, Keeper, Limit, Load, Setting, client, mechanism};
 use crate::cases::Context;
-use crate::harness::{Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually, sleep};
+use crate::harness::{
+    Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually, monotonic, sleep,
+};
+use crate::workload::latency::{EVERY_US, Lateness, Piece, WORKS_A_SECOND};
 
 /// The protected pod's limit in a period of 100 ms, microseconds, and its request.
 const LIMIT_US: u64 = 50_000;
 const REQUEST: &str = "500m";
-/// The best-effort pod runs this long before anything is measured.
-const WARM_UP: Duration = Duration::from_secs(2);
+/// The protected pod works this long, seconds, before best-effort work begins.
+const LEAD: u32 = 1;
+/// The best-effort pod runs this long, seconds, before what the quantiles are of.
+const WARM_UP: u32 = 2;
 
 /// What one run gave.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// From when each piece of work was due until it was done, microseconds.
-    pub(super) late_us: Vec<u64>,
+    /// The protected pod's, from when best-effort work began, in the order in which it was due.
+    pub(super) pieces: Vec<Piece>,
+    /// When best-effort work began, `CLOCK_MONOTONIC`, nanoseconds.
+    pub(super) began: u64,
+    /// What is due from then on is what the quantiles are of.
+    pub(super) steady: u64,
     /// CPU time of the best-effort pod, seconds.
     pub(super) best_effort: f64,
     /// CPU time that was free for it, seconds.
@@ -36,76 +46,148 @@ struct Used {
     best_effort: Duration,
 }
 
+/// Best-effort work that runs.
+struct Beside {
+    /// Ends with it.
+    _work: Option<Workload>,
+    began: u64,
+    steady: u64,
+    used: Used,
+}
+
 pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Result<Measured> {
     let mut node = Node::start(context, &options(setting))?;
     let protected = node.pod(match setting.limit {
         Limit::None => PodSpec::new("web", Qos::Burstable, REQUEST, "64Mi"),
         Limit::Half => PodSpec::new("web", Qos::Guaranteed, REQUEST, "64Mi"),
     })?;
-    let best_effort = node.pod(PodSpec::best_effort("batch"))?;
+    let best_effort = node.pod(match setting.load {
+        Load::Batch => PodSpec::batch("batch", cpus() as u64 * 1000, "1Gi"),
+        _ => PodSpec::best_effort("batch"),
+    })?;
     let tier = node.tier("besteffort")?;
     if setting.limit == Limit::Half {
         // As the runtime does; the pod's own is the agent's.
-        set_quota(&protected.main, LIMIT_US)?;
+        set_quota(&protected.main, Some(LIMIT_US))?;
         eventually(node.limit(), || {
             let quota = quota(&protected.cgroup)?;
             ensure!(quota == LIMIT_US.to_string(), "the pod's quota is {quota}");
             Ok(())
         })?;
     }
-    let without_agent = !matches!(setting.keeper, Keeper::Burst | Keeper::Wait);
-    if without_agent {
+    if !matches!(setting.keeper, Keeper::Own | Keeper::Wait) {
         let limit = node.limit();
         node.agent.stop(Signal::SIGTERM, limit)?;
     }
-    mechanism::prepare(setting.keeper, &tier)?;
-    let loads = match setting.keeper {
-        Keeper::Alone => Vec::new(),
-        _ => vec![start_load(&best_effort, setting.load)?],
-    };
-    if setting.keeper == Keeper::SchedIdle {
-        mechanism::make_idle(&best_effort.main)?;
+    if setting.keeper == Keeper::Assist {
+        let options = Options {
+            assist: true,
+            ..options(setting)
+        };
+        node.agent = Agent::spawn(context.agent(), &node.sandbox, &options)?;
+        node.agent.wait_ready(node.limit())?;
     }
+    if setting.load == Load::Batch {
+        batch_weight(&node, &best_effort, setting.keeper)?;
+    }
+    mechanism::prepare(setting.keeper, &tier)?;
     let laws = match setting.keeper {
         Keeper::Koordlet => Some(Laws::start(&node, &protected, &tier)?),
         _ => None,
     };
-    sleep(WARM_UP)?;
-    let before = Used::now(&tier)?;
-    let late_us = work(&node, &protected, setting, seconds)?;
+    let (pieces, beside) = thread::scope(|scope| {
+        let pieces = scope.spawn(|| work(&node, &protected, setting, LEAD + WARM_UP + seconds));
+        // Here: a workload ends with the thread that started it.
+        let beside = begin_beside(&best_effort, &tier, setting);
+        let pieces = pieces.join();
+        let pieces = pieces.map_err(|_| anyhow!("what starts the protected pod's work panicked"));
+        anyhow::Ok((pieces??, beside?))
+    })?;
     let after = Used::now(&tier)?;
     if let Some(laws) = laws {
         laws.end()?;
     }
-    drop(loads);
-    finish(node, without_agent, &[protected, best_effort])?;
-    Ok(Used::between(&before, &after, late_us))
+    let measured = beside.until(&after, pieces);
+    drop(beside);
+    finish(node, setting, &[protected, best_effort])?;
+    Ok(measured)
+}
+
+/// Begins it while the protected pod works, and returns once the quantiles are to begin.
+fn begin_beside(pod: &Pod, tier: &Cgroup, setting: Setting) -> Result<Beside> {
+    sleep(Duration::from_secs(LEAD.into()))?;
+    let work = match setting.keeper {
+        Keeper::Alone => None,
+        _ => Some(start_load(pod, setting.load)?),
+    };
+    let began = monotonic();
+    if setting.keeper == Keeper::SchedIdle {
+        mechanism::make_idle(&pod.main)?;
+    }
+    sleep(Duration::from_secs(WARM_UP.into()))?;
+    Ok(Beside {
+        _work: work,
+        began,
+        steady: monotonic(),
+        used: Used::now(tier)?,
+    })
+}
+
+/// Gives the best-effort pod and its container the weight of all CPUs, where it is not podwarden that does, and no quota:
+/// the koordlet takes that away as well where the tier is to have one, which v1 refuses below a child's.
+fn batch_weight(node: &Node, pod: &Pod, keeper: Keeper) -> Result<()> {
+    /// Of 2 CPUs, on v2 as the kubelet converts it.
+    const TWO: (&str, &str) = ("2048", "79");
+    for cgroup in [&pod.cgroup, &pod.main] {
+        let path = file(cgroup, Controller::Cpu, WEIGHT)?;
+        let weight = match path.ends_with(WEIGHT.0) {
+            true => TWO.0,
+            false => TWO.1,
+        };
+        if !keeper.is_podwarden() {
+            fs::write(&path, weight).with_context(|| format!("write {}", path.display()))?;
+            set_quota(cgroup, None)?;
+        }
+        eventually(node.limit(), || {
+            let found = fs::read_to_string(&path)?;
+            let (least, found): (u64, u64) = (weight.parse()?, found.trim().parse()?);
+            ensure!(found >= least, "{} holds {found}", path.display());
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 fn options(setting: Setting) -> Options {
-    let config = match setting.keeper {
-        Keeper::Burst => "colocation:\n  cpuBurstStrategy: {policy: auto}\n",
-        Keeper::Wait => {
-            "colocation:\n  cpuBurstStrategy: {policy: auto}\n  \
-             cpuWaitStrategy: {enable: true, objective: 1ms}\n"
-        }
-        _ => "",
+    let mut keys = Vec::new();
+    if setting.keeper.is_podwarden() {
+        keys.push("cpuBurstStrategy: {policy: auto}");
+    }
+    if setting.keeper == Keeper::Wait {
+        keys.push("cpuWaitStrategy: {enable: true, objective: 1ms}");
+    }
+    if setting.load == Load::Batch {
+        keys.push("reclaimed: {enforce: true}");
+    }
+    let config = match keys.is_empty() {
+        true => String::new(),
+        false => format!("colocation: {{{}}}\n", keys.join(", ")),
     };
     Options {
         // One name for each run, as long as the benchmark.
         cpu: cpus().to_string().leak(),
-        config: config.to_owned(),
+        config,
         ..Options::default()
     }
 }
 
 pub(super) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, Into::into)
+    thread::available_parallelism().map_or(1, Into::into)
 }
 
 fn start_load(pod: &Pod, load: Load) -> Result<Workload> {
     pod.start(match load {
-        Load::Hogs => &["burn", "--threads", "6", "--for-ms", "10000000"],
+        Load::Hogs | Load::Batch => &["burn", "--threads", "6", "--for-ms", "10000000"],
         Load::Threads => &["burn", "--threads", "64", "--for-ms", "10000000"],
         Load::Forks => &[
             "storm",
@@ -116,36 +198,44 @@ fn start_load(pod: &Pod, load: Load) -> Result<Workload> {
             "--parallel",
             "32",
         ],
+        Load::Streams => &[
+            "burn",
+            "--threads",
+            "6",
+            "--stream-mib",
+            "64",
+            "--for-ms",
+            "10000000",
+        ],
     })
 }
 
 /// Lets the protected pod work for so long.
-fn work(node: &Node, pod: &Pod, setting: Setting, seconds: u32) -> Result<Vec<u64>> {
+fn work(node: &Node, pod: &Pod, setting: Setting, seconds: u32) -> Result<Vec<Piece>> {
     let out = node.sandbox.dir().join("late.json");
     let path = out.to_str().context("a path that is not UTF-8")?;
     let limit = Duration::from_secs(u64::from(seconds) * 4 + 60);
-    let probe = |every_us: u32, work_us: u32| {
-        let count = (seconds * 1_000_000 / every_us).max(1);
-        let numbers = [every_us, work_us, count].map(|number| number.to_string());
-        let [every_us, work_us, count] = &numbers;
+    let probe = |every_us: u64, work_us: u64| {
+        let count = (u64::from(seconds) * 1_000_000 / every_us).max(1);
+        let [every, work, count] = [every_us, work_us, count].map(|number| number.to_string());
         let mut probe = pod.start(&[
             "probe",
             "--every-us",
-            every_us,
+            &every,
             "--work-us",
-            work_us,
+            &work,
             "--count",
-            count,
+            &count,
             "--out",
             path,
         ])?;
         began(pod, setting)?;
         let status = probe.wait(limit)?;
         ensure!(status.success(), "the probe ended with {status}");
-        Ok(serde_json::from_str(&fs::read_to_string(&out)?)?)
+        Ok(Lateness::read(&out, every_us)?.pieces().collect())
     };
     match setting.app {
-        App::Probe => probe(2_000, 500),
+        App::Probe => probe(EVERY_US, 500),
         App::Bursts => probe(500_000, 90_000),
         App::Server => {
             let _server = pod.start(&["serve", "--port-file", path])?;
@@ -154,7 +244,7 @@ fn work(node: &Node, pod: &Pod, setting: Setting, seconds: u32) -> Result<Vec<u6
                 let text = fs::read_to_string(&out).context("the server has no port yet")?;
                 Ok(text.parse()?)
             })?;
-            client::measure(port, seconds as usize * 500)
+            client::measure(port, (seconds * WORKS_A_SECOND) as usize)
         }
     }
 }
@@ -175,14 +265,20 @@ impl Used {
             best_effort: Duration::from_nanos(tier.cpu_ns()?),
         })
     }
+}
 
-    fn between(before: &Self, after: &Self, late_us: Vec<u64>) -> Measured {
+impl Beside {
+    fn until(&self, after: &Used, mut pieces: Vec<Piece>) -> Measured {
+        let before = &self.used;
         let all = after.at.duration_since(before.at) * u32::try_from(cpus()).unwrap_or(1);
         let best_effort = after.best_effort.saturating_sub(before.best_effort);
         // More than there is where the host took time: nothing was idle then.
         let idle = all.saturating_sub(after.node.saturating_sub(before.node));
+        pieces.retain(|piece| piece.due >= self.began);
         Measured {
-            late_us,
+            pieces,
+            began: self.began,
+            steady: self.steady,
             best_effort: best_effort.as_secs_f64(),
             free: (idle + best_effort).as_secs_f64(),
         }
@@ -206,10 +302,10 @@ pub(super) fn busy() -> Result<Duration> {
     ))
 }
 
-fn finish(mut node: Node, without_agent: bool, pods: &[Pod]) -> Result<()> {
+fn finish(mut node: Node, setting: Setting, pods: &[Pod]) -> Result<()> {
     let limit = node.limit();
     node.empty()?;
-    if !without_agent {
+    if setting.keeper.is_podwarden() {
         node.agent.stop(Signal::SIGTERM, limit)?;
     }
     pods.iter()
@@ -232,6 +328,7 @@ pub(super) fn file(
     Ok(mount.join(cgroup.path()).join(name))
 }
 
+const WEIGHT: (&str, &str) = ("cpu.shares", "cpu.weight");
 const QUOTA: (&str, &str) = ("cpu.cfs_quota_us", "cpu.max");
 
 /// The quota in force, microseconds; `-1` or `max` for none.
@@ -241,8 +338,13 @@ fn quota(cgroup: &Cgroup) -> Result<String> {
     Ok(first.unwrap_or_default().to_owned())
 }
 
-fn set_quota(cgroup: &Cgroup, quota_us: u64) -> Result<()> {
+/// Microseconds; none takes it away.
+fn set_quota(cgroup: &Cgroup, quota_us: Option<u64>) -> Result<()> {
     let path = file(cgroup, Controller::Cpu, QUOTA)?;
-    fs::write(&path, quota_us.to_string())
-        .with_context(|| format!("write {quota_us} to {}", path.display()))
+    let none = match path.ends_with(QUOTA.0) {
+        true => "-1",
+        false => "max",
+    };
+    let text = quota_us.map_or_else(|| none.to_owned(), |us| us.to_string());
+    fs::write(&path, &text).with_context(|| format!("write {text} to {}", path.display()))
 }
