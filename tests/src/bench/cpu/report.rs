@@ -282,7 +282,13 @@ mod tests {
         alone.add(run(std::iter::repeat_n(600, 2000)));
         let mut row = Row::new(SETTING);
         // 300 ms of waiting, and then one piece in a hundred that is late.
-        let late = |n: u64| if n < 150 || n.is_multiple_of(100) { 9_000 } else { 600 };
+        let late = |n: u64| {
+            if n < 150 || n.is_multiple_of(100) {
+                9_000
+            } else {
+                600
+            }
+        };
         row.add(run((0..2000).map(late)));
         // A second has 500 pieces, five of which may be late.
         assert_eq!(row.beside(Some(&alone))[2].as_deref(), Some("300"));
