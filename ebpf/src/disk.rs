@@ -24,7 +24,7 @@ use crate::{
 const DISCARD: u32 = 3;
 
 /// Bios of a request that are looked at; how long those behind them took is not counted.
-const MAX_BIOS: u32 = 128;
+const MAX_BIOS: u32 = 4096;
 
 /// A bio is handed to a device.
 #[inline(always)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::signal::Signal;
 use podwarden_policy::settings::Controller;
+use podwarden_policy::{MilliCpu, convert};
 
 use super::laws::Laws;
 use super::{App, Keeper, Limit, Load, Setting, client, mechanism};
@@ -62,7 +63,7 @@ pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Resu
         Limit::Half => PodSpec::new("web", Qos::Guaranteed, REQUEST, "64Mi"),
     })?;
     let best_effort = node.pod(match setting.load {
-        Load::Batch => PodSpec::batch("batch", cpus() as u64 * 1000, "1Gi"),
+        Load::Batch => PodSpec::batch("batch", batch_cpu().0, "1Gi"),
         _ => PodSpec::best_effort("batch"),
     })?;
     let tier = node.tier("besteffort")?;
@@ -136,22 +137,22 @@ fn begin_beside(pod: &Pod, tier: &Cgroup, setting: Setting) -> Result<Beside> {
 /// Gives the best-effort pod and its container the weight of all CPUs, where it is not podwarden that does, and no quota:
 /// the koordlet takes that away as well where the tier is to have one, which v1 refuses below a child's.
 fn batch_weight(node: &Node, pod: &Pod, keeper: Keeper) -> Result<()> {
-    /// Of 2 CPUs, on v2 as the kubelet converts it.
-    const TWO: (&str, &str) = ("2048", "79");
+    let shares = convert::milli_to_shares(batch_cpu());
+    let weight = convert::shares_to_weight(shares);
     for cgroup in [&pod.cgroup, &pod.main] {
         let path = file(cgroup, Controller::Cpu, WEIGHT)?;
-        let weight = match path.ends_with(WEIGHT.0) {
-            true => TWO.0,
-            false => TWO.1,
+        let wanted = match path.ends_with(WEIGHT.0) {
+            true => shares.0,
+            false => weight.0,
         };
         if !keeper.is_podwarden() {
-            fs::write(&path, weight).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, wanted.to_string())
+                .with_context(|| format!("write {}", path.display()))?;
             set_quota(cgroup, None)?;
         }
         eventually(node.limit(), || {
-            let found = fs::read_to_string(&path)?;
-            let (least, found): (u64, u64) = (weight.parse()?, found.trim().parse()?);
-            ensure!(found >= least, "{} holds {found}", path.display());
+            let found: u64 = fs::read_to_string(&path)?.trim().parse()?;
+            ensure!(found >= wanted, "{} holds {found}", path.display());
             Ok(())
         })?;
     }
@@ -179,6 +180,11 @@ fn options(setting: Setting) -> Options {
         config,
         ..Options::default()
     }
+}
+
+/// What the pod of [`Load::Batch`] asks for: every CPU.
+fn batch_cpu() -> MilliCpu {
+    MilliCpu(cpus() as u64 * 1000)
 }
 
 pub(super) fn cpus() -> usize {
