@@ -27,8 +27,8 @@ pub(crate) struct Burn {
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// Its work is to write through so much memory of each thread, MiB, in place of computing.
-    #[arg(long)]
-    stream_mib: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    stream_mib: Option<u16>,
     /// Runs on this CPU only.
     #[arg(long)]
     pin: Option<usize>,
@@ -57,11 +57,14 @@ impl Burn {
         let until = self
             .cpu_ms
             .map(|ms| thread_cpu() + Duration::from_millis(ms));
-        let mut stream = Stream::new(self.stream_mib.unwrap_or(0) << 20);
+        let mut stream = self.stream_mib.map(Stream::new);
         loop {
             let turn = Instant::now();
             while turn.elapsed() < busy {
-                stream.step();
+                match &mut stream {
+                    Some(stream) => stream.step(),
+                    None => std::hint::spin_loop(),
+                }
                 if until.is_some_and(|until| thread_cpu() >= until) {
                     return;
                 }
@@ -84,28 +87,18 @@ impl Stream {
     /// Written at a time: some microseconds of work.
     const STEP: usize = 64 << 10;
 
-    fn new(bytes: usize) -> Self {
+    fn new(mib: u16) -> Self {
         Self {
-            memory: vec![0; bytes],
+            memory: vec![0; usize::from(mib) << 20],
             at: 0,
         }
     }
 
-    /// Without memory it waits for a moment.
     fn step(&mut self) {
-        let end = (self.at + Self::STEP).min(self.memory.len());
-        match self.memory.get_mut(self.at..end) {
-            Some(part) if !part.is_empty() => {
-                let next = part[0].wrapping_add(1);
-                part.fill(next);
-                std::hint::black_box(part);
-                self.at = end;
-            }
-            _ => {
-                std::hint::spin_loop();
-                self.at = 0;
-            }
-        }
+        let part = &mut self.memory[self.at..][..Self::STEP];
+        part.fill(part[0].wrapping_add(1));
+        std::hint::black_box(part);
+        self.at = (self.at + Self::STEP) % self.memory.len();
     }
 }
 

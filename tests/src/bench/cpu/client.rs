@@ -31,7 +31,14 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<Piece>> {
     }
     let end = due.last().copied().unwrap_or_default() + LATEST;
     let lead = Duration::from_millis(10);
-    let (start, first) = (Instant::now() + lead, monotonic() + nanos(lead));
+    let (start, first_due) = (Instant::now() + lead, monotonic() + nanos(lead));
+    let mut pieces: Vec<Piece> = due
+        .iter()
+        .map(|due| Piece {
+            due: first_due + nanos(*due),
+            late_us: 0,
+        })
+        .collect();
     let (tell, told) = channel();
     thread::scope(|scope| {
         for stream in &streams {
@@ -49,7 +56,7 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<Piece>> {
             });
         }
         let sent = scope.spawn(|| send(&streams, &due, start));
-        let replies = replies(&told, &due, start, end);
+        let replies = replies(&told, &due, start, end, &mut pieces);
         for stream in &streams {
             // Ends its reader.
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -57,16 +64,8 @@ pub(super) fn measure(port: u16, count: usize) -> Result<Vec<Piece>> {
         sent.join()
             .map_err(|_| anyhow::anyhow!("the client panicked"))??;
         replies
-    })
-    .map(|late| {
-        let pieces = due.iter().zip(late);
-        pieces
-            .map(|(due, late_us)| Piece {
-                due: first + nanos(*due),
-                late_us,
-            })
-            .collect()
-    })
+    })?;
+    Ok(pieces)
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -91,14 +90,14 @@ fn fifo() -> Result<()> {
     make_fifo(50).context("SCHED_FIFO for the client")
 }
 
-/// By the requests' numbers.
+/// Waits for them, and notes how late each was.
 fn replies(
     told: &std::sync::mpsc::Receiver<(u64, Instant)>,
     due: &[Duration],
     start: Instant,
     end: Duration,
-) -> Result<Vec<u64>> {
-    let mut late = vec![0; due.len()];
+    pieces: &mut [Piece],
+) -> Result<()> {
     let mut lost = due.len();
     while lost > 0 {
         let left = (start + end).saturating_duration_since(Instant::now());
@@ -107,11 +106,11 @@ fn replies(
         };
         let number = usize::try_from(number)?;
         let due = start + *due.get(number).context("a reply to no request")?;
-        late[number] = micros(at.saturating_duration_since(due));
+        pieces[number].late_us = micros(at.saturating_duration_since(due));
         lost -= 1;
     }
     ensure!(lost == 0, "{lost} of {} requests got no reply", due.len());
-    Ok(late)
+    Ok(())
 }
 
 /// When requests are due: as of many clients that do not know of each other.

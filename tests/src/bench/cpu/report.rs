@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
+use super::super::median;
 use super::scene::Measured;
 use super::{Keeper, Setting, name};
 use crate::harness::quantile;
-use crate::workload::latency::Piece;
 
 /// One kind of run.
 #[derive(Debug, Serialize)]
@@ -25,17 +25,10 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Run {
-    /// How late each piece of work was done, microseconds, ascending.
+    /// How late each piece of work was done that the quantiles are of, microseconds, ascending.
     late_us: Vec<u64>,
-    /// CPU time of the best-effort pod, seconds.
-    best_effort: f64,
-    /// CPU time that was free for it, seconds.
-    free: f64,
-    /// From when best-effort work began, with the time of that.
-    #[serde(skip)]
-    pieces: Vec<Piece>,
-    #[serde(skip)]
-    began: u64,
+    #[serde(flatten)]
+    measured: Measured,
 }
 
 /// A quantile, thousandths.
@@ -55,17 +48,18 @@ impl Run {
 
     /// How long after best-effort work began p99 is back at a bound, milliseconds; none where it does not come back.
     fn back_ms(&self, bound_ms: f64) -> Option<f64> {
-        let last = self.pieces.last()?.due;
-        let begins = self.pieces.iter().enumerate();
+        let Measured { pieces, began, .. } = &self.measured;
+        let last = pieces.last()?.due;
+        let begins = pieces.iter().enumerate();
         let mut whole = begins.take_while(|(_, piece)| piece.due + BACK_OVER <= last);
         let (_, first) = whole.find(|(at, first)| {
-            let second = self.pieces[*at..].iter();
+            let second = pieces[*at..].iter();
             let second = second.take_while(|piece| piece.due < first.due + BACK_OVER);
             let mut late: Vec<u64> = second.map(|piece| piece.late_us).collect();
             late.sort_unstable();
             quantile(&late, P99).is_some_and(|p99| p99 as f64 / 1000.0 <= bound_ms)
         })?;
-        Some((first.due - self.began) as f64 / 1e6)
+        Some((first.due - began) as f64 / 1e6)
     }
 }
 
@@ -78,30 +72,20 @@ impl Row {
     }
 
     pub(super) fn add(&mut self, measured: Measured) {
-        let Measured {
-            pieces,
-            began,
-            steady,
-            best_effort,
-            free,
-        } = measured;
-        let late = pieces.iter().filter(|piece| piece.due >= steady);
+        let steady = measured.steady;
+        let late = measured.pieces.iter().filter(|piece| piece.due >= steady);
         let mut late_us: Vec<u64> = late.map(|piece| piece.late_us).collect();
         late_us.sort_unstable();
-        self.runs.push(Run {
-            late_us,
-            best_effort,
-            free,
-            pieces,
-            began,
-        });
+        self.runs.push(Run { late_us, measured });
     }
 
-    /// The median over the runs; of an even number the lower one.
+    /// The median over the runs, 0 without any.
     fn median(&self, of: impl Fn(&Run) -> f64) -> f64 {
         let mut values: Vec<f64> = self.runs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        quantile(&values, P50).unwrap_or_default()
+        match values.is_empty() {
+            true => 0.0,
+            false => median(&mut values),
+        }
     }
 
     /// What this many thousandths of a run do not exceed, milliseconds.
@@ -112,8 +96,8 @@ impl Row {
     /// What the best-effort pod used of the free CPU, percent.
     fn used(&self) -> Option<f64> {
         (self.setting.keeper != Keeper::Alone).then(|| {
-            self.median(|run| match run.free > 0.0 {
-                true => 100.0 * run.best_effort / run.free,
+            self.median(|Run { measured, .. }| match measured.free > 0.0 {
+                true => 100.0 * measured.best_effort / measured.free,
                 false => 0.0,
             })
         })
@@ -217,6 +201,7 @@ pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
 mod tests {
     use super::super::{App, Limit, Load};
     use super::*;
+    use crate::workload::latency::Piece;
 
     const SETTING: Setting = Setting {
         app: App::Probe,

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::signal::Signal;
 use podwarden_policy::settings::Controller;
 use podwarden_policy::{MilliCpu, convert};
+use serde::Serialize;
 
 use super::laws::Laws;
 use super::{App, Keeper, Limit, Load, Setting, client, mechanism};
@@ -26,13 +27,17 @@ const LEAD: u32 = 1;
 const WARM_UP: u32 = 2;
 
 /// What one run gave.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Measured {
     /// The protected pod's, from when best-effort work began, in the order in which it was due.
+    #[serde(skip)]
     pub(super) pieces: Vec<Piece>,
     /// When best-effort work began, `CLOCK_MONOTONIC`, nanoseconds.
+    #[serde(skip)]
     pub(super) began: u64,
     /// What is due from then on is what the quantiles are of.
+    #[serde(skip)]
     pub(super) steady: u64,
     /// CPU time of the best-effort pod, seconds.
     pub(super) best_effort: f64,
