@@ -100,12 +100,12 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
     CPUS.get_ptr_mut(0).map(|s| unsafe { &mut *s })
 }
 
-/// Accounts the task that leaves this CPU, or is flushed, up to now.
+/// Accounts the task that leaves this CPU, or is flushed, up to now, by `count` what it has used since it was seen last.
 ///
 /// What it remembers is where that begins: that is earlier than where it was switched to when it has
 /// run unseen before.
 #[inline(always)]
-fn settle(state: &mut CpuState, task: Task) {
+fn settle(state: &mut CpuState, task: Task, count: impl FnOnce(u32, Used, Used)) {
     if state.task != task.address() {
         return settle_untraced(state, task);
     }
@@ -132,7 +132,7 @@ fn settle(state: &mut CpuState, task: Task) {
         for i in 0..CpuState::MAX_SPLITS {
             if i < splits {
                 let split = state.splits[i];
-                count(split.slot, done, split.used);
+                count_by_call(split.slot, done, split.used);
                 done = split.used;
             }
         }
@@ -158,13 +158,13 @@ fn settle_untraced(state: &mut CpuState, task: Task) {
     let used = task.used();
     if let Some(known) = remembered::of(task) {
         if let Some(done) = known.used() {
-            count(slot, done, used);
+            count_by_call(slot, done, used);
         }
         *known = Remembered::of(used);
     } else if state.task != 0 && kernel::has(Figure::Untraced) && task.is_fair() {
         // Before the first switch seen on this CPU nothing is known, and of its wait nothing now.
         let runtime = task.runtime_when_picked();
-        count(slot, Used { runtime, ..used }, used);
+        count_by_call(slot, Used { runtime, ..used }, used);
     }
 }
 
@@ -189,7 +189,7 @@ fn settle_forgetful(state: &CpuState) {
         } else {
             used
         };
-        count(slot, done, until);
+        count_by_call(slot, done, until);
     }
 }
 
@@ -204,6 +204,27 @@ fn count(slot: u32, done: Used, used: Used) {
             wait(slot, account, used.waited - done.waited);
         }
     }
+}
+
+/// The same by [`count_used`], for where few context switches come by.
+#[inline(always)]
+fn count_by_call(slot: u32, done: Used, used: Used) {
+    if slot != NO_SLOT {
+        let runtime = used.runtime.saturating_sub(done.runtime);
+        count_used(slot, runtime, used.waited.saturating_sub(done.waited));
+    }
+}
+
+/// Counts CPU time and a wait. The verifier follows such a function once, and not again on each way that leads to it: one
+/// that is global to the kernel (`subprog_is_global`, kernel/bpf/verifier.c), which has to return a number.
+#[unsafe(no_mangle)]
+extern "C" fn count_used(slot: u32, runtime: u64, waited: u64) -> u32 {
+    let done = Used {
+        runtime: 0,
+        waited: 0,
+    };
+    count(slot, done, Used { runtime, waited });
+    0
 }
 
 /// Counts a switch to a task.
@@ -296,7 +317,7 @@ pub(crate) fn leave(task: Task) {
 #[inline(always)]
 pub(crate) fn switch(prev: Task, next: Task) {
     let Some(state) = this_cpu() else { return };
-    settle(state, prev);
+    settle(state, prev, count);
     let left = CpuState::slot(state.current);
     let slot = slot_of(state, next.cgroup());
     enter(state, next, slot);
@@ -321,7 +342,7 @@ pub(crate) fn flush() {
     {
         return;
     }
-    settle(state, task);
+    settle(state, task, count_by_call);
     let slot = slot_of(state, task.cgroup());
     enter(state, task, slot);
     if slot != NO_SLOT {
