@@ -131,6 +131,8 @@ impl Follow {
                         tracing::warn!(%error, "the eviction status queue below stateDir cannot be written");
                     }
                     self.offers.offer(&key, Work::Update(pod));
+                    // Its Event may be refused, which it pauses for.
+                    self.offers.hurry();
                 }
                 Back::Enough(entry) => {
                     if let Some(holder) = &self.holder {

@@ -225,10 +225,12 @@ impl Queue {
         written
     }
 
-    /// An entry that was done with has to be marked once more.
+    /// The status of an entry has to be written once more; it may wait for something else, or be done with.
     pub(super) fn again(&mut self, mut entry: Entry) -> io::Result<()> {
-        let number = self.next;
-        self.next += 1;
+        let mut waiting = self.entries.iter();
+        let waits = waiting.find(|(_, known)| known.id == entry.id);
+        let number = waits.map_or(self.next, |(number, _)| *number);
+        self.next = self.next.max(number + 1);
         entry.status_written = false;
         entry.written_over = true;
         // Should the agent end now, the next one takes its file for one that is done with: it was.

@@ -80,7 +80,7 @@ impl Job for Steps {
         let told = match &work {
             Work::Update(_) => self.deliver_all(uid).await,
             Work::Delete(_) => {
-                while let Some((number, entry)) = self.next(uid) {
+                while let Some((number, entry)) = self.next(uid, 0) {
                     self.over(number, entry, Some("the pod is gone"));
                 }
                 Ok(())
@@ -110,10 +110,11 @@ impl Job for Steps {
 }
 
 impl Steps {
-    /// The oldest entry that something is to be said of.
-    fn next(&self, uid: &str) -> Option<(u64, Entry)> {
+    /// The oldest entry after that number of which something is to be said.
+    fn next(&self, uid: &str, after: u64) -> Option<(u64, Entry)> {
         let own = self.queue.with(|queue| queue.of(uid));
-        own.into_iter().find(|(_, entry)| !entry.is_whole())
+        let mut later = own.into_iter().filter(|(number, _)| *number > after);
+        later.find(|(_, entry)| !entry.is_whole())
     }
 
     /// Whether the pod's end waits for no status.
@@ -125,11 +126,21 @@ impl Steps {
         self.holder.is_some() && own.iter().any(waits)
     }
 
+    /// Until one fails. Where only its Event is refused yet, no status of a later one waits for that.
     async fn deliver_all(&self, uid: &str) -> Result<(), JobError> {
-        while let Some((number, entry)) = self.next(uid) {
-            self.deliver(number, entry).await?;
+        let (mut delivered, mut last) = (Ok(()), 0);
+        while let Some((number, entry)) = self.next(uid, last) {
+            if let Err(failure) = self.deliver(number, entry).await {
+                delivered = delivered.and(Err(failure));
+                let own = self.queue.with(|queue| queue.of(uid));
+                let is_marked = |(of, entry): &(u64, Entry)| *of == number && entry.status_written;
+                if !own.iter().any(is_marked) {
+                    break;
+                }
+            }
+            last = number;
         }
-        Ok(())
+        delivered
     }
 
     async fn deliver(&self, number: u64, mut entry: Entry) -> Result<(), JobError> {
