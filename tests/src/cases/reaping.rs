@@ -21,6 +21,9 @@ pub(super) const CASES: &[Case] = &[
 
 const MIB: u64 = 1 << 20;
 
+/// Longer than between two looks of the agent at an evicted pod.
+const LOOKED_FOR: Duration = Duration::from_millis(200);
+
 /// A node of 512 MiB that evicts with 128 MiB left.
 fn options() -> Options {
     super::eviction::small("enforce")
@@ -143,7 +146,17 @@ fn reaping_sandbox(context: &Context) -> Result<()> {
     let mut pause = Workload::start(&sandbox, &["pause"])?;
     for round in 1..=2 {
         let mut workload = scene.victim.start(&["anon", "--mib", "128"])?;
-        scene.victim_holds(128)?;
+        eventually(scene.node.limit(), || {
+            // What begins while the agent still looks for the last of the dead ends with them.
+            if !workload.is_alive() {
+                workload = scene.victim.start(&["anon", "--mib", "128"])?;
+            }
+            let usage = scene.victim.cgroup.memory()?.usage;
+            ensure!(usage >= 128 * MIB, "the victim holds {usage} bytes");
+            sleep(LOOKED_FOR)?;
+            ensure!(workload.is_alive(), "it was one of them");
+            Ok(())
+        })?;
         let filler = scene.fill()?;
         let evictions = scene.evictions(round)?;
         let last = evictions.last().context("no eviction")?;

@@ -167,7 +167,11 @@ impl Cgroup {
         // v1 counts for the cgroup of the process alone.
         let mut kills = field(&dir.join("memory.oom_control"), "oom_kill")?;
         for child in self.children() {
-            kills += child.oom_kills()?;
+            kills += match child.oom_kills() {
+                // It goes away meanwhile.
+                Err(_) if !child.exists() => 0,
+                kills => kills?,
+            };
         }
         Ok(kills)
     }

@@ -129,6 +129,9 @@ pub(crate) struct Fill {
     stamps: Option<super::StampFile>,
 }
 
+/// How much time without a CPU is caught up with: more, and memory that is to be filled at a rate is filled at full speed.
+const CAUGHT_UP: Duration = Duration::from_millis(5);
+
 impl Fill {
     pub(crate) fn run(&self) -> Result<()> {
         let stamps = self.stamps.as_deref().map(Stamps::open).transpose()?;
@@ -136,11 +139,13 @@ impl Fill {
         let step = (self.step_kib * 1024).clamp(PAGE, total.max(PAGE));
         let region = Region::map(total)?;
         sleep_ms(self.after_ms);
-        let start = Instant::now();
+        let mut start = Instant::now();
         for from in (0..total).step_by(step) {
             if self.rate > 0 {
                 let due = Duration::from_secs_f64(from as f64 / (self.rate as f64 * MIB as f64));
-                thread::sleep(due.saturating_sub(start.elapsed()));
+                let due = start + due;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                start += due.elapsed().saturating_sub(CAUGHT_UP);
             }
             let to = (from + step).min(total);
             region.touch(from..to);

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::scene::{CONFIG, oom_kills};
+use super::scene::CONFIG;
 use super::seen::{self, file, limit};
 use super::{figures, kill, kill_with_guard};
 use crate::cases::{Context, skip};
@@ -104,7 +104,7 @@ pub(super) fn beside_critical_pod(context: &Context) -> Result<()> {
         Ok(())
     })?;
     are_as_found(&node).context("when the tier has its target")?;
-    ensure!(oom_kills(&tier)? == 0, "a process was killed");
+    ensure!(tier.oom_kills()? == 0, "a process was killed");
     let evictions = node.agent.evictions()?;
     ensure!(evictions.is_empty(), "{evictions:?}");
     drop(rest);

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill as send};
 use nix::unistd::Pid;
 use podwarden::api::types::{EventKind, TierConvergence};
 
-use self::scene::{Growth, Load, Scene, TARGET, Writer, oom_kills};
+use self::scene::{Growth, Load, Scene, TARGET, Writer};
 use self::seen::hard_limit;
 use super::{Case, Context, case, portable, skip};
 use crate::harness::{Agent, Cgroup, Mounts, Node, Options, PodSpec, eventually, monotonic};
@@ -212,7 +212,7 @@ fn after_kill(context: &Context) -> Result<()> {
         );
         Ok(())
     })?;
-    ensure!(oom_kills(&scene.tier)? == 0, "a process was killed");
+    ensure!(scene.tier.oom_kills()? == 0, "a process was killed");
     node.agent.stop(Signal::SIGTERM, context.limit(20))?;
     restored()
 }

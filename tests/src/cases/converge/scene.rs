@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::Eviction;
 use serde::Serialize;
 
-use super::seen::{Outcome, Watch, file, hard_limit, high, limit, measure};
+use super::seen::{Outcome, Watch, hard_limit, high, limit, measure};
 use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, monotonic, sleep, until,
@@ -95,24 +95,6 @@ impl Growth {
     pub(crate) fn beyond(rate: u64) -> Self {
         Self { mib: 320, rate }
     }
-}
-
-/// Processes that the kernel's OOM killer took in a cgroup and below.
-pub(crate) fn oom_kills(cgroup: &Cgroup) -> Result<u64> {
-    let text = fs::read_to_string(file(cgroup, "memory.oom_control", "memory.events"))?;
-    let own = text
-        .lines()
-        .find_map(|line| line.strip_prefix("oom_kill "))
-        .context("no oom_kill")?
-        .parse::<u64>()?;
-    if cgroup.mounts().memory_on_v2() {
-        return Ok(own);
-    }
-    // v1 counts each cgroup alone.
-    cgroup
-        .children()
-        .iter()
-        .try_fold(own, |sum, child| Ok(sum + oom_kills(child)?))
 }
 
 /// The tier with two pods: one whose memory is let go of in the end, and one that wants more and more.
@@ -299,7 +281,7 @@ impl Scene {
         context: &Context,
         meanwhile: impl FnOnce(&Self) -> Result<()>,
     ) -> Result<Outcome> {
-        let killed = oom_kills(&self.tier)?;
+        let killed = self.tier.oom_kills()?;
         let watch = Watch::start(&self.tier);
         self.grow()?;
         sleep(Duration::from_millis(if context.emulated() {
@@ -325,7 +307,7 @@ impl Scene {
         }
         ensure!(!samples.is_empty(), "nothing was seen");
         Ok(Outcome {
-            oom_kills: oom_kills(&self.tier)? - killed,
+            oom_kills: self.tier.oom_kills()? - killed,
             evictions: self.evictions()?.len(),
             known_to_capped_ms: self.known_to_capped(context)?,
             ..measure(&samples, arrived, self.growth.rate)

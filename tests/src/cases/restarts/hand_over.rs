@@ -12,7 +12,7 @@ use podwarden::api::types::{Event, EventKind, TookOver};
 use super::hog::Hog;
 use super::{Rig, ensure_evicted_once, take_away};
 use crate::cases::Context;
-use crate::cases::converge::scene::{CONFIG, TARGET, oom_kills};
+use crate::cases::converge::scene::{CONFIG, TARGET};
 use crate::cases::converge::seen::{hard_limit, limit};
 use crate::cases::recorder::{records, restart};
 use crate::harness::{Agent, PodSpec, eventually, files_below, http_get, sleep};
@@ -152,7 +152,7 @@ pub(super) fn filling(context: &Context) -> Result<()> {
     }
     let untold = ensure_evicted_once(&rig, &hogs)?;
     ensure!(untold == 0, "{untold} evictions have no event");
-    let kills = oom_kills(&rig.node.kubepods())?;
+    let kills = rig.node.kubepods().oom_kills()?;
     ensure!(
         kills == 0,
         "the kernel's OOM killer chose {kills} processes"
