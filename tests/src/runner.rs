@@ -62,21 +62,27 @@ pub(crate) fn run_for(agent: &Path, selection: &Selection, sender: &Sender) -> R
 /// The cases of a selection, in their order; where time is short, first those that depend on the kernel, from a different
 /// one on in each machine that shares the others: should time be up, each of them has run in one.
 pub(crate) fn chosen(selection: &Selection) -> impl Iterator<Item = Case> {
-    let mut cases = cases::all();
+    let mut cases = cases::all(selection.pods);
     if selection.portable_within.is_some() {
         cases.sort_by_key(|case| case.portable);
         let everywhere = cases.partition_point(|case| !case.portable);
         let Share { part, of } = selection.portable;
         cases[..everywhere].rotate_left(everywhere * part / of);
     }
-    cases.into_iter().filter(|case| {
+    cases.retain(|case| {
         (selection.extent.include_slow || !case.slow)
             && (!case.portable || selection.portable.has(case.name))
             && selection
                 .filter
                 .iter()
                 .all(|text| case.name.contains(text.as_str()))
-    })
+    });
+    selection.lane.take_of(cases).into_iter()
+}
+
+/// How many these are.
+pub(crate) fn count(selection: &Selection) -> u64 {
+    chosen(selection).count() as u64
 }
 
 fn run_chosen(

@@ -21,9 +21,9 @@ const VM_TIMEOUT: u64 = 4200;
 /// When `cargo xtask ci` begins no further case in a machine that has run on this kernel, and takes the same way on
 /// every one: those that depend on the kernel take 11 minutes, and all of it is to take less than 45.
 const PORTABLE_WITHIN: u64 = 800;
-/// How many kernels run the cases at a time, this one among them. They wait for more than half of the time,
-/// and what a case asks for does not depend on how fast a machine is.
-const AT_ONCE: usize = 4;
+/// How many stages of cases run at a time: two of those on this kernel, those on a cluster, and three machines. They wait
+/// for more than half of the time, and what a case asks for does not depend on how fast a machine is.
+const AT_ONCE: usize = 6;
 
 /// Where the end-to-end cases run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub struct Request {
     /// Begins no further case at all after this many seconds: each of them counts as skipped.
     #[arg(long, value_name = "SECONDS")]
     pub within: Option<u64>,
-    /// Runs the cases on that many kernels at a time, this one among them.
+    /// Runs that many stages of cases at a time: three on this kernel, and one in each machine.
     #[arg(long, value_name = "N", default_value_t = AT_ONCE)]
     pub at_once: usize,
 }

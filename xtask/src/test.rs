@@ -109,10 +109,17 @@ fn end_to_end(workspace: &Workspace, cases: &Request, report: &mut Report) -> Re
     ended.and(read)
 }
 
-/// `cargo test`.
+/// `cargo test`. Most runs are the first in a clone: without what makes a second build shorter, and without tables of
+/// lines, which a failed test does not need, that takes a quarter less.
 fn tests(workspace: &Workspace) -> Command {
     let mut cargo = cmd::cargo();
-    cargo.current_dir(workspace.root()).arg("test");
+    cargo
+        .current_dir(workspace.root())
+        .envs([
+            ("CARGO_INCREMENTAL", "0"),
+            ("CARGO_PROFILE_TEST_DEBUG", "0"),
+        ])
+        .arg("test");
     cargo
 }
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 use xtask::cases::{Extent, Share};
 
 use crate::harness::{Log, quantile};
@@ -131,8 +132,35 @@ pub(crate) fn close_cpu(found: u64, kernel: u64) -> Result<()> {
     Ok(())
 }
 
-/// Every case, in the order in which they run.
-pub(crate) fn all() -> Vec<Case> {
+/// Where a case takes its pods from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Pods {
+    /// From the harness.
+    Harness,
+    /// From a cluster, which those of a run share.
+    Cluster,
+}
+
+impl Pods {
+    /// Its cases, in the order in which they run.
+    fn cases(self) -> Vec<Case> {
+        match self {
+            Self::Harness => of_harness(),
+            Self::Cluster => on_a_cluster(),
+        }
+    }
+}
+
+/// The cases with these pods, all without, in the order in which they run.
+pub(crate) fn all(pods: Option<Pods>) -> Vec<Case> {
+    match pods {
+        Some(pods) => pods.cases(),
+        None => [Pods::Harness, Pods::Cluster].map(Pods::cases).concat(),
+    }
+}
+
+fn of_harness() -> Vec<Case> {
     [
         workloads::CASES,
         cpu::CASES,
@@ -191,8 +219,13 @@ pub(crate) fn all() -> Vec<Case> {
         shutdown::CASES,
         restarts::CASES,
         systemd::CASES,
-        // Last: the cluster that they share goes when the run ends.
         proactive::CASES,
+    ]
+    .concat()
+}
+
+fn on_a_cluster() -> Vec<Case> {
+    [
         kubernetes::CASES,
         kubernetes::install::CASES,
         kubernetes::secure::CASES,

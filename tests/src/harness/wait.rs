@@ -11,6 +11,12 @@ const STEP: Duration = Duration::from_millis(20);
 /// Between the first two checks; doubled each time until it is [`STEP`].
 const FIRST: Duration = Duration::from_micros(200);
 
+/// Between two checks in any case, times what the first of them took: where every instruction is interpreted, what is waited
+/// for would get little of the CPUs.
+const MOST_OFTEN: u32 = 4;
+/// And no longer on that account.
+const LONGEST: Duration = Duration::from_millis(200);
+
 /// Sleeps.
 pub(crate) fn sleep(time: Duration) -> Result<()> {
     let end = Instant::now() + time;
@@ -30,13 +36,15 @@ pub(crate) fn eventually<T>(limit: Duration, mut check: impl FnMut() -> Result<T
     let mut pause = FIRST;
     loop {
         interrupt::check()?;
+        let begun = Instant::now();
         match check() {
             Ok(value) => return Ok(value),
             Err(error) if Instant::now() >= end => {
                 return Err(error.context(format!("still so after {} s", limit.as_secs())));
             }
             Err(_) => {
-                std::thread::sleep(pause);
+                let took = (MOST_OFTEN * begun.elapsed()).min(LONGEST);
+                std::thread::sleep(pause.max(took));
                 pause = STEP.min(2 * pause);
             }
         }

@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use xtask::cases::{Extent, Share};
 use xtask::report::Counts;
 
+use crate::cases::Pods;
+
 /// How the word on the kernel's command line begins. Neither the kernel nor systemd takes a name with this
 /// dot for its own, and neither hands it to the first process as an argument.
 const WORD: &str = "podwarden.request=";
@@ -61,6 +63,12 @@ pub(crate) struct Selection {
     /// How much they do.
     #[command(flatten)]
     pub(crate) extent: Extent,
+    /// Only those with these pods.
+    #[arg(skip)]
+    pub(crate) pods: Option<Pods>,
+    /// Every n-th of them: the others run beside.
+    #[arg(skip)]
+    pub(crate) lane: Share,
     /// Which of the cases that take the same way on every kernel; the others run in every machine.
     #[arg(skip)]
     pub(crate) portable: Share,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  stages    `e2e machine test`: this kernel and the guests, a few at a time
+//!  here      the cases on this kernel    guests   the cases in guests
 //!  bench     `e2e machine bench`: a benchmark in a guest
 //!  guest     what there is to choose from: a kernel and a first process
 //!  kernels   Debian's kernels          initramfs, debian, archive   what a guest boots into
@@ -26,6 +27,7 @@ mod bench;
 mod debian;
 mod guest;
 mod guests;
+mod here;
 pub(crate) mod init;
 mod initramfs;
 mod kernels;
