@@ -11,11 +11,11 @@ const STEP: Duration = Duration::from_millis(20);
 /// Between the first two checks; doubled each time until it is [`STEP`].
 const FIRST: Duration = Duration::from_micros(200);
 
-/// Between two checks in any case, times what the first of them took: where every instruction is interpreted, what is waited
-/// for would get little of the CPUs.
-const MOST_OFTEN: u32 = 4;
-/// And no longer on that account.
-const LONGEST: Duration = Duration::from_millis(200);
+/// At least so many times as long as a check took, the next one is away: where every instruction is interpreted, what is
+/// waited for would get little of the CPUs.
+const APART: u32 = 4;
+/// But no further than this.
+const FURTHEST: Duration = Duration::from_millis(200);
 
 /// Sleeps.
 pub(crate) fn sleep(time: Duration) -> Result<()> {
@@ -43,7 +43,7 @@ pub(crate) fn eventually<T>(limit: Duration, mut check: impl FnMut() -> Result<T
                 return Err(error.context(format!("still so after {} s", limit.as_secs())));
             }
             Err(_) => {
-                let took = (MOST_OFTEN * begun.elapsed()).min(LONGEST);
+                let took = (APART * begun.elapsed()).min(FURTHEST);
                 std::thread::sleep(pause.max(took));
                 pause = STEP.min(2 * pause);
             }

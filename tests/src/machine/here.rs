@@ -31,7 +31,7 @@ pub(super) struct Part {
 }
 
 /// The parts of a selection that have cases. They run beside each other, since most cases wait most of the time; those
-/// that a filter chooses run one after another.
+/// that a filter chooses are few, and not halved.
 pub(super) fn parts(all: &Selection) -> Vec<Part> {
     let part = |stage, name, pods, lane| Part {
         stage,

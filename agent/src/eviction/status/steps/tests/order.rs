@@ -1,4 +1,4 @@
-//! The order of marks and teardowns.
+//! The order of Events, marks and teardowns.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -126,6 +126,57 @@ async fn a_mark_does_not_wait_for_a_runtime_that_hangs() {
     scene.script.lock().unwrap().answers = VecDeque::from(round());
     scene.run().await.unwrap();
     assert!(scene.waiting().iter().all(Entry::is_whole));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_was_written_over_does_not_wait_for_the_events_right() {
+    let refused = |object| {
+        [
+            (POD, 200, object),
+            (EVENT, 403, refusal("Forbidden")),
+            (STATUS, 200, json!({})),
+        ]
+    };
+    let scene = Scene::for_status(&refused(object("u1", "7"))).await;
+    scene.run().await.unwrap_err();
+    let entry = scene.waiting().remove(0);
+    scene.steps.queue.with(|queue| queue.again(entry)).unwrap();
+    let mut failed = object("u1", "8");
+    failed["status"]["phase"] = "Failed".into();
+    scene.script.lock().unwrap().answers = VecDeque::from(refused(failed));
+    scene.run().await.unwrap_err();
+    let waiting = scene.waiting();
+    assert!(
+        waiting.len() == 1 && waiting[0].status_written && !waiting[0].event_sent,
+        "{waiting:?}"
+    );
+}
+
+/// A static pod has one uid for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_eviction_is_marked_while_the_event_of_one_before_is_refused() {
+    let refused = || {
+        [
+            (POD, 200, object("u1", "7")),
+            (EVENT, 403, refusal("Forbidden")),
+            (STATUS, 200, json!({})),
+        ]
+    };
+    let scene = Scene::for_status(&refused()).await;
+    scene.run().await.unwrap_err();
+    let mut later = scene.waiting().remove(0);
+    "later".clone_into(&mut later.id);
+    later.status_written = false;
+    scene.steps.queue.with(|queue| queue.add(later));
+    let first = refused().into_iter().take(2);
+    let answers = first.chain(refused());
+    scene.script.lock().unwrap().answers = answers.collect();
+    scene.run().await.unwrap_err();
+    let waiting = scene.waiting();
+    assert!(
+        waiting.len() == 2 && waiting.iter().all(|entry| entry.status_written),
+        "{waiting:?}"
+    );
 }
 
 /// Where teardown frees the pod's memory, neither an API server that is away nor a kubelet is waited for.
