@@ -100,7 +100,8 @@ fn this_cpu<'a>() -> Option<&'a mut CpuState> {
     CPUS.get_ptr_mut(0).map(|s| unsafe { &mut *s })
 }
 
-/// Accounts the task that leaves this CPU, or is flushed, up to now, by `count` what it has used since it was seen last.
+/// Accounts the task that leaves this CPU, or is flushed, up to now: `count` counts what it has used since it was switched
+/// to.
 ///
 /// What it remembers is where that begins: that is earlier than where it was switched to when it has
 /// run unseen before.
@@ -196,34 +197,43 @@ fn settle_forgetful(state: &CpuState) {
 /// Counts what a task has used from `done` on.
 #[inline(always)]
 fn count(slot: u32, done: Used, used: Used) {
-    if slot != NO_SLOT
-        && let Some(account) = account(slot)
-    {
-        account.cpu_ns += used.runtime.saturating_sub(done.runtime);
-        if used.waited > done.waited {
-            wait(slot, account, used.waited - done.waited);
+    if slot != NO_SLOT {
+        add(
+            slot,
+            used.runtime.saturating_sub(done.runtime),
+            used.waited.saturating_sub(done.waited),
+        );
+    }
+}
+
+/// The same by [`add_by_call`], for where few context switches come by.
+#[inline(always)]
+fn count_by_call(slot: u32, done: Used, used: Used) {
+    if slot != NO_SLOT {
+        add_by_call(
+            slot,
+            used.runtime.saturating_sub(done.runtime),
+            used.waited.saturating_sub(done.waited),
+        );
+    }
+}
+
+/// Adds CPU time and a wait, nanoseconds, to an account.
+#[inline(always)]
+fn add(slot: u32, runtime: u64, waited: u64) {
+    if let Some(account) = account(slot) {
+        account.cpu_ns += runtime;
+        if waited > 0 {
+            wait(slot, account, waited);
         }
     }
 }
 
-/// The same by [`count_used`], for where few context switches come by.
-#[inline(always)]
-fn count_by_call(slot: u32, done: Used, used: Used) {
-    if slot != NO_SLOT {
-        let runtime = used.runtime.saturating_sub(done.runtime);
-        count_used(slot, runtime, used.waited.saturating_sub(done.waited));
-    }
-}
-
-/// Counts CPU time and a wait. The verifier follows such a function once, and not again on each way that leads to it: one
-/// that is global to the kernel (`subprog_is_global`, kernel/bpf/verifier.c), which has to return a number.
+/// [`add`] that the verifier follows once, and not again on each way that leads to it: a function that is global to the
+/// kernel (`subprog_is_global`, kernel/bpf/verifier.c), which has to return a number.
 #[unsafe(no_mangle)]
-extern "C" fn count_used(slot: u32, runtime: u64, waited: u64) -> u32 {
-    let done = Used {
-        runtime: 0,
-        waited: 0,
-    };
-    count(slot, done, Used { runtime, waited });
+extern "C" fn add_by_call(slot: u32, runtime: u64, waited: u64) -> u32 {
+    add(slot, runtime, waited);
     0
 }
 

@@ -14,21 +14,12 @@ pub(crate) enum Pods {
     Cluster,
 }
 
-impl Pods {
-    /// Its cases, in the order in which they run.
-    fn cases(self) -> Vec<Case> {
-        match self {
-            Self::Harness => of_harness(),
-            Self::Cluster => on_a_cluster(),
-        }
-    }
-}
-
-/// The cases with these pods, all without, in the order in which they run.
+/// The cases with these pods, all without.
 pub(crate) fn all(pods: Option<Pods>) -> Vec<Case> {
     match pods {
-        Some(pods) => pods.cases(),
-        None => [Pods::Harness, Pods::Cluster].map(Pods::cases).concat(),
+        Some(Pods::Harness) => of_harness(),
+        Some(Pods::Cluster) => on_a_cluster(),
+        None => [of_harness(), on_a_cluster()].concat(),
     }
 }
 

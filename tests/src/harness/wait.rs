@@ -44,7 +44,7 @@ pub(crate) fn eventually<T>(limit: Duration, mut check: impl FnMut() -> Result<T
             }
             Err(_) => {
                 let took = (APART * begun.elapsed()).min(FURTHEST);
-                std::thread::sleep(pause.max(took));
+                sleep(pause.max(took))?;
                 pause = STEP.min(2 * pause);
             }
         }

@@ -62,6 +62,8 @@ pub(super) struct Steps {
 enum Delivery {
     /// Everything was said.
     All,
+    /// Everything but the Event, which is refused yet.
+    WithoutEvent(JobError),
     /// It has no object any more, as the sentence says.
     Moot(String),
     /// The status never will be written, as the sentence says.
@@ -130,23 +132,19 @@ impl Steps {
     async fn deliver_all(&self, uid: &str) -> Result<(), JobError> {
         let (mut delivered, mut last) = (Ok(()), 0);
         while let Some((number, entry)) = self.next(uid, last) {
-            if let Err(failure) = self.deliver(number, entry).await {
-                delivered = delivered.and(Err(failure));
-                let own = self.queue.with(|queue| queue.of(uid));
-                let is_marked = |(of, entry): &(u64, Entry)| *of == number && entry.status_written;
-                if !own.iter().any(is_marked) {
-                    break;
-                }
+            if let Some(refused) = self.deliver(number, entry).await? {
+                delivered = Err(refused);
             }
             last = number;
         }
         delivered
     }
 
-    async fn deliver(&self, number: u64, mut entry: Entry) -> Result<(), JobError> {
+    /// Gives back why the Event is refused, where all else is said.
+    async fn deliver(&self, number: u64, mut entry: Entry) -> Result<Option<JobError>, JobError> {
         let Some(server) = &self.server else {
             self.over(number, entry, None);
-            return Ok(());
+            return Ok(None);
         };
         let told = match &entry.about {
             About::Pod { pod, object } => {
@@ -166,6 +164,7 @@ impl Steps {
         };
         match told {
             Delivery::All => self.over(number, entry, None),
+            Delivery::WithoutEvent(refused) => return Ok(Some(refused)),
             Delivery::Moot(why) => self.over(number, entry, Some(&why)),
             Delivery::Refused(why) => {
                 self.over(number, entry, Some(&why));
@@ -173,7 +172,7 @@ impl Steps {
                 self.done(number);
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The name of a pod that was known by uid only; `None` where no source has it.
@@ -238,10 +237,9 @@ impl Steps {
                     Marked::Changed => return Err(JobError::new("the pod changes all the time")),
                 }
             }
-            return match refusal {
-                None => Ok(Delivery::All),
-                Some(refusal) => Err(refusal.failure(TELL)),
-            };
+            return Ok(refusal.map_or(Delivery::All, |refusal| {
+                Delivery::WithoutEvent(refusal.failure(TELL))
+            }));
         }
     }
 
