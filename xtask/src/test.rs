@@ -1,5 +1,5 @@
-//! `cargo xtask test`: unit tests, then the same end-to-end cases on this kernel and on others; and the same in the order
-//! of `cargo xtask ci`.
+//! `cargo xtask test`: the same end-to-end cases on this kernel and on others, and unit tests beside them; `cargo xtask ci`
+//! has its checks there too.
 
 use std::fs;
 use std::process::Command;
@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow};
 use xtask::cases::Request;
 use xtask::paths::Workspace;
 use xtask::report::{Counts, Report, begin};
+use xtask::step::step;
 use xtask::{cmd, setup};
 
 use crate::{build, e2e};
@@ -27,9 +28,14 @@ pub(crate) struct Args {
 /// What is built and linted beside the cases comes behind them and their machines, nice(2).
 const LAST: i32 = 19;
 
-/// Runs everything to the end, with `checks` and the build of the unit tests beside the cases, which wait for more than
-/// half of the time and have their limits; the unit tests after both, since they have limits, too. No case begins after
-/// `until`.
+/// Runs what is asked for, beside each other: the cases, which wait for half of the time, and the unit tests.
+pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+    prepare(workspace, &args.cases, !args.skip_unit)?;
+    let beside = (!args.skip_unit).then_some(|_: &mut Report| ());
+    cases_and_unit_tests(workspace, &args.cases, beside, report)
+}
+
+/// Runs everything to the end, with `checks` before the unit tests. No case begins after `until`.
 pub(crate) fn everything(
     workspace: &Workspace,
     until: Instant,
@@ -39,22 +45,7 @@ pub(crate) fn everything(
     let mut cases = Request::everything();
     prepare(workspace, &cases, true)?;
     cases.within = Some(until.saturating_duration_since(Instant::now()).as_secs());
-    let ended = thread::scope(|scope| {
-        let beside = scope.spawn(|| {
-            let mut report = Report::default();
-            // Of this thread and what it starts. Refused, it is as it was.
-            let _ = rustix::process::nice(LAST);
-            checks(&mut report);
-            // What does not build fails with the unit tests.
-            let _ = cmd::run(tests(workspace).args(["--no-run", "--quiet"]));
-            report
-        });
-        let ended = end_to_end(workspace, &cases, report);
-        report.append(beside.join().map_err(|_| anyhow!("a check panicked"))?);
-        ended
-    });
-    unit(workspace, &cases, report)?;
-    ended
+    cases_and_unit_tests(workspace, &cases, Some(checks), report)
 }
 
 /// Installs and builds what the stages take.
@@ -71,26 +62,44 @@ fn prepare(workspace: &Workspace, cases: &Request, with_unit: bool) -> Result<()
     Ok(())
 }
 
-/// Runs the stages into `report`.
-pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
-    let cases = &args.cases;
-    prepare(workspace, cases, !args.skip_unit)?;
-    let guests: Vec<&str> = cases.guests().collect();
+/// Runs the cases and, beside them, `checks` and then the unit tests; these only with `checks`.
+fn cases_and_unit_tests(
+    workspace: &Workspace,
+    cases: &Request,
+    checks: Option<impl FnOnce(&mut Report) + Send>,
+    report: &mut Report,
+) -> Result<()> {
     thread::scope(|scope| {
-        // What takes the network, beside what takes the CPUs. A filter may leave a machine without cases.
-        if cases.filter.is_none() && !guests.is_empty() {
-            // What fails is tried again, and reported, with the cases.
-            scope.spawn(|| e2e::machine(workspace, "fetch").args(&guests).status());
+        let beside = checks.map(|checks| {
+            scope.spawn(move || {
+                let mut report = Report::default();
+                thread::scope(|scope| {
+                    scope.spawn(|| build_last(workspace, checks, &mut report));
+                });
+                // These have their limits, as the cases have.
+                unit(workspace, cases, &mut report).map(|()| report)
+            })
+        });
+        let ended = match cases.anywhere() {
+            true => end_to_end(workspace, cases, report),
+            false => Ok(()),
+        };
+        if let Some(beside) = beside {
+            report.append(beside.join().map_err(|_| anyhow!("a check panicked"))??);
         }
-        match args.skip_unit {
-            true => Ok(()),
-            false => unit(workspace, cases, report),
-        }
-    })?;
-    if cases.anywhere() && (cases.keep_going || report.total().failed == 0) {
-        end_to_end(workspace, cases, report)?;
-    }
-    Ok(())
+        ended
+    })
+}
+
+/// Runs `checks` and builds the unit tests, in a thread that comes last, as what it starts does.
+fn build_last(workspace: &Workspace, checks: impl FnOnce(&mut Report), report: &mut Report) {
+    // Refused, it is as it was.
+    let _ = rustix::process::nice(LAST);
+    checks(report);
+    // What does not build fails with the unit tests.
+    let _ = step("build the unit tests", || {
+        cmd::run(tests(workspace).args(["--no-run", "--quiet"]))
+    });
 }
 
 /// The cases, whose stages the end-to-end program prints and leaves as a file.

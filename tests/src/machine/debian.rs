@@ -147,7 +147,7 @@ fn kubernetes(archive: &mut Archive, programs: &Programs) -> Result<()> {
 }
 
 /// The Debian without anything of ours; built when there is none of this recipe.
-pub(super) fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
+fn base(workspace: &Workspace, debian: &Debian) -> Result<PathBuf> {
     let own = apt::debian_release()
         .context("the root with systemd is built of Debian's packages, and this is not Debian")?;
     let suite = debian.release.unwrap_or(&own);

@@ -149,15 +149,6 @@ impl Guest {
             .fetch(workspace)
     }
 
-    /// Fetches all of it that does not take a build of this project.
-    pub(super) fn fetch(self, workspace: &Workspace) -> Result<()> {
-        self.kernel(workspace)?;
-        match self.first {
-            First::Cases => Ok(()),
-            First::Systemd(debian) => debian::base(workspace, debian).map(drop),
-        }
-    }
-
     /// The file system that it boots into, with the release binaries.
     pub(super) fn initramfs(self, workspace: &Workspace) -> Result<PathBuf> {
         match self.first {

@@ -1,19 +1,19 @@
 //! The cases on other kernels, each in a virtual machine.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use xtask::paths::Workspace;
 use xtask::report::{Counts, Report};
 use xtask::{cmd, setup};
 
-use super::guest::Guest;
+use super::guest::{First, Guest};
 use super::message::{Message, Request, Selection};
 use super::pool::{Job, Outcome};
 use super::tally::Tally;
 use super::vm::{Clock, Machine, Said};
-use crate::runner;
 
 /// How long a case goes on that began at the last moment: none takes a quarter of it where a machine has the host's CPUs
 /// to itself.
@@ -36,77 +36,67 @@ pub(super) struct Run {
     pub(super) until: Option<Instant>,
 }
 
-/// A machine that can be booted.
-struct Ready<'a> {
-    run: &'a Run,
-    kernel: PathBuf,
-    initramfs: PathBuf,
+/// What machines have in common, found out by the first that needs it.
+#[derive(Debug, Default)]
+struct Common {
+    /// Why this host boots none of them.
+    supported: Option<Result<(), String>>,
+    /// The file systems that are packed.
+    packed: Vec<(First, PathBuf)>,
 }
 
-/// Fetches what these machines boot, where nothing of this project is needed for that, but for those whose cases all
-/// take minutes. [`jobs`] tries again what fails, and reports it.
-pub(super) fn fetch(workspace: &Workspace, guests: &[String]) {
-    if !guests.is_empty() && prerequisites(workspace).is_ok() {
-        let _ = guests.iter().try_for_each(|name| {
-            let guest = Guest::of(name)?;
-            let usual = guest.selection(Selection::default(), &[], false);
-            match runner::chosen(&usual).next() {
-                Some(_) => guest.fetch(workspace),
-                None => Ok(()),
-            }
-        });
-    }
-}
-
-/// The machines that this host can boot, each to be killed after `timeout`; `report` says of the others why
-/// not.
+/// The machines, each to be killed after `timeout`. What they boot is fetched and packed as they come up, while other
+/// stages run; one that cannot boot here has its cases skipped, with the reason.
 pub(super) fn jobs<'a>(
     workspace: &'a Workspace,
     runs: &'a [Run],
     timeout: Duration,
     report: &mut Report,
 ) -> Vec<Job<'a>> {
-    let supported = prerequisites(workspace);
-    let mut ready: Vec<Ready> = Vec::new();
-    for run in runs {
-        let name = stage(run.guest);
-        if run.cases == 0 {
-            let why = "none of the chosen cases concerns it".to_owned();
-            report.add(&name, Counts::default(), Some(why));
-            continue;
-        }
-        let prepared = match &supported {
-            Ok(()) => prepare(workspace, run, &ready).map_err(|why| format!("{why:#}")),
-            Err(why) => Err(format!("{why:#}")),
-        };
-        match prepared {
-            Ok(machine) => ready.push(machine),
-            Err(why) => report.add(&name, Counts::skipped(run.cases), Some(why)),
-        }
+    let common = Arc::new(Mutex::new(Common::default()));
+    let (some, none): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| run.cases > 0);
+    for run in none {
+        let why = "none of the chosen cases concerns it".to_owned();
+        report.add(&stage(run.guest), Counts::default(), Some(why));
     }
-    let job = |machine: Ready<'a>| Job {
-        name: stage(machine.run.guest),
-        run: Box::new(move || boot(workspace, &machine, timeout)),
+    let job = |run: &'a Run| {
+        let common = Arc::clone(&common);
+        Job {
+            name: stage(run.guest),
+            run: Box::new(move || match prepare(workspace, run.guest, &common) {
+                Ok(image) => boot(workspace, run, &image, timeout),
+                Err(why) => Ok((Counts::skipped(run.cases), Some(format!("{why:#}")))),
+            }),
+        }
     };
-    ready.into_iter().map(job).collect()
+    some.into_iter().map(job).collect()
 }
 
-/// Fetches and packs what the machine boots; machines with the same first process share a file
-/// system.
-fn prepare<'a>(workspace: &Workspace, run: &'a Run, ready: &[Ready]) -> Result<Ready<'a>> {
-    let kernel = run.guest.kernel(workspace)?;
-    let packed = ready
-        .iter()
-        .find(|other| other.run.guest.first == run.guest.first);
-    let initramfs = match packed {
-        Some(other) => other.initramfs.clone(),
-        None => run.guest.initramfs(workspace)?,
+/// What a machine boots.
+struct Image {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+}
+
+/// Fetches and packs it; machines with the same first process share a file system.
+fn prepare(workspace: &Workspace, guest: Guest, common: &Mutex<Common>) -> Result<Image> {
+    // One after another: they take the same tools and archives.
+    let mut common = common.lock().unwrap_or_else(PoisonError::into_inner);
+    let supported = common
+        .supported
+        .get_or_insert_with(|| prerequisites(workspace).map_err(|why| format!("{why:#}")));
+    supported.clone().map_err(Error::msg)?;
+    let kernel = guest.kernel(workspace)?;
+    let mut packed = common.packed.iter();
+    let initramfs = match packed.find(|(first, _)| *first == guest.first) {
+        Some((_, path)) => path.clone(),
+        None => {
+            let path = guest.initramfs(workspace)?;
+            common.packed.push((guest.first, path.clone()));
+            path
+        }
     };
-    Ok(Ready {
-        run,
-        kernel,
-        initramfs,
-    })
+    Ok(Image { kernel, initramfs })
 }
 
 /// The machine runs the same binaries as the host, and the kernels are of one architecture.
@@ -123,21 +113,21 @@ fn stage(guest: Guest) -> String {
 }
 
 /// Runs one machine.
-fn boot(workspace: &Workspace, ready: &Ready, timeout: Duration) -> Result<Outcome> {
-    let name = ready.run.guest.name;
+fn boot(workspace: &Workspace, run: &Run, image: &Image, timeout: Duration) -> Result<Outcome> {
+    let name = run.guest.name;
     let dir = workspace.results().join(name);
-    let mut selection = ready.run.selection.clone();
+    let mut selection = run.selection.clone();
     let left =
         |until: Option<Instant>| until.map(|until| until.saturating_duration_since(Instant::now()));
     let seconds_left = |until| left(until).map(|left| left.as_secs());
-    selection.portable_within = seconds_left(ready.run.portable_until);
-    selection.within = seconds_left(ready.run.until);
-    let timeout = left(ready.run.until).map_or(timeout, |left| timeout.min(left + LAST_CASE));
+    selection.portable_within = seconds_left(run.portable_until);
+    selection.within = seconds_left(run.until);
+    let timeout = left(run.until).map_or(timeout, |left| timeout.min(left + LAST_CASE));
     let machine = Machine {
-        kernel: &ready.kernel,
-        kernel_arguments: &ready.run.guest.kernel_arguments(),
-        initramfs: &ready.initramfs,
-        memory: ready.run.guest.memory,
+        kernel: &image.kernel,
+        kernel_arguments: &run.guest.kernel_arguments(),
+        initramfs: &image.initramfs,
+        memory: run.guest.memory,
         dir: &dir,
         request: &Request::Cases(selection),
         clock: Clock::Host,

@@ -40,11 +40,6 @@ mod vm;
 /// `e2e machine`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Machine {
-    /// Fetches what these machines boot, where nothing of this project is needed for that.
-    Fetch {
-        /// Their names.
-        guests: Vec<String>,
-    },
     /// Runs the cases on this kernel and in machines, and leaves the stages as JSON.
     Test {
         /// Where and how, as JSON.
@@ -72,7 +67,6 @@ impl Machine {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let workspace = Workspace::locate();
         match self {
-            Self::Fetch { guests } => guests::fetch(&workspace, guests),
             Self::Test { request } => {
                 let request: Request = serde_json::from_str(request).context("read the request")?;
                 stages::run(&workspace, &request)?;
