@@ -166,9 +166,14 @@ fn process_moved_between_pods(context: &Context) -> Result<()> {
             pod.cgroup.cpu_ns()?,
         ))
     };
-    // At a move, what ran since the last tick may go to either side: a tick is at most 10 ms long,
-    // and each of the three moves concerns two threads. Together they have it all.
-    let allowed = 3 * 2 * 10_000_000;
+    // At a move, what ran since the last tick may go to either side: a tick is at most 10 ms long, or comes when the host
+    // runs an emulated CPU again, and each of the three moves concerns two threads. Together they have it all.
+    let tick = if context.emulated() {
+        50_000_000
+    } else {
+        10_000_000
+    };
+    let allowed = 3 * 2 * tick;
     let gaps = eventually(node.limit(), || {
         let (left, right) = (read(from)?, read(to)?);
         ensure!(
