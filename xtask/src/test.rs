@@ -1,5 +1,5 @@
-//! `cargo xtask test`: the same end-to-end cases on this kernel and on others, and unit tests beside them; `cargo xtask ci`
-//! has its checks there too.
+//! `cargo xtask test`: unit tests, and the same end-to-end cases on this kernel and on others; and the same with the checks
+//! of `cargo xtask ci`.
 
 use std::fs;
 use std::process::Command;
@@ -25,14 +25,27 @@ pub(crate) struct Args {
     skip_unit: bool,
 }
 
-/// What is built and linted beside the cases comes behind them and their machines, nice(2).
-const LAST: i32 = 19;
+/// What is built and linted beside the cases comes behind them and their machines, nice(2), but not so far that the unit
+/// tests are left over when those are off.
+const LAST: i32 = 15;
 
-/// Runs what is asked for, beside each other: the cases, which wait for half of the time, and the unit tests.
+/// Runs what is asked for: all cases with the unit tests beside them, since they wait for half of the time; those that a
+/// filter chooses after these, since their figures are of a machine without other work.
 pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
-    prepare(workspace, &args.cases, !args.skip_unit)?;
-    let beside = (!args.skip_unit).then_some(|_: &mut Report| ());
-    cases_and_unit_tests(workspace, &args.cases, beside, report)
+    let cases = &args.cases;
+    prepare(workspace, cases, !args.skip_unit)?;
+    let nothing = |_: &mut Report| ();
+    match (args.skip_unit, &cases.filter) {
+        (true, _) => end_to_end(workspace, cases, report),
+        (false, None) => beside_the_cases(workspace, cases, nothing, report),
+        (false, Some(_)) => {
+            unit(workspace, cases, report)?;
+            match cases.keep_going || report.total().failed == 0 {
+                true => end_to_end(workspace, cases, report),
+                false => Ok(()),
+            }
+        }
+    }
 }
 
 /// Runs everything to the end, with `checks` before the unit tests. No case begins after `until`.
@@ -45,7 +58,7 @@ pub(crate) fn everything(
     let mut cases = Request::everything();
     prepare(workspace, &cases, true)?;
     cases.within = Some(until.saturating_duration_since(Instant::now()).as_secs());
-    cases_and_unit_tests(workspace, &cases, Some(checks), report)
+    beside_the_cases(workspace, &cases, checks, report)
 }
 
 /// Installs and builds what the stages take.
@@ -62,31 +75,24 @@ fn prepare(workspace: &Workspace, cases: &Request, with_unit: bool) -> Result<()
     Ok(())
 }
 
-/// Runs the cases and, beside them, `checks` and then the unit tests; these only with `checks`.
-fn cases_and_unit_tests(
+/// Runs the cases and, beside them, `checks` and then the unit tests.
+fn beside_the_cases(
     workspace: &Workspace,
     cases: &Request,
-    checks: Option<impl FnOnce(&mut Report) + Send>,
+    checks: impl FnOnce(&mut Report) + Send,
     report: &mut Report,
 ) -> Result<()> {
     thread::scope(|scope| {
-        let beside = checks.map(|checks| {
-            scope.spawn(move || {
-                let mut report = Report::default();
-                thread::scope(|scope| {
-                    scope.spawn(|| build_last(workspace, checks, &mut report));
-                });
-                // These have their limits, as the cases have.
-                unit(workspace, cases, &mut report).map(|()| report)
-            })
+        let beside = scope.spawn(|| {
+            let mut report = Report::default();
+            thread::scope(|scope| {
+                scope.spawn(|| build_last(workspace, checks, &mut report));
+            });
+            // These have their limits, as the cases have.
+            unit(workspace, cases, &mut report).map(|()| report)
         });
-        let ended = match cases.anywhere() {
-            true => end_to_end(workspace, cases, report),
-            false => Ok(()),
-        };
-        if let Some(beside) = beside {
-            report.append(beside.join().map_err(|_| anyhow!("a check panicked"))??);
-        }
+        let ended = end_to_end(workspace, cases, report);
+        report.append(beside.join().map_err(|_| anyhow!("a check panicked"))??);
         ended
     })
 }
@@ -104,6 +110,9 @@ fn build_last(workspace: &Workspace, checks: impl FnOnce(&mut Report), report: &
 
 /// The cases, whose stages the end-to-end program prints and leaves as a file.
 fn end_to_end(workspace: &Workspace, cases: &Request, report: &mut Report) -> Result<()> {
+    if !cases.anywhere() {
+        return Ok(());
+    }
     let stages = workspace.stages();
     // A file of an earlier run would count for this one.
     match fs::remove_file(&stages) {

@@ -17,8 +17,10 @@ use super::message::{Ended, Message, Request};
 
 /// The kernel's own arguments. The emulated counters are one host counter, which is in step with
 /// itself; older kernels lose the TSC without `tsc=reliable`, because their check of it is too slow.
-/// What keeps processors from speculating is interpreted like everything else, and keeps nothing from anything here.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet tsc=reliable mitigations=off";
+/// What keeps processors from speculating, and clears memory as it is allocated, is interpreted like everything else, and
+/// keeps nothing from anything here.
+const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 panic=-1 quiet tsc=reliable mitigations=off init_on_alloc=0";
 /// The frequency of the host's counter, which the emulated ones are: a kernel that measures it while the host has other
 /// work may find a fraction, and its clock then runs that much faster, so that every limit of a case is shorter.
 const FREQUENCY_ARGUMENT: &str = "tsc_early_khz";
